@@ -100,9 +100,7 @@ def downloaded(tab: Tab, downloads: Path, name: str) -> Path:
     return downloads / name
 
 
-def test_prefixes_are_ranked_unfolded_filtered_and_kept_in_the_link(
-    opened: Open, pages: Pages, downloads: Path
-) -> None:
+def test_prefixes_unfold_filter_and_stay_in_the_link(opened: Open, pages: Pages, downloads: Path) -> None:
     page, files = pages("codes")
     view = sampled_view(files)
     assert isinstance(view.body, BarsBody)
@@ -137,9 +135,7 @@ def test_prefixes_are_ranked_unfolded_filtered_and_kept_in_the_link(
     assert all(float(row["low"]) <= float(row["value"]) <= float(row["high"]) for row in rows)
 
 
-def test_a_distribution_is_pointed_at_by_mouse_and_keys_and_downloaded(
-    opened: Open, pages: Pages, downloads: Path
-) -> None:
+def test_distribution_answers_mouse_and_keys_and_downloads(opened: Open, pages: Pages, downloads: Path) -> None:
     page, files = pages("distribution")
     view = sampled_view(files)
     assert isinstance(view.body, CurveBody)
@@ -220,9 +216,7 @@ def test_hot_spots_open_on_their_places_with_numbers(opened: Open, pages: Pages)
 
 
 @pytest.mark.parametrize("kind", ["codes", "distribution", "groups"])
-def test_nothing_serious_for_those_who_see_or_hear_otherwise_and_phones_fit(
-    opened: Open, pages: Pages, kind: str, browser: str
-) -> None:
+def test_pages_are_accessible_and_fit_phones(opened: Open, pages: Pages, kind: str, browser: str) -> None:
     if browser == "firefox":
         pytest.skip("the rules look at the same document; once is enough")
     page, _ = pages(kind)

@@ -312,9 +312,7 @@ def test_a_link_opens_a_slot_and_play_goes_on_from_it(opened: Open, slots_page: 
     assert not tab.errors
 
 
-def test_the_curve_is_of_the_region_or_of_the_place_under_the_pointer(
-    opened: Open, slots_page: Path, slots: TimeSlots
-) -> None:
+def test_curve_shows_the_region_or_the_place_pointed_at(opened: Open, slots_page: Path, slots: TimeSlots) -> None:
     tab = opened(slots_page)
     described = "document.querySelector('.slots svg.chart desc').textContent"
     assert tab.text(HEADING) == "The whole region"

@@ -200,9 +200,7 @@ def test_a_bar_chooses_a_night(opened: Open, pages: dict[str, Path]) -> None:
     assert "is a histogram, without a map" in tab.text(".map-place")
 
 
-def test_a_night_says_what_it_rests_on_and_its_changes_are_found_on_the_map(
-    opened: Open, pages: dict[str, Path]
-) -> None:
+def test_night_names_its_sources_and_shows_changes_on_the_map(opened: Open, pages: dict[str, Path]) -> None:
     tab = opened(pages["rotated"])
     tab.until("document.querySelector('.listed .places') !== null")
     words = tab.text(".night-words")

@@ -73,7 +73,7 @@ def test_a_task_manager_of_flink_that_is_killed_changes_nothing(
     assert charges(folder) == 1
 
 
-def test_after_the_end_of_flinks_job_manager_a_second_run_completes_the_release(
+def test_second_run_completes_after_flinks_job_manager_ends(
     folder: Path, direct: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A batch job has no checkpoint from which a new job manager could go on."""
@@ -123,7 +123,7 @@ def test_an_executor_of_spark_that_is_killed_changes_nothing(
 
 
 @pytest.mark.parametrize("engine", list(ENGINES))
-def test_after_the_end_of_a_job_server_a_second_run_completes_the_release(
+def test_second_run_completes_after_a_job_server_ends(
     engine: str,
     folder: Path,
     direct: Path,
@@ -154,7 +154,7 @@ def test_after_the_end_of_a_job_server_a_second_run_completes_the_release(
     assert charges(folder) == 1
 
 
-def test_workers_of_a_pool_beside_a_task_manager_make_the_same_release(folder: Path, tmp_path: Path) -> None:
+def test_worker_pool_at_a_task_manager_gives_the_same_release(folder: Path, tmp_path: Path) -> None:
     """As on a cluster: the workers are neither this process nor started by it, and read the key from its file."""
     if (lack := missing("flink")) is not None:
         pytest.skip(lack)

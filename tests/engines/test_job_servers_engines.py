@@ -196,7 +196,7 @@ def test_work_that_is_started_again_gives_the_same_release(
 
 
 @EACH_ENGINE
-def test_without_retries_an_unexpected_error_ends_the_job_and_is_told(
+def test_unexpected_error_without_retries_ends_the_job(
     folder: Path, tmp_path: Path, open_server: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_once(monkeypatch)

@@ -346,9 +346,7 @@ def launch(stub: Dataflow, request: pytest.FixtureRequest, monkeypatch: pytest.M
     return Launch(stub, request.node.name.replace("_", "-"), monkeypatch)
 
 
-def test_a_launch_charges_nothing_and_hands_over_a_graph_that_charges(
-    launch: Launch, stub: Dataflow, capsys: Any
-) -> None:
+def test_launch_hands_over_a_graph_that_charges(launch: Launch, stub: Dataflow, capsys: Any) -> None:
     assert launch(date=DAY) == 0
     told = capsys.readouterr()
     assert "handed to Dataflow, which publishes" in told.err

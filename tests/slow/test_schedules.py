@@ -122,7 +122,7 @@ def unit(name: str) -> ConfigParser:
     return parser
 
 
-def test_the_service_runs_a_refresh_and_tries_again_what_may_help() -> None:
+def test_service_runs_a_refresh_and_retries() -> None:
     service = unit("sfumato-refresh.service")["Service"]
     assert parse(shlex.split(service["ExecStart"]))["config"] == "/etc/sfumato/refresh.yaml"
     assert service["Restart"] == "on-failure"
@@ -189,7 +189,7 @@ def test_a_launch_is_one_that_dataflow_knows() -> None:
         dataflow.LaunchFlexTemplateRequest.from_json(json.dumps(body))
 
 
-def test_the_command_for_cloud_scheduler_sends_that_body_as_a_service_account() -> None:
+def test_cloud_scheduler_command_uses_a_service_account() -> None:
     text = (SCHEDULES / "README.md").read_text()
     (command,) = re.findall(r"gcloud scheduler jobs create http .*?(?=\n\n)", text, flags=re.DOTALL)
     words = shlex.split(command.replace("\\\n", " "))

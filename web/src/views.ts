@@ -8,7 +8,7 @@
  *     headline: the first line of the first screen.
  *     description: one sentence for search engines and link previews.
  *     job: the command that made the release.
- *     chips: two to four facts beside the title.
+ *     chips: two to four facts next to the title.
  *     guarantee: two sentences.
  *     alarm: what a known seed makes of this release; None for a secret key.
  *     problems: what was wrong with the manifest.
@@ -48,7 +48,7 @@ export interface Fact {
   text: string;
 }
 /**
- * A file that lies beside the page.
+ * A file that lies next to the page.
  */
 export interface FileLink {
   name: string;
@@ -179,7 +179,7 @@ export interface Layer {
  *     value, low, high: one per cell; the estimate and the ends of its interval.
  *     uncertain: one per cell: drawn hatched, because the interval leaves the colour open.
  *     scale: of the colours.
- *     listed: cells for the list of the highest (rows of the layer), in the order of what is surely high, with an
+ *     listed: cells for the list of the highest (rows of the layer), in the order of what is certainly high, with an
  *         interval that holds for all cells at once where the method has one; [row, value, low, high].
  *     listed_note: one sentence on how the list was chosen.
  */
@@ -215,7 +215,7 @@ export interface Scale {
   ticks: [number, string][];
 }
 /**
- * Maps of every slot of time, beside the map of all slots.
+ * Maps of every slot of time, next to the map of all slots.
  *
  * Attributes:
  *     title: of the control, such as `By hour`.
@@ -263,7 +263,7 @@ export interface Bar {
  *
  * Attributes:
  *     value, share, low, high: points of the function, ascending, and its band.
- *     points: values at which alone the function was asked, drawn as dots; empty where it is known everywhere.
+ *     points: the only values at which the function was asked, drawn as dots; empty where it is known everywhere.
  *     histogram: published counts of intervals of equal width, ascending. One that is absent has too few users.
  *     hidden: the largest number of users that an absent interval can have; None where there is no histogram.
  *     note: one sentence on the accuracy.
@@ -302,12 +302,12 @@ export interface RangeRow {
   users_high: number;
 }
 /**
- * Statistics of everybody, of groups or cells, and the bits that they were computed from.
+ * Statistics of all users, of groups or cells, and the bits that they were computed from.
  *
  * Attributes:
  *     limits: the least and the greatest value that counts.
  *     deviation: of the values, the square root of their variance; None where no variance was estimated.
- *     reading: what the interval of everybody's statistic allows for, in a sentence or two.
+ *     reading: what the interval of the statistic of all users allows for, in a sentence or two.
  *     bits: none where a trusted curator added up the values.
  */
 export interface MomentsBody {
@@ -327,7 +327,7 @@ export interface MomentsBody {
   bit_texts: BitTexts;
 }
 /**
- * A statistic of everybody with its 95% interval, written with the digits that are known.
+ * A statistic of all users with its 95% interval, written with the digits that are known.
  */
 export interface StatisticRow {
   name: string;
@@ -463,7 +463,7 @@ export interface TimelineBody {
  * A dated release of a timeline; see `schemas.timeline.DatedRelease`.
  *
  * Attributes:
- *     rests_on: first and last days of the periods on whose answers its estimate rests; empty for its own alone.
+ *     rests_on: first and last days of the periods on whose answers its estimate is based; empty for only its own.
  */
 export interface Night {
   date: string;
@@ -537,12 +537,12 @@ export interface BitTexts1 {
  * One night's map, in a script that the timeline's page loads when its date is chosen.
  *
  * Attributes:
- *     format: of the file; a page shows maps of its own format alone.
+ *     format: of the file; a page shows only maps of its own format.
  *     layer: the published cells with one measure, `Users`; fine cells may be added up.
  *     users: one per cell: estimated without shrinkage where the release has that, so that differences are unbiased.
  *     stddev: one per cell: standard deviation of the error of `users`.
  *     measured: one per cell: level of the node around it that the last sub-query measured. Above the cell's own an
- *         earlier sub-query alone measured it, whose noise decided where to look again: such a cell is biased.
+ *         earlier sub-query measured it, whose noise decided where to look again: such a cell is biased.
  *     lower_bound: whether the method states but a lower bound of these deviations.
  *     noisy_sums: how many sums with a noise of their own were added up.
  */

@@ -83,7 +83,7 @@ EXAMPLES = [
     one
     for name in sfumato.__all__
     for one in doctest.DocTestFinder(recurse=False).find(getattr(sfumato, name), f"sfumato.{name}")
-    if one.examples
+    if one.examples and name.islower()
 ]
 TRANSFORMS = [one for one in vars(sfumato.beam).values() if isinstance(one, type) and one.__module__ == "sfumato.beam"]
 PIPELINES = [one for value in TRANSFORMS for one in doctest.DocTestFinder(recurse=False).find(value, value.__name__)]

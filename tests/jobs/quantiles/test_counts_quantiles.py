@@ -101,7 +101,7 @@ def test_auto_takes_the_hierarchy_for_ranges_alone(pattern: str, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_the_same_key_gives_the_same_release_and_another_does_not(pattern: str, tmp_path: Path) -> None:
+def test_release_follows_from_the_key(pattern: str, tmp_path: Path) -> None:
     for name in ("direct", "direct_threads"):
         assert run(pattern, tmp_path / name, *COLUMN, "--runner_config", name) == 0
     one, same = ((tmp_path / name / "quantiles.parquet").read_bytes() for name in os.listdir(tmp_path))

@@ -275,7 +275,7 @@ def test_one_file_is_answered_in_its_order(place: Path, capsys: pytest.CaptureFi
     assert sorted(one.name for one in place.iterdir()) == ["a.parquet", "q.parquet", "release"]
 
 
-def test_a_model_is_named_by_its_file_too_and_queries_by_a_pattern(place: Path) -> None:
+def test_model_by_file_and_queries_by_pattern(place: Path) -> None:
     out = str(place / "new" / "folder" / "a.parquet")
     model, queries = str(place / "release" / MODEL_FILE), str(place / "q*.parquet")
     assert run_command("ranges answer", ["--model", model, "--queries", queries, "--output", out]) == 0

@@ -142,9 +142,7 @@ def test_auto_publishes_a_tree_for_large_squares(folder: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_release_of_one_file_and_of_many_are_of_the_same_people(
-    folder: Path, published: Path, tmp_path: Path
-) -> None:
+def test_one_file_and_many_give_the_same_release(folder: Path, published: Path, tmp_path: Path) -> None:
     """The key knows the files, so the noise differs; the people do not."""
     logs = pq.read_table(folder / "logs")
     write_files(logs, tmp_path / "logs", 1)

@@ -49,7 +49,7 @@ def test_a_cohort_is_a_draw_of_the_maps_users(tiny: Map, tmp_path: Path) -> None
     assert (some <= truth).all()
 
 
-def test_compare_on_map_has_a_row_for_each_method_and_the_yardstick(baselines: None, tiny: Map, tmp_path: Path) -> None:
+def test_compare_on_map_lists_methods_and_yardstick(baselines: None, tiny: Map, tmp_path: Path) -> None:
     """More epsilon has less error, and the entries are those of all cells."""
     options = "--methods flat,hierarchical --users 400 --shard_size 200 --epsilon 0.5,20 --metrics mse"
     rows, metrics = compare_on_map("tiny", options, counts_of(tiny, tmp_path), 3)
@@ -99,7 +99,7 @@ def test_counts_are_scored_by_what_is_missing_and_what_is_wrong(tmp_path: Path) 
     assert list(found.values()) == pytest.approx([0.5, 1, (2 + 1) / 2, 100 * (2 + 1) / 4])
 
 
-def test_quantiles_are_scored_by_ranks_of_users_with_ties_forgiven(tmp_path: Path) -> None:
+def test_quantiles_are_scored_by_ranks_ties_forgiven(tmp_path: Path) -> None:
     values = [*map(float, range(10)), 9.0]  # the last user has two records
     one = logs(tmp_path, ["a"] * 11, values, ["g"] * 11, [*range(10), 9])
     exact = np.quantile(np.arange(10), QUANTILES, method="inverted_cdf").tolist()
@@ -108,7 +108,7 @@ def test_quantiles_are_scored_by_ranks_of_users_with_ties_forgiven(tmp_path: Pat
     assert scores(Setting("quantiles", one, 1.0), moved)["largest rank error"] == pytest.approx(0.1)
 
 
-def test_means_are_scored_by_group_and_a_group_that_is_missing_counts(tmp_path: Path) -> None:
+def test_means_are_scored_by_group_even_if_missing(tmp_path: Path) -> None:
     one = logs(tmp_path, ["a"] * 4, [1.0, 3.0, 5.0, 7.0], ["g", "g", "h", "h"], [1, 2, 3, 4])
     setting = Setting("moments", one, 1.0, ("mean",))
     exact = pd.DataFrame({"mean": {"g": 2.0, "h": 6.0}})

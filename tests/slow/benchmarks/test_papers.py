@@ -160,7 +160,7 @@ def networks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_cells_of_few_users_are_the_papers_where_its_check_ins_are(networks: Path) -> None:
+def test_cells_of_few_users_match_the_paper(networks: Path) -> None:
     """The most visited cells of both networks together, in their months: all but one of the two least."""
     cells = few_users.city_cells()
     assert len(cells) == 30
@@ -267,7 +267,7 @@ def shifts(method: str, picks: bool, attack: Attack, runs: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("epsilon", [None, 2.0])
-def test_with_bits_that_the_server_picks_colluders_add_what_the_largest_reports_do(epsilon: float | None) -> None:
+def test_colluders_add_the_largest_reports_if_server_picks_bits(epsilon: float | None) -> None:
     """Of an unbiased estimate: their share times (the largest report minus the mean), within six standard errors."""
     attack = Attack(NORMAL, 10, epsilon, 0.05)
     found = shifts("weighted", False, attack, 30)
@@ -285,7 +285,7 @@ def test_colluders_who_pick_the_bit_add_more() -> None:
     assert client > 1.5 * server
 
 
-def test_one_in_a_hundred_who_pick_ruin_an_estimate_that_the_server_picks_save() -> None:
+def test_one_percent_of_pickers_ruin_an_estimate() -> None:
     """Values that need few of 16 bits: without an attack on the high bits they count as empty."""
     attack = Attack(EXPONENTIAL, 16, 2.0, 0.01)
     server, client = (shifts("adaptive", picks, attack, 4).mean() for picks in (False, True))
@@ -427,7 +427,7 @@ def test_more_clients_are_stated_by_number_of_buckets() -> None:
     assert "| 2^14 | 0.301, 24: 2.9 times |" in table
 
 
-def test_the_error_is_the_mean_over_buckets_as_a_share_of_the_population() -> None:
+def test_error_is_the_mean_over_buckets_by_population() -> None:
     counts = np.array([500, 300, 200, 0])
     assert absolute_error(np.array([510.0, 300, 170, 4]), counts) == pytest.approx((10 + 0 + 30 + 4) / 4 / 1000 * 1e6)
     assert absolute_error(np.zeros(4), counts) == pytest.approx(1e6 / 4)
@@ -483,7 +483,7 @@ def test_widths_are_those_of_the_rule_and_of_the_uniform_grid() -> None:
     assert found / UNIT == pytest.approx(10 / np.sqrt(200_000 * 0.05 / 10))
 
 
-def test_networks_that_see_the_size_learn_two_sizes_at_each_place() -> None:
+def test_networks_with_size_input_learn_two_sizes() -> None:
     """Section 6.3.2: the sizes of a network's range, here its quarters, with the labels of squares of that size."""
     pytest.importorskip("optax")
     generator = seeded_rng(0)

@@ -124,7 +124,7 @@ DECILES = tuple(number / 10 for number in range(1, 10))
 
 @pytest.mark.parametrize("shares", [(0.5,), (0.5, 0.9, 0.99), DECILES, tuple(k / 100 for k in range(1, 100))])
 @pytest.mark.parametrize(("epsilon", "users"), [(1.0, 1e6), (0.1, 1e6), (1.0, 300.0), (0.01, 1.0), (5.0, 1e9)])
-def test_every_draw_is_between_its_parents_and_a_level_is_disjoint(
+def test_draws_lie_between_parents_and_levels_are_disjoint(
     shares: tuple[float, ...], epsilon: float, users: float
 ) -> None:
     plan = plan_draws(shares, epsilon, users, 12)

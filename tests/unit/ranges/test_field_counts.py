@@ -153,7 +153,7 @@ def test_the_rule_by_hand() -> None:
     assert spec.default_width == pytest.approx(46 * 5 * 11.2468 / 63.0957, rel=1e-4)
 
 
-def test_more_users_and_less_noise_make_finer_cells_and_larger_squares_wider_ones() -> None:
+def test_cell_width_follows_users_noise_and_square_size() -> None:
     width = WANTED.default_width
     assert replace(WANTED, users=4 * WANTED.users).default_width == pytest.approx(width / 4**0.45)
     assert replace(WANTED, epsilon=0.8).default_width == pytest.approx(width / 4**0.45)
@@ -166,7 +166,7 @@ def test_noisy_numbers_of_users_make_cells_that_fit(users: float) -> None:
     assert replace(WANTED, users=users, epsilon=1e-9).default_width == min(FIELD.metres)
 
 
-def test_no_cell_is_smaller_than_a_base_cell_or_larger_than_the_region() -> None:
+def test_cell_width_stays_within_base_cell_and_region() -> None:
     assert replace(WANTED, users=1e12).default_width == max(FIELD.cell_metres)
     assert clamp_width(1e-3, FIELD) == max(FIELD.cell_metres)
     assert clamp_width(1e9, FIELD) == min(FIELD.metres)
@@ -247,7 +247,7 @@ def test_a_box_about_somebody_holds_more_than_its_share(halvings: int, clumps: f
     assert found == pytest.approx(1 + 50.0**2 * max(expected - counted, 0))
 
 
-def test_a_box_that_covers_its_middles_cell_is_off_by_its_own_user_alone() -> None:
+def test_box_over_its_middle_cell_errs_by_its_own_user() -> None:
     cell, box = (Boxes(*(np.array([at]) for at in corners)) for corners in ((2.0, 2.0, 4.0, 4.0), (1.0, 2.0, 4.0, 5.0)))
     assert centre_variance(box, cell, np.full(1, 1e6), 0.2).tolist() == [1.0]
     assert centre_variance(box, cell, np.full(1, -5.0), 0.2).tolist() == [1.0]
@@ -345,7 +345,7 @@ def test_gaussian_noise_is_that_of_the_whole_rho() -> None:
     assert found[0].noise_stddev == pytest.approx(sigma_for_rho(rho), rel=1e-9)
 
 
-def test_a_spec_with_a_rho_spends_it_and_states_as_much_laplace_noise() -> None:
+def test_spec_with_rho_states_equal_laplace_noise() -> None:
     spec = replace(spec_of(6, 4000.0, 0.5), rho=0.01)
     grid = PlainGrid(8 * spec.field.cell_metres[1]).collect(PEOPLE, spec, run_key(1))
     assert (spec.noise, spec.cost) == (GAUSSIAN, 0.01)
@@ -443,7 +443,7 @@ def test_sure_counts_are_kept() -> None:
         np.testing.assert_allclose(cells, users.ravel(), atol=1e-2)
 
 
-def test_a_number_of_users_that_the_counts_contradict_is_not_used() -> None:
+def test_contradicted_number_of_users_is_not_used() -> None:
     users, noisy = grid()
     deviation = NOISE * np.sqrt(users.size)
     for number in (None, users.sum() + 100 * deviation, users.sum() - 100 * deviation):
@@ -480,7 +480,7 @@ def test_cells_have_less_error_than_counts() -> None:
     assert error["map"] < 0.9 * error["clipped"] < 0.9 * error["counts"]
 
 
-def test_a_part_without_doubt_is_kept_and_the_others_of_its_block_share_the_rest() -> None:
+def test_certain_part_is_kept_and_others_share_the_rest() -> None:
     """A count of 64 users in 4 cells, of which one is sure of 40. Noise hides which of the cells has them."""
     noisy = NoisyGrid(np.array([0, 4, 8]), np.array([0, 4, 8]), np.full((2, 2), 16.0), 1e6)
     guess = shape(noisy, np.array([[40.0, 30.0], [20.0, 10.0]]), np.array([[0.0, 1.0], [1.0, 1.0]]))
@@ -511,7 +511,7 @@ def test_a_fine_grid_is_counted_in_blocks(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_first_guess_of_a_fine_grid_is_fitted_in_the_same_blocks(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_guess_of_a_fine_grid_uses_the_same_blocks(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a region that is wider than high: 49 x 37 cells in blocks of 4 x 4, the last ones smaller."""
     users, noisy = grid(rows=49, noise=1e-3)
     monkeypatch.setattr(consistent_cells, "MAX_SIDE", 16)

@@ -195,9 +195,7 @@ def test_what_is_collected_is_the_plain_grid() -> None:
 
 
 @pytest.mark.parametrize(("models", "expected"), [(None, {"local": 3, "paper": 8}), (5, {"local": 5, "paper": 5})])
-def test_there_is_one_training_a_network_which_can_be_sent_to_a_worker(
-    models: int | None, expected: dict[str, int]
-) -> None:
+def test_each_network_has_one_training_that_pickles(models: int | None, expected: dict[str, int]) -> None:
     for network, kind in (("local", LocalTraining), ("paper", PaperTraining)):
         method = SpatialNeural(CELL, network=network, models=models, workload=WORKLOAD)
         trainings = method.trainings(grid(), WANTED)
@@ -210,7 +208,7 @@ def test_there_is_one_training_a_network_which_can_be_sent_to_a_worker(
     np.testing.assert_allclose(sizes, WANTED.sizes.spread(4))
 
 
-def test_local_networks_learn_by_seeds_of_their_own_and_by_what_is_public() -> None:
+def test_local_networks_learn_from_own_seeds_and_public_facts() -> None:
     asked = spec_of(6, 40_000.0, 0.5)
     trainings = [SpatialNeural(CELL, training_seed=seed).trainings(grid(), asked) for seed in (0, 1)]
     seeds = [one.seed for found in trainings for one in found]

@@ -206,7 +206,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS, Seen.NAME, Seen)
 
 
-def test_a_public_number_of_users_is_planned_with_and_checked_at_a_cost(seen: None) -> None:
+def test_public_number_of_users_is_planned_and_checked(seen: None) -> None:
     collected = counted(people(100), plan("seen", epsilon=0.7, population=120, population_share=0.2))
     population = collected.population
     assert (collected.spec.users, population.users, population.source) == (120.0, 120.0, "public")

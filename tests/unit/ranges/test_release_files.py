@@ -444,7 +444,7 @@ def test_the_error_of_boxes_that_cover_cells_and_that_cut_them() -> None:
 
 @pytest.mark.false_alarm(2e-9)
 @pytest.mark.slow
-def test_the_error_is_that_of_people_who_are_spread_as_the_model_says() -> None:
+def test_error_holds_for_users_spread_as_the_model_states() -> None:
     """Leaves of even people, counted with noise: errors over their deviations are standard normal.
 
     Of two thirds of a leaf of 400 people, noise of 14 has a variance of 87 and their even spread one of 89. The sum of
@@ -579,7 +579,7 @@ def runs() -> tuple[np.ndarray, np.ndarray]:
     return np.array(errors), np.array(stated)
 
 
-def test_the_stated_error_is_the_error_where_users_are_spread_evenly() -> None:
+def test_stated_error_holds_for_evenly_spread_users() -> None:
     errors, stated = runs()
     ratio = errors.mean(axis=0) / stated.mean(axis=0)
     # Squared errors have a standard deviation of sqrt(5) times their mean at most (Laplace's). Clumping found by chance

@@ -348,7 +348,7 @@ EXACT = count_prefixes(CODES, FLOW_COUNTS, np.arange(16**3, dtype=np.uint64), BI
 NOISELESS = 1e6
 
 
-def test_without_noise_all_are_exact_at_the_level_that_they_count() -> None:
+def test_mechanisms_without_noise_are_exact() -> None:
     rng = seeded_rng(0)
     assert np.array_equal(uniform_grid(*OF, 3, NOISELESS, rng), EXACT)
     assert np.array_equal(private_od(*OF, 4, NOISELESS, 1, rng, 3), EXACT)  # splits every pair with a trip

@@ -299,7 +299,7 @@ def test_both_rounds_ask_as_algorithm_2_has_it(monkeypatch: pytest.MonkeyPatch) 
     assert found == pytest.approx(PLACES @ ((ones + more_ones) / (reports + more_reports)))
 
 
-def test_without_response_a_bit_that_all_or_none_have_costs_no_report() -> None:
+def test_bit_of_all_or_none_needs_no_report_without_response() -> None:
     """The second round asks neither, so the error is that of the others; every bit known: no error."""
     constant = np.full(CLIENTS, 9.0)
     mechanism = PublishedBitPushing()

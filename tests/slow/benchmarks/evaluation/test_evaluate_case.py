@@ -56,7 +56,7 @@ def cases(*methods: str, **values: list[float]):
     return make_cases(methods, {"depth": [DEPTH], "shard_size": [1000], **values})
 
 
-def test_the_yardstick_is_the_best_level_of_the_survivors_exact_cells() -> None:
+def test_yardstick_is_the_best_level_of_exact_survivors() -> None:
     rows, (case,) = crowd(), cases("flat", dropout=[0.3])
     truth = crowd(seed=1).histogram()
     evaluation = Evaluation(("mse",))
@@ -110,7 +110,7 @@ def test_methods_without_levels_have_one_outcome() -> None:
     assert found.setting.method == "adaptive"
 
 
-def test_another_number_has_other_noise_and_the_same_number_the_same() -> None:
+def test_noise_follows_from_the_run_number() -> None:
     rows, (case,) = crowd(), cases("flat", epsilon=[0.5])
     one, two, again = (
         next(evaluate_case(case, rows, CROWD, number, Evaluation(("mse",)), rows.histogram(), KEY))
@@ -120,7 +120,7 @@ def test_another_number_has_other_noise_and_the_same_number_the_same() -> None:
     assert one.metrics != two.metrics
 
 
-def test_an_earlier_release_is_of_the_earlier_cohort_under_a_key_of_its_own() -> None:
+def test_earlier_release_has_its_own_cohort_and_key() -> None:
     rows, earlier = crowd(), crowd(seed=7)
     (case,) = cases("adaptive", users=[CROWD], earlier_releases=[1], epsilon=[0.5])
     evaluation, truth, method = Evaluation(("mse",)), rows.histogram(), case.parameters.method
@@ -149,7 +149,7 @@ def test_a_run_whose_shards_are_all_lost_has_no_figures() -> None:
     assert (outcome.entries, outcome.shards_lost) == (0, 1.0)
 
 
-def test_one_location_and_distributions_are_drawn_of_the_same_users() -> None:
+def test_one_location_and_distributions_share_users() -> None:
     """A row has the upper bits of its user's hash where users have one location, and the whole hash elsewhere."""
     rng = seeded_rng(5)
     users = np.sort(rng.integers(0, 1 << 64, CROWD, dtype=np.uint64))
@@ -204,14 +204,14 @@ def test_parse_cases_reads_what_the_tables_state(baselines: None) -> None:
     assert negative.parameters.method == SpatialDecomposition(budget_doubling=-3)
 
 
-def test_parse_cases_refuses_unknown_options_and_plans_that_cannot_run() -> None:
+def test_parse_cases_rejects_unknown_options_and_bad_plans() -> None:
     with pytest.raises(ValueError, match="unknown options: speed"):
         parse_cases("--methods flat --speed 9 --metrics mse")
     with pytest.raises(RequestError, match="modulus"):
         parse_cases("--methods flat --modulus 64 --metrics mse")
 
 
-def test_earlier_releases_are_a_setting_and_no_option_of_the_heatmap() -> None:
+def test_earlier_release_is_a_setting_and_no_option() -> None:
     cold, warm = make_cases(["adaptive"], {"users": [1000], "earlier_releases": [0, 1]})
     assert (cold.earlier, warm.earlier) == (0, 1)
     assert [case.setting.label for case in (cold, warm)] == [
@@ -222,7 +222,7 @@ def test_earlier_releases_are_a_setting_and_no_option_of_the_heatmap() -> None:
     assert make_cases(["flat"], {"earlier_releases": [0]})[0].earlier == 0  # nothing is asked of it
 
 
-def test_shards_tolerate_the_dropout_and_five_deviations_of_their_size() -> None:
+def test_shards_tolerate_dropout_and_five_deviations() -> None:
     large, small = (make_cases(["flat"], {"users": [users], "dropout": [0.1]})[0].parameters for users in (50_000, 400))
     assert large.simulated_dropout == small.simulated_dropout == 0.1
     assert math.isclose(large.dropout, 0.1 + 5 / math.sqrt(10_000))

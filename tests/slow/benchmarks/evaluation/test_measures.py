@@ -98,7 +98,7 @@ def test_equals_the_dense_transport_problem(side: int, power: float) -> None:
 
 @given(arrays(np.int64, (2, 4, 4), elements=st.sampled_from([0, 0, 0, 1, 2, 50])))
 @settings(max_examples=60, deadline=None)
-def test_equals_the_dense_transport_problem_with_ties_and_empty_cells(pair) -> None:
+def test_distance_equals_dense_transport_with_ties(pair) -> None:
     pair[:, 0, 0] += 1
     estimate, truth = pair[0] * pair[1].sum(), pair[1] * pair[0].sum()
     assert earth_mover(estimate, truth) == pytest.approx(transport_lp(estimate, truth), abs=LP_TOLERANCE)

@@ -62,7 +62,7 @@ def test_places_are_where_users_are() -> None:
 
 
 @pytest.mark.false_alarm(4e-9)
-def test_squares_are_about_users_in_the_field_and_of_the_sizes_asked_for() -> None:
+def test_squares_surround_users_in_the_requested_sizes() -> None:
     squares, world = QueryDistribution((2.0, 3.0), (8.0, 12.0)), World(USERS, SIDE, 1.2, (-5.5, -3.25))
     boxes = squares.draw(world, SIDE, 20_000, seeded_rng(1))
     width, height = boxes.x1 - boxes.x0, boxes.y1 - boxes.y0
@@ -96,7 +96,7 @@ def test_a_workload_is_used_as_given() -> None:
     assert len(boxes) == 500
 
 
-def test_examples_are_of_the_worlds_and_squares_they_were_drawn_from(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_match_their_worlds_and_squares(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
 
     class Recorded(QueryDistribution):
@@ -188,7 +188,7 @@ def some_boxes() -> Boxes:
     return Boxes.around(*columns.T)
 
 
-def test_inputs_are_sums_of_counts_around_in_deviations_of_their_noise() -> None:
+def test_inputs_are_sums_in_units_of_noise() -> None:
     boxes = some_boxes()
     inputs, own, deviation = Surroundings(GRID, SMOOTHING).features(boxes)
     assert inputs.shape == (len(boxes), INPUTS) == (6, len(SEEN) + 4)
@@ -225,7 +225,7 @@ def test_nothing_is_counted_beyond_the_border() -> None:
     assert (inputs[0, reaching] != 0).all()
 
 
-def test_twice_the_counts_and_noise_look_the_same_but_for_the_error_that_matters() -> None:
+def test_doubled_counts_and_noise_differ_only_in_error() -> None:
     boxes = some_boxes()
     inputs, own, deviation = Surroundings(GRID, SMOOTHING).features(boxes)
     doubled = NoisyGrid(X_EDGES, Y_EDGES, 2 * COUNTS, 2 * NOISE)
@@ -266,7 +266,7 @@ def size_biased(users: np.ndarray, times: int) -> float:
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (13, 22), (32, 32)])
 @pytest.mark.parametrize("noise", [0.01, 3.0, 300.0])
-def test_a_world_has_four_cells_for_each_of_the_grid_and_all_users(shape: tuple[int, int], noise: float) -> None:
+def test_world_has_four_cells_per_grid_cell(shape: tuple[int, int], noise: float) -> None:
     users = seeded_rng(1).poisson(6, shape).astype(float) + 1
     world = sample_world(counted(users, noise), users.sum(), seeded_rng(1))
     assert world.shape == (SUBDIVISION * shape[0], SUBDIVISION * shape[1])
@@ -300,7 +300,7 @@ def test_without_noise_the_counts_are_met_cell_by_cell() -> None:
 
 @pytest.mark.parametrize("nodes", [3, 2000])
 @pytest.mark.parametrize("users", [0.5, 20.0, 3000.0])  # of few, shares are proposed by the prior; of many, by counts
-def test_shares_sum_to_one_where_the_grid_is_and_are_nothing_elsewhere(nodes: int, users: float) -> None:
+def test_shares_sum_to_one_inside_the_grid(nodes: int, users: float) -> None:
     inside = np.tile([1.0, 0.5, 1.0, 0.0], (nodes, 1))
     inside[0] = 0.0
     noise = 9.0 * np.sqrt(inside)
@@ -333,7 +333,7 @@ def test_choices_follow_their_probabilities() -> None:
     assert found[0] == pytest.approx(0.75, abs=6 * np.sqrt(0.75 * 0.25 / len(probabilities)))
 
 
-def test_where_nothing_is_known_of_the_cells_the_total_is_met_and_any_cell_may_have_users() -> None:
+def test_unknown_cells_meet_the_total_anywhere() -> None:
     worlds = [sample_world(counted(SMALL, 1e5), 1000.0, seeded_rng(seed)) for seed in range(3)]
     assert [world.sum() for world in worlds] == pytest.approx([1000.0] * 3)
     assert abs(np.corrcoef(worlds[0].ravel(), worlds[1].ravel())[0, 1]) < 0.5

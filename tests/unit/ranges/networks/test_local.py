@@ -64,7 +64,7 @@ def trained() -> Weights:
 
 
 @pytest.mark.slow
-def test_a_trained_network_is_better_than_the_counts_it_was_trained_on(trained: Weights) -> None:
+def test_trained_network_beats_its_counts(trained: Weights) -> None:
     boxes, truth = squares(4000)
 
     def error(model: Model) -> float:

@@ -73,7 +73,7 @@ def test_sizes_are_the_middles_of_equal_parts() -> None:
     np.testing.assert_allclose(found, [110, 130, 150, 170])
 
 
-def test_labels_are_sums_over_squares_at_lower_left_corners_of_cells_and_up_to_a_size_beyond_the_field() -> None:
+def test_labels_are_sums_over_squares_at_lower_left_corners() -> None:
     """Cell by cell, y upwards, in metres, as the paper draws it."""
     grid = some_grid()
     rows, columns = grid.users.shape
@@ -103,7 +103,7 @@ def test_labels_are_sums_over_squares_at_lower_left_corners_of_cells_and_up_to_a
         np.testing.assert_allclose(training.places, seen, atol=1e-5)
 
 
-def test_errors_weigh_as_their_labels_are_small_but_not_below_psi() -> None:
+def test_errors_weigh_by_small_labels_down_to_psi() -> None:
     training = paper_training(some_grid(), spec_of(100, 180, users=5_000), 1, None)[0]
     np.testing.assert_allclose(training.weights, 1 / np.maximum(training.labels, 5.0), rtol=1e-6)
     assert (training.labels < 5).any()
@@ -132,7 +132,7 @@ def test_w_counts_the_queries_of_the_workload_that_overlap() -> None:
 
 
 @pytest.mark.slow
-def test_the_first_weights_carry_a_signal_through_all_layers_of_the_full_form() -> None:
+def test_first_weights_carry_a_signal_through_all_layers() -> None:
     [training] = paper_training(some_grid(), spec_of(100, 200), 1, None)
     trained = train_paper(training, layers=LAYERS, width=80, epochs=1)
     assert trained.parameters["hidden"].shape == (LAYERS, 80, 80)
@@ -194,7 +194,7 @@ def test_a_smooth_density_is_learned() -> None:
 
 
 @pytest.mark.slow
-def test_each_size_starts_on_its_own_and_a_training_goes_to_workers_as_a_plain_value() -> None:
+def test_sizes_train_separately_from_plain_values() -> None:
     trainings = paper_training(some_grid(), spec_of(100, 200), 2, None)
     options = {**SMALL, "epochs": 3, "seed": 4}
     first, second = (train_paper(one, **options) for one in trainings)
@@ -242,7 +242,7 @@ def output(model: PaperNetworks, number: int, x: float, y: float) -> float:
 
 
 @pytest.mark.parametrize(("size", "nearest"), [(20, 0), (100, 0), (119, 0), (121, 1), (179, 1), (181, 2), (400, 2)])
-def test_a_square_is_answered_by_the_nearest_size_scaled_by_the_square_of_the_ratio(size: float, nearest: int) -> None:
+def test_square_uses_the_nearest_size_scaled_by_area(size: float, nearest: int) -> None:
     """(r / r*)^2: the paper prints r / r*, which would not be right for counts."""
     model, x, y = networks(), 60.0, 170.0
     wide, high = size / ACROSS, size / DOWN
@@ -252,7 +252,7 @@ def test_a_square_is_answered_by_the_nearest_size_scaled_by_the_square_of_the_ra
     assert found.users[0] == pytest.approx(expected, rel=1e-4)
 
 
-def test_what_the_border_cuts_is_answered_from_the_centre_of_what_is_left() -> None:
+def test_cut_square_is_answered_from_its_remaining_centre() -> None:
     model, size = networks(), 100.0
     wide, high = size / ACROSS, size / DOWN
     # 5 base cells are left. Of the network's square around their centre, half and 2.5 cells are in the field.
@@ -261,7 +261,7 @@ def test_what_the_border_cuts_is_answered_from_the_centre_of_what_is_left() -> N
     assert cut.users[0] == pytest.approx(output(model, 0, SIDE - 2.5, 200 - high / 2) * share, rel=1e-4)
 
 
-def test_the_stated_error_is_the_noise_of_the_cells_and_the_residual() -> None:
+def test_stated_error_is_cell_noise_and_residual() -> None:
     model = networks()
     x, y, size = 60.0, 200.0, 90.0
     found = model.answer(box(x, y - size / DOWN, x + size / ACROSS, y)).stddev[0]

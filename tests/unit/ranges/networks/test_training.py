@@ -67,7 +67,7 @@ def test_a_seed_gives_the_same_again_and_another_another() -> None:
     assert (first["slopes"] != other["slopes"]).any()
 
 
-def test_an_observer_sees_the_last_and_the_best_parameters_of_each_epoch() -> None:
+def test_observer_sees_last_and_best_parameters() -> None:
     seen = []
 
     def observe(epoch: int, last: Any, best: Any) -> None:
@@ -152,7 +152,7 @@ def test_a_checkpoint_of_other_settings_is_refused(finished: str, other: dict) -
         fit(START, squared, (X, Y), **{**SETTINGS, **other}, checkpoint=finished)
 
 
-def test_a_checkpoint_of_other_data_or_another_start_or_a_damaged_one_is_refused(finished: str, tmp_path: Path) -> None:
+def test_checkpoint_of_other_data_or_damaged_is_rejected(finished: str, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="other data"):
         fit(START, squared, (X, Y + 1e-3), **SETTINGS, checkpoint=finished)
     with pytest.raises(RequestError, match="other data"):

@@ -61,7 +61,7 @@ def grids(draw: st.DrawFn) -> GridEncoding:
 
 @given(grids())
 @settings(max_examples=60, deadline=None)
-def test_every_cell_lies_in_one_rectangle_and_no_rectangle_is_empty(grid: GridEncoding) -> None:
+def test_rectangles_partition_the_cells(grid: GridEncoding) -> None:
     entries = all_entries(grid)
     assert set(entries.tolist()) == set(range(grid.length)) == set(range(sum(n * n for n in grid.divisions)))
     tree, owner = grid.blocks

@@ -45,7 +45,7 @@ def test_each_row_counts_a_cell_at_its_hash(level: int) -> None:
     check_counts(sketch, entries_of, DEPTH)
 
 
-def test_hashes_spread_cells_evenly_and_pairs_collide_as_independent_ones() -> None:
+def test_hashes_are_uniform_and_pairwise_independent() -> None:
     columns = SketchEncoding(10, 8, 50, 8).columns(np.arange(4**8, dtype=np.uint64))
     for row in columns:
         assert stats.chisquare(np.bincount(row, minlength=50)).pvalue > FLAKE_RATE
@@ -85,7 +85,7 @@ def test_a_cells_count_is_made_of_its_entries(estimate: str) -> None:
             assert math.isclose(got, expected, abs_tol=1e-9)
 
 
-def test_without_noise_min_errs_upwards_and_the_others_on_both_sides() -> None:
+def test_min_without_noise_errs_upwards_only() -> None:
     rows = some_rows(3, 400, 4, DEPTH)
     truth = np.bincount([code for _, code, _ in rows], minlength=256)
     state = finish(SMALL, rows, noise=False)
@@ -98,7 +98,7 @@ def test_without_noise_min_errs_upwards_and_the_others_on_both_sides() -> None:
     assert errors["median"].min() < 0 < errors["median"].max()
 
 
-def test_with_noise_the_mean_errs_as_it_says_and_min_is_far_too_low() -> None:
+def test_min_with_noise_is_far_too_low() -> None:
     rows = some_rows(4, 2000, 4, DEPTH)
     truth = np.bincount([code for _, code, _ in rows], minlength=256)
     state = finish(CountMin(sketch_width=200), rows)

@@ -115,7 +115,7 @@ def test_every_subregion_has_its_own_level() -> None:
         assert made.stddev[mine].tolist() == [state.results[level - 1].spent.noise_stddev] * mine.sum()
 
 
-def test_with_little_epsilon_only_the_coarsest_level_says_anything() -> None:
+def test_little_epsilon_informs_only_the_coarsest_level() -> None:
     group = group_of([(i % 4, 77, 1) for i in range(400)], 4, DEPTH)
     assert METHOD.decode(run(parameters(population=400, epsilon=0.005), group), DEPTH).tree == Tree.uniform(DEPTH, 1)
 
@@ -227,7 +227,7 @@ def design() -> np.ndarray:
 
 
 @pytest.mark.parametrize("variances", [(1.0, 1.0, 1.0), (9.0, 4.0, 0.5), (0.1, 3.0, 80.0)])
-def test_the_consistent_tree_is_the_weighted_least_squares_solution(variances: tuple[float, ...]) -> None:
+def test_consistent_tree_is_weighted_least_squares(variances: tuple[float, ...]) -> None:
     rng, a = seeded_rng(4), design()
     levels = [(rng.normal(5, 20, 4**level), variance) for level, variance in enumerate(variances, 1)]
     each = np.concatenate([np.full(len(counts), variance) for counts, variance in levels])

@@ -104,7 +104,7 @@ def test_deviations_are_those_of_a_loop(level: int) -> None:
 
 
 @pytest.mark.parametrize("level", range(5))
-def test_a_user_changes_a_deviation_by_no_more_than_its_sensitivity(level: int) -> None:
+def test_deviation_changes_by_at_most_its_sensitivity(level: int) -> None:
     generator, most = seeded_rng(level), 0
     own = cost_sensitivity(level, 0)
     for _ in range(2000):
@@ -192,7 +192,7 @@ FOUR = [[0, 0, 0, 0], [3, 0, 0, 0], [2, 2, 5, 1], [40, 0, 3, 3]]
 
 @pytest.mark.parametrize("counts", FOUR)
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
-def test_partitions_are_chosen_with_the_probabilities_of_the_stated_noise(counts: list[int], epsilon: float) -> None:
+def test_partitions_follow_the_stated_noise(counts: list[int], epsilon: float) -> None:
     runs, seen = 3000, np.zeros(5)
     for key in range(runs):
         levels = cheapest_partition(np.array(counts), epsilon, 0.7, run_key(key))[1].tolist()
@@ -243,7 +243,7 @@ def test_the_curve_is_the_one_drawn_by_its_rule(depth: int) -> None:
     np.testing.assert_array_equal(hilbert_index(x, y, depth), np.arange(4**depth))
 
 
-def test_neighbours_on_a_deep_curve_share_a_side_and_all_cells_are_met_once() -> None:
+def test_curve_visits_every_cell_once_by_shared_sides() -> None:
     index = np.arange(4**10)
     x, y = hilbert_xy(index, 10)
     assert (np.abs(np.diff(x)) + np.abs(np.diff(y)) == 1).all()
@@ -259,7 +259,7 @@ def test_runs_from_a_multiple_of_their_length_are_rectangles(level: int) -> None
     assert (np.maximum(width, height) <= 2 * np.minimum(width, height)).all()
 
 
-def test_an_index_without_its_last_bits_is_that_of_a_coarser_cell() -> None:
+def test_index_without_last_bits_is_a_coarser_cell() -> None:
     x, y = seeded_rng(1).integers(0, 1 << 12, (2, 500))
     for up in range(12):
         coarse = hilbert_index(x >> up, y >> up, 12 - up)

@@ -20,7 +20,7 @@ PARTS = Partition(
 )
 
 
-def test_a_partition_is_answered_as_a_loop_over_rectangles_has_it() -> None:
+def test_partition_answers_equal_a_loop_over_rectangles() -> None:
     boxes = random_boxes(seeded_rng(5), 8, 100).clipped(8)
     answers = PartitionModel(PARTS).answer(boxes)
     for box in range(100):
@@ -56,7 +56,7 @@ def test_additive_answers_of_rectangles_sum_to_their_users() -> None:
     assert (found >= 0).all()
 
 
-def test_a_grid_and_a_partition_of_the_same_cells_have_the_same_sums() -> None:
+def test_grid_and_partition_of_equal_cells_agree() -> None:
     people = town(4, 500)
     lines = strip_edges(16, 3.0)
     users = people.on_grid(lines, lines).astype(float)

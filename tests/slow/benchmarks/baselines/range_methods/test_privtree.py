@@ -38,7 +38,7 @@ def test_parts_cover_the_field_once_by_key(epsilon: float) -> None:
     assert_a_partition_by_key(PrivTree(), PEOPLE, epsilon)
 
 
-def test_without_noise_nodes_are_split_by_their_biased_counts_and_counted_exactly() -> None:
+def test_split_by_biased_counts_without_noise() -> None:
     base, rule = image(PEOPLE), SplitRule.from_epsilon(LARGEST / 2)
     assert rule.delta == 1
     leaves = []
@@ -124,7 +124,7 @@ def test_the_proof_leaves_little(epsilon: float) -> None:
     assert worst(SplitRule(rule.rate, rule.delta // 3)) > epsilon
 
 
-def test_fields_of_one_level_tell_no_more_than_epsilon_by_enumeration() -> None:
+def test_one_level_spends_at_most_epsilon_by_enumeration() -> None:
     """Every tree of 4 x 4 cells, with and without a user in its first cell, among few others."""
     epsilon = 0.7
     rule = SplitRule.from_epsilon(epsilon)

@@ -1,12 +1,16 @@
-"""papers.md states only numbers of the pages it links to; conformance.md names only code and tests that exist."""
+"""What the page on the papers states follows from its tables, and the examples in docstrings run."""
 
 from __future__ import annotations
 
 import ast
+import doctest
+import importlib
 import re
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 from tests import ROOT
 
@@ -116,3 +120,24 @@ def test_conformance_names_exist() -> None:
             for path, name in stated:
                 assert name in names(ROOT / path), f"conformance.md:{line}: {path} has no {name}"
                 assert column == "Code" or name.split(".")[-1].startswith("test_"), f"conformance.md:{line}: {name}"
+
+
+# --- examples in docstrings ---
+
+WITH_EXAMPLES = sorted(
+    "sfumato." + ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for folder in ("schemas", "transforms")
+    for path in (ROOT / folder).rglob("*.py")
+    if ">>> " in path.read_text()
+)
+
+
+@pytest.mark.parametrize("module", WITH_EXAMPLES)
+def test_docstring_examples_run(module: str) -> None:
+    failed, tried = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)
+    assert tried > 0
+    assert failed == 0
+
+
+def test_docstrings_hold_examples() -> None:
+    assert len(WITH_EXAMPLES) > 25
