@@ -154,6 +154,7 @@ build/airflow/.installed:
 check: $(VENV)/.developed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.language
 	mkdir -p build/types/sfumato
 	cd build/types/sfumato && ln -sf ../../../api/*.py .
 	ln -sfn ../../../schemas build/types/sfumato/schemas

@@ -17,7 +17,7 @@ from tests import ROOT
 # What is found, and what to write.
 WORDS = {
     r"\balone\b(?! holds)": "only",
-    r"\bby (itself|themselves)\b": "separately, on its own",
+    r"\bby (itself|themselves)\b": "separately, independently",
     r"(?<!times )\b(so|as) many\b(?!( \w+){1,3} as\b| as\b)": "N, the number of, up to N",
     r"\b(anew|afresh)\b": "again; restarted",
     r"\bbeside\b": "next to; as well as; compared with",
