@@ -339,7 +339,7 @@ def jupyterlab(folder: Path) -> Iterator[str]:
         yield address
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(180)  # it ends its kernels first; a busy machine takes its time
 
 
 @pytest.mark.slow
