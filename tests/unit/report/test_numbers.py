@@ -177,8 +177,8 @@ def test_users_have_a_margin_and_are_never_negative(caplog: pytest.LogCaptureFix
         SUB_QUERY.emit(sub_query=1, entries=16, cost="epsilon 1", remaining=0.0, noise_stddev=10.0)
         FEW_USERS.emit(users=-196.0, noise_stddev=141.4)
     many, noise, few = caplog.messages
-    assert "1,000,100 users (± 280, 95%)" in many
-    assert "0 users (at most 280, 95%)" in few
+    assert "1,000,100 users (± 300, 95%)" in many
+    assert "0 users (at most 300, 95%)" in few
     assert "-196" not in few
-    assert noise.endswith("noise ± 20 users (95%)")
+    assert noise.endswith("noise ± 21 users (95%)")
     assert [vars(record)["fields"].get("users") for record in caplog.records] == [1_000_130.0, None, -196.0]
