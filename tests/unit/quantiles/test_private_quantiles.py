@@ -54,6 +54,7 @@ def plan_of(method: str, bits: int, **more: object) -> QuantilesPlan:
     return QuantilesPlan(**{**base, **more})  # type: ignore[arg-type]
 
 
+@pytest.mark.false_alarm(4e-9)  # three quantiles; the ratio at 8 standard errors
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "bits"), [("exponential", 20), ("exponential", 10), ("hierarchical", 12)])
 def test_intervals_hold_and_errors_are_as_planned(method: str, bits: int) -> None:
@@ -69,9 +70,9 @@ def test_intervals_hold_and_errors_are_as_planned(method: str, bits: int) -> Non
     assert {one.share for run in found for one in run} == set(plan.shares)
     if bits >= 12:
         errors = np.searchsorted(values, [[one.value for one in run] for run in found]) - USERS * np.array(plan.shares)
-        # The mean square of `runs` errors with tails no heavier than Laplace's (kurtosis 6): 5.2 standard errors.
+        # The mean square of `runs` errors with tails no heavier than Laplace's (kurtosis 6): 8 standard errors.
         ratio = float(np.sqrt((errors**2).mean(axis=0)).mean() / plan.rank_stddev())
-        assert 0.5 < ratio < 1.6
+        assert 0.4 < ratio < 1.9
 
 
 @pytest.mark.false_alarm(1e-8)
@@ -97,6 +98,7 @@ def test_margins_are_those_of_the_ranks_errors(dense: bool) -> None:
     assert far > least if not dense else far <= least
 
 
+@pytest.mark.false_alarm(1e-9)  # one tail; the mean is 8 standard errors from its bound
 @pytest.mark.slow
 def test_ranges_hold() -> None:
     values, plan, runs = seeded_rng(5).normal(0, 1, USERS), plan_of("hierarchical", 12), 150

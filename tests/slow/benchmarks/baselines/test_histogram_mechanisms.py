@@ -91,6 +91,7 @@ UNBIASED = [
 ]
 
 
+@pytest.mark.false_alarm(1e-8)  # two p-values for each of five buckets
 @pytest.mark.parametrize("mechanism", UNBIASED, ids=repr)
 def test_estimates_are_unbiased_with_the_stated_variance(mechanism: HistogramMechanism) -> None:
     sample, expected = estimates(mechanism), variance(mechanism)
@@ -99,12 +100,14 @@ def test_estimates_are_unbiased_with_the_stated_variance(mechanism: HistogramMec
     assert variance_p(sample, expected).min() > FLAKE_RATE
 
 
+@pytest.mark.false_alarm(1e-9)  # the right tail of a test with far more power
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("mechanism", UNBIASED, ids=repr)
 def test_a_wrong_spread_would_be_noticed(mechanism: HistogramMechanism, wrong: float) -> None:
     assert variance_p(estimates(mechanism), variance(mechanism) * wrong**2).min() < FLAKE_RATE
 
 
+@pytest.mark.false_alarm(1e-9)  # one p-value
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
 def test_laplace_noise_has_its_scale(epsilon: float) -> None:
     counts = np.full(40_000, 12)
@@ -161,6 +164,7 @@ def test_hadamard_is_exactly_epsilon_private(buckets: int, epsilon: float) -> No
     assert distribution.max() / distribution.min() == pytest.approx(math.exp(epsilon), rel=1e-12)
 
 
+@pytest.mark.false_alarm(1e-9)  # one p-value
 @pytest.mark.parametrize("epsilon", [0.5, 1.5])
 def test_hadamard_reports_have_their_signs(epsilon: float) -> None:
     items, rows = np.full(200_000, 4), linalg.hadamard(8)[5]
@@ -178,6 +182,7 @@ def test_unary_reports_are_exactly_epsilon_private(epsilon: float, optimised: bo
     assert own * (1 - other) / (other * (1 - own)) == pytest.approx(math.exp(epsilon), rel=1e-12)
 
 
+@pytest.mark.false_alarm(1e-9)  # one p-value
 @pytest.mark.parametrize(("factor", "same"), [(1.0, True), (WRONG[0], False), (WRONG[1], False)])
 def test_direct_reports_have_the_ratio_of_randomised_response(factor: float, same: bool) -> None:
     """All clients in one of 8 buckets: the other buckets' reports have e^-epsilon of the probability of the own one."""
@@ -233,6 +238,7 @@ def test_the_closed_form_is_private_and_loose(epsilon: float) -> None:
     assert loose > 15 * users * message_rate(users, epsilon, DELTA)
 
 
+@pytest.mark.false_alarm(1e-9)  # one p-value
 @pytest.mark.parametrize("zeroed", [False, True])
 def test_shuffle_noise_has_its_distribution(zeroed: bool) -> None:
     """Only one bucket of 20,001 has clients; the others are noise, or what the zeroing leaves of it."""
@@ -253,6 +259,7 @@ def test_shuffle_noise_has_its_distribution(zeroed: bool) -> None:
         assert (chi_square_p(noise - centre, pmf) > FLAKE_RATE) == same
 
 
+@pytest.mark.false_alarm(1e-8)  # two p-values for each of five buckets
 def test_zeroing_leaves_large_buckets_unbiased() -> None:
     sample = estimates(BernoulliShuffle(0.4, 0.8, DELTA, zeroed=True))
     expected = variance(BernoulliShuffle(0.4, 0.8, DELTA))
@@ -263,6 +270,7 @@ def test_zeroing_leaves_large_buckets_unbiased() -> None:
     assert not sample[:, 0].any()
 
 
+@pytest.mark.false_alarm(1e-9)  # one p-value
 @pytest.mark.parametrize(
     ("rate", "threshold", "same"),
     [(0.2, 9, True), (0.14, 9, False), (0.26, 9, False), (0.2, 8, False), (0.2, 10, False)],

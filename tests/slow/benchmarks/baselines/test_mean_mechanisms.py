@@ -78,6 +78,7 @@ def variance_p(sample: np.ndarray, expected: float) -> float:
     return float(2 * stats.norm.sf(abs(z)))
 
 
+@pytest.mark.false_alarm(2e-9)  # two p-values
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=repr)
 def test_estimates_are_unbiased_with_the_stated_variance(mechanism: MeanMechanism) -> None:
     sample, expected = estimates(mechanism), variance(mechanism)
@@ -119,6 +120,7 @@ def test_one_bit_reports_are_exactly_epsilon_private(kind: type[MeanMechanism], 
     assert max(ratios) == pytest.approx(odds)
 
 
+@pytest.mark.false_alarm(2e-9)  # two p-values
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
 def test_the_response_keeps_a_bit_with_its_probability(epsilon: float) -> None:
     bits = np.arange(400_000) % 4 == 0
@@ -131,6 +133,7 @@ def test_the_response_keeps_a_bit_with_its_probability(epsilon: float) -> None:
     assert 2 * stats.norm.sf(abs(unbiased_share(reports, epsilon) - 0.25) / stddev) > FLAKE_RATE
 
 
+@pytest.mark.false_alarm(1e-9)  # one p-value
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
 def test_laplace_is_exactly_epsilon_private(epsilon: float) -> None:
     """Its reports have the stated density, and the densities of 0 and of the bound differ by e^epsilon at most."""
@@ -255,6 +258,7 @@ def lemma(power: float, epsilon: float | None) -> float:
     return float((PLACES**2 * (means * (1 - means) + noise) / quotas).sum())
 
 
+@pytest.mark.false_alarm(2e-9)  # two p-values
 @pytest.mark.parametrize("epsilon", [None, 1.0])
 @pytest.mark.parametrize("power", [0.0, 1.0])
 def test_one_round_is_unbiased_with_the_variance_of_lemma_3_1(epsilon: float | None, power: float) -> None:
@@ -317,6 +321,7 @@ def test_squashing_empties_the_bits_that_noise_fills() -> None:
     assert np.abs(squashed).mean() < np.abs(plain).mean() / 20
 
 
+@pytest.mark.false_alarm(3e-9)  # two means at 6.5 deviations, one p-value of two sides
 def test_the_product_with_the_papers_tuning_has_the_same_error() -> None:
     """`--tuning paper` draws a bit for each client: its error is that of the published form without exact quotas."""
     generator, key = seeded_rng(7), RunKey.derive(FixedSecret(b"published"), {"test": "published"})
@@ -330,6 +335,6 @@ def test_the_product_with_the_papers_tuning_has_the_same_error() -> None:
         errors["published"].append(mechanism.estimate_mean(values, 2.0**BITS - 1, generator) - values.mean())
     product, published = (np.array(errors[name]) for name in errors)
     for one in (product, published):
-        assert abs(one.mean()) < 5 * one.std() / math.sqrt(120)
+        assert abs(one.mean()) < 6.5 * one.std() / math.sqrt(120)
     # the ratio of two variances of 120 normal errors each
     assert stats.f.sf(max(product.var() / published.var(), published.var() / product.var()), 119, 119) > FLAKE_RATE

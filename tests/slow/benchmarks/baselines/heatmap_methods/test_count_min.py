@@ -45,6 +45,7 @@ def test_each_row_counts_a_cell_at_its_hash(level: int) -> None:
     check_counts(sketch, entries_of, DEPTH)
 
 
+@pytest.mark.false_alarm(0.0)  # the hashes are fixed, and no seed changes them
 def test_hashes_are_uniform_and_pairwise_independent() -> None:
     columns = SketchEncoding(10, 8, 50, 8).columns(np.arange(4**8, dtype=np.uint64))
     for row in columns:
