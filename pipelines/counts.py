@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs, ReleaseJob
+from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns
 from sfumato.transforms.histogram.central_counts import CentralCountPlan
@@ -109,7 +110,7 @@ class SampledJob(ReleaseJob):
         if isinstance(self.plan, QuantilesPlan):
             return f"±{significant(1.96 * self.plan.rank_stddev())} users (95%) in a quantile's rank"
         noise = self.plan.noises[-1]
-        error = f"noise of ±{significant(1.96 * noise.stddev)} (95%) on a count"
+        error = f"noise of ±{significant(NOISE_Z * noise.stddev)} (95%) on a count"
         if noise.threshold is None:
             return f"every item is shown; {error}"
         return f"an item of {noise.hidden_count() + 1:,} is shown with a probability of 99%; {error}"

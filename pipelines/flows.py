@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import apache_beam as beam
 
 from sfumato.pipelines.job import Inputs, ReleaseJob, geography_of
+from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import LocationColumns, TripColumns
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
@@ -60,7 +61,7 @@ class FlowsJob(ReleaseJob):
     def accuracy(self) -> str:
         epsilon = self.plan.final_epsilon(0, False) if self.requested.zones is None else self.plan.tree_epsilon
         stddev = discrete_laplace_stddev(epsilon, self.plan.max_trips)
-        return f"noise of ±{significant(1.96 * stddev)} trips (95%) on a pair"
+        return f"noise of ±{significant(NOISE_Z * stddev)} trips (95%) on a pair"
 
     def resolved(self) -> dict[str, Any]:
         rule, zones, plan = self.requested.rule, self.requested.zones, asdict(self.plan)

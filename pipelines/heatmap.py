@@ -18,6 +18,7 @@ from sfumato.pipelines.scratch import (
     VALUE_BYTES_PER_ROW,
     RunBytes,
 )
+from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Cost
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
@@ -97,7 +98,7 @@ class HeatmapJob(CountingJob):
         users = parameters.population or TYPICAL_USERS
         asked = replace(parameters, rotation=1, users=max(users // parameters.rotation, 1))
         noise = parameters.rotation * make_plan(asked, self.prior).noise_stddev
-        return f"noise of ±{significant(1.96 * noise)} users (95%) on a count, if {users:,} take part"
+        return f"noise of ±{significant(NOISE_Z * noise)} users (95%) on a count, if {users:,} take part"
 
     @cached_property
     def asked(self) -> AskedUsers | None:

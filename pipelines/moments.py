@@ -12,6 +12,7 @@ import apache_beam as beam
 import numpy as np
 
 from sfumato.pipelines.job import Inputs, ReleaseJob, geography_of
+from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.moments import ValueColumns
 from sfumato.transforms.moments.central.bernstein_sums import coefficients
@@ -148,7 +149,7 @@ def moments_plan_text(plan: MomentsPlan, grouping: Grouping | None) -> str:
     if plan.released_epsilon is not None:
         lines.append(
             f"epsilon {plan.released_epsilon:g} for adding or removing one user: "
-            f"noise ±{significant(1.96 * plan.noise_stddev)} (95%) on every count of reports"
+            f"noise ±{significant(NOISE_Z * plan.noise_stddev)} (95%) on every count of reports"
         )
     if plan.method == "auto":
         users = min_threshold_users(plan.epsilon, form.bits)

@@ -21,6 +21,7 @@ from sfumato.pipelines.release_run import run_release
 from sfumato.pipelines.runner_settings import RunnerSettings
 from sfumato.pipelines.scratch import PLAIN_BYTES, RunBytes
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.ranges import BASE_DEPTH, QUERY_COLUMNS, Boxes, Field, Sizes
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE, MANIFEST_FILE
@@ -83,10 +84,10 @@ class RangesJob(CountingJob):
         counting = self.counting
         left = counting.budget.total - counting.admission().epsilon
         if counting.is_central:
-            return f"noise of ±{significant(1.96 * counting.count_noise.stddev(left))} users (95%) on a cell's count"
+            return f"noise of ±{significant(NOISE_Z * counting.count_noise.stddev(left))} users (95%) on a cell's count"
         users = counting.population or TYPICAL_USERS
         noise = self.plan.shards_stddev(users, left)
-        return f"noise of ±{significant(1.96 * noise)} users (95%) on a cell's count, if {users:,} take part"
+        return f"noise of ±{significant(NOISE_Z * noise)} users (95%) on a cell's count, if {users:,} take part"
 
     def resolved(self) -> dict[str, Any]:
         return {**self.plan.metadata(), "columns": self.columns().metadata()}
@@ -161,7 +162,7 @@ def ranges_plan_text(plan: RangesPlan) -> str:
     if chosen is None:
         lines.append("a trusted curator adds the noise; the cells follow from the number of users and epsilon")
     else:
-        noise = significant(1.96 * kind.stddev(counting.budget.total - spent))
+        noise = significant(NOISE_Z * kind.stddev(counting.budget.total - spent))
         lines.append(
             f"a trusted curator adds noise of ±{noise} (95%) to the users of every cell of about {chosen:g} x "
             f"{chosen:g} m"

@@ -12,6 +12,7 @@ import apache_beam as beam
 from sfumato.pipelines.heatmap import CountingJob
 from sfumato.pipelines.job import Inputs, geography_of
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
 from sfumato.schemas.requests.zones_request import ZonesRequest
 from sfumato.schemas.trust import Trust
@@ -95,7 +96,7 @@ class ZonesJob(CountingJob):
     def accuracy(self) -> str:
         users = self.request.population or TYPICAL_USERS
         noise = make_plan(replace(self.counting, users=users)).noise_stddev
-        return f"noise of ±{significant(1.96 * noise)} users (95%) on a zone's count, if {users:,} take part"
+        return f"noise of ±{significant(NOISE_Z * noise)} users (95%) on a zone's count, if {users:,} take part"
 
     def resolved(self) -> dict[str, Any]:
         zones, parameters = self.zones, self.counting

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato.schemas.known_digits import Z
+from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.transforms.text_tables import counted, significant
 
 JOB = logging.getLogger("sfumato.job")  # the command itself: plans, warnings, errors
@@ -31,7 +31,7 @@ class _MessageFormatter(string.Formatter):
         if key == "counted":
             return counted(kwargs["users"], kwargs["noise_stddev"])
         if key == "margin":
-            return significant(Z * kwargs["noise_stddev"], 2)
+            return significant(NOISE_Z * kwargs["noise_stddev"], 2)
         return super().get_value(key, args, kwargs)
 
     def format_field(self, value: Any, spec: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sfumato.schemas.known_digits import Z, about
+from sfumato.schemas.known_digits import NOISE_Z, about
 
 EXAMPLE_USERS = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)  # rows of a table by the number of users
 
@@ -38,6 +38,6 @@ def counted(users: float, stddev: float) -> str:
 
     A negative number is `0 users (at most 390, 95%)`.
     """
-    margin = significant(Z * stddev, 2)
+    margin = significant(NOISE_Z * stddev, 2)
     reach = f"at most {margin}" if users < 0 else f"± {margin}"
     return f"{about(users, stddev)} users" + (f" ({reach}, 95%)" if stddev > 0 else "")

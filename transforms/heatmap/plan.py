@@ -11,6 +11,7 @@ import scipy
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Population, SubQuery
+from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.trust import SEES, CentralOrSecagg, Trust
 from sfumato.transforms.heatmap.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.schedule import advance, plan, window_for
@@ -151,7 +152,7 @@ def plan_details(plan: Plan) -> str:
         )
     lines.append(
         f"the noisy user count costs {state.noise.UNIT} {counting_cost:.3g} of {state.budget.total:.4g}; its error is "
-        f"within ±{significant(1.96 * state.population.noise_stddev)} users (95%)"
+        f"within ±{significant(NOISE_Z * state.population.noise_stddev)} users (95%)"
     )
     if plan.min_visible_users is not None:
         level = plan.visible_level

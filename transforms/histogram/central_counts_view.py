@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from sfumato.schemas.known_digits import Z, not_negative, with_interval
+from sfumato.schemas.known_digits import NOISE_Z, not_negative, with_interval
 from sfumato.schemas.views import Fact, PageView, Scale, Section, Table
 from sfumato.transforms.histogram.sampled_view import SampledPage, sampled_view
 from sfumato.transforms.report.numbers import plural
@@ -83,7 +83,7 @@ class CentralPage(SampledPage):
         if self.hidden:
             return super().own_chip()
         stddev = self.rounds[-1]["noise_stddev"]
-        return Fact(term="Noise on every count", text=f"± {significant(Z * stddev, 2)} {self.UNIT} (95%)")
+        return Fact(term="Noise on every count", text=f"± {significant(NOISE_Z * stddev, 2)} {self.UNIT} (95%)")
 
     def estimates(self, table: pa.Table) -> list[tuple[str, str]]:
         columns = (table[name].to_pylist() for name in ("count", "low", "high"))

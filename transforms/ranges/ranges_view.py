@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.known_digits import Z, about
+from sfumato.schemas.known_digits import NOISE_Z, Z, about
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes
 from sfumato.schemas.region import interleave
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE, RANGES_PICTURE
@@ -91,7 +91,7 @@ def ranges_view(files: Files, model: RangeModel | None = None) -> PageView:
     between = f"{length(sizes[0])} to {length(sizes[1])}"
     noise_facts = facts(
         ("Where noise is added", _TRUST.get(str(get(manifest, "privacy.trust")))),
-        ("Noise of a count", None if noise is None else f"± {significant(Z * noise, 2)} users (95%)"),
+        ("Noise of a count", None if noise is None else f"± {significant(NOISE_Z * noise, 2)} users (95%)"),
         ("Number of users", None if population is None else counted(population, stddev)),
     )
     reading = Section(title="How to read an answer", paragraphs=_reading(body, between), facts=noise_facts)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import shapely
 
 from sfumato.schemas.charts import readable
-from sfumato.schemas.known_digits import Z, about
+from sfumato.schemas.known_digits import NOISE_Z, Z, about
 from sfumato.schemas.region import Region, ground_metres
 from sfumato.schemas.release import MANIFEST_FILE, RATES_PICTURE, ZONES_FILE, ZONES_PICTURE
 from sfumato.schemas.trust import Trust
@@ -94,7 +94,7 @@ def _layer(table: pa.Table, level: Mapping[str, Any], manifest: Manifest, region
     return zone_layer(
         _title(level),
         f"{plural(level['zones'], 'zone')}. The users of each are known to "
-        f"±\u00a0{significant(Z * level['stddev'], 2)} (95%, for a zone by itself).",
+        f"±\u00a0{significant(NOISE_Z * level['stddev'], 2)} (95%, for one zone).",
         rows["zone"].to_pylist(),
         shapely.from_wkb(rows["geometry"].to_numpy(zero_copy_only=False)),
         areas,
@@ -108,7 +108,7 @@ def _layer(table: pa.Table, level: Mapping[str, Any], manifest: Manifest, region
 
 def _margin(stddev: float) -> str:
     """Half the width of a 95% interval."""
-    return f"± {significant(Z * stddev, 2)}"
+    return f"± {significant(NOISE_Z * stddev, 2)}"
 
 
 def _title(level: Mapping[str, Any]) -> str:

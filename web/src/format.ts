@@ -13,6 +13,7 @@ export const capital = (text: string): string => text.charAt(0).toUpperCase() + 
 
 // A number is rounded to the power of ten nearest to its standard error, as schemas/known_digits.py does.
 const Z = 1.96; // standard errors to each side that a 95% interval reaches
+const NOISE_Z = 2.12; // standard deviations of Laplace noise to each side that hold it with 95%
 
 /** Digits behind the point (negative before it) of a number with this standard error. */
 export function knownDigits(stddev: number): number {
@@ -42,7 +43,7 @@ export function shareWords(share: number, low: number, high: number): string {
 export const notNegative = (value: number, low: number, high: number): [number, number, number] => [Math.max(value, 0), Math.max(low, 0), high - Math.min(value, 0)];
 /** A noisy number of users with its margin: 74,000 users (± 4,100, 95%), or 0 users (at most 390, 95%). */
 export function counted(users: number, stddev: number): string {
-  const margin = significant(Z * stddev, 2);
+  const margin = significant(NOISE_Z * stddev, 2);
   return `${known(Math.max(users, 0), Math.max(stddev, 1))} users${stddev > 0 ? ` (${users < 0 ? "at most" : "\u00b1"} ${margin}, 95%)` : ""}`;
 }
 /** An upper bound of a count that noise may explain, of two digits, rounded up. A negative estimate counts as 0. */

@@ -39,7 +39,7 @@ describe("nights", () => {
     expect(earlier(nights, nights[0], 1)).toBe(null);
   });
   it("have users with the digits that are known", () => {
-    expect(usersOf({ users: 74_246.9, users_stddev: 2080 })).toBe("74,000 users (± 4,100, 95%)");
+    expect(usersOf({ users: 74_246.9, users_stddev: 2080 })).toBe("74,000 users (± 4,400, 95%)");
     expect(usersOf({ users: 74_246.9, users_stddev: null })).toBe("74,247 users");
     expect(usersOf({ users: null, users_stddev: null })).toBe(null);
   });

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sfumato.pipelines.cli import parse_command
+from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.moments import ValueRange
 from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan
 from sfumato.transforms.moments.local.tally import RandomisedResponse
@@ -293,7 +294,7 @@ def test_a_dry_run_is_what_the_run_does(pattern: str, tmp_path: Path, capsys: py
     manifest = open_release(tmp_path / "out").manifest
     stated = manifest["privacy"]["groups"]
     noise = float(re.search(r"noise ±([\d.]+) \(95%\) on every count", text)[1])  # type: ignore[index]
-    assert noise == pytest.approx(1.96 * stated["noise_stddev"], rel=0.01)
+    assert noise == pytest.approx(NOISE_Z * stated["noise_stddev"], rel=0.01)
     assert f"epsilon {stated['epsilon']:g} for adding or removing one user" in text
     assert f"2 groups, and `other`; a group is shown if it has {stated['min_group']} users by noisy counts" in text
     form = manifest["fixed_point"]

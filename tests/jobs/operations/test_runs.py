@@ -26,6 +26,7 @@ from sfumato.pipelines.release_run import run_release, trust_lines
 from sfumato.pipelines.run import request_of
 from sfumato.pipelines.runner_settings import runner_settings
 from sfumato.schemas.errors import DataError
+from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.locations import PREFIXES, ItemColumns, LocationColumns
 from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.region import Grid
@@ -257,7 +258,7 @@ def test_a_model_of_ranges_is_told_as_it_will_be_made() -> None:
     text = ranges_plan_text(grid)
     assert "for squares of 500 to 2000 m" in text
     assert "epsilon 0.2 in all, of which the count of users costs 0.002" in text
-    noise = 1.96 * discrete_laplace_stddev(0.198)
+    noise = NOISE_Z * discrete_laplace_stddev(0.198)
     assert f"noise of ±{noise:.3g} (95%) to the users of every cell of about 900 x 900 m" in text
     assert "cells follow from the number of users" in ranges_plan_text(replace(grid, options={}))
     shards = replace(grid, counting=HeatmapParameters(epsilon=0.2, population=50_000))
@@ -302,7 +303,7 @@ def test_trust_models_stand_side_by_side_the_runs_own_first() -> None:
     noise = [float(re.findall(r"±([\d.]+) users", line)[0]) for line in (own, central)]
     parameters = HeatmapParameters(population=1_000_000)
     plans = [make_plan(replace(parameters, trust=trust)) for trust in ("secagg", "central")]
-    assert noise == [pytest.approx(1.96 * plan.noise_stddev, rel=0.01) for plan in plans]
+    assert noise == [pytest.approx(NOISE_Z * plan.noise_stddev, rel=0.01) for plan in plans]
     assert noise[0] > 5 * noise[1]  # 100 shards, of two halves of the users, against one curator
 
 

@@ -9,10 +9,11 @@ from datetime import date, timedelta
 
 import pytest
 
-from sfumato.schemas.known_digits import about, between, figures, not_negative, with_interval
+from sfumato.schemas.known_digits import NOISE_Z, about, between, figures, not_negative, with_interval
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.timeline import PlaceChange
 from sfumato.transforms.logs import COUNTED_USERS, FEW_USERS, SUB_QUERY
+from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.report.numbers import (
     changes_table,
     column_texts,
@@ -177,8 +178,16 @@ def test_users_have_a_margin_and_are_never_negative(caplog: pytest.LogCaptureFix
         SUB_QUERY.emit(sub_query=1, entries=16, cost="epsilon 1", remaining=0.0, noise_stddev=10.0)
         FEW_USERS.emit(users=-196.0, noise_stddev=141.4)
     many, noise, few = caplog.messages
-    assert "1,000,100 users (± 280, 95%)" in many
-    assert "0 users (at most 280, 95%)" in few
+    assert "1,000,100 users (± 300, 95%)" in many
+    assert "0 users (at most 300, 95%)" in few
     assert "-196" not in few
-    assert noise.endswith("noise ± 20 users (95%)")
+    assert noise.endswith("noise ± 21 users (95%)")
     assert [vars(record)["fields"].get("users") for record in caplog.records] == [1_000_130.0, None, -196.0]
+
+
+@pytest.mark.parametrize("epsilon", [0.001, 0.01, 0.03, 0.1])
+def test_noise_z_holds_laplace_noise_with_95_percent(epsilon: float) -> None:
+    """Exactly, by the distribution: 1.96 deviations would hold 93.7%. Integers lose up to half a step at each end."""
+    decay = math.exp(-epsilon)
+    held = 1 - 2 * decay ** (math.floor(NOISE_Z * LAPLACE.stddev(epsilon)) + 1) / (1 + decay)
+    assert 0.947 < held < 0.952
