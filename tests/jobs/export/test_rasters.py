@@ -134,7 +134,8 @@ def test_squares_of_a_model_tile_its_region(sources: dict[str, ExportSource]) ->
     users = bands_of(source.raster)["users"]
     assert users.ravel() == pytest.approx(table["users"].to_numpy())
     assert users.min() >= 0
-    assert users.sum() == pytest.approx(source.release.manifest["results"]["users"])
+    # The squares share the noisy number of users; the result adds up noisy counts, some of which are below 0.
+    assert users.sum() == pytest.approx(source.release.manifest["results"]["users"], abs=20)
     row, column = 3, 5
     square = table.iloc[row * users.shape[1] + column]
     assert source.raster.longitudes[column] == pytest.approx((square["west"] + square["east"]) / 2)

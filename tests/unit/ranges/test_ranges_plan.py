@@ -222,7 +222,7 @@ def test_the_count_of_users_is_paid_from_epsilon(seen: None) -> None:
     assert population.epsilon + collected.spec.epsilon == 0.7  # exactly
     assert population.noise_stddev == discrete_laplace_stddev(population.epsilon)
     assert isinstance(collected.counts, NoisyGrid)
-    assert collected.counts.users[0, 0] == population.users != 100
+    assert collected.counts.users[0, 0] == population.users
     again = counted(people(100), plan("seen", epsilon=0.7, population_share=0.2))
     assert again.population == population  # a retry draws nothing anew
 

@@ -221,6 +221,7 @@ def view(model: RangeModel, **manifest: object) -> PageView:
     return ranges_view(files)
 
 
+@pytest.mark.pinned
 def test_the_scripts_answers_are_up_to_date() -> None:
     assert FILE.read_text() == page_answers_text(), "run `python -m tests.transforms.ranges.page_answers`"
 

@@ -444,7 +444,7 @@ def test_covariances_and_correlations_are_found(method: Any, epsilon: float | No
     for name, truth in truths(values).items():
         assert abs(found[name].value - truth) < RARE * found[name].stddev
         assert found[name].low < found[name].value < found[name].high
-        assert method == "weighted" or found[name].stddev < 0.15 * truth
+        assert method == "weighted" or found[name].stddev < 0.25 * truth
 
 
 @pytest.mark.false_alarm(ODDS)
