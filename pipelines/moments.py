@@ -12,11 +12,11 @@ import apache_beam as beam
 import numpy as np
 
 from sfumato.pipelines.job import Inputs, ReleaseJob, geography_of
-from sfumato.schemas.known_digits import NOISE_Z
+from sfumato.schemas.known_digits import NOISE_Z, laplace_z
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.moments import ValueColumns
 from sfumato.transforms.moments.central.bernstein_sums import coefficients
-from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan, laplace_z
+from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan
 from sfumato.transforms.moments.groups import Grouping, ZoneGroups
 from sfumato.transforms.moments.local.allocation import by_variance, min_threshold_users
 from sfumato.transforms.moments.local.protocol import MomentsPlan

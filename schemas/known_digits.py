@@ -11,13 +11,23 @@ import re
 from sfumato.schemas.errors import RequestError
 
 Z = 1.96  # standard errors to each side that a 95% interval reaches
-# Standard deviations of noise to each side that hold it with 95%: -ln(0.05) / sqrt(2) for one draw of Laplace noise, of
-# which 1.96 hold 93.7%. Gaussian noise and sums of draws have lighter tails: 95 to 96.6%.
-NOISE_Z = 2.12
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _MOST_PLACES = 12
 _LARGE, _SMALL = 1e15, 1e-6  # beyond them numbers are written with a power of ten
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def laplace_z(level: float) -> float:
+    """The half width of an interval of this level for Laplace noise, in standard deviations.
+
+    A weighted sum of independent Laplace variates of the same standard deviation has lighter tails, so an interval
+    of this width holds it with at least this probability at levels from 0.91 on: 95.0% to 96.6% at the level 0.95.
+    """
+    return -math.log(1 - level) / math.sqrt(2)
+
+
+# 1.96 deviations hold one draw of Laplace noise with 93.7%. Gaussian noise has lighter tails, as sums of draws have.
+NOISE_Z = round(laplace_z(0.95), 2)
 
 
 def figures(value: float, stddev: float) -> str:

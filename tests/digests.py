@@ -1,4 +1,4 @@
-"""Releases on disk whose manifests list digests: changed as if they had been published so, and compared."""
+"""Releases on disk: changed as if they had been published so, compared, and the numbers in their documents."""
 
 from __future__ import annotations
 
@@ -38,3 +38,12 @@ def undated(release: Path) -> dict[str, bytes]:
     text = page_text(found["index.html"].decode()).replace(f"{made.day} {made:%b %Y}", "")
     found["index.html"] = re.sub(r"sha256-[^']*", "", text).encode()
     return {name: data.replace(created, b"") if name in _DATED else data for name, data in found.items()}
+
+
+def numbers_in(value: object) -> list[float]:
+    """Lists all numbers in a JSON document."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [number for one in value for number in numbers_in(one)]
+    return [value] if isinstance(value, int | float) else []

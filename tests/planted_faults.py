@@ -73,7 +73,7 @@ class Imports:
     """Knows which modules tests import, directly or not: lazily, by names in registries, and in code that is text."""
 
     def __init__(self) -> None:
-        self._paths = {_name_of(path): path for path in _tracked((*PRODUCT, "tests", "benchmarks"))}
+        self._paths = {name_of(path): path for path in _tracked((*PRODUCT, "tests", "benchmarks"))}
         self._edges = {name: set(self._imported(ROOT / path)) - {name} for name, path in self._paths.items()}
         self._reached: dict[str, dict[str, int]] = {}
 
@@ -82,7 +82,7 @@ class Imports:
         ranked = []
         for test in filter(re.compile(r"tests/(.*/)?test_(?!planted_faults)\w+\.py").fullmatch, self._paths.values()):
             distances = self._distances(test)
-            if (distance := distances.get(_name_of(path))) is not None:
+            if (distance := distances.get(name_of(path))) is not None:
                 room, _, name = test.removeprefix("tests/").rpartition("/")
                 nearer = (room == path.rpartition("/")[0]) + (name == f"test_{path.rpartition('/')[2]}")
                 ranked.append((distance - nearer, len(distances), test))
@@ -92,7 +92,7 @@ class Imports:
         """Counts the steps to each module from a test file and its fixtures, but those of all tests."""
         if test not in self._reached:
             fixtures = [f"{folder}/conftest.py" for folder in Path(test).parents[:-2]]
-            found = dict.fromkeys((name for name in map(_name_of, (test, *fixtures)) if name in self._paths), 0)
+            found = dict.fromkeys((name for name in map(name_of, (test, *fixtures)) if name in self._paths), 0)
             queue = deque(found)
             while queue:
                 name = queue.popleft()
@@ -125,7 +125,8 @@ class Imports:
         return name
 
 
-def _name_of(path: str) -> str:
+def name_of(path: str) -> str:
+    """Returns the module that a path of the tree is imported as."""
     name = path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
     folder, dot, rest = name.partition(".")
     if folder == "api":

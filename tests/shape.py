@@ -24,20 +24,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests import ROOT
+from tests.planted_faults import name_of, product
 
-PRODUCT = ("api", "pipelines", "transforms", "schemas")
 LONGEST, SHORTEST = 450, 40  # lines of a module that is easy to read, and worth a file
 NOT_COUNTED = ("ledger", "report", "release/builder", "view", "failures", "console", "metrics", "logs.py")
 
 
 def modules() -> dict[str, Path]:
     """Returns the product's files by module name."""
-    found = {}
-    for folder in PRODUCT:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-            found["sfumato" + name[3:] if folder == "api" else f"sfumato.{name}"] = path
-    return found
+    return {name_of(path): ROOT / path for path in product()}
 
 
 def lines_of(path: Path) -> int:

@@ -259,12 +259,17 @@ def test_a_copy_of_another_ledger_restores_nothing(place: Path) -> None:
 # --- charges that a restored ledger lacks ---
 
 
+def publish_two_days(folder: Path, copy: str) -> None:
+    """Publishes two days, and copies the ledger after the first."""
+    publish_release(folder, "taxis-2026-11-20", "2026-11-20")
+    back_up(folder, copy)
+    publish_release(folder, LOST, LOST_DAY)
+
+
 @pytest.fixture
 def restored(tmp_path: Path) -> Path:
     """Two published days; the ledger was restored from a copy that was made between them."""
-    publish_release(tmp_path, "taxis-2026-11-20", "2026-11-20")
-    back_up(tmp_path, "copy")
-    publish_release(tmp_path, LOST, LOST_DAY)
+    publish_two_days(tmp_path, "copy")
     put_back(tmp_path, "copy")
     return tmp_path
 
@@ -446,9 +451,7 @@ def take_down(folder: Path) -> int:
 @pytest.fixture
 def taken_down(tmp_path: Path) -> Path:
     """Two days, of which the second was taken down; and copies of the ledger from before its charge and its removal."""
-    publish_release(tmp_path, "taxis-2026-11-20", "2026-11-20")
-    back_up(tmp_path, "before its charge")
-    publish_release(tmp_path, LOST, LOST_DAY)
+    publish_two_days(tmp_path, "before its charge")
     back_up(tmp_path, "before its removal")
     assert take_down(tmp_path) == 0
     return tmp_path

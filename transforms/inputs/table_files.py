@@ -19,7 +19,7 @@ def delta_files(reference: str) -> list[LogFile]:
     reference: the table's folder, local or remote, and `@VERSION` for another version than the latest.
 
     Raises RequestError if there is no such table or version, it has deletion vectors or mapped columns, which its files
-    only do not show, or the library is not installed.
+    do not show, or the library is not installed.
     """
     try:
         from deltalake import DeltaTable

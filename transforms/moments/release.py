@@ -31,6 +31,7 @@ from sfumato.schemas.guarantee import (
     ROWS_SPEND_APART,
     VALUE_BOUND,
 )
+from sfumato.schemas.known_digits import laplace_z
 from sfumato.schemas.moments import (
     BITS_SCHEMA,
     EVERYBODY,
@@ -49,7 +50,7 @@ from sfumato.schemas.release import BITS_FILE, CELLS_FILE, MOMENTS_FILE, ZONES_F
 from sfumato.schemas.tree import node_names
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.cell_indexes import index_columns
-from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan, CentralSums, laplace_z
+from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan, CentralSums
 from sfumato.transforms.moments.groups import CellGroups, Grouping, ZoneGroups
 from sfumato.transforms.moments.local.protocol import MomentsState
 from sfumato.transforms.moments.local.quantities import SECOND

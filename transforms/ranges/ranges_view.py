@@ -278,7 +278,7 @@ def _merged(
 
 
 def _is_uncertain(model: Model, cells: Boxes) -> NDArray[np.bool_]:
-    """Whether each cell's centre lies in a part of the model whose users noise may have made up only: bool[cells].
+    """Whether each cell's centre lies in a part of the model whose users may be nothing but noise: bool[cells].
 
     A small piece of a part is known less well than the part, so parts are judged and not pieces. A model without parts
     is judged by its answers to the cells.

@@ -173,7 +173,7 @@ def _hatch(axes: Axes, paths: list[Path]) -> None:
 
 
 def _draw_squares(axes: Axes, sides: NDArray[np.float64], colours: NDArray[np.float64], opacity: float) -> None:
-    """Draws the squares of one level, see `_squares`. In rows and columns they are an image: a million take 0.1 s."""
+    """Draws the squares of one level, see `_squares`. As an image, a million take 0.4 s; as outlines, 3.4 s."""
     across, down = (np.unique(one) for one in sides)
     column, row = np.searchsorted(across, sides[0, 0]), np.searchsorted(down, sides[1, 0])
     if (across[column + 1] == sides[0, 1]).all() and (down[row + 1] == sides[1, 1]).all():

@@ -41,6 +41,7 @@ from sfumato.transforms.locations.users import bound_users
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION, make_logs, write_files
+from tests.digests import numbers_in
 from tests.jobs import oracle
 from tests.keys import write_key
 from tests.seeds import seeded_rng
@@ -260,7 +261,7 @@ def test_release_holds_what_its_manifest_says(published: Path) -> None:
 def test_nothing_raw_is_in_the_release(published: Path) -> None:
     """6,000 rows of 3,000 users: neither figure, nor sizes of files, nor the key's secret, in manifest or page."""
     manifest = json.loads((published / "manifest.json").read_text())
-    numbers = set(_numbers(manifest))
+    numbers = set(numbers_in(manifest))
     counted = manifest["privacy"]["population"]["users"]  # with noise, which now and then is 0
     assert counted in numbers
     assert not (numbers - {counted}) & {
@@ -273,15 +274,6 @@ def test_nothing_raw_is_in_the_release(published: Path) -> None:
         assert "unsafe seed" not in text
         for file in (published.parent / "logs").iterdir():
             assert str(file.stat().st_size) not in text
-
-
-def _numbers(value: object) -> list[float]:
-    """All numbers in a JSON document."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        return [number for one in value for number in _numbers(one)]
-    return [value] if isinstance(value, int | float) else []
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from sfumato.pipelines.run import request_class
 from sfumato.transforms.histogram.accountant import delta, rounds_delta
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files
-from tests.digests import page_text
+from tests.digests import numbers_in, page_text
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
 
@@ -298,15 +298,7 @@ def test_nothing_raw_is_in_the_release_or_the_log(
         more = ["--column", "kind", "--epsilon", "0.1", "--seed", seed]
         assert run("histogram", pattern, tmp_path / seed, *more) == 0
     manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("out", "2", "3")]
-    assert not {6000, 12000}.intersection(*map(_numbers, manifests))
-
-
-def _numbers(value: object) -> list[float]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        return [number for one in value for number in _numbers(one)]
-    return [value] if isinstance(value, int | float) else []
+    assert not {6000, 12000}.intersection(*map(numbers_in, manifests))
 
 
 @pytest.mark.slow

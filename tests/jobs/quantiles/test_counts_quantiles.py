@@ -13,7 +13,7 @@ import pytest
 from sfumato.pipelines import cli
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import write_files
-from tests.digests import page_text
+from tests.digests import numbers_in, page_text
 from tests.seeds import seeded_rng
 
 USERS = 4987
@@ -128,15 +128,7 @@ def test_nothing_raw_is_in_the_release_or_the_log(
     text = capfd.readouterr().err + manifest + page_text(page)
     assert "4,987" not in text
     assert "12,468" not in text
-    assert not {4987, 12468} & set(_numbers(json.loads(manifest)))
-
-
-def _numbers(value: object) -> list[float]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        return [number for one in value for number in _numbers(one)]
-    return [value] if isinstance(value, int | float) else []
+    assert not {4987, 12468} & set(numbers_in(json.loads(manifest)))
 
 
 def test_a_dry_run_says_what_to_expect(pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

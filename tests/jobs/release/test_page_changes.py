@@ -6,4 +6,4 @@ from tests.jobs.release.page_changes import FILE, page_changes_text
 
 
 def test_the_scripts_pairs_are_up_to_date() -> None:
-    assert FILE.read_text() == page_changes_text(), "run `python -m tests.transforms.release.page_changes`"
+    assert FILE.read_text() == page_changes_text(), "run `python -m tests.jobs.release.page_changes`"

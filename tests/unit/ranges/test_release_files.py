@@ -223,7 +223,7 @@ def view(model: RangeModel, **manifest: object) -> PageView:
 
 @pytest.mark.pinned
 def test_the_scripts_answers_are_up_to_date() -> None:
-    assert FILE.read_text() == page_answers_text(), "run `python -m tests.transforms.ranges.page_answers`"
+    assert FILE.read_text() == page_answers_text(), "run `python -m tests.unit.ranges.page_answers`"
 
 
 def test_the_page_holds_all_of_a_grid() -> None:

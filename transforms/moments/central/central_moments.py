@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.known_digits import laplace_z
 from sfumato.schemas.moments import EVERYBODY, PAIRS, MomentEstimate, Statistic, ValueRange
 from sfumato.transforms.moments.central.bernstein_sums import (
     BINS,
@@ -49,15 +50,6 @@ def degree_of(statistic: Statistic) -> int:
         "statistics: with --trust central there are count, sum, mean, variance, covariance, correlation and moment:K "
         f"(K from {MOMENT.powers[0]} to {MOMENT.powers[-1]}); got {statistic.name!r}"
     )
-
-
-def laplace_z(level: float) -> float:
-    """The half width of an interval of this level for Laplace noise, in standard deviations.
-
-    A weighted sum of independent Laplace variates of the same standard deviation has lighter tails, so an interval
-    of this width holds it with at least this probability at levels from 0.91 on: 95.0% to 96.6% at the level 0.95.
-    """
-    return -math.log(1 - level) / math.sqrt(2)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sfumato.schemas.charts import readable
+from sfumato.schemas.known_digits import laplace_z
 from sfumato.schemas.views import Fact, Section
-from sfumato.transforms.moments.central.central_moments import laplace_z
 from sfumato.transforms.report.numbers import percent
 from sfumato.transforms.report.sections import facts, get
 from sfumato.transforms.text_tables import significant

@@ -207,7 +207,7 @@ class BucketStore:
         return ours
 
     def check_writable(self) -> None:
-        """Checks nothing: a bucket shows at a write only whether an account may write."""
+        """Checks nothing: a bucket shows only at a write whether an account may write."""
 
     def _create(self, blob: Any, entry: bytes) -> bool:
         """Returns whether this call created the object."""

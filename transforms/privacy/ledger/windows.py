@@ -141,7 +141,7 @@ def spent_epsilon(charges: Sequence[Charge], limit: Limit) -> Decimal:
     """Returns the epsilon of a user's charges together at the limit's delta: an upper bound, with an exception below.
 
     Epsilons are added up. The charges with a rho count as one, at the delta that the others leave, rounded up to six
-    digits. Tighter composition may give less. Where the others' deltas only reach the limit's, there is no bound,
+    digits. Tighter composition may give less. Where the others' deltas already reach the limit's, there is no bound,
     and the sum of epsilons is returned.
     """
     epsilon, delta = exact_sum(charge.epsilon for charge in charges), exact_sum(charge.delta for charge in charges)
