@@ -33,8 +33,8 @@ from typing import Any, TypeVar
 import apache_beam as beam
 
 from sfumato.pipelines.counts import HistogramJob, HotspotsJob, QuantilesJob, SampledJob
-from sfumato.pipelines.job import Inputs
-from sfumato.pipelines.runner_settings import check_runner, check_running_mode
+from sfumato.pipelines.frame.job import Inputs
+from sfumato.pipelines.runners.runner_settings import check_runner, check_running_mode
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import Auxiliary, Columns, LocationColumns
 from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
@@ -43,16 +43,16 @@ from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.requests.publish_request import region_of
 from sfumato.schemas.requests.request_base import Request
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap as HeatmapRounds
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.state import HeatmapState
 from sfumato.transforms.heatmap.release import cells_table, published_estimate
 from sfumato.transforms.heatmap.request import heatmap_parameters
-from sfumato.transforms.heatmap.state import HeatmapState
-from sfumato.transforms.histogram.counts_release import cells_table as counted_cells_table
-from sfumato.transforms.histogram.counts_release import items_table
-from sfumato.transforms.histogram.counts_request import CELL_DEPTH, HistogramRequest, HotspotsRequest
+from sfumato.transforms.heatmap.transform import PrivateHeatmap as HeatmapRounds
 from sfumato.transforms.histogram.curve import build_hierarchy, quantile
 from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberBins
+from sfumato.transforms.histogram.release import cells_table as counted_cells_table
+from sfumato.transforms.histogram.release import items_table
+from sfumato.transforms.histogram.request import CELL_DEPTH, HistogramRequest, HotspotsRequest
 from sfumato.transforms.histogram.sampling_round import Trie
 from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import inspect_log, kinds_of, log_version
@@ -64,8 +64,8 @@ from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import FileSecret, entropy_secret
 from sfumato.transforms.quantiles.request import QuantilesRequest
-from sfumato.transforms.ranges.build_ranges import BuildRanges
-from sfumato.transforms.ranges.ranges_plan import RangesPlan
+from sfumato.transforms.ranges.plan import RangesPlan
+from sfumato.transforms.ranges.transform import BuildRanges
 from sfumato.transforms.release.metadata import code_digest, package_versions
 
 Area = Region | Sequence[float] | str

@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sfumato.pipelines.console import Console, shown_on
-from sfumato.pipelines.failures import error_of
-from sfumato.pipelines.run import columns_of, request_of, run_job
+from sfumato.pipelines.command_line.run import columns_of, request_of, run_job
+from sfumato.pipelines.frame.console import Console, shown_on
+from sfumato.pipelines.runners.failures import error_of
 from sfumato.releases import Release, open_release
 from sfumato.schemas.errors import RequestError, SfumatoError
 from sfumato.schemas.region import Region
 from sfumato.schemas.release import CHANGES_FILE
 from sfumato.schemas.requests.request_base import Request
-from sfumato.transforms.heatmap.map_changes import compare_releases, finer_grid
-from sfumato.transforms.heatmap.plan import Plan, make_plan
+from sfumato.transforms.changes.map_changes import compare_releases, finer_grid
+from sfumato.transforms.counting.plan import Plan, make_plan
 from sfumato.transforms.heatmap.request import PlanRequest
-from sfumato.transforms.heatmap.rotation_plan import RotationPlan, make_rotation_plan
+from sfumato.transforms.nights.plan import RotationPlan, make_rotation_plan
 from sfumato.transforms.release.published_release import data_frame, read_part
 
 if TYPE_CHECKING:
@@ -514,7 +514,7 @@ def _files_of(job: str, input: Logs, values: Mapping[str, Any]) -> Iterator[Any]
         yield input
         return
     # Beam takes seconds to import, and planning needs none.
-    from sfumato.pipelines.folders import private_folder
+    from sfumato.pipelines.runners.folders import private_folder
 
     is_frame = type(input).__module__.partition(".")[0] in ("pandas", "geopandas")
     if not (isinstance(input, pa.Table) or (is_frame and hasattr(input, "columns"))):
@@ -532,7 +532,7 @@ def _files_of(job: str, input: Logs, values: Mapping[str, Any]) -> Iterator[Any]
 
 def _read_frame(job: str, frame: pd.DataFrame, values: Mapping[str, Any]) -> pa.Table:
     """Returns what a job with these options reads of a data frame. Raises RequestError."""
-    from sfumato.pipelines.inputs import layout_of
+    from sfumato.pipelines.frame.inputs import layout_of
     from sfumato.transforms.inputs.data_frame import table_of
 
     request = _request(job, {"output": values["input"], **values})

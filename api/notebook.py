@@ -68,7 +68,7 @@ def make_widget(release: Release, height: int) -> Widget:
     if not isinstance(height, int) or not _HEIGHTS[0] <= height <= _HEIGHTS[1]:
         raise RequestError(f"height: must be a number of pixels from {_HEIGHTS[0]} to {_HEIGHTS[1]:,}, got {height!r}")
     # The views of all jobs, which reading a release does without.
-    from sfumato.pipelines.readers import release_view
+    from sfumato.pipelines.operations.readers import release_view
     from sfumato.transforms.report.report import render_page
 
     view = release_view(release)

@@ -20,7 +20,7 @@ from scipy import stats
 from benchmarks.baselines.sampling_bounds import frequency_bound, min_threshold, omission_bound
 from sfumato.transforms.histogram.accountant import delta as round_delta
 from sfumato.transforms.histogram.accountant import max_rate
-from sfumato.transforms.histogram.sampling_plan import choose_sampling, corollary_rate, corollary_threshold
+from sfumato.transforms.histogram.plan import choose_sampling, corollary_rate, corollary_threshold
 from sfumato.transforms.histogram.sampling_round import Sampling, hidden_count
 
 

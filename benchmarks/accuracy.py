@@ -31,15 +31,15 @@ from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from benchmarks.evaluation.outcomes import Value
 from benchmarks.synthetic_maps import KINDS, synthetic_map
 from sfumato.schemas.region import by_row
-from sfumato.transforms.heatmap.methods import Adaptive, adaptive, few_queries
-from sfumato.transforms.heatmap.methods.base import Method
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.posterior import inference, next_tree
-from sfumato.transforms.heatmap.posterior.estimator import estimate_density
-from sfumato.transforms.heatmap.state import Estimate, HeatmapState
+from sfumato.transforms.counting.estimator import estimate_density
+from sfumato.transforms.counting.methods import Adaptive, adaptive, few_queries
+from sfumato.transforms.counting.methods.base import Method
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
-from sfumato.transforms.text_tables import markdown_table
+from sfumato.transforms.statistics.posterior import inference, next_tree
 
 _SIZES = (10_000, 100_000)
 _RUNS = (

@@ -31,22 +31,22 @@ from numpy.typing import NDArray
 
 from benchmarks.evaluation.density_metrics import coarsen
 from benchmarks.evaluation.in_memory import planned_state
-from sfumato.pipelines.runner_settings import processors
+from sfumato.pipelines.runners.runner_settings import processors
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, deinterleave
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.posterior.estimator import estimate_density
+from sfumato.transforms.counting.estimator import estimate_density
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.schedule import receive
+from sfumato.transforms.counting.state import HeatmapState
 from sfumato.transforms.heatmap.release import release_files
-from sfumato.transforms.heatmap.schedule import receive
-from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.locations.shards import Cohort, ShardGroup, build_shard_group, key_dtype, shards_in
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.secagg.shard_sums import NOTHING, ShardTotals, sum_shards
-from sfumato.transforms.synth.generate import density_raster
 from sfumato.transforms.synth.landscape import city_rasters
 from sfumato.transforms.synth.people import DEFAULT_REGION
+from sfumato.transforms.synth.transform import density_raster
 
 SIDE = 128  # of the grid on which errors are measured
 _QUANTILES = 1 << 22  # of the density: a user's cell is a uniform choice among so many

@@ -27,7 +27,7 @@ from benchmarks.evaluation.moments_in_memory import run_centrally, run_in_memory
 from sfumato.schemas.moments import FixedPoint, Method, MomentEstimate, Statistic, ValueRange
 from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan
 from sfumato.transforms.moments.local.protocol import MomentsPlan
-from sfumato.transforms.text_tables import markdown_table
+from sfumato.transforms.observability.text_tables import markdown_table
 
 Pairs = NDArray[np.complex128]
 """The two numbers of each client, as real and imaginary parts."""

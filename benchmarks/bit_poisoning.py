@@ -30,8 +30,8 @@ from sfumato.transforms.moments.client_values import Block, encode
 from sfumato.transforms.moments.local.allocation import Tuning
 from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.local.tally import Query, Tally, count_reports
+from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.keys import random_bits
-from sfumato.transforms.text_tables import markdown_table
 
 Estimate = Callable[["Attack", int], tuple[float, float]]
 """The estimate of a poisoned run, and the honest clients' mean."""

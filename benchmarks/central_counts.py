@@ -28,11 +28,11 @@ from sfumato.transforms.histogram.central_counts import (
 )
 from sfumato.transforms.histogram.count_noise import ItemBound
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items
-from sfumato.transforms.histogram.sampling_plan import SamplePlan
+from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.histogram.sampling_round import Histogram, NumberPrefixes, spread_levels
 from sfumato.transforms.histogram.user_sample import Everybody, ItemCounts, Sampler, count_rounds, threshold
+from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.text_tables import markdown_table
 
 UNBOUNDED = 1 << 30
 TOKYO = Region(139.47, 35.51, 139.91, 35.87)

@@ -42,7 +42,7 @@ from benchmarks.hotspots import REGION as SF
 from sfumato.schemas.region import Grid
 from sfumato.transforms.histogram.central_counts import CentralCountPlan
 from sfumato.transforms.histogram.count_noise import ItemBound
-from sfumato.transforms.text_tables import markdown_table, significant
+from sfumato.transforms.observability.text_tables import markdown_table, significant
 
 DELTA = 1e-8
 EPSILONS = (0.1, 1.0)
@@ -308,7 +308,7 @@ def watch(arguments: Sequence[str]) -> Cost:
 def sfumato_command(setting: Setting, out: Path) -> list[str]:
     job, options = setting.sfumato_job()
     texts = [f"--{name}={value}" for name, value in options.items()]
-    return [sys.executable, "-m", "sfumato.pipelines.cli", job, f"--output={out}", "--overwrite", *texts]
+    return [sys.executable, "-m", "sfumato.pipelines.command_line.cli", job, f"--output={out}", "--overwrite", *texts]
 
 
 def library_command(setting: Setting, library: str, **options: Any) -> list[str]:

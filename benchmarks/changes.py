@@ -29,10 +29,10 @@ from benchmarks.few_users import markdown
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import node_levels
-from sfumato.transforms.heatmap.map_changes import Changes, MapCounts, find_changes
-from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
+from sfumato.transforms.changes.map_changes import Changes, MapCounts, find_changes
+from sfumato.transforms.counting.estimator import unbiased_counts
+from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.heatmap.request import heatmap_parameters
-from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.synth.city import build_city

@@ -22,14 +22,14 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, interleave
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.state import Estimate, HeatmapState
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.synth.city import build_city_on
-from sfumato.transforms.synth.generate import density_raster
 from sfumato.transforms.synth.landscape import SIZE_KM, Point
 from sfumato.transforms.synth.people import DEFAULT_REGION, make_records
 from sfumato.transforms.synth.random_streams import random_bits, stream_key
+from sfumato.transforms.synth.transform import density_raster
 
 DEPTH = 10
 SIDE = 128  # of the grid on which maps are compared

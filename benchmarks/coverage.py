@@ -34,17 +34,17 @@ from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, deinterleave, interleave
 from sfumato.schemas.tree import node_positions
-from sfumato.transforms.heatmap.methods import Adaptive
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
-from sfumato.transforms.heatmap.posterior.unbiased import Z_95, user_intervals
-from sfumato.transforms.heatmap.rates import estimate_rates
-from sfumato.transforms.heatmap.state import Estimate, HeatmapState
+from sfumato.transforms.counting.estimator import unbiased_counts
+from sfumato.transforms.counting.methods import Adaptive
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.rates import estimate_rates
+from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
+from sfumato.transforms.statistics.posterior.unbiased import Z_95, user_intervals
 from sfumato.transforms.synth.city import build_city
 from sfumato.transforms.synth.people import DEFAULT_REGION
-from sfumato.transforms.text_tables import markdown_table
 
 GRIDS = {
     "gowalla": "gowalla_world_256x256.npy",

@@ -28,9 +28,9 @@ from sfumato.transforms.moments.groups import CellGroups, Grouping
 from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
 from sfumato.transforms.moments.local.tally import count_reports
 from sfumato.transforms.moments.release import simultaneous
+from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.statistics.shrinkage import simultaneous_z
-from sfumato.transforms.text_tables import markdown_table
 
 Values = NDArray[np.float64]
 STATISTICS = ("mean", "variance", "moment:3", "geometric_mean", "log_product")

@@ -24,15 +24,15 @@ from benchmarks.param_select import san_francisco, square
 from benchmarks.range_queries import adaptive_model
 from benchmarks.synthetic_maps import draw_users
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
+from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts
 from sfumato.transforms.ranges.methods import METHODS
 from sfumato.transforms.ranges.model import Model
-from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, make_method
+from sfumato.transforms.ranges.plan import ADAPTIVE, make_method
 from sfumato.transforms.ranges.width_search import QuerySample, sample_users
 from sfumato.transforms.synth.city import ELSEWHERE
 from sfumato.transforms.synth.landscape import city_rasters
-from sfumato.transforms.text_tables import markdown_table
 
 _COMPARED = ("grid", "ug", *BASELINES, ADAPTIVE)
 USERS = (1_000, 30_000, 1_000_000)

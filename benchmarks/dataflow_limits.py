@@ -31,13 +31,13 @@ from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
 
 from benchmarks.billion import Simulation, Times, run
 from benchmarks.evaluation.in_memory import planned_state
-from sfumato.pipelines import cli
+from sfumato.pipelines.command_line import cli
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.state import HeatmapState
 from sfumato.transforms.heatmap.release import release_files
-from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.inputs.parquet_log import BATCH_ROWS, SLICE_ROWS
 from sfumato.transforms.locations import read, users
 from sfumato.transforms.locations.encode import encode_locations

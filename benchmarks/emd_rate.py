@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from benchmarks.baselines.emd_trusted_server import analysed_aggregate, emd_aggregate
 from benchmarks.evaluation.earth_mover import earth_mover
-from sfumato.transforms.heatmap.methods.emd import Emd
-from sfumato.transforms.text_tables import markdown_table
+from sfumato.transforms.counting.methods.emd import Emd
+from sfumato.transforms.observability.text_tables import markdown_table
 
 SIDE, EPSILON = 256, 1.0
 USERS, PLACES = (1_000, 4_000, 16_000, 64_000, 256_000), (4, 16, 64, 256)

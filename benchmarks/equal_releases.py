@@ -25,8 +25,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.baselines.heatmap_methods import BASELINES
-from sfumato.pipelines import cli
-from sfumato.transforms.heatmap.methods import METHODS
+from sfumato.pipelines.command_line import cli
+from sfumato.transforms.counting.methods import METHODS
 from sfumato.transforms.privacy import keys
 
 REGION = ("--region", "-122.51,37.70,-122.35,37.82")

@@ -47,8 +47,8 @@ from benchmarks.public_data import dataset
 from benchmarks.speed import REGION, command, watch
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, by_row
-from sfumato.transforms.heatmap.methods import Emd, Flat, Method
-from sfumato.transforms.heatmap.posterior.estimator import density
+from sfumato.transforms.counting.estimator import density
+from sfumato.transforms.counting.methods import Emd, Flat, Method
 from sfumato.transforms.locations.distributions import bound_distributions
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash

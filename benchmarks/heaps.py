@@ -24,7 +24,7 @@ from sfumato.schemas.charts import Curve, Quantile, RangeAnswer
 from sfumato.schemas.moments import FixedPoint, Method, Statistic, ValueRange
 from sfumato.transforms.histogram.curve import build_hierarchy, quantile, search_quantiles
 from sfumato.transforms.histogram.item_encoding import NumberBins
-from sfumato.transforms.histogram.sampling_plan import SamplePlan
+from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.histogram.sampling_round import NumberPrefixes, grow_trie, spread_levels
 from sfumato.transforms.histogram.user_sample import ItemCounts, add_counts, threshold
 from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan

@@ -39,7 +39,7 @@ from benchmarks.baselines.histogram_mechanisms import (
     closed_form_messages,
     message_rate,
 )
-from sfumato.transforms.histogram.sampling_plan import choose_sampling, corollary_rate, corollary_threshold
+from sfumato.transforms.histogram.plan import choose_sampling, corollary_rate, corollary_threshold
 from sfumato.transforms.histogram.sampling_round import Sampling
 
 POPULATION = 1_000_000

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.histogram.item_encoding import CellItems
-from sfumato.transforms.histogram.sampling_plan import SamplePlan
+from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.histogram.sampling_round import NumberPrefixes, grow_trie, spread_levels
 from sfumato.transforms.histogram.user_sample import Sampler, count_rounds, threshold
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey

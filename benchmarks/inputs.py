@@ -32,8 +32,8 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import shapely
 
-from sfumato.pipelines.inputs import inspect, layout_of, match_files
-from sfumato.pipelines.run import request_of
+from sfumato.pipelines.command_line.run import request_of
+from sfumato.pipelines.frame.inputs import inspect, layout_of, match_files
 from sfumato.schemas.locations import LocationColumns
 from sfumato.transforms.inputs.log_reader import read_batches, slice_file
 
@@ -153,7 +153,13 @@ def measure(form: str, folder: Path, rows: int) -> list[float]:
         raise SystemExit(f"{form}: read {found} of {rows} rows")
     if form not in _WHOLE:
         return [wall, processor, peak / 1e6, math.nan, math.nan]
-    job = [sys.executable, "-m", "sfumato.pipelines.cli", "heatmap", *arguments_of(form, place_of(folder, form))]
+    job = [
+        sys.executable,
+        "-m",
+        "sfumato.pipelines.command_line.cli",
+        "heatmap",
+        *arguments_of(form, place_of(folder, form)),
+    ]
     with tempfile.TemporaryDirectory() as output:
         options = ["--region", _REGION, "--depth", "8", "--seed", "1", "--output", f"{output}/release"]
         whole, all_processor, _ = child(*job, *options)

@@ -27,7 +27,7 @@ from scipy import optimize, stats
 
 from benchmarks.bit_pairs import DATA, PairData, Pairs, pushed
 from sfumato.transforms.moments.local.tally import RandomisedResponse
-from sfumato.transforms.text_tables import markdown_table
+from sfumato.transforms.observability.text_tables import markdown_table
 
 CLASSES = (4, 8, 12)
 GRID = 128  # thresholds of the first round in each column; those that round to the same integer are one

@@ -20,9 +20,9 @@ from benchmarks.baselines.heatmap_methods import CountMin, Hierarchical
 from sfumato.schemas.ledger import Charge, Limit, Period, parse_amount
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.heatmap.methods import Adaptive, Flat
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.plan import make_plan
+from sfumato.transforms.counting.methods import Adaptive, Flat
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.plan import make_plan
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE
 from sfumato.transforms.privacy.ledger.windows import daily_epsilon, find_overrun, first_fit, spent_by_day
 from sfumato.transforms.privacy.mechanism import rho_for_delta

@@ -21,14 +21,14 @@ from benchmarks.baselines.local_heatmap import run_local
 from benchmarks.comparison import MAPS, counts_of, draw_cohort
 from benchmarks.evaluation.comparison_table import Mean
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
-from sfumato.transforms.heatmap.methods import Adaptive, Flat, Method
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.posterior.estimator import estimate_density
-from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.counting.estimator import estimate_density
+from sfumato.transforms.counting.methods import Adaptive, Flat, Method
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
 from sfumato.transforms.report.canvas import palette
-from sfumato.transforms.text_tables import markdown_table
 
 EPSILON, PICTURED_USERS, PICTURE_SIDE = 1.0, 100_000, 256
 _PAPER = Adaptive(schedule="paper", estimator="last")

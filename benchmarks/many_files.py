@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from apache_beam.internal.gcp import auth
 
-from sfumato.pipelines.inputs import content_digests, inspect, match_files, with_rows
+from sfumato.pipelines.frame.inputs import content_digests, inspect, match_files, with_rows
 from sfumato.schemas.locations import LocationColumns
 
 GOAL_S, GOAL_RATIO = 30.0, 2.0
@@ -92,7 +92,16 @@ def _processor() -> float:
 
 def heatmap(folder: Path) -> Callable[[], object]:
     """A run of `sfumato heatmap` on the files of a folder."""
-    job = [sys.executable, "-m", "sfumato.pipelines.cli", "heatmap", "--input", str(folder), "--region", REGION]
+    job = [
+        sys.executable,
+        "-m",
+        "sfumato.pipelines.command_line.cli",
+        "heatmap",
+        "--input",
+        str(folder),
+        "--region",
+        REGION,
+    ]
     job += ["--seed", "1", "--overwrite", "--output", f"{folder}-release"]
     return lambda: subprocess.run(job, check=True, capture_output=True)
 

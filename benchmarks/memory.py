@@ -40,7 +40,16 @@ def data_set(root: Path, users: int) -> Path:
     """The folder with logs of so many users, made if it is missing."""
     folder = root / f"city{users // 10**6}"
     if not folder.exists():
-        synth = [sys.executable, "-m", "sfumato.pipelines.cli", "synth", "--users", str(users), "--output", str(folder)]
+        synth = [
+            sys.executable,
+            "-m",
+            "sfumato.pipelines.command_line.cli",
+            "synth",
+            "--users",
+            str(users),
+            "--output",
+            str(folder),
+        ]
         subprocess.run(synth, check=True)
     return folder
 
@@ -90,7 +99,7 @@ def measure(case: Case) -> str:
         words += [] if case.memory is None else ["--memory", case.memory]
         began, spilled = time.perf_counter(), False
         job = subprocess.Popen(
-            [sys.executable, "-m", "sfumato.pipelines.cli", *words],
+            [sys.executable, "-m", "sfumato.pipelines.command_line.cli", *words],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "TMPDIR": out},

@@ -31,8 +31,8 @@ from sfumato.schemas.moments import FixedPoint, Statistic, ValueRange
 from sfumato.transforms.moments.central import central_moments
 from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan
 from sfumato.transforms.moments.local.protocol import MomentsPlan
+from sfumato.transforms.observability.text_tables import markdown_table, significant
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.text_tables import markdown_table, significant
 
 Values = NDArray[np.float64]
 Mechanism = Callable[[Values, "Data", float, int], float]

@@ -18,15 +18,15 @@ from benchmarks.month_ways import WINDOW, Array, Way
 from sfumato.schemas.region import deinterleave
 from sfumato.schemas.tree import Tree
 from sfumato.schemas.trust import CentralOrSecagg
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.schedule import receive
-from sfumato.transforms.heatmap.state import Estimate, HeatmapState
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.schedule import receive
+from sfumato.transforms.counting.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals
-from sfumato.transforms.synth.generate import density_raster
 from sfumato.transforms.synth.people import DEFAULT_REGION
+from sfumato.transforms.synth.transform import density_raster
 
 _X, _Y = (one.astype(np.int64) for one in deinterleave(np.arange(4**DEPTH, dtype=np.uint64)))
 

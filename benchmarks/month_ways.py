@@ -18,16 +18,16 @@ from benchmarks.city_nights import SIDE
 from benchmarks.evaluation.density_metrics import mean_squared_error
 from sfumato.schemas.tree import Tree
 from sfumato.schemas.trust import CentralOrSecagg
-from sfumato.transforms.heatmap.nights.nights_state import NightsState
-from sfumato.transforms.heatmap.nights.nights_update import Change, update
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.posterior.estimator import estimate_density, unbiased_counts
-from sfumato.transforms.heatmap.posterior.full_tree import TreeMeasurement
-from sfumato.transforms.heatmap.posterior.unbiased import user_intervals
-from sfumato.transforms.heatmap.state import Estimate, HeatmapState
+from sfumato.transforms.counting.estimator import estimate_density, unbiased_counts
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.nights.nights_state import NightsState
+from sfumato.transforms.nights.nights_update import Change, update
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import rho_for_delta
 from sfumato.transforms.privacy.secrets import seed_secret
+from sfumato.transforms.statistics.posterior.full_tree import TreeMeasurement
+from sfumato.transforms.statistics.posterior.unbiased import user_intervals
 
 EPSILON, DELTA, WINDOW = 1.0, 1e-6, 30  # what any WINDOW nights may spend
 LEVEL = SIDE.bit_length() - 1

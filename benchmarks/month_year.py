@@ -25,9 +25,9 @@ from benchmarks.month_counts import draw_nights
 from benchmarks.month_ways import WAYS, WINDOW, Publisher, run_key, scaled_measurements
 from benchmarks.speed import command
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.heatmap.nights.nights_update import update
+from sfumato.transforms.nights.nights_update import update
+from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.synth.people import DEFAULT_REGION
-from sfumato.transforms.text_tables import markdown_table
 
 FIRST = date(2026, 1, 5)
 WAY = next(way for way in WAYS if way.cohorts == WINDOW and way.memory == "posterior")

@@ -19,15 +19,15 @@ from benchmarks.comparison import MAPS, counts_of, draw_cohort
 from benchmarks.evaluation.comparison_table import Mean
 from benchmarks.evaluation.density_metrics import evaluate
 from benchmarks.evaluation.in_memory import Rows, planned_state
-from sfumato.transforms.heatmap.methods import Adaptive
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.posterior.estimator import estimate_density
-from sfumato.transforms.heatmap.schedule import advance
-from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.counting.estimator import estimate_density
+from sfumato.transforms.counting.methods import Adaptive
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.schedule import advance
+from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
 from sfumato.transforms.secagg.shard_sums import NOTHING, sum_shards
-from sfumato.transforms.text_tables import markdown_table
 
 NAMES = ("mse", "l1", "l1_matrix_norm", "mape", "smape", "maape")
 METHOD = Adaptive(schedule="paper", estimator="last", split_count=10, sub_query_share=0.1)

@@ -27,6 +27,7 @@ from sfumato.pipelines.ranges_tune import PublicData, read_public
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
 from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, Region
+from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts
 from sfumato.transforms.ranges.methods import UniformGrid
 from sfumato.transforms.ranges.tuner import GRID, TREE_DEPTH, TREES, Label, Tuner, train
@@ -39,7 +40,6 @@ from sfumato.transforms.ranges.width_search import (
     search_grid,
 )
 from sfumato.transforms.synth.landscape import city_rasters
-from sfumato.transforms.text_tables import markdown_table
 
 SIZES = (Sizes(25, 35), Sizes(25, 100), Sizes(50, 100), Sizes(100, 400))
 EPSILONS, USERS = (0.05, 0.2, 0.8), (20_000, 200_000, 1_000_000)

@@ -27,9 +27,9 @@ from benchmarks.accuracy import evaluate
 from benchmarks.baselines.heatmap_methods import AdaptiveGrid, CountMin, Hierarchical, SpatialDecomposition
 from benchmarks.comparison import MAPS, counts_of, draw_cohort
 from benchmarks.synthetic_maps import KINDS, synthetic_map
-from sfumato.transforms.heatmap.methods import Adaptive
-from sfumato.transforms.heatmap.methods.base import Flat, Method
-from sfumato.transforms.text_tables import markdown_table
+from sfumato.transforms.counting.methods import Adaptive
+from sfumato.transforms.counting.methods.base import Flat, Method
+from sfumato.transforms.observability.text_tables import markdown_table
 
 # As the table calls the maps of the comparisons.
 _MAPS = {"manhattan": "manhattan_like", "cabs": "sf_cabs", "gowalla": "gowalla_world", "beijing": "beijing_taxi"}

@@ -28,7 +28,7 @@ from sfumato.schemas.charts import Quantile
 from sfumato.schemas.locations import NUMBERS, ItemColumns
 from sfumato.transforms.histogram.curve import build_hierarchy, quantile, search_quantiles
 from sfumato.transforms.histogram.item_encoding import NumberBins, NumberItems
-from sfumato.transforms.histogram.sampling_plan import PaperSamplePlan, SamplePlan
+from sfumato.transforms.histogram.plan import PaperSamplePlan, SamplePlan
 from sfumato.transforms.histogram.sampling_round import NumberPrefixes, grow_trie, spread_levels
 from sfumato.transforms.histogram.user_sample import ItemCounts, add_counts, threshold
 from sfumato.transforms.privacy.admission import NoisyUserCounts

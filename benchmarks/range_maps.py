@@ -22,7 +22,7 @@ from sfumato.schemas.ranges import Boxes, Sizes
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, SummedAreaTable
 from sfumato.transforms.ranges.methods import GRID_FROM_USERS_EPSILON
-from sfumato.transforms.ranges.ranges_plan import ADAPTIVE
+from sfumato.transforms.ranges.plan import ADAPTIVE
 from sfumato.transforms.ranges.width_search import QuerySample
 
 METHODS = ("snh", "grid", ADAPTIVE)

@@ -33,7 +33,7 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes, Field, Sizes
 from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, Region, interleave
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts
 from sfumato.transforms.ranges.methods import METHODS, PlainGrid, RangeMethod, SpatialNeural

@@ -39,9 +39,9 @@ from benchmarks.speed import command
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, by_row, deinterleave, interleave
 from sfumato.schemas.tree import Tree, node_positions
-from sfumato.transforms.heatmap.rates import Rates, estimate_rates
+from sfumato.transforms.counting.rates import Rates, estimate_rates
+from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.heatmap.request import heatmap_parameters
-from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.synth.city import build_city
 from sfumato.transforms.synth.landscape import risk_raster

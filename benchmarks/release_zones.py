@@ -44,17 +44,17 @@ from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, area_km2
 from sfumato.schemas.tree import node_positions
-from sfumato.transforms.cell_indexes import INDEXES, index_cells
-from sfumato.transforms.heatmap.methods import Adaptive
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
-from sfumato.transforms.heatmap.posterior.unbiased import learn_within_cells, user_intervals
+from sfumato.transforms.counting.estimator import unbiased_counts
+from sfumato.transforms.counting.methods import Adaptive
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.geo.cell_indexes import INDEXES, index_cells
+from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
+from sfumato.transforms.statistics.posterior.unbiased import learn_within_cells, user_intervals
 from sfumato.transforms.synth.city import build_city
 from sfumato.transforms.synth.city_map import city_geojson
 from sfumato.transforms.synth.people import DEFAULT_REGION
-from sfumato.transforms.text_tables import markdown_table
 from sfumato.transforms.zones.area_estimates import estimate_areas
 
 MAPS = ("cabs", "manhattan", "city", "tokyo")

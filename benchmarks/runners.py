@@ -17,8 +17,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.speed import HEADS, Measured, Run, data_set, job_arguments, machine, run, run_floor, run_job
-from sfumato.pipelines.job_servers import FLINK, PRISM, SPARK
-from sfumato.transforms.text_tables import markdown_table
+from sfumato.pipelines.runners.job_servers import FLINK, PRISM, SPARK
+from sfumato.transforms.observability.text_tables import markdown_table
 
 RUNNERS = {
     "DirectRunner, one thread": (None, ["direct"]),

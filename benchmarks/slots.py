@@ -33,18 +33,18 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
-from sfumato.pipelines import cli
+from sfumato.pipelines.command_line import cli
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, by_row
 from sfumato.schemas.slots import Slots
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.posterior.estimator import density, estimate_density
+from sfumato.transforms.counting.estimator import density, estimate_density
+from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.release import add_up_to
 from sfumato.transforms.heatmap.slot_maps import SlotMaps
 from sfumato.transforms.locations.encode import slots_of
+from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
-from sfumato.transforms.text_tables import markdown_table
 
 DEPTH, HOURS = 8, 24
 GRIDS = (4, 5, 6)  # 16 x 16 to 64 x 64 cells

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from benchmarks.param_select import PublishedWidths, paper_features, uniform
 from benchmarks.range_queries import QUERIES, UNIT, cabs, gowalla
 from sfumato.schemas.ranges import Boxes, Field, Sizes
+from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, NoisyGrid
 from sfumato.transforms.ranges.methods import METHODS, PlainGrid, SpatialNeural
@@ -46,7 +47,6 @@ from sfumato.transforms.ranges.networks.paper import (
     train_paper,
 )
 from sfumato.transforms.ranges.width_search import QuerySample, mean_relative_error
-from sfumato.transforms.text_tables import markdown_table
 
 SIZES = Sizes(0.02 * UNIT, 0.0275 * UNIT)  # that the first of the authors' networks is judged by
 EVERY = 20  # epochs from one judgement to the next

@@ -30,7 +30,7 @@ from pathlib import Path
 
 import psutil
 
-from sfumato.transforms.text_tables import markdown_table
+from sfumato.transforms.observability.text_tables import markdown_table
 
 REGION = (3.00, 1.00, 3.13, 1.13)  # of `sfumato synth`
 MODES = {"one thread": "direct", "two threads": "direct_threads"}
@@ -115,7 +115,7 @@ class Run:
 
 def command(*arguments: str) -> list[str]:
     """The command line of sfumato."""
-    return [sys.executable, "-m", "sfumato.pipelines.cli", *arguments]
+    return [sys.executable, "-m", "sfumato.pipelines.command_line.cli", *arguments]
 
 
 def data_set(root: Path, millions: float) -> Path:

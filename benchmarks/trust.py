@@ -34,8 +34,8 @@ from benchmarks.evaluation.earth_mover import earth_mover
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, Region, by_row, deinterleave
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.heatmap.methods import Emd
-from sfumato.transforms.text_tables import markdown_table, significant
+from sfumato.transforms.counting.methods import Emd
+from sfumato.transforms.observability.text_tables import markdown_table, significant
 
 REGION = (3.00, 1.00, 3.13, 1.13)
 EPSILON, DELTA, TOP = 1.0, 1e-8, 50

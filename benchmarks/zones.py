@@ -24,15 +24,15 @@ from benchmarks.city_people import make_people
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from benchmarks.speed import MODES, REGION, data_set, watch
 from sfumato.schemas.places import Places
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.synth.city import build_city
-from sfumato.transforms.text_tables import markdown_table
+from sfumato.transforms.zones.release import zone_counts
 from sfumato.transforms.zones.zone_file import ZoneLevel, Zones
 from sfumato.transforms.zones.zone_levels import ZoneLevels, level_shares
 from sfumato.transforms.zones.zone_raster import ZoneLocator
-from sfumato.transforms.zones.zones_release import zone_counts
 
 SIZES = (2_500, 60, 6)
 EPSILON, POPULATION_SHARE = 1.0, 0.002

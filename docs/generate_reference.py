@@ -21,9 +21,9 @@ import pyarrow as pa
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from sfumato.pipelines import cli
-from sfumato.pipelines.cli import default_text
-from sfumato.pipelines.run import JOBS, request_class
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.command_line.cli import default_text
+from sfumato.pipelines.command_line.run import JOBS, request_class
 from sfumato.schemas import moments, ranges, release
 from sfumato.schemas.errors import SfumatoError
 from sfumato.schemas.refresh import RefreshConfig

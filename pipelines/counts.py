@@ -9,12 +9,14 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from sfumato.pipelines.job import Inputs, ReleaseJob
+from sfumato.pipelines.frame.job import Inputs, ReleaseJob
 from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns
 from sfumato.transforms.histogram.central_counts import CentralCountPlan
-from sfumato.transforms.histogram.counts_release import (
+from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
+from sfumato.transforms.histogram.plan import SamplePlan
+from sfumato.transforms.histogram.release import (
     CountMetadata,
     bound_text,
     central_files,
@@ -23,7 +25,7 @@ from sfumato.transforms.histogram.counts_release import (
     search_files,
     trie_files,
 )
-from sfumato.transforms.histogram.counts_request import (
+from sfumato.transforms.histogram.request import (
     CELL_DEPTH,
     CHARACTERS,
     DATE_CHARACTERS,
@@ -33,16 +35,15 @@ from sfumato.transforms.histogram.counts_request import (
     RequestedCount,
     SampledRequest,
 )
-from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
-from sfumato.transforms.histogram.sample_and_threshold import (
+from sfumato.transforms.histogram.sampling_round import NumberPrefixes, Prefixes, TextPrefixes, spread_levels
+from sfumato.transforms.histogram.transform import (
     CountOptions,
     InteractiveQuantiles,
     NoisyItems,
     Rounds,
     TrieHeavyHitters,
 )
-from sfumato.transforms.histogram.sampling_plan import SamplePlan
-from sfumato.transforms.histogram.sampling_round import NumberPrefixes, Prefixes, TextPrefixes, spread_levels
+from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.quantiles.private_quantiles import QuantilesPlan
@@ -51,7 +52,6 @@ from sfumato.transforms.quantiles.request import QuantilesRequest, RequestedQuan
 from sfumato.transforms.quantiles.transform import CentralQuantiles
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import with_charge
-from sfumato.transforms.text_tables import significant
 
 # (published result, its CountMetadata) -> {file name: content}
 Assemble = Callable[[Any, Any], dict[str, bytes]]

@@ -8,23 +8,23 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from sfumato.pipelines.job import Inputs, ReleaseJob, geography_of
+from sfumato.pipelines.frame.job import Inputs, ReleaseJob, geography_of
 from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import LocationColumns, TripColumns
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
-from sfumato.transforms.flows.flow_files import FlowMetadata, flow_files
 from sfumato.transforms.flows.flow_tree import FlowPlan, ZonedCells, measure_flows, measure_zone_flows
-from sfumato.transforms.flows.flows_request import FlowsRequest, RequestedFlows
+from sfumato.transforms.flows.release import FlowMetadata, flow_files
+from sfumato.transforms.flows.request import FlowsRequest, RequestedFlows
 from sfumato.transforms.flows.user_trips import PAIR_BITS, count_trips
-from sfumato.transforms.histogram.sample_and_threshold import CountedRounds, CountRounds
+from sfumato.transforms.histogram.transform import CountedRounds, CountRounds
 from sfumato.transforms.histogram.user_sample import Everybody
+from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import with_charge
-from sfumato.transforms.text_tables import significant
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from sfumato.pipelines.job import Inputs, ReleaseJob
-from sfumato.pipelines.scratch import (
+from sfumato.pipelines.frame.job import Inputs, ReleaseJob
+from sfumato.pipelines.frame.scratch import (
     BYTES_PER_ROW,
     DISTRIBUTION_BYTES_PER_ROW,
     MAP_BYTES,
@@ -23,19 +23,19 @@ from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Cost
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.plan import heatmap_plan_text, make_plan
-from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.plan import heatmap_plan_text, make_plan
+from sfumato.transforms.counting.state import Estimate, HeatmapState
 from sfumato.transforms.heatmap.release import release_files
 from sfumato.transforms.heatmap.request import HeatmapRequest, location_columns
-from sfumato.transforms.heatmap.state import Estimate, HeatmapState
-from sfumato.transforms.heatmap.warm_start import WarmStart, nights_before
+from sfumato.transforms.heatmap.transform import PrivateHeatmap
+from sfumato.transforms.nights.warm_start import WarmStart, nights_before
+from sfumato.transforms.observability.text_tables import TYPICAL_USERS, significant
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.user_hashes import AskedUsers, rotation_key, with_partition
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import with_charge
-from sfumato.transforms.text_tables import TYPICAL_USERS, significant
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import apache_beam as beam
 import numpy as np
 
-from sfumato.pipelines.job import Inputs, ReleaseJob, geography_of
+from sfumato.pipelines.frame.job import Inputs, ReleaseJob, geography_of
 from sfumato.schemas.known_digits import NOISE_Z, laplace_z
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.moments import ValueColumns
@@ -24,11 +24,11 @@ from sfumato.transforms.moments.local.quantities import Quantity
 from sfumato.transforms.moments.release import MomentsMetadata, central_files, moments_files
 from sfumato.transforms.moments.request import MomentsRequest, RequestedMoments
 from sfumato.transforms.moments.transform import PushBits, SumMoments
+from sfumato.transforms.observability.text_tables import EXAMPLE_USERS, TYPICAL_USERS, markdown_table, significant
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import with_charge
-from sfumato.transforms.text_tables import EXAMPLE_USERS, TYPICAL_USERS, markdown_table, significant
 
 
 @dataclass(frozen=True)

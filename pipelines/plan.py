@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sfumato.transforms.heatmap.plan import Plan, make_plan, percent, plan_details, trust_table
+from sfumato.transforms.counting.plan import Plan, make_plan, percent, plan_details, trust_table
 from sfumato.transforms.heatmap.request import PlanRequest
-from sfumato.transforms.heatmap.rotation_plan import make_rotation_plan, rotation_table
-from sfumato.transforms.text_tables import markdown_table, significant
+from sfumato.transforms.nights.plan import make_rotation_plan, rotation_table
+from sfumato.transforms.observability.text_tables import markdown_table, significant
 
 _ALWAYS = ("users", "epsilon")  # columns of every summary
 

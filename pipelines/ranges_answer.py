@@ -22,18 +22,18 @@ import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.runners.runner import PipelineState
 
-from sfumato.pipelines.console import show_progress
-from sfumato.pipelines.folders import make_folders, remove_tree
-from sfumato.pipelines.inputs import match_files
-from sfumato.pipelines.runner_settings import RunnerSettings
+from sfumato.pipelines.frame.console import show_progress
+from sfumato.pipelines.frame.inputs import match_files
+from sfumato.pipelines.runners.folders import make_folders, remove_tree
+from sfumato.pipelines.runners.runner_settings import RunnerSettings
 from sfumato.schemas.errors import DataError, RequestError
-from sfumato.schemas.requests.commands import AnswerRequest
-from sfumato.transforms.files import is_remote, read_file
-from sfumato.transforms.logs import log_event
+from sfumato.transforms.io.files import is_remote, read_file
+from sfumato.transforms.io.storage import matching
+from sfumato.transforms.observability.logs import log_event
 from sfumato.transforms.ranges.model_file import open_model
 from sfumato.transforms.ranges.query_files import AnswerFiles, QueryCounts, count_queries
+from sfumato.transforms.ranges.request import AnswerRequest
 from sfumato.transforms.release.metadata import UNSAFE
-from sfumato.transforms.storage import matching
 
 _COUNTS_FILE = "counts.json"
 

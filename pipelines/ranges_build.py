@@ -15,36 +15,36 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.io.filesystems import FileSystems
 
+from sfumato.pipelines.frame.job import Inputs, geography_of
+from sfumato.pipelines.frame.release_run import run_release
+from sfumato.pipelines.frame.scratch import PLAIN_BYTES, RunBytes
 from sfumato.pipelines.heatmap import CountingJob
-from sfumato.pipelines.job import Inputs, geography_of
-from sfumato.pipelines.release_run import run_release
-from sfumato.pipelines.runner_settings import RunnerSettings
-from sfumato.pipelines.scratch import PLAIN_BYTES, RunBytes
+from sfumato.pipelines.runners.runner_settings import RunnerSettings
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.ranges import BASE_DEPTH, QUERY_COLUMNS, Boxes, Field, Sizes
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE, MANIFEST_FILE
+from sfumato.schemas.requests.checks import owners_of
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
-from sfumato.transforms.checks import owners_of
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.plan import heatmap_plan_text
-from sfumato.transforms.heatmap.state import Estimate
-from sfumato.transforms.heatmap.warm_start import WarmStart
-from sfumato.transforms.logs import log_event
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.plan import heatmap_plan_text
+from sfumato.transforms.counting.state import Estimate
+from sfumato.transforms.nights.warm_start import WarmStart
+from sfumato.transforms.observability.logs import log_event
+from sfumato.transforms.observability.text_tables import TYPICAL_USERS, significant
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.ranges.build_ranges import BuildRanges
 from sfumato.transforms.ranges.methods import METHODS
 from sfumato.transforms.ranges.model import RangeModel, TreeModel
+from sfumato.transforms.ranges.plan import ADAPTIVE, RangesPlan, method_texts
 from sfumato.transforms.ranges.query_files import count_queries, read_queries
-from sfumato.transforms.ranges.ranges_plan import ADAPTIVE, RangesPlan, method_texts
-from sfumato.transforms.ranges.ranges_request import SHARDS, RangesRequest
-from sfumato.transforms.ranges.release_files import HeatmapRelease, files_of_release, ranges_files
+from sfumato.transforms.ranges.release import HeatmapRelease, files_of_release, ranges_files
+from sfumato.transforms.ranges.request import SHARDS, RangesRequest
+from sfumato.transforms.ranges.transform import BuildRanges
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.publishing import with_charge
 from sfumato.transforms.release.release_folder import check_output, publish
-from sfumato.transforms.text_tables import TYPICAL_USERS, significant
 
 MIN_SQUARES = 1_000  # with fewer, networks overfit a few places
 MAX_SQUARES = 50_000  # of a workload: the job's graph carries them several times

@@ -19,18 +19,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.random import Generator, default_rng
 
-from sfumato.pipelines.inputs import InputFile, inspect, layout_of, match_files
+from sfumato.pipelines.frame.inputs import InputFile, inspect, layout_of, match_files
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.log_layout import LogLayout
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
 from sfumato.schemas.region import Grid, Region
-from sfumato.schemas.requests.commands import TuneRequest
-from sfumato.transforms.checks import check_number
+from sfumato.schemas.requests.checks import check_number
 from sfumato.transforms.inputs.log_reader import read_batches, slice_file
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts
 from sfumato.transforms.ranges.methods import METHODS, PlainGrid, SpatialNeural
+from sfumato.transforms.ranges.request import TuneRequest
 from sfumato.transforms.ranges.tuner import Label, Tuner, save_tuner, train
 from sfumato.transforms.ranges.width_search import MethodFactory, entropy, find_label, sample_users
 

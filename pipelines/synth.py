@@ -20,15 +20,15 @@ import numpy as np
 from apache_beam.io.filesystems import FileSystems
 from numpy.typing import NDArray
 
-from sfumato.pipelines.folders import make_folders, remove_tree
-from sfumato.pipelines.runner_settings import RunnerSettings
+from sfumato.pipelines.runners.folders import make_folders, remove_tree
+from sfumato.pipelines.runners.runner_settings import RunnerSettings
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period
-from sfumato.transforms.files import write_file
-from sfumato.transforms.storage import matching
+from sfumato.transforms.io.files import write_file
+from sfumato.transforms.io.storage import matching
 from sfumato.transforms.synth.city_map import city_geojson
-from sfumato.transforms.synth.generate import GeneratePeople, density_raster
-from sfumato.transforms.synth.synth_request import SynthRequest, SynthSpec
+from sfumato.transforms.synth.request import SynthRequest, SynthSpec
+from sfumato.transforms.synth.transform import GeneratePeople, density_raster
 
 _OWN_FILE = re.compile(r"part-\d{5}-of-\d{5}\.parquet")
 

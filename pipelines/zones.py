@@ -9,27 +9,27 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
+from sfumato.pipelines.frame.job import Inputs, geography_of
 from sfumato.pipelines.heatmap import CountingJob
-from sfumato.pipelines.job import Inputs, geography_of
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
-from sfumato.schemas.requests.zones_request import ZonesRequest
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.plan import heatmap_plan_text, make_plan
-from sfumato.transforms.heatmap.private_heatmap import CountLocations
-from sfumato.transforms.heatmap.schedule import check_plan
-from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.plan import heatmap_plan_text, make_plan
+from sfumato.transforms.counting.schedule import check_plan
+from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.counting.transform import CountLocations
+from sfumato.transforms.observability.text_tables import TYPICAL_USERS, significant
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import with_charge
-from sfumato.transforms.text_tables import TYPICAL_USERS, significant
+from sfumato.transforms.zones.release import zones_files
+from sfumato.transforms.zones.request import ZonesRequest
+from sfumato.transforms.zones.view import MAX_SHOWN
 from sfumato.transforms.zones.zone_file import Zones, zones_of
 from sfumato.transforms.zones.zone_levels import ZoneLevels, level_shares
 from sfumato.transforms.zones.zone_raster import ZoneLocator
-from sfumato.transforms.zones.zones_release import zones_files
-from sfumato.transforms.zones.zones_view import MAX_SHOWN
 
 # Of a trusted curator's sums, to which noise is added once: fewer and larger parts are added up faster.
 _CENTRAL_SHARD_SIZE = 1 << 20

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sfumato.schemas.guarantee import Population
-from sfumato.transforms.heatmap import schedule
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.state import Estimate, HeatmapState
+from sfumato.transforms.counting import schedule
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.admission import UserCounts, count_users
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import RunKey

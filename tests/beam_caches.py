@@ -1,4 +1,4 @@
-"""More caches than `transforms/beam_caches.py` has: tests build some thousand small pipelines, each with its options.
+"""More caches for tests, which build many small pipelines, than those of `transforms/beam_support/beam_caches.py`.
 
 Beam inspects the signatures and the source of all methods of each DoFn several times, notes the stack at each type
 hint, builds an argument parser for each view of the options, and asks pip what is installed for each job to Dataflow.
@@ -29,7 +29,7 @@ from apache_beam.runners.worker import statecache
 from apache_beam.transforms import core, ptransform, userstate
 from apache_beam.typehints import decorators
 
-from sfumato.transforms import beam_caches as product
+from sfumato.transforms.beam_support import beam_caches as product
 
 _STATE_BYTES = 1000
 _METHODS = ("process", "start_bundle", "finish_bundle")

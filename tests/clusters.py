@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from sfumato.pipelines.job_servers import FLINK, SPARK
+from sfumato.pipelines.runners.job_servers import FLINK, SPARK
 
 _FLINK_CONFIGURATION = """
 jobmanager.rpc.address: localhost

@@ -18,7 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from benchmarks.baselines.heatmap_methods import BASELINES
 from sfumato.schemas.region import Region
-from sfumato.transforms.heatmap.methods import METHODS
+from sfumato.transforms.counting.methods import METHODS
 from tests.seeds import seeded_rng, shift_keys, shuffle
 
 # Machines are noisy: how long an example takes says nothing.

@@ -18,7 +18,7 @@ from apache_beam.portability import python_urns
 from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from sfumato.transforms.files import read_file
+from sfumato.transforms.io.files import read_file
 
 runner = pytest.importorskip(
     "apache_beam.runners.dataflow.dataflow_runner", reason="needs apache-beam[gcp]", exc_type=ImportError

@@ -29,10 +29,10 @@ import numpy as np
 import pyarrow as pa
 import shapely
 
-from sfumato.pipelines import cli
-from sfumato.pipelines.job_servers import RUNNERS, OneJobRunner
-from sfumato.pipelines.runner_settings import runner_settings
-from sfumato.transforms.text_tables import markdown_table
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.runners.job_servers import RUNNERS, OneJobRunner
+from sfumato.pipelines.runners.runner_settings import runner_settings
+from sfumato.transforms.observability.text_tables import markdown_table
 from tests.conftest import make_logs, write_files
 from tests.digests import undated
 from tests.keys import write_key

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from sfumato.pipelines import cli
+from sfumato.pipelines.command_line import cli
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.published_release import open_release

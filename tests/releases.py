@@ -15,7 +15,7 @@ import pytest
 import shapely
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from sfumato.pipelines.cli import main
+from sfumato.pipelines.command_line.cli import main
 from sfumato.transforms.release.release_folder import publish
 from tests.attacks.city import make_city
 from tests.once import made_once

@@ -74,7 +74,7 @@ def option_modules(known: dict[str, Path]) -> Counter[str]:
 
 def files_of_a_run(folder: Path) -> list[Path]:
     """Publishes a small heatmap and returns the product's files whose functions ran, but for `NOT_COUNTED`."""
-    from sfumato.pipelines.cli import main as sfumato
+    from sfumato.pipelines.command_line.cli import main as sfumato
 
     log = pa.table({"user_id": range(2000), "latitude": [50.5] * 2000, "longitude": [0.1] * 2000})
     pq.write_table(log, folder / "log.parquet")

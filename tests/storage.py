@@ -34,7 +34,7 @@ from gcp_storage_emulator.handlers.buckets import create_bucket
 from gcp_storage_emulator.server import RequestHandler
 from gcp_storage_emulator.storage import Storage
 
-from sfumato.transforms import storage
+from sfumato.transforms.io import storage
 from sfumato.transforms.privacy.ledger import stores
 
 BUCKET = "gs://test-bucket"

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import node_positions
-from sfumato.transforms.heatmap.methods.emd import Cells, Emd, kept_tree
-from sfumato.transforms.heatmap.posterior.estimator import density
+from sfumato.transforms.counting.estimator import density
+from sfumato.transforms.counting.methods.emd import Cells, Emd, kept_tree
 from sfumato.transforms.privacy.budget import Budget
 
 

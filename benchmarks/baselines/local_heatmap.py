@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.guarantee import NORMAL_SUMS, Population, SubQuery
-from sfumato.transforms.heatmap.methods import Method
-from sfumato.transforms.heatmap.state import HeatmapState, NoisyCounts
+from sfumato.transforms.counting.methods import Method
+from sfumato.transforms.counting.state import HeatmapState, NoisyCounts
 from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.privacy.additive_noise import AdditiveNoise
 from sfumato.transforms.privacy.budget import Budget

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from benchmarks.baselines.histogram_mechanisms import BernoulliShuffle, UnaryEncoding, message_rate
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree, NodeMeasurements
-from sfumato.transforms.heatmap.posterior.inference import infer
 from sfumato.transforms.statistics.bisection import bisect
+from sfumato.transforms.statistics.posterior.full_tree import FullTree, NodeMeasurements
+from sfumato.transforms.statistics.posterior.inference import infer
 
 
 def shuffled_noise_shares(

@@ -1,7 +1,7 @@
 """The bounds of the sample-and-threshold paper (paper 004, Section 3.1), beside the exact guarantee.
 
 The jobs use the exact guarantee (`transforms/histogram/accountant.py`), and the paper's corollary with
-`--parameters paper` (`transforms/histogram/sampling_plan.py`).
+`--parameters paper` (`transforms/histogram/plan.py`).
 """
 
 from __future__ import annotations

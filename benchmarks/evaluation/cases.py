@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.evaluation.outcomes import Setting
-from sfumato.transforms.checks import declared_of
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.schemas.requests.checks import declared_of
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.schedule import check_plan
 from sfumato.transforms.heatmap.request import find_method, heatmap_parameters, option_grid, parameter_owners
-from sfumato.transforms.heatmap.schedule import check_plan
 
 MARGIN = "dropout_margin"
 EARLIER = "earlier_releases"

@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.evaluation.density_metrics import HIGHER_IS_BETTER
 from benchmarks.evaluation.outcomes import BY_TRUTH, YARDSTICK, Outcome, Setting, Value
-from sfumato.transforms.text_tables import markdown_table
+from sfumato.transforms.observability.text_tables import markdown_table
 
 RATIO_OF = "mse"
 DASH = "-"

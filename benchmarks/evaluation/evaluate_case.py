@@ -19,9 +19,9 @@ from benchmarks.evaluation.outcomes import BY_TRUTH, YARDSTICK, Outcome, Setting
 from benchmarks.evaluation.uniform_levels import uniform_densities
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.region import by_row
-from sfumato.transforms.heatmap.methods import Adaptive, Method
-from sfumato.transforms.heatmap.posterior.estimator import estimate_density
-from sfumato.transforms.heatmap.state import Estimate, HeatmapState
+from sfumato.transforms.counting.estimator import estimate_density
+from sfumato.transforms.counting.methods import Adaptive, Method
+from sfumato.transforms.counting.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.keys import RunKey
 
 YARDSTICK_OPTIONS = ("depth", "users", "dropout")  # the options that decide a cohort's exact cells

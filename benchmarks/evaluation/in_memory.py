@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.schedule import plan, population_and_budget, receive
-from sfumato.transforms.heatmap.state import Estimate, HeatmapState
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.schedule import plan, population_and_budget, receive
+from sfumato.transforms.counting.state import Estimate, HeatmapState
 from sfumato.transforms.locations.distributions import (
     Distributions,
     bound_distributions,

@@ -2,7 +2,7 @@
 
 import sys
 
-from sfumato.pipelines.cli import command
+from sfumato.pipelines.command_line.cli import command
 
 if __name__ == "__main__":
     sys.exit(command(["refresh", *sys.argv[1:]]))

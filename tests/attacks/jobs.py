@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sfumato.pipelines import cli
+from sfumato.pipelines.command_line import cli
 from sfumato.schemas.ledger import Charge
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from tests.conftest import make_logs

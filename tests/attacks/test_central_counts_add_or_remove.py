@@ -23,9 +23,9 @@ from sfumato.transforms.histogram.central_counts import (
     noisy_levels,
 )
 from sfumato.transforms.histogram.count_noise import ItemBound, choose_noise
-from sfumato.transforms.histogram.counts_release import CountMetadata, central_files
 from sfumato.transforms.histogram.item_encoding import ColumnItems
-from sfumato.transforms.histogram.sample_and_threshold import CountItems, Rounds
+from sfumato.transforms.histogram.release import CountMetadata, central_files
+from sfumato.transforms.histogram.transform import CountItems, Rounds
 from sfumato.transforms.histogram.user_sample import ItemCounts, Sample
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit, UserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash

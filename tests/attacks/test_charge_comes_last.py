@@ -21,15 +21,16 @@ import pyarrow.parquet as pq
 import pytest
 import shapely
 
-from sfumato.pipelines import cli, release_run, scratch
-from sfumato.pipelines.accounting import LedgerGate
-from sfumato.pipelines.run import request_of
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.command_line.run import request_of
+from sfumato.pipelines.frame import release_run, scratch
+from sfumato.pipelines.frame.accounting import LedgerGate
 from sfumato.schemas.errors import LedgerError, NotAdmittedError
 from sfumato.schemas.moments import FixedPoint
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes, Field
 from sfumato.schemas.region import Grid
 from sfumato.schemas.requests.publish_request import ReleaseRequest
-from sfumato.transforms.heatmap.posterior import estimator
+from sfumato.transforms.counting import estimator
 from sfumato.transforms.moments.local.protocol import MomentsPlan
 from sfumato.transforms.moments.local.quantities import Quantity
 from sfumato.transforms.moments.local.tally import Query, Tally
@@ -54,7 +55,7 @@ from tests.digests import undated
 from tests.keys import write_key
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
-from tests.unit.ranges.test_ranges_plan import plan
+from tests.unit.ranges.test_plan import plan
 from tests.unit.zones.polygons import write_geojson
 
 _RNG = np.random.Generator
@@ -546,7 +547,7 @@ def test_a_release_is_the_same_in_any_memory(name: str, pattern: str, tmp_path: 
     for place, workers, bits in [("memory", 1, 2), *PLANS.values()]:
         with pytest.MonkeyPatch.context() as patch:
             chosen = scratch.MemoryPlan(place, workers, bits, 0)
-            patch.setattr("sfumato.pipelines.release_run.plan_memory", lambda *_, chosen=chosen: chosen)
+            patch.setattr("sfumato.pipelines.frame.release_run.plan_memory", lambda *_, chosen=chosen: chosen)
             assert run(IN_MEMORY[name], pattern, tmp_path) == 0
         found.append(undated(tmp_path / "day"))
         shutil.rmtree(tmp_path / "day")

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from sfumato.pipelines import cli
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.command_line.run import request_of
+from sfumato.pipelines.frame.release_run import _publish_refusal
 from sfumato.pipelines.moments import MomentsJob
-from sfumato.pipelines.release_run import _publish_refusal
-from sfumato.pipelines.run import request_of
 from sfumato.schemas.errors import LedgerError, NotAdmittedError, RefusedError
 from sfumato.schemas.ledger import Disclosure, Limit, Period
 from sfumato.transforms.privacy.ledger.history import (

@@ -19,14 +19,14 @@ import numpy as np
 import pytest
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
-from sfumato.pipelines import cli
-from sfumato.pipelines.accounting import admission_cost
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.frame.accounting import admission_cost
 from sfumato.schemas.errors import BudgetError, LedgerError, RequestError
 from sfumato.schemas.ledger import REPLACE, ZERO_OUT, Charge, Limit, Period, Reservation
 from sfumato.schemas.places import Places
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.schedule import receive
 from sfumato.transforms.heatmap.request import heatmap_parameters
-from sfumato.transforms.heatmap.schedule import receive
 from sfumato.transforms.privacy.admission import UserCounts, count_users
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.ledger.ledger import open_ledger

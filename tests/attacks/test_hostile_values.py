@@ -20,8 +20,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from sfumato.pipelines.inputs import inspect, layout_of, match_files
-from sfumato.pipelines.run import request_of
+from sfumato.pipelines.command_line.run import request_of
+from sfumato.pipelines.frame.inputs import inspect, layout_of, match_files
 from sfumato.schemas.locations import NUMBERS, Auxiliary, ItemColumns, LocationColumns
 from sfumato.schemas.log_layout import LogLayout
 from sfumato.schemas.moments import FixedPoint, ValueColumns

@@ -15,22 +15,22 @@ import pytest
 import shapely
 from pydantic.fields import FieldInfo
 
+from sfumato.pipelines.command_line.run import JOBS, request_class, request_of
 from sfumato.pipelines.counts import HistogramJob, HotspotsJob, QuantilesJob
 from sfumato.pipelines.flows import FlowsJob
+from sfumato.pipelines.frame.inputs import layout_of, match_files
+from sfumato.pipelines.frame.job import ReleaseJob
+from sfumato.pipelines.frame.release_run import key_and_metadata
 from sfumato.pipelines.heatmap import HeatmapJob
-from sfumato.pipelines.inputs import layout_of, match_files
-from sfumato.pipelines.job import ReleaseJob
 from sfumato.pipelines.moments import MomentsJob
 from sfumato.pipelines.ranges_build import RangesJob
-from sfumato.pipelines.release_run import key_and_metadata
-from sfumato.pipelines.run import JOBS, request_class, request_of
-from sfumato.pipelines.runner_settings import runner_settings
+from sfumato.pipelines.runners.runner_settings import runner_settings
 from sfumato.pipelines.zones import ZonesJob
 from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.schemas.requests.request_base import METHOD, option
-from sfumato.transforms.heatmap.methods import METHODS
+from sfumato.transforms.counting.methods import METHODS
 from sfumato.transforms.heatmap.request import HeatmapRequest, heatmap_parameters, parameter_owners
-from sfumato.transforms.histogram.counts_request import HistogramRequest
+from sfumato.transforms.histogram.request import HistogramRequest
 from tests.conftest import make_logs, write_files
 from tests.keys import write_key
 from tests.unit.zones.polygons import write_geojson

@@ -21,7 +21,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfumato.pipelines import cli, inputs
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.frame import inputs
 from sfumato.schemas.errors import BudgetError, LedgerError
 from sfumato.schemas.ledger import Limit, Period
 from sfumato.schemas.log_layout import DayRows
@@ -229,7 +230,7 @@ def test_a_job_from_a_kill_to_a_lost_ledger(tmp_path: Path, capsys: pytest.Captu
         with pytest.raises((RuntimeError, ZeroDivisionError), match="division by zero"):
             run("one")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sfumato.pipelines.release_run.code_digest", lambda: "0" * 64)
+        patch.setattr("sfumato.pipelines.frame.release_run.code_digest", lambda: "0" * 64)
         assert run("one") == 2
     assert "another version" in capsys.readouterr().err
     assert run("one") == 0

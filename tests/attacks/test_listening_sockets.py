@@ -27,15 +27,15 @@ from tests.leaks import forms, holds
 # that a runner is given, it is written down whether it holds the secret. Pictures are laid out and not drawn.
 DRIVER = """
 import json, sys
-import sfumato.pipelines.scratch
+import sfumato.pipelines.frame.scratch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from sfumato.pipelines import cli
-from sfumato.pipelines.runner_settings import LocalRunner
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.runners.runner_settings import LocalRunner
 from tests.beam_caches import beam_caches
 from tests.leaks import holds
 
 commands, secret, report = json.loads(sys.argv[1]), bytes.fromhex(open(sys.argv[2]).read()), sys.argv[3]
-sfumato.pipelines.scratch.available_memory = lambda: 0
+sfumato.pipelines.frame.scratch.available_memory = lambda: 0
 FigureCanvasAgg.draw = FigureCanvasAgg.get_renderer
 run, graphs = LocalRunner.run_via_runner_api, []
 
@@ -205,7 +205,7 @@ def test_on_an_engine_this_process_listens_on_loopback_alone(engine: str, city: 
     if (lack := missing(engine)) is not None:
         pytest.skip(lack)
     arguments = [*local_jobs(city, tmp_path / "out")["heatmap"], "--runner_config", engine, "--open_job_server"]
-    seen, _ = watch(["-m", "sfumato.pipelines.cli", *arguments], tmp_path / "temporary")
+    seen, _ = watch(["-m", "sfumato.pipelines.command_line.cli", *arguments], tmp_path / "temporary")
     assert seen.own
     assert seen.own <= LOOPBACK
     assert seen.listening - LOOPBACK  # the engine's own: on all interfaces

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from sfumato.pipelines import cli
+from sfumato.pipelines.command_line import cli
 from sfumato.schemas.errors import BudgetError, LedgerError, RequestError
 from sfumato.schemas.ledger import ZERO_OUT, Limit, Period
 from sfumato.schemas.rotation import Rotation

@@ -15,7 +15,7 @@ import pytest
 import shapely
 
 import sfumato
-from sfumato.pipelines.cli import main
+from sfumato.pipelines.command_line.cli import main
 from sfumato.transforms.export.formats import FORMATS
 from sfumato.transforms.release.release_folder import publish
 from tests.attacks.jobs import charged_run, city

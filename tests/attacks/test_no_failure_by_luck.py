@@ -19,13 +19,13 @@ from benchmarks.evaluation.in_memory import Rows
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.heatmap.methods import METHODS
-from sfumato.transforms.heatmap.parameters import COUNT_SHARE, HeatmapParameters
+from sfumato.transforms.counting.methods import METHODS
+from sfumato.transforms.counting.parameters import COUNT_SHARE, HeatmapParameters
+from sfumato.transforms.counting.schedule import plan, receive, window_for
+from sfumato.transforms.counting.schedule import start as start_admitted
+from sfumato.transforms.counting.state import HeatmapState
 from sfumato.transforms.heatmap.release import add_up_to
 from sfumato.transforms.heatmap.request import heatmap_parameters
-from sfumato.transforms.heatmap.schedule import plan, receive, window_for
-from sfumato.transforms.heatmap.schedule import start as start_admitted
-from sfumato.transforms.heatmap.state import HeatmapState
 from sfumato.transforms.privacy.admission import (
     FALSE_REFUSAL_PROBABILITY,
     NoisyUserCounts,

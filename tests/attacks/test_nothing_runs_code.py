@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from sfumato.pipelines import cli
+from sfumato.pipelines.command_line import cli
 from sfumato.schemas.errors import SfumatoError
 from sfumato.transforms.ranges import open_model
 from sfumato.transforms.ranges.model_file import archive_bytes, read_archive

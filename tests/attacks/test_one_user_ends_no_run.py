@@ -18,8 +18,8 @@ import shapely
 
 import sfumato
 from sfumato.beam import PrivateHistogram
-from sfumato.pipelines.inputs import layout_of
-from sfumato.pipelines.run import columns_of, request_of
+from sfumato.pipelines.command_line.run import columns_of, request_of
+from sfumato.pipelines.frame.inputs import layout_of
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.places import Places
 from sfumato.schemas.release import MANIFEST_FILE

@@ -35,7 +35,7 @@ from sfumato.beam import (
     _key,
     run_key,
 )
-from sfumato.pipelines.run import request_of
+from sfumato.pipelines.command_line.run import request_of
 from sfumato.releases import Release
 from sfumato.schemas.errors import DataError, FormatError, NotAdmittedError, RequestError
 from sfumato.schemas.ledger import Limit, Period
@@ -216,7 +216,7 @@ def test_the_next_run_removes_the_table_of_a_killed_process(tmp_path: Path) -> N
     left = Path(done.stdout.strip())
     assert left.parent == tmp_path
     assert left.stat().st_mode & 0o777 == 0o700
-    sweeper = "import sfumato.pipelines.folders as folders; folders.sweep()"
+    sweeper = "import sfumato.pipelines.runners.folders as folders; folders.sweep()"
     subprocess.run([sys.executable, "-c", sweeper], env=place, check=True)
     assert not left.exists()
 

@@ -14,9 +14,9 @@ from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.field_counts import ExactCounts, NoisyGrid
-from sfumato.transforms.ranges.ranges_plan import collect
+from sfumato.transforms.ranges.plan import collect
 from tests.seeds import seeded_rng
-from tests.unit.ranges.test_ranges_plan import plan
+from tests.unit.ranges.test_plan import plan
 
 KEY = RunKey.derive(FixedSecret(b"add or remove one user"), {"job": "ranges"})
 ADMISSION = NoisyUserCounts(

@@ -15,7 +15,7 @@ import pytest
 
 from sfumato.schemas.ranges import Boxes
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE
-from sfumato.transforms.heatmap.schedule import population_and_budget
+from sfumato.transforms.counting.schedule import population_and_budget
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges import methods
 from sfumato.transforms.ranges.field_counts import ExactCounts
@@ -25,12 +25,12 @@ from sfumato.transforms.ranges.model_file import read_model
 from sfumato.transforms.ranges.networks.examples import make_examples
 from sfumato.transforms.ranges.networks.local import LocalNetwork, LocalTraining
 from sfumato.transforms.ranges.networks.training import DivergedError
-from sfumato.transforms.ranges.ranges_plan import Built, Collected, RangesPlan, build, collect
-from sfumato.transforms.ranges.release_files import ranges_files
+from sfumato.transforms.ranges.plan import Built, Collected, RangesPlan, build, collect
+from sfumato.transforms.ranges.release import ranges_files
 from tests.seeds import seeded_rng
 from tests.unit.ranges.oracle import admission_of
-from tests.unit.ranges.test_ranges_plan import plan
-from tests.unit.ranges.test_release_files import FACTS
+from tests.unit.ranges.test_plan import plan
+from tests.unit.ranges.test_release import FACTS
 
 COUNTING = ("grid", "ug")
 ALL = Boxes(*(np.array([at]) for at in (0.0, 0.0, 4096.0, 4096.0)))

@@ -20,7 +20,7 @@ import pytest
 from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
-from sfumato.pipelines import cli
+from sfumato.pipelines.command_line import cli
 from sfumato.schemas.errors import BudgetError, LedgerError
 from sfumato.schemas.ledger import Charge, Limit, Period
 from sfumato.schemas.rotation import Rotation

@@ -19,13 +19,13 @@ import pyarrow as pa
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from sfumato.pipelines.inputs import InputFile
+from sfumato.pipelines.frame.inputs import InputFile
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Region
 from sfumato.schemas.rotation import Rotation
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key
-from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.heatmap.transform import PrivateHeatmap, bind_key
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.user_hashes import AskedUsers, cohort_of, rotation_key
 from tests.attacks.jobs import charged_run, charges
@@ -131,7 +131,7 @@ def same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     now = datetime(2026, 12, 1, tzinfo=UTC)
     clock = SimpleNamespace(now=lambda _: now, fromisoformat=datetime.fromisoformat)
     monkeypatch.setattr("sfumato.transforms.privacy.ledger.ledger.datetime", clock)
-    monkeypatch.setattr("sfumato.pipelines.published_nights.datetime", clock)
+    monkeypatch.setattr("sfumato.pipelines.operations.published_nights.datetime", clock)
     nonce = SimpleNamespace(uuid4=lambda: SimpleNamespace(hex="0" * 32))
     monkeypatch.setattr("sfumato.transforms.privacy.ledger.ledger.uuid", nonce)
 

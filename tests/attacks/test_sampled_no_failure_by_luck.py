@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sfumato.pipelines import cli
+from sfumato.pipelines.command_line import cli
 from sfumato.transforms.histogram.central_counts import CentralCountPlan
-from sfumato.transforms.histogram.sampling_plan import SamplePlan
+from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.privacy.admission import FALSE_REFUSAL_PROBABILITY, AdmissionRule
 from sfumato.transforms.privacy.mechanism import noise_quantile
 from tests.conftest import write_files

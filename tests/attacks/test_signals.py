@@ -29,8 +29,8 @@ JOBS = {
 }
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 SECONDS = 5.0
-ON_DISK = "import sfumato.pipelines.scratch as s; s.available_memory = lambda: 0; "
-RUN = "import sys; from sfumato.pipelines.cli import command; sys.exit(command(sys.argv[1:]))"
+ON_DISK = "import sfumato.pipelines.frame.scratch as s; s.available_memory = lambda: 0; "
+RUN = "import sys; from sfumato.pipelines.command_line.cli import command; sys.exit(command(sys.argv[1:]))"
 # Forks a process for each line that it reads, and writes its number, then its exit status. It imports Beam once.
 SERVER = """
 import json, os, sys, tempfile
@@ -179,8 +179,8 @@ def test_what_takes_no_notice_of_a_signal_ends_as_well(
 ) -> None:
     code = (
         "import subprocess, sys, threading, time\n"
-        "from sfumato.pipelines.failures import ended_by_signals\n"
-        "from sfumato.pipelines.folders import private_folder\n"
+        "from sfumato.pipelines.runners.failures import ended_by_signals\n"
+        "from sfumato.pipelines.runners.folders import private_folder\n"
         "with ended_by_signals(), private_folder() as folder:\n"
         "    open(folder + '/cells', 'w').write('of a user')\n"
         "    print('ready', flush=True)\n" + textwrap.indent(textwrap.dedent(STUBBORN[how]), "    ")

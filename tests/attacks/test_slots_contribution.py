@@ -20,7 +20,7 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.slots import Slots
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.plan import make_plan
+from sfumato.transforms.counting.plan import make_plan
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.read import BoundGroups, LocationBound

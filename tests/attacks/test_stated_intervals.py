@@ -18,11 +18,10 @@ from sfumato.schemas.moments import Statistic, ValueRange
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
-from sfumato.transforms.heatmap.posterior.unbiased import Z_95, user_intervals
-from sfumato.transforms.heatmap.rates import Rates, estimate_rates
+from sfumato.transforms.counting.estimator import unbiased_counts
+from sfumato.transforms.counting.rates import Rates, estimate_rates
+from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.heatmap.request import heatmap_parameters
-from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.histogram.central_counts import CentralCountPlan, NoisyHistogram, noisy_levels
 from sfumato.transforms.histogram.user_sample import ItemCounts
 from sfumato.transforms.moments.central.bernstein_sums import sum_values
@@ -30,6 +29,7 @@ from sfumato.transforms.moments.central.central_moments import CentralMomentsPla
 from sfumato.transforms.moments.groups import ColumnGroups, Grouping
 from sfumato.transforms.moments.release import central_tables
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.statistics.posterior.unbiased import Z_95, user_intervals
 from sfumato.transforms.synth.city import build_city
 from sfumato.transforms.synth.landscape import risk_raster
 from sfumato.transforms.synth.people import DEFAULT_REGION

@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from sfumato.pipelines import cli
-from sfumato.pipelines.failures import error_of
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.runners.failures import error_of
 from sfumato.schemas.errors import DataError, LedgerError, NotReadyError, RequestError, SfumatoError
 from sfumato.schemas.ledger import Limit
 from sfumato.transforms.inputs.parquet_log import open_parquet
@@ -187,7 +187,8 @@ def test_a_read_only_release_is_taken_down_by_a_second_try(nights: Nights) -> No
 LITTLE_MEMORY = """
 import resource, sys
 from pathlib import Path
-from sfumato.pipelines import cli, scratch
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.frame import scratch
 warm, config, day, seen = sys.argv[1:]
 assert cli.main(["refresh", "--config", warm, "--date", day]) == 0  # imports what a run imports
 size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

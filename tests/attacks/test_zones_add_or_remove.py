@@ -17,15 +17,15 @@ import shapely
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.places import Places
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.state import HeatmapState
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.release.metadata import ReleaseMetadata
+from sfumato.transforms.zones.release import zones_files
 from sfumato.transforms.zones.zone_file import ZoneLevel, Zones
 from sfumato.transforms.zones.zone_levels import ZoneLevels, level_shares
 from sfumato.transforms.zones.zone_raster import ZoneLocator
-from sfumato.transforms.zones.zones_release import zones_files
 from tests.seeds import seeded_rng
 
 KEY = RunKey.derive(FixedSecret(b"attack on zones" * 3), {"job": "attack"})

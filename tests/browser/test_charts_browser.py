@@ -17,12 +17,12 @@ import pytest
 
 from sfumato.schemas.region import Region
 from sfumato.schemas.views import BarsBody, CurveBody, MapBody, MomentsBody
-from sfumato.transforms.flows.flow_files import FlowMetadata, flow_files
 from sfumato.transforms.flows.flow_tree import FlowPlan, ZonedCells, measure_flows, measure_zone_flows
+from sfumato.transforms.flows.release import FlowMetadata, flow_files
 from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, join_cells
-from sfumato.transforms.histogram.counts_release import hierarchy_files, trie_files
-from sfumato.transforms.histogram.sampled_view import sampled_view
+from sfumato.transforms.histogram.release import hierarchy_files, trie_files
 from sfumato.transforms.histogram.sampling_round import NumberPrefixes
+from sfumato.transforms.histogram.view import sampled_view
 from sfumato.transforms.moments.view import moments_view
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.release.metadata import ReleaseMetadata

@@ -16,7 +16,7 @@ import pytest
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.timeline import DatedRelease, PlaceChange, Spending
 from sfumato.transforms.ranges.model_file import model_bytes
-from sfumato.transforms.ranges.ranges_view import ranges_view
+from sfumato.transforms.ranges.view import ranges_view
 from sfumato.transforms.release.timeline_view import (
     TIMELINE_FILE,
     night_map,

@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from sfumato.pipelines import cli
-from sfumato.transforms.heatmap import refine
+from sfumato.pipelines.command_line import cli
+from sfumato.transforms.counting import refine
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from tests.clusters import flink_cluster, free_ports, listens, spark_cluster, wait_until
 from tests.engine_runs import ENGINES, command, differences, missing
@@ -168,7 +168,10 @@ def test_worker_pool_at_a_task_manager_gives_the_same_release(folder: Path, tmp_
         for name, options in {"direct": [], "outside": outside}.items():
             arguments = command("heatmap", folder, tmp_path / name, *options)
             done = subprocess.run(
-                [sys.executable, "-m", "sfumato.pipelines.cli", *arguments], capture_output=True, text=True, check=False
+                [sys.executable, "-m", "sfumato.pipelines.command_line.cli", *arguments],
+                capture_output=True,
+                text=True,
+                check=False,
             )
             assert done.returncode == 0, done.stderr
     assert differences(tmp_path / "direct", tmp_path / "outside") == []

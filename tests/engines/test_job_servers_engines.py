@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from sfumato.pipelines import cli
+from sfumato.pipelines.command_line import cli
 from tests.conftest import make_logs, write_files
 from tests.engine_runs import ENGINES, RELEASES, command, differences, missing, started
 
@@ -79,7 +79,7 @@ def terminal(arguments: list[str], temporary: Path) -> tuple[int, str, str]:
     """Exit status, standard output and standard error of the command, to its very end; checks that no data are left."""
     temporary.mkdir()
     done = subprocess.run(
-        [sys.executable, "-m", "sfumato.pipelines.cli", *arguments],
+        [sys.executable, "-m", "sfumato.pipelines.command_line.cli", *arguments],
         env={**os.environ, "TMPDIR": str(temporary)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     left = {path.name for path in temporary.rglob("*") if path.is_file()}
@@ -159,7 +159,7 @@ def test_a_workers_error_is_one_line(
 
 def fail_once(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Makes the stage that sums shards fail at its second element; returns what it was called with."""
-    from sfumato.transforms.heatmap import refine
+    from sfumato.transforms.counting import refine
 
     sum_shards, calls = refine.sum_shards, []
 
@@ -212,7 +212,9 @@ def test_a_job_that_is_told_to_end_takes_its_job_server_with_it(
     arguments = command("heatmap", folder, tmp_path / "out", *open_server)
     program = "java" if ENGINES[engine].engine.needs_java else "prism"
     with subprocess.Popen(
-        [sys.executable, "-m", "sfumato.pipelines.cli", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "sfumato.pipelines.command_line.cli", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     ) as job:
         process = psutil.Process(job.pid)
         while not (servers := [one for one in process.children() if one.name() == program]):

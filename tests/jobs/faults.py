@@ -22,9 +22,10 @@ from typing import Any
 
 from apache_beam.io.filesystems import FileSystems
 
-from sfumato.pipelines import accounting, cli
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.frame import accounting
 from sfumato.schemas.errors import LedgerError
-from sfumato.transforms.histogram import sample_and_threshold
+from sfumato.transforms.histogram import transform as sample_and_threshold
 from sfumato.transforms.privacy import noise
 from sfumato.transforms.privacy.ledger.history import replay
 from sfumato.transforms.privacy.ledger.ledger import open_ledger

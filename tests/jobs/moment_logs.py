@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sfumato.pipelines import cli
+from sfumato.pipelines.command_line import cli
 from tests.conftest import make_logs
 from tests.digests import undated
 from tests.seeds import seeded_rng

@@ -21,10 +21,10 @@ from scipy.stats import binom
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Region
 from sfumato.schemas.slots import Slots
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.private_heatmap import bind_key
-from sfumato.transforms.heatmap.schedule import advance, start
-from sfumato.transforms.heatmap.state import Estimate, HeatmapState
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.schedule import advance, start
+from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.heatmap.transform import bind_key
 from sfumato.transforms.privacy.admission import Admit, UserCounts
 from sfumato.transforms.privacy.discrete_gaussian import discrete_gaussian
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash, random_bits

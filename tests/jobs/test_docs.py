@@ -18,11 +18,11 @@ import pytest
 import sfumato
 from benchmarks.comparison import compare_on_map
 from benchmarks.synthetic_maps import KINDS, synthetic_map
-from sfumato.pipelines import cli
-from sfumato.pipelines.run import JOBS, Job, request_class
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.command_line.run import JOBS, Job, request_class
 from sfumato.schemas.errors import BudgetError, RequestError
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.heatmap.methods import METHODS
+from sfumato.transforms.counting.methods import METHODS
 from sfumato.transforms.heatmap.request import parameter_owners
 from sfumato.transforms.moments.statistic_kinds import STATISTICS
 from tests import ROOT

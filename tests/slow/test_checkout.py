@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks import comparison, hotspots
 from benchmarks.evaluation.comparison_table import Row
-from sfumato.pipelines import cli
+from sfumato.pipelines.command_line import cli
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import node_names
 from sfumato.transforms.release.published_release import open_release

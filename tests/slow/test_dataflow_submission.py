@@ -32,11 +32,11 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from sfumato.pipelines import cli
-from sfumato.pipelines.cli import parse_command
-from sfumato.pipelines.refresh import read_config
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.command_line.cli import parse_command
+from sfumato.pipelines.operations.refresh import read_config
 from sfumato.schemas.requests.commands import RefreshRequest
-from sfumato.transforms.files import read_file
+from sfumato.transforms.io.files import read_file
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.secrets import FileSecret

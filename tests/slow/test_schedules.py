@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from sfumato.pipelines.cli import CRASHED, parse_command
+from sfumato.pipelines.command_line.cli import CRASHED, parse_command
 from sfumato.schemas import errors
 from sfumato.schemas.requests.commands import RefreshRequest
 from tests import ROOT

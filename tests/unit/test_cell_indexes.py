@@ -7,7 +7,7 @@ import pytest
 import shapely
 
 from sfumato.schemas.region import Region
-from sfumato.transforms.cell_indexes import INDEXES, index_cells, index_names, index_polygons
+from sfumato.transforms.geo.cell_indexes import INDEXES, index_cells, index_names, index_polygons
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
 

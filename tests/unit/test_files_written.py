@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sfumato.transforms import files
-from sfumato.transforms.files import write_file
+from sfumato.transforms.io import files
+from sfumato.transforms.io.files import write_file
 from tests.once import made_once
 
 

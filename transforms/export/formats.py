@@ -9,7 +9,7 @@ from sfumato.schemas.errors import RequestError, did_you_mean
 from sfumato.transforms.export import csv_file, geojson, geopackage, geotiff, h3_file, pmtiles_file
 from sfumato.transforms.export.export_format import ExportFormat
 from sfumato.transforms.export.export_source import MAP, PARTS, TABLE, ExportSource
-from sfumato.transforms.files import file_version, is_remote, write_file
+from sfumato.transforms.io.files import file_version, is_remote, write_file
 from sfumato.transforms.release.published_release import Release
 
 _MODULES = (geotiff, geojson, csv_file, geopackage, pmtiles_file, h3_file)

@@ -6,9 +6,9 @@ import json
 
 import pyarrow as pa
 
-from sfumato.transforms.cell_indexes import index_cells
 from sfumato.transforms.export.export_format import ExportFormat
 from sfumato.transforms.export.export_source import HEATMAP, ExportSource
+from sfumato.transforms.geo.cell_indexes import index_cells
 from sfumato.transforms.release.metadata import parquet_bytes
 from sfumato.transforms.zones.release_zones import zones_of_release
 from sfumato.transforms.zones.zone_file import Zones

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, deinterleave
-from sfumato.transforms.checks import check_integer
+from sfumato.schemas.requests.checks import check_integer
 from sfumato.transforms.flows.flow_estimate import MeasuredLevel, posterior_counts
 from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, Codes, count_prefixes, split_pairs
 from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule

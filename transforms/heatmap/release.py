@@ -26,19 +26,19 @@ from sfumato.schemas.release import (
     cells_schema,
 )
 from sfumato.schemas.tree import node_names, node_positions
-from sfumato.transforms.cell_indexes import index_columns
-from sfumato.transforms.heatmap.manifest import category_names, heatmap_manifest
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.posterior.estimator import estimate_density, unbiased_counts
-from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts, user_intervals
-from sfumato.transforms.heatmap.rates import Rates, auxiliary_columns, estimate_rates
+from sfumato.transforms.counting.estimator import estimate_density, unbiased_counts
+from sfumato.transforms.counting.manifest import category_names, heatmap_manifest
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.rates import Rates, auxiliary_columns, estimate_rates
+from sfumato.transforms.counting.state import Estimate, HeatmapState, NoisyCounts
+from sfumato.transforms.geo.cell_indexes import index_columns
 from sfumato.transforms.heatmap.slot_maps import SlotMaps
-from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
 from sfumato.transforms.heatmap.view import heatmap_view
-from sfumato.transforms.heatmap.warm_start import NIGHT_INTERVALS, NIGHT_STDDEV, Night, night_map, nights_content
+from sfumato.transforms.nights.warm_start import NIGHT_INTERVALS, NIGHT_STDDEV, Night, night_map, nights_content
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.secagg.encodings import TreeEncoding
+from sfumato.transforms.statistics.posterior.unbiased import UnbiasedCounts, user_intervals
 
 
 def cells_table(
@@ -195,7 +195,7 @@ def release_files(
     categories = category_names(parameters, metadata)
     estimate, unbiased, rates = published_estimate(state, parameters, grid, categories)
     slots = SlotMaps.from_state(state, estimate)
-    manifest = heatmap_manifest(state, parameters, metadata, grid, slots)
+    manifest = heatmap_manifest(state, parameters, metadata, grid, None if slots is None else slots.profile())
     finest, intervals, parts = estimate, None, dict[str, pa.Table | bytes](metadata.geography_files)
     if night is not None:
         after, tonight = night_map(state, night)

@@ -18,6 +18,7 @@ from sfumato.schemas.ledger import Period, parse_day
 from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE
+from sfumato.schemas.requests.checks import owners_of
 from sfumato.schemas.requests.counting_options import (
     DELTA_HELP,
     DROPOUT_HELP,
@@ -40,14 +41,13 @@ from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, PRIVACY, P
 from sfumato.schemas.rotation import MAX_COHORTS, Rotation
 from sfumato.schemas.slots import UTC, Slots
 from sfumato.schemas.trust import CentralOrSecagg, Trust
-from sfumato.transforms.checks import owners_of
-from sfumato.transforms.heatmap.methods import METHODS, Adaptive, Method
-from sfumato.transforms.heatmap.methods.adaptive import Refine, Schedule
-from sfumato.transforms.heatmap.parameters import HeatmapParameters, check_prior
-from sfumato.transforms.heatmap.schedule import check_plan
-from sfumato.transforms.heatmap.warm_start import MAX_CELLS, WarmStart, nights_before
+from sfumato.transforms.counting.methods import METHODS, Adaptive, Method
+from sfumato.transforms.counting.methods.adaptive import Refine, Schedule
+from sfumato.transforms.counting.parameters import HeatmapParameters, check_prior
+from sfumato.transforms.counting.schedule import check_plan
 from sfumato.transforms.locations.shards import Participation
 from sfumato.transforms.locations.users import Contribution
+from sfumato.transforms.nights.warm_start import MAX_CELLS, WarmStart, nights_before
 from sfumato.transforms.release.published_release import Release, open_start
 from sfumato.transforms.secagg.shard_sums import NoiseSource
 

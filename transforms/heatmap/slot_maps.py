@@ -32,10 +32,10 @@ from numpy.typing import NDArray
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import SLOTS_SCHEMA
 from sfumato.schemas.tree import Tree, node_names, node_positions
-from sfumato.transforms.heatmap.posterior.estimator import density, estimate_density, sampling_of
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree
-from sfumato.transforms.heatmap.posterior.unbiased import CONTINUITY, Z_95, user_intervals
-from sfumato.transforms.heatmap.state import Estimate, HeatmapState
+from sfumato.transforms.counting.estimator import density, estimate_density, sampling_of
+from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.statistics.posterior.full_tree import FullTree
+from sfumato.transforms.statistics.posterior.unbiased import CONTINUITY, Z_95, user_intervals
 
 Array = NDArray[np.float64]
 KAPPAS = np.geomspace(1e-7, 0.3, 20)  # relative variances that are averaged by their likelihood

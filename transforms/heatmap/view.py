@@ -31,14 +31,14 @@ from sfumato.schemas.timeline import PlaceChange, stated_rotation
 from sfumato.schemas.tree import Tree, node_levels, node_positions, nodes_from_names
 from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import Layer, MapBody, Measure, PageView, Scale, Section, Table, TimeSlots
-from sfumato.transforms.heatmap.count_measures import count_measure, rate_measures, rate_names
-from sfumato.transforms.heatmap.methods import METHODS
+from sfumato.transforms.counting.methods import METHODS
+from sfumato.transforms.observability.text_tables import significant
+from sfumato.transforms.report.count_measures import count_measure, rate_measures, rate_names
 from sfumato.transforms.report.layers import cell_layer
 from sfumato.transforms.report.numbers import CHANGES, changes_table, length, night_sentences, plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, noisy_sums, number
-from sfumato.transforms.text_tables import significant
 
 _NOISE = {
     Trust.CENTRAL: "A trusted curator saw the exact sums of the answers and added noise to each sum once. There was no "

@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from sfumato.schemas.known_digits import NOISE_Z, not_negative, with_interval
 from sfumato.schemas.views import Fact, PageView, Scale, Section, Table
-from sfumato.transforms.histogram.sampled_view import SampledPage, sampled_view
+from sfumato.transforms.histogram.view import SampledPage, sampled_view
+from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.report.numbers import plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import density_scale
-from sfumato.transforms.text_tables import significant
 
 _NOISE = {
     "laplace": "discrete Laplace",

@@ -20,7 +20,6 @@ import pyarrow.types as pt
 
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import Columns, check_time, field_type
-from sfumato.transforms.files import file_version, is_remote
 from sfumato.transforms.inputs.bigquery_table import BIGQUERY, open_bigquery_log, table_state
 from sfumato.transforms.inputs.csv_log import open_csv_log
 from sfumato.transforms.inputs.local_time import of_days
@@ -29,6 +28,7 @@ from sfumato.transforms.inputs.parquet_log import BATCH_ROWS, open_parquet_log
 from sfumato.transforms.inputs.points import centres_of, check_cells, check_points, points_of
 from sfumato.transforms.inputs.text_lines import open_json_log
 from sfumato.transforms.inputs.text_values import parsed, text_array, without_views
+from sfumato.transforms.io.files import file_version, is_remote
 
 FORMATS: Mapping[str, LogFormat] = MappingProxyType({
     "parquet": open_parquet_log,

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.files import is_remote, open_file
 from sfumato.transforms.inputs.log_file import FileSlice, LogFile, Types, reading_file
+from sfumato.transforms.io.files import is_remote, open_file
 
 SLICE_ROWS = 4_000_000
 BATCH_ROWS = 1 << 20

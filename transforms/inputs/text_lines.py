@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from sfumato.schemas.errors import DataError
-from sfumato.transforms.files import is_remote, open_file
 from sfumato.transforms.inputs.log_file import TO_THE_END, FileSlice, LogFile, Types, reading_file
 from sfumato.transforms.inputs.text_values import values_of
+from sfumato.transforms.io.files import is_remote, open_file
 
 Whole = Callable[[bytes], int]  # how many bytes of some data are whole records; the data begin with a record
 

@@ -19,10 +19,10 @@ import apache_beam as beam
 import numpy as np
 from apache_beam import typehints
 
+import sfumato.transforms.beam_support  # noqa: F401  (installs caches and fixes)
 from sfumato.schemas.locations import DROP_REASONS, LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Locator
-from sfumato.transforms import beam_caches, beam_patch  # noqa: F401
 from sfumato.transforms.inputs.log_file import FileSlice
 from sfumato.transforms.inputs.log_reader import read_bundle, slice_bundle
 from sfumato.transforms.locations.distributions import (
@@ -50,8 +50,8 @@ from sfumato.transforms.locations.users import (
     count_unusable,
     split_unusable,
 )
-from sfumato.transforms.logs import COUNTED_COHORT, COUNTED_USERS, READ_COUNTS, READ_FILE, Event
-from sfumato.transforms.metrics import (
+from sfumato.transforms.observability.logs import COUNTED_COHORT, COUNTED_USERS, READ_COUNTS, READ_FILE, Event
+from sfumato.transforms.observability.metrics import (
     BOUNDED_USERS,
     CLAMPED_ROWS,
     DROPPED_ROWS,

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.transforms.files import naming_file
+from sfumato.transforms.io.files import naming_file
 
 # A reference begins with one of these tags. They have eight bytes, so that what follows stays aligned.
 _TAG_BYTES = 8

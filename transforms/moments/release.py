@@ -49,7 +49,7 @@ from sfumato.schemas.region import deinterleave
 from sfumato.schemas.release import BITS_FILE, CELLS_FILE, MOMENTS_FILE, ZONES_FILE
 from sfumato.schemas.tree import node_names
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.cell_indexes import index_columns
+from sfumato.transforms.geo.cell_indexes import index_columns
 from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan, CentralSums
 from sfumato.transforms.moments.groups import CellGroups, Grouping, ZoneGroups
 from sfumato.transforms.moments.local.protocol import MomentsState

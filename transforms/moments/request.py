@@ -25,7 +25,7 @@ from sfumato.schemas.requests.publish_request import (
 )  # fmt: skip
 from sfumato.schemas.requests.request_base import COLUMNS, GROUPS, INPUT, METHOD, PRIVACY, Pair, Several, option
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.files import read_lines
+from sfumato.transforms.io.files import read_lines
 from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan
 from sfumato.transforms.moments.client_values import Values
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping, ZoneGroups

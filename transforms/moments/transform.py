@@ -15,8 +15,6 @@ from sfumato.transforms.inputs.log_file import FileSlice
 from sfumato.transforms.inputs.log_reader import read_batches, read_bundle
 from sfumato.transforms.locations.read import AdmitUsers, BoundGroups, ReadLogs, RowCounts, count_other_days
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.logs import ROUND
-from sfumato.transforms.metrics import REPORTED_BITS, TALLY_TIME
 from sfumato.transforms.moments.central.bernstein_sums import ExactSums
 from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan, CentralSums
 from sfumato.transforms.moments.client_values import (
@@ -39,6 +37,8 @@ from sfumato.transforms.moments.local.tally import (
     count_reports,
     queried_clients,
 )
+from sfumato.transforms.observability.logs import ROUND
+from sfumato.transforms.observability.metrics import REPORTED_BITS, TALLY_TIME
 from sfumato.transforms.privacy.admission import Admit, UserCounts
 from sfumato.transforms.privacy.keys import RunKey
 

@@ -15,11 +15,11 @@ import numpy as np
 
 from sfumato.schemas.errors import LedgerError, NotAdmittedError, RequestError, TooFewUsersError
 from sfumato.schemas.known_digits import about
-from sfumato.transforms.logs import FEW_USERS
+from sfumato.transforms.observability.logs import FEW_USERS
+from sfumato.transforms.observability.text_tables import counted as shown
 from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON
-from sfumato.transforms.text_tables import counted as shown
 
 # Probability that the noise of one count exceeds the margin of a refusal. A clean run is refused with at most a few
 # times this probability.

@@ -23,6 +23,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.curve import DEVIATIONS, banded, check_shares, quantile, unknown_curve
 from sfumato.transforms.histogram.item_encoding import NumberBins, NumberItems
 from sfumato.transforms.histogram.sampling_round import check_count
+from sfumato.transforms.observability.text_tables import TYPICAL_USERS
 from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule, NoisyUserCounts
 from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.keys import RunKey
@@ -37,7 +38,6 @@ from sfumato.transforms.quantiles.exponential_draw import (
     plan_draws,
 )
 from sfumato.transforms.statistics.tree_least_squares import NoisyLevel, fit_counts, upward_variances
-from sfumato.transforms.text_tables import TYPICAL_USERS
 
 Array = NDArray[np.float64]
 

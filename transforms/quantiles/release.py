@@ -8,8 +8,8 @@ from typing import Any
 
 from sfumato.schemas.guarantee import ADD_OR_REMOVE, ASSUMPTIONS, CURATOR, PRIVACY_UNIT
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.histogram.counts_release import BOUND, CountMetadata, border_warnings, quantile_tables
 from sfumato.transforms.histogram.item_encoding import NumberItems
+from sfumato.transforms.histogram.release import BOUND, CountMetadata, border_warnings, quantile_tables
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.quantiles.private_quantiles import PrivateDistribution, QuantilesPlan
 from sfumato.transforms.quantiles.view import quantiles_view

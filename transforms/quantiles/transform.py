@@ -9,7 +9,7 @@ import numpy as np
 
 from sfumato.transforms.histogram.count_noise import ItemBound
 from sfumato.transforms.histogram.item_encoding import NumberItems
-from sfumato.transforms.histogram.sample_and_threshold import CountedRounds, CountItems, CountOptions, Rounds
+from sfumato.transforms.histogram.transform import CountedRounds, CountItems, CountOptions, Rounds
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.quantiles.exponential_draw import SpreadUsers
 from sfumato.transforms.quantiles.private_quantiles import (

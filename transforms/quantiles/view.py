@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from sfumato.schemas.views import PageView, Section, Table
-from sfumato.transforms.histogram.sampled_view import SampledPage, sampled_view
+from sfumato.transforms.histogram.view import SampledPage, sampled_view
 from sfumato.transforms.report.released import Files
 
 

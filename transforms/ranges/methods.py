@@ -18,8 +18,8 @@ from annotated_types import Interval
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes, Field
-from sfumato.transforms.checks import check_declared
-from sfumato.transforms.logs import NO_CHECKPOINT
+from sfumato.schemas.requests.checks import check_declared
+from sfumato.transforms.observability.logs import NO_CHECKPOINT
 from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, NoisyGrid, add_noise, strip_edges

@@ -20,8 +20,8 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import BASE_DEPTH, LARGEST, SMALLEST, Boxes, Field
 from sfumato.schemas.region import by_row, interleave
 from sfumato.schemas.tree import Tree, node_levels, node_paths, node_positions
-from sfumato.transforms.heatmap.posterior.estimator import density, estimate_density
-from sfumato.transforms.heatmap.state import Estimate
+from sfumato.transforms.counting.estimator import density, estimate_density
+from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.ranges.consistent_cells import consistent_table
 from sfumato.transforms.ranges.field_counts import (
     NoisyGrid,

@@ -23,7 +23,7 @@ from sfumato.schemas.errors import FormatError, RequestError, check_format
 from sfumato.schemas.ranges import Field
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.release import MODEL_FILE
-from sfumato.transforms.files import is_remote, join, read_file
+from sfumato.transforms.io.files import is_remote, join, read_file
 from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.ranges.model import GridModel, Model, RangeModel, TreeModel
 from sfumato.transforms.ranges.networks.local import LocalNetwork

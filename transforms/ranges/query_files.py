@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.ranges import LARGEST, QUERY_COLUMNS, SMALLEST, answers_schema
 from sfumato.transforms.inputs.parquet_log import open_parquet
-from sfumato.transforms.logs import READ_FILE
+from sfumato.transforms.observability.logs import READ_FILE
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.model_file import open_model
 

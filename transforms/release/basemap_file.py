@@ -23,7 +23,7 @@ from sfumato.schemas.charts import readable
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.views import Basemap, Geography, Path, Place, Zone
-from sfumato.transforms.feature_files import read_features
+from sfumato.transforms.geo.feature_files import read_features
 
 MAX_FILE_BYTES = 200 << 20  # of what is read
 MAX_BYTES = 512 << 10  # of what is published, in JSON

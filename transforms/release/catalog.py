@@ -24,12 +24,12 @@ from sfumato.schemas.release import (
     RELEASE_FILES,
     REMOVAL_FORMAT,
 )
-from sfumato.transforms.files import is_remote
+from sfumato.transforms.io.files import is_remote
+from sfumato.transforms.io.storage import matching
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.release.notices import NO_COST, StatedCharge, removed_release, stated_charge, stated_cost
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.release.release_folder import format_at, format_of, manifest_at
-from sfumato.transforms.storage import matching
 
 RELEASES = "releases"
 _NOTICE = frozenset({MANIFEST_FILE, PAGE_FILE})

@@ -36,12 +36,11 @@ from sfumato.schemas.release import (
     TOTALS_FILE,
 )
 from sfumato.schemas.tree import Tree, nodes_from_names
-from sfumato.transforms.files import join, read_file
+from sfumato.transforms.io.files import join, read_file
+from sfumato.transforms.statistics.posterior.unbiased import UnbiasedCounts
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
 
 T = TypeVar("T")
 _PARQUET = ".parquet"
@@ -174,8 +173,6 @@ class Release:
 
     def _unbiased_leaves(self) -> tuple[UnbiasedCounts, NDArray[np.int64]]:
         """The counts of `totals.parquet`, and the row of each leaf in `cells`."""
-        from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts
-
         totals = self.arrow_table(TOTALS_FILE)
         node, cell, users, variance = (totals[name].to_numpy() for name in ("node", "cell", "users", "variance"))
         return UnbiasedCounts.from_nodes(node, users, variance), cell[cell >= 0]

@@ -18,7 +18,7 @@ import apache_beam as beam
 from sfumato.schemas.errors import LedgerError
 from sfumato.schemas.ledger import Reservation
 from sfumato.schemas.release import MANIFEST_FILE
-from sfumato.transforms.metrics import RELEASE_BYTES, RELEASE_TIME
+from sfumato.transforms.observability.metrics import RELEASE_BYTES, RELEASE_TIME
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.published_release import open_release

@@ -25,10 +25,10 @@ from sfumato.schemas.release import (
     RELEASE_FILES,
     REMOVAL_FORMAT,
 )
-from sfumato.transforms.files import content_type, is_remote, naming_file, sync_folder
+from sfumato.transforms.io.files import content_type, is_remote, naming_file, sync_folder
+from sfumato.transforms.io.storage import matching, storage_errors
 from sfumato.transforms.release.metadata import manifest_bytes
 from sfumato.transforms.release.published_release import read_part
-from sfumato.transforms.storage import matching, storage_errors
 
 _NOUNS = {MANIFEST_FORMAT: "release", CHANGES_FORMAT: "folder of changes"}
 _KNOWN_FILES = RELEASE_FILES | CHANGES_FILES

@@ -15,7 +15,8 @@ from apache_beam.io.filesystems import FileSystems
 
 from sfumato.schemas.release import BASEMAP_FILE, PAGE_FILE
 from sfumato.schemas.timeline import DatedRelease, Spending
-from sfumato.transforms.files import write_file
+from sfumato.transforms.io.files import write_file
+from sfumato.transforms.io.storage import matching
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.ledger.windows import spent_by_day
@@ -38,7 +39,6 @@ from sfumato.transforms.release.timeline_view import (
     timeline_view,
 )
 from sfumato.transforms.report.report import render_page
-from sfumato.transforms.storage import matching
 
 MAPS = "maps"
 _ROUNDS = 5

@@ -22,7 +22,7 @@ All parts are independent, so the second and fourth cumulants of an error add up
 these factors. They give every node's variance, and the kurtosis that an interval needs.
 
 Counts of nodes that are not negative, and measurements with a variance for each node, are the heatmap's:
-`heatmap/posterior`.
+`statistics/posterior`.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import node_positions
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree, by_family
-from sfumato.transforms.heatmap.posterior.unbiased import Z_95, UnbiasedCounts, WithinCells, user_intervals
+from sfumato.transforms.statistics.posterior.full_tree import FullTree, by_family
+from sfumato.transforms.statistics.posterior.unbiased import Z_95, UnbiasedCounts, WithinCells, user_intervals
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -17,9 +17,9 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE, RELEASE_ZONES_SCHEMA, TOTALS_FILE
 from sfumato.schemas.tree import Tree, nodes_from_names
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree
-from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts, WithinCells, learn_within_cells
 from sfumato.transforms.release.metadata import csv_bytes, parquet_bytes
+from sfumato.transforms.statistics.posterior.full_tree import FullTree
+from sfumato.transforms.statistics.posterior.unbiased import UnbiasedCounts, WithinCells, learn_within_cells
 from sfumato.transforms.zones.area_estimates import estimate_areas
 from sfumato.transforms.zones.zone_file import Zones, check_zones, read_zones
 

@@ -17,9 +17,9 @@ from shapely.geometry.base import BaseGeometry
 from sfumato.schemas.charts import readable
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import EARTH_RADIUS_KM, Region
-from sfumato.transforms.cell_indexes import index_cells
-from sfumato.transforms.feature_files import read_features
-from sfumato.transforms.files import open_file
+from sfumato.transforms.geo.cell_indexes import index_cells
+from sfumato.transforms.geo.feature_files import read_features
+from sfumato.transforms.io.files import open_file
 
 MAX_FILE_BYTES = 400 << 20
 MAX_ZONES = 1 << 20

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.heatmap.methods.base import Method
-from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
+from sfumato.transforms.counting.methods.base import Method
+from sfumato.transforms.counting.state import ALL_REMAINING, Estimate, HeatmapState, Query
 from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.privacy.additive_noise import AdditiveNoise
 from sfumato.transforms.secagg.encodings import Encoding, parts_and_cells, tally

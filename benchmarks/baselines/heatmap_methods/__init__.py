@@ -9,7 +9,7 @@ from benchmarks.baselines.heatmap_methods.adaptive_grid import AdaptiveGrid
 from benchmarks.baselines.heatmap_methods.count_min import CountMin
 from benchmarks.baselines.heatmap_methods.hierarchical import Hierarchical
 from benchmarks.baselines.heatmap_methods.spatial_decomposition import SpatialDecomposition
-from sfumato.transforms.heatmap.methods import Method
+from sfumato.transforms.counting.methods import Method
 
 BASELINES: dict[str, type[Method]] = {
     method.NAME: method for method in (Hierarchical, CountMin, AdaptiveGrid, SpatialDecomposition)

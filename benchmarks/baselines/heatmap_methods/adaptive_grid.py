@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.region import deinterleave
+from sfumato.schemas.requests.checks import check_integer, check_number
 from sfumato.schemas.tree import Tree, node_positions
-from sfumato.transforms.checks import check_integer, check_number
-from sfumato.transforms.heatmap.methods.base import MAX_UNIFORM_LEVEL, Method
-from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, NoisyCounts, Query
+from sfumato.transforms.counting.methods.base import MAX_UNIFORM_LEVEL, Method
+from sfumato.transforms.counting.state import ALL_REMAINING, Estimate, HeatmapState, NoisyCounts, Query
 from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.secagg.encodings import Encoding, parts_and_cells, tally
 

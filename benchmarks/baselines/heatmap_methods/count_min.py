@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.baselines.heatmap_methods.pyramid import BEST, LEVELS, Pyramid
+from sfumato.schemas.requests.checks import check_choice, check_integer
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.checks import check_choice, check_integer
-from sfumato.transforms.heatmap.methods.base import MAX_UNIFORM_LEVEL
-from sfumato.transforms.heatmap.state import Estimate, HeatmapState, NoisyCounts
+from sfumato.transforms.counting.methods.base import MAX_UNIFORM_LEVEL
+from sfumato.transforms.counting.state import Estimate, HeatmapState, NoisyCounts
 from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.privacy import keys
 from sfumato.transforms.secagg.encodings import Encoding, parts_and_cells

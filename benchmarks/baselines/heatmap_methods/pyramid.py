@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.methods.base import MIN_LEVEL_SHARE, Method, check_uniform
-from sfumato.transforms.heatmap.posterior.estimator import sampling_of
-from sfumato.transforms.heatmap.state import Estimate, HeatmapState, Query
+from sfumato.transforms.counting.estimator import sampling_of
+from sfumato.transforms.counting.methods.base import MIN_LEVEL_SHARE, Method, check_uniform
+from sfumato.transforms.counting.state import Estimate, HeatmapState, Query
 from sfumato.transforms.secagg.encodings import Encoding, TreeEncoding
 
 # Sentences for the page of a release.

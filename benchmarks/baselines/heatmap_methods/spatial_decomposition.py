@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.baselines.heatmap_methods.pyramid import BEST, LEVELS, Pyramid
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.heatmap.state import Estimate, HeatmapState
+from sfumato.transforms.counting.state import Estimate, HeatmapState
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from sfumato.beam import (
     PrivateRanges,
     run_key,
 )
-from sfumato.pipelines import cli
+from sfumato.pipelines.command_line import cli
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
 from tests.jobs.api.conftest import REGION

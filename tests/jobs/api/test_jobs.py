@@ -15,8 +15,8 @@ import pytest
 import shapely
 
 import sfumato
-from sfumato.pipelines import cli
-from sfumato.pipelines.run import request_class
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.command_line.run import request_class
 from sfumato.schemas import guarantee
 from tests.jobs.api.conftest import REGION
 

@@ -16,12 +16,12 @@ from rasterio.io import MemoryFile
 import sfumato
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.tree import Tree
+from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.export import map_raster
 from sfumato.transforms.export.export_source import ExportSource
 from sfumato.transforms.export.geotiff import write_geotiff
 from sfumato.transforms.export.map_raster import Band, MapRaster, raster_of_cells
 from sfumato.transforms.heatmap.release import cells_table
-from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.release.metadata import parquet_bytes
 from sfumato.transforms.release.release_folder import publish
 from tests.conftest import REGION

@@ -13,7 +13,7 @@ import pytest
 import shapely
 
 import sfumato
-from sfumato.pipelines import cli
+from sfumato.pipelines.command_line import cli
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, deinterleave
 from sfumato.schemas.release import FLOW_ZONES_SCHEMA, flows_schema

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from sfumato.pipelines import cli
-from sfumato.pipelines.cli import log_options
-from sfumato.pipelines.console import Console, console, current_console, identify, show_progress, shown_on
-from sfumato.transforms import logs
-from sfumato.transforms.logs import PROGRESS, log_event
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.command_line.cli import log_options
+from sfumato.pipelines.frame.console import Console, console, current_console, identify, show_progress, shown_on
+from sfumato.transforms.observability import logs
+from sfumato.transforms.observability.logs import PROGRESS, log_event
 
 FIELDS: dict[str, Any] = {
     "file": "gs://b/100% of, key 3.parquet",
@@ -160,8 +160,8 @@ def test_a_worker_that_prints_after_its_job(log_format: str, verbose: bool, caps
 def test_nothing_is_written_as_the_process_ends(more: list[str]) -> None:
     code = (
         "import atexit, logging, sys, threading\n"
-        "from sfumato.pipelines.cli import log_options\n"
-        "from sfumato.pipelines.console import console\n"
+        "from sfumato.pipelines.command_line.cli import log_options\n"
+        "from sfumato.pipelines.frame.console import console\n"
         "def stop():\n"
         "    logging.getLogger('apache_beam.utils.subprocess_server').warning('Really destroying service')\n"
         "    for target in (lambda: 1 / 0, lambda: print('lost', file=sys.stderr)):\n"

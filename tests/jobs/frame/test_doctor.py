@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from sfumato.pipelines import cli, doctor, job_servers
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.operations import doctor
+from sfumato.pipelines.runners import job_servers
 from sfumato.schemas.ledger import Limit
 from sfumato.transforms.privacy.ledger.ledger import Ledger, open_ledger
 from sfumato.transforms.privacy.ledger.stores import SqliteStore

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from sfumato.pipelines import cli, job
-from sfumato.pipelines.cli import run_command
-from sfumato.pipelines.run import JOBS, request_class, request_of
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.command_line.cli import run_command
+from sfumato.pipelines.command_line.run import JOBS, request_class, request_of
+from sfumato.pipelines.frame import job
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.views import Geography
 from sfumato.transforms.release.published_release import open_release

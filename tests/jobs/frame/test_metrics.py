@@ -19,22 +19,31 @@ from apache_beam.portability.api import beam_job_api_pb2
 from apache_beam.runners.portability.portable_runner import PortableMetrics
 from apache_beam.runners.runner import PipelineResult, PipelineState
 
-from sfumato.pipelines.runner_settings import LocalRunner
+from sfumato.pipelines.runners.runner_settings import LocalRunner
 from sfumato.schemas.locations import NUMBERS, ItemColumns, LocationColumns
 from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.schemas.region import Grid
-from sfumato.transforms import metrics
-from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
 from sfumato.transforms.heatmap.release import release_files
 from sfumato.transforms.heatmap.request import heatmap_parameters
+from sfumato.transforms.heatmap.transform import PrivateHeatmap
 from sfumato.transforms.histogram.item_encoding import NumberItems
-from sfumato.transforms.histogram.sample_and_threshold import Rounds, TrieHeavyHitters
 from sfumato.transforms.histogram.sampling_round import Sampling
+from sfumato.transforms.histogram.transform import Rounds, TrieHeavyHitters
 from sfumato.transforms.locations.spill import DEFAULT_GROUP_BITS
-from sfumato.transforms.metrics import METRICS, PUBLIC, RAW, Counter, Distribution, Metric, Stopwatch, read_metrics
 from sfumato.transforms.moments.client_values import Values
 from sfumato.transforms.moments.local.protocol import MomentsPlan
 from sfumato.transforms.moments.transform import PushBits
+from sfumato.transforms.observability import metrics
+from sfumato.transforms.observability.metrics import (
+    METRICS,
+    PUBLIC,
+    RAW,
+    Counter,
+    Distribution,
+    Metric,
+    Stopwatch,
+    read_metrics,
+)
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.published_release import open_release
@@ -243,7 +252,7 @@ def test_every_metric_is_registered_and_used() -> None:
     used, elsewhere = set(), set()
     for folder in ("transforms", "pipelines"):
         for path in (ROOT / folder).rglob("*.py"):
-            if path == ROOT / "transforms/metrics.py":
+            if path == ROOT / "transforms/observability/metrics.py":
                 continue
             tree = ast.parse(path.read_text())
             used |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
@@ -288,7 +297,7 @@ def test_a_stopwatch_leaves_out_what_happens_between(monkeypatch: pytest.MonkeyP
 
 def test_the_document_shows_the_registry() -> None:
     text = (ROOT / "docs/reference/observability.md").read_text()
-    command = "    python -m sfumato.transforms.metrics\n"
+    command = "    python -m sfumato.transforms.observability.metrics\n"
     assert command in text
     after = text.split(command)[1]
     assert after[after.index("|") :].startswith(metrics.registry_table() + "\n")

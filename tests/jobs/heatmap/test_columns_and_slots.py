@@ -16,17 +16,17 @@ import pyarrow.csv
 import pytest
 
 import sfumato
-from sfumato.pipelines import cli
+from sfumato.pipelines.command_line import cli
 from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.region import Region
 from sfumato.schemas.slots import Slots
 from sfumato.schemas.tree import Tree
 from sfumato.schemas.views import MapBody
-from sfumato.transforms.heatmap.methods import Method
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key
+from sfumato.transforms.counting.methods import Method
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.state import ALL_REMAINING, Estimate, HeatmapState, Query
 from sfumato.transforms.heatmap.request import heatmap_parameters
-from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
+from sfumato.transforms.heatmap.transform import PrivateHeatmap, bind_key
 from sfumato.transforms.heatmap.view import heatmap_view
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from tests.conftest import REGION, make_logs, write_files

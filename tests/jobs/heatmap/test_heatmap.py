@@ -22,20 +22,20 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from benchmarks.baselines.heatmap_methods import BASELINES, CountMin
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
-from sfumato.pipelines import cli
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.frame.inputs import match_files
+from sfumato.pipelines.frame.release_run import key_and_metadata
 from sfumato.pipelines.heatmap import HeatmapJob
-from sfumato.pipelines.inputs import match_files
-from sfumato.pipelines.release_run import key_and_metadata
-from sfumato.pipelines.runner_settings import LocalRunner, runner_settings
+from sfumato.pipelines.runners.runner_settings import LocalRunner, runner_settings
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
-from sfumato.transforms.heatmap import refine
-from sfumato.transforms.heatmap.methods import METHODS, Adaptive
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap, bind_key
+from sfumato.transforms.counting import refine
+from sfumato.transforms.counting.methods import METHODS, Adaptive
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.heatmap.request import HeatmapRequest, heatmap_parameters
-from sfumato.transforms.heatmap.state import Estimate
+from sfumato.transforms.heatmap.transform import PrivateHeatmap, bind_key
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import bound_users
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -278,7 +278,7 @@ def test_nothing_raw_is_in_the_release(published: Path) -> None:
 
 @pytest.mark.slow
 def test_python_m_writes_to_relative_outputs(logs, tmp_path: Path) -> None:
-    arguments = [sys.executable, "-m", "sfumato.pipelines.cli", *command(logs(600), Path("relative/out"))]
+    arguments = [sys.executable, "-m", "sfumato.pipelines.command_line.cli", *command(logs(600), Path("relative/out"))]
     done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "relative/out/index.html"

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-from sfumato.pipelines import cli
+from sfumato.pipelines.command_line import cli
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.histogram.count_noise import ItemBound, choose_noise
-from sfumato.transforms.histogram.counts_request import HistogramRequest
+from sfumato.transforms.histogram.request import HistogramRequest
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files
 from tests.digests import page_text

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-from sfumato.pipelines import cli
-from sfumato.pipelines.run import request_class
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.command_line.run import request_class
 from sfumato.transforms.histogram.accountant import delta, rounds_delta
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files

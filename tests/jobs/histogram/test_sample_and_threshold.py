@@ -13,7 +13,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from scipy import stats
 
-from sfumato.pipelines.runner_settings import LocalRunner
+from sfumato.pipelines.runners.runner_settings import LocalRunner
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import NUMBERS, ItemColumns, LocationColumns
 from sfumato.schemas.region import Grid
@@ -21,7 +21,8 @@ from sfumato.transforms.histogram.central_counts import choose_items, count_item
 from sfumato.transforms.histogram.count_noise import ItemBound
 from sfumato.transforms.histogram.curve import search_quantiles
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, NumberItems
-from sfumato.transforms.histogram.sample_and_threshold import (
+from sfumato.transforms.histogram.sampling_round import NumberPrefixes, Sampling, TextPrefixes
+from sfumato.transforms.histogram.transform import (
     CountItems,
     CountSamples,
     InteractiveQuantiles,
@@ -31,7 +32,6 @@ from sfumato.transforms.histogram.sample_and_threshold import (
     TrieHeavyHitters,
     split_by_item,
 )
-from sfumato.transforms.histogram.sampling_round import NumberPrefixes, Sampling, TextPrefixes
 from sfumato.transforms.histogram.user_sample import (
     AdmissionSampler,
     ItemCounts,

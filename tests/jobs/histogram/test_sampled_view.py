@@ -16,17 +16,16 @@ from scipy import stats
 from sfumato.schemas.locations import ItemColumns, LocationColumns
 from sfumato.schemas.region import Grid, deinterleave
 from sfumato.schemas.views import BarsBody, CurveBody, Layer, MapBody
-from sfumato.transforms.histogram.counts_release import (
+from sfumato.transforms.histogram.curve import build_hierarchy, search_quantiles
+from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberBins, NumberItems
+from sfumato.transforms.histogram.plan import SamplePlan
+from sfumato.transforms.histogram.release import (
     CountMetadata,
     hierarchy_files,
     item_names,
     search_files,
     trie_files,
 )
-from sfumato.transforms.histogram.curve import build_hierarchy, search_quantiles
-from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberBins, NumberItems
-from sfumato.transforms.histogram.sampled_view import sampled_view
-from sfumato.transforms.histogram.sampling_plan import SamplePlan
 from sfumato.transforms.histogram.sampling_round import (
     Histogram,
     NumberPrefixes,
@@ -37,6 +36,7 @@ from sfumato.transforms.histogram.sampling_round import (
     grow_trie,
 )
 from sfumato.transforms.histogram.user_sample import ItemCounts
+from sfumato.transforms.histogram.view import sampled_view
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import keyed_hash
 from sfumato.transforms.release.metadata import ReleaseMetadata

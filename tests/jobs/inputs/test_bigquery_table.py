@@ -34,12 +34,10 @@ from google.cloud import bigquery, bigquery_storage_v1
 from google.cloud.bigquery_storage_v1 import types
 from google.cloud.bigquery_storage_v1.services.big_query_read.transports import BigQueryReadGrpcTransport
 
-from sfumato.pipelines import cli
-from sfumato.pipelines.inputs import content_digests, inspect, match_files, with_rows
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.frame.inputs import content_digests, inspect, match_files, with_rows
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import LocationColumns
-from sfumato.transforms import google_errors, storage
-from sfumato.transforms.files import content_digest, file_version
 from sfumato.transforms.inputs import bigquery_table
 from sfumato.transforms.inputs.bigquery_table import table_digest
 from sfumato.transforms.inputs.log_reader import (
@@ -50,6 +48,8 @@ from sfumato.transforms.inputs.log_reader import (
     slice_bundle,
     slice_file,
 )
+from sfumato.transforms.io import google_errors, storage
+from sfumato.transforms.io.files import content_digest, file_version
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from tests.conftest import make_logs, write_files
 from tests.jobs.inputs.test_log_reader import encoded
@@ -334,7 +334,7 @@ def test_without_credentials_a_bucket_is_refused_at_once(tmp_path: Path) -> None
     with socket.create_server(("127.0.0.1", 0)) as silent:
         server = dict.fromkeys(("GCE_METADATA_IP", "GCE_METADATA_HOST"), f"127.0.0.1:{silent.getsockname()[1]}")
         done = subprocess.run(
-            [sys.executable, "-m", "sfumato.pipelines.cli", *arguments],
+            [sys.executable, "-m", "sfumato.pipelines.command_line.cli", *arguments],
             env={**kept, **nowhere, **server}, capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
     assert done.returncode == 2, done.stderr

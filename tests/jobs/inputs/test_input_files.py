@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from sfumato.pipelines import inputs
-from sfumato.pipelines.inputs import content_digests, has_logs, layout_of, match_files, partition_of
-from sfumato.pipelines.run import request_of
+from sfumato.pipelines.command_line.run import request_of
+from sfumato.pipelines.frame import inputs
+from sfumato.pipelines.frame.inputs import content_digests, has_logs, layout_of, match_files, partition_of
 from sfumato.schemas.log_layout import PartitionFilter
-from sfumato.transforms.files import content_digest
+from sfumato.transforms.io.files import content_digest
 from tests.conftest import make_logs, write_files
 from tests.log_forms import hive, records, write_csv
 from tests.rejections import rejects

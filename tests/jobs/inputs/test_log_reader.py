@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sfumato.pipelines import cli
-from sfumato.pipelines.inputs import inspect, layout_of, match_files
-from sfumato.pipelines.run import request_of
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.command_line.run import request_of
+from sfumato.pipelines.frame.inputs import inspect, layout_of, match_files
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import Auxiliary, ItemColumns, LocationColumns
 from sfumato.schemas.moments import ValueColumns

@@ -19,7 +19,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError, ServiceUnavailableError
 from pyiceberg.table import DataScan
 
-from sfumato.pipelines.inputs import match_files
+from sfumato.pipelines.frame.inputs import match_files
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.transforms.inputs import table_files

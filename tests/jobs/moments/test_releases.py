@@ -16,8 +16,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from sfumato.pipelines import cli
-from sfumato.pipelines.cli import parse_command
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.command_line.cli import parse_command
 from sfumato.transforms.moments import transform
 from sfumato.transforms.moments.request import MomentsRequest
 from sfumato.transforms.privacy.ledger.ledger import open_ledger

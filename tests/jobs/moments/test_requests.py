@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sfumato.pipelines.cli import parse_command
+from sfumato.pipelines.command_line.cli import parse_command
 from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.moments import ValueRange
 from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from sfumato.pipelines.runner_settings import LocalRunner
+from sfumato.pipelines.runners.runner_settings import LocalRunner
 from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns, ValueRange
 from sfumato.schemas.region import Grid
 from sfumato.transforms.inputs import parquet_log

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from sfumato.pipelines import cli, releases
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.operations import releases
 from sfumato.schemas.ledger import Limit
-from sfumato.transforms.files import read_file
+from sfumato.transforms.io.files import read_file
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.release_folder import remove_files
 from sfumato.transforms.release.release_index import update_timeline

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sfumato.pipelines.cli import main, run_command
-from sfumato.pipelines.release_run import timeline_link
+from sfumato.pipelines.command_line.cli import main, run_command
+from sfumato.pipelines.frame.release_run import timeline_link
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.release.release_folder import publish
 from tests.refreshes import DAYS, Place
@@ -76,7 +76,7 @@ def test_readers_refuse_what_is_no_release(command: list[str], tmp_path: Path) -
 @pytest.mark.slow
 def test_export_loads_no_beam_and_no_unused_library(folder: Path, tmp_path: Path) -> None:
     code = f"""import sys
-from sfumato.pipelines.cli import main
+from sfumato.pipelines.command_line.cli import main
 assert main(["export", {str(folder)!r}, "--output", {str(tmp_path / "map.xyz")!r}]) == 2
 heavy = [name for name in ("apache_beam", "rasterio", "geopandas", "xarray", "pyogrio", "h3") if name in sys.modules]
 assert not heavy, heavy

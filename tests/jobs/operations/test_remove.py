@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sfumato.pipelines import cli, releases
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.operations import releases
 from sfumato.transforms.release.release_folder import remove_files
 from tests.conftest import make_logs, write_files
 from tests.refreshes import DAYS, Place

@@ -18,27 +18,27 @@ import pytest
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.runners.runner import PipelineResult, PipelineState
 
-from sfumato.pipelines import cli, run
+from sfumato.pipelines.command_line import cli, run
+from sfumato.pipelines.command_line.run import request_of
 from sfumato.pipelines.counts import sample_plan_text
+from sfumato.pipelines.frame.release_run import run_release, trust_lines
 from sfumato.pipelines.heatmap import HeatmapJob
 from sfumato.pipelines.ranges_build import ranges_plan_text
-from sfumato.pipelines.release_run import run_release, trust_lines
-from sfumato.pipelines.run import request_of
-from sfumato.pipelines.runner_settings import runner_settings
+from sfumato.pipelines.runners.runner_settings import runner_settings
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.locations import PREFIXES, ItemColumns, LocationColumns
 from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.plan import heatmap_plan_text, make_plan, plan_details
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.plan import heatmap_plan_text, make_plan, plan_details
+from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.heatmap.request import HeatmapRequest, heatmap_parameters
-from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems
-from sfumato.transforms.histogram.sampling_plan import SamplePlan
+from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.ranges_plan import RangesPlan
+from sfumato.transforms.ranges.plan import RangesPlan
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION
 from tests.keys import write_key

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sfumato.pipelines import cli
+from sfumato.pipelines.command_line import cli
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import write_files
 from tests.digests import numbers_in, page_text

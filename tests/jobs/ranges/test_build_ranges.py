@@ -19,24 +19,24 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfumato.pipelines.runner_settings import LocalRunner
+from sfumato.pipelines.runners.runner_settings import LocalRunner
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.ranges.build_ranges import BuildRanges, CollectCounts, SumExactCounts
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, NoisyGrid
 from sfumato.transforms.ranges.methods import RangeMethod
 from sfumato.transforms.ranges.model import GridModel
 from sfumato.transforms.ranges.model_file import model_bytes
-from sfumato.transforms.ranges.ranges_plan import METHODS, Built, RangesPlan, collect, collected_from_heatmap
+from sfumato.transforms.ranges.plan import METHODS, Built, RangesPlan, collect, collected_from_heatmap
+from sfumato.transforms.ranges.transform import BuildRanges, CollectCounts, SumExactCounts
 from tests.conftest import REGION, make_logs, write_files
 from tests.jobs import oracle
 from tests.seeds import seeded_rng
 from tests.unit.ranges.oracle import admission_of
-from tests.unit.ranges.test_ranges_plan import plan
+from tests.unit.ranges.test_plan import plan
 
 KEY = RunKey.derive(FixedSecret(b"combine ranges" * 3), {"job": "ranges"})
 IN_THREADS = ("--direct_num_workers=2",)

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from sfumato.pipelines.cli import run_command
-from sfumato.pipelines.failures import error_of
+from sfumato.pipelines.command_line.cli import run_command
+from sfumato.pipelines.runners.failures import error_of
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.ranges import ANSWERS_SCHEMA, Boxes
 from sfumato.schemas.release import MODEL_FILE

@@ -16,15 +16,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sfumato.pipelines import cli, ranges_build
-from sfumato.pipelines.run import JOBS
+from sfumato.pipelines import ranges_build
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.command_line.run import JOBS
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.ranges.methods import PlainGrid
 from sfumato.transforms.ranges.model import GridModel
 from sfumato.transforms.ranges.model_file import open_model
 from sfumato.transforms.ranges.networks import local
-from sfumato.transforms.ranges.ranges_plan import METHODS
+from sfumato.transforms.ranges.plan import METHODS
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files
 from tests.digests import seal_again

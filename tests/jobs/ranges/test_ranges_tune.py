@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.random import default_rng
 
-from sfumato.pipelines import cli
+from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.ranges_tune import read_public
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.locations import LocationColumns

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from apache_beam.io.filesystems import FileSystems
 
-from sfumato.pipelines import cli, published_nights
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.operations import published_nights
 from sfumato.schemas.errors import LedgerError
-from sfumato.transforms.files import read_file
+from sfumato.transforms.io.files import read_file
 from sfumato.transforms.privacy.ledger.ledger import ReusedFileError
 from sfumato.transforms.release.catalog import DatedFolders, find_releases, read_folders
 from tests.conftest import make_logs, write_files

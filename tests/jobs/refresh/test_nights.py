@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sfumato.pipelines import refresh
-from sfumato.pipelines.refresh import newest_day, read_config
+from sfumato.pipelines.operations import refresh
+from sfumato.pipelines.operations.refresh import newest_day, read_config
 from sfumato.schemas.ledger import Limit
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.timeline import DatedRelease
-from sfumato.transforms.heatmap.nights.nights_state import NightsState
-from sfumato.transforms.heatmap.warm_start import nights_before
+from sfumato.transforms.nights.nights_state import NightsState
+from sfumato.transforms.nights.warm_start import nights_before
 from sfumato.transforms.privacy.ledger.ledger import ReusedFileError, open_ledger
 from sfumato.transforms.release.timeline_view import timeline_view
 from tests.conftest import make_logs, write_files

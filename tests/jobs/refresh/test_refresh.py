@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from sfumato.pipelines import cli
-from sfumato.pipelines import release_run as frame
-from sfumato.pipelines.published_nights import PublishedNights
-from sfumato.pipelines.refresh import Refresh, read_config
-from sfumato.pipelines.run import JOBS
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.command_line.run import JOBS
+from sfumato.pipelines.frame import release_run as frame
+from sfumato.pipelines.operations.published_nights import PublishedNights
+from sfumato.pipelines.operations.refresh import Refresh, read_config
 from sfumato.schemas.errors import LedgerError
 from sfumato.schemas.requests.commands import RefreshRequest
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
@@ -154,7 +154,7 @@ def test_refresh_resumes_with_the_same_libraries_only(place: Place) -> None:
     """Results of others might differ in a place, and two under one charge would show what is under the noise."""
     place.crash(LAST)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sfumato.pipelines.release_run.package_versions", lambda: {"numpy": "3.0.0"})
+        patch.setattr("sfumato.pipelines.frame.release_run.package_versions", lambda: {"numpy": "3.0.0"})
         assert place.refresh("--date", LAST) == 2
     assert place.refresh("--date", LAST) == 0
 
@@ -285,7 +285,7 @@ def test_release_published_meanwhile_is_known(place: Place, monkeypatch: pytest.
         assert place.refresh("--date", FIRST) == 0
         return read_folders(root)
 
-    monkeypatch.setattr("sfumato.pipelines.published_nights.read_folders", overtaken)
+    monkeypatch.setattr("sfumato.pipelines.operations.published_nights.read_folders", overtaken)
     assert place.refresh("--date", SECOND) == 0
     assert started_from(place, SECOND) == f"city-{FIRST}"
 
@@ -322,7 +322,9 @@ def test_refresh_passes_beam_options_on(place: Place) -> None:
     place.write(beam={"labels": ["a=1", "b=2"], "region": "europe-west1"}, runner_config="runner.yaml")
     seen: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sfumato.pipelines.release_run.run_release", lambda job, settings: seen.append(settings.options))
+        patch.setattr(
+            "sfumato.pipelines.frame.release_run.run_release", lambda job, settings: seen.append(settings.options)
+        )
         assert place.refresh("--date", LAST) == 0
     told = seen[0].get_all_options()
     assert (told["labels"], told["region"]) == (["a=1", "b=2"], "europe-west1")
@@ -374,7 +376,7 @@ def test_rest_of_a_charge_raises_no_epsilon(
     options = {"column": "latitude", "epsilon": 1, "group_by": "user_id", "groups": "a,b", "group_epsilon": 4}
     place.write(job="moments", budget=[{"epsilon": 4, "days": 1}], options=options)
     ran: list[Any] = []
-    monkeypatch.setattr("sfumato.pipelines.refresh.run_job", lambda request, _: ran.append(request))
+    monkeypatch.setattr("sfumato.pipelines.operations.refresh.run_job", lambda request, _: ran.append(request))
     runner, config = RefreshRequest.of({"config": str(place.config)}), read_config(str(place.config))
     nights = PublishedNights.read(config, str(place.config))
     Refresh(config, str(place.config), runner)._run(date(2026, 11, 18), nights, None, left)

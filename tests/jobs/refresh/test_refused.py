@@ -11,8 +11,8 @@ from unittest.mock import Mock
 import pytest
 from apache_beam.io.filesystem import BeamIOError
 
-from sfumato.pipelines import cli
-from sfumato.pipelines.refresh import read_config
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.operations.refresh import read_config
 from sfumato.schemas.errors import NotReadyError, RequestError
 from sfumato.schemas.ledger import Limit
 from sfumato.transforms.privacy.ledger.ledger import Ledger
@@ -203,8 +203,8 @@ def test_bucket_out_of_reach_is_not_an_empty_one(place: Place, monkeypatch: pyte
 
     # Logs are listed by Google's client, what a folder holds by Beam's file system.
     monkeypatch.setattr("apache_beam.io.gcp.gcsfilesystem.GCSFileSystem._list", fail)
-    monkeypatch.setattr("sfumato.transforms.storage._client", lambda: Mock(**{"list_blobs.side_effect": error}))
-    monkeypatch.setattr("sfumato.transforms.storage._check_credentials", lambda: None)
+    monkeypatch.setattr("sfumato.transforms.io.storage._client", lambda: Mock(**{"list_blobs.side_effect": error}))
+    monkeypatch.setattr("sfumato.transforms.io.storage._check_credentials", lambda: None)
     place.write(**{listed: "gs://bucket/folder"})
     with pytest.raises(NotReadyError, match="gs://bucket/folder"):
         place.run("--date", DAY)

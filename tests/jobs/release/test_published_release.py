@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import sfumato
-from sfumato.pipelines import cli
+from sfumato.pipelines.command_line import cli
 from sfumato.schemas.ledger import Limit, Reservation
 from sfumato.schemas.region import Grid
 from sfumato.schemas.rotation import Rotation
-from sfumato.transforms.heatmap.posterior.estimator import unbiased_counts
+from sfumato.transforms.counting.estimator import unbiased_counts
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.release import release_index
 from sfumato.transforms.release.catalog import disagreement, find_releases, published_dates, read_folders

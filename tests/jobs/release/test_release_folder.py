@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sfumato.pipelines import cli
+from sfumato.pipelines.command_line import cli
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.ledger.stores import SqliteStore
 from sfumato.transforms.release import release_folder

@@ -15,7 +15,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner, worker_ha
 from apache_beam.runners.worker import data_plane
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 
-from sfumato.transforms import beam_caches, beam_patch
+from sfumato.transforms.beam_support import beam_caches, beam_patch
 
 # --- the patch of Beam's timed flush ---
 
@@ -81,7 +81,7 @@ def test_a_pipeline_in_a_notebook_starts_with_the_patch_alone(patched: bool) -> 
     pandas = int(importlib.metadata.version("pandas").partition(".")[0])
     code = (
         IN_IPYTHON
-        + ("import sfumato.transforms.beam_patch\n" if patched else "")
+        + ("import sfumato.transforms.beam_support.beam_patch\n" if patched else "")
         + "beam.Pipeline() | beam.Create([1])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

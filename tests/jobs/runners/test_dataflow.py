@@ -17,8 +17,8 @@ from apache_beam.portability import common_urns, python_urns
 from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
 
-from sfumato.pipelines import cli
-from sfumato.pipelines.runner_settings import runner_settings
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.runners.runner_settings import runner_settings
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms.locations.read import LocationEncoding, ReadLogs

@@ -20,12 +20,13 @@ from apache_beam.options.pipeline_options import DirectOptions, FlinkRunnerOptio
 from apache_beam.portability.api import beam_fn_api_pb2
 from apache_beam.runners.portability.flink_runner import FlinkRunner
 
-from sfumato.pipelines import cli, job_servers
-from sfumato.pipelines.cli import join_negative_values, parse_command
-from sfumato.pipelines.failures import error_of
-from sfumato.pipelines.job_servers import FLINK, PRISM, RUNNERS, OneJobFlinkRunner
-from sfumato.pipelines.run import JOBS, request_class, request_of
-from sfumato.pipelines.runner_settings import RunnerSettings, load_runner_config, runner_settings
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.command_line.cli import join_negative_values, parse_command
+from sfumato.pipelines.command_line.run import JOBS, request_class, request_of
+from sfumato.pipelines.runners import job_servers
+from sfumato.pipelines.runners.failures import error_of
+from sfumato.pipelines.runners.job_servers import FLINK, PRISM, RUNNERS, OneJobFlinkRunner
+from sfumato.pipelines.runners.runner_settings import RunnerSettings, load_runner_config, runner_settings
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.requests.request_base import HELP_GROUPS
 from tests import ROOT
@@ -75,7 +76,7 @@ def test_the_command_line_wins_over_the_configuration() -> None:
 
 
 def test_number_of_threads_follows_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sfumato.pipelines.runner_settings.processors", lambda: 6)
+    monkeypatch.setattr("sfumato.pipelines.runners.runner_settings.processors", lambda: 6)
 
     def threads(size: int, *flags: str) -> int:
         return runner_settings(None, flags).sized(size).options.view_as(DirectOptions).direct_num_workers
@@ -209,7 +210,7 @@ QUICK = [
 # Each command runs in a fork of a process that has imported the command line and nothing else.
 RUN_QUICK = """
 import json, os, sys
-from sfumato.pipelines import cli
+from sfumato.pipelines.command_line import cli
 for arguments in json.load(sys.stdin):
     if not os.fork():
         cli.main(arguments)

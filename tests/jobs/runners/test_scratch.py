@@ -16,9 +16,10 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.direct import DirectRunner
 
-from sfumato.pipelines import folders, scratch
-from sfumato.pipelines.runner_settings import RunnerSettings, runner_settings
-from sfumato.pipelines.scratch import available_memory
+from sfumato.pipelines.frame import scratch
+from sfumato.pipelines.frame.scratch import available_memory
+from sfumato.pipelines.runners import folders
+from sfumato.pipelines.runners.runner_settings import RunnerSettings, runner_settings
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.locations.spill import MEMORY, load
 
@@ -28,7 +29,7 @@ GB = 10**9
 FLINK = RunnerSettings(DirectRunner(), PipelineOptions([]), local=False, workers_chosen=False)
 HOLD = (
     "import time\n"
-    "from sfumato.pipelines.folders import private_folder\n"
+    "from sfumato.pipelines.runners.folders import private_folder\n"
     "with private_folder() as place:\n"
     "    open(place + '/cells', 'w').write('of a user')\n"
     "    print(place, flush=True)\n"

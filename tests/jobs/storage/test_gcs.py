@@ -21,18 +21,18 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from sfumato.pipelines import cli
-from sfumato.pipelines.inputs import match_files
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.frame.inputs import match_files
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms import google_errors
-from sfumato.transforms.files import content_digest, write_file
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.private_heatmap import PrivateHeatmap
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.heatmap.transform import PrivateHeatmap
+from sfumato.transforms.io import google_errors
+from sfumato.transforms.io.files import content_digest, write_file
+from sfumato.transforms.io.storage import content_version
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.secrets import FileSecret
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.release_folder import check_output, clear_lost, publish, with_digests
-from sfumato.transforms.storage import content_version
 from tests.conftest import REGION, make_logs, write_files
 from tests.jobs.inputs.test_log_reader import encoded
 from tests.keys import SECRET, write_key
@@ -580,7 +580,7 @@ WITHOUT_ASKING = (
     "import sys\n"
     "from apache_beam.internal.gcp import auth\n"
     "auth._Credentials._credentials_init = True\n"  # the emulator wants none, and Beam would look for a minute
-    "from sfumato.pipelines.cli import command\n"
+    "from sfumato.pipelines.command_line.cli import command\n"
     "sys.exit(command())\n"
 )
 

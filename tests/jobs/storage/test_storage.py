@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from sfumato.schemas.errors import NotReadyError, RequestError
-from sfumato.transforms import google_errors
-from sfumato.transforms.files import content_digest, file_version, read_file, write_file
+from sfumato.transforms.io import google_errors
+from sfumato.transforms.io.files import content_digest, file_version, read_file, write_file
+from sfumato.transforms.io.storage import listed, matching
 from sfumato.transforms.privacy.ledger.stores import BucketStore
 from sfumato.transforms.release.release_folder import manifest_at, publish, with_digests
-from sfumato.transforms.storage import listed, matching
 from tests.storage import BUCKET, CheckedStorage, Emulator, collect_refused, put, storage_emulator
 
 # --- the emulator of the tests refuses what Google's storage refuses: tests of a ledger stand on it ---

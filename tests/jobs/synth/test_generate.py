@@ -6,8 +6,8 @@ import pytest
 
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.synth.city import build_city
-from sfumato.transforms.synth.generate import SumCounts, count_codes, density_raster, make_file_tables
-from sfumato.transforms.synth.synth_request import ROW_GROUP_ROWS, SynthSpec
+from sfumato.transforms.synth.request import ROW_GROUP_ROWS, SynthSpec
+from sfumato.transforms.synth.transform import SumCounts, count_codes, density_raster, make_file_tables
 from tests.rejections import rejects
 
 

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.city_people import make_people
-from sfumato.pipelines.cli import main, parse_command, run_command
+from sfumato.pipelines.command_line.cli import main, parse_command, run_command
 from sfumato.schemas.region import Grid, Region, deinterleave
-from sfumato.transforms.synth import generate
+from sfumato.transforms.synth import transform as generate
 from sfumato.transforms.synth.city import City, build_city, build_city_on
 from sfumato.transforms.synth.city_map import city_geojson
 from sfumato.transforms.synth.people import make_records, trip_schema
-from sfumato.transforms.synth.synth_request import SynthRequest
+from sfumato.transforms.synth.request import SynthRequest
 from tests.rejections import rejects
 
 

@@ -19,16 +19,16 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from numpy.typing import NDArray
 
 import sfumato
-from sfumato.pipelines import cli
-from sfumato.pipelines.runner_settings import LocalRunner
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.runners.runner_settings import LocalRunner
 from sfumato.pipelines.zones import ZonesJob
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.requests.zones_request import ZonesRequest
-from sfumato.transforms.heatmap.private_heatmap import CountLocations
-from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.counting.transform import CountLocations
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.zones.request import ZonesRequest
 from sfumato.transforms.zones.zone_raster import ZoneLocator
 from tests.conftest import make_logs, write_files
 from tests.keys import write_key

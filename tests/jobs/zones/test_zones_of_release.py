@@ -21,7 +21,7 @@ from scipy import stats
 
 import sfumato
 from benchmarks.baselines.heatmap_methods import BASELINES
-from sfumato.pipelines.cli import main
+from sfumato.pipelines.command_line.cli import main
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import interleave
 from sfumato.schemas.release import RELEASE_ZONES_SCHEMA
@@ -301,7 +301,7 @@ def test_overwrite_replaces_a_table(central: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_local_release_is_read_without_beam(central: str, tmp_path: Path) -> None:
-    code = f"""import sys; from sfumato.pipelines.cli import main
+    code = f"""import sys; from sfumato.pipelines.command_line.cli import main
 assert main(['zones', '--release', {central!r}, '--h3', '7', '--output', {str(tmp_path / "o.csv")!r}]) == 0
 assert 'apache_beam' not in sys.modules"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -20,8 +20,8 @@ from benchmarks.evaluation.cases import parse_cases
 from benchmarks.evaluation.in_memory import planned_state
 from benchmarks.speed import HEADS, STAGES, Measured, Run
 from sfumato.schemas.region import by_row
-from sfumato.transforms.heatmap.methods import Adaptive
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.counting.methods import Adaptive
+from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.seeds import seeded_rng

@@ -35,7 +35,7 @@ from sfumato.schemas.region import Region, deinterleave
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.tree import Tree
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.counting.state import HeatmapState
 from sfumato.transforms.privacy.mechanism import rho_for_delta
 from sfumato.transforms.synth.landscape import SIZE_KM
 from tests.seeds import seeded_rng

@@ -13,10 +13,10 @@ from sfumato.schemas.region import Region
 from sfumato.schemas.tree import node_positions
 from sfumato.schemas.views import FlowsBody, PageView
 from sfumato.transforms.flows.flow_estimate import estimate_flows, posterior_counts, rest_level
-from sfumato.transforms.flows.flow_files import FlowMetadata, flow_files
 from sfumato.transforms.flows.flow_tree import FlowPlan, measure_flows
-from sfumato.transforms.flows.flow_view import flows_view
+from sfumato.transforms.flows.release import FlowMetadata, flow_files
 from sfumato.transforms.flows.user_trips import split_pairs
+from sfumato.transforms.flows.view import flows_view
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.seeds import seeded_rng

@@ -15,7 +15,7 @@ from shapely.geometry import box
 
 from sfumato.schemas.locations import DROP_REASONS, LocationColumns, TripColumns
 from sfumato.schemas.region import Grid, Region, ground_metres, interleave
-from sfumato.transforms.flows.flows_request import FlowsRequest
+from sfumato.transforms.flows.request import FlowsRequest
 from sfumato.transforms.flows.user_trips import (
     MAX_PAIR_DEPTH,
     RecordItems,

@@ -20,18 +20,18 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.slots import Slots
 from sfumato.schemas.tree import Tree, nodes_from_names
 from sfumato.schemas.views import MapBody, TimeSlots
-from sfumato.transforms.heatmap import count_measures as count_measures
-from sfumato.transforms.heatmap import rates as heatmap_rates
+from sfumato.transforms.counting import rates as heatmap_rates
+from sfumato.transforms.counting.rates import estimate_rates, published_categories, rate_intervals, split_by_interval
+from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.heatmap import slot_maps
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree
-from sfumato.transforms.heatmap.rates import estimate_rates, published_categories, rate_intervals, split_by_interval
 from sfumato.transforms.heatmap.release import add_up_to
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.heatmap.slot_maps import SlotMaps, SlotPosterior, estimated_users, fourier_basis, infer_slots
-from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.heatmap.view import heatmap_view
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.report import count_measures as count_measures
+from sfumato.transforms.statistics.posterior.full_tree import FullTree
 from tests.seeds import seeded_rng
 from tests.statistics import discrete_laplace_pmf
 from tests.unit.release.city import CityRelease, city_release, city_rows

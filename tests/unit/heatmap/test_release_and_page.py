@@ -25,12 +25,13 @@ from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.release import ANSWERS_SCHEMA, CELLS_SCHEMA, cells_schema
 from sfumato.schemas.tree import Tree, node_levels, node_names, nodes_from_names
 from sfumato.schemas.views import PageView
+from sfumato.transforms.counting.estimator import estimate_density
+from sfumato.transforms.counting.manifest import heatmap_manifest
+from sfumato.transforms.counting.methods import METHODS
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.rates import Rates, estimate_rates
+from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.heatmap import view as view
-from sfumato.transforms.heatmap.manifest import heatmap_manifest
-from sfumato.transforms.heatmap.methods import METHODS
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.posterior.estimator import estimate_density
-from sfumato.transforms.heatmap.rates import Rates, estimate_rates
 from sfumato.transforms.heatmap.release import (
     add_up_to,
     cells_table,
@@ -39,7 +40,6 @@ from sfumato.transforms.heatmap.release import (
     release_files,
 )
 from sfumato.transforms.heatmap.request import heatmap_parameters
-from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.heatmap.view import heatmap_view
 from sfumato.transforms.privacy.admission import AdmissionRule, NoisyUserCounts, check_admission
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey

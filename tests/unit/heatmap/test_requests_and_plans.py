@@ -23,9 +23,11 @@ from sfumato.schemas.ledger import Charge, Limit, Period, parse_amount, parse_da
 from sfumato.schemas.places import Places
 from sfumato.schemas.requests.request_base import range_text
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.methods import METHODS, Adaptive, Emd, Flat, Method
-from sfumato.transforms.heatmap.parameters import COST, MIN_QUERY_SHARE, HeatmapParameters, max_counted, vector_length
-from sfumato.transforms.heatmap.plan import make_plan, overflow_probability
+from sfumato.transforms.counting.methods import METHODS, Adaptive, Emd, Flat, Method
+from sfumato.transforms.counting.parameters import COST, MIN_QUERY_SHARE, HeatmapParameters, max_counted, vector_length
+from sfumato.transforms.counting.plan import make_plan, overflow_probability
+from sfumato.transforms.counting.schedule import check_plan, plan, window_for
+from sfumato.transforms.counting.state import ALL_REMAINING, Estimate, HeatmapState, Query
 from sfumato.transforms.heatmap.request import (
     HeatmapRequest,
     PlanRequest,
@@ -33,10 +35,8 @@ from sfumato.transforms.heatmap.request import (
     option_grid,
     parameter_owners,
 )
-from sfumato.transforms.heatmap.rotation_plan import RotationChoice, floor_amount, make_rotation_plan, rotation_table
-from sfumato.transforms.heatmap.schedule import check_plan, plan, window_for
-from sfumato.transforms.heatmap.state import ALL_REMAINING, Estimate, HeatmapState, Query
 from sfumato.transforms.locations.distributions import MAX_GAMMA
+from sfumato.transforms.nights.plan import RotationChoice, floor_amount, make_rotation_plan, rotation_table
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.ledger.windows import fits

@@ -16,7 +16,7 @@ from scipy import special, stats
 
 from benchmarks.baselines.sampling_bounds import frequency_bound, min_threshold, omission_bound, theorem_delta
 from sfumato.transforms.histogram.accountant import delta, largest_rate, max_rate, profile, rounds_delta
-from sfumato.transforms.histogram.sampling_plan import corollary_rate, corollary_threshold
+from sfumato.transforms.histogram.plan import corollary_rate, corollary_threshold
 from tests.rejections import rejects
 from tests.unit.histogram.oracle import divergences, hockey_stick, precise_delta, published
 

@@ -16,8 +16,8 @@ from sfumato.schemas.locations import ItemColumns
 from sfumato.transforms.histogram.central_counts import MAX_DENSE_ITEMS, CentralCountPlan, noisy_levels
 from sfumato.transforms.histogram.central_counts_view import counts_view
 from sfumato.transforms.histogram.count_noise import ItemBound, choose_noise, gaussian_with_threshold
-from sfumato.transforms.histogram.counts_release import CountMetadata, box_shapes, central_files
 from sfumato.transforms.histogram.item_encoding import ColumnItems
+from sfumato.transforms.histogram.release import CountMetadata, box_shapes, central_files
 from sfumato.transforms.histogram.user_sample import ItemCounts
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash

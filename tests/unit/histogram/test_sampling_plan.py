@@ -15,7 +15,7 @@ from scipy import stats
 from sfumato.transforms.histogram.accountant import delta, max_rate, rounds_delta
 from sfumato.transforms.histogram.curve import banded, build_hierarchy, check_shares, quantile, search_quantiles
 from sfumato.transforms.histogram.item_encoding import NumberBins
-from sfumato.transforms.histogram.sampling_plan import (
+from sfumato.transforms.histogram.plan import (
     PaperSamplePlan,
     SamplePlan,
     choose_sampling,

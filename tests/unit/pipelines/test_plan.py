@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sfumato.pipelines import cli
+from sfumato.pipelines.command_line import cli
 from tests import ROOT
 
 

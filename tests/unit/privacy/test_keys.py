@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.errors import NotReadyError
-from sfumato.transforms import google_errors
+from sfumato.transforms.io import google_errors
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash, random_bits, random_bits_16
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret, entropy_secret
 from tests.keys import SECRET

@@ -10,7 +10,7 @@ from sfumato.schemas.region import Grid, Region, interleave
 from sfumato.transforms.privacy.admission import Admit, NoisyUserCounts, UserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts
-from sfumato.transforms.ranges.ranges_plan import RangesPlan
+from sfumato.transforms.ranges.plan import RangesPlan
 from tests.seeds import seeded_rng
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sfumato.transforms.ranges import ranges_view
+from sfumato.transforms.ranges import view as ranges_view
 from tests import ROOT
 from tests.unit.ranges.models import REGION, grid_model, some_squares
 from tests.unit.ranges.samples import network_model, slope_model

@@ -520,5 +520,5 @@ def test_labels_are_the_best_widths_and_gains() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["field_counts", "width_search", "tuner", "methods"])
 def test_it_does_not_matter_which_module_is_imported_first(first: str) -> None:
-    code = f"import sfumato.transforms.ranges.{first}, sfumato.transforms.ranges.ranges_plan"
+    code = f"import sfumato.transforms.ranges.{first}, sfumato.transforms.ranges.plan"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -15,10 +15,10 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, interleave
 from sfumato.schemas.slots import Slots
 from sfumato.schemas.views import Layer, MapBody
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.state import Estimate, HeatmapState
 from sfumato.transforms.heatmap.release import add_up_to, release_files
 from sfumato.transforms.heatmap.request import heatmap_parameters
-from sfumato.transforms.heatmap.state import Estimate, HeatmapState
 from sfumato.transforms.heatmap.view import heatmap_view
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata

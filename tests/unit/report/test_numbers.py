@@ -12,7 +12,8 @@ import pytest
 from sfumato.schemas.known_digits import NOISE_Z, about, between, figures, not_negative, with_interval
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.timeline import PlaceChange
-from sfumato.transforms.logs import COUNTED_USERS, FEW_USERS, SUB_QUERY
+from sfumato.transforms.observability.logs import COUNTED_USERS, FEW_USERS, SUB_QUERY
+from sfumato.transforms.observability.text_tables import counted
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.report.numbers import (
     changes_table,
@@ -27,7 +28,6 @@ from sfumato.transforms.report.numbers import (
     times,
     tiny,
 )
-from sfumato.transforms.text_tables import counted
 from tests import ROOT
 from tests.seeds import seeded_rng
 

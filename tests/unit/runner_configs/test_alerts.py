@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sfumato.pipelines.cli import CRASHED
+from sfumato.pipelines.command_line.cli import CRASHED
 from sfumato.schemas import errors
 from tests import ROOT
 

@@ -9,8 +9,8 @@ from scipy import stats
 
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.heatmap.posterior.full_tree import FullTree, TreeMeasurement, measure
-from sfumato.transforms.heatmap.posterior.unbiased import UnbiasedCounts, WithinCells, learn_within_cells
+from sfumato.transforms.statistics.posterior.full_tree import FullTree, TreeMeasurement, measure
+from sfumato.transforms.statistics.posterior.unbiased import UnbiasedCounts, WithinCells, learn_within_cells
 from sfumato.transforms.zones.area_estimates import AreaUsers, estimate_areas
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE

@@ -8,9 +8,9 @@ from typing import Any
 from sfumato.schemas.charts import readable
 from sfumato.schemas.known_digits import laplace_z
 from sfumato.schemas.views import Fact, Section
+from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.report.numbers import percent
 from sfumato.transforms.report.sections import facts, get
-from sfumato.transforms.text_tables import significant
 
 PROMISE = "A trusted curator added up the values, one record of each user, and added noise to the sums once."
 

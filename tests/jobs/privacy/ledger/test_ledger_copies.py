@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sfumato.pipelines import cli
+from sfumato.pipelines.command_line import cli
 from sfumato.schemas.ledger import Limit
 from sfumato.transforms.privacy.ledger.history import replay
 from sfumato.transforms.privacy.ledger.ledger import open_ledger

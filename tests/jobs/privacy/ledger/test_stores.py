@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sfumato.schemas.errors import LedgerError, NotReadyError, RequestError
-from sfumato.transforms import google_errors
+from sfumato.transforms.io import google_errors
 from sfumato.transforms.privacy.ledger import stores
 from sfumato.transforms.privacy.ledger.stores import BucketStore, LedgerStore
 from tests.rejections import rejects

@@ -13,7 +13,7 @@ from benchmarks.baselines.heatmap_methods import AdaptiveGrid
 from benchmarks.baselines.k_median import k_median, median_cost
 from benchmarks.baselines.local_heatmap import RANDOMISED_RESPONSE, run_local, sum_reports
 from benchmarks.baselines.privhp import consistent, level_budgets, privhp_density
-from sfumato.transforms.heatmap.methods import Adaptive, Emd, Flat
+from sfumato.transforms.counting.methods import Adaptive, Emd, Flat
 from tests.seeds import seeded_rng
 
 # The local baseline: its privacy by brute force, its errors, and the budgets of its rounds.

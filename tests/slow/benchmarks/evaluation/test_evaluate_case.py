@@ -34,7 +34,7 @@ from benchmarks.evaluation.uniform_levels import uniform_densities
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import by_row
-from sfumato.transforms.heatmap.posterior.estimator import estimate_density
+from sfumato.transforms.counting.estimator import estimate_density
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.seeds import seeded_rng
 from tests.slow.benchmarks.evaluation.samples import CALIBRATIONS, EPSILONS, QUALITY, USERS, sample_outcomes

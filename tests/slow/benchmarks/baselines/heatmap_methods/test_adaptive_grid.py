@@ -10,11 +10,11 @@ from benchmarks.baselines.heatmap_methods.adaptive_grid import AdaptiveGrid, Gri
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import interleave
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.state import HeatmapState
 from sfumato.transforms.locations.shards import ShardGroup
 from tests.seeds import seeded_rng
-from tests.unit.heatmap.methods.oracle import (
+from tests.unit.counting.methods.oracle import (
     check_counts,
     group_of,
     least_squares,

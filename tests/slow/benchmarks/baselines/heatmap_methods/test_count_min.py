@@ -8,11 +8,11 @@ from scipy import stats
 
 from benchmarks.baselines.heatmap_methods.count_min import CountMin, SketchEncoding
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.state import HeatmapState
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.state import HeatmapState
 from tests.rejections import rejects
 from tests.statistics import FLAKE_RATE
-from tests.unit.heatmap.methods.oracle import check_counts, group_of, run, some_rows
+from tests.unit.counting.methods.oracle import check_counts, group_of, run, some_rows
 
 DEPTH = 4
 SMALL = CountMin(sketch_width=37, sketch_rows=6)

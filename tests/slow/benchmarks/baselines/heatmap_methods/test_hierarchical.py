@@ -18,18 +18,18 @@ from benchmarks.baselines.heatmap_methods import BASELINES, CountMin
 from benchmarks.baselines.heatmap_methods.hierarchical import Hierarchical
 from benchmarks.baselines.heatmap_methods.pyramid import Pyramid, choose_levels, gain_of_splits, pruned
 from benchmarks.baselines.heatmap_methods.spatial_decomposition import SpatialDecomposition, consistent_levels
-from sfumato.pipelines.cli import main
+from sfumato.pipelines.command_line.cli import main
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree, node_levels
-from sfumato.transforms.heatmap.methods import METHODS
-from sfumato.transforms.heatmap.parameters import HeatmapParameters
+from sfumato.transforms.counting.methods import METHODS
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.heatmap.request import HeatmapRequest, heatmap_parameters, parameter_owners
-from sfumato.transforms.heatmap.state import Estimate
 from sfumato.transforms.release.release_folder import publish
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
-from tests.unit.heatmap.methods.oracle import check_counts, group_of, least_squares, run, some_rows, spread
+from tests.unit.counting.methods.oracle import check_counts, group_of, least_squares, run, some_rows, spread
 from tests.unit.release.city import city_release
 
 DEPTH = 4

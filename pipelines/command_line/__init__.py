@@ -1,0 +1,1 @@
+"""The command line: the registry of jobs, parsing, and exit status."""

@@ -1,0 +1,248 @@
+"""The command `sfumato JOB [options]`."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import functools
+import gc
+import logging
+import re
+import shutil
+import sys
+import textwrap
+import traceback
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+from typing import Any, NoReturn, TypeVar
+
+from pydantic.fields import FieldInfo
+
+from sfumato.pipelines.command_line.run import JOBS, request_class, run_job
+from sfumato.pipelines.frame.console import console
+from sfumato.pipelines.runners.failures import ended_by_signals, error_of, exit_status, message_of
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.requests.publish_request import LogOptions, RunnerOptions
+from sfumato.schemas.requests.request_base import HELP_GROUPS, Request, extra_of, metavar_of, option_type
+from sfumato.transforms.observability.logs import log_event
+
+CRASHED = 70
+_COLLECT_EVERY = 50_000  # new objects; Python's own 700 make collections a tenth of the time of all imports
+R = TypeVar("R", bound=Request)
+HELP, HELP_ALL = ("-h", "--help"), "--help-all"
+# Beam's options with names similar to ours: they get no "did you mean".
+_BEAMS = frozenset({"runner", "region", "input_file", "output_executable_path", "job_name", "labels"})
+_NEAR = 0.8
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a job. Exit status: 0 done; else that of the error (schemas/errors.py), or 130, after SIGTERM 143."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments in ([], ["-h"], ["--help"]):
+        sys.stdout.write(_usage(JOBS))
+        return 0 if arguments else 2
+    if arguments == ["--version"]:
+        sys.stdout.write(f"sfumato {metadata.version('sfumato')}\n")
+        return 0
+    job, rest = _split(arguments)
+    with console(job, *log_options(rest)) as shown:
+        return _run(job, rest, shown.log_format)
+
+
+def _split(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """The job's name, of one word or two, and its arguments."""
+    job, rest = arguments[0], list(arguments[1:])
+    for at, argument in enumerate(rest):  # an option may name another form of a job: `zones --release FOLDER`
+        option, equals, value = argument.partition("=")
+        if option.startswith("--") and (form := f"{job} {option}") in JOBS:
+            return form, [*rest[:at], *([value] if equals else []), *rest[at + 1 :]]
+    two = " ".join(arguments[:2])
+    return (two, rest[1:]) if two in JOBS else (job, rest)
+
+
+def _run(job: str, arguments: Sequence[str], log_format: str) -> int:
+    try:
+        parts = [] if job in JOBS else [name for name in JOBS if name.startswith(f"{job} ")]
+        if parts and (not arguments or wants_help(arguments) is not None):
+            sys.stdout.write(_usage(parts))
+            return 0 if arguments else 2
+        request_type = request_class(job if not parts else " ".join([job, *arguments[:1]]))
+        if (everything := wants_help(arguments)) is not None:
+            sys.stdout.write(help_text(request_type, everything=everything))
+            return 0
+        return run_command(job, arguments)
+    except KeyboardInterrupt:
+        return _interrupted()
+    except Exception as error:
+        if exit_status() is not None:  # Beam and others convert an interrupt into other errors
+            return _interrupted()
+        found = error_of(error)
+        if found is not None:
+            shown = {"error": type(found).__name__, "exit_code": found.exit_code}
+            log_event("failed", message_of(found), logging.ERROR, **shown)
+            return found.exit_code
+        if log_format != "json":
+            raise
+        trace = "".join(traceback.format_exception(error))
+        log_event("crashed", str(error), logging.CRITICAL, error=type(error).__name__, stack_trace=trace)
+        return CRASHED
+
+
+def run_command(job: str, arguments: Sequence[str]) -> int:
+    """Runs a job for the options of a command line, and returns its exit status. Raises SfumatoErrors."""
+    request, beam_arguments = parse_command(request_class(job), arguments)
+    return run_job(request, beam_arguments=beam_arguments)
+
+
+def command(arguments: Sequence[str] | None = None) -> int:
+    """The entry point of the process. Unexpected errors exit with EX_SOFTWARE of sysexits.h."""
+    gc.set_threshold(_COLLECT_EVERY, *gc.get_threshold()[1:])
+    with ended_by_signals():
+        try:
+            return main(arguments)
+        except Exception:  # noqa: BLE001  (every error is printed)
+            traceback.print_exc()
+            return CRASHED
+        finally:
+            gc.freeze()  # the process ends: searching Beam's million objects for cycles would take 0.2 s
+
+
+def _interrupted() -> int:
+    log_event("interrupted", "interrupted; run it again: what was charged is resumed", logging.ERROR)
+    return exit_status() or 130
+
+
+def _usage(names: Iterable[str]) -> str:
+    jobs = {name: JOBS[name].summary for name in names}
+    width = max(map(len, jobs))
+    lines = "\n".join(f"  {name:<{width}}  {text}" for name, text in jobs.items())
+    return f"usage: sfumato JOB [options]\n\njobs:\n{lines}\n\nsfumato JOB --help shows a job's options.\n"
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are RequestErrors."""
+
+    def error(self, message: str) -> NoReturn:
+        raise RequestError(message.removeprefix("argument --"))
+
+
+def parse_command(kind: type[R], arguments: Sequence[str]) -> tuple[R, list[str]]:
+    """The request of a command line, and the remaining arguments for Apache Beam.
+
+    Raises RequestError: an option is wrong, missing or misspelt, or unknown in a request without a runner.
+    """
+    values, left = _parser(kind).parse_known_args(join_negative_values(arguments))
+    unknown = [argument.split("=")[0] for argument in left if argument.startswith("-")]
+    names = [f"--{name}" for name in kind.model_fields]
+    for name in unknown:
+        near = difflib.get_close_matches(name, names, n=1, cutoff=_NEAR)
+        if near and name.removeprefix("--") not in _BEAMS:
+            raise RequestError(f"unknown option {name}; did you mean {near[0]}?")
+    if left and not issubclass(kind, RunnerOptions):
+        what = f"unknown option {unknown[0]}" if unknown else f"{left[0]!r} belongs to no option"
+        raise RequestError(f"{what}; sfumato {kind.COMMAND} --help lists the options")
+    return kind.of(vars(values)), left
+
+
+def log_options(arguments: Sequence[str]) -> tuple[str, bool]:
+    """Returns --log_format and --verbose of a command line that is not checked yet."""
+    try:
+        options = LogOptions.of(vars(_parser(LogOptions).parse_known_args(list(arguments))[0]))
+    except RequestError:  # the command's own parser reports it
+        return "text", "--verbose" in arguments
+    return options.log_format, options.verbose
+
+
+def help_text(kind: type[Request], *, everything: bool) -> str:
+    """The help of a command: an example, then options by group.
+
+    everything: whether to show all options; otherwise the common and the required ones.
+    """
+    width = min(shutil.get_terminal_size((120, 24)).columns, 120)
+    lines = [kind.ABOUT, "", "example:", *textwrap.wrap(
+        f"sfumato {kind.COMMAND} {kind.EXAMPLE}", width - 2, initial_indent="  ", subsequent_indent="      ",
+        break_on_hyphens=False, break_long_words=False,
+    )]  # fmt: skip
+    fields = kind.model_fields
+    hidden = 0
+    for group in HELP_GROUPS:
+        mine = {name: field for name, field in fields.items() if extra_of(field)["group"] == group}
+        shown = {
+            name: field
+            for name, field in mine.items()
+            if everything or extra_of(field)["common"] or field.is_required()
+        }
+        hidden += len(mine) - len(shown)
+        if shown:
+            lines += ["", f"{group}:"]
+        for name, field in shown.items():
+            lines += _option_lines(name, field, width)
+    lines.append("")
+    if hidden:
+        lines.append(f"{hidden} more options: sfumato {kind.COMMAND} {HELP_ALL}")
+    if issubclass(kind, RunnerOptions):
+        lines.append("Any other option goes to Apache Beam, such as --direct_num_workers 2.")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def wants_help(arguments: Sequence[str]) -> bool | None:
+    """Which help a command line requests: of common options (False), of all (True), or none (None)."""
+    if HELP_ALL in arguments or "--help_all" in arguments:
+        return True
+    return False if any(option in arguments for option in HELP) else None
+
+
+def join_negative_values(arguments: Sequence[str]) -> list[str]:
+    """Joins `--option -1.5,2` into `--option=-1.5,2`, which argparse would read as two options."""
+    joined: list[str] = []
+    for argument in arguments:
+        previous = joined[-1] if joined else ""
+        if re.match(r"-[\d.]", argument) and re.fullmatch(r"--\w+", previous):
+            joined[-1] = f"{previous}={argument}"
+        else:
+            joined.append(argument)
+    return joined
+
+
+@functools.cache
+def _parser(kind: type[Request]) -> argparse.ArgumentParser:
+    """A parser that returns text; the request parses and checks the values."""
+    parser = _Parser(allow_abbrev=False, add_help=False)
+    for name, field in kind.model_fields.items():
+        style: str = extra_of(field)["style"]
+        if style == "positional":
+            parser.add_argument(name, nargs="?", default=argparse.SUPPRESS)
+        elif option_type(field.annotation) is bool:
+            parser.add_argument(f"--{name}", action="store_true", default=argparse.SUPPRESS)
+        else:
+            more: dict[str, Any] = {"several": {"nargs": "+"}, "repeated": {"action": "append"}}.get(style, {})
+            parser.add_argument(f"--{name}", default=argparse.SUPPRESS, **more)
+    return parser
+
+
+def _option_lines(name: str, field: FieldInfo, width: int) -> list[str]:
+    extra, kind, metavar = extra_of(field), option_type(field.annotation), metavar_of(field)
+    more = {"several": f" [{metavar} ...]"}.get(extra["style"], "")
+    value = "" if kind is bool else f" {metavar}{more}"
+    head = f"  {metavar}" if extra["style"] == "positional" else f"  --{name}{value}"
+    text = field.description or ""
+    if field.is_required():
+        text += " (required)"
+    elif field.default not in (None, False, ()):
+        text += f" (default: {default_text(field.default)})"
+    indent = 30
+    body = textwrap.wrap(text, width - indent, break_on_hyphens=False)
+    if len(head) > indent - 2:
+        return [head, *(" " * indent + line for line in body)]
+    return [f"{head:<{indent}}{body[0]}", *(" " * indent + line for line in body[1:])]
+
+
+def default_text(value: Any) -> str:
+    """A default value as it is written on the command line."""
+    if isinstance(value, tuple):
+        return ",".join(map(default_text, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(command())

@@ -1,0 +1,191 @@
+"""The registry of jobs: makes and runs requests for the command line, a refresh and the Python call."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sfumato.schemas.errors import RequestError, did_you_mean
+from sfumato.schemas.requests.publish_request import ReleaseRequest, RunnerOptions
+from sfumato.schemas.requests.request_base import Request
+
+if TYPE_CHECKING:  # Beam is imported once a request is known to be good
+    from sfumato.pipelines.runners.runner_settings import RunnerSettings
+    from sfumato.schemas.locations import Columns
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job."""
+
+    summary: str  # one line of help
+    request: str  # the request class, as MODULE:NAME within the package, as the two below
+    # The function that runs it; None makes and publishes the release. It takes the request and, for a RunnerOptions
+    # request, also the RunnerSettings (or Beam's options, see beam_arguments), and for a ReleaseRequest what it
+    # resolved to. It returns an exit status other than 0, if any.
+    run: str | None = None
+    release: str | None = None  # the ReleaseJob of a job that publishes a release; None for other jobs
+    beam_arguments: bool = False  # whether `run` makes runners itself, and takes Beam's options
+
+    @property
+    def publishes(self) -> bool:
+        """Whether it publishes a release, so that a refresh can run it."""
+        return self.release is not None
+
+
+JOBS = {
+    "synth": Job(
+        "make location logs of a synthetic city", "transforms.synth.request:SynthRequest", "pipelines.synth:run"
+    ),
+    "plan": Job(
+        "show what a heatmap will cost and show; no data are read",
+        "transforms.heatmap.request:PlanRequest",
+        "pipelines.plan:run",
+    ),
+    "heatmap": Job(
+        "publish a differentially private heatmap of location logs",
+        "transforms.heatmap.request:HeatmapRequest",
+        release="pipelines.heatmap:HeatmapJob",
+    ),
+    "zones": Job(
+        "publish how many users are in each of a list of public zones, such as tracts",
+        "transforms.zones.request:ZonesRequest",
+        release="pipelines.zones:ZonesJob",
+    ),
+    "zones --release": Job(
+        "estimate the users of zones from a published heatmap; nothing is charged",
+        "transforms.zones.request:ReleaseZonesRequest",
+        "pipelines.operations.readers:run_zones",
+    ),
+    "histogram": Job(
+        "publish how many users hold each category or visit each map cell, by a sample or with noise",
+        "transforms.histogram.request:HistogramRequest",
+        release="pipelines.counts:HistogramJob",
+    ),
+    "hotspots": Job(
+        "publish popular places, words or codes, level by level, by a sample or with noise",
+        "transforms.histogram.request:HotspotsRequest",
+        release="pipelines.counts:HotspotsJob",
+    ),
+    "quantiles": Job(
+        "publish the distribution of a number over users: quantiles and range counts",
+        "transforms.quantiles.request:QuantilesRequest",
+        release="pipelines.counts:QuantilesJob",
+    ),
+    "moments": Job(
+        "publish means, variances and moments of a number: from one bit of each user, or by a trusted curator",
+        "transforms.moments.request:MomentsRequest",
+        release="pipelines.moments:MomentsJob",
+    ),
+    "flows": Job(
+        "publish origin-destination flows: how many trips lead from one place to another",
+        "transforms.flows.request:FlowsRequest",
+        release="pipelines.flows:FlowsJob",
+    ),
+    "ranges build": Job(
+        "publish a private model that answers how many users are in any square",
+        "transforms.ranges.request:RangesRequest",
+        "pipelines.ranges_build:run",
+        release="pipelines.ranges_build:RangesJob",
+    ),
+    "ranges answer": Job(
+        "answer the squares of a file by a published model",
+        "transforms.ranges.request:AnswerRequest",
+        "pipelines.ranges_answer:run",
+    ),
+    "ranges tune": Job(
+        "learn on public data which cell width is best",
+        "transforms.ranges.request:TuneRequest",
+        "pipelines.ranges_tune:run",
+    ),
+    "changes": Job(
+        "find where two published heatmaps differ, with a stated false discovery rate",
+        "schemas.requests.commands:ChangesRequest",
+        "pipelines.operations.readers:run_changes",
+    ),
+    "refresh": Job(
+        "publish the release of a day, once, as a configuration file says: for every night",
+        "schemas.requests.commands:RefreshRequest",
+        "pipelines.operations.refresh:run",
+        beam_arguments=True,
+    ),
+    "page": Job(
+        "make a release's page again from its files",
+        "schemas.requests.commands:PageRequest",
+        "pipelines.operations.readers:run_page",
+    ),
+    "export": Job(
+        "write a published release as a file of a GIS, a notebook or a web map",
+        "schemas.requests.commands:ExportRequest",
+        "pipelines.operations.readers:run_export",
+    ),
+    "releases": Job(
+        "remove the files of old releases, or take a release down; the ledger keeps the proof",
+        "schemas.requests.commands:ReleasesRequest",
+        "pipelines.operations.releases:run",
+    ),
+    "doctor": Job(
+        "make the checks of a run in advance: runner, key, ledger, clock and open ports",
+        "schemas.requests.commands:DoctorRequest",
+        "pipelines.operations.doctor:run",
+        beam_arguments=True,
+    ),
+    "key": Job(
+        "make a key: the secret behind the noise of a release",
+        "schemas.requests.commands:KeyRequest",
+        "pipelines.operations.key:run",
+    ),
+    "ledger": Job(
+        "show or verify what releases have cost, and whom; set limits; copy and restore the ledger",
+        "schemas.requests.commands:LedgerRequest",
+        "pipelines.operations.ledger:run",
+    ),
+}
+
+
+def request_class(job: str) -> type[Request]:
+    """The class of a job's requests. Raises RequestError, with the nearest name, if there is no such job."""
+    if job not in JOBS:
+        hint = did_you_mean(job, JOBS) or f"; there are: {', '.join(JOBS)}"
+        raise RequestError(f"no job named {job!r}{hint}")
+    found: type[Request] = _load(JOBS[job].request)
+    return found
+
+
+def request_of(job: str, values: Mapping[str, Any]) -> Request:
+    """A job's request from values by option name: text, or Python values.
+
+    Raises RequestError: there is no such job or option, or a value is out of its range; the message names it.
+    """
+    return request_class(job).of(values)
+
+
+def columns_of(request: Request) -> Columns:
+    """Returns the columns that a job reads which publishes a release. Raises RequestError."""
+    columns: Columns = _load(JOBS[request.COMMAND].release).of(request).columns()
+    return columns
+
+
+def run_job(request: Request, runner: RunnerSettings | None = None, beam_arguments: Sequence[str] = ()) -> int:
+    """Runs a request and returns its exit status. beam_arguments: Beam's options, if `runner` is None."""
+    job = JOBS[request.COMMAND]
+    resolved = (request.resolve(),) if isinstance(request, ReleaseRequest) else ()
+    if not isinstance(request, RunnerOptions):
+        return int(_load(job.run)(request) or 0)
+    if job.beam_arguments:
+        return int(_load(job.run)(request, tuple(beam_arguments)) or 0)
+    if runner is None:
+        runner = _load("pipelines.runners.runner_settings:settings_of")(request, beam_arguments)
+    if job.run is not None:
+        return int(_load(job.run)(request, runner, *resolved) or 0)
+    _load("pipelines.frame.release_run:run_release")(_load(job.release).of(request, *resolved), runner)
+    return 0
+
+
+def _load(path: str | None) -> Any:
+    """The object at MODULE:NAME."""
+    assert path is not None
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(f"sfumato.{module}"), name)

@@ -1,0 +1,164 @@
+"""A job that publishes a release: its request, columns, cost, parameters and graph, and what it is given to run."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import apache_beam as beam
+
+from sfumato.pipelines.frame.accounting import Accounting
+from sfumato.pipelines.frame.scratch import BYTES_PER_ROW, PLAIN_BYTES, RunBytes
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.ledger import Cost
+from sfumato.schemas.locations import Columns
+from sfumato.schemas.rectangle import Region
+from sfumato.schemas.release import MANIFEST_FORMAT
+from sfumato.schemas.requests.publish_request import MapGeography, ReleaseRequest
+from sfumato.transforms.io.files import read_file
+from sfumato.transforms.io.storage import matching
+from sfumato.transforms.locations.spill import Spill
+from sfumato.transforms.privacy.admission import AdmissionRule, Admit
+from sfumato.transforms.privacy.keys import RunKey, Secret
+from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
+from sfumato.transforms.release.basemap_file import MAX_FILE_BYTES, file_basemap, geography_bytes
+from sfumato.transforms.release.metadata import ReleaseMetadata
+
+
+@dataclass(frozen=True)
+class ReleaseJob(ABC):
+    """A request with its graph, columns, cost and parameters. Jobs add their own fields.
+
+    Attributes:
+        FORMAT: of the manifest that the job writes.
+        STATED_AS: options of the request that the manifest states as a part of another parameter.
+    """
+
+    FORMAT: ClassVar[str] = MANIFEST_FORMAT
+    STATED_AS: ClassVar[Mapping[str, str]] = {}
+
+    request: ReleaseRequest
+
+    @classmethod
+    def of(cls, request: Any, *resolved: Any) -> Self:
+        """The job of a request. Raises RequestError.
+
+        resolved: what `request.resolve` returned; it is called where that is left out.
+        """
+        found = resolved or (request.resolve(),)
+        return cls(request, *(one for one in found if one is not None))
+
+    @abstractmethod
+    def columns(self) -> Columns:
+        """The columns that the job reads. They check their own types."""
+
+    @abstractmethod
+    def resolved(self) -> dict[str, Any]:
+        """What the job makes of its options, in JSON's types: values that it chooses, columns, groups, plans."""
+
+    def parameters(self) -> dict[str, Any]:
+        """Everything that the result depends on, in JSON's types: the manifest states it, the key is bound to it.
+
+        An option of the request is stated as it is, unless `resolved` states it. So no option is forgotten: two
+        requests for different numbers under one key would share their noise, and the difference would have none.
+        """
+        resolved = self.resolved()
+        given = {name: value for name, value in self.request.shaping().items() if name not in self.STATED_AS}
+        return {"min_users": self.request.min_users, **given, **resolved}
+
+    @abstractmethod
+    def cost(self) -> Cost:
+        """The cost of the complete release, which the ledger charges."""
+
+    @abstractmethod
+    def admission(self) -> AdmissionRule:
+        """The rule by which noisy counts of users admit or refuse the run."""
+
+    @abstractmethod
+    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
+        """Adds the job's graph to a pipeline: from LogFiles, in bundles, to the release's files, {name: content}."""
+
+    def plan_text(self) -> str:
+        """Text for a terminal: the cost of the release for a client, and its accuracy, from public figures only."""
+        return ""
+
+    def accuracy(self) -> str:
+        """The error to expect in one phrase, from public figures only, to compare trust models by."""
+        return ""
+
+    def run_bytes(self, rows: int) -> RunBytes:
+        """Expected bytes of the run, for this number of input rows."""
+        return RunBytes(rows * BYTES_PER_ROW, rows * BYTES_PER_ROW, PLAIN_BYTES)
+
+    @property
+    def read_by_workers(self) -> tuple[str, ...]:
+        """Folders of earlier releases that the graph reads when it runs."""
+        return ()
+
+    @property
+    def discloses(self) -> bool:
+        """Whether a ledger is not charged: without an epsilon it records the bits that users send."""
+        return math.isinf(self.cost().epsilon)
+
+    @cached_property
+    def geography(self) -> bytes | None:
+        """What the release publishes of the map's geography, None without any. Raises RequestError."""
+        return geography_of(self.request)
+
+    @cached_property
+    def accounting(self) -> Accounting | None:
+        """The ledger that is charged; None without one."""
+        return Accounting.of(self.request)
+
+    @cached_property
+    def kept_secret(self) -> Secret | None:
+        """The stored secret (key file or Secret Manager), so that a retry has the same key; None without one.
+
+        Raises RequestError if it cannot be used.
+        """
+        if self.request.key_secret is not None:
+            return SecretManagerSecret(self.request.key_secret)
+        return None if self.request.key_file is None else FileSecret(self.request.key_file)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Inputs of a job's graph."""
+
+    column_types: dict[str, str]  # the type of each column's values (see Columns.check)
+    spill: Spill  # the place for bulky data between stages
+    admit: Admit  # charges the ledger once all input is read, and decides whether the run goes on
+
+
+def geography_of(request: Any, region: Region | None = None) -> bytes | None:
+    """The content of `basemap.json` for a request; None without a map or geography.
+
+    request: of any job. region: of the map; None takes the request's.
+
+    Raises RequestError: the file cannot be read or used.
+    """
+    region = getattr(request, "region", None) if region is None else region
+    if not isinstance(request, MapGeography) or region is None:
+        return None
+    basemap = None if request.basemap is None else file_basemap(request.basemap, _content(request.basemap), region)
+    return geography_bytes(region, basemap, request.tiles)
+
+
+def _content(path: str) -> bytes:
+    try:
+        found = matching(path, 1)
+    except RequestError as error:
+        raise RequestError(f"basemap: {error}") from None
+    try:
+        if found and found[0].size_in_bytes > MAX_FILE_BYTES:
+            raise RequestError(
+                f"basemap: {path} has {found[0].size_in_bytes >> 20:,} MiB, and {MAX_FILE_BYTES >> 20} MiB are the "
+                "most; cut out the region first"
+            )
+        return read_file(path)
+    except OSError as error:
+        raise RequestError(f"basemap: {path} cannot be read ({error.strerror or error})") from None

@@ -1,0 +1,122 @@
+"""Commands that read only published releases: `page`, `export`, `changes` and `zones --release`. None charges."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.release import CHANGES_FORMAT, MANIFEST_FILE, PAGE_FILE
+from sfumato.schemas.requests.commands import ChangesRequest, ExportRequest, PageRequest
+from sfumato.schemas.views import PageView
+from sfumato.transforms.changes.map_changes import compare_releases, finer_grid
+from sfumato.transforms.changes.release import changes_files, report
+from sfumato.transforms.export.formats import export_release
+from sfumato.transforms.flows.view import flows_view
+from sfumato.transforms.heatmap.view import heatmap_view
+from sfumato.transforms.histogram.central_counts_view import counts_view
+from sfumato.transforms.io.files import is_remote, write_file
+from sfumato.transforms.moments.view import moments_view
+from sfumato.transforms.quantiles.view import quantiles_view
+from sfumato.transforms.ranges.view import ranges_view
+from sfumato.transforms.release.builder import page_files
+from sfumato.transforms.release.published_release import Release, open_release
+from sfumato.transforms.zones.release_zones import SUFFIXES, check_heatmap, table_bytes, zones_of_release
+from sfumato.transforms.zones.request import ReleaseZonesRequest
+from sfumato.transforms.zones.view import zones_view
+from sfumato.transforms.zones.zone_file import zones_of
+
+View = Callable[[Mapping[str, bytes]], PageView]
+VIEWS: dict[str, View] = {
+    "heatmap": heatmap_view,
+    "histogram": counts_view,
+    "hotspots": counts_view,
+    "quantiles": quantiles_view,
+    "moments": moments_view,
+    "flows": flows_view,
+    "ranges": ranges_view,
+    "zones": zones_view,
+}
+
+
+def release_view(release: Release) -> PageView:
+    """What a release's page shows, from its published files. Raises RequestError if there is no page to make again."""
+    job = str(release.manifest.get("job"))
+    if job not in VIEWS:
+        raise RequestError(f"folder: {release.path} is a release of `sfumato {job}`, which has no page to make again")
+    made_of = [name for name in release.listed or () if not name.endswith((".html", ".png"))]
+    files = {name: release.read(name) for name in made_of}
+    return VIEWS[job]({**files, MANIFEST_FILE: json.dumps(release.manifest).encode()})
+
+
+def run_page(request: PageRequest) -> None:
+    """Makes a page and pictures again. Raises RequestError, or DataError where those that were published are others."""
+    release = open_release(request.folder)
+    made = page_files(release_view(release))
+    if request.output is not None:
+        folder = Path(request.output)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in made.items():
+            (folder / name).write_bytes(content)
+        sys.stdout.write(f"{folder / PAGE_FILE}\n")
+        return
+    if other := [name for name, content in made.items() if release.read(name) != content]:
+        raise DataError(
+            f"{request.folder}: {', '.join(other)}: this version of sfumato makes another from the same release; "
+            "--output FOLDER writes it"
+        )
+    sys.stdout.write(f"{request.folder}: the page follows from the published files, byte for byte\n")
+
+
+def run_changes(request: ChangesRequest) -> None:
+    """Finds where two published heatmaps differ. Raises RequestError."""
+    from sfumato.transforms.release.release_folder import check_output, publish  # Beam takes seconds to import
+
+    if request.output is not None:
+        check_output(request.output, request.overwrite, CHANGES_FORMAT)
+    before, after = open_release(request.before), open_release(request.after)
+    changes = compare_releases(before, after, request.rate, shares=request.shares)
+    if request.output is not None:
+        files = changes_files(changes, before, after, request.rate, shares=request.shares)
+        identity = json.loads(files[MANIFEST_FILE])["release_id"]
+        publish(request.output, files, identity, request.overwrite)
+    sys.stdout.write(report(changes, finer_grid(before, after), request.rate))
+    if request.output is not None:
+        sys.stdout.write(f"Written to {request.output}\n")
+
+
+def run_export(request: ExportRequest) -> None:
+    """Writes a published release as a file of another tool. Raises RequestError."""
+    release = open_release(request.folder, changes=True)
+    written = export_release(
+        release,
+        request.output,
+        request.format,
+        licence=request.licence,
+        table=request.table,
+        resolution=request.resolution,
+        overwrite=request.overwrite,
+    )
+    sys.stdout.write("".join(f"{path}\n" for path in written))
+
+
+def run_zones(request: ReleaseZonesRequest) -> None:
+    """Estimates the users of zones from a published heatmap. Raises RequestError."""
+    suffix = os.path.splitext(request.output)[1]
+    if suffix not in SUFFIXES:
+        raise RequestError(f"output: must end in {', '.join(SUFFIXES)}, which says its format; got {request.output}")
+    if not request.overwrite and not is_remote(request.output) and os.path.lexists(request.output):
+        raise RequestError(f"output: {request.output} exists already; name another, or give --overwrite")
+    release = open_release(request.release)
+    region = check_heatmap(release).region
+    table = zones_of_release(release, zones_of(request.zones, request.id_column, request.index, region))
+    try:
+        write_file(request.output, table_bytes(table, suffix))
+    except OSError as error:
+        raise RequestError(f"output: {request.output} cannot be written ({error.strerror or error})") from None
+    outside = table["users"].null_count
+    left = f"; {outside:,} outside the map have none" if outside else ""
+    sys.stdout.write(f"{request.output}: users of {table.num_rows - outside:,} zones, 95% intervals{left}\n")

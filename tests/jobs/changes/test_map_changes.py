@@ -1,0 +1,309 @@
+"""Changes between two maps: what is tested, what is found, and how often it is wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from scipy import stats
+
+import sfumato
+from sfumato.pipelines.command_line.cli import main
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.tree import Tree, node_levels
+from sfumato.schemas.views import MapBody, PageView
+from sfumato.transforms.changes.map_changes import Changes, MapCounts, _Tails, find_changes
+from sfumato.transforms.changes.release import changes_view
+from sfumato.transforms.release.metadata import parquet_bytes
+from sfumato.transforms.statistics.posterior.full_tree import FullTree, TreeMeasurement, measure
+from sfumato.transforms.statistics.posterior.unbiased import UnbiasedCounts
+from tests.seeds import seeded_rng
+
+REGION = Region(3.0, 1.0, 3.13, 1.13)
+LEVEL, DEPTH = 4, 6
+
+
+def noisy_map(expected: np.ndarray, rng: np.random.Generator, noise: float = 5.0, sums: int = 1) -> MapCounts:
+    """A map of 4^LEVEL cells: users are Poisson numbers, noise is a sum of so many Laplace variables."""
+    tree = Tree.uniform(DEPTH, LEVEL)
+    scale = noise / np.sqrt(2 * sums)
+    counts = rng.poisson(expected) + rng.laplace(0, scale, (sums, len(expected))).sum(axis=0)
+    full = FullTree.from_trees(tree)
+    own = measure(full, [TreeMeasurement(tree, counts, np.full(len(counts), noise**2))])
+    users = float(expected.sum() + rng.normal(0, 10.0))
+    unbiased = UnbiasedCounts.from_measurements(full, own, users, 100.0)
+    return MapCounts(REGION, unbiased, tree, sums)
+
+
+def two_maps(trial: int, move: np.ndarray | None = None, sums: int = 1) -> Changes:
+    rng = seeded_rng(trial)
+    expected = np.linspace(0, 60, 4**LEVEL)
+    after = expected if move is None else expected + move
+    return find_changes(noisy_map(expected, rng, sums=sums), noisy_map(after, rng, sums=sums))
+
+
+@pytest.mark.slow
+@pytest.mark.false_alarm(1e-8)
+@pytest.mark.parametrize("sums", [1, 10])
+def test_find_changes_of_equal_maps_finds_few(sums: int) -> None:
+    found = [two_maps(trial, sums=sums) for trial in range(100)]
+    for name in ("changed", "shown"):
+        wrong = sum(bool(getattr(one, name).any()) for one in found)
+        # More than 22 of 100 at a true rate of 5% have a probability of 3e-9.
+        assert wrong <= 22
+
+
+@pytest.mark.slow
+@pytest.mark.false_alarm(1e-8)
+def test_intervals_hold_the_difference_19_times_in_20() -> None:
+    covered = np.concatenate([(one.low <= 0) & (one.high >= 0) for one in map(two_maps, range(40))])
+    # 40 x 341 nodes, correlated within a map: 6 standard errors of 40 independent maps' means are below 0.03.
+    assert covered.mean() == pytest.approx(0.95, abs=0.03)
+
+
+@pytest.mark.slow
+@pytest.mark.false_alarm(1e-8)
+def test_find_changes_finds_moves_of_four_deviations() -> None:
+    hits, wrong, covered = [], [], []
+    base = np.linspace(0, 60, 4**LEVEL)
+    for trial in range(40):
+        rng = seeded_rng(10_000 + trial)
+        places = rng.choice(np.arange(200, 256), 24, replace=False)
+        # Four deviations of a difference: of two noises of 5 and of two Poisson counts.
+        size = 4 * np.sqrt(2 * 25 + 2 * base[places])
+        sign = np.where(np.arange(24) % 2, 1.0, -1.0)
+        move = np.zeros(4**LEVEL)
+        move[places] = np.maximum(sign * size, -base[places])
+        changes = two_maps(trial, move, sums=10)
+        truth = expected_by_node(changes.node, move)
+        cells = np.flatnonzero(node_levels(changes.node) == LEVEL)[places]
+        hits.append(changes.changed[cells[np.abs(move[places]) >= 0.99 * size]].mean())
+        wrong.append((changes.changed & (np.abs(truth) < 1e-9)).sum() / max(changes.changed.sum(), 1))
+        inside = (changes.changed_low <= truth) & (truth <= changes.changed_high)
+        covered.append(inside[changes.changed].mean() if changes.changed.any() else 1.0)
+    assert np.mean(hits) >= 0.8
+    # Means over 40 pairs of shares whose deviation is below 0.05: 6 standard errors are below 0.05.
+    assert np.mean(wrong) <= 0.05 + 0.05
+    assert np.mean(covered) >= 0.95 - 0.05
+
+
+def expected_by_node(node: np.ndarray, move: np.ndarray) -> np.ndarray:
+    """The sum of the move over the cells of each node."""
+    total = np.concatenate(([0.0], np.cumsum(move)))
+    level = node_levels(node)
+    path = (node - (np.uint64(1) << (2 * level).astype(np.uint64))).astype(np.int64)
+    width = 4 ** (LEVEL - level)
+    return np.asarray(total[(path + 1) * width] - total[path * width])
+
+
+def test_find_changes_finds_a_move_within_a_node() -> None:
+    move = np.zeros(4**LEVEL)
+    move[200], move[[201, 202, 203]] = 132.0, -44.0
+    changes = two_maps(3, move)
+    cells = changes.node[changes.shown] - np.uint64(4**LEVEL)
+    assert 200 in cells.tolist()
+
+
+def test_shown_places_are_disjoint_and_changed() -> None:
+    move = np.where(np.arange(4**LEVEL) >= 192, 30.0, 0.0)
+    changes = two_maps(5, move)
+    assert changes.shown.any()
+    assert (changes.shown <= changes.changed).all()
+    nodes = changes.node[changes.shown].tolist()
+    for one in nodes:
+        above = {one >> shift for shift in range(2, one.bit_length(), 2)}
+        assert not above & set(nodes)
+
+
+def test_q_values_are_those_of_scipy() -> None:
+    changes = two_maps(1, np.where(np.arange(256) % 7 == 0, 25.0, 0.0))
+    tested = changes.tested
+    assert 0 < tested.sum() < len(tested)
+    np.testing.assert_allclose(
+        changes.q_value[tested], stats.false_discovery_control(changes.p_value[tested]), rtol=1e-9
+    )
+    assert np.isnan(changes.q_value[~tested]).all()
+
+
+@pytest.mark.false_alarm(1e-9)
+@pytest.mark.parametrize(("sums", "share"), [(1, 1.0), (3, 1.0), (1, 0.4)])
+def test_tails_are_those_of_sums_of_laplace_variables(sums: int, share: float) -> None:
+    tails = _Tails(np.array([share]), float(sums))
+    rng = seeded_rng(0)
+    draws = 400_000
+    noise = rng.laplace(0, np.sqrt(share / (2 * sums)), (sums, draws)).sum(axis=0)
+    values = np.abs(noise + rng.normal(0, np.sqrt(1 - share), draws))
+    for z in (0.5, 2.0, 4.0):
+        exact = float(tails.probability(np.array([z]))[0])
+        # 6.5 standard errors: wrong with a probability below 1e-10, where some 400 values are beyond 4.
+        assert (values >= z).mean() == pytest.approx(exact, abs=6.5 * np.sqrt(exact / draws))
+    z = float(tails.quantile(0.05)[0])
+    assert float(tails.probability(np.array([z]))[0]) == pytest.approx(0.05, rel=1e-3)
+
+
+def test_tails_of_a_single_laplace_variable_are_exact() -> None:
+    found = _Tails(np.ones(1), 1.0).probability(np.array([8.0]))
+    assert float(found[0]) == pytest.approx(np.exp(-8 * np.sqrt(2)), rel=1e-3)
+
+
+def test_find_changes_does_not_test_nodes_within_a_cell() -> None:
+    """A cell that is a node less one child has leaves whose users are only spread by area."""
+    child = np.uint64(4 * 5 + 1)  # of node 5, level 2
+    tree = Tree.of(3, np.array([4, 5, 6, 7, child], dtype=np.uint64))
+    full = FullTree.from_trees(tree)
+    entries = tree.entries
+    assert 5 in entries.tolist()
+    rng = seeded_rng(0)
+    # All users of node 5 live in one of its three other children: spread by area, two leaves are off by hundreds.
+    counts = np.where(entries == 5, 900.0, 100.0)
+    maps = []
+    for _ in range(2):
+        noisy = counts + rng.normal(0, 5, len(counts))
+        own = measure(full, [TreeMeasurement(tree, noisy, np.full(len(counts), 25.0))])
+        unbiased = UnbiasedCounts.from_measurements(full, own, float(counts.sum()), 25.0)
+        maps.append(MapCounts(REGION, unbiased, tree, 1))
+    changes = find_changes(*maps)
+    nodes = changes.node.tolist()
+    assert {1, 4, 5, 6, 7, int(child)} == set(nodes)
+    assert changes.leaf[nodes.index(int(child))]
+    assert not changes.leaf[nodes.index(5)]
+
+
+@pytest.mark.false_alarm(1e-8)
+def test_shares_forgive_a_change_of_the_number_of_users() -> None:
+    rng = seeded_rng(11)
+    expected = np.linspace(5, 60, 4**LEVEL)
+    before, after = noisy_map(expected, rng), noisy_map(1.4 * expected, rng)
+    found = find_changes(before, after)
+    assert found.changed[0]  # the whole region
+    assert not found.shown[0]
+    changes = find_changes(before, after, 1e-8, shares=True)
+    assert changes.scale == pytest.approx(1.4, abs=0.03)
+    assert not changes.changed.any()
+
+
+def test_find_changes_rejects_other_regions_and_bad_rates() -> None:
+    one = noisy_map(np.full(256, 9.0), seeded_rng(0))
+    other = MapCounts(Region(0, 0, 1, 1), one.counts, one.measured, 1)
+    with pytest.raises(ValueError, match="regions"):
+        find_changes(one, other)
+    with pytest.raises(ValueError, match="rate"):
+        find_changes(one, one, 0.0)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two heatmaps of the same logs, of different depths."""
+    place = tmp_path_factory.mktemp("changes")
+    logs = sfumato.synth(place / "logs", users=1000, seed=5)
+    for name, depth in (("monday", 4), ("tuesday", 5)):
+        sfumato.heatmap(logs, region=REGION, depth=depth, output=place / name, seed=7, release_id=name)
+    return place / "monday", place / "tuesday"
+
+
+@pytest.mark.slow
+def test_command_writes_the_table_and_reports_what_it_found(
+    folders: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monday, tuesday = map(str, folders)
+    assert main(["changes", monday, tuesday, "--output", str(tmp_path / "one")]) == 0
+    assert capsys.readouterr().out
+    assert main(["changes", monday, tuesday, "--output", str(tmp_path / "two")]) == 0
+    assert main(["changes", monday, tuesday, "--output", str(tmp_path / "two"), "--overwrite"]) == 0
+    for name in ("changes.parquet", "manifest.json", "changes.png", "index.html"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    manifest = json.loads((tmp_path / "one" / "manifest.json").read_text())
+    assert manifest["format"] == "sfumato-changes/1"
+    assert manifest["before"]["release_id"] == "monday"
+    assert manifest["privacy"]["randomness"]["safe"] is False  # a seed
+    assert manifest["warnings"]
+    table = pq.read_table(io.BytesIO((tmp_path / "one" / "changes.parquet").read_bytes()))
+    assert table.num_rows >= manifest["results"]["tested"] > 0
+    assert b"geo" in table.schema.metadata
+    frame = sfumato.changes(*folders)
+    assert frame["difference"].to_list() == table["difference"].to_pylist()
+    west = frame.loc[frame["cell_id"] == "r", "west"].item()
+    assert west == Grid(REGION, 4).region.west
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["{monday}", "{monday}"], "the same release"),
+        (["{monday}", "{nowhere}"], "no release here"),
+        (["{monday}", "{tuesday}", "--rate", "0"], "rate"),
+        (["{monday}", "{tuesday}", "--rate", "much"], "rate"),
+        (["{monday}", "{tuesday}", "--output", "{monday}"], "exists"),
+        (["{monday}", "{tuesday}", "--output", "{monday}", "--overwrite"], "no folder of changes"),
+        (["{monday}"], "after: required"),
+        (["{monday}", "{tuesday}", "--share"], "--shares"),
+    ],
+)
+def test_changes_command_rejects_bad_arguments(
+    folders: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    names = {"monday": folders[0], "tuesday": folders[1], "nowhere": tmp_path / "nowhere"}
+    assert main(["changes", *(one.format(**names) for one in arguments)]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_changes_rejects_releases_without_sums_or_of_other_jobs(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    logs = sfumato.synth(tmp_path / "logs", users=1000, seed=5)
+    grid = sfumato.heatmap(logs, region=REGION, depth=4, method="emd")
+    counted = sfumato.histogram(logs, column="infected", delta=1e-6)
+    elsewhere = sfumato.heatmap(logs, region=Region(3.0, 1.0, 3.2, 1.2), depth=4)
+    for pair in ((folders[0], grid), (counted, folders[0]), (elsewhere, folders[0])):
+        with pytest.raises(RequestError):
+            sfumato.changes(*pair)
+
+
+def page_of(changes: Changes, **more: Any) -> PageView:
+    manifest = {
+        "release_id": "test", "region": asdict(REGION), "grid": {"depth": DEPTH}, "created": "2026-11-22T00:00:00",
+        "privacy": {"randomness": {"safe": True}, "note": ""},
+        "results": {"false_discovery_rate": 0.05, "shown": int(changes.shown.sum()), "tested": 9, "compared": "users"},
+        **more,
+    }  # fmt: skip
+    table = parquet_bytes(changes.table(Grid(REGION, DEPTH)))
+    return changes_view({"changes.parquet": table, "manifest.json": json.dumps(manifest).encode()})
+
+
+@pytest.mark.false_alarm(1e-8)
+def test_page_lists_a_planted_crowd() -> None:
+    """800 users more in a node of four cells; the 95% interval has an end at about two deviations, seven are 1e-11."""
+    rng = seeded_rng(0)
+    expected = np.full(4**LEVEL, 20.0)
+    crowd = np.where(np.arange(4**LEVEL) // 4 == 9, 200.0, 0.0)
+    body = page_of(find_changes(noisy_map(expected, rng), noisy_map(expected + crowd, rng))).body
+    assert isinstance(body, MapBody)
+    layer = body.layers[0]
+    row, value, low, high = layer.measures[0].listed[0]
+    name = layer.cell_id[row]
+    assert name.startswith("r021")  # 9 is 0, 2, 1 in base 4
+    assert abs(value - (800 if name == "r021" else 200)) < 3.5 * (high - low) / 2
+    # The cells tile the region once.
+    assert sum(area / 4**level for area, level in zip(layer.area, layer.level, strict=True)) == pytest.approx(1.0)
+    assert not layer.measures[0].uncertain[row]
+    assert np.mean(layer.measures[0].uncertain) > 0.9
+
+
+def test_page_names_nights_by_days_and_other_releases_by_times() -> None:
+    one = noisy_map(np.full(4**LEVEL, 20.0), seeded_rng(1))
+    night = {"release_id": "city-2026-11-17", "created": "2026-11-22T11:32:14+00:00"}
+    view = page_of(find_changes(one, one), before=night, after={**night, "release_id": "0123456789abcdef" * 2})
+    assert [one.text for one in view.chips[:2]] == ["city-2026-11-17", "2026-11-22 11:32"]
+    assert view.guarantee.startswith("No change is shown.")
+
+
+def test_open_release_rejects_changes(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    sfumato.changes(*folders, output=tmp_path / "changes")
+    with pytest.raises(RequestError, match="no release"):
+        sfumato.open_release(tmp_path / "changes")

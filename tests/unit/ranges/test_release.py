@@ -1,0 +1,788 @@
+"""Models of range queries, their files and their page."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import pickle
+import subprocess
+import sys
+import zipfile
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import ANY
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from benchmarks.baselines.range_methods.partitions import Partition, PartitionModel
+from benchmarks.evaluation.in_memory import Rows, run_in_memory
+from sfumato.schemas.errors import FormatError, RequestError
+from sfumato.schemas.guarantee import Population
+from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.places import Places
+from sfumato.schemas.ranges import Boxes, Field
+from sfumato.schemas.region import Grid, deinterleave
+from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE, PAGE_FILE, RANGES_PICTURE, RELEASE_FILES
+from sfumato.schemas.tree import Tree, node_levels, node_names, node_paths
+from sfumato.schemas.views import PageView, RangesBody
+from sfumato.transforms.counting.estimator import estimate_density
+from sfumato.transforms.counting.state import Estimate
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.ranges import open_model
+from sfumato.transforms.ranges.field_counts import (
+    ExactCounts,
+    NoisyGrid,
+    add_noise,
+    centre_variance,
+    clumping,
+    strip_edges,
+)
+from sfumato.transforms.ranges.model import GridModel, RangeModel, TreeModel
+from sfumato.transforms.ranges.model_file import model_bytes, read_model
+from sfumato.transforms.ranges.plan import Collected, RangesPlan, build, collect, collected_from_heatmap
+from sfumato.transforms.ranges.release import HeatmapRelease, files_of_release, ranges_files
+from sfumato.transforms.ranges.view import MAX_NUMBERS, background, embedded_model, ranges_body, ranges_view
+from sfumato.transforms.release.metadata import ReleaseMetadata
+from tests.conftest import REGION
+from tests.rejections import rejects
+from tests.seeds import seeded_rng
+from tests.statistics import FLAKE_RATE
+from tests.unit.ranges.models import FIELD, grid_model, some_squares
+from tests.unit.ranges.oracle import admission_of, overlap, run_key
+from tests.unit.ranges.oracle import random_boxes as boxes_anywhere
+from tests.unit.ranges.page_answers import FILE, page_answers_text
+from tests.unit.ranges.samples import network_model, ranges_manifest, slope_model
+from tests.unit.ranges.test_plan import SIZES, plan
+
+# What a release of a model says of itself, and that its files are of the same model.
+
+KEY = RunKey.derive(FixedSecret(b"assemble ranges" * 3), {"job": "ranges"})
+FACTS = ReleaseMetadata(
+    job="ranges",
+    release_id="monday",
+    created="2026-11-20T02:00:00+00:00",
+    randomness="key file",
+    safe=True,
+    parameters={"columns": asdict(LocationColumns())},
+)
+USERS = 2000
+
+
+def people(depth: int = 12) -> ExactCounts:
+    """In the north-western quarter."""
+    return ExactCounts.from_codes(depth, seeded_rng(0).integers(0, 4 ** (depth - 1), USERS).astype(np.uint64))
+
+
+def counted(asked: RangesPlan) -> Collected:
+    if asked.heatmap is None:
+        return collect(people(), admission_of(people(), asked, KEY), asked, KEY)
+    crowd, depth = people(), asked.heatmap.depth
+    codes = np.repeat(crowd.codes, crowd.users) >> np.uint64(2 * (12 - depth))
+    hashes = np.sort(seeded_rng(1).integers(0, 2**64, USERS, np.uint64))
+    places = Places(depth)
+    state = run_in_memory(Rows(places, hashes & ~places.mask, codes), USERS, asked.heatmap, KEY)
+    return collected_from_heatmap(state, asked)
+
+
+def released(
+    asked: RangesPlan, metadata: ReleaseMetadata = FACTS
+) -> tuple[dict[str, bytes], dict[str, Any], RangeModel]:
+    files = ranges_files(build(counted(asked), asked, ()), asked, metadata)
+    return files, json.loads(files[MANIFEST_FILE]), read_model(files[MODEL_FILE], "it")
+
+
+@pytest.mark.slow
+def test_a_trusted_servers_release() -> None:
+    asked = plan("grid", cell_width=10_000.0, epsilon=0.5, population_share=0.1)
+    files, manifest, model = released(asked)
+    assert list(files) == [PAGE_FILE, RANGES_PICTURE, MODEL_FILE, MANIFEST_FILE]  # the manifest last
+    assert set(files) <= RELEASE_FILES
+    assert files[RANGES_PICTURE].startswith(b"\x89PNG")
+    assert "monday" in files[PAGE_FILE].decode()
+    assert (model.method, model.epsilon, model.field.grid.region) == ("grid", 0.5, REGION)
+    assert (manifest["job"], manifest["region"], manifest["grid"]) == (
+        "ranges", asdict(REGION), {"depth": 12, "side": 4096},
+    )  # fmt: skip
+    assert (manifest["method"], manifest["sizes_metres"]) == ("grid", [500.0, 2000.0])
+    width, height = manifest["cell_metres"]
+    assert (width, height) == (pytest.approx(141_458 / 14, rel=1e-4), pytest.approx(111_195 / 11, rel=1e-4))
+    privacy, population = manifest["privacy"], manifest["privacy"]["population"]
+    assert (privacy["unit"], privacy["epsilon"], privacy["delta"], privacy["trust"]) == ("user", 0.5, 0.0, "central")
+    assert privacy["adjacency"].startswith("add or remove one user")
+    assert "zero-out" not in privacy["adjacency"]
+    assert privacy["contribution_bound"] == "one location a user, chosen uniformly by the key"
+    assert privacy["randomness"] == {"source": "key file", "safe": True}
+    assert any("trusted curator" in one for one in privacy["assumptions"])
+    assert population["source"] == "noisy"
+    assert population["epsilon"] == pytest.approx(0.05)
+    assert privacy["noise_stddev"] == pytest.approx(discrete_laplace_stddev(0.45), rel=1e-9)
+    results = manifest["results"]
+    assert (results["kind"], results["parts"]) == ("grid", 14 * 11)
+    assert abs(results["users"] - USERS) < 6.2 * np.sqrt(14 * 11) * privacy["noise_stddev"]
+    assert manifest["warnings"] == []
+
+
+@pytest.mark.slow
+def test_a_public_number_of_users_is_told() -> None:
+    _, manifest, _ = released(plan("ug", epsilon=1.0, population=USERS))
+    paid = pytest.approx(0.01)
+    assert manifest["privacy"]["population"] == asdict(
+        Population(float(USERS), "public", paid, pytest.approx(discrete_laplace_stddev(0.01)), ANY)
+    )
+    assert abs(manifest["privacy"]["population"]["counted"] - USERS) < 20 * discrete_laplace_stddev(0.01)
+
+
+@pytest.mark.slow
+def test_weighted_records_and_known_keys_are_told() -> None:
+    metadata = replace(
+        FACTS, parameters={"columns": asdict(LocationColumns(weight="w"))}, safe=False, randomness="seed"
+    )
+    _, manifest, _ = released(plan("ug", population=USERS), metadata)
+    assert "in proportion to their records' weights" in manifest["privacy"]["contribution_bound"]
+    assert [one for one in manifest["warnings"] if "a seed that anybody can guess" in one] == manifest["warnings"] != []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("safe", [True, False])
+def test_what_shards_counted_is_told_as_a_heatmap_tells_it(safe: bool) -> None:
+    shards = {"shard_size": 400, "dropout": 0.2, "population": USERS, "epsilon": 2.0}
+    asked, metadata = plan("grid", trust="secagg", cell_width=9000.0, **shards), replace(FACTS, safe=safe)
+    collected = counted(asked)
+    manifest = json.loads(ranges_files(build(collected, asked, ()), asked, metadata)[MANIFEST_FILE])
+    privacy = manifest["privacy"]
+    assert (privacy["trust"], privacy["epsilon"], privacy["cohort"]["shards"]) == ("secagg", 2.0, 5)
+    assert "secure-aggregation shards" in privacy["mechanism"]
+    assert privacy["adjacency"].startswith("add or remove one user")
+    assert len(privacy["sub_queries"]) == 1
+    assert privacy["noise_stddev"] == pytest.approx(privacy["sub_queries"][0]["noise_stddev"])
+    assert privacy["noise_stddev"] > 2 * discrete_laplace_stddev(2.0)  # of five shards
+    assert privacy["randomness"]["safe"] is safe
+    assert manifest["privacy"]["population"]["users"] == USERS
+    assert manifest["cell_metres"][0] == pytest.approx(141_458 / 16, rel=1e-4)
+    assert ["seed" in one for one in manifest["warnings"]] == ([] if safe else [True])
+
+
+@pytest.mark.parametrize("trust", ["central", "secagg"])
+def test_the_adaptive_tree(trust: str) -> None:
+    asked = plan("adaptive", trust=trust, depth=7, population=USERS, epsilon=1.0, dropout=0.2)
+    _, manifest, model = released(asked)
+    assert (manifest["results"]["kind"], manifest["privacy"]["trust"]) == ("tree", trust)
+    assert manifest["results"]["parts"] > 16
+    assert manifest["results"]["users"] == pytest.approx(
+        USERS, abs=10 * manifest["privacy"]["population"]["noise_stddev"]
+    )
+    assert manifest["privacy"]["adjacency"].startswith("add or remove one user")
+    box = Boxes(*map(np.array, ([0.0], [0.0], [2048.0], [2048.0])))
+    answer = model.model.answer(box)
+    assert abs(answer.users[0] - USERS) < 6.2 * answer.stddev[0]
+
+
+@pytest.mark.slow
+def test_a_model_of_a_published_heatmap_repeats_its_guarantee() -> None:
+    estimate = Estimate(Tree.uniform(6, 2), np.arange(16.0), np.ones(16))
+    asked = plan("adaptive", epsilon=0.8)
+    privacy = {
+        "epsilon": 0.8,
+        "delta": 0.0,
+        "unit": "user",
+        "randomness": {"source": "key file", "safe": True},
+        "population": asdict(Population(120.0, "public")),
+        "assumptions": ["one"],
+    }
+    for trust in ("central", "secagg"):
+        manifest = {"release_id": "heat", "privacy": {**privacy, "trust": trust}}
+        release = HeatmapRelease(asked.field, estimate, manifest, "digest")
+        model = RangeModel(asked.field, TreeModel(estimate), "adaptive", 0.8)
+        files = files_of_release(release, model, SIZES, FACTS)
+        told = json.loads(files[MANIFEST_FILE])
+        assert told["privacy"]["trust"] == trust
+        assert told["privacy"]["epsilon"] == 0.8
+        assert told["privacy"]["assumptions"][0] == "one"
+        assert "post-processing" in told["privacy"]["assumptions"][1]
+        assert told["privacy"]["population"] == privacy["population"]
+        assert told["results"] == {"kind": "tree", "parts": 16, "users": 120.0, "stated_error": "lower bound"}
+        assert read_model(files[MODEL_FILE], "it").epsilon == 0.8
+    assert privacy["assumptions"] == ["one"]  # the manifest that was given stays as it is
+
+
+# The page of a model of range queries: what it holds of the model, its first square, and its map.
+
+PAGE_SIZES = (50.0, 1000.0)
+
+
+def view(model: RangeModel, **manifest: object) -> PageView:
+    files = {"manifest.json": json.dumps(ranges_manifest(model, **manifest)).encode(), "model.npz": model_bytes(model)}
+    return ranges_view(files)
+
+
+@pytest.mark.pinned
+def test_the_scripts_answers_are_up_to_date() -> None:
+    assert FILE.read_text() == page_answers_text(), "run `python -m tests.unit.ranges.page_answers`"
+
+
+def test_the_page_holds_all_of_a_grid() -> None:
+    model = grid_model()
+    grid = model.model.grid  # type: ignore[attr-defined]
+    held = embedded_model(model)
+    assert held["kind"] == "grid"
+    assert (held["x_edges"], held["y_edges"]) == (grid.x_edges.tolist(), grid.y_edges.tolist())
+    assert held["users"] == grid.users.ravel().tolist()
+    assert min(held["users"]) < 0  # as they are; what an answer makes of it is the model's own
+    assert held["noise"] == pytest.approx(grid.noise_stddev**2)
+    assert held["metres"] == pytest.approx(FIELD.metres)
+
+
+def test_of_other_models_the_page_holds_a_raster_and_errors() -> None:
+    model = slope_model()
+    held = embedded_model(model)
+    assert held["kind"] == "raster"
+    assert len(held["x_edges"]) == len(held["y_edges"]) == 513
+    whole = model.model.answer(Boxes(*(np.array([one]) for one in (0.0, 0.0, 4096.0, 4096.0)))).users[0]
+    assert sum(held["users"]) == pytest.approx(whole, rel=1e-4)
+    errors = held["errors"]
+    assert len(errors["stddev"]) == len(errors["sizes"]) * errors["places"] ** 2
+    assert errors["sizes"][0] < 50
+    assert errors["sizes"][-1] == pytest.approx(min(FIELD.metres))
+    # In the middle of the map, where no square is cut: a hundredth of the side in base cells, of geometric mean.
+    middle = np.reshape(errors["stddev"], (len(errors["sizes"]), 16, 16))[:5, 8, 8]
+    side = np.array(errors["sizes"][:5]) / math.sqrt(np.prod(FIELD.cell_metres))
+    np.testing.assert_allclose(middle, 0.01 * side, rtol=2e-3)
+
+
+def test_a_grid_too_fine_for_a_page_is_a_raster_there() -> None:
+    strips = strip_edges(FIELD.side, 4.0)
+    assert (len(strips) - 1) ** 2 > MAX_NUMBERS
+    grid = NoisyGrid(strips, strips, np.ones((1024, 1024)), 1.0)
+    held = embedded_model(RangeModel(FIELD, GridModel(grid), "grid", 1.0))
+    assert held["kind"] == "raster"
+    assert len(held["users"]) == 512 * 512
+    assert set(held["users"]) == {4}
+
+
+@pytest.mark.parametrize("model", [grid_model(), slope_model(), network_model()])
+@pytest.mark.parametrize("sizes", [PAGE_SIZES, (2000.0, 3000.0), (1.0, 30.0)])
+def test_the_first_square_is_of_a_size_the_model_was_made_for(model: RangeModel, sizes: tuple[float, float]) -> None:
+    x, y, size = ranges_body(model, sizes).start
+    assert sizes[0] <= size <= sizes[1]
+    answers, inside = model.answer(np.array([x]), np.array([y]), np.array([size]))
+    assert inside[0] > 0.5
+    region = model.field.grid.region
+    rng = seeded_rng(1)
+    places = rng.uniform(region.west, region.east, 200), rng.uniform(region.south, region.north, 200)
+    others = model.answer(*places, np.full(200, size))[0].users
+    assert answers.users[0] >= np.quantile(others, 0.95)
+
+
+def tree_model() -> RangeModel:
+    """Cells of a tree, small in one corner; half of them are lost in noise."""
+    nodes = np.concatenate([Tree.uniform(10, 4).nodes, Tree.uniform(10, 6).nodes[-1024:]])
+    tree, rng = Tree.of(10, nodes), seeded_rng(7)
+    counts = rng.gamma(1.0, 60.0, len(tree.entries))
+    stddev = np.where(rng.random(len(counts)) < 0.5, counts, counts / 4)
+    return RangeModel(FIELD, TreeModel(Estimate(tree, counts, stddev, slope=0.0)), "adaptive", 1.0)
+
+
+def test_cells_of_a_tree_are_judged_one_by_one() -> None:
+    model = tree_model()
+    estimate = model.model.estimate  # type: ignore[attr-defined]
+    layer = background(model).layers[0]
+    names = {name: i for i, name in enumerate(node_names(estimate.tree.entries))}
+    seen = set()
+    for name, uncertain in zip(layer.cell_id, layer.measures[0].uncertain, strict=True):
+        cell = next(names[name[:end]] for end in range(len(name), 0, -1) if name[:end] in names)
+        assert uncertain == (estimate.counts[cell] <= 1.96 * estimate.stddev[cell])
+        seen.add(cell)
+    assert len(seen) == (estimate.tree.areas > 0).sum()
+
+
+@pytest.mark.parametrize("model", [grid_model(), grid_model(20.0), slope_model(), tree_model()])
+def test_the_background_is_the_models_own_density(model: RangeModel) -> None:
+    body = background(model)
+    layer, side = body.layers[0], 1 << body.depth
+    painted, lost = np.full((side, side), np.nan), np.zeros((side, side), bool)
+    measure = layer.measures[0]
+    for i, (level, x, y) in enumerate(zip(layer.level, layer.x, layer.y, strict=True)):
+        wide = side >> level
+        square = (slice(y * wide, (y + 1) * wide), slice(x * wide, (x + 1) * wide))
+        assert np.isnan(painted[square]).all()  # no cell lies over another
+        painted[square], lost[square] = (measure.value[i] or 0.0) / wide**2, measure.uncertain[i]
+    edges = strip_edges(FIELD.side, FIELD.side / side)
+    expected = model.model.answer_additive(Boxes.between(edges, edges)).users.reshape(side, side)
+    assert painted.sum() == pytest.approx(expected.sum(), rel=0.01)
+    assert np.abs(painted - expected).max() <= 0.05 * expected.max() + 1e-9
+    assert len(layer.level) < side * side  # what is alike is one cell
+    if isinstance(model.model, GridModel):
+        grid = model.model.grid
+        column, row = (np.searchsorted(one, edges[:-1] + 8, "right") - 1 for one in (grid.x_edges, grid.y_edges))
+        noise = grid.users[row[:, None], column[None, :]] <= 1.96 * grid.noise_stddev
+        assert (lost == noise).mean() > 0.97  # joined cells are judged at their centres
+
+
+@pytest.mark.slow
+def test_pages_follow_from_their_files_alone() -> None:
+    for model in (grid_model(), tree_model()):
+        assert view(model) == view(model)
+        assert view(model) == view(model, files={"model.npz": "0"})  # the list of digests is no part of a page
+        body = view(model).body
+        assert isinstance(body, RangesBody)
+        assert body.sizes_metres == PAGE_SIZES
+
+
+def test_the_page_says_what_holds() -> None:
+    shown = view(grid_model())
+    assert "12,300 users" in shown.headline
+    assert shown.alarm is None
+    texts = " ".join(text for section in shown.sections for text in section.paragraphs)
+    assert "the truth lies in the stated interval about 95 times in 100" in texts
+    assert "too narrow for some squares" in " ".join(
+        text for section in view(tree_model()).sections for text in section.paragraphs
+    )
+    unsafe = view(replace(grid_model(), safe=False), privacy={"randomness": {"source": "seed", "safe": False}})
+    assert "known source" in str(unsafe.alarm)
+
+
+# Answers from a heatmap's tree against sums over its finest cells, and against people who are spread as it says.
+
+SIDE = 4096
+
+
+def random_tree(rng: np.random.Generator, depth: int, nodes: int, *, orphans: bool) -> Tree:
+    """Random nodes below the root; without orphans every family is whole."""
+    if orphans:
+        levels = rng.integers(1, depth + 1, nodes)
+        return Tree.of(depth, (4**levels + rng.integers(0, 4**levels)).astype(np.uint64))
+    tree = Tree.of(depth, np.ones(1, np.uint64))
+    for _ in range(nodes):
+        tree = tree.refine(rng.choice(tree.entries, 1), np.empty(0, np.uint64))
+    return tree
+
+
+def random_boxes(rng: np.random.Generator, number: int) -> Boxes:
+    """Of all sizes, with corners within cells, some of them of the whole field or beyond its middle lines."""
+    low, high = np.sort(rng.uniform(0, SIDE, (2, 2, number)), axis=0)
+    low[:, 0], high[:, 0] = 0, SIDE
+    return Boxes(low[0], low[1], high[0], high[1])
+
+
+def owners(tree: Tree) -> np.ndarray:
+    """The entry of every finest cell, [row, column], by walking up from the cell."""
+    place = {node: number for number, node in enumerate(tree.entries.tolist())}
+    present = set(tree.nodes.tolist())
+    found = np.empty((1 << tree.depth, 1 << tree.depth), np.int64)
+    codes = np.arange(4**tree.depth, dtype=np.uint64)
+    for code, x, y in zip(codes.tolist(), *(one.tolist() for one in deinterleave(codes)), strict=True):
+        node = code | 4**tree.depth
+        while node not in present:
+            node >>= 2
+        found[y, x] = place[node]
+    return found
+
+
+def overlaps(boxes: Boxes, number: int, cells: int) -> np.ndarray:
+    """The share of each of cells x cells cells, [row, column], that one box covers."""
+    borders = np.arange(cells + 1) * (SIDE / cells)
+
+    def along(low: float, high: float) -> np.ndarray:
+        return np.maximum(np.minimum(borders[1:], high) - np.maximum(borders[:-1], low), 0) * cells / SIDE
+
+    return np.outer(along(boxes.y0[number], boxes.y1[number]), along(boxes.x0[number], boxes.x1[number]))
+
+
+@pytest.mark.parametrize("orphans", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_users_are_those_of_the_finest_cells(seed: int, orphans: bool) -> None:
+    rng = seeded_rng(seed)
+    tree = random_tree(rng, 5, 25, orphans=orphans)
+    counts = rng.uniform(-20, 100, len(tree.entries))
+    model = TreeModel(Estimate(tree, counts, np.ones(len(counts))))
+    boxes, owner = random_boxes(rng, 40), owners(tree)
+    cells = np.bincount(owner.ravel(), minlength=len(counts))
+    seen = np.where(cells > 0, np.maximum(counts, 0), 0)  # a node whose descendants cover it holds nobody
+    per_cell = (np.maximum(counts, 0) / np.maximum(cells, 1))[owner] * (np.maximum(counts, 0).sum() / seen.sum())
+    expected = [(overlaps(boxes, one, 32) * per_cell).sum() for one in range(len(boxes))]
+    np.testing.assert_allclose(model.answer(boxes).users, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_cells_slope_as_in_the_heatmaps_density() -> None:
+    rng = seeded_rng(7)
+    tree = random_tree(rng, 8, 60, orphans=False)
+    counts = rng.uniform(0, 100, len(tree.entries))
+    estimate = Estimate(tree, counts, np.ones(len(counts)), slope=0.6)
+    boxes, density = random_boxes(rng, 30), estimate_density(estimate) * counts.sum()
+    sloping, even = (TreeModel(Estimate(tree, counts, np.ones(len(counts)), slope=slope)) for slope in (0.6, 0.0))
+    expected = [(overlaps(boxes, one, 256) * density).sum() for one in range(len(boxes))]
+    answers = sloping.answer(boxes).users
+    np.testing.assert_allclose(answers, expected, rtol=1e-9)
+    assert np.abs(answers - even.answer(boxes).users).max() > 1  # and that is another answer
+    np.testing.assert_allclose(answers[0], counts.sum())
+
+
+def test_the_error_of_boxes_that_cover_cells_and_that_cut_them() -> None:
+    """Of leaves alone, by the shares of them that a box covers; siblings are alike, so nothing clumps."""
+    rng = seeded_rng(3)
+    tree = Tree.uniform(6, 2).refine(np.array([16, 21], np.uint64), np.empty(0, np.uint64))
+    stddev, users = rng.uniform(2, 9, len(tree.entries)), np.full(len(tree.entries), 50.0)
+    model = TreeModel(Estimate(tree, users, stddev))
+    boxes, owner = random_boxes(rng, 30), owners(tree)
+    cells = np.bincount(owner.ravel())
+    for number in range(len(boxes)):
+        share = np.bincount(owner.ravel(), overlaps(boxes, number, 64).ravel()) / cells
+        expected = (share**2 * stddev**2 + (share - share**2) * users).sum()
+        one = boxes.part(slice(number, number + 1))
+        x, y = (int(middle[0]) * 64 // SIDE for middle in one.middles)
+        row, column = np.nonzero(owner == owner[y, x])
+        corners = (column.min(), row.min(), column.max() + 1, row.max() + 1)
+        cell = Boxes(*(np.array([corner * SIDE / 64]) for corner in corners))
+        expected += centre_variance(one, cell, np.full(1, 50.0), 0.0)[0]
+        assert model.answer(one).stddev[0] == pytest.approx(np.sqrt(expected), rel=1e-6)
+
+
+@pytest.mark.false_alarm(2e-9)
+@pytest.mark.slow
+def test_error_holds_for_users_spread_as_the_model_states() -> None:
+    """Leaves of even people, counted with noise: errors over their deviations are standard normal.
+
+    Of two thirds of a leaf of 400 people, noise of 14 has a variance of 87 and their even spread one of 89. The sum of
+    10,000 squares has a deviation of 1.4%, so that it would be 10 of them off with 30% less or more of either.
+    """
+    rng = seeded_rng(11)
+    tree, runs, noise = Tree.uniform(6, 1), 2500, 14.0
+    left, top = (np.array(at) * SIDE / 2 for at in ([0, 0, 1, 1], [0, 1, 0, 1]))  # of the leaves, in the tree's order
+    boxes = Boxes(left, top, left + SIDE / 3, top + SIDE / 2)  # two thirds of each leaf
+    cells = Boxes(left, top, left + SIDE / 2, top + SIDE / 2)
+    squares = 0.0
+    for users in rng.normal(400.0, noise, (runs, 4)):
+        model = TreeModel(Estimate(tree, users, np.full(4, noise)))
+        found = model.answer(boxes)
+        # Without what is said of squares about somebody: these are not.
+        middle = centre_variance(boxes, cells, model._counts, model._clumping)
+        squares += (np.square(found.users - rng.binomial(400, 2 / 3, 4)) / (found.stddev**2 - middle)).sum()
+    low, high = stats.chi2(4 * runs).ppf([FLAKE_RATE, 1 - FLAKE_RATE])
+    assert low < squares < high
+
+
+def test_uneven_families_say_that_cells_are_uneven_inside() -> None:
+    tree, box = Tree.uniform(6, 3), Boxes(*(np.array([at]) for at in (0.0, 0.0, 100.0, 100.0)))
+    even, uneven = np.full(64, 100.0), np.where(np.arange(64) % 4 == 0, 400.0, 0.0)
+    uneven[0] = 100.0  # the cell that is asked about is the same
+    errors = [TreeModel(Estimate(tree, users, np.ones(64))).answer(box).stddev[0] for users in (even, uneven)]
+    assert errors[1] > 3 * errors[0]
+
+
+def test_nobody_in_a_cell_is_never_certain() -> None:
+    tree = Tree.uniform(6, 2)
+    model = TreeModel(Estimate(tree, np.zeros(16), np.full(16, 1e-12)))
+    answers = model.answer(Boxes(*(np.array([at]) for at in (0.0, 0.0, 1024.0, 1024.0))))
+    assert answers.users[0] == 0
+    assert answers.stddev[0] == pytest.approx(np.sqrt(1.0 + 1.0))
+    users = np.where(np.arange(16) < 4, 0.0, 50.0)  # somebody is elsewhere, known to 10 and more
+    model = TreeModel(Estimate(tree, users, np.where(users > 0, 10.0, 0.0)))
+    answers = model.answer(Boxes(*(np.array([at]) for at in (0.0, 0.0, 1024.0, 1024.0))))
+    assert (answers.users[0], answers.stddev[0]) == (0, pytest.approx(np.sqrt(101.0)))
+
+
+def test_a_tree_that_is_finer_than_what_is_told_apart() -> None:
+    """Down to half a base cell: whoever is in a square of two base cells is spread evenly over it."""
+    rng, nothing = seeded_rng(5), np.empty(0, np.uint64)
+    tree = random_tree(rng, 14, 20, orphans=False)
+    for _ in range(14):  # always the deepest: one path down to the finest level
+        tree = tree.refine(tree.entries[-1:], nothing)
+    counts, stddev = rng.uniform(0, 50, (2, len(tree.entries)))
+    model, levels = TreeModel(Estimate(tree, counts, stddev)), node_levels(tree.entries)
+    assert levels[-1] == 14
+    whole = model.answer(Boxes(*(np.array([at]) for at in (0.0, 0.0, SIDE, SIDE))))
+    assert whole.users[0] == pytest.approx(counts.sum())
+    assert whole.stddev[0] == pytest.approx(np.sqrt((stddev**2).sum()), rel=0.01)
+    cell = tree.entries[-1] >> np.uint64(6)
+    assert node_levels(cell[None])[0] == 11
+    inside = (levels > 11) & (tree.entries >> (2 * (levels - 11)).clip(0).astype(np.uint64) == cell)
+    assert inside.sum() == 10
+    x, y = (2.0 * one for one in deinterleave(node_paths(cell[None])))
+    assert model.answer(Boxes(x, y, x + 2, y + 2)).users[0] == pytest.approx(counts[inside].sum())
+    assert model.answer(Boxes(x, y, x + 0.5, y + 1)).users[0] == pytest.approx(counts[inside].sum() / 8)
+
+
+def saved(estimate: Estimate) -> bytes:
+    return model_bytes(RangeModel(Field(Grid(REGION, 12)), TreeModel(estimate), "adaptive", 0.5))
+
+
+def test_it_is_read_as_it_was_written() -> None:
+    rng = seeded_rng(1)
+    tree = random_tree(rng, 9, 30, orphans=True)
+    counts, stddev = rng.uniform(0, 9, (2, len(tree.entries)))
+    estimate = Estimate(tree, counts, stddev, slope=0.4)
+    content = saved(estimate)
+    model = read_model(content, "it")
+    assert model_bytes(model) == content
+    boxes = random_boxes(rng, 20)
+    for name in ("users", "stddev"):
+        want, have = (getattr(one.answer(boxes), name) for one in (TreeModel(estimate), model.model))
+        np.testing.assert_array_equal(have, want)
+    assert (model.method, model.epsilon) == ("adaptive", 0.5)
+
+
+@pytest.mark.parametrize("damage", ["short", "unsorted", "no root", "too deep", "no slope"])
+def test_what_is_no_tree_is_refused(damage: str) -> None:
+    tree = Tree.uniform(4, 2)
+    model = TreeModel(Estimate(tree, np.ones(16), np.ones(16)))
+    arrays, metadata = model.arrays(), model.metadata()
+    nodes = arrays["nodes"]
+    if damage == "short":
+        arrays["users"] = arrays["users"][1:]
+    elif damage == "unsorted":
+        arrays["nodes"] = nodes[::-1]
+    elif damage == "no root":
+        arrays["nodes"] = nodes[1:]
+    elif damage == "too deep":
+        metadata["depth"] = 1
+    else:
+        del metadata["slope"]
+    with pytest.raises((ValueError, KeyError)):
+        TreeModel.load(arrays, metadata)
+    broken = saved(Estimate(tree, np.ones(16), np.ones(16)))
+    with pytest.raises(RequestError, match="damaged"):
+        read_model(broken[: len(broken) // 2], "it")
+
+
+COUNTED_SIDE, CELLS, EPSILON, MEAN = 64, 32, 0.3, 400
+LINES = np.arange(CELLS + 1) * (COUNTED_SIDE // CELLS)
+EDGES = (1, 0, 3, 7), (1, 0, 9, 0), (2, 64, 44, 20), (2, 64, 60, 1)  # x0, y0, x1, y1
+BOXES = Boxes(*(np.array(at, dtype=float) for at in EDGES))
+RUNS = 400
+
+
+def about_the_middle(grid: NoisyGrid) -> np.ndarray:
+    """What GridModel adds for the cell in the middle of each of BOXES."""
+    column, row = (middle.astype(int) // (COUNTED_SIDE // CELLS) for middle in BOXES.middles)
+    edges = (LINES[column], LINES[row], LINES[column + 1], LINES[row + 1])
+    return centre_variance(BOXES, Boxes(*edges), grid.users[row, column], clumping(grid))
+
+
+def runs() -> tuple[np.ndarray, np.ndarray]:
+    """Squared errors and stated variances of BOXES, float64[RUNS, boxes]."""
+    generator, errors, stated = seeded_rng(6), [], []
+    for run in range(RUNS):
+        base = generator.poisson(MEAN / 4, (COUNTED_SIDE, COUNTED_SIDE))
+        exact = base.reshape(CELLS, 2, CELLS, 2).sum(axis=(1, 3))
+        counts = add_noise(exact, EPSILON, run_key(run), "test")
+        grid = NoisyGrid(LINES, LINES, counts, discrete_laplace_stddev(EPSILON))
+        answers = GridModel(grid).answer(BOXES)
+        sides = (np.asarray(getattr(BOXES, name), dtype=int) for name in ("x0", "y0", "x1", "y1"))
+        true = [base[y0:y1, x0:x1].sum() for x0, y0, x1, y1 in zip(*sides, strict=True)]
+        errors.append((answers.users - true) ** 2)
+        stated.append(answers.stddev**2 - about_the_middle(grid))
+    return np.array(errors), np.array(stated)
+
+
+def test_stated_error_holds_for_evenly_spread_users() -> None:
+    errors, stated = runs()
+    ratio = errors.mean(axis=0) / stated.mean(axis=0)
+    # Squared errors have a standard deviation of sqrt(5) times their mean at most (Laplace's). Clumping found by chance
+    # in 1024 pairs is below r = 6 sqrt(8) / sqrt(1024) / (4 MEAN) = 0.133 / MEAN, and states 13% more at most.
+    allowed = 6 * np.sqrt(5 / RUNS)
+    assert (ratio > 0.88 - allowed).all()
+    assert (ratio < 1 + allowed).all()
+    pooled, reach = ratio.mean(), 6 * np.sqrt(5 / RUNS / 4)
+    assert 0.88 - reach < pooled < 1 + reach
+    assert pooled / 0.7**2 > 1 + reach
+
+
+def test_the_stated_error_is_the_noises_where_boxes_cut_no_cells() -> None:
+    generator = seeded_rng(2)
+    counts = generator.poisson(50, (CELLS, CELLS)).astype(float)
+    model = GridModel(NoisyGrid(LINES, LINES, counts, 3.0))
+    box = Boxes(*(np.array([at]) for at in (4.0, 10.0, 14.0, 64.0)))
+    assert model.answer(box).stddev == pytest.approx([np.sqrt(9.0 * 5 * 27 + 1)])
+    assert model.answer(box).users == pytest.approx([counts[5:, 2:7].sum()])
+
+
+def test_cells_below_0_count_as_they_are_and_answers_do_not() -> None:
+    model = GridModel(NoisyGrid(np.array([0, 2, 4]), np.array([0, 4]), np.array([[-5.0, 8.0]]), 1.0))
+    boxes = Boxes(*(np.array(at) for at in ([0.0, 0.0], [0.0, 0.0], [4.0, 2.0], [4.0, 4.0])))
+    np.testing.assert_allclose(model.answer(boxes).users, [3.0, 0.0])
+    assert (model.answer(boxes).stddev > 0).all()
+
+
+def test_a_grid_is_answered_as_a_loop_over_cells_has_it() -> None:
+    generator = seeded_rng(3)
+    x, y = np.array([0, 3, 4, 9, 16]), np.array([0, 7, 16])
+    counts = generator.uniform(1, 30, (2, 4))
+    boxes = boxes_anywhere(generator, 16, 100).clipped(16)
+    found = GridModel(NoisyGrid(x, y, counts, 2.0)).answer(boxes).users
+    for box in range(100):
+        expected = 0.0
+        for row in range(2):
+            for column in range(4):
+                across = overlap(boxes.x0[box], boxes.x1[box], x[column], x[column + 1]) / (x[column + 1] - x[column])
+                down = overlap(boxes.y0[box], boxes.y1[box], y[row], y[row + 1]) / (y[row + 1] - y[row])
+                expected += counts[row, column] * across * down
+        assert found[box] == pytest.approx(expected, abs=1e-10)
+
+
+def test_models_are_made_anew_from_their_arrays() -> None:
+    made = GridModel(NoisyGrid(LINES, LINES, np.eye(CELLS), 2.0))
+    again = GridModel.load(made.arrays(), made.metadata())
+    boxes = boxes_anywhere(seeded_rng(7), 8, 50).clipped(8)
+    np.testing.assert_array_equal(again.answer(boxes).users, made.answer(boxes).users)
+    np.testing.assert_array_equal(again.answer(boxes).stddev, made.answer(boxes).stddev)
+
+
+@pytest.mark.parametrize("total", [None, 900.0])
+def test_additive_answers_of_a_grid_sum_to_its_users(total: float | None) -> None:
+    counts = seeded_rng(1).laplace(1.0, 8.0, (CELLS, CELLS))
+    made = GridModel(NoisyGrid(LINES, LINES, counts, 8.0 * np.sqrt(2)), total)
+    edges = np.append(np.arange(0, COUNTED_SIDE, 2.7), COUNTED_SIDE)
+    tiles = Boxes.between(edges, edges)
+    for model in (made, GridModel.load(made.arrays(), made.metadata())):
+        found, plain = model.answer_additive(tiles), model.answer(tiles)
+        assert found.users.sum() == pytest.approx(total or counts.sum())
+        assert plain.users.sum() > 2 * found.users.sum()
+        np.testing.assert_allclose(found.stddev, np.hypot(plain.stddev, found.users - plain.users))
+    older = {name: value for name, value in made.metadata().items() if name != "total"}
+    assert GridModel.load(made.arrays(), older).additive_table.total == pytest.approx(counts.sum())
+    with pytest.raises(ValueError, match="no number"):
+        GridModel.load(made.arrays(), {**made.metadata(), "total": float("nan")})
+
+
+def test_a_model_without_a_map_has_no_additive_answers() -> None:
+    with rejects("additive"):
+        slope_model().answer(*(np.array([one]) for one in (-122.44, 37.77, 500.0)), additive=True)
+
+
+def test_a_grid_whose_edges_do_not_fit_its_counts_is_refused() -> None:
+    made = GridModel(NoisyGrid(LINES, LINES, np.eye(CELLS), 2.0))
+    with pytest.raises(ValueError, match="do not fit"):
+        GridModel.load({**made.arrays(), "users": np.eye(CELLS - 1)}, made.metadata())
+
+
+# Released models are opened without data, Beam or trust.
+
+
+def test_a_release_or_its_model_is_opened_and_answers_the_same(tmp_path: Path) -> None:
+    model = grid_model()
+    (tmp_path / MODEL_FILE).write_bytes(model_bytes(model))
+    (tmp_path / "another name").write_bytes(model_bytes(model))
+    x, y, size = some_squares(200)
+    expected, share = model.answer(x, y, size)
+    assert 0 < np.count_nonzero(share < 1) < 200
+    for path in (tmp_path, str(tmp_path) + "/", tmp_path / MODEL_FILE, str(tmp_path / "another name")):
+        answers, inside = open_model(path).answer(x, y, size)
+        np.testing.assert_allclose(answers.users, expected.users, rtol=1e-12)
+        np.testing.assert_allclose(answers.stddev, expected.stddev, rtol=1e-12)
+        np.testing.assert_array_equal(inside, share)
+
+
+def test_open_model_states_which_version_reads_a_partition(tmp_path: Path) -> None:
+    made = PartitionModel(Partition(4096, *np.array([[0], [0], [4096], [4096]]), np.array([5.0]), np.array([1.0])))
+    (tmp_path / MODEL_FILE).write_bytes(model_bytes(replace(grid_model(), model=made, method="privtree")))
+    with pytest.raises(FormatError, match=r"method privtree, .* sfumato 0\.1 of November 2026 or earlier"):
+        open_model(tmp_path)
+
+
+@pytest.mark.slow
+def test_answers_need_neither_beam_nor_what_draws(tmp_path: Path) -> None:
+    (tmp_path / MODEL_FILE).write_bytes(model_bytes(grid_model()))
+    code = f"""import sys
+import numpy as np
+from sfumato.transforms.ranges import open_model
+from tests.rejections import rejects
+from tests.seeds import seeded_rng
+answers, inside = open_model({str(tmp_path)!r}).answer(np.array([-122.44]), np.array([37.77]), np.array([500.0]))
+assert answers.users[0] > 0 and inside[0] == 1
+heavy = {{'apache_beam', 'matplotlib', 'jax', 'sklearn'}} & set(sys.modules)
+assert not heavy, heavy"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_not_there_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"no file .*nothing; name a release of `sfumato ranges build`"):
+        open_model(tmp_path / "nothing")
+    with pytest.raises(RequestError, match=f"no file .*/{MODEL_FILE}; name a release"):
+        open_model(tmp_path)  # a folder without a model
+    assert RequestError.exit_code == 2
+
+
+def test_damaged_files_are_no_models(tmp_path: Path) -> None:
+    whole = model_bytes(grid_model(400))
+    path = tmp_path / MODEL_FILE
+    for length in range(0, len(whole), 97):
+        path.write_bytes(whole[:length])
+        with rejects("model"):
+            open_model(path)
+    rng = seeded_rng(2)
+    for _ in range(300):  # a flipped byte is found out, or changes nothing that counts
+        content = bytearray(whole)
+        content[rng.integers(len(whole))] ^= int(rng.integers(1, 256))
+        path.write_bytes(content)
+        try:
+            model = open_model(path)
+        except RequestError:
+            continue
+        assert model_bytes(model) == whole
+
+
+def test_models_of_another_format_are_told_so(tmp_path: Path) -> None:
+    whole = zipfile.ZipFile(io.BytesIO(model_bytes(grid_model())))
+    metadata = json.loads(np.load(io.BytesIO(whole.read("metadata.npy"))).tobytes())
+    metadata["format"] = "sfumato-ranges/9"
+    np.savez(tmp_path / MODEL_FILE, metadata=np.frombuffer(json.dumps(metadata).encode(), np.uint8))
+    with pytest.raises(FormatError, match=r"newer version of sfumato \(format 9; this one reads up to 1\): upgrade"):
+        open_model(tmp_path)
+
+
+class Trap:
+    """What makes a folder when it is unpickled."""
+
+    def __init__(self, folder: Path):
+        self.folder = str(folder)
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (self.folder,)
+
+
+def test_nothing_in_a_file_is_run(tmp_path: Path) -> None:
+    trap, path = tmp_path / "sprung", tmp_path / MODEL_FILE
+    packed = pickle.dumps(Trap(trap))
+    pickle.loads(packed)  # the trap works
+    trap.rmdir()
+    whole = zipfile.ZipFile(io.BytesIO(model_bytes(grid_model())))
+    arrays = {name: whole.read(name) for name in whole.namelist()}
+    held = io.BytesIO()
+    np.save(held, np.array([Trap(trap)], dtype=object), allow_pickle=True)
+
+    def archive(name: str, content: bytes) -> bytes:
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as made:
+            for one, was in arrays.items():
+                made.writestr(one, content if one == name else was)
+        return file.getvalue()
+
+    contents = [packed, held.getvalue(), *(archive(name, held.getvalue()) for name in arrays)]
+    contents += [archive(name, packed) for name in arrays]
+    assert len(contents) >= 10
+    for content in contents:
+        path.write_bytes(content)
+        with rejects("model"):
+            open_model(path)
+        assert not trap.exists()
+
+
+def test_a_header_that_asks_for_all_the_memory_is_refused(tmp_path: Path) -> None:
+    whole = zipfile.ZipFile(io.BytesIO(model_bytes(grid_model())))
+    with zipfile.ZipFile(tmp_path / MODEL_FILE, "w") as file:
+        for name in whole.namelist():
+            content = whole.read(name)
+            if name == "users.npy":
+                start = content.index(b"'shape': (")
+                end = content.index(b")", start)
+                content = content[:start] + b"'shape': (9999999999999,)".ljust(end + 1 - start) + content[end + 1 :]
+            file.writestr(name, content)
+    with pytest.raises(RequestError, match="damaged"):
+        open_model(tmp_path)

@@ -1,0 +1,312 @@
+"""The posterior of users on a tree: contrasts of families, weights of their kinds, and the map's error."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy import stats
+
+from sfumato.schemas.tree import Tree
+from sfumato.transforms.statistics.posterior import inference
+from sfumato.transforms.statistics.posterior.full_tree import FullTree, TreeMeasurement, measure
+from sfumato.transforms.statistics.posterior.inference import (
+    FLAT,
+    ROUGHNESS,
+    Energies,
+    Learner,
+    Posterior,
+    infer,
+    project,
+)
+from tests.seeds import seeded_rng
+from tests.unit.counting.methods.oracle import least_squares
+from tests.unit.statistics.posterior.oracle import by_level, city, learned, on, result, trees
+
+ENERGIES = Energies(np.array([400.0, 25.0]), np.array([20.0, 5.0]), np.array([9.0, 3.0]), 0.6)
+
+
+def test_energies_are_of_signal_and_noise() -> None:
+    for family, (squared, users, noise) in enumerate(((400, 20, 9), (25, 5, 3))):
+        for j, rho in enumerate(ROUGHNESS):
+            assert ENERGIES.signal[family, j] == pytest.approx(rho * squared)
+            assert ENERGIES.noise[family, j] == pytest.approx(noise + 0.6 * users * (0.75 - rho))
+
+
+@pytest.mark.parametrize("shares", [(0.25,) * 4, (1, 0, 0, 0), (0.5, 0.3, 0.2, 0)])
+def test_largest_roughness_is_that_of_a_multinomial(shares: tuple[float, ...]) -> None:
+    """T users over four children of such shares: the variances are T p (1 - p), and their sum is the energy."""
+    p = np.array(shares)
+    rho = ((p - 0.25) ** 2).sum()
+    assert 10 * (inference.LARGEST - rho) == pytest.approx((10 * p * (1 - p)).sum())
+
+
+def test_likelihood_is_that_of_three_normal_variates() -> None:
+    """A contrast of four numbers that add up to 0 has three coordinates; density ratios do not depend on which."""
+    basis = np.array([[1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]]) / 2
+    seen = np.array([[3.0, -1.0, -4.0, 2.0], [0.5, 0.5, -0.5, -0.5]])
+    found = ENERGIES.likelihood((seen**2).sum(axis=1))
+    deviation = np.sqrt((ENERGIES.signal + ENERGIES.noise) / 3)
+    exact = stats.norm.pdf((seen @ basis.T)[:, None, :], scale=deviation[:, :, None]).prod(axis=2)
+    np.testing.assert_allclose(found / found.max(axis=1, keepdims=True), exact / exact.max(axis=1, keepdims=True))
+
+
+def test_kept_and_unknown_are_those_of_a_normal_posterior() -> None:
+    """Signal and noise each of three coordinates, of variances S / 3 and E / 3: the posterior's mean and energy."""
+    prior, noise = ENERGIES.signal / 3, ENERGIES.noise / 3
+    np.testing.assert_allclose(ENERGIES.kept, (1 / noise) / (1 / prior + 1 / noise))
+    np.testing.assert_allclose(ENERGIES.unknown(), 3 / (1 / prior + 1 / noise))
+
+
+def test_likelihood_does_not_vanish_for_surprising_energy() -> None:
+    energies = Energies(np.full(3, 1e-6), np.full(3, 1e-3), np.array([0.0, 1e-12, 1e12]), 1.0)
+    found = energies.likelihood(np.array([0.0, 1e9, 0.0]))
+    assert np.isfinite(found).all()
+    assert (found.max(axis=1) > 0).all()
+
+
+def objective(weights: np.ndarray, likelihood: np.ndarray, begin: np.ndarray) -> float:
+    """The logarithm of the posterior that `_learn` climbs."""
+    return float(np.log(likelihood @ weights).sum() + inference._PULL * (begin * np.log(weights)).sum())
+
+
+@pytest.mark.parametrize("families", [1, 30, 1000])
+def test_learn_makes_the_weights_more_likely_each_time(families: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = seeded_rng(families)
+    likelihood = rng.gamma(0.3, 1, (families, len(FLAT))) + 1e-9
+    begin = rng.dirichlet(np.full(len(FLAT), 2.0))
+    before = objective(begin, likelihood, begin)
+    for trials in range(1, 31):
+        monkeypatch.setattr(inference, "_ITERATIONS", trials)
+        weights = inference._learn(likelihood, begin)
+        assert weights.sum() == pytest.approx(1)
+        assert (weights > 0).all()
+        now = objective(weights, likelihood, begin)
+        assert now >= before - 1e-12 * abs(before)
+        before = now
+
+
+def test_learner_finds_the_roughness_that_families_share() -> None:
+    """2,000 families of one roughness, without noise to speak of."""
+    rng, planted = seeded_rng(2), 7
+    signal = rng.normal(0, np.sqrt(ROUGHNESS[planted] * 100**2 / 3), (2000, 3))
+    energies = Energies(np.full(2000, 1e4), np.full(2000, 100.0), np.full(2000, 0.01), 0.0)
+    likelihood = energies.likelihood((signal**2).sum(axis=1))
+    weights = Learner().learn(likelihood, np.ones(2000, dtype=bool))
+    assert weights.shape == (2, len(FLAT))
+    assert (weights[0] == weights[1]).all()  # there are no weak ones: they are taken to be like the strong
+    assert weights[1][planted - 1 : planted + 2].sum() > 0.9
+    assert weights[1] @ np.log(ROUGHNESS) == pytest.approx(np.log(ROUGHNESS[planted]), abs=0.1)
+
+
+def test_learner_keeps_strong_and_weak_families_apart() -> None:
+    learner, rng = Learner(), seeded_rng(3)
+    strong = np.repeat([True, False], 500)
+    likelihood = np.full((1000, len(FLAT)), 1e-6)
+    likelihood[:500, 2] = likelihood[500:, 11] = 1
+    likelihood *= rng.uniform(0.5, 2, (1000, 1))
+    first = learner.learn(likelihood, strong)
+    assert first.argmax(axis=1).tolist() == [11, 2]
+    np.testing.assert_allclose(first.sum(axis=1), 1)
+    silent = learner.learn(np.ones((1, len(FLAT))), np.array([True]))  # says nothing
+    np.testing.assert_allclose(silent[1], 0.97 * first[1] + 0.03 * FLAT)
+    assert (silent[0] == first[0]).all()
+
+
+NUMBERS = st.floats(-1e6, 1e6, allow_subnormal=False)
+
+
+@given(arrays(float, (5, 4), elements=NUMBERS), arrays(float, 5, elements=st.floats(0, 1e6, allow_subnormal=False)))
+@settings(max_examples=150, deadline=None)
+def test_project_is_the_nearest_point(children: np.ndarray, total: np.ndarray) -> None:
+    """Of every set of children that may be above 0, the nearest point on its plane; the best of those that are >= 0."""
+    found = project(children, total)
+    scale = 1 + np.abs(children).max() + total.max()
+    assert (found >= 0).all()
+    np.testing.assert_allclose(found.sum(axis=1), total, atol=1e-12 * scale)
+    for row, wanted, point in zip(children, total, found, strict=True):
+        best = np.inf
+        for size in range(1, 5):
+            for chosen in map(list, itertools.combinations(range(4), size)):
+                other = np.zeros(4)
+                other[chosen] = row[chosen] + (wanted - row[chosen].sum()) / size
+                if (other >= -1e-12 * scale).all():
+                    best = min(best, float(np.linalg.norm(other - row)))
+        assert np.linalg.norm(point - row) == pytest.approx(best, abs=1e-9 * scale)
+
+
+def squared_error(posterior: Posterior, cells: np.ndarray) -> float:
+    """Of the finest cells of a complete tree."""
+    return float(((posterior.users[-1] - cells) ** 2).sum())
+
+
+@given(
+    st.lists(trees(4), min_size=1, max_size=3),
+    st.integers(0, 2**31),
+    st.sampled_from([1e-3, 1.0, 1e3]),
+    st.sampled_from([0.0, 5.0, 1e4]),
+    st.sampled_from([0.0, 0.9]),
+    st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_infer_has_no_negative_users_and_families_add_up(
+    some: list[Tree], seed: int, noise: float, users: float, sampling: float, guided: bool
+) -> None:
+    rng, full = seeded_rng(seed), FullTree.from_trees(*some)
+    results = [
+        TreeMeasurement(tree, rng.normal(users / 9, noise + 3, len(tree.entries)), np.full(len(tree.entries), noise))
+        for tree in some
+    ]
+    guide = [rng.poisson(2, len(codes)).astype(float) for codes in full.codes] if guided else None
+    posterior = infer(full, measure(full, results), users, sampling, guide=guide)
+    assert posterior.users[0].tolist() == [users]
+    for level, (values, variance) in enumerate(zip(posterior.users, posterior.variance, strict=True)):
+        assert len(values) == len(variance) == len(full.codes[level])
+        assert (values >= 0).all()
+        assert (variance >= 0).all()
+        assert np.isfinite(variance).all()
+        if level:
+            above = posterior.users[level - 1][full.parents[level]]
+            np.testing.assert_allclose(values.reshape(-1, 4).sum(axis=1), above, rtol=1e-9, atol=1e-9 * (1 + users))
+            family = posterior.families[level]
+            assert family is not None
+            np.testing.assert_allclose(family.posterior.sum(axis=1), 1)
+    assert 0 <= posterior.slope <= 1
+
+
+@given(trees(4), st.integers(0, 2**31))
+@settings(max_examples=40, deadline=None)
+def test_infer_without_noise_is_what_was_measured(tree: Tree, seed: int) -> None:
+    full = FullTree.from_trees(tree)
+    cells = seeded_rng(seed).poisson(3, 256).astype(float)
+    posterior = learned(cells.sum(), result(cells, full.tree, 1e-6, seeded_rng(seed)))
+    # Noise of 1e-6 in at most 256 cells; priors only ever pull towards what is within that noise.
+    for values, exact in zip(posterior.users, on(full, cells), strict=True):
+        np.testing.assert_allclose(values, exact, atol=1e-3)
+
+
+@given(trees(4), st.integers(0, 2**31))
+@settings(max_examples=40, deadline=None)
+def test_infer_with_endless_noise_is_even(tree: Tree, seed: int) -> None:
+    full = FullTree.from_trees(tree)
+    rng = seeded_rng(seed)
+    posterior = learned(1000.0, result(rng.poisson(3, 256).astype(float), full.tree, 1e9, rng))
+    for level, values in enumerate(posterior.users):
+        np.testing.assert_allclose(values, 1000 / 4.0**level, rtol=1e-3)
+
+
+@pytest.mark.false_alarm(1e-9)
+def test_infer_removes_nearly_all_noise_of_a_flat_map() -> None:
+    """Two queries of 256 cells: against the finer one, and against least squares over both with the known total."""
+    cells, error, raw, linear = np.full(256, 5.0), 0.0, 0.0, 0.0
+    coarse = np.kron(np.eye(64), np.ones((1, 4)))
+    design = np.concatenate([np.eye(256), coarse, np.ones((1, 256))])
+    for seed in range(10):
+        rng = seeded_rng(seed)
+        first, last = result(cells, Tree.uniform(4, 3), 4.0, rng), result(cells, Tree.uniform(4, 4), 2.0, rng)
+        values = np.concatenate([last.counts, first.counts, [cells.sum()]])
+        best, _ = least_squares(design, values, np.concatenate([last.variance, first.variance, [1e-6]]))
+        posterior = learned(cells.sum(), first, last)
+        error += squared_error(posterior, cells)
+        raw += float(((last.counts - cells) ** 2).sum())
+        linear += float(((best - cells) ** 2).sum())
+    assert error < raw / 20
+    assert error < linear / 20
+
+
+@pytest.mark.false_alarm(1e-9)
+@pytest.mark.parametrize("seed", range(3))
+def test_infer_keeps_the_users_of_a_crowded_cell(seed: int) -> None:
+    """300 users in one of 65,536 cells, 9,700 over a city: the finest noise is 1.4, that of its sums far more."""
+    rng = seeded_rng(seed)
+    cells = rng.multinomial(9_700, city(8)).astype(float)
+    crowded = rng.integers(len(cells))
+    cells[crowded] += 300
+    first, last = result(cells, Tree.uniform(8, 5), 7.0, rng), result(cells, Tree.uniform(8, 8), 1.4, rng)
+    posterior = learned(cells.sum(), first, last)
+    assert abs(posterior.users[8][crowded] - cells[crowded]) < 6.2 * 1.4
+    assert squared_error(posterior, cells) < ((last.counts - cells) ** 2).sum() / 5
+
+
+@pytest.mark.parametrize(
+    ("share", "users"),
+    [(city(6), 10_000), (city(6), 30_000), (np.full(4096, 1 / 4096), 10_000)],
+    ids=["city", "crowded city", "flat"],
+)
+def test_infer_states_the_variance_of_its_error(share: np.ndarray, users: int) -> None:
+    """Over 20 keys the mean squared error is that of the stated variance, in all and where there are users.
+
+    It is not exact: what is learned from the data is taken for known, and shrunk errors are not independent of what is
+    shown. Within half and double it is an honest deviation within a factor of 1.4.
+    """
+    shown, error, stated = [], [], []
+    for seed in range(20):
+        rng = seeded_rng(seed)
+        cells = rng.multinomial(users, share).astype(float)
+        results = result(cells, Tree.uniform(6, 4), 6.0, rng), result(cells, Tree.uniform(6, 6), 2.0, rng)
+        posterior = learned(users, *results)
+        shown.append(posterior.users[6])
+        error.append((posterior.users[6] - cells) ** 2)
+        stated.append(posterior.variance[6])
+    values, squared, variance = (np.concatenate(one) for one in (shown, error, stated))
+    for least, most in ((0, np.inf), (3, 10), (10, 30), (30, np.inf)):
+        some = (values >= least) & (values < most)
+        if some.sum() >= 200:
+            assert 0.5 < squared[some].sum() / variance[some].sum() < 2
+
+
+def test_infer_adds_the_variance_of_a_sample() -> None:
+    """A thousandth of everybody: the map is of the others too, and a cell of T users is sqrt(T) off at least."""
+    share, error, stated, ignored = city(5), 0.0, 0.0, 0.0
+    for seed in range(20):
+        rng = seeded_rng(seed)
+        cells = rng.multinomial(20_000, share).astype(float)
+        last = result(cells, Tree.uniform(5, 5), 2.0, rng)
+        full = FullTree.from_trees(last.tree)
+        own = measure(full, [last])
+        posterior = infer(full, own, 20_000.0, 0.999)
+        error += squared_error(posterior, 20_000 * share)
+        stated += posterior.variance[-1].sum()
+        ignored += squared_error(infer(full, own, 20_000.0, 0.0), 20_000 * share)
+    assert 0.5 < error / stated < 2
+    assert error < ignored
+
+
+def guided_error(guide: np.ndarray | None) -> float:
+    """The squared error of ten days of a city of 3,000 users, with a guide of shares by code."""
+    error = 0.0
+    for seed in range(10):
+        rng = seeded_rng(seed)
+        cells = rng.multinomial(3_000, city(6)).astype(float)
+        last = result(cells, Tree.uniform(6, 6), 2.0, rng)
+        posterior = learned(3_000, last, guide=None if guide is None else by_level(guide))
+        error += squared_error(posterior, cells)
+    return error
+
+
+@pytest.mark.slow
+def test_guide_helps_where_right_and_hardly_hurts_elsewhere() -> None:
+    without = guided_error(None)
+    yesterday = seeded_rng(99).multinomial(3_000, city(6)).astype(float)
+    assert guided_error(city(6)) < 0.8 * without
+    assert guided_error(yesterday) < 0.95 * without
+    for nonsense in (city(6, 77), seeded_rng(1).permutation(yesterday), np.eye(1, 4096, 5)[0]):
+        assert guided_error(nonsense) < 1.03 * without
+    assert guided_error(np.zeros(4096)) == pytest.approx(without)
+
+
+@pytest.mark.false_alarm(1e-8)
+def test_infer_finds_a_slope_where_there_is_one() -> None:
+    """A ramp from west to east, noisy: the slope is found; where every cell is its own, it is not."""
+    codes = np.arange(4**6)
+    x = sum((codes >> (2 * bit + 1) & 1) << bit for bit in range(6))
+    rng = seeded_rng(1)
+    ramp = (x + 0.5) * 2.0
+    smooth = learned(ramp.sum(), result(ramp, Tree.uniform(6, 6), 2.0, rng))
+    assert smooth.slope > 0.8
+    scattered = rng.permutation(ramp)
+    assert learned(scattered.sum(), result(scattered, Tree.uniform(6, 6), 2.0, rng)).slope < 0.45

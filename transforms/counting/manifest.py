@@ -1,0 +1,293 @@
+"""The manifest of a heatmap's release, made of the final state only. Pure post-processing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, replace
+from typing import Any
+
+from sfumato.schemas.guarantee import (
+    ADD_OR_REMOVE,
+    ASSUMPTIONS,
+    COMPOSITIONS,
+    CURATOR,
+    EXACT_NOISE,
+    FLOATING_NOISE,
+    PARTICIPATION,
+    PRIVACY_UNIT,
+    WARM_START,
+    WARM_START_OF_COHORTS,
+    ZERO_OUT,
+    Population,
+    SubQuery,
+)
+from sfumato.schemas.region import Grid
+from sfumato.schemas.release import TOTALS_FILE
+from sfumato.schemas.rotation import Rotation
+from sfumato.transforms.counting.methods import Errors
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.rates import LEVEL, published_categories
+from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.privacy.additive_noise import AdditiveNoise
+from sfumato.transforms.privacy.mechanism import epsilon_for_delta
+from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
+
+# Fields that are null with central noise.
+_SECURE_AGGREGATION_FIELDS = ("shards", "shards_lost", "required_survivors", "modulus", "bits_per_client")
+_MECHANISMS = {  # by the noise, and whether a trusted curator adds it
+    ("laplace", False): "distributed discrete Laplace (Polya shares) over secure-aggregation shards",
+    ("laplace", True): "discrete Laplace, added once to the sums by a trusted curator",
+    ("gaussian", False): "discrete Gaussian, added to the sums of each secure-aggregation shard; a user is in one "
+    "shard, whose noise alone gives the guarantee",
+    ("gaussian", True): "discrete Gaussian, added once to the sums by a trusted curator",
+}
+_ONE = "one location a user, chosen {} by the key"
+_UNIFORMLY, _WEIGHTED = "uniformly", "in proportion to the weights of the user's records"
+_TOP = "one location a user, the {} with most of their records or weight"
+_TOP_SLOT = "one location a user, the cell and slot with most of their records or weight"
+_ALL = "one distribution a user over the {}s of all their locations, in integers with sum {}"
+_ROUNDED = (
+    "one distribution a user over the {}s of all their locations, times {}, with independent rounding of every "
+    "entry: a sum below that plus the vector's length"
+)
+_ONE_SLOT = (
+    "; that record counts once in all, in the slot of its time, one of {} ({}, {}): the map of a slot is of the users "
+    "whose counted record is in it, not of all who were there"
+)
+_SEVERAL_SLOTS = (
+    "at most {} records a user, each in another slot of {} ({}, {}) and drawn uniformly from the user's records there; "
+    "the slots are drawn uniformly from those where the user has records. Every count is of user-slots: a user counts "
+    "once in each of their drawn slots, and as often in the map of all slots"
+)
+_SLOTS = (
+    "users by slot of local time, estimated together: slots.parquet has users of cells with 95% intervals, which are "
+    "pointwise and hold the noise alone; slots.npy has the users of every slot on a grid. The slots of a cell add up "
+    "to the map of all slots."
+)
+_ASKED = "; of the users of cohort {} alone, which a keyed hash of their ids chooses; counts are scaled to all users"
+_BINS = "; each location with its category, one of {} bins of its {}"
+_POSTERIOR_STDDEV = (
+    "standard deviation of the posterior, on average over cells; a lower bound for cells that are chosen by their "
+    "counts, and for sums of cells"
+)
+_INTERVALS = (
+    "users_low to users_high: pointwise 95% intervals of cells, from the last sub-query's noise, without "
+    "shrinkage; cells finer than it measured have an earlier sub-query's counts and are biased"
+)
+_SUMS = (
+    "Release.total(cells) gives users of a sum of cells without shrinkage and their standard deviation, by {}; "
+    "unbiased for cells that the last sub-query measured"
+)
+_NOISE_STDDEV = (
+    "standard deviation of the noise; a lower bound if shards were lost or only a part of the users was queried"
+)
+_LOWER_BOUND = "lower bound: the noise alone, without errors from spreading, dropping, collisions or shrinkage"
+_ERRORS: dict[Errors, dict[str, str]] = {  # the entry on the meaning of the published standard deviations
+    "posterior": {"stddev": _POSTERIOR_STDDEV, "intervals": _INTERVALS, "sums": _SUMS.format(TOTALS_FILE)},
+    "independent": {"stddev": _NOISE_STDDEV, "sums": "errors of cells are independent: variances add up"},
+    "lower bound": {"stddev": _LOWER_BOUND, "sums": _LOWER_BOUND},
+}
+_COLLUDERS = (
+    "Clients who collude with the server of a real protocol can subtract their shares of the noise. Against that "
+    "server epsilon holds if {} of a shard's {:,} required clients do so; sfumato plan shows what others would cost."
+)
+_RATES = (
+    "shares of a cell's users by category, with intervals for the probability of a category. The intervals include "
+    "noise and sampling, because users are a sample (an upper bound of sampling where users have distributions), and "
+    "are pointwise. A cell with a simultaneous interval, which holds for all cells at once, has a rate above the "
+    "average"
+)
+
+
+def heatmap_manifest(
+    state: HeatmapState,
+    parameters: HeatmapParameters,
+    metadata: ReleaseMetadata,
+    grid: Grid,
+    slots: list[dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """The manifest: identity, guarantee, spending by sub-query, communication, parameters, versions, warnings.
+
+    state: after the last sub-query; slots: the users of the region in each slot, None without slots.
+    """
+    content: dict[str, Any] = {
+        "region": asdict(grid.region),
+        "grid": {"depth": grid.depth, "side": grid.side},
+        **counts_content(state, parameters, metadata),
+        "errors": _ERRORS[parameters.method.errors],
+        **auxiliary_content(parameters, metadata),
+    }
+    if slots is not None:
+        stated = metadata.parameters["columns"]["slots"]
+        content["slots"] = {**stated, "level": LEVEL, "description": _SLOTS, "region": slots}
+    return release_manifest(metadata, content, counts_warnings(state, parameters))
+
+
+def counts_content(
+    state: HeatmapState, parameters: HeatmapParameters, metadata: ReleaseMetadata, place: str = "cell"
+) -> dict[str, Any]:
+    """The manifest's entries on privacy, the number of users and communication, of cells or of zones.
+
+    state: after the last sub-query; place: what is counted, in one word.
+    """
+    cohort, central, model = state.cohort, parameters.is_central, parameters.participation
+    asked = None if parameters.rotation == 1 else Rotation.parse(metadata.parameters["rotation"])
+    total, epsilon_spent = combined_sub_query(state), state.budget.spent
+    if parameters.rho is not None:  # the epsilon of all charges at the release's delta
+        is_all = epsilon_spent == parameters.rho
+        epsilon_spent = parameters.epsilon if is_all else epsilon_for_delta(epsilon_spent, parameters.delta)
+    composition = "parallel" if state.has_disjoint_cohorts else "sequential"
+
+    def known(fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields; those of secure aggregation are null with central noise."""
+        return {k: None if central and k in _SECURE_AGGREGATION_FIELDS else value for k, value in fields.items()}
+
+    return {
+        "privacy": {
+            "unit": PRIVACY_UNIT,
+            "contribution_bound": _contribution(parameters, metadata, place),
+            "adjacency": ZERO_OUT if model == "paper" else ADD_OR_REMOVE,
+            "trust": parameters.trust,
+            "epsilon": parameters.epsilon,
+            "epsilon_spent": epsilon_spent,
+            "delta": parameters.stated_delta,
+            **({} if parameters.rho is None else {"rho": parameters.rho, "rho_spent": state.budget.spent}),
+            "noise": state.noise.NAME,
+            "mechanism": _MECHANISMS[state.noise.NAME, central],
+            "randomness": metadata.source,
+            **({} if asked is None else {"rotation": {"cohort": asked.cohort, "cohorts": asked.cohorts}}),
+            "population": population_entry(state.population, state.noise),
+            "cohort": known(
+                {
+                    "users": cohort.users,
+                    "sampling_rate": cohort.sampling_rate,
+                    "shards": cohort.shards,
+                    "required_survivors": cohort.required_survivors,
+                    **({"colluders": cohort.colluders} if parameters.colluding else {}),
+                }
+            ),
+            "composition": composition,
+            "composition_rule": COMPOSITIONS[composition],
+            "sub_queries": [known(_sub_query(one.spent, state.rotation)) for one in state.results],
+            "participation": {
+                "model": model,
+                "protected": model == "planned",
+                "epsilon": 0.0 if model == "planned" else None,
+                "delta": 0.0 if model == "planned" else 1.0,
+                "description": PARTICIPATION[model],
+            },
+            "assumptions": _assumptions(state, parameters, metadata),
+        },
+        "results": _results(state),
+        "communication": known({"vector_entries": total.vector_length, "bits_per_client": total.bits_per_client}),
+    }
+
+
+def _results(state: HeatmapState) -> dict[str, float]:
+    """The users, and where a user counts in several slots the user-slots that the maps count."""
+    counted, stddev = state.all_users_estimate()
+    if state.records_per_user == 1:
+        return {"users": counted, "users_stddev": stddev}
+    users_stddev = state.population.noise_stddev * state.cohort.sampling_rate
+    users = {"users": max(state.counted_users, 0.0), "users_stddev": users_stddev}
+    return {**users, "user_slots": counted, "user_slots_stddev": stddev}
+
+
+def population_entry(population: Population, noise: AdditiveNoise) -> dict[str, Any]:
+    """The manifest's entry on the number of users, with the cost of the noisy count in the unit of its noise."""
+    return {noise.UNIT if name == "epsilon" else name: value for name, value in asdict(population).items()}
+
+
+def _sub_query(spent: SubQuery, rotation: int) -> dict[str, Any]:
+    """A sub-query's fields, with epsilon or rho, whichever it has, and its noise in users of the published map."""
+    absent = "rho" if spent.rho is None else "epsilon"
+    fields = {name: value for name, value in asdict(spent).items() if name != absent}
+    return {**fields, "noise_stddev": rotation * spent.noise_stddev}
+
+
+def category_names(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> tuple[str, ...]:
+    """The names of the categories; none without auxiliary data."""
+    return tuple(metadata.parameters["columns"]["auxiliary"]["categories"]) if parameters.categories > 1 else ()
+
+
+def auxiliary_content(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> dict[str, Any]:
+    """The manifest's entry on auxiliary data; empty without."""
+    categories = category_names(parameters, metadata)
+    if not categories:
+        return {}
+    published = [categories[index] for index in published_categories(categories)]
+    rates = {"categories": published, "level": LEVEL, "includes": ["sampling", "noise"], "description": _RATES}
+    column = metadata.parameters["columns"]["auxiliary"]["column"]
+    bins = {"column": column, "categories": list(categories), "entries_per_node": len(categories)}
+    return {"auxiliary": {**bins, "rates": rates}}
+
+
+def _contribution(parameters: HeatmapParameters, metadata: ReleaseMetadata, place: str) -> str:
+    """The bound on one user's contribution, as a text."""
+    gamma, columns = parameters.distribution_gamma, metadata.parameters.get("columns", {})
+    if gamma is not None:
+        bound = (_ALL if parameters.rounding == "systematic" else _ROUNDED).format(place, gamma)
+    elif parameters.contributes == "top":
+        bound = _TOP.format(place) if parameters.slots == 1 else _TOP_SLOT
+    else:
+        weighted = columns.get("weight") is not None or columns.get("time") is not None
+        bound = _ONE.format(_WEIGHTED if weighted else _UNIFORMLY)
+    if parameters.slots > 1:
+        stated, most = columns["slots"], parameters.records_per_user
+        slots = (len(stated["names"]), stated["kind"], stated["time_zone"])
+        return _SEVERAL_SLOTS.format(most, *slots) if most > 1 else bound + _ONE_SLOT.format(*slots)
+    if parameters.rotation > 1:
+        bound += _ASKED.format(metadata.parameters["rotation"].replace("/", " of "))
+    return bound + (_BINS.format(parameters.categories, place) if parameters.categories > 1 else "")
+
+
+def _assumptions(state: HeatmapState, parameters: HeatmapParameters, metadata: ReleaseMetadata) -> list[str]:
+    starts = WARM_START if parameters.rotation == 1 else WARM_START_OF_COHORTS
+    earlier = [starts] if metadata.parameters.get("warm_start") else []
+    if parameters.is_central:
+        return [CURATOR, *ASSUMPTIONS[2:], EXACT_NOISE, *earlier]  # without those of secure aggregation
+    noise = FLOATING_NOISE if parameters.noise_source == "client" else EXACT_NOISE
+    if parameters.rho is not None:  # no shares add up to Gaussian noise
+        return [*ASSUMPTIONS, noise, *earlier]
+    cohort = state.cohort
+    most = f"at most {cohort.colluders:,}" if cohort.colluders else "none"
+    return [*ASSUMPTIONS, _COLLUDERS.format(most, cohort.required_survivors), noise, *earlier]
+
+
+def counts_warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[str]:
+    """The manifest's warnings on how the counts were made."""
+    warnings = []
+    if parameters.users is not None and parameters.users > state.population.users:
+        warnings.append(
+            f"{parameters.users:,} users were requested, and the logs have about {state.population.users:,.0f}."
+        )
+    if parameters.noise_source == "client":
+        warnings.append(f"{FLOATING_NOISE} Publish a run with --noise_source shard instead.")
+    if parameters.participation == "paper":
+        warnings.append(f"Who takes part is not protected (participation paper). {PARTICIPATION['paper']}")
+    queried, where = state.results[-1].spent, " in the last sub-query"
+    if state.has_disjoint_cohorts:
+        queried, where = combined_sub_query(state), ""
+    if queried.shards_lost:
+        warnings.append(
+            f"{queried.shards_lost} of {queried.shards} shards were lost{where}; the others represent them."
+        )
+    if parameters.allow_overflow and not parameters.is_central:
+        warnings.append("Overflow was allowed: counts may have wrapped around the modulus.")
+    return warnings
+
+
+def combined_sub_query(state: HeatmapState) -> SubQuery:
+    """The costs of one user over all sub-queries. With disjoint cohorts a user takes part in one of them."""
+    spent = [result.spent for result in state.results]
+    disjoint = state.has_disjoint_cohorts
+    cost = (max if disjoint else math.fsum)(one.cost for one in spent)
+    return replace(
+        spent[-1],
+        epsilon=cost if spent[-1].rho is None else None,
+        rho=None if spent[-1].rho is None else cost,
+        vector_length=state.per_user_total([one.vector_length for one in spent]),
+        bits_per_client=state.per_user_total([one.bits_per_client for one in spent]),
+        shards=sum(one.shards for one in spent) if disjoint else spent[-1].shards,
+        shards_lost=(sum if disjoint else max)(one.shards_lost for one in spent),
+    )

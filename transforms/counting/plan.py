@@ -1,0 +1,276 @@
+"""The plan of a heatmap: its cost and noise, from public figures only, before any data is read. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import get_args
+
+import numpy as np
+import scipy
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import Population, SubQuery
+from sfumato.schemas.known_digits import NOISE_Z
+from sfumato.schemas.trust import SEES, CentralOrSecagg, Trust
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.schedule import advance, plan, window_for
+from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.observability.text_tables import EXAMPLE_USERS, markdown_table, significant
+from sfumato.transforms.privacy.additive_noise import LAPLACE
+from sfumato.transforms.secagg.encodings import TreeEncoding
+from sfumato.transforms.secagg.modulus import MAX_MODULUS
+from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals
+from sfumato.transforms.statistics.bisection import bisect
+
+_VISIBLE_SNR = 2.0  # users of a visible cell, in standard deviations of the noise
+_DROPOUTS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2)
+_COLLUDING = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
+
+
+@dataclass(frozen=True, repr=False)
+class Plan:
+    """The run that follows if users are spread evenly over the map. Exact but for a method with `max_query_entries`."""
+
+    parameters: HeatmapParameters  # of the heatmap
+    state: HeatmapState  # after the last sub-query
+    sub_queries: tuple[SubQuery, ...]  # in order
+    overflow_probabilities: tuple[float, ...]  # for each sub-query an upper bound, see `overflow_probability`
+
+    def __repr__(self) -> str:
+        return plan_details(self)
+
+    @property
+    def spent(self) -> float:
+        """The cost of the sub-queries, for one user, in the unit of the noise."""
+        return self.state.budget.spent - self.state.population.epsilon
+
+    @property
+    def entries(self) -> int:
+        """Vector entries that a client sends in all."""
+        return self.state.per_user_total([one.vector_length for one in self.sub_queries])
+
+    @property
+    def bits(self) -> int:
+        """Bits that a client sends in all."""
+        return self.state.per_user_total([one.bits_per_client for one in self.sub_queries])
+
+    @property
+    def noise_stddev(self) -> float:
+        """Standard deviation of the noise in an entry of the last sub-query, in users."""
+        return self.sub_queries[-1].noise_stddev
+
+    @property
+    def min_visible_users(self) -> float | None:
+        """Users of a cell that equal two standard deviations of the last sub-query's noise.
+
+        None for methods whose last sub-query does not cover the map.
+        """
+        return _VISIBLE_SNR * self.noise_stddev if self.parameters.method.LAST_QUERY_COVERS_MAP else None
+
+    @property
+    def visible_level(self) -> int | None:
+        """The finest queried level on which evenly spread users give cells `min_visible_users`; None as there."""
+        encoding, least = self.state.results[-1].encoding, self.min_visible_users
+        if least is None or not isinstance(encoding, TreeEncoding):
+            return None
+        cells = max(self.state.cohort.users / least, 1.0) if least > 0 else math.inf
+        return encoding.tree.level if cells == math.inf else min(encoding.tree.level, int(math.log(cells, 4)))
+
+    def shards_lost(self, dropout: float) -> float:
+        """Expected share of lost shards in a real protocol or in the paper's participation model.
+
+        A shard's survivors are a Poisson number, because hashes assign users to shards. dropout: share of the devices
+        that fail, in 0..1.
+        """
+        if self.parameters.is_central:
+            return 0.0
+        cohort = self.state.cohort
+        expected = cohort.users / cohort.shards * (1 - dropout)
+        return float(scipy.special.pdtr(cohort.required_survivors - 1, expected))
+
+
+def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> Plan:
+    """Plans a run of `parameters.users` users, or of the public population. prior: an earlier map to start from.
+
+    Raises:
+        RequestError: a run would raise it too.
+        ValueError: no number of users is given.
+    """
+    users = parameters.population or parameters.users
+    if users is None:
+        raise ValueError("users: a plan needs the number of users")
+    epsilon = parameters.admission().epsilon
+    source = "noisy" if parameters.population is None else "public"
+    population = Population(float(users), source, epsilon, parameters.count_noise.stddev(epsilon), float(users))
+    state = plan(population, parameters.budget.charge(epsilon), parameters, prior)
+    overflow = []
+    while state.query is not None:
+        query, cohort = state.query, state.cohort
+        overflow.append(overflow_probability(query, state))
+        first, end = query.shard_range or (0, cohort.shards)
+        queried_users = cohort.users * (end - first) / cohort.shards
+        sums = np.round(query.encoding.shares * queried_users * state.gamma).astype(np.int64)
+        state = advance(state, ShardTotals(sums, end - first), parameters)
+    return Plan(parameters, state, tuple(result.spent for result in state.results), tuple(overflow))
+
+
+def overflow_probability(query: ShardQuery, state: HeatmapState) -> float:
+    """The smallest certified bound on the probability that any sum of a sub-query wraps around; 1 without a bound."""
+
+    def fits(log_probability: float) -> bool:
+        window = window_for(query.encoding, query.epsilon, state, math.exp(log_probability))
+        return window.modulus <= query.window.modulus
+
+    return math.exp(bisect(fits, 0.0, math.log(1e-300), 40)[0]) if fits(-1e-9) else 1.0
+
+
+def plan_details(plan: Plan) -> str:
+    """The text of one plan, with a table of its sub-queries."""
+    own, state, is_central = plan.parameters, plan.state, plan.parameters.is_central
+    cohort, counting_cost = state.cohort, state.budget.total - plan.spent
+    if is_central:
+        shards = ", whose exact sums a trusted curator sees"
+    else:
+        noun = "shard" if cohort.shards == 1 else "shards"
+        shards = f" in {cohort.shards:,} {noun} of about {cohort.users / cohort.shards:,.0f}"
+        if own.participation == "paper":
+            shards += f"; a shard needs {cohort.required_survivors:,} survivors, and who takes part is not protected"
+        else:
+            shards += "; all shards report, whatever their size"
+    lines = [
+        f"{own.method.NAME}: {cohort.users:,.0f} users{shards}",
+        f"a client sends {plan.entries:,} vector entries"
+        + ("" if is_central else f", {significant(plan.bits / 8000)} KB,")
+        + (" in one of " if state.has_disjoint_cohorts else " in ")
+        + ("1 sub-query" if len(plan.sub_queries) == 1 else f"{len(plan.sub_queries):,} sub-queries"),
+    ]
+    if (max_entries := own.method.max_query_entries(own.depth, own.categories)) is not None:
+        lines.append(
+            "this assumes evenly spread users; concentrated users lead to more entries, up to "
+            f"{max_entries:,} a sub-query"
+        )
+    lines.append(
+        f"the noisy user count costs {state.noise.UNIT} {counting_cost:.3g} of {state.budget.total:.4g}; its error is "
+        f"within ±{significant(NOISE_Z * state.population.noise_stddev)} users (95%)"
+    )
+    if plan.min_visible_users is not None:
+        level = plan.visible_level
+        lines.append(
+            f"a cell is seen from {significant(plan.min_visible_users)} users on ({_VISIBLE_SNR:g} standard deviations "
+            "of the last sub-query's noise)"
+            + ("" if level is None else f";\nspread evenly, users would be seen in {1 << level} x {1 << level} cells")
+        )
+    header = ["sub-query", state.noise.UNIT, "entries", "noise, users"]
+    if not is_central:
+        header += ["modulus", "bits a client", "overflow probability"]
+    rows = []
+    for one, overflow in zip(plan.sub_queries, plan.overflow_probabilities, strict=True):
+        row = [f"{one.index}", f"{one.cost:.4g}", f"{one.vector_length:,}", significant(one.noise_stddev)]
+        if not is_central:
+            probability = f"< {significant(overflow)}" if overflow < 1 else "not bounded"
+            row += [f"{one.modulus:,}", f"{one.bits_per_client:,}", probability]
+        rows.append(row)
+    lines += ["", markdown_table([header, *rows])]
+    if not is_central:
+        if own.participation != "paper":
+            lines.append(
+                "This job loses no shard. In a real protocol a shard is lost when fewer than "
+                f"{cohort.required_survivors:,} devices report:\n"
+            )
+        dropouts = ["devices that drop out", *(f"{dropout:.0%}" for dropout in _DROPOUTS)]
+        lost = ["shards lost", *(percent(plan.shards_lost(dropout)) for dropout in _DROPOUTS)]
+        lines.append(markdown_table([dropouts, lost]))
+        if state.noise == LAPLACE:
+            lines.append(
+                "Devices that collude with the server can subtract their shares of the noise. The epsilon that holds "
+                f"against\nthem, in a shard of {cohort.required_survivors:,} devices (--colluding adds noise for it):\n"
+            )
+            colluding = ["devices that collude", *(f"{share:.0%}" for share in _COLLUDING)]
+            against = ["epsilon", *(significant(state.epsilon_against(share)) for share in _COLLUDING)]
+            lines.append(markdown_table([colluding, against]))
+    return "\n".join(lines)
+
+
+def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = None) -> str:
+    """The text of a heatmap's plan. Without a public number of users: bounds, and a table by the number of users.
+
+    With a rotation the plan is for the users of one cohort. The users of a prior, the map of an earlier release of all
+    users, stand in for an unknown number. Raises RequestError where a run would raise it too.
+    """
+    cohorts, parameters = parameters.rotation, replace(parameters, rotation=1)
+    if parameters.population or parameters.users:
+        return plan_details(make_plan(parameters, prior))
+    if prior is not None:
+        users = max(1, round(float(prior.counts.sum()) / cohorts))
+        details = plan_details(make_plan(replace(parameters, users=users), prior))
+        share = "" if cohorts == 1 else f"1/{cohorts} of "
+        return f"for {share}as many users as the release that this one starts from had, {users:,}:\n\n{details}"
+    lines = [
+        "The number of users is counted privately, and the plan depends on that count; give --population N if the",
+        "number is public. For any number of users:",
+        "",
+        *_bounds(parameters),
+        "",
+        "For users who are spread evenly over the map:",
+        "",
+    ]
+    is_central = parameters.is_central
+    header = ["users", "sub-queries", "entries", *([] if is_central else ["bits a client", "KB"])]
+    rows = [[*header, "noise, users", "seen from, users"]]
+    for users in EXAMPLE_USERS:
+        try:
+            plan = make_plan(replace(parameters, users=users))
+        except RequestError:  # such as a population too large for the modulus
+            continue
+        bits = [] if is_central else [f"{plan.bits:,}", significant(plan.bits / 8000)]
+        row = [f"{users:,}", f"{len(plan.sub_queries)}", f"{plan.entries:,}", *bits, significant(plan.noise_stddev)]
+        rows.append([*row, "-" if plan.min_visible_users is None else significant(plan.min_visible_users)])
+    return "\n".join(lines) + "\n" + markdown_table(rows, left=())
+
+
+def _bounds(parameters: HeatmapParameters) -> list[str]:
+    """Lines that hold for any number of users in any places."""
+    rounds, delta = parameters.max_rounds(), ""
+    if parameters.rho is not None:
+        delta = f" and delta {parameters.delta:g}, with Gaussian noise"
+    lines = [
+        f"- epsilon {parameters.epsilon:g} in all{delta}; the count of users costs {parameters.population_share:g} of "
+        f"{'it' if parameters.rho is None else f'its rho of {parameters.rho:.4g}'}"
+    ]
+    if parameters.slots > 1:
+        lines.append(
+            f"- the last sub-query counts by slot, {parameters.slots} in all: its noise is that of one slot's count"
+        )
+    entries = parameters.method.max_query_entries(parameters.depth, parameters.categories)
+    if entries is None:
+        return [*lines, f"- at most {rounds:,} sub-queries; their vectors depend on the number of users alone"]
+    lines.append(f"- at most {rounds:,} sub-queries of at most {entries:,} entries each")
+    if not parameters.is_central:
+        bits = ((MAX_MODULUS if parameters.modulus is None else parameters.modulus) - 1).bit_length()
+        total = f"{rounds * entries * bits:,}"
+        lines.append(f"- so a client sends at most {rounds * entries:,} entries of {bits} bits at most: {total} bits")
+    return lines
+
+
+def trust_table(parameters: HeatmapParameters) -> str:
+    """What each trust model costs a heatmap with a number of users in noise and communication, as a table of text."""
+    rows = [["trust", "noise, users", "seen from, users", "KB a client", "who sees what"]]
+    for trust in Trust:
+        try:
+            colluding = None if trust == Trust.CENTRAL else parameters.colluding
+            plan = make_plan(replace(parameters, trust=trust, colluding=colluding))  # type: ignore[arg-type]
+        except RequestError:  # a model that the heatmap does not offer, or not with these options
+            offered = trust in get_args(CentralOrSecagg)
+            rows.append([trust, *["-"] * 3, "not with these options" if offered else "not offered for a heatmap"])
+            continue
+        seen = plan.min_visible_users
+        kilobytes = "-" if plan.parameters.is_central else significant(plan.bits / 8000)
+        figures = [significant(plan.noise_stddev), "-" if seen is None else significant(seen), kilobytes]
+        rows.append([trust, *figures, SEES[trust]])
+    return markdown_table(rows, left=(0, 4))
+
+
+def percent(share: float) -> str:
+    """A share in 0..1 as a percentage with three significant digits."""
+    return f"{significant(100 * share)}%"

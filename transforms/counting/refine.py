@@ -1,0 +1,102 @@
+"""The sub-queries as pipeline stages, around the state machine of `schedule`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+from collections.abc import Iterable, Iterator
+
+import apache_beam as beam
+
+from sfumato.schemas.errors import RefusedError, RequestError
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.schedule import receive, start
+from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.locations.shards import ShardGroup
+from sfumato.transforms.observability.logs import SUB_QUERY, SUB_QUERY_WITH_LOSS
+from sfumato.transforms.observability.metrics import LOST_SHARDS, SUB_QUERIES, SUM_TIME, VECTOR_ENTRIES
+from sfumato.transforms.privacy.admission import NoisyUserCounts
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.secagg.shard_sums import NOTHING, ShardTotals, sum_shards
+
+
+def start_sub_queries(
+    counted: NoisyUserCounts, parameters: HeatmapParameters, prior: Estimate | None = None
+) -> HeatmapState:
+    """Returns the state with the first sub-query. prior: the map of an earlier release to start from."""
+    with _request_errors_as_refusals():
+        return start(counted, parameters, prior)
+
+
+class RunSubQueries(beam.PTransform):
+    """ShardGroups (at least one) and a singleton HeatmapState -> the final HeatmapState.
+
+    The method's largest number of sub-queries is unrolled into stages, so that a run is one job on any runner. Stages
+    after the last sub-query do nothing.
+    """
+
+    def __init__(self, parameters: HeatmapParameters, key: RunKey, state: beam.PCollection):
+        super().__init__()
+        self._parameters = parameters
+        self._key = key
+        self._state = state
+
+    def expand(self, shards: beam.PCollection) -> beam.PCollection:
+        parameters, state = self._parameters, self._state
+        for index in range(1, parameters.max_rounds() + 1):
+            known = beam.pvalue.AsSingleton(state), parameters, self._key
+            state = (
+                shards  # PCollection[ShardGroup] -> PCollection[ShardTotals] -> PCollection[HeatmapState]
+                | f"SumShards{index}" >> beam.Map(_sum_group, *known).with_output_types(ShardTotals)
+                # This shuffles. So the noisy sum is materialised before anything uses it twice.
+                | f"AddTotals{index}" >> beam.CombineGlobally(_add_totals).without_defaults()
+                # The totals are the main input, so that this is fused with the last step of combining them.
+                | f"Advance{index}" >> beam.Map(_advance, *known).with_output_types(HeatmapState)
+            )
+        return state
+
+
+def _sum_group(group: ShardGroup, state: HeatmapState, parameters: HeatmapParameters, key: RunKey) -> ShardTotals:
+    """The decoded noisy sum over the live shards of a group."""
+    if state.query is None:
+        return NOTHING
+    with SUM_TIME.timed():
+        return sum_shards(group, state.query, key, parameters.shard_noise, parameters.simulated_dropout)
+
+
+def _add_totals(totals: Iterable[ShardTotals]) -> ShardTotals:
+    return functools.reduce(operator.add, totals, NOTHING)
+
+
+@contextlib.contextmanager
+def _request_errors_as_refusals() -> Iterator[None]:
+    """Raises RequestErrors as RefusedErrors: after the charge they follow from noisy counts and public figures."""
+    try:
+        yield
+    except RequestError as error:
+        raise RefusedError(str(error)) from error
+
+
+def _advance(totals: ShardTotals, state: HeatmapState, parameters: HeatmapParameters, key: RunKey) -> HeatmapState:
+    """The state after a sub-query, which is logged and counted."""
+    if state.query is None:
+        return state
+    with _request_errors_as_refusals():
+        state = receive(state, totals, parameters, key)
+    spent = state.results[-1].spent
+    (SUB_QUERY_WITH_LOSS if spent.shards_lost else SUB_QUERY).emit(
+        sub_query=spent.index,
+        entries=spent.vector_length,
+        cost=f"{state.noise.UNIT} {spent.cost:.4g}",
+        **{state.noise.UNIT: spent.cost},
+        remaining=state.next_query_budget.remaining,
+        noise_stddev=spent.noise_stddev,
+        shards=spent.shards,
+        shards_lost=spent.shards_lost,
+        bits_per_client=spent.bits_per_client,
+    )
+    SUB_QUERIES.add()
+    VECTOR_ENTRIES.add(spent.vector_length)
+    LOST_SHARDS.add(spent.shards_lost)
+    return state

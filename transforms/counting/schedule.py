@@ -1,0 +1,250 @@
+"""A heatmap as a state machine, for every method: one step for each sub-query. Pure.
+
+state = start(counted, parameters)
+while state.query:
+    totals = <sum state.query over the shards>
+    state = receive(state, totals, parameters, key)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from sfumato.schemas.errors import RefusedError, RequestError
+from sfumato.schemas.guarantee import Population, SubQuery
+from sfumato.transforms.counting.parameters import COUNT_SHARE, HeatmapParameters, max_counted
+from sfumato.transforms.counting.state import Estimate, HeatmapState, NoisyCounts, Query
+from sfumato.transforms.locations.shards import Cohort
+from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE
+from sfumato.transforms.privacy.admission import NoisyUserCounts
+from sfumato.transforms.privacy.budget import Budget
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.secagg.encodings import Encoding
+from sfumato.transforms.secagg.modulus import MAX_MODULUS, Window, choose_window, min_window
+from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals, add_central_noise
+
+_MIN_SHARE = 1e-5  # smallest share of the budget for one sub-query: with less, its result would be nothing but noise
+
+
+def population_and_budget(counted: NoisyUserCounts, parameters: HeatmapParameters) -> tuple[Population, Budget]:
+    """Returns the number of users to plan for, public or noisy, and the budget that the noisy user count leaves."""
+    users = max(1.0, counted.users)
+    population = Population(users, "noisy", counted.epsilon, counted.noise_stddev, counted.users)
+    if parameters.population is not None:  # `check_admission` has compared it with the noisy count
+        population = replace(population, users=float(parameters.population), source="public")
+    return population, parameters.budget.charge(counted.epsilon)
+
+
+def start(counted: NoisyUserCounts, parameters: HeatmapParameters, prior: Estimate | None = None) -> HeatmapState:
+    """The state with the first sub-query of an admitted run. See `plan`."""
+    population, budget = population_and_budget(counted, parameters)
+    return plan(population, budget, parameters, prior)
+
+
+def plan(
+    population: Population, budget: Budget, parameters: HeatmapParameters, prior: Estimate | None = None
+) -> HeatmapState:
+    """Plans the cohort and the first sub-query.
+
+    Args:
+        population: the users to plan for.
+        budget: what remains after the noisy user count.
+        parameters: of the heatmap.
+        prior: the map of an earlier release of the same depth to start from.
+
+    Raises:
+        RequestError: the sub-query cannot be run with these parameters.
+    """
+    cohort = Cohort.plan(
+        population.users,
+        parameters.users,
+        parameters.shard_size,
+        parameters.dropout,
+        parameters.participation,
+        parameters.colluding or 0.0,
+    )
+    noisy_sums = 1 if parameters.is_central else cohort.shards
+    state = HeatmapState(
+        population,
+        cohort,
+        budget,
+        parameters.distribution_gamma or parameters.records_per_user,
+        noisy_sums,
+        categories=parameters.categories,
+        rounding=parameters.rounding,
+        prior=prior,
+        noise=parameters.count_noise,
+        slots=parameters.slots,
+        records_per_user=parameters.records_per_user,
+        rotation=parameters.rotation,
+    )
+    return _with_next_query(state, parameters)
+
+
+def receive(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParameters, key: RunKey) -> HeatmapState:
+    """Adds central noise to the totals where the parameters want it, then advances. See `advance`."""
+    if parameters.is_central and state.query is not None:
+        totals = add_central_noise(totals, state.query, key)
+    return advance(state, totals, parameters)
+
+
+def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParameters) -> HeatmapState:
+    """Records the result of the current sub-query and decides on the next one.
+
+    Args:
+        state: with the current sub-query; without one it is returned as it is.
+        totals: its noisy sums over the live shards.
+        parameters: of the heatmap.
+
+    Raises:
+        RefusedError: every shard was lost. A planned shard is lost by simulated dropout only.
+        RequestError: the next sub-query cannot be run.
+    """
+    query, cohort = state.query, state.cohort
+    if query is None:
+        return state
+    central = parameters.is_central  # all shards count as live: how many have users is private
+    first, end = query.shard_range or (0, cohort.shards)
+    queried = end - first
+    live = queried if central else totals.live
+    if live == 0:
+        raise RefusedError(
+            f"too few users: none of {queried} shards had the required {cohort.required_survivors} survivors; "
+            "use a smaller shard_size, a larger dropout, or more data"
+            if cohort.planned_clients is None
+            else f"simulated_dropout: all of {queried} planned shards were lost; use less of it, or a larger dropout"
+        )
+    scale = cohort.shards / live  # the live shards represent those that were lost or not queried
+    noise_stddev = state.noise_stddev(query.epsilon, query.encoding.sensitivity, query.encoding.length)
+    if not central:
+        noise_stddev *= math.sqrt(scale)  # scale * sqrt(live) = sqrt(scale) * sqrt(shards)
+    if query.planned_clients is None and not central:  # each survivor above the required number adds its share of noise
+        expected = cohort.users / cohort.shards * (1 - parameters.simulated_dropout)
+        noise_stddev *= math.sqrt(max(expected / query.required_survivors, 1.0))
+    length = query.encoding.length
+    spent = SubQuery(
+        index=query.index,
+        epsilon=query.epsilon if state.noise == LAPLACE else None,
+        vector_length=length,
+        noise_stddev=noise_stddev,
+        shards=queried,
+        shards_lost=queried - live,
+        modulus=query.window.modulus,
+        bits_per_client=length * query.window.bits,
+        rho=query.epsilon if state.noise == GAUSSIAN else None,
+    )
+    result = NoisyCounts(
+        query.encoding, totals.sums.astype(np.float64) * (scale / state.unit), spent, query.shard_range
+    )
+    budget = state.charged(query.epsilon, query.shard_range is not None)
+    return _with_next_query(replace(state, budget=budget, results=(*state.results, result), query=None), parameters)
+
+
+def check_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> None:
+    """Checks that the first sub-query can be run, before any data is read.
+
+    A given modulus is checked for the largest count that a public population allows.
+
+    Raises:
+        RequestError: the modulus is too small, or gamma is too large.
+    """
+    given = parameters.modulus is not None and not parameters.is_central
+    if given and parameters.population is None and not parameters.allow_overflow:
+        raise RequestError(
+            "modulus: whether it holds the sums must be known before users are counted; give --population as well, or "
+            "use auto"
+        )
+    epsilon = parameters.admission().epsilon
+    # Without a number: two shards, the least that shard_fractions can split.
+    users = float(parameters.population or parameters.users or 2 * parameters.shard_size)
+    most = max_counted(users, parameters.laplace_epsilon(epsilon), parameters.overflow_probability)
+    population = Population(users, "public", epsilon, parameters.count_noise.stddev(epsilon), most)
+    plan(population, parameters.budget.charge(epsilon), parameters, prior)
+
+
+def _with_next_query(state: HeatmapState, parameters: HeatmapParameters) -> HeatmapState:
+    """The state with the method's next query, if there is one and any budget remains."""
+    has_budget = state.next_query_budget.remaining > 0
+    query = parameters.method.next_query(state, parameters.depth) if has_budget else None
+    return state if query is None else replace(state, query=_shard_query(state, query, parameters))
+
+
+def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameters) -> ShardQuery:
+    """The query with its epsilon, modulus and shards decided. Raises RequestError where it cannot be run."""
+    cohort, encoding, budget = state.cohort, query.encoding, state.next_query_budget
+    shard_range, available = _shard_range(query, state), budget.remaining
+    if shard_range is not None and parameters.is_central:
+        raise ValueError("shard_fractions: central noise is added to one sum of all shards, not to parts of them")
+    max_rounds = parameters.max_rounds()
+    min_noise = state.noise.min_cost(state.sensitivity(encoding.length, encoding.sensitivity))
+    min_epsilon = _MIN_SHARE * budget.total + min_noise
+    if not state.results and max_rounds * min_epsilon > available:
+        raise RequestError(
+            f"gamma: {state.gamma} is too large for {max_rounds} sub-queries at {state.noise.UNIT} {budget.total:g}: "
+            f"noise is drawn down to {state.noise.UNIT} {min_noise:.3g}; give a smaller gamma or a larger epsilon"
+        )
+    if available < min_noise:  # a long vector, with independent rounding
+        raise RequestError(
+            f"rounding: {state.rounding} rounding of {encoding.length:,} entries has a sensitivity for which no noise "
+            f"is drawn at the remaining {state.noise.UNIT} of {available:.3g}; use systematic rounding, or a larger "
+            "epsilon"
+        )
+    if cohort.users * state.gamma >= MAX_MODULUS:
+        raise RequestError(f"gamma: {state.gamma} is too large, the users' sums would exceed 2^62; give a smaller one")
+    epsilon = budget.affordable(min(max(query.epsilon, min_epsilon), available))
+    if shard_range is not None or available - epsilon < min_epsilon:
+        epsilon = available  # the rest is too small for another sub-query, or these users take part in this one only
+    window = window_for(encoding, epsilon, state, parameters.overflow_probability / max_rounds)
+    if not parameters.is_central:
+        window = choose_window(window, parameters.modulus, parameters.allow_overflow)
+    return ShardQuery(
+        len(state.results) + 1,
+        encoding,
+        epsilon,
+        window,
+        cohort.required_survivors,
+        state.gamma,
+        state.rounding,
+        shard_range,
+        cohort.planned_clients,
+        state.noise,
+        cohort.colluders,
+    )
+
+
+def _shard_range(query: Query, state: HeatmapState) -> tuple[int, int] | None:
+    """The shards of a query, as first and end; None for all. Raises ValueError where one was queried before."""
+    before = [result.shard_range for result in state.results]
+    if query.shard_fractions is None:
+        if any(one is not None for one in before):
+            raise ValueError("shard_fractions: a sub-query of all shards cannot follow one of a part of them")
+        return None
+    first, end = (round(fraction * state.cohort.shards) for fraction in query.shard_fractions)
+    done = 0 if not before else state.cohort.shards if before[-1] is None else before[-1][1]
+    if not done <= first < end <= state.cohort.shards:
+        raise ValueError(f"shard_fractions: {query.shard_fractions} has no shard, or some that were queried before")
+    return first, end
+
+
+def window_for(encoding: Encoding, epsilon: float, state: HeatmapState, probability: float) -> Window:
+    """The smallest window in which any sum of a sub-query wraps around with at most this probability.
+
+    A share of the probability covers more users than the noisy user count suggests.
+    """
+    cohort = state.cohort
+    users = state.max_users(COUNT_SHARE * probability) * cohort.sampling_rate
+    return min_window(
+        expected_size=users / cohort.shards,
+        honest_survivors=None if cohort.planned_clients is not None else cohort.honest_survivors,
+        noise_shape=cohort.noise_shape,
+        epsilon=epsilon,
+        sensitivity=state.sensitivity(encoding.length, encoding.sensitivity),
+        gamma=state.gamma,
+        entries=encoding.length,
+        shards=cohort.shards,
+        probability=(1 - COUNT_SHARE) * probability,
+        noise=state.noise,
+    )

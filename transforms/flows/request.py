@@ -1,0 +1,181 @@
+"""The request of `sfumato flows`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import model_validator
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.locations import LocationColumns, TripColumns
+from sfumato.schemas.region import Grid, Locator, Region
+from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
+from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, MapGeography, RegionOption
+from sfumato.schemas.requests.request_base import COLUMNS, MAP, PRIVACY, Several, option
+from sfumato.schemas.trust import Trust
+from sfumato.transforms.flows.flow_tree import MAX_TRIPS, MAX_ZONES, FlowPlan, ZonedCells
+from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, RecordItems, TripItems, TripRule
+from sfumato.transforms.zones.request import ZoneOptions
+from sfumato.transforms.zones.zone_file import Zones, zones_of
+
+DEPTH = 10  # where it is not given
+MAX_GAP, MIN_DISTANCE = 4 * 3600.0, 100.0  # where they are not given
+_OF_RECORDS = (*PlaceColumns.model_fields, "max_gap", "min_distance")
+
+
+@dataclass(frozen=True)
+class RequestedFlows:
+    """Flows whose options do not contradict each other.
+
+    zones: of which flows are pairs; None for cells. items: encodes trips, or records of which `rule` makes trips; rule
+    is None where rows are trips.
+    """
+
+    plan: FlowPlan
+    region: Region
+    zones: Zones | None
+    items: TripItems | RecordItems
+    rule: TripRule | None
+
+
+class FlowsRequest(ZoneOptions, PlaceColumns, UserColumn, MapGeography):
+    """Flows between places."""
+
+    JOB: ClassVar[str] = "flows"
+    COMMAND: ClassVar[str] = "flows"
+    ABOUT: ClassVar[str] = (
+        "Publishes origin-destination flows: how many trips begin in one cell of a map and end in another, for cells "
+        "that are as small as the trips allow, or for public zones. A trip is a row with two places, or two "
+        "consecutive records of a user. "
+        "The operator is a trusted curator and adds noise once."
+    )
+    EXAMPLE: ClassVar[str] = (
+        "--input 'trips/*.parquet' --region 3.00,1.00,3.13,1.13 --origin origin_longitude,origin_latitude "
+        "--destination destination_longitude,destination_latitude --output flows"
+    )
+
+    region: RegionOption | None = option(
+        None, f"{REGION_HELP}; zones of a file have their own", MAP, common=True, metavar=REGION_METAVAR
+    )
+    epsilon: float = option(1.0, "privacy budget of the complete release", PRIVACY, common=True)
+    trust: Literal[Trust.CENTRAL] = option(
+        Trust.CENTRAL, "central: the operator sees exact counts and adds noise once; there is no other", PRIVACY
+    )
+    max_trips_per_user: int = option(
+        1,
+        "so many trips of a user count, drawn from all of the user's trips; noise grows in proportion",
+        PRIVACY,
+        common=True,
+        metavar="K",
+        ge=1,
+        le=MAX_TRIPS,
+    )
+    depth: int = option(DEPTH, "finest level of the quadtree: cells of the region's sides / 2^DEPTH", MAP, ge=1, le=15)
+    origin: Several[str] | None = option(
+        None,
+        "columns of the place where a row's trip begins: its longitude and latitude, in degrees",
+        COLUMNS,
+        common=True,
+        metavar="LON,LAT",
+    )
+    destination: Several[str] | None = option(
+        None, "columns of the place where it ends", COLUMNS, common=True, metavar="LON,LAT"
+    )
+    time_column: str | None = option(
+        None,
+        "column of timestamps, or of seconds: a trip is two consecutive records of a user in the region (in place of "
+        "--origin and --destination)",
+        COLUMNS,
+        common=True,
+        metavar="NAME",
+    )
+    max_gap: float | None = option(
+        None,
+        f"longest time between the two records of a trip, with --time_column (default: {MAX_GAP:g})",
+        COLUMNS,
+        metavar="SECONDS",
+        gt=0,
+    )
+    min_distance: float | None = option(
+        None,
+        f"least distance between the two records of a trip, with --time_column (default: {MIN_DISTANCE:g}; 0: staying "
+        "counts too)",
+        COLUMNS,
+        metavar="METRES",
+        ge=0,
+    )
+
+    def shaping(self) -> dict[str, Any]:
+        """See ReleaseRequest.shaping."""
+        left_out = {*(() if self.time_column else _OF_RECORDS), *(("depth",) if self.has_zones else ())}
+        return {name: value for name, value in super().shaping().items() if name not in left_out}
+
+    @property
+    def has_zones(self) -> bool:
+        """Whether flows are of pairs of zones, and not of a quadtree's cells."""
+        return bool(self.zone_sources)
+
+    @model_validator(mode="after")
+    def _one_map(self) -> Self:
+        sources = self.zone_sources
+        if len(sources) > 1:
+            raise RequestError(f"{' and '.join(sources)}: give one of them")
+        if sources and self.depth != DEPTH:
+            raise RequestError(f"depth: is of a quadtree; with --{sources[0]} flows are of whole zones")
+        if self.zones is None:
+            if self.id_column is not None:
+                raise RequestError("id_column: is of the zones of a file, which --zones names")
+            if self.region is None:
+                raise RequestError("region: required, W,S,E,N, unless --zones names a file of zones")
+        elif self.region is not None:
+            raise RequestError("region: is of cells; zones of a file have their own")
+        elif not self.id_column:
+            raise RequestError("id_column: name the property or column of the zones' ids, such as --id_column tract")
+        return self
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        if self.time_column is not None:
+            for name in ("origin", "destination"):
+                if getattr(self, name) is not None:
+                    raise RequestError(f"{name}, time_column: rows are trips, or records of places; give one of them")
+            return self
+        for name in ("origin", "destination"):
+            columns = getattr(self, name)
+            if columns is None:
+                raise RequestError(
+                    f"{name}: required, unless --time_column NAME makes trips of consecutive records, as in sfumato "
+                    f"{self.COMMAND} {self.EXAMPLE}"
+                )
+            if len(columns) != 2 or not all(columns):
+                raise RequestError(f"{name}: must be two columns, LON,LAT, got {','.join(columns)!r}")
+        for name in self.changed(_OF_RECORDS):
+            raise RequestError(f"{name}: is of records with a time, which need --time_column NAME")
+        return self
+
+    def resolve(self) -> RequestedFlows:
+        """The budget, the map or zones, and what makes trips of rows. Raises RequestError."""
+        plan = FlowPlan(self.epsilon, self.max_trips_per_user, self.depth, self.max_bad_fraction)
+        zones = None
+        if self.has_zones:
+            zones = zones_of(self.zones, self.id_column, self.index, self.region)
+            if len(zones) > MAX_ZONES:
+                name = "zones" if self.index is None else self.index[0]
+                raise RequestError(
+                    f"{name}: {len(zones):,} zones have {len(zones) ** 2:,} pairs, and {MAX_ZONES**2:,} are the most; "
+                    "take larger zones"
+                )
+        region = self.region if zones is None else zones.region
+        assert region is not None  # a request without zones has one
+        locator: Locator = Grid(region, MAX_PAIR_DEPTH) if zones is None else ZonedCells(zones)
+        if self.origin is not None and self.destination is not None:
+            (west, south), (east, north) = self.origin, self.destination
+            trips = TripColumns((west, south), (east, north), self.user_id_column)
+            return RequestedFlows(plan, region, zones, TripItems(trips, locator), None)
+        columns = LocationColumns(
+            self.user_id_column, self.latitude_column, self.longitude_column, time=self.time_column
+        )
+        gap = MAX_GAP if self.max_gap is None else self.max_gap
+        distance = MIN_DISTANCE if self.min_distance is None else self.min_distance
+        return RequestedFlows(plan, region, zones, RecordItems(columns, locator), TripRule(gap, distance, region))

@@ -1,0 +1,1 @@
+"""Indexes of cells (H3, quadkeys) and files of geographic features."""

@@ -1,0 +1,79 @@
+"""A private heatmap as one transform, and the key that is bound to all that shapes it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.counting.parameters import HeatmapParameters, check_prior, digest
+from sfumato.transforms.counting.state import Estimate
+from sfumato.transforms.counting.transform import CountLocations
+from sfumato.transforms.locations.spill import Spill
+from sfumato.transforms.privacy.admission import Admit
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.user_hashes import AskedUsers
+
+
+class PrivateHeatmap(CountLocations):
+    """Paths of location logs -> a singleton HeatmapState, differentially private as a whole.
+
+    The state holds the noisy counts of every sub-query. The method's `decode` makes the map of it, and
+    `release.release_files` the files of a release.
+
+    Args:
+        region, parameters: of the heatmap.
+        key: of the run. It is bound to the region, the parameters, the columns and the prior, but not to the input.
+            Use it for one input, once: two inputs under one key would get the same noise, which their difference
+            cancels.
+        columns, spill, prior, admit, asked: see `CountLocations`. The prior has the same region and depth.
+
+    Raises:
+        RequestError: categories, slots or rotation differ from the parameters', or the prior does not fit.
+    """
+
+    def __init__(
+        self,
+        region: Region,
+        parameters: HeatmapParameters,
+        key: RunKey,
+        columns: LocationColumns | None = None,
+        spill: Spill | str | None = None,
+        prior: Estimate | None = None,
+        admit: Admit | None = None,
+        asked: AskedUsers | None = None,
+    ):
+        columns = columns or LocationColumns()
+        for name, given in (
+            ("categories", columns.categories),
+            ("slots", len(columns.slots) if columns.slots else 1),
+            ("records_per_user", columns.records_per_user),
+        ):
+            if given != (expected := getattr(parameters, name)):
+                raise RequestError(f"{name}: the columns have {given}, the heatmap's parameters {expected}")
+        if (1 if asked is None else asked.rotation.cohorts) != parameters.rotation:
+            raise RequestError(
+                f"rotation: the heatmap's parameters have {parameters.rotation} cohorts, the rows others"
+            )
+        check_prior(prior, parameters)
+        bound = bind_key(key, region, parameters, columns, prior, asked)
+        super().__init__(Grid(region, parameters.depth), parameters, bound, columns, spill, prior, admit, asked)
+
+
+def bind_key(
+    key: RunKey,
+    region: Region,
+    parameters: HeatmapParameters,
+    columns: LocationColumns,
+    prior: Estimate | None = None,
+    asked: AskedUsers | None = None,
+) -> RunKey:
+    """The key for one heatmap's region, parameters, columns, earlier map and cohort."""
+    metadata: dict[str, Any] = {"region": asdict(region), **parameters.metadata(), "columns": columns.metadata()}
+    if prior is not None:
+        metadata["prior"] = digest(prior)
+    if asked is not None:
+        metadata["asked"] = asdict(asked.rotation)
+    return key.narrowed(metadata)

@@ -1,0 +1,377 @@
+"""The files and the manifest of counts, by a sample or with noise: post-processing of published values. Pure."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sfumato.schemas.charts import Curve, Quantile, RangeAnswer
+from sfumato.schemas.guarantee import (
+    ADD_OR_REMOVE,
+    ASSUMPTIONS,
+    CURATOR,
+    PRIVACY_UNIT,
+    SAMPLING_ASSUMPTIONS,
+    NoiseRound,
+    SampleRound,
+)
+from sfumato.schemas.region import Grid, area_km2, deinterleave
+from sfumato.schemas.release import (
+    BINS_FILE,
+    BINS_SCHEMA,
+    CELLS_FILE,
+    CURVE_FILE,
+    CURVE_SCHEMA,
+    ITEMS_FILE,
+    QUANTILES_FILE,
+    QUANTILES_SCHEMA,
+    RANGES_FILE,
+    RANGES_SCHEMA,
+    hot_cells_schema,
+    items_schema,
+)
+from sfumato.schemas.tree import node_names
+from sfumato.schemas.trust import Trust
+from sfumato.transforms.geo.cell_indexes import index_columns
+from sfumato.transforms.histogram.central_counts import CentralCountPlan, NoisyHistogram, NoisyLevels
+from sfumato.transforms.histogram.central_counts_view import counts_view
+from sfumato.transforms.histogram.count_noise import CountNoise, ItemBound
+from sfumato.transforms.histogram.curve import Search, build_hierarchy, quantile
+from sfumato.transforms.histogram.item_encoding import CellItems, Items, ListedItems, NumberItems
+from sfumato.transforms.histogram.plan import SamplePlan
+from sfumato.transforms.histogram.sampling_round import WHOLE, Histogram, Trie
+from sfumato.transforms.histogram.view import sampled_view
+from sfumato.transforms.privacy.admission import NoisyUserCounts
+from sfumato.transforms.release.builder import build_release
+from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
+
+# Well-known binary of a box: little-endian, a polygon of one ring of five points.
+_BOX = np.dtype([("head", "V13"), ("corners", "<f8", 10)])
+_BOX_HEAD = np.void(struct.pack("<bIII", 1, 3, 1, 5))
+BOUND = "one record a user, chosen uniformly among their records by the key"
+_BORDER_SHARE = 0.01  # of the users; more of them in a bin at a border of the range bring a warning
+_MECHANISM = (
+    "sample and threshold: no noise is added to the counts of items; discrete Laplace noise is added to two counts of "
+    "users, which admit the run"
+)
+_EMPTY = "No item has enough sampled users to be published: this release is empty."
+_Plan = TypeVar("_Plan")
+_NOISE = {
+    "laplace": "discrete Laplace noise",
+    "truncated": "discrete Laplace noise within limits",
+    "gaussian": "discrete Gaussian noise",
+}
+
+
+def _measured(histogram: Histogram | NoisyHistogram) -> dict[str, NDArray[Any]]:
+    columns = {"count": histogram.counts, "stddev": histogram.stddev}
+    if isinstance(histogram, Histogram):
+        return {**columns, "sampled": histogram.sampled}
+    low, high = histogram.intervals
+    return {**columns, "low": low, "high": high}
+
+
+def cells_table(histogram: Histogram | NoisyHistogram, grid: Grid) -> pa.Table:
+    """Published cells of one level by hot_cells_schema."""
+    level = histogram.level or grid.depth
+    x, y = deinterleave(histogram.items)
+    levels = np.full(len(x), level)
+    west, south, east, north = grid.bounds(x, y, levels)
+    table = {
+        "cell_id": node_names(histogram.items | np.uint64(1 << (2 * level))),
+        "depth": levels.astype(np.int8),
+        "west": west,
+        "south": south,
+        "east": east,
+        "north": north,
+        **_measured(histogram),
+        "density": histogram.counts / area_km2(west, south, east, north),
+        **index_columns(grid, levels, west, south, east, north),
+        "geometry": box_shapes(west, south, east, north),
+    }
+    return pa.table(table, schema=hot_cells_schema(isinstance(histogram, NoisyHistogram)))
+
+
+def box_shapes(
+    west: NDArray[np.float64], south: NDArray[np.float64], east: NDArray[np.float64], north: NDArray[np.float64]
+) -> pa.Array:
+    """Boxes, in degrees, as binary[n]: the bytes of `shapely.to_wkb(shapely.box(...))`, several times faster."""
+    shapes = np.empty(len(west), dtype=_BOX)
+    shapes["head"] = _BOX_HEAD
+    shapes["corners"] = np.stack([east, south, east, north, west, north, west, south, east, south], axis=1)
+    ends = np.arange(len(west) + 1, dtype=np.int32) * _BOX.itemsize
+    return pa.Array.from_buffers(pa.binary(), len(west), [None, pa.py_buffer(ends), pa.py_buffer(shapes)])
+
+
+def item_names(histogram: Histogram | NoisyHistogram) -> list[str]:
+    """Names of published items or prefixes: texts, integers, or the first digits of integers."""
+    if histogram.texts is not None:
+        return list(histogram.texts)
+    if histogram.level == WHOLE:
+        return [str(number) for number in histogram.items.view(np.int64).tolist()]
+    return [f"{number:0{histogram.level}d}" for number in histogram.items.tolist()]
+
+
+def items_table(histogram: Histogram | NoisyHistogram) -> pa.Table:
+    """Published items of one level, most frequent first. Whole items that are integers stay integers."""
+    histogram = histogram.only(np.argsort(-histogram.counts, kind="stable"))
+    integers = len(histogram) and histogram.texts is None and histogram.level == WHOLE
+    names = pa.array(histogram.items.view(np.int64)) if integers else pa.array(item_names(histogram), pa.string())
+    table = {"item": names, "level": np.full(len(histogram), histogram.level), **_measured(histogram)}
+    return pa.table(table, schema=items_schema(names.type, isinstance(histogram, NoisyHistogram)))
+
+
+def bins_table(histogram: Histogram, items: NumberItems) -> pa.Table:
+    """Published bins of one level by BINS_SCHEMA."""
+    width = 1 << (items.bits - histogram.level)
+    first = histogram.items.astype(np.float64) * width
+    borders = {"low": items.scale.at(first), "high": items.scale.at(first + width)}
+    table = {"level": np.full(len(histogram), histogram.level), **borders, **_measured(histogram)}
+    return pa.table(table, schema=BINS_SCHEMA)
+
+
+@dataclass(frozen=True)
+class CountMetadata(Generic[_Plan]):
+    """What is known before the run: the release's identity, its plan, and the counted items."""
+
+    release: ReleaseMetadata
+    plan: _Plan
+    counted: Items
+
+
+def sample_manifest(
+    metadata: CountMetadata[SamplePlan],
+    rounds: Sequence[tuple[int, int]],
+    users: float,
+    admission: NoisyUserCounts | None,
+    warnings: Sequence[str] = (),
+    cut: int | None = None,
+) -> dict[str, Any]:
+    """The manifest of a release.
+
+    Args:
+        metadata: what is known before the run.
+        rounds: (level, number of published items) of each round.
+        users: estimated users of all items of the first round.
+        admission: the noisy counts of users that admitted the run.
+        warnings: more of them.
+        cut: see SamplePlan.hidden_count.
+    """
+    plan, sampling = metadata.plan, metadata.plan.sampling
+    rounds_composition = "one round, exact" if plan.rounds == 1 else "privacy loss distributions"
+    shown = [
+        SampleRound(number, round_level(level, metadata.counted), sampling.rate, sampling.threshold, published)
+        for number, (level, published) in enumerate(rounds)
+    ]
+    content = _map_entries(metadata.counted)
+    content["privacy"] = {
+        **_budget_entries(metadata, Trust.SECAGG, BOUND, _MECHANISM),
+        "rounds": [asdict(sample_round) for sample_round in shown],
+        "rounds_guarantee": {"epsilon": plan.rounds_epsilon, "delta": plan.delta_spent},
+        "round_guarantee": {"epsilon": plan.rounds_epsilon, "delta": plan.round_delta},
+        "admission": None
+        if admission is None
+        else {**asdict(admission), "sampling_rate": plan.admission_rule.sampling_rate},
+        "composition": f"{rounds_composition}; the epsilon of the admission is added",
+        "contact": plan.contact_manifest,
+        "population": _population_entry(plan),
+        "assumptions": list(SAMPLING_ASSUMPTIONS),
+    }
+    hidden = plan.hidden_count(cut)
+    content["results"] = {"published": rounds[-1][1], "estimated_users": users, "hidden_count": hidden}
+    warnings = [*_delta_warnings(plan.delta, plan.population or users), *warnings]
+    return release_manifest(metadata.release, content, warnings)
+
+
+def _map_entries(counted: Items) -> dict[str, Any]:
+    if not isinstance(counted, CellItems):
+        return {}
+    return {"region": asdict(counted.grid.region), "grid": {"depth": counted.grid.depth, "side": counted.grid.side}}
+
+
+def _budget_entries(
+    metadata: CountMetadata[SamplePlan] | CountMetadata[CentralCountPlan], trust: Trust, bound: str, mechanism: str
+) -> dict[str, Any]:
+    plan = metadata.plan
+    return {
+        "unit": PRIVACY_UNIT,
+        "contribution_bound": bound,
+        "adjacency": ADD_OR_REMOVE,
+        "trust": trust,
+        "epsilon": plan.epsilon,
+        "epsilon_spent": plan.epsilon,
+        "delta": plan.delta,
+        "delta_spent": plan.delta_spent,
+        "mechanism": mechanism,
+        "randomness": metadata.release.source,
+    }
+
+
+def _population_entry(plan: SamplePlan | CentralCountPlan) -> dict[str, Any]:
+    return {"users": plan.population, "source": "unknown" if plan.population is None else "given"}
+
+
+def _delta_warnings(delta: float, users: float) -> list[str]:
+    """A warning where delta is not below 1 / users. users: a public or an estimated number."""
+    if users * delta < 1:
+        return []
+    return [
+        f"delta {delta:g} is not below 1 / {users:,.0f} users: such a guarantee allows a mechanism that exposes one of "
+        "them; lower --delta."
+    ]
+
+
+def _empty_level_warnings(trie: Trie, option: str) -> list[str]:
+    """A warning where the last level is empty. option: the option that sets the number of levels."""
+    deepest = next((histogram for histogram in reversed(trie.levels) if len(histogram)), None)
+    if deepest is trie.levels[-1]:
+        return []
+    if deepest is None:
+        return [_EMPTY]
+    return [
+        f"No item of the last level has enough sampled users to be published; level {deepest.level} has "
+        f"{len(deepest)} items. A smaller {option} would spend the budget there."
+    ]
+
+
+def trie_files(trie: Trie, metadata: CountMetadata[SamplePlan]) -> dict[str, bytes]:
+    """The files of a histogram (a trie of one level) or of hot spots, by name; the manifest is the last."""
+    rounds, warnings = [(one.level, len(one)) for one in trie.levels], _empty_level_warnings(trie, "--depth")
+    manifest = sample_manifest(metadata, rounds, trie.users, trie.admission, warnings, trie.cut)
+    parts = {**count_tables(trie.levels, metadata.counted), **metadata.release.geography_files}
+    return build_release(parts, manifest, sampled_view)
+
+
+def count_tables(levels: Sequence[Histogram | NoisyHistogram], counted: Items) -> dict[str, pa.Table]:
+    """The table of published cells or items of all levels, by file name."""
+    if isinstance(counted, CellItems):
+        return {CELLS_FILE: pa.concat_tables([cells_table(one, counted.grid) for one in levels])}
+    if isinstance(counted, ListedItems):
+        levels = [replace(one, texts=tuple(counted.names[one.items.astype(np.int64)].tolist())) for one in levels]
+    return {ITEMS_FILE: pa.concat_tables([items_table(one) for one in levels])}
+
+
+def search_files(search: Search, metadata: CountMetadata[SamplePlan]) -> dict[str, bytes]:
+    """The files of interactive quantiles, by name; the manifest is the last."""
+    rounds = [(WHOLE, published) for published in search.published]
+    assert isinstance(metadata.counted, NumberItems)
+    nonempty = [users for users, published in zip(search.users, search.published, strict=True) if published]
+    warnings = border_warnings(search.curve, metadata.counted) if nonempty else [_EMPTY]
+    manifest = sample_manifest(metadata, rounds, float(np.mean(nonempty or [0.0])), search.admission, warnings)
+    return build_release(quantile_tables(search.curve, list(search.quantiles)), manifest, sampled_view)
+
+
+def round_level(level: int, counted: Items) -> int:
+    """The level as a manifest states it: that of whole cells is the grid's depth."""
+    return level or (counted.grid.depth if isinstance(counted, CellItems) else WHOLE)
+
+
+def border_warnings(curve: Curve, items: NumberItems) -> list[str]:
+    """Warnings where much of the distribution lies in the range's first or last bin, so perhaps outside the range."""
+    first, last = items.scale.at(np.array([1.0, (1 << items.bits) - 1.0])).tolist()
+    inner = np.interp([first, last], curve.value, curve.share)
+    shares = {f"lowest {first - items.low:.3g}": inner[0], f"highest {items.high - last:.3g}": 1 - inner[1]}
+    return [
+        f"{share:.1%} of the users have values in the {end} of the range, where values outside it count too. A wider "
+        "--range would show their distribution."
+        for end, share in shares.items()
+        if share > _BORDER_SHARE
+    ]
+
+
+def hierarchy_files(
+    trie: Trie, metadata: CountMetadata[SamplePlan], shares: Sequence[float], ranges: Sequence[tuple[float, float]]
+) -> dict[str, bytes]:
+    """The files of quantiles and ranges from a trie over bins, by name; without rows where the trie is empty."""
+    items = metadata.counted
+    assert isinstance(items, NumberItems)
+    hierarchy = build_hierarchy(trie, items.scale)
+    curve = hierarchy.curve()
+    warnings = [*_empty_level_warnings(trie, "--bits"), *(border_warnings(curve, items) if hierarchy.users else ())]
+    rounds = [(one.level, len(one)) for one in trie.levels]
+    manifest = sample_manifest(metadata, rounds, hierarchy.users, trie.admission, warnings)
+    quantiles = [quantile(curve, share) for share in shares] if hierarchy.users else []
+    answers = [hierarchy.answer(low, high) for low, high in ranges] if hierarchy.users else []
+    bins = pa.concat_tables([bins_table(one, items) for one in trie.levels])
+    tables = {BINS_FILE: bins, **quantile_tables(curve, quantiles, answers if ranges else None)}
+    return build_release(tables, manifest, sampled_view)
+
+
+def quantile_tables(
+    curve: Curve, quantiles: list[Quantile], ranges: list[RangeAnswer] | None = None
+) -> dict[str, pa.Table]:
+    """The tables of a distribution by file name. ranges: None without --ranges."""
+    tables = {QUANTILES_FILE: pa.Table.from_pylist([asdict(one) for one in quantiles], QUANTILES_SCHEMA)}
+    if ranges is not None:
+        tables[RANGES_FILE] = pa.Table.from_pylist([asdict(one) for one in ranges], RANGES_SCHEMA)
+    tables[CURVE_FILE] = pa.table([curve.value, curve.share, curve.low, curve.high], schema=CURVE_SCHEMA)
+    return tables
+
+
+def bound_text(bound: ItemBound) -> str:
+    """What a user adds to the counts of a round at most."""
+    items = "one item" if bound.max_items == 1 else f"at most {bound.max_items} different items"
+    records = (
+        "the user counts once" if bound.max_records == 1 else f"at most {bound.max_records} of their records count"
+    )
+    return f"{items} a user, drawn by the key in proportion to the user's records; in each, {records}"
+
+
+def noise_text(noise: CountNoise) -> str:
+    """A round's noise and what it hides."""
+    drawn = f"{_NOISE[noise.kind]} (standard deviation {noise.stddev:.3g})"
+    if noise.threshold is None:
+        return f"{drawn} on every item, present or not; all are published"
+    return f"{drawn} on every count above 0; noisy counts from {noise.threshold:,} on are published"
+
+
+def _noise_round(number: int, histogram: NoisyHistogram, metadata: CountMetadata[CentralCountPlan]) -> NoiseRound:
+    noise, cut = histogram.noise, histogram.cut
+    domain = metadata.plan.domains[number]
+    return NoiseRound(
+        index=number,
+        level=round_level(histogram.level, metadata.counted),
+        noise=noise.kind,
+        epsilon=noise.epsilon,
+        delta=noise.delta,
+        noise_stddev=noise.stddev,
+        sigma=noise.sigma,
+        limit=noise.limit,
+        threshold=noise.threshold,
+        published=len(histogram),
+        hidden_count=noise.hidden_count(threshold=None if cut is None else cut + 1),
+        margin_at_once=None if domain is None else noise.simultaneous(domain),
+    )
+
+
+def central_files(counts: NoisyLevels, metadata: CountMetadata[CentralCountPlan]) -> dict[str, bytes]:
+    """The files of a histogram or of hot spots, by name; the manifest is the last."""
+    rounds = [_noise_round(number, one, metadata) for number, one in enumerate(counts.levels)]
+    plan, last = metadata.plan, counts.levels[-1]
+    users = 0.0 if counts.admission is None else max(counts.admission.users, 0.0)
+    mechanism = "; ".join(dict.fromkeys(noise_text(one.noise) for one in counts.levels))
+    mechanism += "; discrete Laplace noise on two counts of users, which admit the run"
+    content = _map_entries(metadata.counted)
+    content["privacy"] = {
+        **_budget_entries(metadata, Trust.CENTRAL, bound_text(plan.bound), mechanism),
+        "rounds": [asdict(one) for one in rounds],
+        "rounds_guarantee": {"epsilon": plan.rounds_epsilon, "delta": plan.delta_spent},
+        "admission": None if counts.admission is None else asdict(counts.admission),
+        "composition": "epsilons and deltas of the rounds and of the admission are added up",
+        "population": _population_entry(plan),
+        "assumptions": [CURATOR, *ASSUMPTIONS[2:]],
+    }
+    hidden = rounds[-1].hidden_count
+    content["results"] = {"published": len(last), "estimated_users": users, "hidden_count": hidden}
+    warnings = _delta_warnings(plan.delta, plan.population or users)
+    if not len(last):
+        noun = "cell" if isinstance(metadata.counted, CellItems) else "item"
+        warnings.append(f"No {noun} has a noisy count above the threshold: this release is empty at its last level.")
+    parts = {**count_tables(counts.levels, metadata.counted), **metadata.release.geography_files}
+    return build_release(parts, release_manifest(metadata.release, content, warnings), counts_view)

@@ -1,0 +1,509 @@
+"""What the pages of counted items, cells and distributions show, made of a release's published files only. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from sfumato.schemas.charts import readable
+from sfumato.schemas.known_digits import Z, about, figures, not_negative, with_interval
+from sfumato.schemas.region import Grid, Region, area_km2, ground_metres
+from sfumato.schemas.release import (
+    BINS_FILE,
+    CELLS_FILE,
+    CURVE_FILE,
+    HISTOGRAM_PICTURE,
+    HOTSPOTS_PICTURE,
+    INDEX_FIELDS,
+    ITEMS_FILE,
+    MANIFEST_FILE,
+    QUANTILES_FILE,
+    QUANTILES_PICTURE,
+    RANGES_FILE,
+)
+from sfumato.schemas.tree import nodes_from_names
+from sfumato.schemas.trust import Trust
+from sfumato.schemas.views import (
+    Bar,
+    BarsBody,
+    Body,
+    Bounds,
+    CurveBody,
+    Fact,
+    Layer,
+    MapBody,
+    Measure,
+    PageView,
+    QuantileRow,
+    RangeRow,
+    Scale,
+    Section,
+    Table,
+)
+from sfumato.transforms.observability.text_tables import significant
+from sfumato.transforms.report.layers import cell_layer
+from sfumato.transforms.report.numbers import column_texts, coordinates, length, percent, plural
+from sfumato.transforms.report.released import Files, Released
+from sfumato.transforms.report.scales import published_scale, uncertain
+from sfumato.transforms.report.sections import get, table_section
+from sfumato.transforms.statistics.shrinkage import simultaneous_z
+
+_LISTED = 50  # cells in the list of the most crowded
+_TABLE_ROWS = 100
+_NOT_SHOWN = {*(field.name for field in INDEX_FIELDS), "geometry"}
+_MOST_OF_REGION = 0.5  # of its area: cells that fill more are shown in the whole region
+_BINS = 48  # of the histogram of a distribution, at most
+_COMPLETE = re.compile(r"\d+|\d{4}-\d{2}-\d{2}")  # numbers and dates, which no trie cuts on its last level
+_TITLES = {"histogram": "Private histogram", "hotspots": "Private hot spots", "quantiles": "Private quantiles"}
+_PICTURES = {"histogram": HISTOGRAM_PICTURE, "hotspots": HOTSPOTS_PICTURE, "quantiles": QUANTILES_PICTURE}
+_FILES = {
+    ITEMS_FILE: "one row for each published item or prefix: estimated users, standard deviation",
+    CELLS_FILE: "one row for each published cell: bounds, estimated users, standard deviation, shape",
+    QUANTILES_FILE: "the quantiles, each with its interval",
+    RANGES_FILE: "the ranges: estimated users, 95% interval",
+    CURVE_FILE: "the distribution function with its band",
+    BINS_FILE: "one row for each published interval of values, of every level",
+    HISTOGRAM_PICTURE: "the same as a picture",
+    HOTSPOTS_PICTURE: "the same as a picture",
+    QUANTILES_PICTURE: "the distribution as a picture",
+    MANIFEST_FILE: "the guarantee, every round, every parameter, every version",
+}
+
+
+def sampled_view(files: Files, kind: type[SampledPage] | None = None) -> PageView:
+    """Returns the page of a release of `sfumato histogram`, `hotspots` or `quantiles`. files: by name.
+
+    kind: the page's texts where a trusted curator made the release; None for those of sample and threshold.
+    """
+    release = Released(files)
+    is_central = get(release.manifest, "privacy.trust") == Trust.CENTRAL
+    page = (kind if kind is not None and is_central else SampledPage)(release)
+    found = page.cells() if CELLS_FILE in files else page.items() if ITEMS_FILE in files else page.curve()
+    body, headline, sections = found
+    job = release.manifest["job"]
+    return release.page(
+        body,
+        [*sections, page.made()],
+        [page.own_chip()],
+        _FILES,
+        [_PICTURES[job]],
+        page.DRAWN,
+        title=_TITLES[job],
+        headline=headline,
+        description=f"{headline}. Every user is protected by differential privacy.",
+    )
+
+
+class SampledPage:
+    """What the page says of a release by sample and threshold: of its tables, and of what its manifest says of them."""
+
+    DRAWN: ClassVar[str] = "The draw of users"
+    ONE_RECORD: str = "Each user counts once, for one of their records, drawn at random."
+    HEADLINE: str = "One drawn record per user"
+    UNIT: str = "users"
+    COUNTED: ClassVar[str] = (
+        "is what was counted among the drawn users, scaled up. Its interval holds the truth about 95 times in 100."
+    )
+    NEAR_THRESHOLD: ClassVar[str] = (
+        "that only just passed the threshold tends to be estimated a little high: had fewer of its users been drawn, "
+        "it would not be here."
+    )
+
+    def __init__(self, release: Released):
+        manifest = release.manifest
+        self._release, self._files, self._manifest = release, release.files, manifest
+        self.parameters, self._results = manifest["parameters"], manifest["results"]
+        self.rounds: list[dict[str, Any]] = manifest["privacy"]["rounds"]
+        self._column = readable(str(self.parameters.get("column", "value")))
+        self.hidden = self._results["hidden_count"]
+        privacy = manifest["privacy"]
+        counted = privacy["admission"] or {"users": 0.0, "noise_stddev": 0.0, "sampling_rate": 1.0}
+        population = privacy["population"]["users"]
+        # All users: those counted at the run's admission, a public number, or at least those of all published items.
+        self._all = float(self._results["estimated_users"])
+        self._all_stddev = self.stddev_of(self._all)
+        if population is not None:
+            self._all, self._all_stddev = float(population), 0.0
+        elif counted["users"] > 3 * counted["noise_stddev"]:
+            excess = (1 - counted.get("sampling_rate", 1.0)) / counted.get("sampling_rate", 1.0)
+            self._all = max(float(counted["users"]), 1.0)
+            self._all_stddev = math.hypot(counted["noise_stddev"], math.sqrt(excess * self._all))
+
+    def table(self, name: str) -> pa.Table:
+        """A published table, without the columns of cells that no page shows: indexes and shapes."""
+        return self._release.table(name, _NOT_SHOWN)
+
+    def stddev_of(self, users: float) -> float:
+        """Of an estimated number of users."""
+        rate = self.rounds[0]["sampling_rate"]
+        return math.sqrt(max(users, 0.0) * (1 - rate) / rate)
+
+    def ends(self, table: pa.Table, level: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Ends of the 95% intervals of the rows' counts. level: of cells whose intervals hold for all of it at once."""
+        count, stddev, sampled = (np.asarray(table[name]).astype(float) for name in ("count", "stddev", "sampled"))
+        margin = (Z if level is None else simultaneous_z(4**level)) * stddev
+        return np.maximum(count - margin, sampled), count + margin
+
+    @staticmethod
+    def total(table: pa.Table) -> str:
+        """The sum of the rows' counts, rounded by its standard deviation."""
+        return about(float(np.asarray(table["count"]).sum()), float(np.linalg.norm(np.asarray(table["stddev"]))))
+
+    def scale(self, level: int, density: np.ndarray, low: np.ndarray) -> Scale:
+        """The colours of a level's cells, by their densities and the users whom they certainly hold."""
+        return published_scale(density)
+
+    def held(self, table: pa.Table) -> str:
+        """The rows' users, compared with all users where a noisy count has more."""
+        beside = f" of {self.everybody}" if self._all > float(np.asarray(table["count"]).sum()) else ""
+        return f"about {self.total(table)}{beside} users"
+
+    @property
+    def everybody(self) -> str:
+        return about(self._all, self._all_stddev or 10 ** max(math.floor(math.log10(max(self._all, 1))) - 2, 0))
+
+    def own_chip(self) -> Fact:
+        """The fact next to the title that other jobs do not have."""
+        if CURVE_FILE in self._files:
+            counted = self.parameters["counted"]
+            return Fact(term="Range", text=f"{counted['low']:g} to {counted['high']:g}".replace("-", "−"))
+        return Fact(term="May be hidden", text=f"up to {self.hidden:,} users")
+
+    def missing(self, one: str) -> str:
+        """What is known of what is not shown."""
+        top = self.parameters.get("top")
+        kept = f" Of the last level only the {top:,} with most users are published." if top else ""
+        return (
+            f"{one} that is not shown has at most {self.hidden:,} users at 99% confidence, or nobody.{kept} For users "
+            "with many records, what is rare among them counts less."
+        )
+
+    # ---------------------------------------------------------------- cells of a map
+
+    def cells(self) -> tuple[Body, str, list[Section]]:
+        table, region = self.table(CELLS_FILE), self._release.region
+        grid = Grid(region, self._manifest["grid"]["depth"])
+        levels = np.asarray(table["depth"]).astype(np.int64)
+        present = np.unique(levels).tolist() or [grid.depth]
+        layers = [self._layer(table.filter(pa.array(levels == level)), level, len(present)) for level in present]
+        shown = layers[-1]
+        finest = table.filter(pa.array(levels == present[-1]))
+        wide, tall = ground_metres(region)
+        size = f"{length(wide / (1 << present[-1]))} × {length(tall / (1 << present[-1]))}"
+        hold = "no cell has enough users to be published"
+        if shown.level:
+            many = len(shown.level)
+            cells = f"the {many:,} busiest cells" if self.parameters.get("top") else plural(many, "cell")
+            hold = f"{cells} of {size} hold{'s'[: many == 1]} {self.held(finest)}"
+        headline = f"{self.HEADLINE}: {hold}"
+        body = MapBody(
+            region=self._release.bounds,
+            depth=grid.depth,
+            layers=layers,
+            missing=f"Not published: at most {self.hidden:,} {self.UNIT}, or nobody"
+            if self.hidden
+            else "All cells are published",
+            finest_metres=(wide / grid.side, tall / grid.side),
+            start=_around(shown, region) if self._manifest["job"] == "hotspots" else None,
+        )
+        order = np.argsort(-np.asarray(finest["count"]), kind="stable")[:_TABLE_ROWS]
+        estimates = self.estimates(finest.take(pa.array(order)))
+        west, south, east, north = (np.asarray(finest[name]) for name in ("west", "south", "east", "north"))
+        rows = []
+        for i, texts in zip(order.tolist(), estimates, strict=True):
+            size = min(east[i] - west[i], north[i] - south[i])
+            centre = coordinates((south[i] + north[i]) / 2, (west[i] + east[i]) / 2, size)
+            rows.append([shown.cell_id[i], centre, *texts])
+        reading = [
+            f"{self.ONE_RECORD} The number of a cell {self.COUNTED}",
+            "Crowded cells are known well for their size, quiet ones poorly; cells whose interval covers more than "
+            "half of the colours are hatched.",
+            *([f"{self.missing('A cell')} The map leaves such cells empty: that is the ground, not a count of zero.",
+               f"A cell {self.NEAR_THRESHOLD}"] if self.hidden else [self.missing("A cell")]),
+        ]  # fmt: skip
+        title = f"The cells with most {self.UNIT}"
+        return body, headline, [_reading(reading), self._item_table(title, ["Cell", "Centre"], rows)]
+
+    def _layer(self, table: pa.Table, level: int, levels: int) -> Layer:
+        """The cells of one level, the most crowded listed first."""
+        count, density = (np.asarray(table[name]).astype(np.float64) for name in ("count", "density"))
+        low, high = self.ends(table)
+        scale = self.scale(level, density, low)
+        area = area_km2(*(np.asarray(table[name]) for name in ("west", "south", "east", "north")))
+        least, most = self.ends(table, level)
+        order = np.argsort(-least, kind="stable")[:_LISTED].tolist()
+        measure = Measure(
+            name=self.UNIT.capitalize(),
+            kind="count",
+            unit=self.UNIT,
+            value=_rounded(count),
+            low=_rounded(low),
+            high=_rounded(high),
+            uncertain=uncertain(scale, low / area, high / area).tolist(),
+            scale=scale,
+            listed=[(i, float(count[i]), float(least[i]), float(most[i])) for i in order],
+            listed_note="The intervals hold for all cells of the grid at once, at 95%.",
+        )
+        round_ = next((one for one in self.rounds if (one["level"] or level) == level), self.rounds[-1])
+        title = f"Level {level}" if levels > 1 else "Published cells"
+        note = f"{plural(len(count), 'cell')} with about {self.total(table)} {self.UNIT}. {self.round_text(round_)}"
+        return cell_layer(title, note, nodes_from_names(table["cell_id"].to_pylist(), level), [measure])
+
+    # ---------------------------------------------------------------- items and prefixes
+
+    def items(self) -> tuple[Body, str, list[Section]]:
+        table = self.table(ITEMS_FILE)
+        names = [str(item) for item in table["item"].to_pylist()]
+        level = table["level"].to_pylist()
+        count = np.asarray(table["count"]).astype(np.float64)
+        low, high = self.ends(table)
+        present = sorted(set(level), key=lambda one: one or math.inf)
+        finest = present[-1] if present else 0
+        last = self.rounds[-1]["level"]
+        parents, cut = _parents(names, level, present), _cut(names, level, [one["level"] for one in self.rounds])
+        bars = [
+            Bar(
+                name=readable(names[i]),
+                value=value,
+                low=least,
+                high=most,
+                share=float(value / self._all) if self._all > 0 and self.UNIT == "users" else None,
+                parent=parents[i],
+                level=level[i],
+                cut=cut[i],
+            )
+            for i in range(len(names))
+            for value, least, most in [not_negative(float(count[i]), float(low[i]), float(high[i]))]
+        ]
+        shown = [i for i in range(len(names)) if level[i] == finest]
+        noun, many = ("item", "items") if finest == last else ("prefix", "prefixes")
+        hold = "no item has enough users to be published"
+        if shown:
+            held = self.held(table.take(pa.array(shown)))
+            hold = f"{plural(len(shown), noun, many)} of {self._column} stand{'s'[: len(shown) == 1]} for {held}"
+        body = BarsBody(
+            unit=self.UNIT,
+            noun=noun,
+            explanation=self.ONE_RECORD
+            + (f" Shares are of all {self.everybody} users." if self.UNIT == "users" else ""),
+            bars=bars,
+        )
+        estimates, shares = self.estimates(table), ["Share of all users"] if self.UNIT == "users" else []
+        rows = [
+            [bars[i].name + ("…" if cut[i] else ""), *estimates[i], *(percent(bars[i].share or 0) for _ in shares)]
+            for i in sorted(shown, key=lambda i: -count[i])[:_TABLE_ROWS]
+        ]
+        reading = [
+            f"{self.ONE_RECORD} The estimate {self.COUNTED}",
+            "Large items are known well for their size, small ones poorly.",
+            self.missing("An item"),
+            f"An item {self.NEAR_THRESHOLD}",
+        ]
+        listed = self._item_table(f"The {many} with most {self.UNIT}", [noun.capitalize()], rows, *shares)
+        return body, f"{self.HEADLINE}: {hold}", [_reading(reading), listed]
+
+    def estimates(self, table: pa.Table) -> list[tuple[str, str]]:
+        """For each row its count and its interval as text."""
+        pairs = zip(table["count"].to_pylist(), table["stddev"].to_pylist(), strict=True)
+        return [(figures(count, stddev), f"± {significant(Z * stddev, 2)}") for count, stddev in pairs]
+
+    def _item_table(self, title: str, names: list[str], rows: list[list[str]], *more: str) -> Section:
+        values = [self.UNIT.capitalize(), "At 95%", *more]
+        numeric = [False] * len(names) + [True] * len(values)
+        table = Table(title=title, heads=[*names, *values], rows=rows, numeric=numeric)
+        return Section(title=title, table=table, folded=True)
+
+    # ---------------------------------------------------------------- distributions
+
+    def curve(self) -> tuple[Body, str, list[Section]]:
+        curve, quantiles = self.table(CURVE_FILE), self.table(QUANTILES_FILE).to_pylist()
+        ranges = self.table(RANGES_FILE).to_pylist() if RANGES_FILE in self._files else []
+        at_points = self.parameters["method"] in ("interactive", "exponential")
+        columns = {name: [float(f"{one:.12g}") for one in curve[name].to_pylist()] for name in curve.column_names}
+        share, low, high = (np.array(columns[name]) for name in ("share", "low", "high"))
+        inner = sorted(set(columns["value"]))[1:-1]
+        known = _margin(np.array(columns["value"]), share, low, high, inner if at_points else None)
+        where = "At its dots the" if at_points else "The"
+        note = "" if known is None else f"{where} curve is known to ± {100 * known:.2g} percentage points (95%)."
+        if at_points:
+            note += " Between two dots it may run anywhere between their heights."
+        range_rows = [
+            _range_row(one["low"], one["high"], one["users"], one["users_low"], one["users_high"]) for one in ranges
+        ]
+        body = CurveBody(
+            column=self._column,
+            value=columns["value"],
+            share=columns["share"],
+            low=columns["low"],
+            high=columns["high"],
+            quantiles=[QuantileRow(**one) for one in quantiles],
+            ranges=range_rows,
+            points=inner if at_points else [],
+            histogram=self._histogram() if BINS_FILE in self._files else [],
+            hidden=float(self.hidden) if BINS_FILE in self._files else None,
+            note=note,
+        )
+        sections = []
+        if quantiles:
+            rows = [
+                [f"{100 * one['share']:g}%", *with_interval(one["value"], one["low"], one["high"])] for one in quantiles
+            ]
+            heads = ["Share of users", "Lie below", "At 95%, from", "to"]
+            sections.append(table_section("The quantiles", heads, rows))
+        if ranges:
+            ends = column_texts([one[name] for one in ranges for name in ("low", "high")])
+            rows = [
+                [*ends[2 * i : 2 * i + 2],
+                 *with_interval(one.users, one.users_low, one.users_high), percent(one.users / max(self._all, 1.0))]
+                for i, one in enumerate(range_rows)
+            ]  # fmt: skip
+            heads = ["From", "To below", "Users", "At 95%, from", "to", "Share of all users"]
+            sections.append(table_section("The ranges", heads, rows))
+        reading = [
+            f"{self.ONE_RECORD} The curve says what share of the users lie below a value. Where it is steep there are "
+            "many users; where it is flat there are few or none.",
+            *self.curve_reading(),
+            "Values outside the range count as its nearest end.",
+        ]
+        return body, self._curve_headline(quantiles), [*sections, _reading([*reading, note] if note else reading)]
+
+    def curve_reading(self) -> list[str]:
+        """What the band and the intervals of a distribution leave open."""
+        return [
+            "The band shows what the draw alone leaves open: it holds the true curve at a value about 95 times in 100. "
+            "A quantile's interval is read off in the same way.",
+            f"An interval of values that too few drawn users share is not seen. It has at most {self.hidden:,} users "
+            "at 99% confidence, so the curve can run a little low or high beside rare values.",
+        ]
+
+    def _curve_headline(self, quantiles: list[dict[str, Any]]) -> str:
+        if not quantiles:
+            return f"One drawn record per user: no distribution of {self._column} could be published"
+        middle = min(quantiles, key=lambda one: abs(one["share"] - 0.5))
+        share = "half" if middle["share"] == 0.5 else f"{100 * middle['share']:g}%"
+        value, low, high = with_interval(middle["value"], middle["low"], middle["high"])
+        return (
+            f"One drawn record per user: {share} of about {self.everybody} users have {self._column} below {value} "
+            f"(between {low} and {high})"
+        )
+
+    def _histogram(self) -> list[RangeRow]:
+        """The published bins of the finest level with few enough of them."""
+        table = self.table(BINS_FILE)
+        levels = np.asarray(table["level"])
+        fitting = [level for level in np.unique(levels).tolist() if 1 << level <= _BINS]
+        rows = table.filter(pa.array(levels == max(fitting, default=-1)))
+        columns = (rows["low"].to_pylist(), rows["high"].to_pylist(), rows["count"].to_pylist())
+        return [_range_row(*row) for row in zip(*columns, *(ends.tolist() for ends in self.ends(rows)), strict=True)]
+
+    # ---------------------------------------------------------------- how it was made
+
+    def round_text(self, round_: dict[str, Any]) -> str:
+        """How a round protects its counts."""
+        return (
+            f"Each user was drawn with probability {percent(round_['sampling_rate'])}. What fewer than "
+            f"{round_['threshold']:,} of the drawn users share was dropped. Nothing was added."
+        )
+
+    def made(self) -> Section:
+        first = self.rounds[0]
+        contact = self._manifest["privacy"]["contact"]
+        rounds = len(self.rounds)
+        paragraphs = [
+            self.round_text(first),
+            "What is shown was really seen: nothing is invented, and rare things vanish. Each estimate is the number "
+            f"of drawn users times {1 / first['sampling_rate']:.3g}.",
+        ]
+        if rounds > 1:
+            inside = {
+                "hotspots": " A round looked only inside what the round before had published.",
+                "quantiles": " Each round looked where the earlier ones had left the question open.",
+            }.get(self._manifest["job"], "")
+            paragraphs.append(f"It took {rounds} rounds, each with a draw of its own.{inside}")
+        if self._manifest["parameters"].get("parameters") == "paper":
+            paragraphs.append(
+                "The sampling rate and the threshold are those of Bharadwaj and Cormode's paper. The exact guarantee "
+                "would allow a larger sample at the same epsilon and delta."
+            )
+        if contact["kind"] == "limited":
+            each = "Each round" if rounds > 1 else "The round"
+            paragraphs.append(f"{each} asked about {contact['contacted_users']:,} users, chosen at random.")
+        return Section(title="How it was made", paragraphs=paragraphs, table=self.rounds_table())
+
+    def rounds_table(self) -> Table | None:
+        """What each of several rounds published."""
+        rows = [[str(one["index"] + 1), str(one["level"] or "whole"), f"{one['published']:,}"] for one in self.rounds]
+        heads = ["Round", "Level", "Published"]
+        return Table(title="Round by round", heads=heads, rows=rows, numeric=[True] * 3) if len(rows) > 1 else None
+
+
+def _around(layer: Layer, region: Region) -> Bounds | None:
+    """The part of the region that the cells lie in, with as much again around them; None for most of the region."""
+    if not layer.level:
+        return None
+    x, y, side = np.array(layer.x), np.array(layer.y), 1 << layer.level[0]
+    ends = [(int(one.min()), int(one.max()) + 1) for one in (x, y)]
+    reach = max(high - low for low, high in ends)
+    (west, east), (north, south) = (
+        (max(low - reach / 2, 0) / side, min(high + reach / 2, side) / side) for low, high in ends
+    )
+    if (east - west) * (south - north) > _MOST_OF_REGION:
+        return None
+    wide, tall = region.east - region.west, region.north - region.south
+    return Bounds(
+        west=region.west + west * wide,
+        east=region.west + east * wide,
+        north=region.north - north * tall,
+        south=region.north - south * tall,
+    )
+
+
+def _reading(paragraphs: list[str]) -> Section:
+    return Section(title="How to read it", paragraphs=paragraphs)
+
+
+def _range_row(low: float, high: float, users: float, users_low: float, users_high: float) -> RangeRow:
+    users, users_low, users_high = not_negative(users, users_low, users_high)
+    return RangeRow(low=low, high=high, users=users, users_low=users_low, users_high=users_high)
+
+
+def _parents(names: Sequence[str], level: Sequence[int], present: Sequence[int]) -> list[int]:
+    """For each row the row of the published prefix that it extends, or -1."""
+    rows = {(level[i], name): i for i, name in enumerate(names)}
+    above = dict(zip(present[1:], present, strict=False))
+    return [
+        rows.get((above[level[i]], name[: above[level[i]]]), -1) if level[i] in above else -1
+        for i, name in enumerate(names)
+    ]
+
+
+def _cut(names: Sequence[str], level: Sequence[int], rounds: Sequence[int]) -> list[bool]:
+    """Whether each name is the beginning of longer ones, as far as can be seen."""
+    greatest = math.inf if 0 in rounds else max(rounds)
+    return [
+        0 < one == len(name) and (one < greatest or not _COMPLETE.fullmatch(name))
+        for name, one in zip(names, level, strict=True)
+    ]
+
+
+def _margin(
+    value: np.ndarray, share: np.ndarray, low: np.ndarray, high: np.ndarray, asked: Sequence[float] | None
+) -> float | None:
+    """How far the true share may lie from the curve at worst. At a value that stands twice, both bands hold."""
+    found = []
+    for one in np.unique(value).tolist() if asked is None else asked:
+        rows = value == one
+        found.append(min(high[rows].min(), 1.0) - share[rows].mean())
+        found.append(share[rows].mean() - low[rows].max())
+    return max(found) if found else None
+
+
+def _rounded(values: np.ndarray) -> list[float | None]:
+    distinct, places = np.unique(values, return_inverse=True)  # counts repeat
+    rounded: list[float | None] = np.array([float(f"{value:.7g}") for value in distinct.tolist()])[places].tolist()
+    return rounded

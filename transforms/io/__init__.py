@@ -1,0 +1,1 @@
+"""Local and remote files: open, list, copy, write atomically, and retry."""

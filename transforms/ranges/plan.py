@@ -1,0 +1,315 @@
+"""The plan of a build of a model of range queries, checked before any budget is spent, and its steps. Pure.
+
+ExactCounts, or a heatmap's final state -> Collected -> trainings, trained one at a time -> Built
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import Population
+from sfumato.schemas.ranges import BASE_DEPTH, Boxes, Field, Sizes
+from sfumato.schemas.region import Grid, Region, by_row
+from sfumato.schemas.requests.checks import check_choice, owners_of
+from sfumato.transforms.counting.methods import Adaptive
+from sfumato.transforms.counting.methods.base import Flat
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.schedule import population_and_budget
+from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.locations.shards import Cohort
+from sfumato.transforms.privacy.additive_noise import LAPLACE
+from sfumato.transforms.privacy.admission import NoisyUserCounts
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.mechanism import epsilon_for_stddev
+from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, NoisyGrid
+from sfumato.transforms.ranges.methods import (
+    MAX_SIDE,
+    METHODS,
+    Automatic,
+    PlainGrid,
+    RangeMethod,
+    SpatialNeural,
+    UniformGrid,
+)
+from sfumato.transforms.ranges.model import Model, RangeModel, TreeModel
+from sfumato.transforms.ranges.tuner import Tuner
+
+ADAPTIVE = Adaptive.NAME
+_ADAPTIVE_TEXT = "the adaptive tree of a heatmap"
+_WIDTH = "cell_width"
+_GRID_BYTES = 88  # of memory for one cell of a grid, with all tables
+Counts = NoisyGrid | Estimate
+
+
+def method_texts() -> dict[str, str]:
+    """One line of help for each method, by name."""
+    return {**{name: method.TEXT for name, method in METHODS.items()}, ADAPTIVE: _ADAPTIVE_TEXT}
+
+
+def make_method(name: str, options: Mapping[str, Any], spec: CollectionSpec) -> RangeMethod:
+    """Makes the method that the given options and the public inputs come to.
+
+    A required cell width that is not given gets the default rule.
+    """
+    arguments = dict(options)
+    if _WIDTH not in arguments and _needs_width(name):
+        arguments[_WIDTH] = spec.default_width
+    return METHODS[name](**arguments).chosen(spec)
+
+
+def _needs_width(name: str) -> bool:
+    return any(field.name == _WIDTH and field.default is MISSING for field in fields(METHODS[name]))
+
+
+@dataclass(frozen=True)
+class RangesPlan:
+    """The plan. Raises RequestError, naming the option, if an option is out of range or has no effect.
+
+    Attributes:
+        region: that the model covers.
+        sizes: sides of the squares to be queried, in metres.
+        method: a name in METHODS, or adaptive.
+        options: of the method, those that were given.
+        counting: who adds the noise (trust), epsilon, the number of users, the shards of secure aggregation; for
+            adaptive the whole heatmap.
+    """
+
+    region: Region
+    sizes: Sizes
+    method: str
+    options: Mapping[str, Any]
+    counting: HeatmapParameters
+
+    def __post_init__(self) -> None:
+        check_choice("method", self.method, (*METHODS, ADAPTIVE))
+        self.sizes.check(self.field)
+        owners = owners_of(METHODS)
+        for name in self.options:
+            if self.method not in owners[name]:
+                raise RequestError(f"{name}: applies only with --method {' or '.join(owners[name])}, got {self.method}")
+        if _WIDTH in self.options:
+            self._check_width(self.options[_WIDTH])
+        if self.method != ADAPTIVE:
+            options = {_WIDTH: self.sizes.high, **self.options} if _needs_width(self.method) else self.options
+            METHODS[self.method](**options)  # checks its own options
+        self.heatmap  # noqa: B018  (raises if it cannot be planned)
+
+    @cached_property
+    def field(self) -> Field:
+        """The base cells. Every counted part is made of them."""
+        return Field(Grid(self.region, BASE_DEPTH))
+
+    @cached_property
+    def heatmap(self) -> HeatmapParameters | None:
+        """The heatmap that counts: adaptive, or all cells of one level. None where a trusted curator counts."""
+        if self.uses_tree:
+            return self.counting
+        if self.counting.is_central:
+            return None
+        return replace(self.counting, depth=self._level, method=Flat())
+
+    @cached_property
+    def uses_tree(self) -> bool:
+        """Whether a heatmap's adaptive tree answers: method adaptive, or auto if that should have the least error.
+
+        The tree is collected in another way than a grid, so auto chooses it by figures that are known before the logs
+        are read. Without a public number of users, or with an option of networks or of the grid, it does not.
+        """
+        if self.method != Automatic.NAME or self.options or self.counting.population is None:
+            return self.method == ADAPTIVE
+        central = self.counting.is_central
+        epsilon = self.counting.laplace_epsilon(self.counting.budget.total) if central else self._central_epsilon
+        return Automatic().prefers_tree(self.collection_spec(self._population, epsilon))
+
+    @property
+    def trains(self) -> bool:
+        """Whether the method may have trainings."""
+        if self.uses_tree:
+            return False
+        return self.method == Automatic.NAME or METHODS[self.method].trainings is not RangeMethod.trainings
+
+    def collection_spec(self, users: float, epsilon: float) -> CollectionSpec:
+        """The public inputs of the method, once the number of users is known."""
+        return CollectionSpec(self.field, users, epsilon, self.sizes)
+
+    def metadata(self) -> dict[str, Any]:
+        """The plan in JSON's types. The run's key is bound to it."""
+        counting = {
+            name: getattr(self.counting, name)
+            for name in ("epsilon", "delta", "noise", "population", "population_share")
+        }
+        return {
+            "region": asdict(self.region),
+            "sizes": [self.sizes.low, self.sizes.high],
+            "method": self.method,
+            "options": {name: _json_value(value) for name, value in self.options.items()},
+            "trust": self.counting.trust,
+            **counting,
+            "max_bad_fraction": self.counting.max_bad_fraction,
+            "heatmap": None if self.heatmap is None else self.heatmap.metadata(),
+        }
+
+    def _check_width(self, width: float) -> None:
+        least, most = max(self.field.cell_metres), min(self.field.metres)
+        if not (math.isfinite(width) and width > 0):
+            raise RequestError(f"{_WIDTH}: must be auto or a number of metres > 0, got {width}")
+        if width > most:
+            raise RequestError(f"{_WIDTH}: {width:g} m is more than the region's shorter side, {most:,.0f} m")
+        if self.method == SpatialNeural.NAME and width < SpatialNeural(width).width(self.field):
+            raise RequestError(
+                f"{_WIDTH}: {width:g} m makes more than {MAX_SIDE:,} cells a side, too many to train networks "
+                "on one worker; give wider cells, a smaller region, or use method grid"
+            )
+        if width < least:
+            raise RequestError(
+                f"{_WIDTH}: {width:g} m is less than a base cell of so large a region, {least:.2g} m; give a larger "
+                "width or a smaller region"
+            )
+
+    @cached_property
+    def _level(self) -> int:
+        """The level of the grid that shards count, with cells nearest to the chosen width. Raises RequestError."""
+        if self.method != UniformGrid.NAME and _WIDTH in self.options:
+            cells = math.sqrt(math.prod(self.field.metres)) / self.options[_WIDTH]
+        else:
+            cells = self._cells_per_side(self._population, self._central_epsilon)
+        return min(max(round(math.log2(cells)), 1), BASE_DEPTH)
+
+    def _cells_per_side(self, users: float, epsilon: float) -> float:
+        if self.method == UniformGrid.NAME:
+            return UniformGrid(**self.options).cells_per_side(users, epsilon)
+        spec = self.collection_spec(users, epsilon)
+        chosen = make_method(self.method, self.options, spec)
+        width = chosen.width(self.field) if isinstance(chosen, SpatialNeural) else chosen.cell_width  # type: ignore[attr-defined]
+        return math.sqrt(math.prod(self.field.metres)) / float(width)
+
+    def model_bytes(self, rows: int) -> int:
+        """Expected bytes of memory of a model and its tables, as measured (`python -m benchmarks.speed`).
+
+        They follow from public figures only. rows: of the logs, at least as many as users.
+        """
+        most, users = 1 << 2 * BASE_DEPTH, max(rows, self.counting.population or 0)
+        epsilon = self.counting.laplace_epsilon(self.counting.budget.total)
+        if self.heatmap is not None:
+            return 0 if self.uses_tree else _GRID_BYTES * (1 << 2 * self.heatmap.depth)
+        return _GRID_BYTES * min(most, math.ceil(self._cells_per_side(users, epsilon)) ** 2)
+
+    @property
+    def _population(self) -> float:
+        if self.counting.population is None:
+            raise RequestError(
+                "population: with trust secagg the width of cells must be known before the logs are read; give the "
+                f"public number of users{'' if self.method == UniformGrid.NAME else ', or --cell_width METRES'}"
+            )
+        return float(self.counting.population)
+
+    @property
+    def _central_epsilon(self) -> float:
+        """The epsilon of a trusted curator whose noise equals that of all shards together."""
+        return LAPLACE.cost(self.shards_stddev(self._population, self.counting.budget.total))
+
+    def shards_stddev(self, users: float, cost: float) -> float:
+        """Returns the standard deviation of all shards' noise on one count, at a cost in the noise's unit."""
+        counting = self.counting
+        shards = Cohort.plan(users, None, counting.shard_size, counting.dropout).shards
+        return math.sqrt(shards) * counting.count_noise.stddev(cost)
+
+
+def _json_value(value: Any) -> Any:
+    """An option's value in JSON's types: a workload as its number of squares and digest, a tuner as its metadata."""
+    if isinstance(value, Tuner):
+        return value.metadata()
+    if not isinstance(value, Boxes):
+        return value
+    edges = np.stack([value.x0, value.y0, value.x1, value.y1])
+    return {"squares": len(value), "digest": hashlib.sha256(edges.tobytes()).hexdigest()}
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The result of the collection. Every figure is public or differentially private.
+
+    Attributes:
+        counts: noisy.
+        spec: the public inputs of the method.
+        method: trains on the counts; None if they answer as they are (adaptive).
+        population: number of users of the logs, public or noisy.
+        state: of the heatmap that counted; None if a trusted curator counted.
+    """
+
+    counts: Counts
+    spec: CollectionSpec
+    method: RangeMethod | None
+    population: Population
+    state: HeatmapState | None = None
+
+    def trainings(self) -> Sequence[Any]:
+        if self.method is None or isinstance(self.counts, Estimate):
+            return ()
+        return self.method.trainings(self.counts, self.spec)
+
+    def model(self, trained: Sequence[Any]) -> Model:
+        """Makes the model. trained: the results of all `trainings`, in their order."""
+        if self.method is None or isinstance(self.counts, Estimate):
+            assert isinstance(self.counts, Estimate)
+            return TreeModel(self.counts)
+        return self.method.model(self.counts, self.spec, trained)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A model and the collection that it comes from. diverged: number of networks left out of it."""
+
+    collected: Collected
+    model: RangeModel
+    diverged: int = 0
+
+
+def collect(exact: ExactCounts, admission: NoisyUserCounts, plan: RangesPlan, key: RunKey) -> Collected:
+    """Collects noisy counts with a trusted curator. It is the only access to the exact counts."""
+    population, budget = population_and_budget(admission, plan.counting)
+    left = budget.remaining
+    rho = None if plan.counting.rho is None else left
+    spec = replace(plan.collection_spec(population.users, plan.counting.laplace_epsilon(left)), rho=rho)
+    method = make_method(plan.method, plan.options, spec)
+    return Collected(method.collect(exact, spec, key), spec, method, population)
+
+
+def collected_from_heatmap(state: HeatmapState, plan: RangesPlan) -> Collected:
+    """Converts a heatmap's counts: the adaptive method's tree, or a grid whose cells all shards counted."""
+    parameters = plan.heatmap
+    assert parameters is not None
+    population = state.population
+    if plan.uses_tree:
+        estimate = parameters.method.decode(state, parameters.depth)
+        spent = parameters.laplace_epsilon(state.budget.spent - population.epsilon)
+        spec = plan.collection_spec(population.users, spent)
+        return Collected(estimate, spec, None, population, state)
+    grid = _grid_from_estimate(state.results[-1].to_estimate())
+    # The noise of all shards together equals that of a trusted curator with a smaller epsilon.
+    spec = plan.collection_spec(population.users, epsilon_for_stddev(grid.noise_stddev))
+    return Collected(grid, spec, make_method(plan.method, plan.options, spec), population, state)
+
+
+def _grid_from_estimate(estimate: Estimate) -> NoisyGrid:
+    """The estimate of a complete tree, all of whose cells have the same noise, as a grid in base cells."""
+    level = estimate.tree.level
+    edges = np.arange((1 << level) + 1, dtype=np.int64) << (BASE_DEPTH - level)
+    return NoisyGrid(edges, edges, by_row(estimate.counts), float(estimate.stddev[0]))
+
+
+def build(collected: Collected, plan: RangesPlan, trained: Sequence[Any]) -> Built:
+    """Makes the model. trained: the results of all trainings, in their order; None for those that diverged."""
+    model, method = collected.model(trained), ADAPTIVE if collected.method is None else collected.method.NAME
+    diverged = sum(network is None for network in trained)
+    if diverged and diverged == len(trained):
+        method = PlainGrid.NAME
+    return Built(collected, RangeModel(plan.field, model, method, plan.counting.epsilon), diverged)

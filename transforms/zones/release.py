@@ -1,0 +1,198 @@
+"""The files of a release of zones, made of the final state and the public zones only: post-processing. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import scipy
+import shapely
+from numpy.typing import NDArray
+
+from sfumato.schemas.release import ZONES_FILE, zones_schema
+from sfumato.transforms.counting.manifest import (
+    auxiliary_content,
+    category_names,
+    counts_content,
+    counts_warnings,
+)
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.rates import auxiliary_columns, rates_of_counts
+from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.privacy.additive_noise import LAPLACE
+from sfumato.transforms.release.builder import build_release
+from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
+from sfumato.transforms.statistics.tree_least_squares import LevelEstimate, NoisyLevel, fit_levels
+from sfumato.transforms.zones.view import zones_view
+from sfumato.transforms.zones.zone_file import Zones
+from sfumato.transforms.zones.zone_levels import ZoneLevels
+
+Array = NDArray[np.float64]
+_Z = float(scipy.special.ndtri(0.975))  # of a 95% interval
+_LEAST_LEVEL = 0.945  # of an interval of integers, which cannot hold 95.0%
+_LATTICE = 8  # sums of this many discrete Laplace variables have intervals of their own, which are exact
+_STDDEV = "standard deviation of the noise, after all levels were made to agree by least squares"
+_INTERVALS = "95%, for each zone by itself: of the noise alone, as the zone's users are what is estimated"
+_SUMS = (
+    "a zone of a coarser level is exactly the sum of its zones, and has the error of that sum; errors of zones of one "
+    "level add up as independent ones do where one level was asked, and otherwise by the levels' noise (noise_stddev)"
+)
+
+
+@dataclass(frozen=True)
+class ZoneCounts:
+    """The estimates of a run."""
+
+    levels: list[LevelEstimate]  # by category, from the finest level to the coarsest
+    low: list[Array]  # and high: ends of the 95% intervals of each level's zones: float64[m] each
+    high: list[Array]
+    noisy_sums: int  # number of sums with independent noise that were added up
+    sampling_weight: float  # users that each counted user stands for, where shards were lost
+
+
+def zone_counts(state: HeatmapState, method: ZoneLevels) -> ZoneCounts:
+    """The estimates of all levels, see `tree_least_squares`. state: after the last sub-query."""
+    zones, last = method.zones, state.results[-1].spent
+    live = last.shards - last.shards_lost
+    sums = state.noise.tail_sums(1 if state.is_central else live)
+    noisy: list[NoisyLevel] = [NoisyLevel(None) for _ in zones.level_names]
+    for level, result in zip(method.asked, state.results, strict=True):
+        spent = result.spent
+        kurtosis = 0.0
+        if spent.epsilon is not None:
+            kurtosis = laplace_kurtosis(spent.epsilon / state.sensitivity(spent.vector_length, 1)) / sums
+        counts = result.counts.reshape(state.categories, -1)
+        noisy[level] = NoisyLevel(counts, spent.noise_stddev**2, kurtosis)
+    levels = fit_levels(noisy, [level.parents for level in zones.levels])
+    low, high = [], []
+    for estimate, ancestor in zip(levels, zones.ancestors, strict=True):
+        users = estimate.counts.sum(axis=0)
+        half = margins(state.categories * estimate.variance, estimate.kurtosis / state.categories)
+        below, above = half, half
+        if len(method.asked) == 1 and state.gamma == 1 and state.noise == LAPLACE and last.shards_lost == 0:
+            # The counts are integers: sums of a few discrete Laplace variables have exact intervals.
+            added = np.bincount(ancestor, minlength=len(users)) * sums * state.categories
+            exact = lattice_margins(last.cost, added)
+            below, above = (np.where(np.isnan(one), half, one) for one in exact)
+        low.append(users - below)
+        high.append(users + above)
+    return ZoneCounts(levels, low, high, sums, state.cohort.shards / live)
+
+
+def margins(variance: Array, kurtosis: Array) -> Array:
+    """Half the width of a 95% interval around an estimate: float64 of the input's shape.
+
+    Cornish and Fisher's quantile with the fourth cumulant; errors are symmetric.
+    """
+    return np.asarray((_Z + (_Z**3 - 3 * _Z) / 24 * kurtosis) * np.sqrt(variance))
+
+
+def laplace_kurtosis(epsilon: float) -> float:
+    """Excess kurtosis of a discrete Laplace variable: 3 for a small epsilon, more for a large one."""
+    decay = math.exp(-epsilon)
+    return (1 + 4 * decay + decay**2) / (2 * decay)
+
+
+def lattice_margins(epsilon: float, sums: NDArray[np.int64]) -> tuple[Array, Array]:
+    """How far 95% intervals of integer counts reach below and above them, where few Laplace variables were added up.
+
+    A symmetric interval of integers holds one discrete Laplace variable with 92.7% or 97.3% at epsilon 1. One that is
+    longer by one at one side holds it with 95.0%. This is the shortest with at least 94.5%; of two, the one that
+    reaches further below.
+
+    epsilon: of each variable. sums: int64[n], number of variables in the noise of each count. Returns float64[n] each;
+    NaN for more than 8 variables, where `margins` are as good.
+    """
+    below, above = np.full(len(sums), np.nan), np.full(len(sums), np.nan)
+    decay = math.exp(-epsilon)
+    reach = math.ceil(8 + 40 / epsilon)  # beyond it lies e^-40 of the mass
+    one = decay ** np.abs(np.arange(-reach, reach + 1)) * (1 - decay) / (1 + decay)
+    mass = one
+    for number in range(1, _LATTICE + 1):
+        chosen = sums == number
+        if chosen.any():
+            tail = np.cumsum(mass[::-1])[::-1][len(mass) // 2 :]  # P(Z >= 0), P(Z >= 1), ...
+            least = int(np.argmax(2 * tail[1:] <= 1 - _LEAST_LEVEL))  # of a symmetric interval
+            is_enough = least > 0 and tail[least] + tail[least + 1] <= 1 - _LEAST_LEVEL
+            below[chosen], above[chosen] = least, least - is_enough
+        mass = np.convolve(mass, one)
+    return below, above
+
+
+def zones_files(
+    state: HeatmapState, parameters: HeatmapParameters, method: ZoneLevels, metadata: ReleaseMetadata
+) -> dict[str, bytes]:
+    """The release's files by name, the manifest last. state: after the last sub-query."""
+    found = zone_counts(state, method)
+    table = _table(found, method.zones, category_names(parameters, metadata))
+    manifest = _manifest(state, parameters, method, metadata, found)
+    return build_release({ZONES_FILE: table, **metadata.geography_files}, manifest, zones_view)
+
+
+def _table(found: ZoneCounts, zones: Zones, categories: Sequence[str]) -> pa.Table:
+    """The zones of all levels, by `zones_schema`."""
+    tables = []
+    shapes, areas = zones.geometries, zones.areas_km2
+    for place, (name, ids, estimate) in enumerate(
+        zip(zones.level_names, zones.ids_of_levels, found.levels, strict=True)
+    ):
+        if place:
+            parents = zones.levels[place - 1].parents
+            areas = np.bincount(parents, areas, len(ids)).astype(np.float64)
+            parts = np.split(shapes[np.argsort(parents, kind="stable")], np.cumsum(np.bincount(parents))[:-1])
+            shapes = np.array([shapely.union_all(part) for part in parts], dtype=object)
+        above = zones.levels[place] if place < len(zones.levels) else None
+        users, categories_of_users = estimate.counts.sum(axis=0), len(estimate.counts)
+        columns: dict[str, Any] = {
+            "zone": list(ids),
+            "level": [name] * len(ids),
+            "parent": [None] * len(ids) if above is None else [above.ids[i] for i in above.parents.tolist()],
+            "users": users,
+            "stddev": np.sqrt(categories_of_users * estimate.variance),
+            "low": found.low[place],
+            "high": found.high[place],
+            "area": areas,
+            "density": users / areas,
+        }
+        rates = None
+        if categories:
+            stddev, everywhere = np.sqrt(estimate.variance), np.ones(len(ids), dtype=bool)
+            rates = rates_of_counts(
+                estimate.counts, stddev, everywhere, categories, found.noisy_sums, found.sampling_weight
+            )
+            columns |= auxiliary_columns(estimate.counts, categories, rates)
+        columns["geometry"] = shapely.to_wkb(shapes)
+        tables.append(pa.table(columns, schema=zones_schema(categories, rates.names if rates else ())))
+    return pa.concat_tables(tables)
+
+
+def _manifest(
+    state: HeatmapState,
+    parameters: HeatmapParameters,
+    method: ZoneLevels,
+    metadata: ReleaseMetadata,
+    found: ZoneCounts,
+) -> dict[str, Any]:
+    zones = method.zones
+    spent = dict(zip(method.asked, (result.spent for result in state.results), strict=True))
+    levels = []
+    for place, (name, ids, estimate) in enumerate(
+        zip(zones.level_names, zones.ids_of_levels, found.levels, strict=True)
+    ):
+        noise = spent[place].noise_stddev * math.sqrt(state.categories) if place in spent else None
+        stddev = math.sqrt(state.categories * float(estimate.variance.mean()))
+        levels.append(
+            {"name": name, "zones": len(ids), "share": method.shares[place], "noise_stddev": noise, "stddev": stddev}
+        )
+    manifest = {
+        "region": asdict(zones.region),
+        "zones": {"source": zones.source, "sha256": zones.digest, "levels": levels},
+        **counts_content(state, parameters, metadata, "zone"),
+        "errors": {"stddev": _STDDEV, "intervals": _INTERVALS, "sums": _SUMS},
+        **auxiliary_content(parameters, metadata),
+    }
+    return release_manifest(metadata, manifest, counts_warnings(state, parameters))

@@ -1,0 +1,153 @@
+"""The page of a release of zones as a view, made of its published files only. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import shapely
+
+from sfumato.schemas.charts import readable
+from sfumato.schemas.known_digits import NOISE_Z, Z, about
+from sfumato.schemas.region import Region, ground_metres
+from sfumato.schemas.release import MANIFEST_FILE, RATES_PICTURE, ZONES_FILE, ZONES_PICTURE
+from sfumato.schemas.trust import Trust
+from sfumato.schemas.views import Layer, MapBody, PageView, Section, Table
+from sfumato.transforms.observability.text_tables import significant
+from sfumato.transforms.report.count_measures import count_measure, rate_measures, rate_names
+from sfumato.transforms.report.layers import finest_metres, zone_layer
+from sfumato.transforms.report.numbers import length, plural
+from sfumato.transforms.report.released import Files, Released
+from sfumato.transforms.report.scales import density_scale
+from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, noisy_sums, number
+
+MAX_SHOWN = 20_000  # zones of a level; a level with more is not on the page
+_INDEXES = {"h3": "H3 cells", "quadkey": "Quadkey tiles"}
+_FILES = {
+    ZONES_FILE: "one row for each zone of each level: estimated users with their intervals, density, rates, polygon",
+    ZONES_PICTURE: "the map of users as a picture",
+    RATES_PICTURE: "the map of the rate as a picture",
+    MANIFEST_FILE: "the guarantee, every parameter, every version",
+}
+
+
+def zones_view(files: Files) -> PageView:
+    """Returns the page of a release of `sfumato zones`. files: by name."""
+    release = Released(files)
+    manifest, table = release.manifest, release.table(ZONES_FILE)
+    levels = get(manifest, "zones.levels", [])
+    shown = [level for level in levels if level["zones"] <= MAX_SHOWN]
+    body = MapBody(
+        region=release.bounds,
+        depth=0,
+        layers=[_layer(table, level, manifest, release.region) for level in reversed(shown)],
+        missing="No zone here.",
+        finest_metres=finest_metres(np.asarray(table["area"]), release.region),
+    )
+    users, deviation = (number(manifest, f"results.{name}") or 0.0 for name in ("users", "users_stddev"))
+    some = about(users, max(deviation, users / 200))
+    zones = plural(levels[0]["zones"], "zone")
+    headline = f"About {some} users in {zones}" + (", no one in particular" if is_safe(manifest) else "")
+    if users < Z * deviation:
+        most = about(max(users, 0) + Z * deviation, deviation)
+        headline = f"Fewer than {most} users in {zones}, too few to tell from none"
+    queries, groups = get(manifest, "privacy.sub_queries", []), get(manifest, "privacy.cohort.shards") or 1
+    made = [
+        "Every user reports one zone of each level that was asked, in "
+        f"{plural(len(queries), 'sub-query', 'sub-queries')}. The list of zones is public, so it says nothing about "
+        "anyone.",
+        "A trusted curator saw the exact sums and added noise to each once."
+        if get(manifest, "privacy.trust") == Trust.CENTRAL
+        else f"Users answered in {plural(groups, 'group')}. A group's sum has its noise before anyone sees it.",
+    ]
+    return release.page(
+        body,
+        [
+            _how_to_read_it(manifest, len(shown) < len(levels)),
+            Section(title="How it was made", paragraphs=made),
+            _level_table(manifest),
+        ],
+        facts(
+            ("Zones", ", ".join(f"{_title(level)}: {level['zones']:,}" for level in levels)),
+            ("Error of a zone", f"{_margin(levels[0]['stddev'])} users (95%)"),
+        ),
+        _FILES,
+        [ZONES_PICTURE, *([RATES_PICTURE] if rate_names(manifest, one=True) else [])],
+        title="Users by zone",
+        headline=headline,
+        description=f"How many users are in each of {zones}, without exposing anyone.",
+    )
+
+
+def _layer(table: pa.Table, level: Mapping[str, Any], manifest: Manifest, region: Region) -> Layer:
+    """The zones of a level, with their users and rates."""
+    rows = table.filter(pc.equal(table["level"], level["name"]))
+    users, stddev, low, high, areas = (
+        np.asarray(rows[name], dtype=np.float64) for name in ("users", "stddev", "low", "high", "area")
+    )
+    seen = np.maximum(users, 0)
+    weight = seen * np.minimum(seen / np.maximum(1.96 * stddev, 1e-12), 1) ** 2
+    sums = noisy_sums((get(manifest, "privacy.sub_queries") or [{}])[-1])
+    return zone_layer(
+        _title(level),
+        f"{plural(level['zones'], 'zone')}. The users of each are known to "
+        f"±\u00a0{significant(NOISE_Z * level['stddev'], 2)} (95%, for one zone).",
+        rows["zone"].to_pylist(),
+        shapely.from_wkb(rows["geometry"].to_numpy(zero_copy_only=False)),
+        areas,
+        region,
+        [
+            count_measure(users, stddev, low, high, density_scale(seen / areas, weight), (areas, sums), "zone"),
+            *rate_measures(rows, manifest, "zone"),
+        ],
+    )
+
+
+def _margin(stddev: float) -> str:
+    """Half the width of a 95% interval."""
+    return f"± {significant(NOISE_Z * stddev, 2)}"
+
+
+def _title(level: Mapping[str, Any]) -> str:
+    """What the zones of a level are called."""
+    name = str(level["name"])
+    return _INDEXES.get(name, readable(name))
+
+
+def _how_to_read_it(manifest: Manifest, is_cut: bool) -> Section:
+    levels = get(manifest, "zones.levels", [])
+    texts = [
+        "Every count carries random noise, drawn once, also that of an empty zone. A count below zero is noise too; it "
+        f"is left as it came, because raising it to zero would tilt every total upward. {_margin(levels[0]['stddev'])} "
+        "users (95%) is the error of a zone of the finest level.",
+        "A hatched zone may be empty: noise could explain its count.",
+    ]
+    if len(levels) > 1:
+        texts.append(
+            "Zones of a coarser level are exactly the sums of their parts. The counts of all levels were made to "
+            "agree: the surer a count, the more it weighs."
+        )
+    if is_cut:
+        texts.append(f"Levels of more than {MAX_SHOWN:,} zones are not on this page; {ZONES_FILE} has all.")
+    wide, tall = ground_metres(Region(**manifest["region"]))
+    texts.append(f"The zones lie within {length(wide)} × {length(tall)}. Borders are simplified on this page.")
+    return Section(title="How to read it", paragraphs=texts)
+
+
+def _level_table(manifest: Manifest) -> Section:
+    heads = ["Level", "Zones", "Share of the budget", "Own noise, users (95%)", "Error of a zone, users (95%)"]
+    rows = [
+        [
+            _title(level),
+            f"{level['zones']:,}",
+            f"{level['share']:.1%}" if level["share"] else "not asked",
+            "" if level["noise_stddev"] is None else _margin(level["noise_stddev"]),
+            _margin(level["stddev"]),
+        ]
+        for level in get(manifest, "zones.levels", [])
+    ]
+    table = Table(title="Table of levels", heads=heads, rows=rows, numeric=[False, True, True, True, True])
+    return Section(title="Level by level", table=table)
