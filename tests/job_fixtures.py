@@ -16,8 +16,8 @@ def fixed_code() -> Iterator[None]:
     Otherwise each commit and each machine would test another draw.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sfumato.pipelines.frame.release_run.code_digest", lambda: "c0de" * 16)
-        patch.setattr("sfumato.pipelines.frame.release_run.package_versions", lambda: {"python": "3.11.0"})
+        patch.setattr("sfumato.pipelines.frame.run_key.code_digest", lambda: "c0de" * 16)
+        patch.setattr("sfumato.pipelines.frame.run_key.package_versions", lambda: {"python": "3.11.0"})
         yield
 
 

@@ -104,6 +104,11 @@ class ReleaseJob(ABC):
         """Whether a ledger is not charged: without an epsilon it records the bits that users send."""
         return math.isinf(self.cost().epsilon)
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether another run has the same key over the same data: it is bound to their content, not to file names."""
+        return self.kept_secret is not None and self.request.release_id is not None
+
     @cached_property
     def geography(self) -> bytes | None:
         """What the release publishes of the map's geography, None without any. Raises RequestError."""

@@ -1,18 +1,13 @@
-"""The run of a job that publishes a release: checks, key, ledger, graph, and what is published where it is refused."""
+"""The run of a job that publishes a release, in ten steps: see `run_release`."""
 
 from __future__ import annotations
 
 import json
 import logging
 import math
-import os
 import sys
-import textwrap
-import uuid
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from typing import Any, get_args
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
@@ -21,39 +16,35 @@ from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from sfumato.pipelines.frame.accounting import LedgerGate, admission_cost, rho_amount
 from sfumato.pipelines.frame.console import identify, log_metrics, show_progress
+from sfumato.pipelines.frame.dry_run import dry_run_text
 from sfumato.pipelines.frame.inputs import (
     ICEBERG,
     InputFile,
-    content_fingerprint,
     inspect,
     layout_of,
     log_late_files,
     match_files,
     named_by_content,
     select_input,
-    with_rows,
 )
 from sfumato.pipelines.frame.job import Inputs, ReleaseJob
-from sfumato.pipelines.frame.scratch import memory_lines, plan_memory, scratch
+from sfumato.pipelines.frame.run_key import key_and_metadata
+from sfumato.pipelines.frame.scratch import plan_memory, scratch
 from sfumato.pipelines.runners.failures import error_of
-from sfumato.pipelines.runners.runner_settings import RunnerSettings
+from sfumato.pipelines.runners.runner_settings import RunnerSettings, flex_launch, launch_nothing
 from sfumato.schemas import guarantee
 from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, RequestError
-from sfumato.schemas.known_digits import byte_text
-from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Cost, Reservation, format_amount, parse_amount
+from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Reservation, parse_amount
 from sfumato.schemas.region import ground_metres
 from sfumato.schemas.release import PAGE_FILE
-from sfumato.schemas.requests.publish_request import ReleaseRequest
-from sfumato.schemas.trust import SEES, Trust
 from sfumato.transforms.inputs.bigquery_table import BIGQUERY
 from sfumato.transforms.inputs.log_reader import bundled
 from sfumato.transforms.io.files import is_remote
 from sfumato.transforms.observability.logs import log_event
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit
-from sfumato.transforms.privacy.keys import RunKey, Secret
-from sfumato.transforms.privacy.secrets import FileSecret, entropy_secret, seed_secret
+from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.catalog import check_not_lost
-from sfumato.transforms.release.metadata import ReleaseMetadata, code_digest, package_versions
+from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.notices import refusal_files
 from sfumato.transforms.release.publishing import CommitRelease, WriteRelease, is_published, with_charge
 from sfumato.transforms.release.release_folder import check_output, is_refusal, manifest_at, publish
@@ -62,8 +53,21 @@ from sfumato.transforms.release.release_folder import check_output, is_refusal, 
 def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     """Checks a job's files, output and ledger, then runs its graph, which charges the ledger.
 
-    Prints the path of the release's page. If the ledger holds a charge for the release id, the run resumes that release
-    without a new charge. A published release is not changed. A refused run publishes the reason.
+    Prints the path of the release's page. The ten steps:
+
+    1. Check that the runner reaches every path, and that the output is free or belongs to a charge of this release id.
+    2. List the files that match. A dry run prints its plan here and ends.
+    3. With a ledger, select the files that the charge covers.
+    4. Read the files' footers: columns, types, number of rows.
+    5. Derive the key, bound to the secret, the request and the data.
+    6. Ask the ledger whether it allows the charge. A release that is published already ends here, without a new charge.
+    7. Choose the workers and where bulky data are kept.
+    8. Run the graph: read, bound, count users with noise, charge, add noise, write, commit.
+    9. If the noisy counts refuse the run, publish the reason.
+    10. Report metrics and warnings, and print the page.
+
+    Nothing before step 8 reads a record, and nothing is drawn before the charge but the noisy counts of users, which
+    the charge covers.
 
     Raises:
         RequestError, NotReadyError, BudgetError or LedgerError: the run cannot start, or the ledger refuses its charge.
@@ -71,11 +75,10 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
         RefusedError: the noisy counts refused the run, and the reason was published. A Flex launch does not wait for
             its job: there the ledger alone holds the reason.
     """
-    request, launched = job.request, flex_launch(settings)
+    request = job.request
     identify(job=request.JOB, release_id=request.release_id)
-    _check_locations(job, settings, launched)
+    check_places(job, settings)
     resumed = _check_output(job)
-    _ = job.geography  # a file that cannot be used is a bad request
     files = match_files(request.input, layout_of(request, job.columns()), request.where)
     if request.dry_run:
         sys.stdout.write(dry_run_text(job, files, settings))
@@ -86,7 +89,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     key, metadata = key_and_metadata(job, files, settings)
     identify(release_id=metadata.release_id)
     gate, metadata = _gate(job, key, metadata, digests)
-    commit = CommitRelease(metadata.release_id, job.request.timeline, metadata.ledger_location)
+    commit = CommitRelease(metadata.release_id, request.timeline, metadata.ledger_location)
     if gate is not None and _is_published(gate, request.output):
         commit.commit(request.output)
         launch_nothing(settings)
@@ -96,7 +99,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     memory = plan_memory(settings, rows, job.run_bytes(rows), request.memory)
     settings = settings.with_workers(memory.workers) if settings.local else settings
     log_event("files", f"{len(files)} file{'s'[: len(files) != 1]} to read", files=len(files))
-    logs = named_by_content(files) if _is_repeatable(job) else [file.log for file in files]
+    logs = named_by_content(files) if job.is_repeatable else [file.log for file in files]
     rule = job.admission()
     try:
         with (
@@ -118,11 +121,35 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
             _publish_refusal(job, with_charge(metadata), rule, refusal)
             raise refusal from error
         raise
-    if launched:
+    if flex_launch(settings):
         text = f"handed to Dataflow, which publishes {request.output} when it is done"
         log_event("launched", text, output=request.output)
     else:
         _report(root.result, settings, request.output)
+
+
+def check_places(job: ReleaseJob, settings: RunnerSettings) -> None:
+    """Raises RequestError for paths that the runner cannot reach, and for templates that would repeat their noise."""
+    launched = flex_launch(settings)
+    _ = job.geography  # a file that cannot be used is a bad request
+    if settings.options.view_as(GoogleCloudOptions).template_location and not launched:
+        raise RequestError(
+            "template_location: a template would draw the same noise at every launch, whatever the data, and the "
+            "differences would expose users; start the job itself, or a Flex template, instead"
+        )
+    if launched and job.request.overwrite:
+        raise RequestError(
+            "overwrite: a launched graph can be started again by hand, and would publish the same noise over other data"
+        )
+    if not settings.in_cloud:
+        return
+    ledger = None if job.accounting is None else job.accounting.ledger
+    places = [(name, getattr(job.request, name)) for name in ("output", "key_file")]
+    inputs = [("input", pattern) for pattern in job.request.input if not pattern.startswith((ICEBERG, BIGQUERY))]
+    nights = [("warm_start", path) for path in job.read_by_workers]
+    for name, path in [*inputs, *places, *nights, ("timeline", job.request.timeline), ("ledger", ledger)]:
+        if path is not None and not is_remote(path):
+            raise RequestError(f"{name}: Dataflow's workers cannot reach {path!r}; name a place in a bucket, gs://...")
 
 
 def _check_output(job: ReleaseJob) -> Reservation | None:
@@ -173,11 +200,6 @@ def _is_published(gate: LedgerGate, output: str) -> bool:
         text = f"{release_id} was published, and is gone or damaged at {output}"
         log_event("made_again", f"{text}: it is made again, and nothing is charged", logging.WARNING)
     return False
-
-
-def _is_repeatable(job: ReleaseJob) -> bool:
-    """Whether another run has the same key, over the same data only: it is bound to their content, not their names."""
-    return job.kept_secret is not None and job.request.release_id is not None
 
 
 def _report(result: PipelineResult, settings: RunnerSettings, output: str) -> None:
@@ -232,176 +254,3 @@ def warn_of_cells(job: ReleaseJob) -> None:
             "the one cell at its centre, and the cells around it look empty"
         )
         log_event("cells", text, logging.WARNING)
-
-
-def flex_launch(settings: RunnerSettings) -> bool:
-    """Whether Google's launcher of Flex templates runs this process. It takes the graph and starts the job itself."""
-    location = settings.options.view_as(GoogleCloudOptions).template_location or ""
-    launcher = "FLEX_TEMPLATE_PYTHON_PY_FILE" in os.environ
-    return launcher and "/template_launches/" in location and location.endswith("/job_object")
-
-
-def launch_nothing(settings: RunnerSettings) -> None:
-    """Gives the launcher of a Flex template, if one waits, an empty graph: a program without one counts as failed."""
-    if flex_launch(settings):
-        with settings.pipeline() as root:
-            _ = root | "Nothing" >> beam.Create([None])
-
-
-def _check_locations(job: ReleaseJob, settings: RunnerSettings, launched: bool) -> None:
-    """Raises RequestError for paths that the runner cannot reach, and for templates that would repeat their noise."""
-    if settings.options.view_as(GoogleCloudOptions).template_location and not launched:
-        raise RequestError(
-            "template_location: a template would draw the same noise at every launch, whatever the data, and the "
-            "differences would expose users; start the job itself, or a Flex template, instead"
-        )
-    if launched and job.request.overwrite:
-        raise RequestError(
-            "overwrite: a launched graph can be started again by hand, and would publish the same noise over other data"
-        )
-    if not settings.in_cloud:
-        return
-    ledger = None if job.accounting is None else job.accounting.ledger
-    places = [(name, getattr(job.request, name)) for name in ("output", "key_file")]
-    inputs = [("input", pattern) for pattern in job.request.input if not pattern.startswith((ICEBERG, BIGQUERY))]
-    nights = [("warm_start", path) for path in job.read_by_workers]
-    for name, path in [*inputs, *places, *nights, ("timeline", job.request.timeline), ("ledger", ledger)]:
-        if path is not None and not is_remote(path):
-            raise RequestError(f"{name}: Dataflow's workers cannot reach {path!r}; name a place in a bucket, gs://...")
-
-
-def key_and_metadata(
-    job: ReleaseJob, files: Sequence[InputFile], settings: RunnerSettings
-) -> tuple[RunKey, ReleaseMetadata]:
-    """The run's key, bound to the secret and the complete request, and the release's metadata."""
-    request = job.request
-    parameters = job.parameters()
-    secret: Secret
-    if request.seed is not None:
-        secret, source = seed_secret(request.seed), "seed"
-        release_id = request.release_id or f"seed-{request.seed}"
-    else:
-        release_id = request.release_id or uuid.uuid4().hex
-        if job.kept_secret is not None:
-            secret, source = job.kept_secret, "key file" if request.key_secret is None else "Secret Manager"
-            if isinstance(secret, FileSecret):
-                secret.check_private()
-            secret.read()  # raises RequestError for a bad key
-        elif settings.local:
-            secret, source = entropy_secret(), "operating system"
-        else:
-            raise RequestError(
-                "key_file: a remote runner would carry the key in the job's graph, where others can read it; put a "
-                "secret where only the workers can read it, and name it with --key_file or --key_secret"
-            )
-    # The fingerprint stays out of the release: sizes and times of files are facts about the data.
-    fingerprint: list[Any] = [[file.path, file.size, file.changed] for file in files]
-    if _is_repeatable(job):
-        # This key has no random part, so two runs on different data must differ in their fingerprint. And a copy of the
-        # same data, with other names or times, must have the same fingerprint, so that it resumes a crashed run.
-        fingerprint = content_fingerprint(with_rows(files, job.columns()), job.columns())
-    # Other code may add the same noise to other numbers. A seed protects nobody, and gives the same result for ever.
-    code = None if request.seed is not None else code_digest()
-    scheme = {"job": request.JOB, "versions": package_versions(), "code": code}
-    key = RunKey.derive(secret, {**scheme, "release_id": release_id, "files": fingerprint, **parameters})
-    metadata = ReleaseMetadata(
-        job=request.JOB,
-        release_id=release_id,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        randomness=source,
-        safe=request.seed is None,
-        parameters=parameters,
-        timeline=timeline_link(request.output, job.request.timeline),
-        geography=job.geography,
-        corrects=request.corrects,
-    )
-    return key, metadata
-
-
-def timeline_link(output: str, timeline: str | None) -> str | None:
-    """The relative address of the timeline's page, seen from a release's page; None where there is none."""
-    if timeline is None or is_remote(output) != is_remote(timeline):
-        return None
-    return os.path.relpath(f"{timeline}/{PAGE_FILE}", output).replace(os.sep, "/")
-
-
-_WIDTH, _MARGIN = 100, 11  # columns of a terminal, and of its left margin for the headings
-
-
-def dry_run_text(job: ReleaseJob, files: Sequence[InputFile], settings: RunnerSettings) -> str:
-    """What a job would read, charge and publish, in lines for a terminal.
-
-    files: that match the input. settings: where the run would take place.
-    """
-    request, cost = job.request, job.cost()
-    number = f"{len(files):,} file{'s'[: len(files) != 1]}"
-    reads = [", ".join(request.input), f"{number}, {byte_text(sum(file.size for file in files))}B"]
-    reads.append(f"columns {', '.join(job.columns().names())}")
-    if request.min_users:
-        reads.append(f"fewer than {request.min_users:,} users, by a noisy count, would be refused")
-    sections = {
-        "reads": reads,
-        "charges": job.accounting.forecast(cost, request.release_id) if job.accounting else _no_ledger(cost),
-        "publishes": _publishes(request),
-        "memory": memory_lines(settings, max(job.run_bytes(1).held, 1), request.memory),
-        "trust": trust_lines(job),
-        "plan": job.plan_text().splitlines(),
-    }
-    text = [f"sfumato {request.COMMAND}, a dry run: no data file was opened, and nothing was charged or written"]
-    for heading, lines in sections.items():
-        text += ["", heading, *lines] if heading == "plan" else ["", *_with_margin(heading, lines)]
-    return "\n".join(text).rstrip() + "\n"
-
-
-def trust_lines(job: ReleaseJob) -> list[str]:
-    """One line for each trust model, this run's first: who sees what, and the error to expect.
-
-    None for a job that has no option --trust.
-    """
-    kind = type(job.request)
-    if "trust" not in kind.model_fields:
-        return []
-    own = job.parameters()["trust"]
-    offered = get_args(kind.model_fields["trust"].annotation)
-    given = job.request.given(kind.model_fields)
-    lines = []
-    for trust in sorted(Trust, key=lambda one: one != own):
-        if trust not in offered:
-            lines.append(f"{trust}: not offered")
-            continue
-        try:
-            other = job if trust == own else job.of(kind.of({**given, "trust": trust}))
-            text = "; ".join(filter(None, (SEES[trust], other.accuracy())))
-        except RequestError as error:
-            text = f"not with these options ({error})"
-        lines.append(f"{trust}{', this run' if trust == own else ''}: {text}")
-    return lines
-
-
-def _with_margin(heading: str, lines: Sequence[str]) -> list[str]:
-    """The wrapped lines, to the right of their heading."""
-    wrapper = textwrap.TextWrapper(_WIDTH - _MARGIN, break_long_words=False, break_on_hyphens=False)
-    wrapped = [part for line in lines for part in wrapper.wrap(line)]
-    return [f"{heading if number == 0 else '':<{_MARGIN}}{line}" for number, line in enumerate(wrapped)]
-
-
-def _no_ledger(cost: Cost) -> list[str]:
-    if not math.isfinite(cost.epsilon):
-        return ["nothing: there is no differential privacy that a ledger could account for"]
-    epsilon, delta = parse_amount("epsilon", cost.epsilon), parse_amount("delta", cost.delta)
-    amounts = f"epsilon {format_amount(epsilon)}" + (f" and delta {format_amount(delta)}" if delta else "")
-    return [f"no ledger (--ledger): nobody keeps account of the {amounts} that it costs"]
-
-
-def _publishes(request: ReleaseRequest) -> list[str]:
-    replaced = ", in place of an existing release (--overwrite)" if request.overwrite else ""
-    lines = [f"{request.output}{replaced}"]
-    if request.release_id is not None:
-        lines.append(f"as release {request.release_id}")
-    elif request.seed is None:
-        lines.append("as a release of a random name (--release_id)")
-    if request.seed is not None:
-        lines.append("UNSAFE: with a key that anybody can guess (--seed)")
-    if request.timeline is not None:
-        lines.append(f"and brings the page of all releases up to date in {request.timeline}")
-    return lines

@@ -16,9 +16,15 @@ from apache_beam.io.filesystems import FileSystems
 from sfumato.pipelines.command_line.run import JOBS, request_class, request_of, run_job
 from sfumato.pipelines.frame.console import identify
 from sfumato.pipelines.frame.inputs import InputFile, has_logs, layout_of, log_late_files, match_files, select_input
-from sfumato.pipelines.frame.release_run import flex_launch, launch_nothing
 from sfumato.pipelines.operations.published_nights import PublishedNights, clock_problem
-from sfumato.pipelines.runners.runner_settings import RunnerSettings, flags_of, parse_yaml, settings_of
+from sfumato.pipelines.runners.runner_settings import (
+    RunnerSettings,
+    flags_of,
+    flex_launch,
+    launch_nothing,
+    parse_yaml,
+    settings_of,
+)
 from sfumato.schemas.errors import (
     BudgetError,
     DataError,

@@ -20,7 +20,7 @@ from sfumato.pipelines.counts import HistogramJob, HotspotsJob, QuantilesJob
 from sfumato.pipelines.flows import FlowsJob
 from sfumato.pipelines.frame.inputs import layout_of, match_files
 from sfumato.pipelines.frame.job import ReleaseJob
-from sfumato.pipelines.frame.release_run import key_and_metadata
+from sfumato.pipelines.frame.run_key import key_and_metadata
 from sfumato.pipelines.heatmap import HeatmapJob
 from sfumato.pipelines.moments import MomentsJob
 from sfumato.pipelines.ranges_build import RangesJob

@@ -230,7 +230,7 @@ def test_a_job_from_a_kill_to_a_lost_ledger(tmp_path: Path, capsys: pytest.Captu
         with pytest.raises((RuntimeError, ZeroDivisionError), match="division by zero"):
             run("one")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sfumato.pipelines.frame.release_run.code_digest", lambda: "0" * 64)
+        patch.setattr("sfumato.pipelines.frame.run_key.code_digest", lambda: "0" * 64)
         assert run("one") == 2
     assert "another version" in capsys.readouterr().err
     assert run("one") == 0

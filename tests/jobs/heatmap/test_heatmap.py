@@ -24,7 +24,7 @@ from benchmarks.baselines.heatmap_methods import BASELINES, CountMin
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.frame.inputs import match_files
-from sfumato.pipelines.frame.release_run import key_and_metadata
+from sfumato.pipelines.frame.run_key import key_and_metadata
 from sfumato.pipelines.heatmap import HeatmapJob
 from sfumato.pipelines.runners.runner_settings import LocalRunner, runner_settings
 from sfumato.schemas.locations import LocationColumns

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sfumato.pipelines.command_line.cli import main, run_command
-from sfumato.pipelines.frame.release_run import timeline_link
+from sfumato.pipelines.frame.run_key import timeline_link
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.release.release_folder import publish
 from tests.refreshes import DAYS, Place

@@ -21,7 +21,8 @@ from apache_beam.runners.runner import PipelineResult, PipelineState
 from sfumato.pipelines.command_line import cli, run
 from sfumato.pipelines.command_line.run import request_of
 from sfumato.pipelines.counts import sample_plan_text
-from sfumato.pipelines.frame.release_run import run_release, trust_lines
+from sfumato.pipelines.frame.dry_run import trust_lines
+from sfumato.pipelines.frame.release_run import run_release
 from sfumato.pipelines.heatmap import HeatmapJob
 from sfumato.pipelines.ranges_build import ranges_plan_text
 from sfumato.pipelines.runners.runner_settings import runner_settings

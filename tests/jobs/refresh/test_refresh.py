@@ -154,7 +154,7 @@ def test_refresh_resumes_with_the_same_libraries_only(place: Place) -> None:
     """Results of others might differ in a place, and two under one charge would show what is under the noise."""
     place.crash(LAST)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sfumato.pipelines.frame.release_run.package_versions", lambda: {"numpy": "3.0.0"})
+        patch.setattr("sfumato.pipelines.frame.run_key.package_versions", lambda: {"numpy": "3.0.0"})
         assert place.refresh("--date", LAST) == 2
     assert place.refresh("--date", LAST) == 0
 

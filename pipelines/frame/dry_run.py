@@ -1,0 +1,99 @@
+"""What a dry run prints: what a job would read, charge and publish, from public figures only."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from typing import get_args
+
+from sfumato.pipelines.frame.inputs import InputFile
+from sfumato.pipelines.frame.job import ReleaseJob
+from sfumato.pipelines.frame.scratch import memory_lines
+from sfumato.pipelines.runners.runner_settings import RunnerSettings
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.known_digits import byte_text
+from sfumato.schemas.ledger import Cost, format_amount, parse_amount
+from sfumato.schemas.requests.publish_request import ReleaseRequest
+from sfumato.schemas.trust import SEES, Trust
+
+_WIDTH, _MARGIN = 100, 11  # columns of a terminal, and of its left margin for the headings
+
+
+def dry_run_text(job: ReleaseJob, files: Sequence[InputFile], settings: RunnerSettings) -> str:
+    """What a job would read, charge and publish, in lines for a terminal.
+
+    files: that match the input. settings: where the run would take place.
+    """
+    request, cost = job.request, job.cost()
+    number = f"{len(files):,} file{'s'[: len(files) != 1]}"
+    reads = [", ".join(request.input), f"{number}, {byte_text(sum(file.size for file in files))}B"]
+    reads.append(f"columns {', '.join(job.columns().names())}")
+    if request.min_users:
+        reads.append(f"fewer than {request.min_users:,} users, by a noisy count, would be refused")
+    sections = {
+        "reads": reads,
+        "charges": job.accounting.forecast(cost, request.release_id) if job.accounting else _no_ledger(cost),
+        "publishes": _publishes(request),
+        "memory": memory_lines(settings, max(job.run_bytes(1).held, 1), request.memory),
+        "trust": trust_lines(job),
+        "plan": job.plan_text().splitlines(),
+    }
+    text = [f"sfumato {request.COMMAND}, a dry run: no data file was opened, and nothing was charged or written"]
+    for heading, lines in sections.items():
+        text += ["", heading, *lines] if heading == "plan" else ["", *_with_margin(heading, lines)]
+    return "\n".join(text).rstrip() + "\n"
+
+
+def trust_lines(job: ReleaseJob) -> list[str]:
+    """One line for each trust model, this run's first: who sees what, and the error to expect.
+
+    None for a job that has no option --trust.
+    """
+    kind = type(job.request)
+    if "trust" not in kind.model_fields:
+        return []
+    own = job.parameters()["trust"]
+    offered = get_args(kind.model_fields["trust"].annotation)
+    given = job.request.given(kind.model_fields)
+    lines = []
+    for trust in sorted(Trust, key=lambda one: one != own):
+        if trust not in offered:
+            lines.append(f"{trust}: not offered")
+            continue
+        try:
+            other = job if trust == own else job.of(kind.of({**given, "trust": trust}))
+            text = "; ".join(filter(None, (SEES[trust], other.accuracy())))
+        except RequestError as error:
+            text = f"not with these options ({error})"
+        lines.append(f"{trust}{', this run' if trust == own else ''}: {text}")
+    return lines
+
+
+def _with_margin(heading: str, lines: Sequence[str]) -> list[str]:
+    """The wrapped lines, to the right of their heading."""
+    wrapper = textwrap.TextWrapper(_WIDTH - _MARGIN, break_long_words=False, break_on_hyphens=False)
+    wrapped = [part for line in lines for part in wrapper.wrap(line)]
+    return [f"{heading if number == 0 else '':<{_MARGIN}}{line}" for number, line in enumerate(wrapped)]
+
+
+def _no_ledger(cost: Cost) -> list[str]:
+    if not math.isfinite(cost.epsilon):
+        return ["nothing: there is no differential privacy that a ledger could account for"]
+    epsilon, delta = parse_amount("epsilon", cost.epsilon), parse_amount("delta", cost.delta)
+    amounts = f"epsilon {format_amount(epsilon)}" + (f" and delta {format_amount(delta)}" if delta else "")
+    return [f"no ledger (--ledger): nobody keeps account of the {amounts} that it costs"]
+
+
+def _publishes(request: ReleaseRequest) -> list[str]:
+    replaced = ", in place of an existing release (--overwrite)" if request.overwrite else ""
+    lines = [f"{request.output}{replaced}"]
+    if request.release_id is not None:
+        lines.append(f"as release {request.release_id}")
+    elif request.seed is None:
+        lines.append("as a release of a random name (--release_id)")
+    if request.seed is not None:
+        lines.append("UNSAFE: with a key that anybody can guess (--seed)")
+    if request.timeline is not None:
+        lines.append(f"and brings the page of all releases up to date in {request.timeline}")
+    return lines
