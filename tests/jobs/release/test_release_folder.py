@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+import html
 import json
 import os
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sfumato.pipelines.command_line import cli
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import LedgerError, RequestError
 from sfumato.transforms.privacy.ledger.stores import SqliteStore
 from sfumato.transforms.release import release_folder
+from sfumato.transforms.release.metadata import ReleaseMetadata
+from sfumato.transforms.release.notices import refusal_files
 from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.release.publishing import check_same_result
 from sfumato.transforms.release.release_folder import check_output, publish, with_digests
 from tests.conftest import make_logs, write_files
 from tests.keys import write_key
@@ -290,3 +297,22 @@ def test_a_release_is_on_the_disk_before_the_ledger_says_so(
     assert set(folders) <= set(steps[named:commit])
     written = {one.rpartition("/")[2] for one in steps[:named] if ".partial-" in one}
     assert written == {path.name for path in release.iterdir()}
+
+
+def test_check_same_result_refuses_another_one_under_one_charge() -> None:
+    files = {"manifest.json": b"{}"}
+    metadata = ReleaseMetadata("heatmap", "monday", "2026-11-21T00:00:00+00:00", "key file", True, {})
+    check_same_result(files, metadata)  # nothing was published before
+    same = replace(metadata, published_manifest_digest=hashlib.sha256(b"{}").hexdigest())
+    check_same_result(files, same)
+    with pytest.raises(LedgerError):
+        check_same_result({"manifest.json": b"{ }"}, same)
+
+
+def test_a_notice_shows_its_reason_and_runs_nothing() -> None:
+    metadata = ReleaseMetadata("heatmap", "monday", "2026-11-21T00:00:00+00:00", "key file", True, {})
+    reason = "<script>alert(1)</script> & <b>bold</b>"
+    files = refusal_files(metadata, reason, Decimal(1), Decimal("0.01"), Decimal(0), "users are added")
+    page = files["index.html"].decode()
+    assert "<script" not in page
+    assert html.escape(reason) in page

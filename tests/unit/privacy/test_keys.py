@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sfumato.schemas.errors import NotReadyError
+from sfumato.schemas.errors import DataError, NotReadyError
 from sfumato.transforms.io import google_errors
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash, random_bits, random_bits_16
-from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret, entropy_secret
+from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret, entropy_secret, key_weakness
 from tests.keys import SECRET
 from tests.rejections import rejects
 from tests.secret_manager import SecretManager, secret_manager
@@ -55,6 +55,21 @@ def test_file_secret_rejects_a_short_or_missing_file(tmp_path) -> None:
     for name in ("short", "missing"):
         with rejects("key_file"):
             FileSecret(str(tmp_path / name)).read()
+
+
+@pytest.mark.parametrize("length", [8, 15, 16])
+def test_key_weakness_needs_sixteen_bytes(length: int) -> None:
+    assert (key_weakness(SECRET[:length]) is None) == (length >= 16)
+
+
+def test_a_key_file_that_changes_ends_the_run(tmp_path) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(SECRET)
+    path.chmod(0o600)
+    key = RunKey.derive(FileSecret(str(path)), {"epsilon": 1.0})
+    path.write_bytes(SECRET[::-1])
+    with pytest.raises(DataError):  # in a worker that starts later
+        pickle.loads(pickle.dumps(key)).subkey("noise")
 
 
 def test_words_are_aes_of_the_counter() -> None:

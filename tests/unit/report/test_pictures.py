@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from numpy.typing import NDArray
 
@@ -457,3 +459,25 @@ def test_names_from_the_logs_do_nothing_but_be_read() -> None:
     hostile = body.bars[0].model_copy(update={"name": "$\\frac{1}{2}$ <b>&"})
     text = texts_of(body.model_copy(update={"bars": [hostile]}))["$\\frac{1}{2}$ <b>&"]
     assert not text.get_parse_math()
+
+
+def test_degrees_have_their_hemisphere() -> None:
+    def labels(body: Any) -> str:
+        axes = [axis for one in picture(view_of(body)).figure.axes for axis in (one.xaxis, one.yaxis)]
+        texts = [text for axis in axes for text in getattr(axis.get_major_formatter(), "seq", ())]
+        return "".join(sorted({text[-1] for text in texts if "°" in text}))
+
+    assert labels(map_of(FOUR, Bounds(west=-3, south=50, east=-1, north=52))) == "NW"
+    assert labels(map_of(FOUR, Bounds(west=1, south=-52, east=3, north=-50))) == "ES"
+
+
+@pytest.mark.parametrize("south", [0.0, 40.0, -65.0])
+def test_the_scale_bar_is_right_at_its_latitude(south: float) -> None:
+    body = map_of(FOUR, Bounds(west=10, south=south, east=11, north=south + 1))
+    figure = picture(view_of(body)).figure
+    (text,) = (one.get_text() for one in figure.findobj(Text) if one.get_text().endswith((" km", " m")))
+    bar = 2 * next(one.get_width() for one in figure.findobj(Rectangle) if one.get_facecolor() == to_rgba("#77717f"))
+    number, unit = text.split()
+    metres = float(number) * {"km": 1000, "m": 1}[unit]
+    across = 111_195 * math.cos(math.radians(south + 0.5))  # of a degree
+    assert metres / bar * Frame.around(body.region, 1280).width == pytest.approx(across, rel=0.02)

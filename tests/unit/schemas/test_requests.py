@@ -11,7 +11,9 @@ import pytest
 from sfumato.schemas.errors import LedgerError, RequestError
 from sfumato.schemas.known_digits import byte_text, parse_bytes
 from sfumato.schemas.ledger import Limit, Period, format_amount, parse_amount, parse_day
+from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.refresh import RefreshConfig
+from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.schemas.slots import Slots
 from tests import ROOT
 from tests.rejections import rejects
@@ -270,3 +272,35 @@ def test_bad_slots_are_refused(text: str) -> None:
 def test_bad_time_zones_are_refused(zone: str) -> None:
     with rejects("time_zone"):
         Slots.parse("t", "hour", zone)
+
+
+def test_location_columns_bound_the_records_of_a_user() -> None:
+    slots = Slots("time", "edges", "UTC", (0, 8, 16, 24))
+    assert LocationColumns(slots=slots, records_per_user=3).records_per_user == 3
+    for columns in ({"slots": slots, "records_per_user": 4}, {"records_per_user": 2}):
+        with rejects("records_per_user"):
+            LocationColumns(**columns)
+
+
+class Published(ReleaseRequest):
+    JOB = "published"
+
+
+CHARGED = {"input": ("a.parquet",), "output": "release", "ledger": "ledger.db", "dataset": "rides"}
+CHARGED |= {"period": "2026-11-17", "key_file": "key"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "option"),
+    [
+        ({"seed": 1, "key_file": None}, "seed"),  # its noise can be taken away again
+        ({"key_file": None}, "key_file"),
+        ({"dataset": None}, "dataset"),
+        ({"period": None}, "period"),
+        ({"ledger": None}, "dataset"),
+    ],
+)
+def test_a_ledger_needs_what_it_charges_and_a_kept_key(changes: dict[str, Any], option: str) -> None:
+    assert Published.of(CHARGED).ledger == "ledger.db"
+    with rejects(option):
+        Published.of({name: value for name, value in (CHARGED | changes).items() if value is not None})

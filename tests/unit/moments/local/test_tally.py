@@ -24,6 +24,7 @@ from sfumato.transforms.moments.local.quantities import Quantity
 from sfumato.transforms.moments.local.tally import (
     Query,
     RandomisedResponse,
+    check_queries,
     check_reports,
     count_reports,
     meter_entry,
@@ -415,3 +416,16 @@ def test_check_reports_refuses_other_than_the_query_has(reports: int) -> None:
     check_reports(response, 0, 0)
     with rejects("meter", DataError):
         check_reports(response, 100, reports)
+
+
+QUERIED = [((0, 0.5), (0.5, 1), True), ((0, 0.6), (0.5, 1), False), ((0.2, 0.4), (0, 1), False)]
+
+
+@pytest.mark.parametrize(("first", "second", "right"), QUERIED)
+def test_check_queries_lets_no_two_reach_one_user(first: Any, second: Any, right: bool) -> None:
+    queries = [query(*first), query(*second)]
+    if right:
+        check_queries(queries)
+    else:
+        with pytest.raises(DataError):
+            check_queries(queries)
