@@ -145,7 +145,9 @@ def test_the_code_on_a_page_runs(page: str, number: int, demo: Path, capfd: pyte
 
 
 @pytest.mark.slow
-def test_a_method_of_a_readers_own(demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_of_a_readers_own(
+    demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The document's method, which registers itself, runs through a comparison, plan and the job."""
     (code,) = blocks("docs/how_to/add_a_method.md")
     (tmp_path / "even_method.py").write_text(code)
@@ -154,7 +156,13 @@ def test_a_method_of_a_readers_own(demo: Path, tmp_path: Path, monkeypatch: pyte
     importlib.import_module("even_method")
     files = ["--input", f"{demo}/demo/logs/*.parquet", "--seed", "1", "--region", REGION]
     assert cli.main(["plan", "--users", "30000", "--method", "even"]) == 0
+    capfd.readouterr()
     assert cli.main(["heatmap", *files, "--method", "even", "--output", str(tmp_path / "map")]) == 0
+    # Its one file is enough: the page, the manifest and the errors that the map states have it.
+    release = sfumato.open_release(tmp_path / "map")
+    assert (release.manifest["parameters"]["method"], release.manifest["parameters"]["deviations"]) == ("even", 2.0)
+    assert METHODS["even"].SENTENCE in (tmp_path / "map" / "index.html").read_text()
+    assert "independent" in release.manifest["errors"]["sums"]
     truth = synthetic_map(KINDS[0])
     options = "--depth 9 --methods even,flat --users 20000 --metrics mse"
     table = {row.setting.method: row.metrics["mse"].value for row in compare_on_map("lagos", options, truth, 2)[0]}
@@ -171,7 +179,10 @@ def test_a_statistic_of_a_readers_own(demo: Path, tmp_path: Path, monkeypatch: p
     monkeypatch.setitem(STATISTICS, "standard_deviation", kind)
     ((_, *arguments),) = commands("docs/how_to/add_a_statistic.md")
     assert cli.main(["moments", *arguments, "--seed", "1"]) == 0
-    rows = sfumato.open_release("out").moments.set_index("statistic")
+    release = sfumato.open_release("out")
+    assert "standard_deviation" in release.manifest["parameters"]["statistics"]
+    assert "standard deviation" in (tmp_path / "out" / "index.html").read_text().lower()
+    rows = release.moments.set_index("statistic")
     found = rows.loc["standard_deviation"]
     # The synthetic city's is 3.3 km. The 95% interval is 3.9 deviations wide: false with probability 1e-8.
     assert abs(found.value - 3.3) < 1.5 * (found.high - found.low)
