@@ -39,6 +39,11 @@ JOBS = {
     "synth": Job(
         "make location logs of a synthetic city", "transforms.synth.request:SynthRequest", "pipelines.synth:run"
     ),
+    "inspect": Job(
+        "show the operator what logs hold, what is wrong with them, and the command to run",
+        "schemas.requests.commands:InspectRequest",
+        "pipelines.operations.inspect_logs:run",
+    ),
     "plan": Job(
         "show what a heatmap will cost and show; no data are read",
         "transforms.heatmap.request:PlanRequest",

@@ -11,13 +11,16 @@ from pydantic import PlainValidator, model_validator
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period, parse_day
 from sfumato.schemas.requests.publish_request import (
+    INPUT_HELP,
     BudgetOption,
     DatasetOption,
+    InputOption,
     KeyOptions,
     LogOptions,
     RunnerOptions,
 )
 from sfumato.schemas.requests.request_base import (
+    COLUMNS,
     INPUT,
     LEDGER,
     METHOD,
@@ -316,3 +319,22 @@ class ChangesRequest(LogOptions):
          gt=0.0, lt=1.0,
     )  # fmt: skip
     shares: bool = common_option(False, "compare shares of all users, for maps of different numbers of users", METHOD)
+
+
+class InspectRequest(LogOptions):
+    """Shows the operator what logs hold: columns, unusable rows, rows a user, a region, and the command to run next.
+
+    The figures are exact. They are for the person who holds the logs only; nothing is published or charged.
+    """
+
+    JOB: ClassVar[str] = "inspect"
+    EXAMPLE: ClassVar[str] = "--input 'logs/*.csv'"
+
+    input: InputOption = common_option(..., INPUT_HELP, INPUT, metavar="PATTERN", style="several")
+    input_format: Literal["parquet", "csv", "ndjson"] | None = option(
+        None, "format of the files (default: by their names, and Parquet where these do not say)", INPUT
+    )
+    user_id_column: str | None = common_option(None, "column of the user ids (default: by its name)", COLUMNS)
+    latitude_column: str | None = common_option(None, "column of the latitude (default: by its name)", COLUMNS)
+    longitude_column: str | None = common_option(None, "column of the longitude (default: by its name)", COLUMNS)
+    time_column: str | None = option(None, "column of times (default: by its name)", COLUMNS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
@@ -85,7 +85,7 @@ def kinds_of(inspected: Iterable[tuple[str, Mapping[str, str]]]) -> dict[str, st
 
 def count_rows(log: LogFile) -> int:
     """The rows of a file: 0 if it has none, otherwise their number, or an estimate. Raises DataError."""
-    with FORMATS[_format_of(log)](log, {}) as file:
+    with open_raw(log) as file:
         return 0 if file.is_empty else max(file.rows, 1)
 
 
@@ -93,7 +93,7 @@ def slice_file(source: str | LogFile) -> Iterator[FileSlice]:
     """Cuts a file into slices of about four million rows."""
     log = LogFile(source) if isinstance(source, str) else source
     _check_version(log)
-    with FORMATS[_format_of(log)](log, {}) as file:
+    with open_raw(log) as file:
         cuts = list(file.cuts())
     for number, (first, end, stream) in enumerate(cuts, 1):
         yield FileSlice(log, first, end, number == len(cuts), stream)
@@ -219,6 +219,11 @@ def _check_version(log: LogFile) -> None:
 
 def _format_of(log: LogFile) -> str:
     return log.layout.format or format_by_name(log.path) or "parquet"
+
+
+def open_raw(log: LogFile, names: Iterable[str] = ()) -> AbstractContextManager[OpenLog]:
+    """Opens a file to read some columns as they are: formats of text give text. Raises DataError."""
+    return FORMATS[_format_of(log)](log, dict.fromkeys(names, pa.string()))
 
 
 @contextmanager

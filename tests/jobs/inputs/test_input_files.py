@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import stat
 from collections.abc import Callable
@@ -10,9 +11,12 @@ from pathlib import Path
 from threading import Barrier
 from typing import Any
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+import sfumato
+from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.command_line.run import request_of
 from sfumato.pipelines.frame import inputs
 from sfumato.pipelines.frame.inputs import content_digests, has_logs, layout_of, match_files, partition_of
@@ -21,6 +25,7 @@ from sfumato.transforms.io.files import content_digest
 from tests.conftest import make_logs, write_files
 from tests.log_forms import hive, records, write_csv
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 
 REQUEST = {"input": "a", "output": "out", "region": "-1,50,1,51"}
 
@@ -203,3 +208,20 @@ def test_local_files_are_digested_at_once(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(inputs, "content_digest", digest)
     assert content_digests(files) == [content_digest(file.path) for file in files]
+
+
+def test_inspect_shows_a_command_that_runs_and_no_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = seeded_rng(3)
+    log = pd.DataFrame({"rider": [f"secret-{number}" for number in rng.integers(0, 3000, 9000)]})
+    log["lat"], log["lon"] = 52.5 + 0.05 * rng.standard_normal(9000), 13.4 + 0.05 * rng.standard_normal(9000)
+    log.to_csv(tmp_path / "rides.csv", index=False)
+    assert cli.main(["inspect", "--input", str(tmp_path / "rides.csv")]) == 0
+    written = capsys.readouterr().out
+    assert "secret-" not in written
+    assert not [path for path in tmp_path.iterdir() if path.name != "rides.csv"]
+    (command,) = [line.strip() for line in written.splitlines() if line.startswith("    sfumato ")]
+    words = shlex.split(command)[1:]
+    words[words.index("--output") + 1] = str(tmp_path / "map")
+    assert cli.main([*words, "--depth", "6", "--seed", "1"]) == 0
+    users = sfumato.open_release(tmp_path / "map").manifest["results"]["users"]
+    assert abs(users - log.rider.nunique()) < 200

@@ -1,0 +1,245 @@
+"""What logs hold, for their operator: columns, places, users and likely causes of unusable rows. Nothing here is noisy.
+
+The figures are exact, so they are for the person who holds the logs only: no job reads them, and nothing is published.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+from numpy.typing import NDArray
+
+from sfumato.schemas.errors import RequestError, did_you_mean
+from sfumato.schemas.locations import is_text
+from sfumato.schemas.rectangle import Region
+from sfumato.transforms.inputs.log_file import LogFile
+from sfumato.transforms.inputs.log_reader import open_raw, slice_file
+from sfumato.transforms.inputs.text_values import parsed
+from sfumato.transforms.privacy.user_hashes import hash_users
+
+Array = NDArray[np.float64]
+ROLES = ("user_id_column", "latitude_column", "longitude_column", "time_column")
+# Names by which a column is recognised, in lower case and the order of preference.
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "user_id_column": ("user_id", "userid", "user", "rider_id", "rider", "device_id", "device", "person_id", "person",
+                       "customer_id", "client_id", "uid", "id"),
+    "latitude_column": ("latitude", "lat", "y"),
+    "longitude_column": ("longitude", "lon", "lng", "long", "x"),
+    "time_column": ("timestamp", "time", "datetime", "date_time", "ts", "date", "when", "started", "started_at",
+                    "start_time"),
+}  # fmt: skip
+_PLACES = 1_000_000  # at most about so many places are kept for the suggested region
+_MIDDLE = (0.005, 0.995)  # quantiles of the users' coordinates; the region may leave out what is beyond them
+_COMMA = r"^\s*[+-]?[0-9]{1,3},[0-9]+\s*$"
+_SLASHES = r"^\s*[0-9]{1,2}/[0-9]{1,2}/[0-9]{2,4}\b"
+_ZONED = r"([zZ]|[+-][0-9]{2}:?[0-9]{2})\s*$"
+_E7 = 1e7
+
+
+@dataclass
+class Facts:
+    """Exact figures of logs.
+
+    Attributes:
+        columns: the type of each column of the first file, by name.
+        roles: the column of each role that was found, by the option that names it.
+        rows: number of rows.
+        unusable: rows by the reason for which a job leaves them out, a verb first.
+        signs: rows by a sign of what is wrong with the whole log; see `causes`.
+        users: number of different user ids.
+        rows_a_user: the median, the 99th percentile and the largest number of rows of a user; zeros without users.
+        is_e7: whether latitude and longitude are integers, degrees times 10^7.
+        region: round borders of the middle of the places, one a user; None without places.
+    """
+
+    columns: dict[str, str]
+    roles: dict[str, str]
+    rows: int = 0
+    unusable: dict[str, int] = field(default_factory=dict)
+    signs: dict[str, int] = field(default_factory=dict)
+    users: int = 0
+    rows_a_user: tuple[int, int, int] = (0, 0, 0)
+    is_e7: bool = False
+    region: Region | None = None
+
+
+def inspect_logs(logs: Sequence[LogFile], given: Mapping[str, str]) -> Facts:
+    """Reads all rows of logs and returns what they hold.
+
+    Args:
+        logs: one or more files.
+        given: columns by the option that names them; the others are recognised by their names.
+
+    Raises:
+        RequestError: a given column is missing.
+        DataError: a file cannot be read.
+    """
+    with open_raw(logs[0]) as file:
+        columns = {column.name: str(column.type) for column in file.schema}
+        rows = file.rows * len(logs)
+    roles = find_roles(columns, given)
+    axes = [columns[roles[name]] for name in ("latitude_column", "longitude_column") if name in roles]
+    facts = Facts(columns, roles, is_e7=bool(axes) and all("int" in kind for kind in axes))
+    hashes, places, visitors = [np.empty(0, np.uint64)], [np.empty((2, 0))], [np.empty(0, np.uint64)]
+    step = max(rows // _PLACES, 1)
+    key = os.urandom(32)  # hashes are compared within this process only
+    for batch in _batches(logs, list(roles.values())):
+        facts.rows += batch.num_rows
+        user = np.zeros(batch.num_rows, np.uint64)
+        if (name := roles.get("user_id_column")) is not None:
+            ids = _plain(batch.column(name))
+            known = pc.not_equal(ids, "").fill_null(False) if is_text(ids.type) else ids.is_valid()
+            _count(facts.unusable, "have no user id", pc.invert(known))
+            user[known.to_numpy(zero_copy_only=False)] = hash_users(ids.filter(known), key)
+            hashes.append(user[known.to_numpy(zero_copy_only=False)])
+        if (name := roles.get("time_column")) is not None:
+            _note_times(facts, _plain(batch.column(name)))
+        if len(axes) == 2:
+            kept, found = _note_places(facts, batch)
+            places.append(found[:, ::step])
+            visitors.append(user[kept][::step])
+    _, each = np.unique(np.concatenate(hashes), return_counts=True)
+    if len(each):
+        facts.users = len(each)
+        middle, high = np.quantile(each, (0.5, 0.99), method="higher").tolist()
+        facts.rows_a_user = int(middle), int(high), int(each.max())
+    all_places = np.concatenate(places, axis=1)
+    if "user_id_column" in roles:  # one place of each user, so that nobody with many rows decides
+        all_places = all_places[:, np.unique(np.concatenate(visitors), return_index=True)[1]]
+    facts.region = suggested_region(all_places)
+    return facts
+
+
+def find_roles(columns: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:
+    """Returns the column of each role: the given one, or the first whose name is known for it.
+
+    Raises RequestError: a given column is missing.
+    """
+    names = list(columns)
+    for option, name in given.items():
+        if name not in names:
+            raise RequestError(f"{option}: no column {name!r}{did_you_mean(name, names)}; there are {', '.join(names)}")
+    by_lower = {name.lower(): name for name in reversed(names)}
+    roles = dict(given)
+    for option in ROLES:
+        found = [by_lower[name] for name in NAMES[option] if name in by_lower]
+        if option not in roles and found:
+            roles[option] = found[0]
+    return roles
+
+
+def suggested_region(places: Array) -> Region | None:
+    """Returns round borders around the middle of places: multiples of about a fifth of its width; None without places.
+
+    Round, because a map's borders are published: borders that follow the data closely would reveal where people are.
+
+    places: float64[2, n], longitudes and latitudes in degrees.
+    """
+    if not places.shape[1]:
+        return None
+    low, high = np.quantile(places, _MIDDLE, axis=1)
+    unit = _round_up(max(float((high - low).max()) / 5, 1e-3))
+    west, south = (np.floor(low / unit) * unit).tolist()
+    east, north = ((np.floor(high / unit) + 1) * unit).tolist()
+    return Region(max(west, -180.0), max(south, -90.0), min(east, 180.0), min(north, 90.0))
+
+
+def _round_up(value: float) -> float:
+    """Returns the next of 1, 2 and 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= value * (1 - 1e-9))
+
+
+def causes(facts: Facts) -> list[str]:
+    """Returns what is probably wrong with logs as a whole, each with what to do, the most certain first."""
+    found, rows = [], max(facts.rows, 1)
+    latitude, longitude = (facts.roles.get(name, "?") for name in ("latitude_column", "longitude_column"))
+    signs = {name: number / rows for name, number in facts.signs.items()}
+    if signs.get("comma", 0) > 0.01:
+        found.append(f"{latitude} and {longitude} hold decimal commas: write 50.5 instead of 50,5")
+    if signs.get("swapped", 0) > 0.01:
+        found.append(
+            f"{latitude} holds values beyond 90 degrees where {longitude} does not: the two are probably swapped; give "
+            f"--latitude_column {longitude} --longitude_column {latitude}"
+        )
+    if signs.get("slashes", 0) > 0.01:
+        found.append(f"{facts.roles['time_column']} holds dates such as 11/27/2026: write 2026-11-27T08:30:00")
+    if facts.users > 1 and facts.users == facts.rows - facts.unusable.get("have no user id", 0):
+        found.append(
+            f"each value of {facts.roles['user_id_column']} occurs once, so a release would protect rows, not people: "
+            "name the column that identifies a person with --user_id_column"
+        )
+    if facts.users == 1 and facts.rows > 1:
+        found.append(
+            f"{facts.roles['user_id_column']} holds one value, so a release would have one user: name the column that "
+            "identifies a person with --user_id_column"
+        )
+    return found
+
+
+def _batches(logs: Sequence[LogFile], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    for log in logs:
+        for part in slice_file(log):
+            with open_raw(log, names) as file:
+                yield from file.batches(part, [name for name in names if name in file.schema.names])
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pt.is_dictionary(column.type) else column
+
+
+def _count(counts: dict[str, int], name: str, where: pa.BooleanArray | NDArray[np.bool_]) -> None:
+    number = int(pc.sum(where).as_py() or 0) if isinstance(where, pa.Array) else int(where.sum())
+    if number:
+        counts[name] = counts.get(name, 0) + number
+
+
+def _note_times(facts: Facts, column: pa.Array) -> None:
+    """Counts times that are missing, that have no zone, and that are written with slashes."""
+    if is_text(column.type):
+        _count(facts.signs, "slashes", pc.match_substring_regex(column, _SLASHES))
+        times = parsed(column, pa.timestamp("us", "UTC"))
+        without_zone = pc.invert(pc.match_substring_regex(column, _ZONED))
+        _count(facts.signs, "naive", pc.and_(times.is_valid(), without_zone))
+        _count(facts.signs, "no time", times.is_null())
+        return
+    if pt.is_timestamp(column.type) and column.type.tz is None:
+        _count(facts.signs, "naive", column.is_valid())
+    _count(facts.signs, "no time", column.is_null())
+
+
+def _note_places(facts: Facts, batch: pa.RecordBatch) -> tuple[NDArray[np.bool_], Array]:
+    """Counts unusable places and signs of their cause.
+
+    Returns:
+        Whether each row has a usable place: bool[n]. The k usable ones: float64[2, k], longitudes and latitudes.
+    """
+    latitude, longitude = (_degrees(facts, batch, name) for name in ("latitude_column", "longitude_column"))
+    known = np.isfinite(latitude) & np.isfinite(longitude)
+    inside = known & (np.abs(latitude) <= 90) & (np.abs(longitude) <= 180)
+    null_island = inside & (latitude == 0) & (longitude == 0)
+    _count(facts.unusable, "have no latitude or longitude", ~known)
+    _count(facts.unusable, "are not in degrees", known & ~inside)
+    _count(facts.signs, "at 0, 0", null_island)
+    _count(facts.signs, "swapped", (np.abs(latitude) > 90) & (np.abs(latitude) <= 180) & (np.abs(longitude) <= 90))
+    kept = inside & ~null_island
+    return kept, np.stack([longitude[kept], latitude[kept]])
+
+
+def _degrees(facts: Facts, batch: pa.RecordBatch, option: str) -> Array:
+    """Returns the degrees of a column, NaN where there is none, and counts those with a decimal comma."""
+    column = _plain(batch.column(facts.roles[option]))
+    if facts.is_e7:
+        return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64) / _E7
+    if is_text(column.type):
+        if option == "latitude_column":
+            _count(facts.signs, "comma", pc.match_substring_regex(column, _COMMA))
+        column = parsed(column, pa.float64())
+    return np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)

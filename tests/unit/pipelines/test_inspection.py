@@ -1,0 +1,127 @@
+"""What `sfumato inspect` finds in logs, against counts by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sfumato.pipelines.operations.inspection import Facts, causes, find_roles, inspect_logs, suggested_region
+from sfumato.transforms.inputs.log_file import LogFile
+from tests.rejections import rejects
+from tests.seeds import seeded_rng
+
+ROWS = 5000
+
+
+def rides(**changes: Any) -> pd.DataFrame:
+    """Returns 5,000 rides of some 400 riders around 52.5 N, 13.4 E, with some columns changed."""
+    rng = seeded_rng(7)
+    log = pd.DataFrame(
+        {
+            "ride": np.arange(ROWS),
+            "rider": [f"r{number}" for number in rng.integers(0, 400, ROWS)],
+            "lat": (52.5 + 0.05 * rng.standard_normal(ROWS)).round(6),
+            "lon": (13.4 + 0.08 * rng.standard_normal(ROWS)).round(6),
+            "time": pd.Timestamp("2026-11-20T08:00") + pd.to_timedelta(np.arange(ROWS), unit="s"),
+        }
+    )
+    return log.assign(**changes)
+
+
+def facts_of(log: pd.DataFrame, folder: Path, suffix: str = "csv", **given: str) -> Facts:
+    path = folder / f"log.{suffix}"
+    if suffix == "csv":
+        log.to_csv(path, index=False)
+    else:
+        log.to_parquet(path)
+    return inspect_logs([LogFile(str(path))], given)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_inspect_logs_counts_rows_users_and_unusable(tmp_path: Path, suffix: str) -> None:
+    log = rides()
+    log.loc[log.index[:30], "rider"] = None
+    log.loc[log.index[30:80], "lat"] = np.nan
+    log.loc[log.index[80:90], "lon"] = 200.0
+    log.loc[log.index[90:110], ["lat", "lon"]] = 0.0
+    facts = facts_of(log, tmp_path, suffix)
+    each = log.rider.value_counts()
+    assert (facts.rows, facts.users) == (ROWS, len(each))
+    assert facts.rows_a_user[2] == each.max()
+    assert facts.rows_a_user[0] in (int(np.floor(each.median())), int(np.ceil(each.median())))
+    assert list(facts.unusable.values()) == [30, 50, 10]
+    assert (facts.signs["at 0, 0"], facts.signs["naive"]) == (20, ROWS)
+    assert causes(facts) == []
+
+
+def test_several_files_are_one_log(tmp_path: Path) -> None:
+    log = rides()
+    for number in range(3):
+        log.iloc[number::3].to_csv(tmp_path / f"{number}.csv", index=False)
+    facts = inspect_logs([LogFile(str(tmp_path / f"{number}.csv")) for number in range(3)], {})
+    assert (facts.rows, facts.users) == (ROWS, log.rider.nunique())
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"lat": lambda log: log.lat.astype(str).str.replace(".", ",")}, "decimal commas"),
+        ({"lat": 113.4, "lon": 22.5}, "swapped"),
+        ({"time": lambda log: log.time.dt.strftime("%m/%d/%Y %H:%M")}, "11/27/2026"),
+        ({"rider": lambda log: log.ride}, "occurs once"),
+        ({"rider": "app"}, "one value"),
+    ],
+)
+def test_causes_names_the_one_that_applies(tmp_path: Path, changes: dict[str, Any], word: str) -> None:
+    (cause,) = causes(facts_of(rides(**changes), tmp_path))
+    assert word in cause
+
+
+def test_integers_are_degrees_times_ten_million(tmp_path: Path) -> None:
+    log = rides()
+    scaled = log.assign(lat=(log.lat * 1e7).astype("int64"), lon=(log.lon * 1e7).astype("int64"))
+    facts, plain = facts_of(scaled, tmp_path, "parquet"), facts_of(log, tmp_path, "parquet")
+    assert (facts.is_e7, plain.is_e7) == (True, False)
+    assert facts.region == plain.region
+    assert facts.unusable == {}
+
+
+def test_find_roles_prefers_what_is_given_and_knows_usual_names() -> None:
+    assert find_roles(["ID", "Lat", "LNG", "user"], {}) == {
+        "user_id_column": "user", "latitude_column": "Lat", "longitude_column": "LNG",
+    }  # fmt: skip
+    assert find_roles(["a", "user_id"], {"user_id_column": "a"}) == {"user_id_column": "a"}
+    with rejects("latitude_column"):
+        find_roles(["lat"], {"latitude_column": "latt"})
+
+
+@pytest.mark.parametrize("scale", [1e-4, 0.01, 1.0, 40.0])
+def test_suggested_region_is_round_and_holds_the_middle(scale: float) -> None:
+    places = np.stack([13.4 + scale * seeded_rng(1).random(9999), 2 + scale * seeded_rng(2).random(9999)])
+    region = suggested_region(places)
+    assert region is not None
+    inside = (places[0] >= region.west) & (places[0] <= region.east)
+    inside &= (places[1] >= region.south) & (places[1] <= region.north)
+    assert inside.mean() >= 0.97
+    assert region.east - region.west <= max(2.2 * scale, 0.003)
+    borders = [region.west, region.south, region.east, region.north]
+    assert all(len(f"{border:g}".replace(".", "").lstrip("-0")) <= 5 for border in borders)
+
+
+def test_a_user_with_many_rows_does_not_decide_the_region(tmp_path: Path) -> None:
+    log = rides()
+    far = pd.DataFrame(
+        {"ride": 0, "rider": "courier", "lat": 48.1, "lon": 11.6, "time": log.time[0]}, index=range(3000)
+    )
+    assert facts_of(pd.concat([log, far]), tmp_path).region == facts_of(log, tmp_path).region
+
+
+def test_suggested_region_of_one_place_has_an_area() -> None:
+    region = suggested_region(np.array([[13.4, 13.4], [52.5, 52.5]]))
+    assert region is not None
+    assert region.west <= 13.4 < region.east
+    assert suggested_region(np.empty((2, 0))) is None
