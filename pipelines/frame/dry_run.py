@@ -46,28 +46,49 @@ def dry_run_text(job: ReleaseJob, files: Sequence[InputFile], settings: RunnerSe
 
 
 def trust_lines(job: ReleaseJob) -> list[str]:
-    """One line for each trust model, this run's first: who sees what, and the error to expect.
+    """Returns one line for each trust model, this run's first: who sees what, and the error to expect.
 
     None for a job that has no option --trust.
     """
-    kind = type(job.request)
-    if "trust" not in kind.model_fields:
+    offered = _offered(job)
+    if not offered:
         return []
     own = job.parameters()["trust"]
-    offered = get_args(kind.model_fields["trust"].annotation)
-    given = job.request.given(kind.model_fields)
     lines = []
-    for trust in sorted(Trust, key=lambda one: one != own):
+    for trust in sorted(Trust, key=lambda trust: trust != own):
         if trust not in offered:
             lines.append(f"{trust}: not offered")
             continue
         try:
-            other = job if trust == own else job.of(kind.of({**given, "trust": trust}))
+            other = job if trust == own else _with_trust(job, trust)
             text = "; ".join(filter(None, (SEES[trust], other.accuracy())))
         except RequestError as error:
             text = f"not with these options ({error})"
         lines.append(f"{trust}{', this run' if trust == own else ''}: {text}")
     return lines
+
+
+def simulation_note(job: ReleaseJob) -> str | None:
+    """Returns what a run loses that simulates shards on logs which its operator holds; None for other runs."""
+    if Trust.CENTRAL not in _offered(job) or job.parameters()["trust"] != Trust.SECAGG:
+        return None
+    try:
+        central = _with_trust(job, Trust.CENTRAL).accuracy()
+    except RequestError:  # these options need shards
+        return None
+    return f"simulates secure aggregation: {job.accuracy()}; --trust central, for logs that you hold: {central}"
+
+
+def _offered(job: ReleaseJob) -> tuple[str, ...]:
+    """Returns the trust models among which a request chooses; none without --trust."""
+    option = type(job.request).model_fields.get("trust")
+    return () if option is None else get_args(option.annotation)
+
+
+def _with_trust(job: ReleaseJob, trust: Trust) -> ReleaseJob:
+    """Returns the job under another trust model. Raises RequestError if its options do not allow it."""
+    kind = type(job.request)
+    return job.of(kind.of({**job.request.given(kind.model_fields), "trust": trust}))
 
 
 def _with_margin(heading: str, lines: Sequence[str]) -> list[str]:
