@@ -315,7 +315,7 @@ def test_a_simulation_says_what_a_trusted_curator_would_get() -> None:
     simulated, central = (float(noise) for noise in re.findall(r"±([\d.]+) users", note))
     assert simulated > 5 * central
     assert simulation_note(HeatmapJob.of(request_of("heatmap", {**given, "trust": "central"}))) is None
-    only_shards = request_of("heatmap", {**given, "shard_size": 5000})
+    only_shards = request_of("heatmap", {**given, "colluding": 0.1})
     assert simulation_note(HeatmapJob.of(only_shards)) is None
 
 
