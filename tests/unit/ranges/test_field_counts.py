@@ -499,7 +499,7 @@ def test_cells_can_be_cut_into_parts() -> None:
 
 
 def test_a_fine_grid_is_counted_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    users, noisy = grid(noise=1.0)
+    users, noisy = grid(noise=0.3)
     whole = consistent_table(noisy, users.sum()).sum(Boxes.between(noisy.x_edges, noisy.y_edges))
     monkeypatch.setattr(consistent_cells, "MAX_SIDE", 16)  # blocks of 3 x 3 cells, the last of a row smaller
     table = consistent_table(noisy, users.sum())
