@@ -345,8 +345,9 @@ def test_an_even_population_has_even_worlds() -> None:
         # Well measured: no world is less even than Poisson counts about the noisy counts, (20 + (20 + 25)) / 20.
         (5.0, 3.25),
         # Drowned in noise: shares of the least uneven Dirichlet have, over five levels, variance 5 * 0.025 * 20^2 = 50
-        # about the users that noise leaves open; twice that, and the Poisson 20, make 6 times the mean. Room to 10.
-        (28.0, 10.0),
+        # about the users that noise leaves open; twice that, and the Poisson 20, make 6 times the mean. Of 30 draws the
+        # largest had 8.6 times; what is not even has above 20.
+        (28.0, 16.0),
     ):
         grid = counted(users, noise)
         world = sample_world(grid, users.sum(), seeded_rng(1))
