@@ -107,7 +107,7 @@ class RunnerOptions(LogOptions):
 
     runner_config: str | None = option(
         None,
-        "YAML file of Beam options, or one that is included: direct, direct_threads, flink, spark, prism, dataflow",
+        "YAML file of Beam options, or one of direct, direct_threads, flink, spark, prism, dataflow",
         RUN,
         metavar="FILE",
         common=True,

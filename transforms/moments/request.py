@@ -105,8 +105,8 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
     fraction_bits: int = option(0, "number of these bits after the binary point", METHOD)
     signed: str | None = option(
         None,
-        "allow negative values. shift:OFFSET adds OFFSET first; split collects bits of both signs separately, for "
-        "ranges that are not well known",
+        "allow negative values. shift:OFFSET adds OFFSET first; split collects bits of both signs separately, for an "
+        "unknown range",
         METHOD,
         common=True,
         metavar="HOW",
@@ -147,8 +147,8 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
     )
     range: Pair | None = option(
         None,
-        "range of the numbers, with --trust central; values outside are clamped to it (default: the range of --bits, "
-        "--fraction_bits and --signed; without them, it is found from the data for a fifth of epsilon)",
+        "range of the numbers, with --trust central; values outside are clamped to it (default: that of --bits, or "
+        "found from the data for a fifth of epsilon)",
         METHOD,
         common=True,
         metavar="LOW,HIGH",
@@ -158,8 +158,8 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
     )
     trust: Literal[Trust.LOCAL, Trust.SECAGG, Trust.CENTRAL] = option(
         Trust.LOCAL,
-        "local: each bit is protected before it is sent; secagg: bits are sent without noise, in secure sums (with "
-        "--no_dp); central: the operator adds noise to sums of values, by far the most accurate",
+        "local: each bit is protected before it is sent; secagg: bits in secure sums, without noise (with --no_dp); "
+        "central: the operator adds noise to sums of values, by far the most accurate",
         PRIVACY,
         common=True,
         metavar="HOW",
@@ -180,7 +180,7 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
     )
     groups: Several[str] | None = option(
         None,
-        "the groups; other values count as `other`. You must know them without the logs: which values occur is private",
+        "public list of the groups; other values count as `other`",
         GROUPS,
         common=True,
         metavar="A,B,C",

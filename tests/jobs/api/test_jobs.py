@@ -19,6 +19,7 @@ from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.command_line.run import request_class
 from sfumato.schemas import guarantee
 from tests.jobs.api.conftest import REGION
+from tests.rejections import rejects
 
 # --- the functions of the public API run jobs as the command line does ---
 
