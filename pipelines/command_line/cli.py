@@ -108,7 +108,7 @@ def command(arguments: Sequence[str] | None = None) -> int:
 
 
 def _interrupted() -> int:
-    log_event("interrupted", "interrupted; run the command again to resume a charged release", logging.ERROR)
+    log_event("interrupted", "interrupted; run it again to resume a charged release", logging.ERROR)
     return exit_status() or 130
 
 

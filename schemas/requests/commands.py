@@ -22,14 +22,9 @@ class KeyRequest(LogOptions):
     JOB: ClassVar[str] = "key"
     EXAMPLE: ClassVar[str] = "new release.key"
 
-    action: Literal["new"] = option(..., "new: make a key", INPUT, metavar="new", style="positional", common=True)
+    action: Literal["new"] = option(..., "new: make a key", INPUT, metavar="new", style="positional")
     file: str = option(
-        ...,
-        "a new local file; existing files are not overwritten",
-        INPUT,
-        metavar="FILE",
-        style="positional",
-        common=True,
+        ..., "a new local file; existing files are not overwritten", INPUT, metavar="FILE", style="positional"
     )
 
 
@@ -68,7 +63,6 @@ class ReleasesRequest(LogOptions):
         INPUT,
         metavar="ACTION",
         style="positional",
-        common=True,
     )
     release: str | None = option(
         None,
@@ -86,7 +80,6 @@ class ReleasesRequest(LogOptions):
         "the ledger that the releases were charged to: an SQLite file, or gs://bucket/folder",
         INPUT,
         metavar="LOCATION",
-        common=True,
     )
     keep: Annotated[datetime.timedelta, PlainValidator(_days)] | None = option(
         None,
@@ -134,7 +127,7 @@ class RefreshRequest(RunnerOptions):
     JOB: ClassVar[str] = "refresh"
     EXAMPLE: ClassVar[str] = "--config refresh.yaml --date 2026-11-20"
 
-    config: str = option(..., "the refresh's YAML file, local or gs://", INPUT, metavar="FILE", common=True)
+    config: str = option(..., "the refresh's YAML file, local or gs://", INPUT, metavar="FILE")
     date: Annotated[datetime.date, PlainValidator(_day)] | None = option(
         None,
         "the day to publish, such as 2026-11-20; default: yesterday, in UTC or the time zone of `rows_of_day`",
@@ -198,12 +191,11 @@ class LedgerRequest(LogOptions, KeyOptions):
         INPUT,
         metavar="ACTION",
         style="positional",
-        common=True,
     )
     file: str | None = option(
         None, "the copy, local or gs:// (backup, restore)", INPUT, metavar="FILE", style="positional", common=True
     )
-    ledger: str = option(..., "an SQLite file, or gs://bucket/folder", INPUT, metavar="LOCATION", common=True)
+    ledger: str = option(..., "an SQLite file, or gs://bucket/folder", INPUT, metavar="LOCATION")
     dataset: DatasetOption | None = option(
         None, "only this dataset (show, account, verify); the dataset whose limits to set (limit)", INPUT, common=True
     )
@@ -253,9 +245,7 @@ class PageRequest(LogOptions):
     JOB: ClassVar[str] = "page"
     EXAMPLE: ClassVar[str] = "release"
 
-    folder: str = option(
-        ..., "a release's folder, local or gs://", INPUT, metavar="FOLDER", style="positional", common=True
-    )
+    folder: str = option(..., "a release's folder, local or gs://", INPUT, metavar="FOLDER", style="positional")
     output: str | None = option(
         None, "a local folder for the page and pictures; default: only compare", OUTPUT, metavar="FOLDER", common=True
     )
@@ -271,14 +261,9 @@ class ExportRequest(LogOptions):
     EXAMPLE: ClassVar[str] = "release --output map.tif --licence CC-BY-4.0"
 
     folder: str = option(
-        ...,
-        "the folder of a release, or of changes, local or gs://",
-        INPUT,
-        metavar="FOLDER",
-        style="positional",
-        common=True,
+        ..., "the folder of a release, or of changes, local or gs://", INPUT, metavar="FOLDER", style="positional"
     )
-    output: str = option(..., "the file, local or gs://", OUTPUT, metavar="FILE", common=True)
+    output: str = option(..., "the file, local or gs://", OUTPUT, metavar="FILE")
     format: str | None = option(
         None, "geotiff, geojson, csv, gpkg, pmtiles or h3; default: by the suffix of --output", OUTPUT, common=True
     )
@@ -305,11 +290,9 @@ class ChangesRequest(LogOptions):
     EXAMPLE: ClassVar[str] = "monday tuesday --output changes"
 
     before: str = option(
-        ..., "a release of `sfumato heatmap`, local or gs://", INPUT, metavar="BEFORE", style="positional", common=True
+        ..., "a release of `sfumato heatmap`, local or gs://", INPUT, metavar="BEFORE", style="positional"
     )
-    after: str = option(
-        ..., "another release of the same region", INPUT, metavar="AFTER", style="positional", common=True
-    )
+    after: str = option(..., "another release of the same region", INPUT, metavar="AFTER", style="positional")
     output: str | None = option(
         None,
         "folder for changes.parquet, manifest and page; default: print only a summary",

@@ -14,21 +14,10 @@ DEFAULT_MAX_DWELL = 3600.0
 
 
 # Where a job's manifest states the columns, unless it states each by its own name.
-IN_COLUMNS = dict.fromkeys(
-    (
-        "user_id_column",
-        "latitude_column",
-        "longitude_column",
-        "weight_column",
-        "time_column",
-        "max_dwell",
-        "auxiliary",
-        "categories",
-        "slots",
-        "records_per_user",
-    ),
-    "columns",
-)
+IN_COLUMNS = dict.fromkeys((
+    "user_id_column", "latitude_column", "longitude_column", "weight_column", "time_column", "max_dwell", "auxiliary",
+    "categories", "slots", "records_per_user",
+), "columns")  # fmt: skip
 
 
 class UserColumn(Request):

@@ -141,8 +141,8 @@ class KeyOptions(Request):
 class ReleaseRequest(RunnerOptions, KeyOptions):
     """Options of a job that publishes a differentially private release of location logs."""
 
-    input: InputOption = option(..., INPUT_HELP, INPUT, metavar="PATTERN", style="several", common=True)
-    output: str = option(..., "folder for the result, local or gs://", INPUT, metavar="FOLDER", common=True)
+    input: InputOption = option(..., INPUT_HELP, INPUT, metavar="PATTERN", style="several")
+    output: str = option(..., "folder for the result, local or gs://", INPUT, metavar="FOLDER")
     overwrite: bool = option(False, "replace an existing release at the output", INPUT, common=True)
     input_format: Literal["parquet", "csv", "ndjson"] | None = option(
         None,
@@ -310,7 +310,7 @@ class MapGeography(ReleaseRequest):
     @property
     def has_map(self) -> bool:
         """Whether the release shows a map."""
-        return self.region is not None
+        return True
 
     @model_validator(mode="after")
     def _of_a_map(self) -> Self:
@@ -327,4 +327,4 @@ class MapGeography(ReleaseRequest):
 class RegionOfMap(Request):
     """The region of a map, which is required."""
 
-    region: RegionOption = option(..., REGION_HELP, MAP, metavar=REGION_METAVAR, common=True)
+    region: RegionOption = option(..., REGION_HELP, MAP, metavar=REGION_METAVAR)

@@ -46,7 +46,7 @@ def option(
         default: the value if the option is not given; `...` if it is required.
         help: a description, with the unit.
         group: the heading in the help text, one of HELP_GROUPS.
-        common: whether `--help` shows the option; `--help-all` shows every option.
+        common: whether `--help` shows the option, as it shows required options; `--help-all` shows every option.
         auto: whether the text `auto` lets the job choose the value, as if the option were not given.
         metavar: the name of the value in the help text; None chooses one by type.
         style: on a command line, `positional` has no name, `several` takes several values, and `repeated` may be

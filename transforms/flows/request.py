@@ -61,9 +61,7 @@ class FlowsRequest(ZoneOptions, PlaceColumns, UserColumn, MapGeography):
     )
     epsilon: float = option(1.0, "privacy budget of the complete release", PRIVACY, common=True)
     trust: Literal[Trust.CENTRAL] = option(
-        Trust.CENTRAL,
-        "central: the operator sees exact counts and adds noise once; the only choice",
-        PRIVACY,
+        Trust.CENTRAL, "central: the operator sees exact counts and adds noise once; the only choice", PRIVACY
     )
     max_trips_per_user: int = option(
         1,
@@ -118,11 +116,6 @@ class FlowsRequest(ZoneOptions, PlaceColumns, UserColumn, MapGeography):
     def has_zones(self) -> bool:
         """Whether flows connect zones, rather than cells of a quadtree."""
         return bool(self.zone_sources)
-
-    @property
-    def has_map(self) -> bool:
-        """See MapGeography.has_map."""
-        return self.region is not None or self.zones is not None
 
     @model_validator(mode="after")
     def _one_map(self) -> Self:

@@ -314,7 +314,7 @@ class PlanRequest(LogOptions):
     )
     EXAMPLE: ClassVar[str] = "--users 1000000 --epsilon 0.5,1,2 --depth 10"
 
-    users: Several[Users] = option(..., "number of users that take part", PRIVACY, common=True, metavar="N,...")
+    users: Several[Users] = option(..., "number of users that take part", PRIVACY, metavar="N,...")
     method: Several[str] = option(
         (Adaptive.NAME,), f"methods: {', '.join(METHODS)}", METHOD, common=True, metavar="NAMES"
     )

@@ -148,6 +148,11 @@ class ItemRequest(PlaceColumns, MapGeography, SampledRequest):
         None, f"count map cells instead of a column: {REGION_HELP}", MAP, common=True, metavar=REGION_METAVAR
     )
 
+    @property
+    def has_map(self) -> bool:
+        """See MapGeography.has_map."""
+        return self.region is not None
+
     @model_validator(mode="after")
     def _column_or_cells(self) -> Self:
         if (self.column is None) == (self.region is None):

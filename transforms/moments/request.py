@@ -100,7 +100,7 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
     )
     EXAMPLE: ClassVar[str] = "--input 'logs/*.parquet' --column km_from_home --epsilon 2 --output moments"
 
-    column: str = option(..., "column of integers or floating-point numbers", COLUMNS, common=True, metavar="NAME")
+    column: str = option(..., "column of integers or floating-point numbers", COLUMNS, metavar="NAME")
     bits: int = option(16, "bits of a value's magnitude, 1 to 52", METHOD, common=True)
     fraction_bits: int = option(0, "number of these bits after the binary point", METHOD)
     signed: str | None = option(
@@ -179,11 +179,7 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
         metavar="NAME",
     )
     groups: Several[str] | None = option(
-        None,
-        "public list of the groups; other values count as `other`",
-        GROUPS,
-        common=True,
-        metavar="A,B,C",
+        None, "public list of the groups; other values count as `other`", GROUPS, common=True, metavar="A,B,C"
     )
     groups_file: str | None = option(None, "file of --groups, one a line", GROUPS, metavar="FILE")
     cells: int | None = option(

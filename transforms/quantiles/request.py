@@ -56,10 +56,8 @@ class QuantilesRequest(SampledRequest):
         "--input 'logs/*.parquet' --column km_from_home --range 0,50 --population 100000 --output quantiles"
     )
 
-    column: str = option(..., "column of integers or floating-point numbers", COLUMNS, common=True, metavar="NAME")
-    range: Pair = option(
-        ..., "range of the numbers; values outside are clamped to it", METHOD, common=True, metavar="LOW,HIGH"
-    )
+    column: str = option(..., "column of integers or floating-point numbers", COLUMNS, metavar="NAME")
+    range: Pair = option(..., "range of the numbers; values outside are clamped to it", METHOD, metavar="LOW,HIGH")
     quantiles: Shares = option(
         (0.1, 0.25, 0.5, 0.75, 0.9), "quantiles to publish, between 0 and 1", METHOD, common=True, metavar="Q,..."
     )

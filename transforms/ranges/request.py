@@ -21,16 +21,7 @@ from sfumato.schemas.requests.publish_request import (
     RegionOption,
     RunnerOptions,
 )
-from sfumato.schemas.requests.request_base import (
-    INPUT,
-    MAP,
-    METHOD,
-    PRIVACY,
-    RUN,
-    Several,
-    option,
-    parts_of,
-)
+from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, PRIVACY, RUN, Several, option, parts_of
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.ranges.methods import METHODS, Models, Network
@@ -123,11 +114,6 @@ class RangesRequest(LogColumns, MapGeography, CountingOptions):
         metavar="FOLDER",
     )
 
-    @property
-    def has_map(self) -> bool:
-        """See MapGeography.has_map."""
-        return self.region is not None or self.release is not None
-
     def resolve(self) -> RangesPlan | None:
         """Returns the plan, with its workload's path; None for a model of a published heatmap. Raises RequestError."""
         if self.release is not None:
@@ -173,20 +159,15 @@ class AnswerRequest(RunnerOptions):
     JOB: ClassVar[str] = "ranges answer"
     EXAMPLE: ClassVar[str] = "--model model --queries squares.parquet --output answers.parquet"
 
-    model: str = option(
-        ..., "a release of `ranges build`, or its model.npz, local or gs://", INPUT, metavar="MODEL", common=True
-    )
+    model: str = option(..., "a release of `ranges build`, or its model.npz, local or gs://", INPUT, metavar="MODEL")
     queries: tuple[str, ...] = option(
         ...,
         "Parquet files with columns x, y (degrees, of the square's centre) and size (its side in metres)",
         INPUT,
         metavar="PATTERN",
         style="several",
-        common=True,
     )
-    output: str = option(
-        ..., "a .parquet file; for several files of queries, a folder", INPUT, metavar="FILE|FOLDER", common=True
-    )
+    output: str = option(..., "a .parquet file; for several files of queries, a folder", INPUT, metavar="FILE|FOLDER")
     additive: bool = option(
         False,
         "answers that add up, for squares anywhere, such as tiles of a region; default: answers for squares around "
@@ -212,9 +193,8 @@ class TuneRequest(PlaceColumns, UserColumn):
         INPUT,
         metavar="PATTERN",
         style="several",
-        common=True,
     )
-    output: str = option(..., "the tuner's file, for example tuner.npz", INPUT, metavar="FILE", common=True)
+    output: str = option(..., "the tuner's file, for example tuner.npz", INPUT, metavar="FILE")
     overwrite: bool = option(False, "replace an existing file", INPUT, common=True)
     region: tuple[RegionOption, ...] = option(
         (),

@@ -97,9 +97,9 @@ class SynthRequest(RunnerOptions):
     )
     EXAMPLE: ClassVar[str] = "--users 100000 --records_per_user 5 --output logs"
 
-    output: str = option(..., "folder for the files, local or gs://", INPUT, common=True, metavar="FOLDER")
+    output: str = option(..., "folder for the files, local or gs://", INPUT, metavar="FOLDER")
     overwrite: bool = option(False, "replace existing files", INPUT, common=True)
-    users: int = option(..., "number of users", MAP, common=True)
+    users: int = option(..., "number of users", MAP)
     records_per_user: int = option(1, "records of each user, on each day", MAP, common=True, metavar="K")
     days: Annotated[Period, PlainValidator(parse_days)] | None = option(
         None,

@@ -11,15 +11,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.counting_options import CountingOptions
 from sfumato.schemas.requests.log_columns import LogColumns, RateColumn
 from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, LogOptions, MapGeography, RegionOption
-from sfumato.schemas.requests.request_base import (
-    INPUT,
-    MAP,
-    METHOD,
-    OUTPUT,
-    Request,
-    Several,
-    option,
-)
+from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, OUTPUT, Request, Several, option
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.zones.zone_file import MAX_SHOWN, Zones, zones_of
 
@@ -109,11 +101,6 @@ class ZonesRequest(ZoneOptions, RateColumn, LogColumns, MapGeography, CountingOp
             raise RequestError(f"levels: must begin with the id_column, {self.id_column}, got {named[0]}")
         return tuple(named)
 
-    @property
-    def has_map(self) -> bool:
-        """See MapGeography.has_map."""
-        return self.region is not None or self.zones is not None
-
     def resolve(self) -> Zones:
         """Returns the zones. Raises RequestError if they cannot be used."""
         levels = self.level_columns if self.index is None else ()
@@ -149,10 +136,10 @@ class ReleaseZonesRequest(LogOptions, ZoneOptions):
     EXAMPLE: ClassVar[str] = "map --zones tracts.geojson --id_column tract --output tracts.csv"
 
     release: str = option(
-        ..., "a release of `sfumato heatmap`, local or gs://", INPUT, metavar="FOLDER", style="positional", common=True
+        ..., "a release of `sfumato heatmap`, local or gs://", INPUT, metavar="FOLDER", style="positional"
     )
     output: str = option(
-        ..., "table: .parquet (GeoParquet), .geojson, or .csv without polygons", OUTPUT, metavar="FILE", common=True
+        ..., "table: .parquet (GeoParquet), .geojson, or .csv without polygons", OUTPUT, metavar="FILE"
     )
     overwrite: bool = option(False, "replace an existing file", OUTPUT, common=True)
 

@@ -125,12 +125,12 @@ def every_column(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--epsilon much", "epsilon: must be a number in [0.0001, 30], got 'much'"),
+        ("--epsilon much", "epsilon: must be a number between 0.0001 and 30, got 'much'"),
         ("--input nothing/*.parquet", "input"),
         (f"--input {Path(__file__).parent}", "known format"),
         ("--runner_config nowhere", "runner_config"),
         ("--no_such_option 1", "--no_such_option"),
-        ("a second.parquet", "'a' belongs to no option"),
+        ("a second.parquet", "unexpected argument 'a'"),
         ("--direct_num_workers zwei", "direct_num_workers"),
         ("--runner NoSuchRunner", "runner"),
         ("--user_id_column rider", "set --user_id_column to one of: user_id, latitude"),

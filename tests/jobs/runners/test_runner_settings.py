@@ -178,7 +178,7 @@ def test_every_example_is_a_request(job: str) -> None:
             ["histogram", "--input", "x", "--output", "y"],
             "column, region: one is required; give --column NAME, or --cells DEPTH",
         ),
-        (["ranges", "bild"], "no job is named 'ranges bild'; did you mean ranges build?"),
+        (["ranges", "bild"], "no job named 'ranges bild'; did you mean ranges build?"),
     ],
 )
 def test_bad_arguments_are_named_before_any_pipeline_is_imported(
