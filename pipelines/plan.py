@@ -28,7 +28,7 @@ def run(request: PlanRequest) -> None:
 
 
 def summary(plans: Sequence[Plan], varied: Sequence[str]) -> str:
-    """A table of several plans, one a row, with the options that vary."""
+    """Returns a table of several plans, one in each row, with the options that vary."""
     header = ["method", *varied, "sub-queries", "entries", "KB a client", "modulus bits"]
     header += ["noise, users", "seen from, users", "level seen", "shards lost"]
     rows = []

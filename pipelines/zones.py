@@ -11,7 +11,6 @@ import apache_beam as beam
 
 from sfumato.pipelines.frame.job import Inputs, geography_of
 from sfumato.pipelines.heatmap import CountingJob
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
 from sfumato.schemas.trust import Trust
@@ -26,8 +25,7 @@ from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import with_charge
 from sfumato.transforms.zones.release import zones_files
 from sfumato.transforms.zones.request import ZonesRequest
-from sfumato.transforms.zones.view import MAX_SHOWN
-from sfumato.transforms.zones.zone_file import Zones, zones_of
+from sfumato.transforms.zones.zone_file import Zones
 from sfumato.transforms.zones.zone_levels import ZoneLevels, level_shares
 from sfumato.transforms.zones.zone_raster import ZoneLocator
 
@@ -38,26 +36,15 @@ _POPULATION_SHARE = 0.002  # of epsilon; a larger one refuses bad logs of fewer 
 
 @dataclass(frozen=True)
 class ZonesJob(CountingJob):
-    """Requested counts of zones, and the zones."""
+    """A request and its zones. Raises RequestError if they cannot be counted with these options."""
 
     STATED_AS: ClassVar[Mapping[str, str]] = {**IN_COLUMNS, **dict.fromkeys(("id_column", "levels", "region"), "zones")}
 
     request: ZonesRequest
     zones: Zones
 
-    @classmethod
-    def of(cls, request: ZonesRequest, *_: None) -> ZonesJob:
-        """The job of a request. Raises RequestError where its zones cannot be used, or counted with these options."""
-        levels = request.level_columns if request.index is None else ()
-        zones = zones_of(request.zones, levels[0] if levels else None, request.index, request.region, levels)
-        job = cls(request, zones)
-        if min(map(len, job.zones.ids_of_levels)) > MAX_SHOWN:
-            raise RequestError(
-                f"zones: {len(job.zones):,} zones, and a page shows {MAX_SHOWN:,} of a level; give --levels with a "
-                "coarser level, or larger zones"
-            )
-        check_plan(job.counting)
-        return job
+    def __post_init__(self) -> None:
+        check_plan(self.counting)
 
     @cached_property
     def method(self) -> ZoneLevels:

@@ -1,4 +1,4 @@
-"""The errors of a job, and their words. `exit_code` is the command's exit status, for orchestrators."""
+"""The errors of jobs, and parts of their messages. `exit_code` is the command's exit status, for orchestrators."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _FORMAT = re.compile(r"(?P<name>[a-z-]+)/(?P<version>[0-9]{1,6})")
 
 
 class SfumatoError(Exception):
-    """Base class of every error that a caller can act on; the class says of which kind it is.
+    """Base class of every error that a caller can act on.
 
     A message is one line, `SUBJECT: PROBLEM`: the option or the file, what is wrong with it, and what to do. Beam
-    carries errors from workers as text only, so the message holds all that an error says.
+    carries errors from workers only as text, so the message contains everything.
 
-    >>> error = SfumatoError("epsilon: must be above 0, got -1")
+    >>> error = SfumatoError("epsilon: must be > 0, got -1")
     >>> error.option, error.file
     ('epsilon', None)
     >>> SfumatoError("logs/day.parquet: cannot be read").file
@@ -30,24 +30,24 @@ class SfumatoError(Exception):
 
     @property
     def option(self) -> str | None:
-        """The option, or the key of a configuration, that is wrong, or several with commas; None for none."""
+        """The wrong option, or key of a configuration, or several with commas; None if the message begins with none."""
         found = _OPTIONS.match(str(self))
         return None if found is None else found[1]
 
     @property
     def file(self) -> str | None:
-        """The path of the file, folder or table that is wrong; None where the message begins with none."""
+        """The path of the wrong file, folder or table; None if the message begins with none."""
         subject, colon, _ = str(self).partition(": ")
         return subject if colon and self.option is None and not subject.count(" ") else None
 
 
 def reason_of(error: Exception) -> str:
-    """Returns why something failed, in words: those of the system, or of the library that raised the error."""
+    """Returns the reason of a failure, in the words of the system or of the library that raised the error."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """`; did you mean X?` with the nearest known name, empty where none is near.
+    """Returns `; did you mean X?` with the nearest known name, or an empty text if no name is near.
 
     >>> did_you_mean("epsilom", ["epsilon", "delta"])
     '; did you mean epsilon?'
@@ -57,7 +57,7 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 class DataError(SfumatoError):
-    """The data cannot support a release, such as a damaged file. Nothing is charged or published."""
+    """The data cannot support a release, for example because a file is damaged. Nothing is charged or published."""
 
 
 class CheckFailedError(SfumatoError):
@@ -72,30 +72,27 @@ class RefusedError(DataError):
 
 
 class NotAdmittedError(RefusedError):
-    """A refusal by the noisy counts of users. Only these counts are charged."""
+    """A refusal because of the noisy counts of users. Only these counts are charged."""
 
 
 class RequestError(SfumatoError, ValueError):
-    """An option, a configuration file or the shape of an input is wrong, or the system denies access or memory.
-
-    The message names the field or the file, and the remedy.
-    """
+    """An option, a configuration file or the format of an input is wrong, or the system denies access or memory."""
 
     exit_code = 2
 
 
 class FormatError(RequestError):
-    """A file was written by a newer version of sfumato, or by one that is too old. It is not damaged."""
+    """A file was written by a newer version of sfumato, or by a version that is too old. It is not damaged."""
 
 
 class BudgetError(SfumatoError):
-    """The ledger's limits do not allow this release. The message names the day when they will. Nothing is charged."""
+    """The ledger's limits do not allow this release. The message gives the day when they will. Nothing is charged."""
 
     exit_code = 3
 
 
 class LedgerError(SfumatoError):
-    """The ledger is damaged, was changed by others, or disagrees with the releases, one of which is damaged or gone.
+    """The ledger is damaged, was changed, or does not match the releases: a release is damaged or missing.
 
     Nothing is charged until a person has checked it.
     """
@@ -104,7 +101,7 @@ class LedgerError(SfumatoError):
 
 
 class NotReadyError(SfumatoError):
-    """A later attempt may succeed: no or too few data for the date yet, a full disk, a service out of reach.
+    """A later attempt may succeed: the date has no or too few data yet, a disk is full, or a service is unavailable.
 
     The exit status is EX_TEMPFAIL of sysexits.h. A new attempt with the same release id uses the same charge.
     """
@@ -119,7 +116,7 @@ class TooFewUsersError(NotAdmittedError):
 
 
 def shown(value: object) -> str:
-    """Returns a value for a message: numbers as they are, text in quotes, both cut if they are long."""
+    """Returns a value for a message: numbers unchanged, text in quotes, and long values shortened."""
     try:
         if isinstance(value, tuple):
             value = ",".join(map(str, value))
@@ -130,27 +127,27 @@ def shown(value: object) -> str:
 
 
 def check_format(subject: str, stated: object, newest: str, oldest: int | None = None) -> None:
-    """Checks the format that a file states: a name and a whole number. Raises FormatError, or RequestError for others.
+    """Checks the format that a file states: a name and a whole number. Raises FormatError or RequestError.
 
     Args:
         subject: the option and the file, which begin the message.
-        stated: what the file states; anything.
+        stated: the value in the file, of any type.
         newest: the newest format that this version of sfumato reads, such as `sfumato-ledger/2`.
-        oldest: the oldest version of this format that is read too; None for the newest only.
+        oldest: the oldest version of this format that it reads; None for only the newest.
     """
     found = _FORMAT.fullmatch(stated) if isinstance(stated, str) else None
     name, _, known = newest.partition("/")
     if found is None or found["name"] != name:
-        raise RequestError(f"{subject}: the format is {str(stated)[:60]!r}, not {newest!r}")
+        raise RequestError(f"{subject}: must have the format {newest!r}, got {str(stated)[:60]!r}")
     version, last = int(found["version"]), int(known)
     first = last if oldest is None else oldest
     if version > last:
         raise FormatError(
-            f"{subject} was written by a newer version of sfumato (format {version}; this one reads up to {last}): "
+            f"{subject} was written by a newer version of sfumato (format {version}; this version reads up to {last}); "
             "upgrade sfumato"
         )
     if version < first:
         raise FormatError(
-            f"{subject} was written by an older version of sfumato (format {version}; this one reads from {first}): "
-            "docs/how_to/upgrade.md says what to do"
+            f"{subject} was written by an older version of sfumato (format {version}; this version reads from {first})"
+            "; see docs/how_to/upgrade.md"
         )

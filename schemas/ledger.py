@@ -31,9 +31,9 @@ ADD_OR_REMOVE, ZERO_OUT, REPLACE = ADJACENCIES = "add-or-remove-one-user", "zero
 
 
 def parse_amount(name: str, value: float | str | Decimal) -> Decimal:
-    """Reads an epsilon or delta: 0, or a number in 1e-100..1e6 with at most 28 digits. Raises RequestError for others.
+    """Returns an epsilon or delta: 0, or a number in 1e-100..1e6 with at most 28 digits. Raises RequestError.
 
-    A float becomes the shortest decimal number that identifies it. name: the field's, for messages.
+    A float becomes the shortest decimal number that identifies it. name: begins the messages.
     """
     try:
         text = str(value).strip()
@@ -41,11 +41,11 @@ def parse_amount(name: str, value: float | str | Decimal) -> Decimal:
     except (InvalidOperation, ValueError):  # ValueError: an integer of thousands of digits
         raise RequestError(f"{name}: must be a number, got {shown(value)}") from None
     if not found.is_finite() or found < 0:
-        raise RequestError(f"{name}: must be a finite number, 0 or more, got {shown(value)}")
+        raise RequestError(f"{name}: must be a finite number >= 0, got {shown(value)}")
     if not _AMOUNT.fullmatch(text) or len(found.as_tuple().digits) > _DIGITS:
-        raise RequestError(f"{name}: must be a number of at most {_DIGITS} digits, got {shown(value)}")
+        raise RequestError(f"{name}: must have at most {_DIGITS} digits, got {shown(value)}")
     if found and not _SMALLEST <= found <= _LARGEST:
-        raise RequestError(f"{name}: must be 0, or from {_SMALLEST} to {_LARGEST:f}, got {shown(value)}")
+        raise RequestError(f"{name}: must be 0, or between {_SMALLEST} and {_LARGEST:f}, got {shown(value)}")
     return found.normalize()
 
 
@@ -56,12 +56,12 @@ def dataset_name(value: str) -> str:
 
 def _check_bits(value: object) -> None:
     if not (type(value) is int and 1 <= value <= _MAX_BITS):
-        raise RequestError(f"bits: a user sends 1 to {_MAX_BITS} bits, got {shown(value)}")
+        raise RequestError(f"bits: must be between 1 and {_MAX_BITS}, got {shown(value)}")
 
 
 def _name(field: str, value: str) -> str:
     if not (isinstance(value, str) and NAME.fullmatch(value)):
-        raise RequestError(f"{field}: letters, digits, - and _ only, 100 at most; got {shown(value)}")
+        raise RequestError(f"{field}: must consist of at most 100 letters, digits, - and _, got {shown(value)}")
     return value
 
 
@@ -84,13 +84,15 @@ class Limit:
 
     def __post_init__(self) -> None:
         if not (self.epsilon > 0 and self.epsilon.is_finite()):
-            raise RequestError(f"budget: epsilon must be a finite number above 0, got {self.epsilon}")
+            raise RequestError(f"budget: epsilon must be a finite number > 0, got {self.epsilon}")
         if not (self.delta < 1):
-            raise RequestError(f"budget: delta must be below 1, got {self.delta}")
+            raise RequestError(f"budget: delta must be < 1, got {self.delta}")
         if not 1 <= self.days <= _MAX_DAYS:
-            raise RequestError(f"budget: a window has 1 to {_MAX_DAYS} days, got {shown(self.days)}")
+            raise RequestError(f"budget: days must be between 1 and {_MAX_DAYS}, got {shown(self.days)}")
         if self.adjacency not in ADJACENCIES:
-            raise RequestError(f"budget: adjacency: one of {', '.join(ADJACENCIES)}; got {shown(self.adjacency)}")
+            raise RequestError(
+                f"budget: adjacency must be one of {', '.join(ADJACENCIES)}, got {shown(self.adjacency)}"
+            )
 
     @classmethod
     def from_numbers(cls, epsilon: float | str, delta: float | str, days: int, adjacency: str = ADD_OR_REMOVE) -> Limit:
@@ -99,18 +101,18 @@ class Limit:
 
     @classmethod
     def parse(cls, text: str) -> Limit:
-        """Reads `EPSILON/DAYSd` or `EPSILON:DELTA/DAYSd`, such as 10/365d, optionally with `@ADJACENCY`."""
+        """Returns the limit of `EPSILON/DAYSd` or `EPSILON:DELTA/DAYSd`, such as 10/365d, and maybe `@ADJACENCY`."""
         found = _LIMIT.fullmatch(text.strip())
         if not found:
             raise RequestError(
-                f"budget: write EPSILON/DAYSd or EPSILON:DELTA/DAYSd, such as 10/365d; got {shown(text)}"
+                f"budget: must be EPSILON/DAYSd or EPSILON:DELTA/DAYSd, such as 10/365d, got {shown(text)}"
             )
         adjacency = found["adjacency"] or ADD_OR_REMOVE
         return cls.from_numbers(found["epsilon"], found["delta"] or "0", int(found["days"]), adjacency)
 
     @classmethod
     def parse_all(cls, text: str) -> tuple[Limit, ...]:
-        """Reads several limits, separated by commas. Returns them with the shortest window first."""
+        """Returns several limits, separated by commas, with the shortest window first."""
         return ordered([cls.parse(one) for one in text.split(",")])
 
     def __str__(self) -> str:
@@ -119,7 +121,7 @@ class Limit:
         return f"{format_amount(self.epsilon)}{delta}/{self.days}d{adjacency}"
 
     def describe(self) -> str:
-        """The limit in words."""
+        """Returns the limit in words."""
         delta = f" and delta {format_amount(self.delta)}" if self.delta else ""
         adjacency = "" if self.adjacency == ADD_OR_REMOVE else f" ({self.adjacency})"
         return f"epsilon {format_amount(self.epsilon)}{delta} in {self.days} day{'s'[: self.days != 1]}{adjacency}"
@@ -129,20 +131,20 @@ def ordered(limits: Sequence[Limit]) -> tuple[Limit, ...]:
     """Returns limits, shortest window first. Raises RequestError if two have the same length and adjacency."""
     found = tuple(sorted(limits, key=lambda limit: (limit.days, ADJACENCIES.index(limit.adjacency))))
     if len({(limit.days, limit.adjacency) for limit in found}) < len(found):
-        raise RequestError("budget: two limits have windows of the same length; give one")
+        raise RequestError("budget: two limits have the same number of days; give one of them")
     return found
 
 
 def parse_day(name: str, text: str) -> date:
-    """Reads a date YYYY-MM-DD of the years 1900 to 2999. Raises RequestError."""
+    """Returns a date YYYY-MM-DD of the years 1900 to 2999. Raises RequestError."""
     try:
         if not _DAY.fullmatch(text):
             raise ValueError
         found = date.fromisoformat(text)
     except ValueError:
-        raise RequestError(f"{name}: write a date as YYYY-MM-DD, got {shown(text)}") from None
+        raise RequestError(f"{name}: must be a date YYYY-MM-DD, got {shown(text)}") from None
     if not _YEARS[0] <= found.year <= _YEARS[1]:
-        raise RequestError(f"{name}: must be a day of the years {_YEARS[0]} to {_YEARS[1]}, got {text}")
+        raise RequestError(f"{name}: must be in a year between {_YEARS[0]} and {_YEARS[1]}, got {text}")
     return found
 
 
@@ -155,15 +157,15 @@ class Period:
 
     def __post_init__(self) -> None:
         if type(self.first) is not date or type(self.last) is not date:
-            raise RequestError(f"period: must be days, got {self.first!r} to {self.last!r}")
+            raise RequestError(f"period: must be dates, got {self.first!r} to {self.last!r}")
         if self.last < self.first:
-            raise RequestError(f"period: ends on {self.last}, before it begins on {self.first}")
+            raise RequestError(f"period: must not end before it begins, got {self.first}:{self.last}")
         if self.length > _MAX_DAYS:
-            raise RequestError(f"period: at most {_MAX_DAYS} days, got {self.length}")
+            raise RequestError(f"period: must have at most {_MAX_DAYS} days, got {self.length}")
 
     @classmethod
     def parse(cls, text: str, name: str = "period") -> Period:
-        """Reads a date, or two dates with a colon between them. Raises RequestError."""
+        """Returns the period of a date, or of two dates with a colon between them. Raises RequestError."""
         first, _, last = text.partition(":")
         return cls(parse_day(name, first), parse_day(name, last if _ else first))
 
@@ -201,7 +203,7 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """What the ledger records of a release: which one it is, and of what. Raises RequestError."""
+    """The ledger's record of a release: its id, its job and its data. Raises RequestError."""
 
     release_id: str
     job: str  # the command that makes it
@@ -210,32 +212,32 @@ class Recorded:
     request: str  # SHA-256 of the job's parameters
     binding: str  # keyed digest of request, input and key; without the key it reveals nothing about the input
     files: tuple[str, ...] = ()  # keyed digest of each input file's content (see `ledger.input_files`)
-    bits: int | None = None  # of their value that each user sends, one by one; None for none, or other things too
+    bits: int | None = None  # of their value that each user sends, if they send nothing else; None otherwise
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset", dataset_name(self.dataset))
         _name("release_id", self.release_id)
         if not all(_FILE.fullmatch(one) for one in self.files):
-            raise RequestError("files: digests of 32 hexadecimal digits")
+            raise RequestError("files: must be digests of 32 hexadecimal digits")
         if self.bits is not None:
             _check_bits(self.bits)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Charge(Recorded):
-    """What a release costs, and for what. Raises RequestError.
+    """The cost of a release, with the data that it is charged for. Raises RequestError.
 
     Attributes:
         epsilon, delta: above 0, and in [0, 1).
         starts_from: ids of the earlier releases from which this one starts, separated by commas; None without any.
         adjacency, trust: see Cost.
-        also_charged: other datasets and days to which some of these files were charged before. This charge counts
-            for them too.
+        also_charged: other datasets and days to which some of these files were charged before. This charge also
+            counts for them.
         rho: see Cost. Charges with a rho are composed by their rhos.
-        rotation: the cohort of users that the release asks, with its partition. The charge counts for these users
-            only. None if it counts for all users.
-        rows_by: `COLUMN ZONE` where only rows of the period were read, by that column and time zone. Two such charges
-            of one dataset for different days share no row of a file. None where all rows were read.
+        rotation: the cohort of users that the release queries, with its partition. The charge counts only for these
+            users. None if it counts for all users.
+        rows_by: `COLUMN ZONE` if only rows of the period were read, by that column and time zone. Two such charges
+            of one dataset for different days share no row of a file. None if all rows were read.
     """
 
     epsilon: Decimal
@@ -251,17 +253,17 @@ class Charge(Recorded):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.adjacency not in ADJACENCIES:
-            raise RequestError(f"adjacency: one of {', '.join(ADJACENCIES)}; got {shown(self.adjacency)}")
+            raise RequestError(f"adjacency: must be one of {', '.join(ADJACENCIES)}, got {shown(self.adjacency)}")
         if self.trust not in tuple(Trust):
-            raise RequestError(f"trust: one of {', '.join(Trust)}; got {shown(self.trust)}")
+            raise RequestError(f"trust: must be one of {', '.join(Trust)}, got {shown(self.trust)}")
         if not (self.epsilon.is_finite() and self.epsilon > 0):
-            raise RequestError(f"epsilon: a charge is a finite number above 0, got {self.epsilon}")
+            raise RequestError(f"epsilon: must be a finite number > 0, got {self.epsilon}")
         if not (self.delta.is_finite() and 0 <= self.delta < 1):
-            raise RequestError(f"delta: a charge is a number from 0 to below 1, got {self.delta}")
+            raise RequestError(f"delta: must be a number >= 0 and < 1, got {self.delta}")
         if self.rho is not None and not (self.rho.is_finite() and self.rho > 0 and self.delta > 0):
-            raise RequestError(f"rho: a charge of Gaussian noise has a rho and a delta above 0, got rho {self.rho}")
+            raise RequestError(f"rho: must be > 0, with a delta > 0, got {self.rho}")
         if self.rotation is not None and not self.rotation.partition:
-            raise RequestError("rotation: a charge states the partition, which says to which users the cohort belongs")
+            raise RequestError("rotation: requires a partition, which identifies the users of the cohort")
 
     def counted(self) -> list[Charge]:
         """Returns the charge for its own dataset and days, and for each other dataset and days that it counts for."""
@@ -270,10 +272,10 @@ class Charge(Recorded):
 
 @dataclass(frozen=True, kw_only=True)
 class Disclosure(Recorded):
-    """Bits that users send as they are, without differential privacy. Raises RequestError.
+    """Bits that users send without differential privacy. Raises RequestError.
 
-    A dataset with limits has none: no epsilon bounds what they reveal. index, time: see Reservation; time is empty
-    before the entry is written.
+    A dataset with limits has no disclosures: no epsilon bounds them. index, time: see Reservation; time is empty before
+    the entry is written.
     """
 
     bits: int = field()  # required, unlike a charge's
@@ -289,11 +291,11 @@ class Disclosure(Recorded):
 class Reservation:
     """A charge in the ledger.
 
-    lost: hash of the entry that charged the release first, and was lost when the ledger was restored from an old copy.
-    This entry charges it again, as its manifest states it. None for an entry that was not lost.
+    lost: hash of the first entry of the release, which was lost when the ledger was restored from an old copy. This
+    entry charges the release again, by its manifest. None for an entry that was not lost.
     """
 
-    charge: Charge  # what counts as spent
+    charge: Charge  # the amount that counts as spent
     index: int  # number of the ledger's entry
     hash: str  # of the entry
     time: str  # when it was charged, ISO 8601 in UTC
@@ -306,13 +308,13 @@ class Reservation:
 
     @property
     def hashes(self) -> set[str]:
-        """The hashes that a manifest of the release may state: of the entry, and of the one that was lost."""
+        """The hashes that a manifest of the release may state: of the entry, and of the lost entry."""
         return {self.hash} | ({self.lost} if self.lost else set())
 
     def settled(self, epsilon: Decimal, delta: Decimal, reason: str, rho: Decimal | None = None) -> Reservation:
-        """The reservation of a refused run that spent only this. Raises RequestError for other amounts."""
+        """Returns the reservation of a refused run that spent only this. Raises RequestError for larger amounts."""
         reserved = self.charge
         if epsilon > reserved.epsilon or delta > reserved.delta or (rho or 0) > (reserved.rho or 0):
-            raise RequestError(f"settle: release {self.charge.release_id} cannot cost more than what was reserved")
+            raise RequestError(f"settle: release {self.charge.release_id} cannot cost more than its reservation")
         spent = replace(reserved, epsilon=epsilon, delta=delta, rho=rho, bits=None)  # users had sent nothing yet
         return replace(self, charge=spent, refusal=reason, reserved_charge=reserved)

@@ -29,7 +29,7 @@ NUMBERS = ("integers", "floating-point numbers")
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether an Arrow type holds strings."""
+    """Returns whether an Arrow type holds strings."""
     return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind))
 
 
@@ -41,8 +41,8 @@ _KINDS = (
     ("floating-point numbers", pt.is_floating),
 )
 _ADVICE = {
-    CATEGORIES: "categories; for the distribution of a number use `sfumato quantiles`, for others convert to text",
-    PREFIXES: "text, integers or dates, whose characters or digits are a prefix code; convert it to text",
+    CATEGORIES: "categories; use `sfumato quantiles` for the distribution of a number, or convert it to text",
+    PREFIXES: "text, integers or dates; convert it to text",
     NUMBERS: "integers or floating-point numbers; convert it",
 }
 
@@ -56,12 +56,12 @@ class Columns(Protocol):
         """Returns the columns to read, each once."""
 
     def text_types(self) -> dict[str, pa.DataType]:
-        """Returns the type of each column by its role: as which text formats and data frames are read."""
+        """Returns the type of each column, for reading text formats and data frames."""
 
     def check(self, schema: pa.Schema, path: str) -> dict[str, str]:
-        """Checks the columns of one file. Returns {column: kind of values} of those that must be alike in all files.
+        """Checks the columns of one file. Returns {column: kind} for columns that must be equal in all files.
 
-        Raises RequestError for a column that is missing or of a wrong type; it names the file, the column, the remedy.
+        Raises RequestError if a column is missing or has the wrong type.
         """
 
 
@@ -70,10 +70,10 @@ class Auxiliary:
     """Auxiliary data: a column that holds one of a few categories. Raises RequestError for others.
 
     Attributes:
-        categories: 2 to MAX_CATEGORIES different names. They must be public. They cannot be read from the logs, because
-            the presence of a rare category would reveal that a user has it. Booleans, and the integers 0 and 1, have
-            the categories false and true, in either order.
-        assumed: whether the categories are the default of booleans and were not given.
+        categories: 2 to MAX_CATEGORIES different names. They must be public: categories from the logs would reveal
+            that a user has a rare category. Booleans, and the integers 0 and 1, have the categories false and true, in
+            either order.
+        assumed: whether the categories are the default of booleans.
     """
 
     column: str
@@ -82,16 +82,14 @@ class Auxiliary:
 
     def __post_init__(self) -> None:
         if not self.column:
-            raise RequestError("auxiliary: the name of its column is empty")
+            raise RequestError("auxiliary: must be the name of a column, got an empty name")
         if not all(self.categories):
-            raise RequestError(f"categories: one of them is empty, in {','.join(self.categories)!r}")
-        if len(self.categories) > MAX_CATEGORIES:
-            raise RequestError(f"categories: too many, {len(self.categories)}; there may be {MAX_CATEGORIES}")
-        if len(self.categories) < 2:
-            raise RequestError(f"categories: give 2 to {MAX_CATEGORIES}, got {','.join(self.categories)!r}")
+            raise RequestError(f"categories: must not be empty, got {','.join(self.categories)!r}")
+        if not 2 <= len(self.categories) <= MAX_CATEGORIES:
+            raise RequestError(f"categories: must be between 2 and {MAX_CATEGORIES} names, got {len(self.categories)}")
         twice = [name for name in self.categories if self.categories.count(name) > 1]
         if twice:
-            raise RequestError(f"categories: {twice[0]!r} is there twice")
+            raise RequestError(f"categories: must differ, got {twice[0]!r} twice")
 
     @property
     def is_boolean(self) -> bool:
@@ -105,27 +103,25 @@ class Auxiliary:
         if pt.is_boolean(kind):
             if not self.is_boolean:
                 raise RequestError(
-                    f"{path}: column {self.column!r} holds booleans, whose categories are false,true; got {names!r}"
+                    f"{path}: column {self.column!r} holds booleans; give --categories false,true instead of {names!r}"
                 )
         elif pt.is_integer(kind):
             if not (self.is_boolean or all(_is_integer(name) for name in self.categories)):
                 raise RequestError(
-                    f"{path}: column {self.column!r} holds {kind}; its categories are whole numbers, or false,true for "
-                    f"0 and 1; give --categories 0,1,2 or the like instead of {names!r}"
+                    f"{path}: column {self.column!r} holds {kind}; give whole numbers such as --categories 0,1,2, or "
+                    f"false,true for 0 and 1, instead of {names!r}"
                 )
         elif not holds_text(kind):
-            raise RequestError(
-                f"{path}: column {self.column!r} must hold booleans, integers or text of a few values, it holds {kind}"
-            )
+            raise RequestError(f"{path}: column {self.column!r} must hold booleans, integers or text, got {kind}")
         elif self.assumed:
             raise RequestError(
-                f"{path}: column {self.column!r} holds {kind}; give its values as --categories a,b,c (they are "
-                "published, so they must be known from elsewhere: which values occur in the logs is private)"
+                f"{path}: column {self.column!r} holds {kind}; give its values as --categories a,b,c. They are "
+                "published, so do not take them from the logs"
             )
 
 
 def _is_integer(text: str) -> bool:
-    """Whether text is an integer of 64 bits, signed or not, in its usual form."""
+    """Returns whether text is an integer of 64 bits, signed or unsigned, in its usual form."""
     try:
         return str(int(text)) == text and -(1 << 63) <= int(text) < 1 << 64
     except ValueError:
@@ -134,38 +130,40 @@ def _is_integer(text: str) -> bool:
 
 @dataclass(frozen=True)
 class LocationColumns:
-    """Names of the columns of a location log. Raises RequestError for those that contradict each other.
+    """Names of the columns of a location log. Raises RequestError if they contradict each other.
 
-    With neither weight nor time, all records of a user weigh the same.
+    Without weight and time, all records of a user have equal weights.
     """
 
     user_id: str = "user_id"
     latitude: str = "latitude"
     longitude: str = "longitude"
     weight: str | None = None  # numbers >= 0
-    time: str | None = None  # a record weighs the time until the same user's next record
+    time: str | None = None  # the weight of a record is the time until the user's next record
     max_dwell: float = 3600.0  # upper bound of the weights from times, in seconds
     auxiliary: Auxiliary | None = None  # a category for each record
-    slots: Slots | None = None  # of local time, in which records are counted apart; their column is no weight
-    records_per_user: int = 1  # the most slots in which a user counts, each by one record
+    slots: Slots | None = None  # of local time, in which records are counted separately; without weights
+    records_per_user: int = 1  # largest number of slots in which a user counts, each by one record
 
     def __post_init__(self) -> None:
         if self.auxiliary is not None and self.slots is not None:
-            raise RequestError("auxiliary: a map has slots or rates, not both; leave out --auxiliary or --slots")
+            raise RequestError("auxiliary: cannot be combined with --slots")
         if self.records_per_user > 1:
             if self.slots is None or self.records_per_user > len(self.slots):
                 most = 1 if self.slots is None else len(self.slots)
-                raise RequestError(f"records_per_user: at most one a slot, so {most}; got {self.records_per_user}")
+                raise RequestError(
+                    f"records_per_user: must be at most {most}, one for each slot, got {self.records_per_user}"
+                )
             if self.weight is not None:
-                raise RequestError("weight_column: with several records a user all weigh the same; leave it out")
+                raise RequestError(
+                    "weight_column: cannot be combined with --records_per_user: records then have equal weights"
+                )
         if self.weight is not None and self.time is not None:
-            raise RequestError(
-                f"weight_column, time_column: a record weighs {self.weight!r} or its time by {self.time!r}; give one"
-            )
+            raise RequestError("weight_column, time_column: cannot be combined; give one of them")
         if not (math.isfinite(self.max_dwell) and self.max_dwell > 0):
             raise RequestError(f"max_dwell: must be a finite number of seconds > 0, got {self.max_dwell}")
         if self.auxiliary is not None and self.auxiliary.column == self.user_id:
-            raise RequestError(f"auxiliary: {self.user_id!r} is the column of user ids")
+            raise RequestError(f"auxiliary: must not be the column of user ids, {self.user_id!r}")
 
     @property
     def categories(self) -> int:
@@ -174,11 +172,11 @@ class LocationColumns:
 
     @property
     def bins(self) -> int:
-        """In how many bins the records of a cell are counted: by category or by slot; 1 without either."""
+        """Number of bins of a cell's records: categories or slots; 1 without either."""
         return self.categories if self.slots is None else len(self.slots)
 
     def metadata(self) -> dict[str, Any]:
-        """The columns by role, in JSON's types; slots where there are any."""
+        """Returns the columns by role, in JSON's types, with slots if any."""
         own = asdict(self)
         del own["slots"], own["records_per_user"]  # the keys of maps without slots stay as they were
         slots = self.slots
@@ -198,7 +196,7 @@ class LocationColumns:
         return list(dict.fromkeys([self.user_id, self.latitude, self.longitude, *self.names_beside_coordinates()]))
 
     def names_beside_coordinates(self) -> list[str]:
-        """The columns to read without the coordinates, each once."""
+        """Returns the columns to read except coordinates, each once."""
         beside = (one.column for one in (self.auxiliary, self.slots) if one is not None)
         more = (self.weight, self.time, *beside)
         return list(dict.fromkeys([self.user_id, *(one for one in more if one is not None)]))
@@ -222,7 +220,7 @@ class LocationColumns:
         if self.weight is not None:
             weight = field_type(schema, self.weight, "weight_column", path)
             if not (pt.is_floating(weight) or pt.is_integer(weight)):
-                raise RequestError(f"{path}: column {self.weight!r} must hold weights as numbers, it holds {weight}")
+                raise RequestError(f"{path}: column {self.weight!r} must hold weights as numbers, got {weight}")
         for column in self._times:
             check_time(schema, column, path)
         if self.auxiliary is not None:
@@ -231,7 +229,7 @@ class LocationColumns:
 
 
 def field_type(schema: pa.Schema, name: str, option: str, path: str) -> pa.DataType:
-    """The type of a column's values, also if they are dictionary-encoded. Raises RequestError if it is missing."""
+    """Returns the type of a column's values, dictionary-encoded or not. Raises RequestError if it is missing."""
     if name not in schema.names:
         hint = did_you_mean(name, schema.names)
         raise RequestError(f"{path}: no column {name!r}{hint}; set --{option} to one of: {', '.join(schema.names)}")
@@ -243,7 +241,7 @@ def check_time(schema: pa.Schema, name: str, path: str, option: str = "time_colu
     """Raises RequestError unless the column exists and holds timestamps or numbers."""
     time = field_type(schema, name, option, path)
     if not (pt.is_timestamp(time) or pt.is_floating(time) or pt.is_integer(time)):
-        raise RequestError(f"{path}: column {name!r} must hold timestamps, or seconds as numbers, it holds {time}")
+        raise RequestError(f"{path}: column {name!r} must hold timestamps, or seconds as numbers, got {time}")
 
 
 def check_degrees(schema: pa.Schema, name: str, role: str, path: str) -> None:
@@ -255,7 +253,7 @@ def check_degrees(schema: pa.Schema, name: str, role: str, path: str) -> None:
             "degrees to floating-point numbers"
         )
     if not pt.is_floating(kind):
-        raise RequestError(f"{path}: column {name!r} must hold degrees as floating-point numbers, it holds {kind}")
+        raise RequestError(f"{path}: column {name!r} must hold degrees as floating-point numbers, got {kind}")
 
 
 def check_user_id(schema: pa.Schema, name: str, path: str) -> None:
@@ -265,11 +263,11 @@ def check_user_id(schema: pa.Schema, name: str, path: str) -> None:
     """
     kind = field_type(schema, name, "user_id_column", path)
     if not (holds_text(kind) or pt.is_integer(kind)):
-        raise RequestError(f"{path}: column {name!r} must hold integers, strings or bytes, it holds {kind}")
+        raise RequestError(f"{path}: column {name!r} must hold integers, strings or bytes, got {kind}")
 
 
 def holds_text(kind: pa.DataType) -> bool:
-    """Whether an Arrow type holds strings or bytes, dictionary-encoded or not."""
+    """Returns whether an Arrow type holds strings or bytes, dictionary-encoded or not."""
     kind = kind.value_type if pt.is_dictionary(kind) else kind
     bytes_of = (pt.is_binary, pt.is_large_binary, pt.is_binary_view, pt.is_fixed_size_binary)
     return is_text(kind) or any(is_kind(kind) for is_kind in bytes_of)
@@ -277,7 +275,7 @@ def holds_text(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True)
 class ItemColumns:
-    """The column of items of a log, and its column of user ids. kinds: that the column of items may hold."""
+    """The column of items of a log, and its column of user ids. kinds: allowed kinds of items."""
 
     column: str
     user_id: str = "user_id"
@@ -285,7 +283,9 @@ class ItemColumns:
 
     def __post_init__(self) -> None:
         if self.column == self.user_id:
-            raise RequestError(f"column: {self.column!r} is the column of user ids; publishing it would name users")
+            raise RequestError(
+                f"column: must not be the column of user ids, {self.column!r}: publishing it would identify users"
+            )
 
     def names(self) -> list[str]:
         return [self.user_id, self.column]
@@ -299,11 +299,11 @@ class ItemColumns:
 
 
 def column_kind(schema: pa.Schema, name: str, option: str, kinds: tuple[str, ...], path: str) -> str:
-    """The kind of a column, one of `kinds`. Raises RequestError if it is missing or of another kind."""
+    """Returns the kind of a column, one of `kinds`. Raises RequestError if it is missing or has another kind."""
     held = field_type(schema, name, option, path)
     kind = next((name for name, test in _KINDS if test(held)), None)
     if kind not in kinds:
-        raise RequestError(f"{path}: column {name!r} holds {held}, and must hold {_ADVICE[kinds]}")
+        raise RequestError(f"{path}: column {name!r} holds {held}, but must hold {_ADVICE[kinds]}")
     return kind
 
 
@@ -322,7 +322,7 @@ class TripColumns:
         names = self.names()
         if twice := [name for name in names if names.count(name) > 1]:
             raise RequestError(
-                f"origin, destination: {twice[0]!r} has two roles; name four columns and that of user ids"
+                f"origin, destination: must be four columns other than the column of user ids, got {twice[0]!r} twice"
             )
 
     def names(self) -> list[str]:
@@ -344,7 +344,7 @@ class TripColumns:
                 held = field_type(schema, name, option, path)
                 if not (pt.is_floating(held) or pt.is_integer(held)):
                     raise RequestError(
-                        f"{path}: column {name!r} must hold degrees as floating-point numbers, it holds {held}; set "
+                        f"{path}: column {name!r} must hold degrees as floating-point numbers, got {held}; set "
                         f"--{option} LON,LAT"
                     )
         return {}

@@ -1,4 +1,4 @@
-"""How a log is laid out: its format, what holds the places, and which partitions are read."""
+"""The layout of a log: its format, the columns of places, and the partitions to read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _INTEGER = re.compile(r"-?[0-9]{1,18}")
 class CellColumn:
     """A column of cells instead of coordinates. A record lies at the centre of its cell.
 
-    index: `h3`, or `quadkey`. resolution: 0 to MAX_H3, or a quadkey's length, 1 to MAX_QUADKEY; others are dropped.
+    index: `h3` or `quadkey`. resolution: 0 to MAX_H3, or a quadkey's length, 1 to MAX_QUADKEY. Rows of other cells are
+    dropped.
     """
 
     column: str
@@ -29,18 +30,18 @@ class CellColumn:
 
     @classmethod
     def parse(cls, column: str, text: str) -> CellColumn:
-        """A column and its `h3:RESOLUTION` or `quadkey:LENGTH`. Raises RequestError."""
+        """Returns the cells of a column, by `h3:RESOLUTION` or `quadkey:LENGTH`. Raises RequestError."""
         index, _, number = text.partition(":")
         low, high = {"h3": (0, MAX_H3), "quadkey": (1, MAX_QUADKEY)}.get(index, (0, -1))
         if not number.isdecimal() or not low <= int(number) <= high:
             raise RequestError(
-                f"cell_index: must be h3:RESOLUTION with 0 to {MAX_H3}, or quadkey:LENGTH with 1 to {MAX_QUADKEY}, "
-                f"got {text!r}"
+                f"cell_index: must be h3:RESOLUTION between 0 and {MAX_H3}, or quadkey:LENGTH between 1 and "
+                f"{MAX_QUADKEY}, got {text!r}"
             )
         return cls(column, index, int(number))
 
     def metres(self, latitude: float) -> float:
-        """About the width of a cell at a latitude in degrees, in metres."""
+        """Returns the approximate width of a cell at a latitude in degrees, in metres."""
         if self.index == "h3":
             return float(2 * _H3_METRES * 7.0 ** (-self.resolution / 2))
         return _EARTH_METRES * math.cos(math.radians(latitude)) / 2.0**self.resolution
@@ -48,9 +49,9 @@ class CellColumn:
 
 @dataclass(frozen=True)
 class DayRows:
-    """The rows of a log that are read: those of some days, by the calendar of a time zone.
+    """The days whose rows are read, by the calendar of a time zone.
 
-    A day has the hours that it has there: 23, 24 or 25, and others at times. A row without a time is of no day.
+    A day may have 23, 24 or 25 hours there. A row without a time belongs to no day.
     """
 
     column: str  # of timestamps, or of seconds since 1970
@@ -61,10 +62,10 @@ class DayRows:
 
 @dataclass(frozen=True)
 class LogLayout:
-    """What a run states about its logs besides the names of their columns."""
+    """The options of a run about its logs, other than the names of columns."""
 
-    format: str | None = None  # a name of `FORMATS`; None for the one that a file's name says
-    latitude: str = "latitude"  # the columns as which a job reads the places
+    format: str | None = None  # a name of `FORMATS`; None for the format of the file's name
+    latitude: str = "latitude"  # the columns from which a job reads places
     longitude: str = "longitude"
     e7: bool = False  # whether both hold integers, degrees times 10^7
     geometry: str | None = None  # a column of points instead of them
@@ -74,7 +75,7 @@ class LogLayout:
 
     @property
     def place_column(self) -> str | None:
-        """The column instead of coordinates; None without."""
+        """The column that replaces coordinates; None without one."""
         return self.cells.column if self.cells is not None else self.geometry
 
 
@@ -88,26 +89,26 @@ class PartitionFilter:
 
     @classmethod
     def parse(cls, text: str) -> PartitionFilter:
-        """A filter from `NAME=VALUE` or `NAME=LOW:HIGH`. Raises RequestError."""
+        """Returns the filter of `NAME=VALUE` or `NAME=LOW:HIGH`. Raises RequestError."""
         name, equals, values = text.partition("=")
         low, colon, high = values.partition(":")
         if not (name and equals and low) or (colon and not high):
-            raise RequestError(f"where: must be NAME=VALUE or NAME=LOW:HIGH, as date=2026-11-20, got {text!r}")
+            raise RequestError(f"where: must be NAME=VALUE or NAME=LOW:HIGH, such as date=2026-11-20, got {text!r}")
         found = cls(name, low, high if colon else low)
         if _order(found.low, found.high) > 0:
-            raise RequestError(f"where: {low} comes after {high} in {text!r}")
+            raise RequestError(f"where: must have LOW before HIGH, got {text!r}")
         return found
 
     def __str__(self) -> str:
         return f"{self.name}={self.low}" + (f":{self.high}" if self.high != self.low else "")
 
     def keeps(self, value: str) -> bool:
-        """Whether files of this value are read. Integers compare as numbers, all else as text."""
+        """Returns whether files of this value are read. Integers compare as numbers, other values as text."""
         return _order(self.low, value) <= 0 <= _order(self.high, value)
 
 
 def _order(first: str, second: str) -> int:
-    """Negative, 0 or positive, as the first comes before, is equal to or comes after the second."""
+    """Returns a number below, equal to or above 0 if the first value is before, equal to or after the second."""
     if _INTEGER.fullmatch(first) and _INTEGER.fullmatch(second):
         return int(first) - int(second)
     return (first > second) - (first < second)

@@ -1,4 +1,4 @@
-"""The configuration of a scheduled refresh: a YAML file with the settings that all nightly runs share."""
+"""The configuration of a scheduled refresh: a YAML file with the settings of all nightly runs."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ MAX_LATE_DAYS = 60
 
 def _limits(value: Any) -> tuple[Limit, ...]:
     if not isinstance(value, list) or not value or not all(isinstance(one, dict) for one in value):
-        raise RequestError(f"budget: must be a list of limits, as `- {{epsilon: 10, days: 365}}`, got {value!r}")
+        raise RequestError(f"budget: must be a list of limits, such as `- {{epsilon: 10, days: 365}}`, got {value!r}")
     return ordered(list(map(_limit, value)))
 
 
 def _limit(value: dict[str, Any]) -> Limit:
     check_known(value, ("epsilon", "delta", "days", "adjacency"), "budget")
     if not {"epsilon", "days"} <= set(value):
-        raise RequestError(f"budget: a limit needs epsilon and days, got {value!r}")
+        raise RequestError(f"budget: a limit requires epsilon and days, got {value!r}")
     if isinstance(value["days"], bool) or not isinstance(value["days"], int):
         raise RequestError(f"budget: days must be a whole number, got {value['days']!r}")
     return Limit.from_numbers(**{"delta": 0, "adjacency": ADD_OR_REMOVE, **value})
 
 
 def _resolved(place: str, info: ValidationInfo) -> str:
-    """A path that the file names, relative to the file's folder unless it is absolute."""
+    """Returns the path of a place in the file. Relative paths are relative to the file's folder."""
     folder: str = (info.context or {})["folder"]
     if "://" in place and not place.startswith("gs://"):
-        raise RequestError(f"{info.field_name}: places are files and folders, or gs://BUCKET/...; got {place!r}")
+        raise RequestError(f"{info.field_name}: must be a local path or gs://BUCKET/..., got {place!r}")
     if "://" in place or os.path.isabs(place):
         return place
     place = re.sub(r"^(\./)+", "", place)
@@ -66,43 +66,45 @@ def _resolved_file(name: str, info: ValidationInfo) -> str:
 
 @dataclass(frozen=True)
 class Late:
-    """What is done about files that arrive after a day was charged: the day is published again from all its files."""
+    """The handling of files that arrive after a day was charged: the day is published again from all its files."""
 
-    days: int  # after its day, in which a release is corrected
-    epsilon: float  # of a correction, which is charged in addition to the release
+    days: int  # days after its day in which a release is corrected
+    epsilon: float  # of a correction, charged in addition to the release
 
 
 def _late(value: Any) -> Late | None:
     if value == "ignore" or isinstance(value, Late):
         return None if value == "ignore" else value
     if not isinstance(value, dict) or set(value) != {"days", "epsilon"}:
-        raise RequestError(f"late: write ignore, or {{days: 3, epsilon: 0.2}}, got {value!r}")
+        raise RequestError(f"late: must be ignore, or such as {{days: 3, epsilon: 0.2}}, got {value!r}")
     days = value["days"]
     if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= MAX_LATE_DAYS:
-        raise RequestError(f"late: days must be a whole number from 1 to {MAX_LATE_DAYS}, got {days!r}")
+        raise RequestError(f"late: days must be a whole number between 1 and {MAX_LATE_DAYS}, got {days!r}")
     return Late(days, float(parse_amount("late: epsilon", value["epsilon"])))
 
 
 @dataclass(frozen=True)
 class RowsOfDay:
-    """Which rows are a day's, by the time of each row."""
+    """Selection of a day's rows by their time."""
 
     time_column: str  # of timestamps, or of seconds since 1970
-    time_zone: str  # whose days count. A day has the hours that it has there: 23, 24 or 25
-    folders: tuple[int, ...] = (0,)  # that are read for a day, relative to it: -1 is that of the day before
+    time_zone: str  # of the days. A day may have 23, 24 or 25 hours there
+    folders: tuple[int, ...] = (0,)  # read for a day, relative to it: -1 is the folder of the day before
 
 
 def _rows_of_day(value: Any) -> RowsOfDay | None:
     if value is None or isinstance(value, RowsOfDay):
         return value
     if not isinstance(value, dict) or not {"time_column", "time_zone"} <= set(value):
-        raise RequestError(f"rows_of_day: write {{time_column: time, time_zone: Europe/Berlin}}, got {value!r}")
+        raise RequestError(
+            f"rows_of_day: must be such as {{time_column: time, time_zone: Europe/Berlin}}, got {value!r}"
+        )
     check_known(value, ("time_column", "time_zone", "folders"), "rows_of_day")
     texts, folders = [value["time_column"], value["time_zone"]], value.get("folders", [0])
     if not all(isinstance(text, str) and text for text in texts):
-        raise RequestError(f"rows_of_day: time_column and time_zone are names, got {value!r}")
+        raise RequestError(f"rows_of_day: time_column and time_zone must be names, got {value!r}")
     if folders not in _FOLDERS:
-        raise RequestError(f"rows_of_day: folders is one of {', '.join(map(str, _FOLDERS))}; got {folders!r}")
+        raise RequestError(f"rows_of_day: folders must be one of {', '.join(map(str, _FOLDERS))}, got {folders!r}")
     return RowsOfDay(texts[0], check_time_zone("rows_of_day: time_zone", texts[1]), tuple(folders))
 
 
@@ -114,29 +116,31 @@ Folder = Annotated[Place, AfterValidator(_plain_folder)]
 
 
 class RefreshConfig(Request):
-    """The settings of all runs of a refresh. Relative paths are relative to the configuration file."""
+    """Settings of all runs of a refresh. Relative paths are relative to the configuration file."""
 
     JOB: ClassVar[str] = "refresh"
     COMMAND: ClassVar[str] = "refresh"
-    ABOUT: ClassVar[str] = "What every night's run shares."
+    ABOUT: ClassVar[str] = "Settings of every night's run."
 
     dataset: Annotated[StrictStr, AfterValidator(lambda name: dataset_name(name) and name)] = option(
         ..., "name of the logs in the ledger and in release ids", LEDGER
     )
-    input: Folder = option(..., "a folder with a folder `dt=YYYY-MM-DD` of log files for each day", INPUT)
+    input: Folder = option(..., "folder that contains a folder `dt=YYYY-MM-DD` of log files for each day", INPUT)
     output: Folder = option(..., "folder of the releases, `latest.json` and the page", INPUT)
     ledger: Place = option(..., "privacy ledger: an SQLite file, or gs://bucket/folder", LEDGER)
     budget: Annotated[tuple[Limit, ...], PlainValidator(_limits)] = option(..., "the dataset's limits", LEDGER)
     options: dict[str, Any] = option(..., "options of the job by name", METHOD)
-    key_file: Place | None = option(None, "a key that `sfumato key new FILE` made", KEY)
-    key_secret: StrictStr | None = option(None, "the same from Secret Manager", KEY)
-    job: StrictStr = option("heatmap", "the job that is run", METHOD)
+    key_file: Place | None = option(None, "a key made by `sfumato key new FILE`", KEY)
+    key_secret: StrictStr | None = option(None, "a key in Secret Manager: projects/P/secrets/S/versions/N", KEY)
+    job: StrictStr = option("heatmap", "the job to run", METHOD)
     warm_start: StrictBool = option(
-        True, "whether a heatmap starts from the last release before it, and is estimated with its nights", METHOD
+        True,
+        "whether a heatmap starts from the previous release, and is estimated from the answers of its nights too",
+        METHOD,
     )
     rotation: StrictInt = option(
         1,
-        "number of cohorts of users; each night asks one of them; 1 asks all (heatmap)",
+        "number of cohorts of users; each night queries one cohort; 1 queries all users (heatmap)",
         PRIVACY,
         ge=1,
         le=MAX_COHORTS,
@@ -145,18 +149,18 @@ class RefreshConfig(Request):
         None, "files that arrive after the charge: ignore, or {days: N, epsilon: E} for corrections", PRIVACY
     )
     rows_of_day: Annotated[RowsOfDay | None, PlainValidator(_rows_of_day)] = option(
-        None, "which rows are a day's, by their time: {time_column: T, time_zone: Z, folders: [-1, 0]}", INPUT
+        None, "select a day's rows by their time: {time_column: T, time_zone: Z, folders: [-1, 0]}", INPUT
     )
-    min_users: StrictInt = option(0, "smallest number of users, by the noisy count", PRIVACY, ge=0)
+    min_users: StrictInt = option(0, "smallest number of users, by a noisy count", PRIVACY, ge=0)
     runner_config: Annotated[StrictStr, AfterValidator(_resolved_file)] | None = option(
-        None, "YAML file of Beam options, or a shipped one", RUN
+        None, "YAML file of Beam options, or the name of an included one", RUN
     )
-    beam: dict[str, Any] = option({}, "options of Beam's by name", RUN)
+    beam: dict[str, Any] = option({}, "Beam options by name", RUN)
 
     @model_validator(mode="after")
     def _one_key(self) -> Self:
         if (self.key_file is None) == (self.key_secret is None):
-            raise RequestError("key_file, key_secret: give one of them; a run that crashes needs its key again")
+            raise RequestError("key_file, key_secret: one of them is required, so that a run can be resumed")
         return self
 
     @property
@@ -166,17 +170,17 @@ class RefreshConfig(Request):
 
     @property
     def folders(self) -> tuple[int, ...]:
-        """The folders of a day's files, relative to the day, in order."""
+        """The folders with a day's files, relative to the day, in order."""
         return (0,) if self.rows_of_day is None else self.rows_of_day.folders
 
     @classmethod
     def read(cls, settings: Any, folder: str) -> RefreshConfig:
-        """The configuration that a YAML file in a folder, local or gs://, holds.
+        """Returns the configuration of a YAML file in a folder, local or gs://.
 
-        Raises RequestError for a key that is unknown, missing or out of its range; the message names it.
+        Raises RequestError if a key is unknown, missing or out of its range.
         """
         if not isinstance(settings, dict):
-            raise RequestError("config: must map names to values, as in `dataset: taxis`")
+            raise RequestError("config: must map names to values, such as `dataset: taxis`")
         check_known(settings, cls.model_fields, "config")
         try:
             return cls.model_validate(settings, context={"folder": folder})
@@ -189,7 +193,7 @@ class RefreshConfig(Request):
 
 
 def check_known(found: Iterable[Any], known: Iterable[str], where: str) -> None:
-    """Raises RequestError for an unknown key, with the nearest known one. where: begins the message."""
+    """Raises RequestError for an unknown key, with the nearest known key. where: begins the message."""
     names = list(known)
     for key in found:
         if key not in names:

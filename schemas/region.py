@@ -23,7 +23,7 @@ EARTH_RADIUS_KM = 6371.0088
 
 
 class Locator(Protocol):
-    """Where a location is, as a code: the cell of a grid, or the zone of a list."""
+    """A map from locations to codes: the cells of a grid, or the zones of a list."""
 
     @property
     def depth(self) -> int:
@@ -32,7 +32,7 @@ class Locator(Protocol):
     def locate(
         self, longitude: NDArray[np.float64], latitude: NDArray[np.float64]
     ) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
-        """Which points have a code, bool[n], and their codes, uint64[number of these]. NaN has none. In degrees."""
+        """Returns which points have a code, bool[n], and their codes, uint64[m]. NaN has no code. In degrees."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Grid:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.depth, int) and 1 <= self.depth <= MAX_DEPTH):
-            raise RequestError(f"depth: must be a whole number in 1..{MAX_DEPTH}, got {self.depth}")
+            raise RequestError(f"depth: must be a whole number between 1 and {MAX_DEPTH}, got {self.depth}")
 
     @property
     def side(self) -> int:
@@ -61,14 +61,14 @@ class Grid:
     def locate(
         self, longitude: NDArray[np.float64], latitude: NDArray[np.float64]
     ) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
-        """Which points are in the region, bool[n], and the codes of their cells. See Locator."""
+        """Returns which points are in the region, bool[n], and the codes of their cells. See Locator."""
         inside = self.region.holds(longitude, latitude)
         if not inside.all():
             longitude, latitude = longitude[inside], latitude[inside]
         return inside, self.codes(longitude, latitude)
 
     def codes(self, longitude: NDArray[np.float64], latitude: NDArray[np.float64]) -> NDArray[np.uint64]:
-        """Codes of the cells of points, uint64[n]. The points must be in the region, borders included."""
+        """Returns codes of the cells of points, uint64[n]. The points must be in the region, borders included."""
         region, side = self.region, self.side
         x = (longitude - region.west) * (side / (region.east - region.west))
         y = (region.north - latitude) * (side / (region.north - region.south))
@@ -79,7 +79,7 @@ class Grid:
     def bounds(
         self, x: NDArray[np.int64], y: NDArray[np.int64], level: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """West, south, east and north in degrees, float64[n] each, of cells (x, y) at the given tree levels."""
+        """Returns west, south, east and north in degrees, float64[n] each, of cells (x, y) at the given tree levels."""
         region = self.region
         width = (region.east - region.west) / (1 << level)
         height = (region.north - region.south) / (1 << level)
@@ -92,7 +92,7 @@ class Grid:
 
 
 def ground_metres(region: Region) -> tuple[float, float]:
-    """Width at the middle latitude and height of a region, in metres."""
+    """Returns the width at the middle latitude and the height of a region, in metres."""
     degree = math.radians(1) * EARTH_RADIUS_KM * 1000
     middle = math.cos(math.radians((region.north + region.south) / 2))
     return (region.east - region.west) * degree * middle, (region.north - region.south) * degree
@@ -101,7 +101,7 @@ def ground_metres(region: Region) -> tuple[float, float]:
 def area_km2(
     west: NDArray[np.float64], south: NDArray[np.float64], east: NDArray[np.float64], north: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Areas of rectangles in degrees on the sphere, square kilometres."""
+    """Returns the areas of rectangles in degrees on the sphere, in square kilometres."""
     bands = np.sin(np.radians(north)) - np.sin(np.radians(south))
     return np.asarray(EARTH_RADIUS_KM**2 * np.radians(east - west) * bands)
 
@@ -118,7 +118,7 @@ _SPREAD_10 = np.array([int(f"{number:b}", 4) for number in range(1 << 10)], dtyp
 
 
 def interleave(x: NDArray[np.uint32], y: NDArray[np.uint32]) -> NDArray[np.uint64]:
-    """Codes uint64[n] of the cells (x, y): the bits of x and y in turn, x first.
+    """Returns the codes, uint64[n], of the cells (x, y): alternating bits of x and y, x first.
 
     >>> interleave(np.array([0, 1, 0, 1], np.uint32), np.array([0, 0, 1, 1], np.uint32))
     array([0, 2, 1, 3], dtype=uint64)
@@ -127,7 +127,7 @@ def interleave(x: NDArray[np.uint32], y: NDArray[np.uint32]) -> NDArray[np.uint6
 
 
 def deinterleave(codes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The inverse of `interleave`: (x, y), int64[n] each."""
+    """Returns (x, y), int64[n] each: the inverse of `interleave`."""
     return _gather(codes >> np.uint64(1)), _gather(codes)
 
 

@@ -1,4 +1,4 @@
-"""Slots of local time, in which records are counted apart: hours, weekdays, hours of the week, or other hours."""
+"""Slots of local time, in which records are counted separately: hours, weekdays, hours of the week, or other hours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sun
 
 @dataclass(frozen=True)
 class Slots:
-    """Slots of local time. Raises RequestError for a value that is unknown or out of range.
+    """Slots of local time. Raises RequestError if a value is unknown or out of range.
 
     >>> slots = Slots.parse("time", "0,7,10,16,19,24", "Europe/Lisbon")
     >>> len(slots), slots.names[1]
@@ -24,7 +24,7 @@ class Slots:
 
     column: str  # of timestamps, or of seconds since 1970
     kind: str  # one of KINDS, or `edges`
-    time_zone: str = UTC  # name in the IANA database, by which a moment has its local time
+    time_zone: str = UTC  # of the local time, a name in the IANA database
     edges: tuple[float, ...] = ()  # of the kind `edges`, hours of the day from 0 to 24, ascending
 
     def __post_init__(self) -> None:
@@ -33,29 +33,31 @@ class Slots:
             if len(self.edges) < 3 or not ascending or self.edges[0] != 0 or self.edges[-1] != 24:
                 shown = ",".join(f"{edge:g}" for edge in self.edges)
                 raise RequestError(
-                    f"slots: edges are ascending hours of the day from 0 to 24 with one or more between, such as "
-                    f"0,7,10,16,19,24; got {shown!r}"
+                    "slots: edges must be ascending hours from 0 to 24, with one or more between, such as "
+                    f"0,7,10,16,19,24, got {shown!r}"
                 )
             if any(round(edge * 60) != edge * 60 for edge in self.edges) or len(self.edges) > 25:
-                raise RequestError("slots: edges are at most 25, in hours or whole minutes, such as 7.5 for 07:30")
+                raise RequestError("slots: must have at most 25 edges, on whole minutes, such as 7.5 for 07:30")
         elif self.kind not in KINDS:
             known = ", ".join(KINDS)
             raise RequestError(
-                f"slots: must be {known}, or edges in hours such as 0,7,10,16,19,24; got {self.kind!r}"
+                f"slots: must be {known}, or edges in hours such as 0,7,10,16,19,24, got {self.kind!r}"
                 f"{did_you_mean(self.kind, KINDS)}"
             )
         check_time_zone("time_zone", self.time_zone)
 
     @classmethod
     def parse(cls, column: str, text: str, time_zone: str = UTC) -> Slots:
-        """Slots of the text of an option: a kind, or edges with commas. Raises RequestError."""
+        """Returns the slots of an option's text: a kind, or edges with commas. Raises RequestError."""
         text = text.strip()
         if "," not in text:
             return cls(column, text, time_zone)
         try:
             edges = tuple(float(part) for part in text.split(","))
         except ValueError:
-            raise RequestError(f"slots: edges are numbers of hours, such as 0,7,10,16,19,24; got {text!r}") from None
+            raise RequestError(
+                f"slots: edges must be numbers of hours, such as 0,7,10,16,19,24, got {text!r}"
+            ) from None
         return cls(column, "edges", time_zone, edges)
 
     def __len__(self) -> int:
@@ -73,7 +75,7 @@ class Slots:
 
     @property
     def ticks(self) -> tuple[tuple[int, str], ...]:
-        """The slots at which an axis of slots has a tick, and its text."""
+        """The slots with a tick on an axis, and the text of each."""
         if self.kind == "edges":
             return tuple((slot, _clock(edge)) for slot, edge in enumerate(self.edges))
         if self.kind == "hour":
@@ -82,12 +84,12 @@ class Slots:
 
     @property
     def edge_seconds(self) -> tuple[int, ...]:
-        """The starts of the slots of a day and its end, in seconds after local midnight."""
+        """The starts of a day's slots and the day's end, in seconds after local midnight."""
         hours = self.edges or tuple(range(25))
         return tuple(round(hour * 3600) for hour in hours)
 
     def metadata(self) -> dict[str, Any]:
-        """What the manifest states and the key is bound to, in JSON's types."""
+        """Returns what the manifest states and the key is bound to, in JSON's types."""
         own = {"column": self.column, "kind": self.kind, "edges": list(self.edges), "time_zone": self.time_zone}
         return {**own, "names": list(self.names)}
 
@@ -102,10 +104,10 @@ def _clock(hour: float) -> str:
 
 
 def check_time_zone(option: str, name: str) -> str:
-    """Returns the name of a zone. Raises RequestError, which names the option, if there is no such zone."""
+    """Returns the name of a zone. Raises RequestError, with the option's name, if there is no such zone."""
     try:
         zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
         hint = did_you_mean(name, sorted(zoneinfo.available_timezones()))
-        raise RequestError(f"{option}: no time zone is named {name!r}{hint}; give a name such as Asia/Tokyo") from None
+        raise RequestError(f"{option}: must be a time zone such as Asia/Tokyo, got {name!r}{hint}") from None
     return name

@@ -19,13 +19,13 @@ _PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)
 
 @dataclass(frozen=True)
 class PlaceChange:
-    """A place whose users differ on a night from what the nights before lead to expect.
+    """A place whose number of users on a night differs from the expectation of earlier nights.
 
     Attributes:
-        cell_ids: of the quadtree, such as r0213: neighbours that make the place.
-        users: estimated on the night.
+        cell_ids: adjacent cells of the quadtree, such as r0213.
+        users: estimated users on the night.
         low, high: ends of the 95% interval of `users`, which holds for all places at once.
-        expected: users, from the nights before.
+        expected: expected users, from earlier nights.
 
     Raises:
         ValueError: a value is out of range.
@@ -39,29 +39,29 @@ class PlaceChange:
 
     def __post_init__(self) -> None:
         if not self.cell_ids or not all(map(_CELL.fullmatch, self.cell_ids)):
-            raise ValueError(f"cell_ids: must be r and at most 32 digits 0..3, got {self.cell_ids!r}")
+            raise ValueError(f"cell_ids: must be r and at most 32 digits between 0 and 3, got {self.cell_ids!r}")
         if not all(map(math.isfinite, (self.users, self.low, self.high, self.expected))) or self.low > self.high:
             raise ValueError(f"changes: must be finite numbers with low <= high, got {self}")
 
     @classmethod
     def from_manifest(cls, entry: Mapping[str, Any]) -> PlaceChange:
-        """From an entry of the manifest's `nights.changes`. Raises KeyError, TypeError or ValueError."""
+        """Returns a change from an entry of the manifest. Raises KeyError, TypeError or ValueError."""
         cells = tuple(map(str, entry["cell_ids"]))
         return cls(cells, *(float(entry[name]) for name in ("users", "low", "high", "expected")))
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatedRelease:
-    """One release of the timeline, by its manifest. Raises ValueError for a value out of range.
+    """One release of the timeline, by its manifest. Raises ValueError if a value is out of range.
 
     Attributes:
         folder: its path, relative to the timeline's page, such as `releases/2026-11-20`.
         map: the file with its map, relative to the page (`timeline_view.night_map`); None without a map.
         safe: whether the key of its noise is secret; the manifest's `privacy.randomness.safe`.
-        rests_on: periods whose noisy answers its estimate is based on, as text, in order; None for an estimate of the
-            night's own answers only.
-        changes: places that differ from what the nights before lead to expect; None as for `rests_on`.
-        damaged: whether its manifest cannot be read. Then the entry states what the ledger knows of its charge.
+        rests_on: periods of the noisy answers that its estimate is based on, as text, in order; None for an estimate
+            from the night's own answers only.
+        changes: places that differ from the expectation of earlier nights; None if `rests_on` is None.
+        damaged: whether its manifest cannot be read. Then the entry states its charge in the ledger.
     """
 
     date: str  # YYYY-MM-DD, the day of the data
@@ -75,11 +75,11 @@ class DatedRelease:
     warm_start: str | None = None  # id of the release that it started from, if any
     map: str | None = None
     safe: bool
-    rotation: Rotation | None = None  # the cohort that was asked, of which a manifest does not state the partition
+    rotation: Rotation | None = None  # the active cohort; a manifest does not state its partition
     rests_on: tuple[str, ...] | None = None
-    started_anew: str | None = None  # why the nights before were left out, as a sentence; None where they were not
+    started_anew: str | None = None  # why earlier nights were left out, as a sentence; None if they were not
     changes: tuple[PlaceChange, ...] | None = None
-    pruned: bool = False  # whether its files were removed, all but the manifest
+    pruned: bool = False  # whether all its files except the manifest were removed
     users_stddev: float | None = None  # of the error of `users`; None if unknown
     damaged: bool = False
 
@@ -90,7 +90,7 @@ class DatedRelease:
                 raise ValueError(f"{name}: must be a path below the page, such as releases/2026-11-20, got {path!r}")
         periods = [Period.parse(text, "rests_on") for text in self.rests_on or ()]
         if any(one.last >= other.first for one, other in pairwise(periods)):
-            raise ValueError(f"rests_on: periods must be apart and in order, got {self.rests_on}")
+            raise ValueError(f"rests_on: must be separate periods in order, got {self.rests_on}")
         for name in ("epsilon", "delta", "users", "users_stddev"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= 0):
@@ -98,7 +98,7 @@ class DatedRelease:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> DatedRelease:
-        """From the entry of `timeline.json`, the inverse of `dataclasses.asdict`. Raises ValueError or TypeError."""
+        """Returns a release from an entry of `timeline.json`. Raises ValueError or TypeError."""
         rotation, rests_on, changes = (values.get(name) for name in ("rotation", "rests_on", "changes"))
         read = {
             "rotation": None if rotation is None else Rotation(**rotation),
@@ -109,7 +109,7 @@ class DatedRelease:
 
     @classmethod
     def of_damaged(cls, date: str, folder: str, reservation: Reservation) -> DatedRelease:
-        """A night whose manifest cannot be read, by its charge."""
+        """Returns the entry of a release whose manifest cannot be read, by its charge."""
         charge = reservation.charge
         return cls(
             date=date,
@@ -128,7 +128,7 @@ class DatedRelease:
     def from_manifest(
         cls, date: str, folder: str, manifest: Mapping[str, Any], map_file: str | None = None, pruned: bool = False
     ) -> DatedRelease:
-        """From the manifest of the release in a folder. Raises RequestError if an entry is missing or out of range."""
+        """Returns the entry of a release by its manifest. Raises RequestError if a value is missing or out of range."""
         try:
             privacy = manifest["privacy"]
             counted = manifest.get("results") or {}
@@ -163,7 +163,7 @@ class DatedRelease:
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise RequestError(
-                f"{folder}: cannot be shown on the timeline: an entry is missing or wrong ({error!r})"
+                f"{folder}: cannot be shown on the timeline: its manifest has a missing or wrong entry ({error!r})"
             ) from None
 
 
@@ -174,8 +174,7 @@ class Spending:
     Attributes:
         epsilon, delta: the limits for the data of any `days` consecutive days.
         days: length of the window.
-        spent: (date, epsilon spent in the window that ends on that day on the user who was asked most), in order of
-            dates.
+        spent: (date, epsilon spent in the window that ends on that day on the most queried user), in order of dates.
 
     Raises:
         ValueError: a value is out of range.
@@ -190,7 +189,7 @@ class Spending:
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
             raise ValueError(f"epsilon: must be a finite number > 0, got {self.epsilon}")
         if not 0 <= self.delta < 1:
-            raise ValueError(f"delta: must lie in 0..1, got {self.delta}")
+            raise ValueError(f"delta: must be between 0 and 1, got {self.delta}")
         if self.days < 1:
             raise ValueError(f"days: must be 1 or more, got {self.days}")
         dates = [date for date, _ in self.spent]
@@ -199,15 +198,15 @@ class Spending:
             if not (math.isfinite(spent) and spent >= 0):
                 raise ValueError(f"spent: must be finite numbers >= 0, got {spent} on {date}")
         if dates != sorted(set(dates)):
-            raise ValueError("spent: every date once, in their order")
+            raise ValueError("spent: must have each date once, in order")
 
     def left(self, spent: float) -> float:
-        """The epsilon that the limit leaves after so much; without the rounding of a difference of decimals."""
+        """Returns the epsilon that is left after this spending, without the rounding error of a difference."""
         return max(round(self.epsilon - spent, 9), 0.0)
 
 
 def stated_rotation(manifest: Mapping[str, Any]) -> Rotation | None:
-    """The cohort that a manifest names; None where all users were asked. Raises KeyError, TypeError or ValueError."""
+    """Returns the active cohort of a manifest; None for all users. Raises KeyError, TypeError or ValueError."""
     stated = (manifest.get("privacy") or {}).get("rotation")
     if stated is None:
         return None

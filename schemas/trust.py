@@ -1,4 +1,4 @@
-"""Trust models: the party that sees what is not protected yet. Every job states one; a user chooses with --trust."""
+"""Trust models: the party that sees unprotected data. Every job has one; `--trust` selects it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Literal
 
 
 class Trust(StrEnum):
-    """Who must be trusted with unprotected data.
+    """The party that must be trusted with unprotected data.
 
     CENTRAL: the operator of the job is a trusted curator, who sees the logs and adds noise to exact results once.
-    SECAGG: a server that sees only sums over many users (secure aggregation), never one user's report.
-    LOCAL: nobody, in the system that the job simulates: every report is protected separately.
+    SECAGG: a server that sees only sums over many users (secure aggregation), never a single user's report.
+    LOCAL: no party of the system that the job simulates: every report is protected separately.
     """
 
     CENTRAL = "central"
@@ -19,9 +19,9 @@ class Trust(StrEnum):
     LOCAL = "local"
 
 
-CentralOrSecagg = Literal[Trust.CENTRAL, Trust.SECAGG]  # of a job that a curator or secure aggregation can do
+CentralOrSecagg = Literal[Trust.CENTRAL, Trust.SECAGG]  # of a job that supports both
 SEES = {
     Trust.CENTRAL: "the operator is a trusted curator, who sees exact results and adds noise once",
-    Trust.SECAGG: "a server sees sums over many users alone",
-    Trust.LOCAL: "the collector sees reports that are protected one by one",
+    Trust.SECAGG: "a server sees only sums over many users",
+    Trust.LOCAL: "the collector sees only reports that are protected one by one",
 }

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.evaluation.outcomes import Setting
-from sfumato.schemas.requests.checks import declared_of
+from sfumato.schemas.requests.checks import declared_of, is_optional
+from sfumato.schemas.requests.request_base import option_type
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.schedule import check_plan
 from sfumato.transforms.heatmap.request import find_method, heatmap_parameters, option_grid, parameter_owners
@@ -51,12 +52,12 @@ def parse_cases(text: str) -> tuple[list[Case], tuple[str, ...]]:
     for method in methods:
         declared = declared | declared_of(find_method(method))
     options = {name: declared[name] for name in parameter_owners() if name in declared}
-    kinds = {name: one.kind or str for name, one in options.items()} | _OWN
+    kinds = {name: _kind(option_type(one.annotation)) for name, one in options.items()} | _OWN
     if unknown := words.keys() - kinds.keys():
         raise ValueError(f"unknown options: {', '.join(sorted(unknown))}")
 
     def value(name: str, part: str) -> Any:
-        chosen_by_the_job = part == "auto" and name in options and options[name].optional
+        chosen_by_the_job = part == "auto" and name in options and is_optional(options[name])
         return None if chosen_by_the_job else kinds[name](part)
 
     values = {
@@ -68,6 +69,10 @@ def parse_cases(text: str) -> tuple[list[Case], tuple[str, ...]]:
     for case in cases:
         check_plan(case.parameters)
     return cases, metrics
+
+
+def _kind(declared: Any) -> type:
+    return declared if declared in (bool, int, float) else str
 
 
 def make_cases(methods: Sequence[str], values: Mapping[str, Sequence[Any]]) -> list[Case]:

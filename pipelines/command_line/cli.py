@@ -30,13 +30,13 @@ CRASHED = 70
 _COLLECT_EVERY = 50_000  # new objects; Python's own 700 make collections a tenth of the time of all imports
 R = TypeVar("R", bound=Request)
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"
-# Beam's options with names similar to ours: they get no "did you mean".
+# Beam options with names similar to ours, without a "did you mean".
 _BEAMS = frozenset({"runner", "region", "input_file", "output_executable_path", "job_name", "labels"})
 _NEAR = 0.8
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a job. Exit status: 0 done; else that of the error (schemas/errors.py), or 130, after SIGTERM 143."""
+    """Runs a job. Returns its exit status: 0, the status of an error (schemas/errors.py), 130, or 143 after SIGTERM."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments in ([], ["-h"], ["--help"]):
         sys.stdout.write(_usage(JOBS))
@@ -50,9 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _split(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """The job's name, of one word or two, and its arguments."""
+    """Returns the job's name, of one or two words, and its arguments."""
     job, rest = arguments[0], list(arguments[1:])
-    for at, argument in enumerate(rest):  # an option may name another form of a job: `zones --release FOLDER`
+    for at, argument in enumerate(rest):  # an option may select another form of a job: `zones --release FOLDER`
         option, equals, value = argument.partition("=")
         if option.startswith("--") and (form := f"{job} {option}") in JOBS:
             return form, [*rest[:at], *([value] if equals else []), *rest[at + 1 :]]
@@ -104,11 +104,11 @@ def command(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
             return CRASHED
         finally:
-            gc.freeze()  # the process ends: searching Beam's million objects for cycles would take 0.2 s
+            gc.freeze()  # the process ends, and collecting Beam's million objects would take 0.2 s
 
 
 def _interrupted() -> int:
-    log_event("interrupted", "interrupted; run it again: what was charged is resumed", logging.ERROR)
+    log_event("interrupted", "interrupted; run it again to resume a charged release", logging.ERROR)
     return exit_status() or 130
 
 
@@ -127,9 +127,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_command(kind: type[R], arguments: Sequence[str]) -> tuple[R, list[str]]:
-    """The request of a command line, and the remaining arguments for Apache Beam.
+    """Returns the request of a command line, and the remaining arguments for Apache Beam.
 
-    Raises RequestError: an option is wrong, missing or misspelt, or unknown in a request without a runner.
+    Raises RequestError if an option is wrong, missing or misspelt, or unknown to a request without a runner.
     """
     values, left = _parser(kind).parse_known_args(join_negative_values(arguments))
     unknown = [argument.split("=")[0] for argument in left if argument.startswith("-")]
@@ -139,13 +139,13 @@ def parse_command(kind: type[R], arguments: Sequence[str]) -> tuple[R, list[str]
         if near and name.removeprefix("--") not in _BEAMS:
             raise RequestError(f"unknown option {name}; did you mean {near[0]}?")
     if left and not issubclass(kind, RunnerOptions):
-        what = f"unknown option {unknown[0]}" if unknown else f"{left[0]!r} belongs to no option"
-        raise RequestError(f"{what}; sfumato {kind.COMMAND} --help lists the options")
+        what = f"unknown option {unknown[0]}" if unknown else f"unexpected argument {left[0]!r}"
+        raise RequestError(f"{what}; see sfumato {kind.COMMAND} --help")
     return kind.of(vars(values)), left
 
 
 def log_options(arguments: Sequence[str]) -> tuple[str, bool]:
-    """Returns --log_format and --verbose of a command line that is not checked yet."""
+    """Returns --log_format and --verbose of an unchecked command line."""
     try:
         options = LogOptions.of(vars(_parser(LogOptions).parse_known_args(list(arguments))[0]))
     except RequestError:  # the command's own parser reports it
@@ -154,9 +154,9 @@ def log_options(arguments: Sequence[str]) -> tuple[str, bool]:
 
 
 def help_text(kind: type[Request], *, everything: bool) -> str:
-    """The help of a command: an example, then options by group.
+    """Returns the help of a command: an example, then options by group.
 
-    everything: whether to show all options; otherwise the common and the required ones.
+    everything: whether to show all options, rather than common and required options.
     """
     width = min(shutil.get_terminal_size((120, 24)).columns, 120)
     lines = [kind.ABOUT, "", "example:", *textwrap.wrap(
@@ -186,7 +186,7 @@ def help_text(kind: type[Request], *, everything: bool) -> str:
 
 
 def wants_help(arguments: Sequence[str]) -> bool | None:
-    """Which help a command line requests: of common options (False), of all (True), or none (None)."""
+    """Returns the help that a command line requests: for common options (False), all options (True), or none (None)."""
     if HELP_ALL in arguments or "--help_all" in arguments:
         return True
     return False if any(option in arguments for option in HELP) else None
@@ -206,7 +206,7 @@ def join_negative_values(arguments: Sequence[str]) -> list[str]:
 
 @functools.cache
 def _parser(kind: type[Request]) -> argparse.ArgumentParser:
-    """A parser that returns text; the request parses and checks the values."""
+    """Returns a parser that returns text; the request parses and checks the values."""
     parser = _Parser(allow_abbrev=False, add_help=False)
     for name, field in kind.model_fields.items():
         style: str = extra_of(field)["style"]
@@ -238,7 +238,7 @@ def _option_lines(name: str, field: FieldInfo, width: int) -> list[str]:
 
 
 def default_text(value: Any) -> str:
-    """A default value as it is written on the command line."""
+    """Returns a default value as written on the command line."""
     if isinstance(value, tuple):
         return ",".join(map(default_text, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""The registry of jobs: makes and runs requests for the command line, a refresh and the Python call."""
+"""The registry of jobs. Makes and runs requests for the command line, refreshes and Python calls."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from sfumato.schemas.errors import RequestError, did_you_mean
 from sfumato.schemas.requests.publish_request import ReleaseRequest, RunnerOptions
 from sfumato.schemas.requests.request_base import Request
 
-if TYPE_CHECKING:  # Beam is imported once a request is known to be good
+if TYPE_CHECKING:  # Beam is imported only for a valid request
     from sfumato.pipelines.runners.runner_settings import RunnerSettings
     from sfumato.schemas.locations import Columns
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job."""
+    """A job of the command line."""
 
     summary: str  # one line of help
-    request: str  # the request class, as MODULE:NAME within the package, as the two below
-    # The function that runs it; None makes and publishes the release. It takes the request and, for a RunnerOptions
-    # request, also the RunnerSettings (or Beam's options, see beam_arguments), and for a ReleaseRequest what it
-    # resolved to. It returns an exit status other than 0, if any.
+    request: str  # the request class, as MODULE:NAME within the package, like the next two
+    # The function that runs it; None publishes the release. Its arguments are the request, for a RunnerOptions request
+    # the RunnerSettings (or Beam's options, see beam_arguments), and for a ReleaseRequest the result of `resolve`. It
+    # returns an exit status other than 0, if any.
     run: str | None = None
     release: str | None = None  # the ReleaseJob of a job that publishes a release; None for other jobs
-    beam_arguments: bool = False  # whether `run` makes runners itself, and takes Beam's options
+    beam_arguments: bool = False  # whether `run` makes its own runners, and takes Beam's options
 
     @property
     def publishes(self) -> bool:
-        """Whether it publishes a release, so that a refresh can run it."""
+        """Whether the job publishes a release, so that a refresh can run it."""
         return self.release is not None
 
 
@@ -45,7 +45,7 @@ JOBS = {
         "pipelines.operations.inspect_logs:run",
     ),
     "plan": Job(
-        "show what a heatmap will cost and show; no data are read",
+        "show the cost and the noise of a heatmap; no data are read",
         "transforms.heatmap.request:PlanRequest",
         "pipelines.plan:run",
     ),
@@ -55,12 +55,12 @@ JOBS = {
         release="pipelines.heatmap:HeatmapJob",
     ),
     "zones": Job(
-        "publish how many users are in each of a list of public zones, such as tracts",
+        "publish how many users are in each of a list of public zones, such as census tracts",
         "transforms.zones.request:ZonesRequest",
         release="pipelines.zones:ZonesJob",
     ),
     "zones --release": Job(
-        "estimate the users of zones from a published heatmap; nothing is charged",
+        "estimate the users of zones from a published heatmap, at no cost",
         "transforms.zones.request:ReleaseZonesRequest",
         "pipelines.operations.readers:run_zones",
     ),
@@ -80,7 +80,7 @@ JOBS = {
         release="pipelines.counts:QuantilesJob",
     ),
     "moments": Job(
-        "publish means, variances and moments of a number: from one bit of each user, or by a trusted curator",
+        "publish means, variances and moments of a number, from one bit of each user or by a trusted curator",
         "transforms.moments.request:MomentsRequest",
         release="pipelines.moments:MomentsJob",
     ),
@@ -90,13 +90,13 @@ JOBS = {
         release="pipelines.flows:FlowsJob",
     ),
     "ranges build": Job(
-        "publish a private model that answers how many users are in any square",
+        "publish a private model that estimates how many users are in any square",
         "transforms.ranges.request:RangesRequest",
         "pipelines.ranges_build:run",
         release="pipelines.ranges_build:RangesJob",
     ),
     "ranges answer": Job(
-        "answer the squares of a file by a published model",
+        "estimate the users in the squares of a file, from a published model",
         "transforms.ranges.request:AnswerRequest",
         "pipelines.ranges_answer:run",
     ),
@@ -111,7 +111,7 @@ JOBS = {
         "pipelines.operations.readers:run_changes",
     ),
     "refresh": Job(
-        "publish the release of a day, once, as a configuration file says: for every night",
+        "publish the release of a day, once, by a configuration file, for example every night",
         "schemas.requests.commands:RefreshRequest",
         "pipelines.operations.refresh:run",
         beam_arguments=True,
@@ -122,28 +122,28 @@ JOBS = {
         "pipelines.operations.readers:run_page",
     ),
     "export": Job(
-        "write a published release as a file of a GIS, a notebook or a web map",
+        "write a published release as a file for a GIS, a notebook or a web map",
         "schemas.requests.commands:ExportRequest",
         "pipelines.operations.readers:run_export",
     ),
     "releases": Job(
-        "remove the files of old releases, or take a release down; the ledger keeps the proof",
+        "remove the files of old releases, or take a release down; charges stay in the ledger",
         "schemas.requests.commands:ReleasesRequest",
         "pipelines.operations.releases:run",
     ),
     "doctor": Job(
-        "make the checks of a run in advance: runner, key, ledger, clock and open ports",
+        "check in advance what a run needs: runner, key, ledger, clock and open ports",
         "schemas.requests.commands:DoctorRequest",
         "pipelines.operations.doctor:run",
         beam_arguments=True,
     ),
     "key": Job(
-        "make a key: the secret behind the noise of a release",
+        "make a key: the secret from which a release's noise is drawn",
         "schemas.requests.commands:KeyRequest",
         "pipelines.operations.key:run",
     ),
     "ledger": Job(
-        "show or verify what releases have cost, and whom; set limits; copy and restore the ledger",
+        "show and verify the charges of releases, set limits, copy and restore the ledger",
         "schemas.requests.commands:LedgerRequest",
         "pipelines.operations.ledger:run",
     ),
@@ -151,24 +151,24 @@ JOBS = {
 
 
 def request_class(job: str) -> type[Request]:
-    """The class of a job's requests. Raises RequestError, with the nearest name, if there is no such job."""
+    """Returns the class of a job's requests. Raises RequestError, with the nearest name, if there is no such job."""
     if job not in JOBS:
-        hint = did_you_mean(job, JOBS) or f"; there are: {', '.join(JOBS)}"
+        hint = did_you_mean(job, JOBS) or f"; jobs are {', '.join(JOBS)}"
         raise RequestError(f"no job named {job!r}{hint}")
     found: type[Request] = _load(JOBS[job].request)
     return found
 
 
 def request_of(job: str, values: Mapping[str, Any]) -> Request:
-    """A job's request from values by option name: text, or Python values.
+    """Returns a job's request from values by option name: text, or Python values.
 
-    Raises RequestError: there is no such job or option, or a value is out of its range; the message names it.
+    Raises RequestError if there is no such job or option, or a value is out of its range.
     """
     return request_class(job).of(values)
 
 
 def columns_of(request: Request) -> Columns:
-    """Returns the columns that a job reads which publishes a release. Raises RequestError."""
+    """Returns the columns that a request for a release reads. Raises RequestError."""
     columns: Columns = _load(JOBS[request.COMMAND].release).of(request).columns()
     return columns
 
@@ -190,7 +190,7 @@ def run_job(request: Request, runner: RunnerSettings | None = None, beam_argumen
 
 
 def _load(path: str | None) -> Any:
-    """The object at MODULE:NAME."""
+    """Returns the object at MODULE:NAME."""
     assert path is not None
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(f"sfumato.{module}"), name)

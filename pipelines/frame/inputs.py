@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from sfumato.schemas.errors import RequestError, reason_of
 from sfumato.schemas.ledger import Reservation
 from sfumato.schemas.locations import Columns
-from sfumato.schemas.log_layout import E7, CellColumn, LogLayout, PartitionFilter
+from sfumato.schemas.log_layout import E7, LogLayout, PartitionFilter
 from sfumato.schemas.requests.log_columns import PlaceColumns
 from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.schemas.requests.request_base import Request
@@ -88,18 +88,20 @@ def _digest(log: LogFile) -> str:
 
 
 def layout_of(request: Request, columns: Columns | None = None) -> LogLayout:
-    """What a request says of its logs. Raises RequestError.
+    """Returns the layout of a request's logs.
 
-    columns: that the job reads; None for all.
+    columns: the columns that the job reads; None for all.
     """
-    given = request.given(type(request).model_fields)
-    layout = LogLayout(
-        given.get("input_format"), e7=given.get("coordinates") == E7, geometry=given.get("geometry_column")
-    )
+    layout = LogLayout(request.input_format if isinstance(request, ReleaseRequest) else None)
     if isinstance(request, PlaceColumns):
-        layout = replace(layout, latitude=request.latitude_column, longitude=request.longitude_column)
-    if (cells := given.get("cell_column")) is not None:
-        layout = replace(layout, cells=CellColumn.parse(cells, given["cell_index"]))
+        layout = replace(
+            layout,
+            latitude=request.latitude_column,
+            longitude=request.longitude_column,
+            e7=request.coordinates == E7,
+            geometry=request.geometry_column,
+            cells=request.cells_of_records,
+        )
     if columns is not None:
         names = columns.names()
         if layout.place_column is not None and {layout.latitude, layout.longitude} & set(names):

@@ -19,6 +19,7 @@ from sfumato.schemas.locations import Columns
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.release import MANIFEST_FORMAT
 from sfumato.schemas.requests.publish_request import MapGeography, ReleaseRequest
+from sfumato.schemas.requests.request_base import Request
 from sfumato.transforms.io.files import read_file
 from sfumato.transforms.io.storage import matching
 from sfumato.transforms.locations.spill import Spill
@@ -139,15 +140,17 @@ class Inputs:
     admit: Admit  # charges the ledger once all input is read, and decides whether the run goes on
 
 
-def geography_of(request: Any, region: Region | None = None) -> bytes | None:
+def geography_of(request: Request, region: Region | None = None) -> bytes | None:
     """The content of `basemap.json` for a request; None without a map or geography.
 
     request: of any job. region: of the map; None takes the request's.
 
     Raises RequestError: the file cannot be read or used.
     """
-    region = getattr(request, "region", None) if region is None else region
-    if not isinstance(request, MapGeography) or region is None:
+    if not isinstance(request, MapGeography):
+        return None
+    region = request.region if region is None else region
+    if region is None:
         return None
     basemap = None if request.basemap is None else file_basemap(request.basemap, _content(request.basemap), region)
     return geography_bytes(region, basemap, request.tiles)

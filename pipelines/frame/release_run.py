@@ -37,6 +37,8 @@ from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, Re
 from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Reservation, parse_amount
 from sfumato.schemas.region import ground_metres
 from sfumato.schemas.release import PAGE_FILE
+from sfumato.schemas.requests.log_columns import PlaceColumns
+from sfumato.schemas.requests.publish_request import MapGeography
 from sfumato.transforms.inputs.bigquery_table import BIGQUERY
 from sfumato.transforms.inputs.log_reader import bundled
 from sfumato.transforms.io.files import is_remote
@@ -146,7 +148,7 @@ def check_places(job: ReleaseJob, settings: RunnerSettings) -> None:
     if not settings.in_cloud:
         return
     ledger = None if job.accounting is None else job.accounting.ledger
-    places = [(name, getattr(job.request, name)) for name in ("output", "key_file")]
+    places = [("output", job.request.output), ("key_file", job.request.key_file)]
     inputs = [("input", pattern) for pattern in job.request.input if not pattern.startswith((ICEBERG, BIGQUERY))]
     nights = [("warm_start", path) for path in job.read_by_workers]
     for name, path in [*inputs, *places, *nights, ("timeline", job.request.timeline), ("ledger", ledger)]:
@@ -244,7 +246,9 @@ def _publish_refusal(job: ReleaseJob, metadata: ReleaseMetadata, rule: Admission
 
 def warn_of_cells(job: ReleaseJob) -> None:
     """Logs a warning if the map's cells are finer than the cells of the logs, whose records lie at their centres."""
-    cells, region = layout_of(job.request).cells, getattr(job.request, "region", None)
+    request = job.request
+    cells = request.cells_of_records if isinstance(request, PlaceColumns) else None
+    region = request.region if isinstance(request, MapGeography) else None
     parameters = job.parameters()
     depth = parameters.get("depth") or parameters.get("cells")
     if cells is None or region is None or not isinstance(depth, int):

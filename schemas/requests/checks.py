@@ -1,6 +1,6 @@
 """Checks of values, and of dataclasses whose annotations declare their fields' ranges.
 
-Each check raises RequestError that names the option, its range and the value.
+Each check raises RequestError with the option's name, its range and the value.
 """
 
 from __future__ import annotations
@@ -11,60 +11,42 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from numbers import Real
 from types import NoneType
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from sfumato.schemas.errors import RequestError
-from sfumato.schemas.requests.request_base import bounds_of, number_text
+from pydantic.fields import FieldInfo
 
-
-class Declared(NamedTuple):
-    """What a field's annotation declares."""
-
-    kind: type | None  # int, float, bool or str; None for any other type, which is not checked
-    names: tuple[str, ...]  # the values of a Literal; empty without one
-    bounds: dict[str, float]  # `ge`, `gt`, `le` and `lt` of a number, those that are declared
-    optional: bool
+from sfumato.schemas.errors import RequestError, shown
+from sfumato.schemas.requests.request_base import field_bounds, number_text, option_type, range_text
 
 
 @functools.cache
-def declared_of(owner: type[Any]) -> dict[str, Declared]:
-    """Returns what a dataclass declares of its fields, by name."""
+def declared_of(owner: type[Any]) -> dict[str, FieldInfo]:
+    """Returns the declared type and bounds of each field of a dataclass, by name."""
     hints = get_type_hints(owner, include_extras=True)
-    return {one.name: _parsed(hints[one.name]) for one in fields(owner)}
+    return {one.name: FieldInfo.from_annotation(hints[one.name]) for one in fields(owner)}
 
 
-def _parsed(hint: Any) -> Declared:
-    """Returns what an annotation such as `Annotated[int, Interval(ge=1, le=9)] | None` declares."""
-    if get_origin(hint) is Annotated:
-        return _parsed(get_args(hint)[0])._replace(bounds=bounds_of(hint.__metadata__))
-    if get_origin(hint) is Literal:
-        return Declared(str, get_args(hint), {}, False)
-    if isinstance(hint, type):
-        return Declared(hint if hint in (bool, int, float, str) else None, (), {}, False)
-    parts = get_args(hint)
-    inner = [part for part in parts if part is not NoneType]
-    if len(inner) != 1:
-        return Declared(None, (), {}, True)
-    return _parsed(inner[0])._replace(optional=NoneType in parts)
+def is_optional(field: FieldInfo) -> bool:
+    """Returns whether a field may be None."""
+    return NoneType in get_args(field.annotation)
 
 
 def check_declared(options: Any) -> None:
     """Raises RequestError for the first field of a dataclass whose value is not what its annotation declares.
 
-    Numbers are checked where the annotation declares their bounds.
+    Numbers are checked only if the annotation declares their bounds.
     """
-    for name, declared in declared_of(options.__class__).items():
-        value = getattr(options, name)
-        if declared.kind is None or (value is None and declared.optional):
+    for name, field in declared_of(options.__class__).items():
+        value, kind = getattr(options, name), option_type(field.annotation)
+        if value is None and is_optional(field):
             continue
-        if declared.names:
-            check_choice(name, value, declared.names)
-        elif declared.kind in (int, float):
-            if declared.bounds:
-                check_number(name, value, declared.kind, **declared.bounds)
-        elif not isinstance(value, declared.kind):
-            noun = "true or false" if declared.kind is bool else "text"
-            raise RequestError(f"{name}: must be {noun}, got {value!r}")
+        if get_origin(kind) is Literal:
+            check_choice(name, value, get_args(kind))
+        elif kind in (int, float):
+            if bounds := field_bounds(field):
+                check_number(name, value, kind, **bounds)
+        elif kind in (bool, str) and not isinstance(value, kind):
+            raise RequestError(f"{name}: must be {range_text(field)}, got {shown(value)}")
 
 
 def owners_of(classes: Mapping[str, type]) -> dict[str, tuple[str, ...]]:
@@ -77,7 +59,7 @@ def owners_of(classes: Mapping[str, type]) -> dict[str, tuple[str, ...]]:
 
 
 def check_choice(name: str, value: object, known: Collection[str]) -> None:
-    """Checks for one of the known names."""
+    """Raises RequestError unless the value is one of the known names."""
     if not isinstance(value, str) or value not in known:
         raise RequestError(f"{name}: must be one of {', '.join(known)}, got {value!r}")
 
@@ -92,7 +74,7 @@ def check_number(
     le: float = math.inf,
     lt: float = math.inf,
 ) -> None:
-    """Checks for a finite number within the bounds, of type int for an integer."""
+    """Raises RequestError unless the value is a finite number within the bounds, of type int for an integer."""
     right = isinstance(value, int if kind is int else Real) and not isinstance(value, bool)
     if not (right and math.isfinite(value) and ge <= value <= le and gt < value < lt):  # type: ignore[arg-type, operator]
         bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
@@ -101,5 +83,5 @@ def check_number(
 
 
 def check_integer(name: str, value: object, low: int, high: int) -> None:
-    """Checks for an integer in low..high."""
+    """Raises RequestError unless the value is an integer in low..high."""
     check_number(name, value, int, ge=low, le=high)

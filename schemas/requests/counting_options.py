@@ -8,7 +8,7 @@ from annotated_types import Interval
 
 from sfumato.schemas.rectangle import MAX_DEPTH
 from sfumato.schemas.requests.publish_request import ReleaseRequest
-from sfumato.schemas.requests.request_base import PRIVACY, PROTOCOL, common_option, option
+from sfumato.schemas.requests.request_base import PRIVACY, PROTOCOL, option
 from sfumato.schemas.trust import CentralOrSecagg, Trust
 
 Depth = Annotated[int, Interval(ge=1, le=MAX_DEPTH)]
@@ -22,35 +22,37 @@ Colluding = Annotated[float, Interval(ge=0, le=0.9)]
 
 EPSILON_HELP = "privacy budget of the complete release"
 DELTA_HELP = (
-    "0: Laplace noise; above 0: Gaussian noise, with this delta for the complete release, which adds up more slowly "
-    "over many releases in a ledger whose limit has a delta"
+    "0: Laplace noise; above 0: Gaussian noise, with this delta for the complete release. Gaussian noise adds up more "
+    "slowly over many releases, in a ledger whose limit has a delta"
 )
 TRUST_HELP = (
-    "central: the operator, who has the logs, adds noise once; secagg: noise in the sum of each shard, more in all"
+    "central: the operator holds the logs and adds noise once; secagg: noise is added to the sum of each shard, which "
+    "is more noise in total"
 )
 SHARD_SIZE_HELP = "expected users of a secure-aggregation shard, with --trust secagg (default: 10000)"
 DROPOUT_HELP = (
-    "largest share of a shard's clients that may fail to answer, with --trust secagg; a shard that lacks more is lost "
-    "(default: 0.05)"
+    "largest share of a shard's clients that may fail to answer, with --trust secagg; a shard that lacks more is "
+    "discarded (default: 0.05)"
 )
 
 
 class CountingOptions(ReleaseRequest):
-    """A budget, who adds the noise, and the shards of secure aggregation."""
+    """The budget, the party that adds noise, and the shards of secure aggregation."""
 
-    trust: CentralOrSecagg = common_option(Trust.CENTRAL, TRUST_HELP, PRIVACY)
-    epsilon: Epsilon = common_option(1.0, EPSILON_HELP, PRIVACY)
+    trust: CentralOrSecagg = option(Trust.CENTRAL, TRUST_HELP, PRIVACY, common=True)
+    epsilon: Epsilon = option(1.0, EPSILON_HELP, PRIVACY, common=True)
     delta: Delta = option(0.0, DELTA_HELP, PRIVACY)
-    population: Users | None = common_option(
+    population: Users | None = option(
         None,
-        "public number of users in the logs; a run is refused if its noisy count differs by more than a tenth",
+        "public number of users in the logs; a run is refused if its noisy count differs by more than 10%",
         PRIVACY,
+        common=True,
     )
     shard_size: ShardSize | None = option(None, SHARD_SIZE_HELP, PROTOCOL)
     dropout: Dropout | None = option(None, DROPOUT_HELP, PROTOCOL)
 
     def counting(self) -> dict[str, Any]:
-        """Returns the values of these options, by the name of a parameter; without those that were not given."""
+        """Returns the values of these options that were given or have a default, by parameter name."""
         names = [name for name in CountingOptions.model_fields if name not in ReleaseRequest.model_fields]
         values = {name: value for name in (*names, "max_bad_fraction") if (value := getattr(self, name)) is not None}
         return {**values, "noise": "gaussian"} if self.delta else values

@@ -8,37 +8,26 @@ from pydantic import model_validator
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.log_layout import E7, CellColumn
-from sfumato.schemas.requests.request_base import COLUMNS, Request, Several, common_option, option
+from sfumato.schemas.requests.request_base import COLUMNS, Request, Several, option
 
 DEFAULT_MAX_DWELL = 3600.0
 
 
 # Where a job's manifest states the columns, unless it states each by its own name.
-IN_COLUMNS = dict.fromkeys(
-    (
-        "user_id_column",
-        "latitude_column",
-        "longitude_column",
-        "weight_column",
-        "time_column",
-        "max_dwell",
-        "auxiliary",
-        "categories",
-        "slots",
-        "records_per_user",
-    ),
-    "columns",
-)
+IN_COLUMNS = dict.fromkeys((
+    "user_id_column", "latitude_column", "longitude_column", "weight_column", "time_column", "max_dwell", "auxiliary",
+    "categories", "slots", "records_per_user",
+), "columns")  # fmt: skip
 
 
 class UserColumn(Request):
-    """Whose a record is."""
+    """The column of user ids."""
 
     user_id_column: str = option("user_id", "column of the user ids", COLUMNS)
 
 
 class PlaceColumns(Request):
-    """Where a record is."""
+    """The columns of a record's place."""
 
     latitude_column: str = option("latitude", "column of the latitude, in degrees", COLUMNS)
     longitude_column: str = option("longitude", "column of the longitude, in degrees", COLUMNS)
@@ -46,47 +35,56 @@ class PlaceColumns(Request):
         None, "e7: latitude and longitude are integers, degrees times 10^7 (default: degrees)", COLUMNS
     )
     geometry_column: str | None = option(
-        None, "column of points in place of latitude and longitude: WKB, WKT, or GeoParquet's own; WGS 84", COLUMNS
+        None, "column of points, instead of latitude and longitude: WKB, WKT, or GeoParquet's own type; WGS 84", COLUMNS
     )
     cell_column: str | None = option(
         None,
-        "column of map cells in place of latitude and longitude: a record is at its cell's centre, so a map should "
-        "not be finer than they are",
+        "column of map cells, instead of latitude and longitude. A record is placed at its cell's centre, so the map "
+        "should be no finer than these cells",
         COLUMNS,
     )
     cell_index: str | None = option(
-        None, "what the cells are, with --cell_column: h3:RESOLUTION, or quadkey:LENGTH", COLUMNS, metavar="INDEX:N"
+        None, "index of the cells of --cell_column: h3:RESOLUTION, or quadkey:LENGTH", COLUMNS, metavar="INDEX:N"
     )
+
+    @property
+    def cells_of_records(self) -> CellColumn | None:
+        """The column of map cells; None if records have coordinates. Raises RequestError."""
+        if self.cell_column is None or self.cell_index is None:
+            return None
+        return CellColumn.parse(self.cell_column, self.cell_index)
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
-        forms = [name for name in ("geometry_column", "cell_column") if getattr(self, name) is not None]
-        if len(forms) + (self.coordinates == E7) > 1:
-            given = ", ".join([*forms, *(["coordinates"] if self.coordinates == E7 else [])])
-            raise RequestError(f"{given}: each says where a record is; give one of them")
+        forms = self.changed(("geometry_column", "cell_column"))
+        given = [*forms, *(["coordinates"] if self.coordinates == E7 else [])]
+        if len(given) > 1:
+            raise RequestError(f"{', '.join(given)}: cannot be combined; give one of them")
         if (self.cell_column is None) != (self.cell_index is None):
-            raise RequestError("cell_column, cell_index: give both, as --cell_column cell --cell_index h3:9")
-        if self.cell_column is not None:
-            CellColumn.parse(self.cell_column, str(self.cell_index))
+            raise RequestError("cell_column, cell_index: both required, as in --cell_column cell --cell_index h3:9")
+        _ = self.cells_of_records
         if forms:
             for axis in ("latitude_column", "longitude_column"):
                 if axis in self.model_fields_set:
-                    raise RequestError(f"{axis}: --{forms[0]} takes its place; give one of them")
+                    raise RequestError(f"{axis}: cannot be combined with --{forms[0]}")
         return self
 
 
 class LogColumns(PlaceColumns, UserColumn):
-    """Whose and where a record is, and what it weighs."""
+    """The columns of a record's user, place and weight."""
 
     weight_column: str | None = option(
-        None, "column of the records' weights, numbers >= 0; default: all weigh the same", COLUMNS
+        None, "column of the records' weights, numbers >= 0; default: equal weights", COLUMNS
     )
     time_column: str | None = option(
-        None, "column of timestamps, or of seconds: a record weighs the time until the same user's next record", COLUMNS
+        None,
+        "column of timestamps, or of seconds since 1970: the weight of a record is the time until the user's next "
+        "record",
+        COLUMNS,
     )
     max_dwell: float | None = option(
         None,
-        "longest time that a record weighs, and the time of a user's last record, with --time_column "
+        "largest weight of a record, and the weight of a user's last record, with --time_column "
         f"(default: {DEFAULT_MAX_DWELL:g})",
         COLUMNS,
         metavar="SECONDS",
@@ -94,31 +92,32 @@ class LogColumns(PlaceColumns, UserColumn):
 
     @model_validator(mode="after")
     def _dwell(self) -> Self:
-        if self.max_dwell is not None and self.time_column is None:
-            raise RequestError("max_dwell: is of dwell times, which need --time_column NAME")
+        if self.time_column is None:
+            self.refuse(("max_dwell",), "requires --time_column NAME")
         return self
 
 
 class SlotColumns(LogColumns):
-    """When a record was, for maps of every slot of time."""
+    """The columns of a record, for maps by slot of time."""
 
     time_column: str | None = option(
         None,
-        "column of timestamps, or of seconds since 1970: a record weighs the time until the same user's next record; "
-        "with --slots it is the time of the record alone, and weighs nothing",
+        "column of timestamps, or of seconds since 1970: the weight of a record is the time until the user's next "
+        "record; with --slots, the column only selects the slot",
         COLUMNS,
     )
-    slots: str | None = common_option(
+    slots: str | None = option(
         None,
-        "maps by local time of the --time_column: hour, weekday, hour_of_week, or hours between edges such as "
-        "0,7,10,16,19,24",
+        "one map for each slot of local time, by --time_column: hour, weekday, hour_of_week, or hours between edges "
+        "such as 0,7,10,16,19,24",
         COLUMNS,
         metavar="SLOTS",
+        common=True,
     )
     records_per_user: int | None = option(
         None,
-        "with --slots, the most slots in which a user counts, each by one record drawn from it; noise grows with it "
-        "(default: 1, one record in all)",
+        "largest number of slots in which a user counts, with --slots; one record is sampled from each slot. Noise "
+        "grows with this number (default: 1, one record in total)",
         COLUMNS,
         ge=1,
         le=168,
@@ -127,32 +126,33 @@ class SlotColumns(LogColumns):
     @model_validator(mode="after")
     def _of_slots(self) -> Self:
         if self.slots is None:
-            if self.records_per_user is not None:
-                raise RequestError("records_per_user: is of slots; give --slots hour or the like, or leave it out")
+            self.refuse(("records_per_user",), "requires --slots, such as --slots hour")
             return self
         if self.time_column is None:
-            raise RequestError("slots: are of times, which need --time_column NAME")
-        if self.max_dwell is not None:
-            raise RequestError("max_dwell: with --slots a record does not weigh its time; leave it out")
+            raise RequestError("slots: requires --time_column NAME")
+        self.refuse(("max_dwell",), "cannot be combined with --slots: records in slots have equal weights")
         return self
 
 
 class RateColumn(Request):
-    """What is counted by category at each place."""
+    """The column of a category that is counted at each place."""
 
-    auxiliary: str | None = common_option(
-        None, "column of a boolean or of a few categories: the map shows their shares at each place", COLUMNS
+    auxiliary: str | None = option(
+        None,
+        "column of booleans or of a few categories: the map shows the share of each at each place",
+        COLUMNS,
+        common=True,
     )
     categories: Several[str] | None = option(
         None,
-        "values of the --auxiliary column, separated by commas; they are published, so they must be known from "
-        "elsewhere (default: false,true, or 0 and 1)",
+        "values of the --auxiliary column, with commas. They are published, so you must know them without the logs "
+        "(default: false,true, or 0 and 1)",
         COLUMNS,
         metavar="NAMES",
     )
 
     @model_validator(mode="after")
     def _of_a_column(self) -> Self:
-        if self.categories is not None and self.auxiliary is None:
-            raise RequestError("categories: are of a column, which needs --auxiliary NAME")
+        if self.auxiliary is None:
+            self.refuse(("categories",), "requires --auxiliary NAME")
         return self

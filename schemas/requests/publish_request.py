@@ -1,11 +1,11 @@
-"""What requests share: the log, the runner, input and output, the key, the privacy ledger."""
+"""Options that requests share: logging, the runner, input and output, the key, the privacy ledger, the map."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from datetime import date, datetime
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, PlainValidator, model_validator
 
@@ -24,7 +24,6 @@ from sfumato.schemas.requests.request_base import (
     RUN,
     Request,
     Several,
-    common_option,
     option,
 )
 from sfumato.schemas.slots import UTC, check_time_zone
@@ -32,7 +31,7 @@ from sfumato.schemas.tile_server import tile_host
 
 
 def region_of(value: Any) -> Region:
-    """A region from `W,S,E,N`, from four numbers or from a region. Raises RequestError."""
+    """Returns a region from `W,S,E,N`, four numbers or a region. Raises RequestError."""
     if isinstance(value, Region):
         return value
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -56,20 +55,20 @@ def _limits(value: Any) -> tuple[Limit, ...]:
 
 
 def check_release_id(release_id: str) -> str:
-    """Raises RequestError for what is no release id."""
+    """Returns the release id. Raises RequestError unless it consists of letters, digits, - and _."""
     if not release_id.replace("-", "").replace("_", "").isalnum():
-        raise RequestError(f"release_id: letters, digits, - and _ only, got {release_id!r}")
+        raise RequestError(f"release_id: must contain only letters, digits, - and _, got {shown(release_id)}")
     return release_id
 
 
 def _inputs(value: Any) -> tuple[str, ...]:
-    """Patterns from text that separates them by commas, from a path, or from several of both."""
+    """Returns patterns from a text with commas, a path, or several of both."""
     several = [value] if isinstance(value, str | os.PathLike) or not isinstance(value, Sequence) else value
     if not all(isinstance(one, str | os.PathLike) for one in several):
-        raise RequestError(f"input: must be files, a pattern or several, got {shown(value)}")
+        raise RequestError(f"input: must be a file, a pattern, or several, got {shown(value)}")
     patterns = [part.strip() for one in several for part in str(os.fspath(one)).split(",")]
     if not patterns or not all(patterns):
-        raise RequestError("input: a pattern of files is empty")
+        raise RequestError("input: contains an empty pattern; remove the extra comma")
     return tuple(patterns)
 
 
@@ -85,127 +84,129 @@ BudgetOption = Annotated[tuple[Limit, ...], PlainValidator(_limits)]
 MemoryOption = Annotated[int, PlainValidator(lambda size: parse_bytes("memory", size))]
 ReleaseId = Annotated[str, AfterValidator(check_release_id)]
 DatasetOption = Annotated[str, AfterValidator(lambda name: dataset_name(name) and name)]
-INPUT_HELP = "logs: files, patterns, folders, tables"
+INPUT_HELP = "logs: files, patterns, folders or tables"
 REGION_HELP = "borders of the map, in degrees"
 REGION_METAVAR = "W,S,E,N"
 MAX_BAD_FRACTION = 0.1
-# Besides what each job adds: which records are read, how, and when a run is refused.
+# Options of every release that shape its numbers: they select the records, or refuse a run.
 _SHAPING = ("input_format", "where", "min_users", "max_bad_fraction", "day_column", "time_zone")
-MAX_BAD_FRACTION_HELP = "refuse where a larger share of the users has no usable record, by noisy counts"
+MAX_BAD_FRACTION_HELP = "refuse the run if a larger share of users has no usable record, by noisy counts"
 
 
 class LogOptions(Request):
-    """What a command writes to standard error."""
+    """Options of what a command writes to standard error."""
 
     verbose: bool = option(False, "show operations data: rows read and dropped, metrics", RUN)
     log_format: Literal["text", "json"] = option(
-        "text", "text: lines for people; json: a JSON object a line, as Cloud Logging and others read it", RUN
+        "text", "text: lines for people; json: one JSON object a line, as in Cloud Logging", RUN
     )
 
 
 class RunnerOptions(LogOptions):
-    """Where a job runs. Options that no request knows go to Apache Beam."""
+    """Options of the runner. Options that no request knows go to Apache Beam."""
 
-    runner_config: str | None = common_option(
+    runner_config: str | None = option(
         None,
-        "YAML file of Beam options, or a shipped one: direct, direct_threads, flink, spark, prism, dataflow",
+        "YAML file of Beam options, or one of direct, direct_threads, flink, spark, prism, dataflow",
         RUN,
         metavar="FILE",
+        common=True,
     )
 
 
 class KeyOptions(Request):
-    """Where the key of releases is kept."""
+    """Options that name the key of releases."""
 
-    key_file: str | None = common_option(
+    key_file: str | None = option(
         None,
-        "a key that `sfumato key new FILE` made; for a new release default: fresh entropy of the operating system",
+        "a key made by `sfumato key new FILE`; default for a new release: randomness of the operating system",
         KEY,
         metavar="FILE",
+        common=True,
     )
-    key_secret: str | None = option(None, "the same from Secret Manager: projects/P/secrets/S/versions/N", KEY)
+    key_secret: str | None = option(None, "a key in Secret Manager: projects/P/secrets/S/versions/N", KEY)
 
     @property
     def key_options(self) -> list[str]:
-        """The options that name a key."""
-        return [name for name in ("key_file", "key_secret") if getattr(self, name) is not None]
+        """The given options that name a key."""
+        return self.changed(("key_file", "key_secret"))
 
     @model_validator(mode="after")
     def _one_key(self) -> Self:
         if len(keys := self.key_options) > 1:
-            raise RequestError(f"{' and '.join(keys)}: give one of them, not {'both' if len(keys) == 2 else 'all'}")
+            raise RequestError(f"{' and '.join(keys)}: cannot be combined; give one of them")
         return self
 
 
 class ReleaseRequest(RunnerOptions, KeyOptions):
-    """A job that publishes a differentially private release of location logs, and may charge a ledger for it."""
+    """Options of a job that publishes a differentially private release of location logs."""
 
-    input: InputOption = common_option(..., INPUT_HELP, INPUT, metavar="PATTERN", style="several")
-    output: str = common_option(..., "folder for the result, local or gs://", INPUT, metavar="FOLDER")
-    overwrite: bool = common_option(False, "replace what is at the output", INPUT)
+    input: InputOption = option(..., INPUT_HELP, INPUT, metavar="PATTERN", style="several")
+    output: str = option(..., "folder for the result, local or gs://", INPUT, metavar="FOLDER")
+    overwrite: bool = option(False, "replace an existing release at the output", INPUT, common=True)
     input_format: Literal["parquet", "csv", "ndjson"] | None = option(
         None,
-        "format of the files (default: by their names, and Parquet where these do not say). Tables are named in "
-        "--input: delta:FOLDER, iceberg:CATALOG.TABLE, bigquery:PROJECT.DATASET.TABLE",
+        "format of the files (default: by their names, otherwise Parquet). --input names tables as delta:FOLDER, "
+        "iceberg:CATALOG.TABLE or bigquery:PROJECT.DATASET.TABLE",
         INPUT,
     )
     where: Several[WhereOption] | None = option(
         None,
-        "read only the folders, or partitions of a Delta table, with this value, or with one from LOW to HIGH, as "
+        "read only folders, or partitions of a Delta table, with this value, or with a value from LOW to HIGH, such as "
         "date=2026-11-01:2026-11-07",
         INPUT,
         metavar="NAME=VALUE,...",
     )
     memory: MemoryOption | None = option(
         None,
-        "memory that the run may use, such as 1.5G: users' records beyond it are written to a temporary folder "
-        "(default: what the machine and its container have free); with workers elsewhere, the memory of one",
+        "memory that the run may use, such as 1.5G; more records are written to a temporary folder (default: the free "
+        "memory of the machine and its container). With remote workers, the memory of one worker",
         RUN,
         metavar="SIZE",
     )
-    release_id: ReleaseId | None = option(None, "name of the result; default: a random one", KEY, metavar="ID")
-    seed: int | None = common_option(None, "UNSAFE: a key that anybody can guess, for tests and demos", KEY)
+    release_id: ReleaseId | None = option(None, "name of the release; default: a random name", KEY, metavar="ID")
+    seed: int | None = option(None, "UNSAFE: a key that anyone can guess, only for tests and demos", KEY, common=True)
 
     min_users: int = option(
         0,
-        "refuse, with exit status 75, where a noisy count finds fewer users; only the count is paid for",
+        "refuse the run, with exit status 75, if a noisy count finds fewer users; only the count is charged",
         PRIVACY,
         ge=0,
     )
     max_bad_fraction: float = option(MAX_BAD_FRACTION, MAX_BAD_FRACTION_HELP, PRIVACY, ge=0, le=1)
     day_column: str | None = option(
         None,
-        "column of timestamps, or of seconds since 1970: only the rows of the --period are read; default: all rows",
+        "column of timestamps, or of seconds since 1970: read only the rows of the --period; default: read all rows",
         INPUT,
     )
     time_zone: str | None = option(
         None,
-        "time zone of the days of --day_column and of --slots, such as Europe/Berlin; times without a zone are in UTC "
-        "(default: UTC)",
+        "time zone for --day_column and --slots, such as Europe/Berlin; times without a zone are in UTC (default: UTC)",
         INPUT,
     )
     timeline: str | None = option(
         None, "update this folder's page of all releases in FOLDER/releases/", OUTPUT, metavar="FOLDER"
     )
-    ledger: str | None = common_option(
+    ledger: str | None = option(
         None,
-        "privacy ledger, charged before any noise is drawn: an SQLite file, or gs://bucket/folder",
+        "privacy ledger, charged before noise is drawn: an SQLite file, or gs://bucket/folder",
         LEDGER,
         metavar="LOCATION",
+        common=True,
     )
-    dataset: DatasetOption | None = common_option(None, "name of the logs in the ledger (with --ledger)", LEDGER)
-    period: PeriodOption | None = common_option(
-        None, "days of the logs, as 2026-11-20 (with --ledger)", LEDGER, metavar="DATE[:DATE]"
+    dataset: DatasetOption | None = option(None, "name of the logs in the ledger, with --ledger", LEDGER, common=True)
+    period: PeriodOption | None = option(
+        None, "days of the logs, such as 2026-11-20, with --ledger", LEDGER, metavar="DATE[:DATE]", common=True
     )
     budget: BudgetOption | None = option(
         None,
-        "the dataset's limits: epsilon, or epsilon:delta, for the data of any N days in a row, such as 10/365d,1/1d; "
-        "the first charge sets them, `sfumato ledger limit` changes them",
+        "the dataset's limits: epsilon, or epsilon:delta, for the data of any N consecutive days, such as "
+        "10/365d,1/1d. The first charge sets them; `sfumato ledger limit` changes them",
         LEDGER,
         metavar="E/Nd,...",
     )
     allow_reuse: bool = option(
-        False, "allow input files that were charged to another dataset or other days before, and charge both", LEDGER
+        False, "allow input files that were charged to another dataset or other days, and charge both", LEDGER
     )
     corrects: ReleaseId | None = option(
         None,
@@ -213,24 +214,24 @@ class ReleaseRequest(RunnerOptions, KeyOptions):
         LEDGER,
         metavar="ID",
     )
-    dry_run: bool = common_option(False, "show what would be read, charged and published, and do nothing", RUN)
+    dry_run: bool = option(False, "show what would be read, charged and published, without doing it", RUN, common=True)
 
     @property
     def key_options(self) -> list[str]:
         """See KeyOptions.key_options."""
-        return [*super().key_options, *(() if self.seed is None else ("seed",))]
+        return [*super().key_options, *self.changed(("seed",))]
 
     def resolve(self) -> Any:
-        """What the options name, opened and planned once, before Beam is imported.
+        """Returns what the options name, opened once, before Beam is imported.
 
-        Raises RequestError if options contradict each other, or a file that they name cannot be used.
+        Raises RequestError if options contradict each other, or a file cannot be used.
         """
         return None
 
     def shaping(self) -> dict[str, Any]:
-        """The options that shape the numbers of the result, those that were given or have a default, by name.
+        """Returns the options that shape the numbers of the result, if given or with a default, by name.
 
-        All that a job adds to those of every release do, and of these the days read and the limits of the admission.
+        They are all options that a job adds to those of every release, and of the latter those in _SHAPING.
         """
         names = [
             name for name in type(self).model_fields if name not in ReleaseRequest.model_fields or name in _SHAPING
@@ -251,51 +252,53 @@ class ReleaseRequest(RunnerOptions, KeyOptions):
 
     @model_validator(mode="after")
     def _accounted(self) -> Self:
-        if self.time_zone is not None and not self._reads_local_times():
-            raise RequestError("time_zone: requires --day_column, or --slots of a heatmap")
+        if not self._reads_local_times():
+            self.refuse(("time_zone",), "requires --day_column, or --slots of a heatmap")
         if self.day_column is not None and self.period is None:
-            raise RequestError("day_column: requires --period, the days whose rows are read")
+            raise RequestError("day_column: requires --period, the days whose rows to read")
         check_time_zone("time_zone", self.time_zone or UTC)
         if self.ledger is None:
-            for name in ("dataset", "period", "budget", "allow_reuse", "corrects"):
-                if getattr(self, name) not in (None, False) and not (name == "period" and self.day_column):
-                    raise RequestError(f"{name}: needs a ledger; give --ledger as well")
+            names = ("dataset", *(() if self.day_column else ("period",)), "budget", "allow_reuse", "corrects")
+            self.refuse(names, "requires --ledger LOCATION")
             return self
-        for name in ("dataset", "period"):
-            if getattr(self, name) is None:
-                raise RequestError(f"{name}: --ledger needs it, to know what to charge")
+        for name, value in (("dataset", self.dataset), ("period", self.period)):
+            if value is None:
+                raise RequestError(f"{name}: required with --ledger")
         if self.seed is not None:
             raise RequestError(
-                "seed: anybody can take this noise away, so there is nothing to account for; give --key_file"
+                "seed: cannot be combined with --ledger: anyone can remove the noise of a seed; give --key_file FILE"
             )
         if not self.key_options:
             raise RequestError(
-                "key_file: a ledger needs a kept key, by which a run is resumed and a file that was charged before is "
-                "known again; make one with `sfumato key new FILE`, and give --key_file FILE"
+                "key_file: required with --ledger, to resume a run and to recognise charged files; make a key with "
+                "`sfumato key new FILE`, then give --key_file FILE"
             )
         return self
 
 
-class RegionOfMap(Request):
-    """A map needs its borders."""
-
-    region: RegionOption = common_option(..., REGION_HELP, MAP, metavar=REGION_METAVAR)
-
-
 class MapGeography(ReleaseRequest):
-    """What a map shows besides its cells. It is post-processing: no key is bound to it, and no number depends on it."""
+    """Options of a map's background.
+
+    The background is post-processing: no key is bound to it, and no number depends on it.
+    """
+
+    if TYPE_CHECKING:  # every request with a map declares this option, in its own order
+
+        @property
+        def region(self) -> Region | None:
+            """The region of the map."""
 
     basemap: str | None = option(
         None,
-        "coast, streets, zones and place names to draw on the map (GeoJSON or GeoParquet); published with it; default: "
-        "the world's coasts and borders, from 5 degrees on",
+        "coast, streets, zones and place names to draw on the map (GeoJSON or GeoParquet). They are published with it; "
+        "default: the world's coasts and borders, for maps of 5 degrees or more",
         OUTPUT,
         metavar="FILE",
     )
     tiles: str | None = option(
         None,
-        "tile server whose street map a reader may switch on, such as https://tile.example.org/{z}/{x}/{y}.png; the "
-        "server then sees what the reader looks at",
+        "tile server of a street map that a reader may switch on, such as https://tile.example.org/{z}/{x}/{y}.png; "
+        "the server then sees which places the reader looks at",
         OUTPUT,
         metavar="URL",
     )
@@ -304,6 +307,11 @@ class MapGeography(ReleaseRequest):
         """See ReleaseRequest.shaping."""
         return {name: value for name, value in super().shaping().items() if name not in ("basemap", "tiles")}
 
+    @property
+    def has_map(self) -> bool:
+        """Whether the release shows a map."""
+        return True
+
     @model_validator(mode="after")
     def _of_a_map(self) -> Self:
         if self.tiles is not None:
@@ -311,9 +319,12 @@ class MapGeography(ReleaseRequest):
                 tile_host(self.tiles)
             except ValueError as error:
                 raise RequestError(str(error)) from None
-        # A model of ranges may take its region from a published heatmap, and zones have one of their own.
-        if all(getattr(self, name, None) is None for name in ("region", "release", "zones")):
-            for name in ("basemap", "tiles"):
-                if getattr(self, name) is not None:
-                    raise RequestError(f"{name}: is of a map, which needs --region W,S,E,N")
+        if not self.has_map:
+            self.refuse(("basemap", "tiles"), "requires a map; give --region W,S,E,N")
         return self
+
+
+class RegionOfMap(Request):
+    """The region of a map, which is required."""
+
+    region: RegionOption = option(..., REGION_HELP, MAP, metavar=REGION_METAVAR)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,35 +40,32 @@ def option(
     style: Literal["option", "positional", "several", "repeated"] = "option",
     **bounds: Any,
 ) -> Any:
-    """A field of a request.
+    """Declares an option: a field of a request.
 
     Args:
-        default: its value where it is not given; `...` where it is required.
-        help: what it is, with its unit.
-        group: the group of HELP_GROUPS under which the help text shows it.
-        common: whether `--help` shows it; `--help-all` shows every option.
-        auto: the text `auto` means that the job chooses the value, as where it is not given.
-        metavar: the name of its value in the help text; None chooses one by its type.
-        style: on a command line, `positional` has no name, `several` takes several values, and `repeated` is given
-            several times.
+        default: the value if the option is not given; `...` if it is required.
+        help: a description, with the unit.
+        group: the heading in the help text, one of HELP_GROUPS.
+        common: whether `--help` shows the option, as it shows required options; `--help-all` shows every option.
+        auto: whether the text `auto` lets the job choose the value, as if the option were not given.
+        metavar: the name of the value in the help text; None chooses one by type.
+        style: on a command line, `positional` has no name, `several` takes several values, and `repeated` may be
+            given several times.
         bounds: `ge`, `gt`, `le` and `lt` of Pydantic's Field.
     """
     extra: dict[str, Any] = {"group": group, "common": common, "auto": auto, "metavar": metavar, "style": style}
     return Field(default, description=help, json_schema_extra=extra, **bounds)
 
 
-common_option = functools.partial(option, common=True)
-
-
 def extra_of(field: FieldInfo) -> dict[str, Any]:
-    """What `option` says of a field besides its type, default, help and bounds."""
+    """Returns the arguments of `option` that Pydantic does not know."""
     extra = field.json_schema_extra
     assert isinstance(extra, dict)
     return extra
 
 
 def parts_of(value: Any) -> Any:
-    """The parts of text that separates them by commas; any other value as it is."""
+    """Returns the parts of a text with commas; any other value unchanged."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(","))
     return value if isinstance(value, Sequence) else (value,)
@@ -80,7 +76,7 @@ Several = Annotated[tuple[T, ...], BeforeValidator(parts_of)]
 
 
 def _pair(value: Any) -> Any:
-    """Two numbers from `LOW:HIGH` or `LOW,HIGH`."""
+    """Returns the two parts of `LOW:HIGH` or `LOW,HIGH`."""
     return tuple(value.replace(",", ":").split(":")) if isinstance(value, str) else value
 
 
@@ -88,13 +84,13 @@ Pair = Annotated[tuple[float, float], BeforeValidator(_pair)]
 
 
 class Request(BaseModel):
-    """One run of a job as a person wants it, checked as far as its values allow.
+    """The checked options of one run of a job.
 
-    Make one with `of`, whose errors are RequestErrors. Attributes that every class sets:
-        JOB: the job's name, as its manifest and its charge state it.
-        COMMAND: the words after `sfumato` that run it; JOB where a class sets none.
-        ABOUT: what it does, in a sentence; the docstring of a class that sets none.
-        EXAMPLE: the options of a whole command.
+    Make a request with `of`, whose errors are RequestErrors. Attributes that a class sets:
+        JOB: the job's name in its manifest and its charge.
+        COMMAND: the words after `sfumato` that run it; by default JOB.
+        ABOUT: the help text of the job; by default the class's docstring.
+        EXAMPLE: the options of a complete command.
     """
 
     model_config = ConfigDict(
@@ -122,7 +118,7 @@ class Request(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_defaults(cls, values: Any) -> Any:
-        """Drops None, and `auto` where the job then chooses the value. Paths become text."""
+        """Drops None, and `auto` for options that accept it. Converts paths to text."""
         if not isinstance(values, Mapping):
             return values
         chosen = {name for name, field in cls.model_fields.items() if extra_of(field)["auto"]}
@@ -134,10 +130,10 @@ class Request(BaseModel):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """A request from values by option name, as text or as Python values.
+        """Returns the request with these values by option name: text, or Python values.
 
         Raises:
-            RequestError: an option is unknown, missing or out of its range; the message names it.
+            RequestError: an option is unknown, missing or out of range.
         """
         try:
             return cls.model_validate(dict(values))
@@ -145,22 +141,27 @@ class Request(BaseModel):
             raise RequestError(cls._explained(error)) from None
 
     def given(self, names: Iterable[str]) -> dict[str, Any]:
-        """Those of the named options that were set, False apart."""
+        """Returns the named options that were set, by name, without None and False."""
         values = {name: getattr(self, name) for name in names if name in self.model_fields_set}
         return {name: value for name, value in values.items() if value is not None and value is not False}
 
     def changed(self, names: Iterable[str]) -> list[str]:
-        """Those of the named options whose value is not their default."""
+        """Returns the named options whose value is not the default."""
         return [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
+
+    def refuse(self, names: Iterable[str], why: str) -> None:
+        """Raises RequestError for the first of the named options whose value is not its default."""
+        for name in self.changed(names):
+            raise RequestError(f"{name}: {why}")
 
     @classmethod
     def _explained(cls, error: ValidationError) -> str:
-        """The first problem in words. Unknown names come first: they may explain a missing one."""
+        """Returns a message for the first problem. Unknown names come first: they may explain a missing one."""
         problems = error.errors()
         for problem in problems:
             if problem["type"] == "extra_forbidden":
                 name = str(problem["loc"][0])
-                return f"{name}: sfumato {cls.COMMAND} has no such option{did_you_mean(name, cls.model_fields)}"
+                return f"{name}: not an option of sfumato {cls.COMMAND}{did_you_mean(name, cls.model_fields)}"
         if missing := [str(one["loc"][0]) for one in problems if one["type"] == "missing" and len(one["loc"]) == 1]:
             return cls._missing(missing)
         problem = problems[0]
@@ -173,11 +174,11 @@ class Request(BaseModel):
 
     @classmethod
     def _missing(cls, names: list[str]) -> str:
-        return f"{', '.join(names)}: required, as in sfumato {cls.COMMAND} {cls.EXAMPLE}"
+        return f"{', '.join(names)}: required; for example: sfumato {cls.COMMAND} {cls.EXAMPLE}"
 
 
 def option_type(annotation: Any) -> Any:
-    """The type of one value of an option: int, float, bool, str, or a Literal; of several values that of each."""
+    """Returns the type of one value of an option: int, float, bool, str, or a Literal."""
     if get_origin(annotation) is Annotated:
         return option_type(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
@@ -188,7 +189,7 @@ def option_type(annotation: Any) -> Any:
 
 
 def has_several(annotation: Any) -> bool:
-    """Whether an option of this type has several values."""
+    """Returns whether an option of this type has several values."""
     if get_origin(annotation) is Annotated:
         return has_several(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
@@ -197,15 +198,18 @@ def has_several(annotation: Any) -> bool:
 
 
 def metavar_of(field: FieldInfo) -> str:
-    """The name of an option's value in help texts."""
+    """Returns the name of an option's value in help texts."""
     by_type = {int: "N", float: "X"}.get(option_type(field.annotation), "NAME")
     return str(extra_of(field)["metavar"] or by_type)
 
 
 def range_text(field: FieldInfo, one: bool = False) -> str:
-    """What an option may be, in words: `a whole number in 1..20`. one: each of its values, where it has several."""
+    """Returns what an option may be, such as `a whole number between 1 and 20`.
+
+    one: describes each value of an option with several.
+    """
     kind = option_type(field.annotation)
-    bounds = bounds_of((*field.metadata, *_metadata_of_one(field.annotation)))
+    bounds = field_bounds(field)
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, get_args(kind)))}"
     if has_several(field.annotation) and not (one and bounds):
@@ -217,26 +221,27 @@ def range_text(field: FieldInfo, one: bool = False) -> str:
     return number_text(kind, **bounds)
 
 
+def field_bounds(field: FieldInfo) -> dict[str, float]:
+    """Returns the bounds `ge`, `gt`, `le` and `lt` of a field, or of each of its values."""
+    names = ("ge", "gt", "le", "lt")
+    declared = (*field.metadata, *_metadata_of_one(field.annotation))
+    return {name: limit for part in declared for name in names if (limit := getattr(part, name, None)) is not None}
+
+
 def _metadata_of_one(annotation: Any) -> list[Any]:
-    """The bounds that stand at the type of one of several values."""
+    """Returns the metadata of the type of one of several values."""
     if get_origin(annotation) is Annotated:
         kind, *metadata = get_args(annotation)
         return [*metadata, *_metadata_of_one(kind)]
     return [part for inner in get_args(annotation) for part in _metadata_of_one(inner)]
 
 
-def bounds_of(metadata: Iterable[Any]) -> dict[str, float]:
-    """Returns the bounds `ge`, `gt`, `le` and `lt` among the metadata of a field or of an `Annotated` type."""
-    names = ("ge", "gt", "le", "lt")
-    return {name: limit for part in metadata for name in names if (limit := getattr(part, name, None)) is not None}
-
-
 def number_text(
     kind: type, ge: float | None = None, gt: float | None = None, le: float | None = None, lt: float | None = None
 ) -> str:
-    """A number's range in words."""
+    """Returns the range of a number in words."""
     noun = "a whole number" if kind is int else "a number"
     if ge is not None and le is not None:
-        return f"{noun} in {ge}..{le}" if kind is int else f"{noun} in [{ge:g}, {le:g}]"
+        return f"{noun} between {ge} and {le}" if kind is int else f"{noun} between {ge:g} and {le:g}"
     limits = ((">=", ge), (">", gt), ("<=", le), ("<", lt))
     return " ".join([noun, " and ".join(f"{sign} {limit:g}" for sign, limit in limits if limit is not None)]).strip()

@@ -234,7 +234,7 @@ def test_the_job_records_before_it_publishes(tmp_path: Path, capsys: pytest.Capt
     assert run(pattern, tmp_path / "dry", *more, "--dry_run") == 0
     assert "recorded in the ledger" in capsys.readouterr().out
     assert run(pattern, tmp_path / "out", *more, "--budget", "1/1d") == 2
-    assert "budget: no limit of epsilon bounds bits" in capsys.readouterr().err
+    assert "budget: cannot be combined with --no_dp" in capsys.readouterr().err
     assert not (tmp_path / "ledger.db").exists()
     for _ in range(2):  # a second run records nothing more
         assert run(pattern, tmp_path / "out", *more, "--overwrite") == 0

@@ -339,5 +339,5 @@ def test_a_configuration_names_an_adjacency() -> None:
 def test_days_of_a_ledger_are_those_that_may_be_written() -> None:
     assert parse_day("period", "1900-01-01").year == 1900
     for text in ("1899-12-31", "3000-01-01"):
-        with pytest.raises(RequestError, match="of the years 1900 to 2999"):
+        with pytest.raises(RequestError, match="in a year between 1900 and 2999"):
             parse_day("period", text)

@@ -16,7 +16,7 @@ from sfumato.schemas.requests.request_base import COLUMNS, MAP, PRIVACY, Several
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.flows.flow_tree import MAX_TRIPS, MAX_ZONES, FlowPlan, ZonedCells
 from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, RecordItems, TripItems, TripRule
-from sfumato.transforms.zones.request import ZoneOptions
+from sfumato.transforms.zones.request import NO_ID_COLUMN, ZoneOptions
 from sfumato.transforms.zones.zone_file import Zones, zones_of
 
 DEPTH = 10  # where it is not given
@@ -26,10 +26,12 @@ _OF_RECORDS = (*PlaceColumns.model_fields, "max_gap", "min_distance")
 
 @dataclass(frozen=True)
 class RequestedFlows:
-    """Flows whose options do not contradict each other.
+    """Checked flows: the plan, and what makes trips of rows.
 
-    zones: of which flows are pairs; None for cells. items: encodes trips, or records of which `rule` makes trips; rule
-    is None where rows are trips.
+    Attributes:
+        zones: the zones of origins and destinations; None for cells.
+        items: encodes trips, or records from which `rule` makes trips.
+        rule: None if rows are trips.
     """
 
     plan: FlowPlan
@@ -40,15 +42,14 @@ class RequestedFlows:
 
 
 class FlowsRequest(ZoneOptions, PlaceColumns, UserColumn, MapGeography):
-    """Flows between places."""
+    """A request for flows between places."""
 
     JOB: ClassVar[str] = "flows"
     COMMAND: ClassVar[str] = "flows"
     ABOUT: ClassVar[str] = (
         "Publishes origin-destination flows: how many trips begin in one cell of a map and end in another, for cells "
-        "that are as small as the trips allow, or for public zones. A trip is a row with two places, or two "
-        "consecutive records of a user. "
-        "The operator is a trusted curator and adds noise once."
+        "as small as the number of trips allows, or for public zones. A trip is a row with two places, or two "
+        "consecutive records of a user. The operator is a trusted curator and adds noise once."
     )
     EXAMPLE: ClassVar[str] = (
         "--input 'trips/*.parquet' --region 3.00,1.00,3.13,1.13 --origin origin_longitude,origin_latitude "
@@ -56,15 +57,15 @@ class FlowsRequest(ZoneOptions, PlaceColumns, UserColumn, MapGeography):
     )
 
     region: RegionOption | None = option(
-        None, f"{REGION_HELP}; zones of a file have their own", MAP, common=True, metavar=REGION_METAVAR
+        None, f"{REGION_HELP}; zones of a file have their own region", MAP, common=True, metavar=REGION_METAVAR
     )
     epsilon: float = option(1.0, "privacy budget of the complete release", PRIVACY, common=True)
     trust: Literal[Trust.CENTRAL] = option(
-        Trust.CENTRAL, "central: the operator sees exact counts and adds noise once; there is no other", PRIVACY
+        Trust.CENTRAL, "central: the operator sees exact counts and adds noise once; the only choice", PRIVACY
     )
     max_trips_per_user: int = option(
         1,
-        "so many trips of a user count, drawn from all of the user's trips; noise grows in proportion",
+        "largest number of trips of a user that count, sampled from all their trips; noise grows in proportion",
         PRIVACY,
         common=True,
         metavar="K",
@@ -74,33 +75,33 @@ class FlowsRequest(ZoneOptions, PlaceColumns, UserColumn, MapGeography):
     depth: int = option(DEPTH, "finest level of the quadtree: cells of the region's sides / 2^DEPTH", MAP, ge=1, le=15)
     origin: Several[str] | None = option(
         None,
-        "columns of the place where a row's trip begins: its longitude and latitude, in degrees",
+        "columns of the longitude and latitude where a row's trip begins, in degrees",
         COLUMNS,
         common=True,
         metavar="LON,LAT",
     )
     destination: Several[str] | None = option(
-        None, "columns of the place where it ends", COLUMNS, common=True, metavar="LON,LAT"
+        None, "columns of the longitude and latitude where it ends", COLUMNS, common=True, metavar="LON,LAT"
     )
     time_column: str | None = option(
         None,
-        "column of timestamps, or of seconds: a trip is two consecutive records of a user in the region (in place of "
-        "--origin and --destination)",
+        "column of timestamps, or of seconds since 1970: a trip is two consecutive records of a user in the region "
+        "(instead of --origin and --destination)",
         COLUMNS,
         common=True,
         metavar="NAME",
     )
     max_gap: float | None = option(
         None,
-        f"longest time between the two records of a trip, with --time_column (default: {MAX_GAP:g})",
+        f"largest time between the two records of a trip, with --time_column (default: {MAX_GAP:g})",
         COLUMNS,
         metavar="SECONDS",
         gt=0,
     )
     min_distance: float | None = option(
         None,
-        f"least distance between the two records of a trip, with --time_column (default: {MIN_DISTANCE:g}; 0: staying "
-        "counts too)",
+        f"smallest distance between the two records of a trip, with --time_column (default: {MIN_DISTANCE:g}; 0: also "
+        "count stays)",
         COLUMNS,
         metavar="METRES",
         ge=0,
@@ -113,49 +114,42 @@ class FlowsRequest(ZoneOptions, PlaceColumns, UserColumn, MapGeography):
 
     @property
     def has_zones(self) -> bool:
-        """Whether flows are of pairs of zones, and not of a quadtree's cells."""
+        """Whether flows connect zones, rather than cells of a quadtree."""
         return bool(self.zone_sources)
 
     @model_validator(mode="after")
     def _one_map(self) -> Self:
-        sources = self.zone_sources
-        if len(sources) > 1:
-            raise RequestError(f"{' and '.join(sources)}: give one of them")
-        if sources and self.depth != DEPTH:
-            raise RequestError(f"depth: is of a quadtree; with --{sources[0]} flows are of whole zones")
+        if self.has_zones:
+            source = self.one_zone_source()
+            self.refuse(("depth",), f"cannot be combined with --{source}: flows then connect whole zones")
         if self.zones is None:
-            if self.id_column is not None:
-                raise RequestError("id_column: is of the zones of a file, which --zones names")
+            self.refuse(("id_column",), "requires --zones FILE")
             if self.region is None:
-                raise RequestError("region: required, W,S,E,N, unless --zones names a file of zones")
-        elif self.region is not None:
-            raise RequestError("region: is of cells; zones of a file have their own")
+                raise RequestError("region: required, as W,S,E,N, or give --zones FILE")
         elif not self.id_column:
-            raise RequestError("id_column: name the property or column of the zones' ids, such as --id_column tract")
+            raise RequestError(NO_ID_COLUMN)
+        else:
+            self.refuse(("region",), "cannot be combined with --zones: zones of a file have their own region")
         return self
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
         if self.time_column is not None:
-            for name in ("origin", "destination"):
-                if getattr(self, name) is not None:
-                    raise RequestError(f"{name}, time_column: rows are trips, or records of places; give one of them")
+            self.refuse(("origin", "destination"), "cannot be combined with --time_column; give one of them")
             return self
-        for name in ("origin", "destination"):
-            columns = getattr(self, name)
+        for name, columns in (("origin", self.origin), ("destination", self.destination)):
             if columns is None:
                 raise RequestError(
-                    f"{name}: required, unless --time_column NAME makes trips of consecutive records, as in sfumato "
-                    f"{self.COMMAND} {self.EXAMPLE}"
+                    f"{name}: required, or give --time_column NAME to make trips from consecutive records; for "
+                    f"example: sfumato {self.COMMAND} {self.EXAMPLE}"
                 )
             if len(columns) != 2 or not all(columns):
                 raise RequestError(f"{name}: must be two columns, LON,LAT, got {','.join(columns)!r}")
-        for name in self.changed(_OF_RECORDS):
-            raise RequestError(f"{name}: is of records with a time, which need --time_column NAME")
+        self.refuse(_OF_RECORDS, "requires --time_column NAME")
         return self
 
     def resolve(self) -> RequestedFlows:
-        """The budget, the map or zones, and what makes trips of rows. Raises RequestError."""
+        """Returns the budget, the map or zones, and what makes trips of rows. Raises RequestError."""
         plan = FlowPlan(self.epsilon, self.max_trips_per_user, self.depth, self.max_bad_fraction)
         zones = None
         if self.has_zones:
@@ -163,11 +157,10 @@ class FlowsRequest(ZoneOptions, PlaceColumns, UserColumn, MapGeography):
             if len(zones) > MAX_ZONES:
                 name = "zones" if self.index is None else self.index[0]
                 raise RequestError(
-                    f"{name}: {len(zones):,} zones have {len(zones) ** 2:,} pairs, and {MAX_ZONES**2:,} are the most; "
-                    "take larger zones"
+                    f"{name}: must have at most {MAX_ZONES:,} zones, got {len(zones):,}; use larger zones"
                 )
         region = self.region if zones is None else zones.region
-        assert region is not None  # a request without zones has one
+        assert region is not None  # a request without zones has a region
         locator: Locator = Grid(region, MAX_PAIR_DEPTH) if zones is None else ZonedCells(zones)
         if self.origin is not None and self.destination is not None:
             (west, south), (east, north) = self.origin, self.destination

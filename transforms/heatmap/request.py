@@ -68,14 +68,14 @@ def heatmap_parameters(
     records_per_user: int = 1,
     rotation: int = 1,
 ) -> HeatmapParameters:
-    """Makes parameters of values by name. A missing one, None and False give the default.
+    """Returns parameters from values by name. None and False give the default, like a missing value.
 
-    Raises RequestError if the method or a parameter is unknown, or not the method's, or a value is out of range.
+    Raises RequestError if the method or a parameter is unknown, does not apply to the method, or is out of range.
     """
     owners, kind = parameter_owners(), find_method(method)
     for name in values:
         if name not in owners:
-            raise RequestError(f"{name}: a heatmap has no such option{did_you_mean(name, owners)}")
+            raise RequestError(f"{name}: not an option of a heatmap{did_you_mean(name, owners)}")
     given = {name: value for name, value in values.items() if value is not None and value is not False}
     for name in given:
         if owners[name] and method not in owners[name]:
@@ -88,40 +88,41 @@ def heatmap_parameters(
 
 
 def option_grid(methods: Sequence[str], values: Mapping[str, Sequence[Any]]) -> list[tuple[str, dict[str, Any]]]:
-    """Every method with every combination of its options' values, by name. Options of other methods are left out.
+    """Returns each method with each combination of its options' values, by name, without options of other methods.
 
     Raises RequestError if a method is unknown, no method has an option, or a method has more than MAX_COMBINATIONS.
     """
     known = parameter_owners()
     owners = {name: known[name] for name in values}
     if not [name for name in methods if name]:
-        raise RequestError(f"methods: name at least one of {', '.join(METHODS)}")
+        raise RequestError(f"methods: must name one or more of {', '.join(METHODS)}")
     for method in methods:
         find_method(method)
     for name, of in owners.items():
         if of and not set(of) & set(methods):
-            raise RequestError(f"{name}: is an option of {', '.join(of)}, which is not among the methods")
+            raise RequestError(f"{name}: applies only with --method {' or '.join(of)}")
     grid = []
     for method in dict.fromkeys(methods):
         mine = {
             name: list(dict.fromkeys(given)) for name, given in values.items() if method in (owners[name] or methods)
         }
         if math.prod(map(len, mine.values())) > MAX_COMBINATIONS:
-            raise RequestError(f"{method}: more than {MAX_COMBINATIONS:,} combinations of options; give fewer values")
+            raise RequestError(
+                f"{method}: must have at most {MAX_COMBINATIONS:,} combinations of options; give fewer values"
+            )
         grid += [(method, dict(zip(mine, chosen, strict=True))) for chosen in itertools.product(*mine.values())]
     return grid
 
 
 def find_method(name: str) -> type[Method]:
-    """The method of a name. Raises RequestError for an unknown name."""
+    """Returns the method with this name. Raises RequestError for an unknown name."""
     if name not in METHODS:
-        known = ", ".join(METHODS)
-        raise RequestError(f"method: there is no {name!r}, there are {known}{did_you_mean(name, METHODS)}")
+        raise RequestError(f"method: must be one of {', '.join(METHODS)}, got {name!r}{did_you_mean(name, METHODS)}")
     return METHODS[name]
 
 
 def location_columns(request: LogColumns) -> LocationColumns:
-    """The columns that a request names. Raises RequestError if they contradict each other."""
+    """Returns the columns that a request names. Raises RequestError if they contradict each other."""
     auxiliary = None
     if isinstance(request, RateColumn) and request.auxiliary is not None:
         known = request.categories
@@ -143,14 +144,14 @@ def location_columns(request: LogColumns) -> LocationColumns:
 
 
 def start_of(release: Release, grid: Grid) -> WarmStart:
-    """The map of an earlier release. Raises RequestError unless it fits the grid."""
+    """Returns the map of an earlier release. Raises RequestError unless it has this grid."""
     return WarmStart.from_release(release.manifest, release.arrow_table(CELLS_FILE, MAX_CELLS), grid)
 
 
 def with_estimator(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns parameters by name; with the paper's schedule, the paper's estimator: the last sub-query's answers.
+    """Returns parameters by name. The paper's schedule adds the paper's estimator: the last sub-query's answers.
 
-    A map of several nights is estimated from all answers, whatever the schedule.
+    Do not use it for a map of several nights, which is estimated from all answers with any schedule.
     """
     return {**values, "estimator": "last"} if values.get("schedule") == "paper" else dict(values)
 
@@ -166,49 +167,47 @@ def _rotation(value: Any) -> Rotation:
 
 
 class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, CountingOptions):
-    """A heatmap."""
+    """A request for a heatmap."""
 
     JOB: ClassVar[str] = "heatmap"
     COMMAND: ClassVar[str] = "heatmap"
     ABOUT: ClassVar[str] = "Publishes a differentially private heatmap of location logs."
     EXAMPLE: ClassVar[str] = "--input 'logs/*.parquet' --region 3.00,1.00,3.13,1.13 --epsilon 1 --output map"
 
-    method: str = option(
-        Adaptive.NAME, f"how the map is made: {', '.join(METHODS)}", METHOD, common=True, metavar="NAME"
-    )
+    method: str = option(Adaptive.NAME, f"method of the map: {', '.join(METHODS)}", METHOD, common=True, metavar="NAME")
     trust: CentralOrSecagg = option(Trust.SECAGG, TRUST_HELP, PRIVACY, common=True)
     depth: Depth = option(10, "levels of the quadtree: the finest grid has 2^depth x 2^depth cells", MAP, common=True)
     contribution: Contribution | None = option(
         None,
-        "what a user adds: one, a random one of their locations; top, their most frequent location; all, a "
-        "distribution over all their locations (default: all for emd, else one)",
+        "contribution of a user: one, a random location of theirs; top, their most frequent location; all, a "
+        "distribution over all their locations (default: all for emd, otherwise one)",
         MAP,
     )
     schedule: Schedule | None = option(
         None,
-        "auto: two sub-queries, more on grids that are deep for so few users; two_query; lean: smaller trees; paper: "
-        "Algorithm 2 of the heatmap paper, many sub-queries (method adaptive; default: auto)",
+        "auto: two sub-queries, or more on a deep grid with few users; two_query; lean: smaller trees; paper: many "
+        "sub-queries, Algorithm 2 of the heatmap paper (method adaptive; default: auto)",
         METHOD,
     )
     refine: Refine | None = option(
         None,
-        "with --auxiliary, which nodes are split: count, as without it; interval, while rates stay sharp (method "
-        "adaptive; default: count)",
+        "rule for splitting nodes, with --auxiliary: count, as without --auxiliary; interval, while rates stay precise "
+        "(method adaptive; default: count)",
         METHOD,
     )
     participation: Participation = option(
         "planned",
-        "planned: every planned shard reports with the planned noise, whatever the number of its users; paper: lost "
-        "shards and the noise level depend on who takes part, which is not protected (for experiments)",
+        "planned: every planned shard reports with the planned noise, regardless of its number of users; paper: lost "
+        "shards and the noise level depend on participation, which is not protected (only for experiments)",
         PROTOCOL,
     )
     noise_source: NoiseSource = option(
-        "shard", "shard: a shard's noise in closed form; client: every client's share (slow)", PROTOCOL
+        "shard", "shard: draw a shard's noise in closed form; client: draw every client's share (slow)", PROTOCOL
     )
     colluding: Colluding | None = option(
         None,
-        "share of a shard's required clients who may give their noise shares to the server: noise grows so that "
-        "epsilon holds against them too (default: 0)",
+        "share of a shard's required clients that may give their noise shares to the server; noise grows so that "
+        "epsilon also holds against them (default: 0)",
         PROTOCOL,
     )
     simulated_dropout: Fraction = option(
@@ -216,21 +215,22 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
     )
     warm_start: Several[str] | None = option(
         None,
-        "folder of an earlier release of the same region and depth, from whose map the tree starts (adaptive); with "
-        "--night, others after it whose answers its nights lack",
+        "earlier release of the same region and depth; the tree starts from its map (method adaptive). With --night, "
+        "you can add releases whose answers the first one lacks",
         INPUT,
         metavar="RELEASE",
     )
     night: Annotated[date, PlainValidator(_night)] | None = option(
         None,
-        "the day of the logs: the map is estimated from this night's answers and from those of the nights that "
-        "--warm_start rests on (adaptive)",
+        "day of the logs: the map is estimated from the answers of this night and of the nights of --warm_start "
+        "(method adaptive)",
         INPUT,
         metavar="DATE",
     )
     rotation: Annotated[Rotation, PlainValidator(_rotation)] | None = option(
         None,
-        "ask only cohort N of M, which a user's id and the key decide; the map is scaled to all users (with --ledger)",
+        "query only cohort N of M, with --ledger. A user's id and the key decide the cohort; the map is scaled to all "
+        "users",
         PRIVACY,
         metavar="N/M",
     )
@@ -264,7 +264,7 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
         return {name: value for name, value in super().shaping().items() if name not in others}
 
     def resolve(self) -> WarmStart | None:
-        """The earlier release from which the heatmap starts, if any. Raises RequestError if it cannot be made."""
+        """Returns the earlier release to start from, if any. Raises RequestError if it cannot be used."""
         grid = Grid(self.region, self.parameters.depth)
         starts = [open_start(folder, lambda one: start_of(one, grid)) for folder in self.warm_start or ()]
         start = starts[0] if starts else None
@@ -277,8 +277,8 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
         check_prior(prior, self.parameters)
         if not all(one.safe for one in starts) and self.seed is None:
             raise RequestError(
-                "warm_start: anybody can guess the key of that release and remove its noise, and the new release "
-                "would reveal some of the exact counts; start from a release that was made without --seed"
+                "warm_start: must be a release made without --seed: anyone can remove the noise of a seed, and the new "
+                "release would then reveal exact counts"
             )
         check_plan(self.parameters, prior)
         return start
@@ -286,57 +286,57 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
     @model_validator(mode="after")
     def _checked(self) -> Self:
         self.parameters  # noqa: B018  (raises if they contradict each other)
-        if self.rotation is not None and self.ledger is None:
-            raise RequestError("rotation: needs a ledger, which knows who was asked on which night; give --ledger")
+        if self.ledger is None:
+            self.refuse(("rotation",), "requires --ledger LOCATION, which records the cohort of each night")
         if self.night is not None:
             self._check_night(self.night)
         elif self.warm_start is not None and len(self.warm_start) > 1:
-            raise RequestError("warm_start: several releases are of nights; give one, or --night DATE as well")
+            raise RequestError("warm_start: accepts several releases only with --night DATE")
         return self
 
     def _check_night(self, night: date) -> None:
-        """Raises RequestError for options whose answers do not add up over nights."""
+        """Raises RequestError for options with which answers do not add up over nights."""
         self.parameters.method.check_warm_start()
-        for name, value in (("slots", self.slots), ("auxiliary", self.auxiliary)):
-            if value is not None:
-                raise RequestError(f"{name}: the nights are of plain maps of all users; leave out --{name} or --night")
+        self.refuse(("slots", "auxiliary"), "cannot be combined with --night")
         if self.period is not None and self.period != Period(night, night):
-            raise RequestError(f"night: the period is {self.period}, and the night {night}; give the same day")
+            raise RequestError(f"night: must be the day of --period, {self.period}, got {night}")
 
 
 class PlanRequest(LogOptions):
-    """The cost and the noise of a heatmap. Every option may have several values."""
+    """A request for the cost and the noise of heatmaps. Options may have several values."""
 
     JOB: ClassVar[str] = "plan"
     COMMAND: ClassVar[str] = "plan"
     ABOUT: ClassVar[str] = (
-        "Shows the cost and the noise of a heatmap, from public figures alone; no data are read. It assumes that users "
-        "are spread evenly over the map. The method adaptive stops earlier or later where they are not; the figures of "
-        "the other methods are exact. Each option takes several values, separated by commas."
+        "Shows the cost and the noise of a heatmap, from public figures only; it reads no data. It assumes that users "
+        "are spread evenly over the map. If they are not, the method adaptive stops earlier or later; the figures of "
+        "the other methods are exact. Options accept several values, separated by commas."
     )
     EXAMPLE: ClassVar[str] = "--users 1000000 --epsilon 0.5,1,2 --depth 10"
 
-    users: Several[Users] = option(..., "number of users who will take part", PRIVACY, common=True, metavar="N,...")
-    method: Several[str] = option((Adaptive.NAME,), f"of {', '.join(METHODS)}", METHOD, common=True, metavar="NAMES")
+    users: Several[Users] = option(..., "number of users that take part", PRIVACY, metavar="N,...")
+    method: Several[str] = option(
+        (Adaptive.NAME,), f"methods: {', '.join(METHODS)}", METHOD, common=True, metavar="NAMES"
+    )
     epsilon: Several[Epsilon] = option((1.0,), EPSILON_HELP, PRIVACY, common=True, metavar="X,...")
     delta: Several[Delta] = option((0.0,), DELTA_HELP, PRIVACY, metavar="X,...")
     trust: Several[CentralOrSecagg] = option((Trust.SECAGG,), TRUST_HELP, PRIVACY, common=True, metavar="NAMES")
     depth: Several[Depth] = option((10,), "levels of the quadtree", MAP, common=True, metavar="N,...")
     contribution: Several[Contribution] | None = option(
-        None, "what a user adds: one, top, all (default: all for emd, else one)", MAP, metavar="NAMES"
+        None, "contribution of a user: one, top or all (default: all for emd, otherwise one)", MAP, metavar="NAMES"
     )
     schedule: Several[Schedule] | None = option(
-        None, "auto, two_query, lean, paper (method adaptive; default: auto)", METHOD, metavar="NAMES"
+        None, "auto, two_query, lean or paper (method adaptive; default: auto)", METHOD, metavar="NAMES"
     )
     shard_size: Several[ShardSize] | None = option(None, SHARD_SIZE_HELP, PROTOCOL, metavar="N,...")
     dropout: Several[Dropout] | None = option(None, DROPOUT_HELP, PROTOCOL, metavar="X,...")
     colluding: Several[Colluding] | None = option(
-        None, "share of a shard's required clients against whom epsilon holds too", PROTOCOL, metavar="X,..."
+        None, "share of a shard's required clients against which epsilon also holds", PROTOCOL, metavar="X,..."
     )
     nights: Annotated[int, Interval(ge=1, le=MAX_COHORTS)] | None = option(
         None,
-        "compare the numbers of rotating cohorts for a map every night; epsilon and delta then cover any N "
-        "consecutive nights",
+        "compare numbers of rotating cohorts for a map every night; epsilon and delta then cover any N consecutive "
+        "nights",
         PRIVACY,
         common=True,
     )
@@ -357,5 +357,5 @@ class PlanRequest(LogOptions):
         if self.nights is not None:
             for name, values in {"method": self.method, **self.values()}.items():
                 if len(values) > 1:
-                    raise RequestError(f"{name}: with --nights give one value, got {len(values)}")
+                    raise RequestError(f"{name}: must have one value with --nights, got {len(values)}")
         return self

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
@@ -34,7 +33,7 @@ CELL_DEPTH, DIGITS, CHARACTERS, DATE_CHARACTERS = 12, 9, 16, 10
 
 @dataclass(frozen=True)
 class RequestedCount:
-    """A count whose options do not contradict each other: its plan and items. Refused where no item could pass."""
+    """A checked count: its plan and items. Raises RequestError if no item could pass."""
 
     plan: SamplePlan | CentralCountPlan
     counted: Items
@@ -44,12 +43,12 @@ class RequestedCount:
 
 
 class SampledRequest(UserColumn, ReleaseRequest):
-    """A budget, and what is known from elsewhere that steers the sampling rate."""
+    """Options of counts by a sample: the budget, and public figures that set the sampling rate."""
 
     trust: CentralOrSecagg = option(
         Trust.SECAGG,
-        "secagg: users draw themselves into a sample, without noise; central: all users count, and the operator adds "
-        "noise once, which is far more accurate",
+        "secagg: users sample themselves, without noise; central: all users count, and the operator adds noise once, "
+        "which is far more accurate",
         PRIVACY,
         common=True,
         metavar="HOW",
@@ -57,33 +56,33 @@ class SampledRequest(UserColumn, ReleaseRequest):
     epsilon: float = option(1.0, "privacy budget of the complete release", PRIVACY, common=True)
     delta: float = option(
         1e-8,
-        "probability that epsilon may fail to cover; keep it far below 1 / users (quantiles with --trust central: it "
-        "is 0, whatever is given)",
+        "probability that epsilon does not cover; keep it far below 1 / users (always 0 for quantiles with --trust "
+        "central)",
         PRIVACY,
         common=True,
     )
     population: int | None = option(
         None,
-        "number of users in the logs, where it is known from elsewhere; it steers the sampling rate, and the run is "
-        "refused where the logs hold another number",
+        "public number of users in the logs; it sets the sampling rate, and the run is refused if the logs hold "
+        "another number",
         PRIVACY,
         common=True,
     )
     items: int | None = option(
-        None, "about how many different items exist, where it is known; it steers the sampling rate", PRIVACY
+        None, "public estimate of the number of different items; it sets the sampling rate", PRIVACY
     )
     contact: Literal["everybody", "limited", "fixed"] = option(
         "everybody",
-        "everybody: each user draws on their own; limited: each user is contacted with a probability, so that on "
-        "average m + 10 sqrt(m) of --population users are, where m are expected to take part; fixed, a known number, "
-        "is refused",
+        "everybody: each user samples independently; limited: each user is contacted with a probability, on average "
+        "m + 10 sqrt(m) of the --population users, where m are expected to take part; fixed, a known number, is "
+        "refused",
         METHOD,
         metavar="HOW",
     )
     parameters: Literal["paper"] | None = option(
         None,
         "paper: the sampling rate (1 - e^-epsilon) / 6 and the threshold of Bharadwaj and Cormode, to reproduce their "
-        "results; without it, the rate and threshold of least expected error that the exact guarantee allows",
+        "results; default: the rate and threshold with the smallest expected error under the exact guarantee",
         METHOD,
         metavar="paper",
     )
@@ -91,13 +90,13 @@ class SampledRequest(UserColumn, ReleaseRequest):
     @model_validator(mode="after")
     def _without_a_sample(self) -> Self:
         if self.trust == Trust.CENTRAL:
-            self._refuse(("items", "contact", "parameters"), "everybody is counted, without a sample")
-        if self.parameters is not None and self.items is not None:
-            raise RequestError("items: steers the choice of the sampling rate, which --parameters paper fixes")
+            self.refuse(("items", "contact", "parameters"), "applies only with --trust secagg")
+        if self.parameters is not None:
+            self.refuse(("items",), "cannot be combined with --parameters paper, which fixes the sampling rate")
         return self
 
     def sample_plan(self, rounds: int, items: int | None = None) -> SamplePlan:
-        """A plan with a sample. items: how many there are, unless --items says it. Raises RequestError."""
+        """Returns a plan with a sample. items: their number, unless --items gives it. Raises RequestError."""
         kind = SamplePlan if self.parameters is None else PaperSamplePlan
         return kind(
             epsilon=self.epsilon,
@@ -109,26 +108,22 @@ class SampledRequest(UserColumn, ReleaseRequest):
             max_bad_fraction=self.max_bad_fraction,
         )
 
-    def _refuse(self, names: Sequence[str], why: str) -> None:
-        """Raises RequestError if one of these options has another value than its default."""
-        for name in self.changed(names):
-            raise RequestError(f"{name}: has no meaning with --trust {self.trust}: {why}")
-
 
 class ItemRequest(PlaceColumns, MapGeography, SampledRequest):
-    """Items: the values of a column, or the cells of a region."""
+    """Options that name items: the values of a column, or the cells of a region."""
 
     CELL_OPTIONS: ClassVar[str]
 
     noise: Literal["auto", "laplace", "truncated", "gaussian"] = option(
         "auto",
-        "with --trust central: noise on counts. laplace: discrete Laplace; truncated: within limits, which allows the "
-        "lowest threshold; gaussian: for many items a user; auto: the one that hides least",
+        "noise on counts, with --trust central. laplace: discrete Laplace; truncated: bounded, with the lowest "
+        "threshold; gaussian: for many items a user; auto: the noise that hides the fewest items",
         METHOD,
     )
     max_items_per_user: int = option(
         1,
-        "with --trust central: so many different items of a user count, drawn in proportion to the user's records",
+        "largest number of different items of a user that count, sampled in proportion to the user's records, with "
+        "--trust central",
         PRIVACY,
         common=True,
         metavar="K",
@@ -137,8 +132,8 @@ class ItemRequest(PlaceColumns, MapGeography, SampledRequest):
     )
     max_records_per_item: int = option(
         1,
-        "with --trust central: what a user adds to the count of one of their items at most. 1 counts users; more "
-        "counts their records of the item, up to so many",
+        "largest contribution of a user to the count of one item, with --trust central. 1 counts users; a larger "
+        "number counts records",
         PRIVACY,
         common=True,
         metavar="R",
@@ -150,19 +145,24 @@ class ItemRequest(PlaceColumns, MapGeography, SampledRequest):
         None, "column whose values are counted: text, integers, booleans or dates", MAP, common=True, metavar="NAME"
     )
     region: RegionOption | None = option(
-        None, f"count map cells instead: {REGION_HELP}", MAP, common=True, metavar=REGION_METAVAR
+        None, f"count map cells instead of a column: {REGION_HELP}", MAP, common=True, metavar=REGION_METAVAR
     )
+
+    @property
+    def has_map(self) -> bool:
+        """See MapGeography.has_map."""
+        return self.region is not None
 
     @model_validator(mode="after")
     def _column_or_cells(self) -> Self:
         if (self.column is None) == (self.region is None):
-            raise RequestError(f"column, region: give --column NAME or {self.CELL_OPTIONS}, one of them")
+            raise RequestError(f"column, region: one is required; give --column NAME, or {self.CELL_OPTIONS}")
         if self.trust != Trust.CENTRAL:
-            self._refuse(("noise", "max_items_per_user", "max_records_per_item"), "it needs --trust central")
+            self.refuse(("noise", "max_items_per_user", "max_records_per_item"), "applies only with --trust central")
         return self
 
     def _plan(self, domains: tuple[int | None, ...]) -> SamplePlan | CentralCountPlan:
-        """The plan. domains: the number of items of each round, None where the data name them."""
+        """Returns the plan. domains: the number of items of each round, None if they come from the data."""
         if self.trust == Trust.SECAGG:
             return self.sample_plan(len(domains), domains[-1])
         return CentralCountPlan(
@@ -182,13 +182,13 @@ class ItemRequest(PlaceColumns, MapGeography, SampledRequest):
 
 
 class HistogramRequest(ItemRequest):
-    """How many users hold each category, or visit each map cell."""
+    """A request for a histogram of categories, or of map cells."""
 
     JOB: ClassVar[str] = "histogram"
     COMMAND: ClassVar[str] = "histogram"
     ABOUT: ClassVar[str] = (
         "Publishes how many users hold each category or visit each map cell, by sample and threshold, or with "
-        "a trusted curator's noise."
+        "noise of a trusted curator."
     )
     EXAMPLE: ClassVar[str] = "--input 'logs/*.parquet' --column district --population 100000 --output histogram"
     CELL_OPTIONS: ClassVar[str] = "--cells DEPTH --region W,S,E,N"
@@ -198,8 +198,8 @@ class HistogramRequest(ItemRequest):
     )
     items_file: str | None = option(
         None,
-        "with --trust central: a public list of the column's items, one a line. Each gets noise and is published, "
-        "present or not; all other values count as `other`",
+        "public list of the column's items, one a line, with --trust central. Each item is published with noise, even "
+        "if it does not occur; all other values count as `other`",
         MAP,
         metavar="FILE",
     )
@@ -207,15 +207,15 @@ class HistogramRequest(ItemRequest):
     @model_validator(mode="after")
     def _grid(self) -> Self:
         if self.region is not None and self.cells is None:
-            raise RequestError("cells: a region needs --cells DEPTH, the depth of its grid")
+            raise RequestError("cells: required with --region, as --cells DEPTH")
         if self.items_file is not None and (self.column is None or self.trust != Trust.CENTRAL):
-            raise RequestError("items_file: lists items of a column, so it needs --column NAME and --trust central")
+            raise RequestError("items_file: requires --column NAME and --trust central")
         if self.region is None and self.cells is not None:
-            raise RequestError("cells: a grid of cells needs --region W,S,E,N")
+            raise RequestError("cells: requires --region W,S,E,N")
         return self
 
     def resolve(self) -> RequestedCount:
-        """The plan and the items. Raises RequestError."""
+        """Returns the plan and the items. Raises RequestError."""
         if self.cells is not None:
             return RequestedCount(self._plan((4**self.cells,)), self._cells(self.cells))
         columns = ItemColumns(str(self.column), self.user_id_column, CATEGORIES)
@@ -226,13 +226,13 @@ class HistogramRequest(ItemRequest):
 
 
 class HotspotsRequest(ItemRequest):
-    """Popular places, words or codes, level by level."""
+    """A request for popular places, words or codes, found level by level."""
 
     JOB: ClassVar[str] = "hotspots"
     COMMAND: ClassVar[str] = "hotspots"
     ABOUT: ClassVar[str] = (
-        "Publishes popular places, words or codes, found level by level by TrieHH++ (sample and threshold), or with a "
-        "trusted curator's noise."
+        "Publishes popular places, words or codes, found level by level by TrieHH++ (sample and threshold), or with "
+        "noise of a trusted curator."
     )
     EXAMPLE: ClassVar[str] = (
         "--input 'logs/*.parquet' --region 3.00,1.00,3.13,1.13 --top 20 --population 100000 --output hotspots"
@@ -241,31 +241,31 @@ class HotspotsRequest(ItemRequest):
 
     depth: int | None = option(
         None,
-        f"longest prefix: level of the region's quadtree (default {CELL_DEPTH}), characters of text ({CHARACTERS}), "
-        f"digits of integers ({DIGITS})",
+        f"longest prefix: level of the region's quadtree (default: {CELL_DEPTH}), characters of text ({CHARACTERS}), "
+        f"or digits of integers ({DIGITS})",
         MAP,
         common=True,
         ge=1,
     )
     levels: int | None = option(
         None,
-        "levels of the trie, spread evenly up to the depth; each costs a round (3). With --trust central the last has "
-        "96% of the budget, and the others show where hidden items are (2)",
+        "levels of the trie, spread evenly up to the depth; each costs a round (default: 3; with --trust central 2, of "
+        "which the last gets 96% of the budget)",
         METHOD,
     )
-    top: int | None = option(None, "publish so many items of the last level, the most frequent", MAP, common=True, ge=1)
+    top: int | None = option(None, "publish only the N most frequent items of the last level", MAP, common=True, ge=1)
 
     def resolve(self) -> RequestedCount:
-        """The plan and the items. Raises RequestError."""
+        """Returns the plan and the items. Raises RequestError."""
         if self.region is not None:
             cells = self._cells(self.depth or CELL_DEPTH)
             levels = spread_levels(cells.grid.depth, self._rounds())
             return RequestedCount(self._plan(tuple(4**level for level in levels)), cells)
-        levels = spread_levels(self.depth or CHARACTERS, self._rounds())  # too many are refused before any search
+        levels = spread_levels(self.depth or CHARACTERS, self._rounds())  # refuses too many before any search
         columns = ItemColumns(str(self.column), self.user_id_column, PREFIXES)
         return RequestedCount(self._plan((None,) * len(levels)), ColumnItems(columns, digits=self.depth or DIGITS))
 
     def _rounds(self) -> int:
-        """The number of levels: 3 unless given; with a trusted curator 2, where the depth has as many."""
+        """Returns the number of levels: 3 by default; 2 with a trusted curator if the depth allows."""
         few = 3 if self.trust == Trust.SECAGG else min(2, self.depth or 2)
         return few if self.levels is None else self.levels

@@ -18,16 +18,19 @@ from sfumato.transforms.histogram.request import SampledRequest
 from sfumato.transforms.histogram.sampling_round import spread_levels
 from sfumato.transforms.quantiles.private_quantiles import MAX_BITS, QuantilesPlan
 
-_BITS, _FINE_BITS = 12, 20  # fine ones where no count of every bin is published
+_BITS, _FINE_BITS = 12, 20  # the fine ones if no count of every bin is published
 
 Shares = Annotated[tuple[float, ...], BeforeValidator(parts_of)]
 
 
 @dataclass(frozen=True)
 class RequestedQuantiles:
-    """Quantiles whose options do not contradict each other. Raises RequestError where no item could pass.
+    """Checked quantiles. Raises RequestError if no item could pass.
 
-    plan: its budget and rounds. counted: the numbers, in bins. levels: of the hierarchical method.
+    Attributes:
+        plan: the budget and rounds.
+        counted: the numbers, in bins.
+        levels: levels of the hierarchical method.
     """
 
     plan: SamplePlan | QuantilesPlan
@@ -41,42 +44,44 @@ class RequestedQuantiles:
 
 
 class QuantilesRequest(SampledRequest):
-    """Quantiles and range counts of a number over users."""
+    """A request for quantiles and range counts of a number over users."""
 
     JOB: ClassVar[str] = "quantiles"
     COMMAND: ClassVar[str] = "quantiles"
     ABOUT: ClassVar[str] = (
-        "Publishes quantiles and range counts of a number over users, by sample and threshold, or with a trusted "
-        "curator's noise."
+        "Publishes quantiles and range counts of a number over users, by sample and threshold, or with noise of a "
+        "trusted curator."
     )
     EXAMPLE: ClassVar[str] = (
         "--input 'logs/*.parquet' --column km_from_home --range 0,50 --population 100000 --output quantiles"
     )
 
-    column: str = option(..., "column of integers or floating-point numbers", COLUMNS, common=True, metavar="NAME")
-    range: Pair = option(
-        ..., "range of the numbers; values outside are moved to its ends", METHOD, common=True, metavar="LOW,HIGH"
-    )
+    column: str = option(..., "column of integers or floating-point numbers", COLUMNS, metavar="NAME")
+    range: Pair = option(..., "range of the numbers; values outside are clamped to it", METHOD, metavar="LOW,HIGH")
     quantiles: Shares = option(
-        (0.1, 0.25, 0.5, 0.75, 0.9), "shares of the users, between 0 and 1", METHOD, common=True, metavar="Q,..."
+        (0.1, 0.25, 0.5, 0.75, 0.9), "quantiles to publish, between 0 and 1", METHOD, common=True, metavar="Q,..."
     )
     ranges: Several[Pair] | None = option(
-        None, "count the users in these ranges as well", METHOD, common=True, metavar="LOW:HIGH,..."
+        None, "also count the users in these ranges", METHOD, common=True, metavar="LOW:HIGH,..."
     )
     method: Literal["auto", "exponential", "hierarchical", "interactive"] = option(
         "auto",
-        "hierarchical: histograms at several levels; interactive: with --trust secagg, a binary search, a round a bit; "
-        "exponential: with --trust central, draws of the exponential mechanism; auto: hierarchical where there are "
-        "ranges or a sample, else the one with the least expected error",
+        "hierarchical: histograms at several levels; interactive: a binary search with one round a bit (--trust "
+        "secagg); exponential: the exponential mechanism (--trust central); auto: hierarchical with --ranges or a "
+        "sample, otherwise the method with the smallest expected error",
         METHOD,
         common=True,
     )
     bits: int | None = option(
-        None, "the range is cut into 2^bits bins (12; with --trust central 20, if there are no ranges)", METHOD, ge=1
+        None,
+        "divide the range into 2^bits bins (default: 12; with --trust central and without --ranges, 20)",
+        METHOD,
+        ge=1,
     )
     levels: int | None = option(
         None,
-        "levels of the hierarchical method, spread evenly up to the bits (3; with --trust central one for 4 bits)",
+        "levels of the hierarchical method, spread evenly up to the bits (default: 3; with --trust central, one for "
+        "every 4 bits)",
         METHOD,
         ge=1,
     )
@@ -86,18 +91,18 @@ class QuantilesRequest(SampledRequest):
         low, high = self.range
         other = {Trust.SECAGG: "exponential", Trust.CENTRAL: "interactive"}[self.trust]
         if self.method == other:
-            raise RequestError(f"method: {other} is not a method of --trust {self.trust}; use --method auto")
+            raise RequestError(f"method: {other} cannot be combined with --trust {self.trust}; use --method auto")
         if self.ranges and self.method in ("interactive", "exponential"):
-            raise RequestError(f"ranges: the {self.method} method answers quantiles alone; use --method hierarchical")
+            raise RequestError(f"ranges: cannot be combined with --method {self.method}; use --method hierarchical")
         for first, last in self.ranges or ():
             if not low <= first < last <= high:
                 raise RequestError(
-                    f"ranges: {first:g}:{last:g} must be LOW:HIGH with LOW < HIGH within the range {low:g},{high:g}"
+                    f"ranges: must be LOW:HIGH with LOW < HIGH, within {low:g},{high:g}, got {first:g}:{last:g}"
                 )
         return self
 
     def resolve(self) -> RequestedQuantiles:
-        """The plan and the numbers. Raises RequestError."""
+        """Returns the plan and the numbers. Raises RequestError."""
         check_shares(self.quantiles)
         if self.trust == Trust.CENTRAL:
             plan = self._central_plan()
@@ -110,13 +115,13 @@ class QuantilesRequest(SampledRequest):
         return RequestedQuantiles(self.sample_plan(len(levels), 1 << bits), items, "hierarchical", levels)
 
     def _numbers(self, bits: int) -> NumberItems:
-        """The numbers, in bins with borders at the ends of the ranges."""
+        """Returns the numbers, in bins whose borders include the ends of the ranges."""
         scale = NumberBins.of_ranges(*self.range, bits, self.ranges or ())
         columns = ItemColumns(self.column, self.user_id_column, NUMBERS)
         return NumberItems(columns, scale.low, scale.high, scale.bits, scale.edges)
 
     def _central_plan(self) -> QuantilesPlan:
-        """A plan with a trusted curator: the method of least expected error that the request allows."""
+        """Returns a plan with a trusted curator: the allowed method with the smallest expected error."""
         methods: list[str] = ["hierarchical"] if self.ranges else [self.method]
         bits = self.bits or (_BITS if methods == ["hierarchical"] else _FINE_BITS)
         if methods == ["auto"]:

@@ -21,17 +21,7 @@ from sfumato.schemas.requests.publish_request import (
     RegionOption,
     RunnerOptions,
 )
-from sfumato.schemas.requests.request_base import (
-    INPUT,
-    MAP,
-    METHOD,
-    PRIVACY,
-    RUN,
-    Several,
-    common_option,
-    option,
-    parts_of,
-)
+from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, PRIVACY, RUN, Several, option, parts_of
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.ranges.methods import METHODS, Models, Network
@@ -41,27 +31,36 @@ from sfumato.transforms.ranges.tuner import open_tuner
 SIZE_RANGE = (25.0, 100.0)  # the smallest and the largest side of a queried square, in metres
 EPSILONS = (0.05, 0.1, 0.2, 0.4, 0.8)  # paper 003, Section 6.1
 SizeRangeOption = Annotated[tuple[float, float], BeforeValidator(parts_of)]
-SIZE_RANGE_HELP = "smallest and largest side of the squares to be queried, in metres"
+SIZE_RANGE_HELP = "smallest and largest side of queried squares, in metres"
 SHARDS = ("shard_size", "dropout")
 _OF_RELEASE = {
-    "release", "output", "method", "sizes", "release_id", "overwrite", "log_format", "verbose", "dry_run",
-    "basemap", "tiles",
-}  # fmt: skip
+    "release",
+    "output",
+    "method",
+    "sizes",
+    "release_id",
+    "overwrite",
+    "log_format",
+    "verbose",
+    "dry_run",
+    "basemap",
+    "tiles",
+}
 
 
 class RangesRequest(LogColumns, MapGeography, CountingOptions):
-    """A model of range queries."""
+    """A request for a model of range queries."""
 
     JOB: ClassVar[str] = "ranges"
     COMMAND: ClassVar[str] = "ranges build"
-    ABOUT: ClassVar[str] = "Publishes a private model of location logs that answers how many users are in any square."
+    ABOUT: ClassVar[str] = "Publishes a private model of location logs that estimates how many users are in any square."
     EXAMPLE: ClassVar[str] = "--input 'logs/*.parquet' --region 3.00,1.00,3.13,1.13 --epsilon 1 --output model"
 
     input: InputOption = option((), f"{INPUT_HELP} (required)", INPUT, common=True, metavar="PATTERN", style="several")
     region: RegionOption | None = option(None, f"{REGION_HELP} (required)", MAP, common=True, metavar=REGION_METAVAR)
     method: str = option(
         "auto",
-        f"how ranges are answered: {', '.join(method_texts())} (a heatmap's tree)",
+        f"method of the answers: {', '.join(method_texts())} (a heatmap's tree)",
         METHOD,
         common=True,
         metavar="NAME",
@@ -69,7 +68,7 @@ class RangesRequest(LogColumns, MapGeography, CountingOptions):
     sizes: SizeRangeOption = option(SIZE_RANGE, SIZE_RANGE_HELP, MAP, common=True, metavar="LOW,HIGH")
     release: str | None = option(
         None,
-        "a published heatmap, from which method adaptive makes a model without any logs and at no cost; replaces "
+        "a published heatmap, from which method adaptive makes a model without logs and at no cost, instead of "
         "--input, --region and --epsilon",
         INPUT,
         metavar="FOLDER",
@@ -77,46 +76,46 @@ class RangesRequest(LogColumns, MapGeography, CountingOptions):
     depth: Depth | None = option(None, "levels of the heatmap's quadtree (method adaptive; default: 10)", METHOD)
     cell_width: float | None = option(
         None,
-        "width of the cells of the grid, in metres; auto: by the number of users and epsilon (methods auto, snh, grid)",
+        "width of the grid's cells, in metres; auto: by the number of users and epsilon (methods auto, snh, grid)",
         METHOD,
         auto=True,
     )
     tuner: str | None = option(
         None,
-        "file of `sfumato ranges tune`, which chooses the width of cells and the method (method auto)",
+        "file of `sfumato ranges tune`, which chooses the cell width and the method (method auto)",
         METHOD,
         metavar="FILE",
     )
     network: Network | None = option(
         None,
         "local: one network for all sizes, from the counts around a square to an answer; paper: spatial neural "
-        "histograms as published, a network of 20 x 80 for each of several sizes, from a place to a count, which "
-        "takes hours without a GPU (method snh; default: local)",
+        "histograms as published, with a network of 20 x 80 for each size, from a place to a count; it takes hours "
+        "without a GPU (method snh; default: local)",
         METHOD,
     )
     models: Models | None = option(
         None,
-        "number of networks: local ones are averaged (default 3), the paper's have one size each (default 8) (methods "
-        "auto, snh)",
+        "number of networks: local networks are averaged (default: 3), networks of the paper have one size each "
+        "(default: 8) (methods auto, snh)",
         METHOD,
     )
     workload: str | None = option(
         None,
-        "public Parquet file of squares like those to be queried, with columns x, y (degrees) and size (metres): the "
-        "training weights places by their number (methods auto, snh)",
+        "public Parquet file of typical queried squares, with columns x, y (degrees) and size (metres); the training "
+        "weights places by the number of squares (methods auto, snh)",
         METHOD,
         metavar="FILE",
     )
     checkpoints: str | None = option(
         None,
-        "local folder for checkpoints of the training: the same command with the same key file and release id "
-        "continues from them (methods auto, snh)",
+        "local folder for checkpoints of the training; the same command, with the same key file and release id, "
+        "resumes from them (methods auto, snh)",
         METHOD,
         metavar="FOLDER",
     )
 
     def resolve(self) -> RangesPlan | None:
-        """The plan, with the path of its workload; None for a model of a published heatmap. Raises RequestError."""
+        """Returns the plan, with its workload's path; None for a model of a published heatmap. Raises RequestError."""
         if self.release is not None:
             return None
         assert self.region is not None
@@ -128,8 +127,7 @@ class RangesRequest(LogColumns, MapGeography, CountingOptions):
         needs_jax = plan.method in ("auto", "snh") and plan.trains
         if needs_jax and not all(map(importlib.util.find_spec, ("jax", "optax", "tqdm"))):
             raise RequestError(
-                f"method: {plan.method} trains networks, which need JAX and optax: "
-                "pip install 'sfumato[neural]', or use --method grid"
+                f"method: {plan.method} requires JAX and optax; run pip install 'sfumato[neural]', or use --method grid"
             )
         return plan
 
@@ -138,90 +136,91 @@ class RangesRequest(LogColumns, MapGeography, CountingOptions):
         if self.release is not None:
             if others := [name for name in self.model_fields_set if name not in _OF_RELEASE]:
                 name = min(others)
-                raise RequestError(f"{name}: has no effect with --release: a published heatmap states all but --sizes")
+                raise RequestError(f"{name}: cannot be combined with --release")
             if "method" in self.model_fields_set and self.method != ADAPTIVE:
                 raise RequestError(f"method: must be {ADAPTIVE} with --release, got {self.method!r}")
             return self
-        if missing := [name for name in ("input", "region") if not getattr(self, name)]:
-            raise RequestError(f"{', '.join(missing)}: required, as in sfumato {self.COMMAND} {self.EXAMPLE}")
-        if self.trust != Trust.SECAGG and (shards := self.given(SHARDS)):
-            raise RequestError(f"{next(iter(shards))}: applies only with --trust secagg")
-        if self.depth is not None and self.method != ADAPTIVE:
-            raise RequestError(f"depth: applies only with --method {ADAPTIVE}")
+        if missing := [name for name, value in (("input", self.input), ("region", self.region)) if not value]:
+            raise RequestError(self._missing(missing))
+        if self.trust != Trust.SECAGG:
+            self.refuse(SHARDS, "applies only with --trust secagg")
+        if self.method != ADAPTIVE:
+            self.refuse(("depth",), f"applies only with --method {ADAPTIVE}")
         return self
 
 
 class AnswerRequest(RunnerOptions):
-    """Answers how many users are in each of many squares, from a published model.
+    """Estimates how many users are in each of many squares, from a published model.
 
-    Answers to one file of queries are one Parquet file; answers to several are a folder of files with the names of
-    the queries' files. No privacy budget is spent: a release may be queried for ever.
+    Answers to one file of queries are one Parquet file; answers to several files are a folder of files with the same
+    names. Queries spend no privacy budget, however many you make.
     """
 
     JOB: ClassVar[str] = "ranges answer"
     EXAMPLE: ClassVar[str] = "--model model --queries squares.parquet --output answers.parquet"
 
-    model: str = common_option(
-        ..., "a release of `ranges build`, or its model.npz, local or gs://", INPUT, metavar="MODEL"
-    )
-    queries: tuple[str, ...] = common_option(
+    model: str = option(..., "a release of `ranges build`, or its model.npz, local or gs://", INPUT, metavar="MODEL")
+    queries: tuple[str, ...] = option(
         ...,
         "Parquet files with columns x, y (degrees, of the square's centre) and size (its side in metres)",
         INPUT,
         metavar="PATTERN",
         style="several",
     )
-    output: str = common_option(
-        ..., "a file that ends in .parquet, or a folder for several", INPUT, metavar="FILE|FOLDER"
-    )
-    additive: bool = common_option(
+    output: str = option(..., "a .parquet file; for several files of queries, a folder", INPUT, metavar="FILE|FOLDER")
+    additive: bool = option(
         False,
-        "answers that add up, for squares anywhere, such as tiles of a region; without it, answers are for squares "
-        "around users",
+        "answers that add up, for squares anywhere, such as tiles of a region; default: answers for squares around "
+        "users",
         METHOD,
+        common=True,
     )
-    overwrite: bool = common_option(False, "replace answers that are there", INPUT)
+    overwrite: bool = option(False, "replace existing answers", INPUT, common=True)
 
 
 class TuneRequest(PlaceColumns, UserColumn):
-    """Learns on public data which cell width is best, and whether networks are worth it, for `sfumato ranges build
-    --tuner FILE`. The data must be public: exact values of it are used, nothing protects the people in it, and no
-    privacy budget is spent.
+    """Learns on public data which cell width is best, and whether networks pay off, for `sfumato ranges build
+    --tuner FILE`. The data must be public: exact values are used, the people in it are not protected, and no privacy
+    budget is spent.
     """
 
     JOB: ClassVar[str] = "ranges tune"
     EXAMPLE: ClassVar[str] = "--public 'checkins/*.parquet' --sizes 25,100 --output tuner.npz"
 
-    public: tuple[str, ...] = common_option(
+    public: tuple[str, ...] = option(
         ...,
-        "public location logs (Parquet), one data set each; of each user one record counts",
+        "public location logs (Parquet), one data set each; one record of each user counts",
         INPUT,
         metavar="PATTERN",
         style="several",
     )
-    output: str = common_option(..., "the tuner's file, for example tuner.npz", INPUT, metavar="FILE")
-    overwrite: bool = common_option(False, "replace a file that is there", INPUT)
-    region: tuple[RegionOption, ...] = common_option(
+    output: str = option(..., "the tuner's file, for example tuner.npz", INPUT, metavar="FILE")
+    overwrite: bool = option(False, "replace an existing file", INPUT, common=True)
+    region: tuple[RegionOption, ...] = option(
         (),
-        f"{REGION_HELP}; once for all data sets, or once for each in their order; default: of the middle 99.8% of each",
+        f"{REGION_HELP}; once for all data sets, or once for each in order; default: the middle 99.8% of each",
         MAP,
         metavar=REGION_METAVAR,
         style="repeated",
+        common=True,
     )
-    sizes: tuple[SizeRangeOption, ...] = common_option(
-        (SIZE_RANGE,), SIZE_RANGE_HELP, MAP, metavar="LOW,HIGH", style="several"
+    sizes: tuple[SizeRangeOption, ...] = option(
+        (SIZE_RANGE,), SIZE_RANGE_HELP, MAP, metavar="LOW,HIGH", style="several", common=True
     )
-    epsilons: Several[float] = option(EPSILONS, "epsilons at which widths are tried", PRIVACY, metavar="E,...")
+    epsilons: Several[float] = option(
+        EPSILONS, "values of epsilon for which widths are tried", PRIVACY, metavar="E,..."
+    )
     users: Several[float] | None = option(
         None,
-        "numbers of users to draw from each data set; default: all, a quarter and a sixteenth",
+        "numbers of users to sample from each data set; default: all, a quarter and a sixteenth",
         METHOD,
         metavar="N,...",
     )
-    method: Literal["grid", "snh"] = common_option(
+    method: Literal["grid", "snh"] = option(
         "grid",
-        "grid: seconds; snh: also trains three local networks for every epsilon, size and number of users, of about a "
-        "minute each, and learns where they are better than the grid",
+        "grid: takes seconds; snh: also trains three local networks for every epsilon, size and number of users, about "
+        "a minute each, and learns where they are better than the grid",
         METHOD,
+        common=True,
     )
     seed: int = option(0, "the same seed and data give the same tuner", RUN, ge=0, le=2**63 - 1)

@@ -29,8 +29,8 @@ FIRST_DAY, LAST_DAY = date(1970, 1, 1), date(2199, 12, 31)
 class SynthSpec:
     """The logs to generate. Raises RequestError if a value is out of range.
 
-    There are as many blocks of `users_per_file` users as files. File f of F holds record j of the users of block
-    (f - j) mod F, for every j. So a user's records are in different files, as in real logs.
+    The number of blocks of `users_per_file` users equals the number of files, F. File f holds record j of the users of
+    block (f - j) mod F, for every j. So a user's records are in different files, as in real logs.
     """
 
     users: Annotated[int, Interval(ge=1, le=1 << 40)]
@@ -48,8 +48,7 @@ class SynthSpec:
         if self.files > 99_999:
             least = -(-self.users // 99_999)
             raise RequestError(
-                f"users_per_file: {self.users_per_file} would make {self.files} files; at most 99999 are "
-                f"allowed, so give {least} or more"
+                f"users_per_file: must be {least} or more for at most 99999 files, got {self.users_per_file}"
             )
 
     @property
@@ -63,7 +62,7 @@ class SynthSpec:
         return Grid(self.region, self.density_depth)
 
     def file_name(self, index: int) -> str:
-        """The name of a file."""
+        """Returns the name of a file."""
         return f"part-{index:05d}-of-{self.files:05d}.parquet"
 
     def pieces(self, index: int) -> Iterator[tuple[int, int, int]]:
@@ -76,35 +75,35 @@ class SynthSpec:
 
 
 def parse_days(value: Any) -> Period:
-    """Reads `FROM:TO` or one date. Raises RequestError."""
+    """Returns the days of `FROM:TO` or of one date. Raises RequestError."""
     try:
         days = value if isinstance(value, Period) else Period.parse(str(value), "days")
     except RequestError as error:
         raise RequestError(re.sub("^period", "days", str(error))) from None
     if days.length > MAX_DAYS or not FIRST_DAY <= days.first <= days.last <= LAST_DAY:
-        raise RequestError(f"days: must be {MAX_DAYS} or fewer, from {FIRST_DAY} to {LAST_DAY}, got {days}")
+        raise RequestError(f"days: must be at most {MAX_DAYS} days between {FIRST_DAY} and {LAST_DAY}, got {days}")
     return days
 
 
 class SynthRequest(RunnerOptions):
-    """Synthetic logs of an invented city."""
+    """A request for synthetic logs of an invented city."""
 
     JOB: ClassVar[str] = "synth"
     COMMAND: ClassVar[str] = "synth"
     ABOUT: ClassVar[str] = (
-        "Makes deterministic location logs of any size, of the people of an invented city. Files appear when all are "
-        "complete, or not at all. With --days, each date has a folder dt=YYYY-MM-DD: the same people of the same city, "
-        "of whom a part is active, with weather, a season and events."
+        "Makes deterministic location logs of any size, for the people of an invented city. Either all files appear, "
+        "complete, or none. With --days, each date has a folder dt=YYYY-MM-DD: the same people of the same city, some "
+        "of them active, with weather, a season and events."
     )
     EXAMPLE: ClassVar[str] = "--users 100000 --records_per_user 5 --output logs"
 
-    output: str = option(..., "folder for the files, local or gs://", INPUT, common=True, metavar="FOLDER")
-    overwrite: bool = option(False, "replace what is there", INPUT, common=True)
-    users: int = option(..., "number of users", MAP, common=True)
-    records_per_user: int = option(1, "records of each user (of a day)", MAP, common=True, metavar="K")
+    output: str = option(..., "folder for the files, local or gs://", INPUT, metavar="FOLDER")
+    overwrite: bool = option(False, "replace existing files", INPUT, common=True)
+    users: int = option(..., "number of users", MAP)
+    records_per_user: int = option(1, "records of each user, on each day", MAP, common=True, metavar="K")
     days: Annotated[Period, PlainValidator(parse_days)] | None = option(
         None,
-        "dates (UTC), each written into a folder dt=YYYY-MM-DD of its own; without it, one folder of one week",
+        "dates (UTC), each with its own folder dt=YYYY-MM-DD; default: one folder of one week",
         MAP,
         common=True,
         metavar="FROM[:TO]",
@@ -113,14 +112,14 @@ class SynthRequest(RunnerOptions):
         DEFAULT_REGION, f"{REGION_HELP}; the city is stretched over it", MAP, common=True, metavar=REGION_METAVAR
     )
     trips: bool = option(
-        False, "write trips between two places in place of records, K of each user: what `sfumato flows` reads", MAP
+        False, "write K trips of each user between two places, instead of records, for `sfumato flows`", MAP
     )
-    seed: int = option(0, "another seed gives other people of the same city", MAP, common=True)
-    users_per_file: int = option(1_000_000, "a file has the records of so many users", OUTPUT)
-    user_id: str = option("int", f"type of the user id: {' or '.join(USER_ID_KINDS)}", OUTPUT, metavar="TYPE")
+    seed: int = option(0, "a different seed gives different people of the same city", MAP, common=True)
+    users_per_file: int = option(1_000_000, "number of users whose records are in a file", OUTPUT)
+    user_id: UserIdKind = option("int", f"type of the user id: {' or '.join(USER_ID_KINDS)}", OUTPUT, metavar="TYPE")
     density: str | None = option(
         None,
-        "also write the true density of all records: float64, 2^depth square, row 0 in the north, sum 1",
+        "also write the true density of all records: float64, 2^depth x 2^depth, row 0 in the north, sum 1",
         OUTPUT,
         metavar="FILE.npy",
     )
@@ -130,20 +129,27 @@ class SynthRequest(RunnerOptions):
         OUTPUT,
         metavar="FILE.geojson",
     )
-    density_depth: int = option(10, f"depth of the density, 1..{MAX_DENSITY_DEPTH}", OUTPUT)
+    density_depth: int = option(10, f"depth of the density, 1 to {MAX_DENSITY_DEPTH}", OUTPUT)
 
     @property
     def spec(self) -> SynthSpec:
         """The logs to generate, without days. Raises RequestError."""
-        names = ("users", "records_per_user", "region", "seed", "users_per_file", "user_id", "density_depth", "trips")
-        return SynthSpec(**{name: getattr(self, name) for name in names})
+        return SynthSpec(
+            users=self.users,
+            records_per_user=self.records_per_user,
+            region=self.region,
+            seed=self.seed,
+            users_per_file=self.users_per_file,
+            user_id=self.user_id,
+            density_depth=self.density_depth,
+            trips=self.trips,
+        )
 
     @model_validator(mode="after")
     def _checked(self) -> Self:
         _ = self.spec
-        if self.trips and (self.days is not None or self.density is not None):
-            name = "days" if self.days is not None else "density"
-            raise RequestError(f"{name} and trips: trips are of one week and have two places; leave one of them out")
-        if self.days is not None and self.density is not None:
-            raise RequestError("density and days: the density is that of one folder of logs; leave one of them out")
+        if self.trips:
+            self.refuse(("days", "density"), "cannot be combined with --trips")
+        if self.days is not None:
+            self.refuse(("density",), "cannot be combined with --days")
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
@@ -10,63 +11,61 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.counting_options import CountingOptions
 from sfumato.schemas.requests.log_columns import LogColumns, RateColumn
 from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, LogOptions, MapGeography, RegionOption
-from sfumato.schemas.requests.request_base import (
-    INPUT,
-    MAP,
-    METHOD,
-    OUTPUT,
-    Request,
-    Several,
-    common_option,
-    option,
-)
+from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, OUTPUT, Request, Several, option
 from sfumato.schemas.trust import Trust
+from sfumato.transforms.zones.zone_file import MAX_SHOWN, Zones, zones_of
 
-INDEXES = ("h3", "quadkey")
+NO_ID_COLUMN = "id_column: required with --zones, such as --id_column tract"
 
 
 class ZoneOptions(Request):
-    """Public zones: those of a file, or the cells of an index."""
+    """Options that name public zones: the polygons of a file, or the cells of an index."""
 
-    h3: int | None = common_option(
-        None, "zones are the H3 cells of this resolution that meet the region", MAP, ge=0, le=15
+    h3: int | None = option(
+        None, "zones are the H3 cells of this resolution that meet the region", MAP, ge=0, le=15, common=True
     )
     quadkey: int | None = option(
-        None, "zones are the map tiles of this level that meet the region, named by quadkeys", MAP, ge=1, le=23
+        None, "zones are the map tiles of this level that meet the region; their ids are quadkeys", MAP, ge=1, le=23
     )
-    zones: str | None = common_option(
+    zones: str | None = option(
         None,
-        "zones are polygons in longitude and latitude: a GeoJSON or GeoParquet file, local or gs://; they are "
-        "published, so they must be known from elsewhere (or give --h3 or --quadkey)",
+        "zones are polygons in longitude and latitude: a GeoJSON or GeoParquet file, local or gs://. They are "
+        "published, so you must know them without the logs (or give --h3 or --quadkey)",
         INPUT,
         metavar="FILE",
+        common=True,
     )
-    id_column: str | None = common_option(None, "property or column of the zones' ids, with --zones", INPUT)
+    id_column: str | None = option(None, "property or column of the zones' ids, with --zones", INPUT, common=True)
 
     @property
     def index(self) -> tuple[str, int] | None:
-        """The option that names an index of cells, and its resolution; None for zones of a file."""
-        given = [(name, getattr(self, name)) for name in INDEXES if getattr(self, name) is not None]
-        return given[0] if given else None
+        """The index of cells and its resolution; None for zones of a file."""
+        if self.h3 is not None:
+            return "h3", self.h3
+        return None if self.quadkey is None else ("quadkey", self.quadkey)
 
     @property
     def zone_sources(self) -> list[str]:
-        """The options that name zones."""
-        return [name for name in ("zones", *INDEXES) if getattr(self, name) is not None]
+        """The given options that name zones."""
+        return self.changed(("zones", "h3", "quadkey"))
 
     def one_zone_source(self) -> str:
-        """The only option that names zones. Raises RequestError where there is none, or another one."""
+        """Returns the only option that names zones. Raises RequestError if there is none, or several."""
         sources = self.zone_sources
-        if len(sources) != 1:
-            text = (
-                f"{' and '.join(sources)}: give one of them" if sources else "zones: name their file with --zones FILE"
-            )
-            raise RequestError(f"{text} (a file, or the cells of --h3 or --quadkey)")
+        if not sources:
+            raise RequestError("zones: required; give --zones FILE, --h3 RESOLUTION or --quadkey LEVEL")
+        if len(sources) > 1:
+            raise RequestError(f"{' and '.join(sources)}: cannot be combined; give one of them")
         return sources[0]
+
+    def refuse_with_index(self, names: Sequence[str]) -> None:
+        """Raises RequestError for options of a file of zones, if the zones are cells of an index."""
+        if self.index is not None:
+            self.refuse(names, f"applies only with --zones; cells of --{self.index[0]} have their own ids")
 
 
 class ZonesRequest(ZoneOptions, RateColumn, LogColumns, MapGeography, CountingOptions):
-    """Publishes how many users are in each of a list of public zones, such as tracts.
+    """Publishes how many users are in each of a list of public zones, such as census tracts.
 
     Zones may be nested; then a tract is exactly the sum of its blocks.
     """
@@ -76,18 +75,19 @@ class ZonesRequest(ZoneOptions, RateColumn, LogColumns, MapGeography, CountingOp
         "--input 'logs/*.parquet' --zones tracts.geojson --id_column tract --epsilon 1 --output zones"
     )
 
-    levels: Several[str] | None = common_option(
+    levels: Several[str] | None = option(
         None,
-        "columns of nested levels, from the finest, whose ids --id_column names too, to the coarsest, such as "
-        "block,tract,county: every level is published, under the same epsilon",
+        "columns of nested levels, from the finest, which is --id_column, to the coarsest, such as block,tract,county. "
+        "Every level is published, under the same epsilon",
         MAP,
         metavar="NAMES",
+        common=True,
     )
     region: RegionOption | None = option(None, f"{REGION_HELP}, with --h3 or --quadkey", MAP, metavar=REGION_METAVAR)
     contribution: Literal["one", "top", "all"] = option(
         "one",
-        "what a user adds: one, to the zone of a random one of their records; top, to the zone with most of their "
-        "records; all, a share to each zone of their records",
+        "contribution of a user: one, to the zone of a random record; top, to the zone with most of their records; "
+        "all, a share to each zone of their records",
         METHOD,
     )
 
@@ -96,54 +96,57 @@ class ZonesRequest(ZoneOptions, RateColumn, LogColumns, MapGeography, CountingOp
         """The columns of all levels, from the finest; one without --levels. Raises RequestError."""
         named = self.levels or (() if self.id_column is None else (self.id_column,))
         if not all(named) or not named:
-            raise RequestError("id_column: name the property or column of the zones' ids, such as --id_column tract")
+            raise RequestError(NO_ID_COLUMN)
         if self.id_column not in (None, named[0]):
-            raise RequestError(
-                f"levels: names the columns of all levels from the finest, which is the id_column {self.id_column}, to "
-                f"the coarsest, and starts with {named[0]}"
-            )
+            raise RequestError(f"levels: must begin with the id_column, {self.id_column}, got {named[0]}")
         return tuple(named)
+
+    def resolve(self) -> Zones:
+        """Returns the zones. Raises RequestError if they cannot be used."""
+        levels = self.level_columns if self.index is None else ()
+        zones = zones_of(self.zones, levels[0] if levels else None, self.index, self.region, levels)
+        if min(map(len, zones.ids_of_levels)) > MAX_SHOWN:
+            raise RequestError(
+                f"zones: must have a level of at most {MAX_SHOWN:,} zones for the page, got {len(zones):,}; give "
+                "--levels with a coarser level, or larger zones"
+            )
+        return zones
 
     @model_validator(mode="after")
     def _of_zones(self) -> Self:
         source = self.one_zone_source()
+        self.refuse_with_index(("id_column", "levels"))
         if self.index is None:
             _ = self.level_columns
-            if self.region is not None:
-                raise RequestError("region: is of --h3 or --quadkey; zones of a file have their own")
-        else:
-            for name in ("id_column", "levels"):
-                if getattr(self, name) is not None:
-                    raise RequestError(f"{name}: is of a file of --zones; cells of --{source} have their own names")
-            if self.region is None:
-                raise RequestError(f"region: --{source} needs --region W,S,E,N")
-        if self.trust == Trust.CENTRAL and (given := self.given(("shard_size", "dropout"))):
-            raise RequestError(f"{min(given)}: applies only with --trust secagg")
+            self.refuse(("region",), "applies only with --h3 or --quadkey; zones of a file have their own region")
+        elif self.region is None:
+            raise RequestError(f"region: required with --{source}, as W,S,E,N")
+        if self.trust == Trust.CENTRAL:
+            self.refuse(("dropout", "shard_size"), "applies only with --trust secagg")
         return self
 
 
 class ReleaseZonesRequest(LogOptions, ZoneOptions):
     """Estimates from a published heatmap how many users are in each of a list of zones, with errors of the noise
-    and of cells that a border cuts. It reads the release only and costs no privacy budget.
+    and of cells that a border cuts. It reads only the release, and spends no privacy budget.
     """
 
     JOB: ClassVar[str] = "zones"
     COMMAND: ClassVar[str] = "zones --release"
     EXAMPLE: ClassVar[str] = "map --zones tracts.geojson --id_column tract --output tracts.csv"
 
-    release: str = common_option(
+    release: str = option(
         ..., "a release of `sfumato heatmap`, local or gs://", INPUT, metavar="FOLDER", style="positional"
     )
-    output: str = common_option(
+    output: str = option(
         ..., "table: .parquet (GeoParquet), .geojson, or .csv without polygons", OUTPUT, metavar="FILE"
     )
-    overwrite: bool = common_option(False, "replace a file that is there", OUTPUT)
+    overwrite: bool = option(False, "replace an existing file", OUTPUT, common=True)
 
     @model_validator(mode="after")
     def _of_one_source(self) -> Self:
-        source = self.one_zone_source()
+        self.one_zone_source()
+        self.refuse_with_index(("id_column",))
         if self.zones is not None and self.id_column is None:
-            raise RequestError("id_column: name the property or column of the zones' ids, such as --id_column tract")
-        if self.zones is None and self.id_column is not None:
-            raise RequestError(f"id_column: is of a file of --zones; cells of --{source} have their own names")
+            raise RequestError(NO_ID_COLUMN)
         return self

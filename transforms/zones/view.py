@@ -23,8 +23,8 @@ from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, noisy_sums, number
+from sfumato.transforms.zones.zone_file import MAX_SHOWN
 
-MAX_SHOWN = 20_000  # zones of a level; a level with more is not on the page
 _INDEXES = {"h3": "H3 cells", "quadkey": "Quadkey tiles"}
 _FILES = {
     ZONES_FILE: "one row for each zone of each level: estimated users with their intervals, density, rates, polygon",

@@ -23,6 +23,7 @@ from sfumato.transforms.io.files import open_file
 
 MAX_FILE_BYTES = 400 << 20
 MAX_ZONES = 1 << 20
+MAX_SHOWN = 20_000  # zones of a level; a page omits a level with more
 MAX_OVERLAP = 1e-3  # of the smaller zone's area; a larger overlap is an error of the file
 _SHOWN = 3  # zones that a message names
 

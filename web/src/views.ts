@@ -483,13 +483,13 @@ export interface Night {
   changes: PlaceChange[];
 }
 /**
- * A place whose users differ on a night from what the nights before lead to expect.
+ * A place whose number of users on a night differs from the expectation of earlier nights.
  *
  * Attributes:
- *     cell_ids: of the quadtree, such as r0213: neighbours that make the place.
- *     users: estimated on the night.
+ *     cell_ids: adjacent cells of the quadtree, such as r0213.
+ *     users: estimated users on the night.
  *     low, high: ends of the 95% interval of `users`, which holds for all places at once.
- *     expected: users, from the nights before.
+ *     expected: expected users, from earlier nights.
  *
  * Raises:
  *     ValueError: a value is out of range.
@@ -507,8 +507,7 @@ export interface PlaceChange {
  * Attributes:
  *     epsilon, delta: the limits for the data of any `days` consecutive days.
  *     days: length of the window.
- *     spent: (date, epsilon spent in the window that ends on that day on the user who was asked most), in order of
- *         dates.
+ *     spent: (date, epsilon spent in the window that ends on that day on the most queried user), in order of dates.
  *
  * Raises:
  *     ValueError: a value is out of range.

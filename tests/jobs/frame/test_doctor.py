@@ -237,4 +237,4 @@ def test_a_server_of_an_engine_that_others_reach(run: Doctor, address: str, is_o
 
 def test_a_configuration_stands_alone(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor", *config_of(place), "--ledger", "elsewhere"]) == 2
-    assert "ledger: the configuration names it" in capsys.readouterr().err
+    assert "ledger: cannot be combined with --config" in capsys.readouterr().err

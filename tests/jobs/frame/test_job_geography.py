@@ -126,7 +126,7 @@ def test_a_file_that_is_too_large_is_not_read(
     [("histogram", {"column": "kind"}), ("moments", {"column": "x", "epsilon": 1}), ("hotspots", {"column": "kind"})],
 )
 def test_geography_needs_a_map(name: str, job: str, needed: dict[str, Any]) -> None:
-    with pytest.raises(RequestError, match=f"^{name}: is of a map, which needs --region"):
+    with rejects(name):
         request_of(job, {"input": "x", "output": "y", **needed, name: TILES})
 
 

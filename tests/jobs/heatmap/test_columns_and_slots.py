@@ -125,7 +125,7 @@ def every_column(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--epsilon much", "epsilon: must be a number in [0.0001, 30], got 'much'"),
+        ("--epsilon much", "epsilon: must be a number between 0.0001 and 30, got 'much'"),
         ("--input nothing/*.parquet", "input"),
         (f"--input {Path(__file__).parent}", "known format"),
         ("--runner_config nowhere", "runner_config"),

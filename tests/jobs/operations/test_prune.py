@@ -222,7 +222,7 @@ def test_verify_finds_a_pruned_file_that_came_back_changed(place: Place) -> None
 @pytest.mark.parametrize("keep", ["90", "0d", "-1d", "d", "1.5d", "999999d", ""])
 def test_prune_refuses_wrong_ages(tmp_path: Path, keep: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert prune(Place(tmp_path, None), keep=keep) == 2
-    assert "keep: write a number of days, such as 90d" in capsys.readouterr().err
+    assert "keep: must be a number of days, such as 90d" in capsys.readouterr().err
 
 
 def test_prune_names_a_folder_without_releases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,7 +50,7 @@ def test_it_prints_what_it_wrote(folder: Path, tmp_path: Path, capsys: pytest.Ca
         (["--output", "{out}/map.tif", "--table", "cells"], "table: format geotiff takes none"),
         (["--output", "{out}/map.geojson", "--table", "totals"], "table: totals of {folder} has no shapes"),
         (["--output", "{out}/map.tif", "--resolution", "8"], "resolution: format geotiff takes none"),
-        (["--output", "{out}/map.tif", "--resolution", "16"], "resolution: must be a whole number in 0..15"),
+        (["--output", "{out}/map.tif", "--resolution", "16"], "resolution: must be a whole number between 0 and 15"),
         (["--output", "{out}/map.tif", "--lisence", "x"], "unknown option --lisence; did you mean --licence?"),
         ([], "output: required"),
         (["--output", "{folder}/manifest.json/x.csv"], "output: {folder}/manifest.json/x.csv cannot be written"),

@@ -141,10 +141,10 @@ def test_a_dry_run_says_what_to_expect(pattern: str, tmp_path: Path, capsys: pyt
 
 
 WRONG = [
-    (["--method", "interactive"], "method: interactive is not a method of --trust central; use --method auto"),
-    (["--method", "exponential", "--ranges", "0:1"], "ranges: the exponential method answers quantiles alone"),
-    (["--contact", "limited"], "contact: has no meaning with --trust central: everybody is counted, without a sample"),
-    (["--items", "9"], "items: has no meaning with --trust central"),
+    (["--method", "interactive"], "method: interactive cannot be combined with --trust central; use --method auto"),
+    (["--method", "exponential", "--ranges", "0:1"], "ranges: cannot be combined with --method exponential"),
+    (["--contact", "limited"], "contact: applies only with --trust secagg"),
+    (["--items", "9"], "items: applies only with --trust secagg"),
     (["--bits", "0"], "bits: must be a whole number >= 1, got '0'"),
     (["--bits", "31"], "bits: must lie in 1..30, got 31"),
     (["--bits", "21", "--method", "hierarchical"], "20 bits at most"),
@@ -153,7 +153,7 @@ WRONG = [
     (["--epsilon", "nan"], "epsilon: must be a number"),
     (["--epsilon", "1e-7"], "too small for the admission"),
     (["--trust", "local"], "trust"),
-    (["--trust", "secagg", "--method", "exponential"], "method: exponential is not a method of --trust secagg"),
+    (["--trust", "secagg", "--method", "exponential"], "method: exponential cannot be combined with --trust secagg"),
 ]
 
 
@@ -168,4 +168,4 @@ def test_wrong_requests_end_before_any_work(
 
 def test_an_unusable_column_is_refused(pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(pattern, tmp_path / "out", "--column", "kind", "--range", "0,1") == 2
-    assert "holds string, and must hold integers or floating-point" in capsys.readouterr().err
+    assert "holds string, but must hold integers or floating-point" in capsys.readouterr().err

@@ -96,7 +96,7 @@ def test_a_tuner_is_learned_and_the_same_each_time(
         (["--users", "0"], "users: must be a number > 0"),
         (["--sizes", "100"], "sizes: must be numbers LOW,HIGH"),
         (["--sizes", "100,90000"], "does not fit into the region"),
-        (["--region", "1,2"], "region: expected four numbers"),
+        (["--region", "1,2"], "region: must be four numbers"),
         (["--region", str(REGION)], "region: give it once, or once for each of the 1 data sets, got 2"),
         (["--seed", "-1"], "seed: must be a whole number"),
         (["--method", "ug"], "method: must be one of grid, snh, got 'ug'"),

@@ -165,16 +165,19 @@ def test_every_example_is_a_request(job: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["heatmap", "--input", "x", "--output", "y"], "region: required, as in sfumato heatmap --input"),
+        (["heatmap", "--input", "x", "--output", "y"], "region: required; for example: sfumato heatmap --input"),
         (["heatmap", "--regoin", "0,0,1,1"], "unknown option --regoin; did you mean --region?"),
-        (["heatmap", *HEATMAP, "--depth", "x"], "depth: must be a whole number in 1..20, got 'x'"),
-        (["heatmap", *HEATMAP, "--depth", "21"], "depth: must be a whole number in 1..20, got '21'"),
-        (["heatmap", *HEATMAP, "--simulated_dropout", "2"], "simulated_dropout: must be a number in [0, 1], got '2'"),
-        (["heatmap", *HEATMAP, "--region", "0,0,1"], "region: expected four numbers WEST,SOUTH,EAST,NORTH"),
+        (["heatmap", *HEATMAP, "--depth", "x"], "depth: must be a whole number between 1 and 20, got 'x'"),
+        (["heatmap", *HEATMAP, "--depth", "21"], "depth: must be a whole number between 1 and 20, got '21'"),
+        (["heatmap", *HEATMAP, "--simulated_dropout", "2"], "must be a number between 0 and 1, got '2'"),
+        (["heatmap", *HEATMAP, "--region", "0,0,1"], "region: must be four numbers WEST,SOUTH,EAST,NORTH"),
         (["plan", "--users", "1000", "--epsilom", "1"], "unknown option --epsilom; did you mean --epsilon?"),
         (["key", "make", "x"], "action: must be one of new, got 'make'"),
         (["ledger", "show"], "ledger: required"),
-        (["histogram", "--input", "x", "--output", "y"], "column, region: give --column NAME or --cells DEPTH"),
+        (
+            ["histogram", "--input", "x", "--output", "y"],
+            "column, region: one is required; give --column NAME, or --cells DEPTH",
+        ),
         (["ranges", "bild"], "no job named 'ranges bild'; did you mean ranges build?"),
     ],
 )

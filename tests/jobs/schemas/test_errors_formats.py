@@ -96,7 +96,7 @@ def test_a_ledger_of_format_3_is_read_and_names_its_approver() -> None:
 
 # --- newer formats ---
 
-NEWER = r"written by a newer version of sfumato \(format 9; this one reads up to \d+\): upgrade sfumato"
+NEWER = r"written by a newer version of sfumato \(format 9; this version reads up to \d+\); upgrade sfumato"
 
 
 def _newer_manifest(folder: Path, name: str = "2026-11-18") -> None:
@@ -167,13 +167,13 @@ def test_a_command_ends_with_the_status_of_a_request(tmp_path: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("stated", "kind", "words"),
     [
-        ("sfumato-x/4", FormatError, "newer version of sfumato .format 4; this one reads up to 3.: upgrade"),
+        ("sfumato-x/4", FormatError, "newer version of sfumato .format 4; this version reads up to 3.; upgrade"),
         ("sfumato-x/999999", FormatError, "newer"),
-        ("sfumato-x/1", FormatError, "older version of sfumato .format 1; this one reads from 2."),
-        ("sfumato-y/4", RequestError, "the format is 'sfumato-y/4', not 'sfumato-x/3'"),
-        ("sfumato-x/" + "9" * 5000, RequestError, "the format is"),
-        (None, RequestError, "the format is 'None'"),
-        (3, RequestError, "the format is '3'"),
+        ("sfumato-x/1", FormatError, "older version of sfumato .format 1; this version reads from 2."),
+        ("sfumato-y/4", RequestError, "must have the format 'sfumato-x/3', got 'sfumato-y/4'"),
+        ("sfumato-x/" + "9" * 5000, RequestError, "must have the format"),
+        (None, RequestError, "got 'None'"),
+        (3, RequestError, "got '3'"),
     ],
 )
 def test_formats_are_compared_by_number(stated: object, kind: type[Exception], words: str) -> None:

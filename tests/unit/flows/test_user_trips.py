@@ -175,7 +175,7 @@ TIMES = {"time_column": "t", **PLACE}
         ("origin", {**ENDS, **PLACE, "origin": "a,b,c"}),
         ("origin, destination", {**ENDS, **PLACE, "destination": "c,b"}),
         ("origin, destination", {**ENDS, **PLACE, "destination": "c,user_id"}),
-        ("origin, time_column", {**ENDS, **TIMES}),
+        ("origin", {**ENDS, **TIMES}),
         ("max_gap", {**ENDS, **PLACE, "max_gap": 5}),
         ("latitude_column", {**ENDS, **PLACE, "latitude_column": "b"}),
         ("max_gap", {**TIMES, "max_gap": 0}),

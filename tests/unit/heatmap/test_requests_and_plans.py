@@ -272,7 +272,7 @@ def test_option_grid_has_every_combination_of_own_options() -> None:
 def test_option_grid_rejects_foreign_options_and_too_many() -> None:
     with rejects("calibration"):
         option_grid(["flat"], {"calibration": [0.1]})
-    with pytest.raises(RequestError, match="more than 10,000 combinations"):
+    with rejects("flat"):
         option_grid(["flat"], {"users": list(range(1, 102)), "shard_size": list(range(2, 102))})
     with rejects("method"):
         option_grid(["x"], {})

@@ -33,7 +33,7 @@ WITHOUT = {
 @pytest.mark.parametrize(
     ("message", "option", "file"),
     [
-        ("epsilon: must be above 0, got 0", "epsilon", None),
+        ("epsilon: must be > 0, got 0", "epsilon", None),
         ("log.parquet: cannot be opened", None, "log.parquet"),
         ("region, column: give one of them", "region, column", None),
         ("h3 and quadkey: give one of them", "h3 and quadkey", None),

@@ -134,12 +134,12 @@ def test_check_refuses_columns_by_name_and_type(columns: LocationColumns, change
             r"no column 'latitud'; did you mean latitude\?; set --latitude_column",
         ),
         (LocationColumns(weight="w"), {}, "no column 'w'; set --weight_column to one of"),
-        (LocationColumns(weight="w"), {"w": pa.string()}, "column 'w' must hold weights as numbers, it holds string"),
+        (LocationColumns(weight="w"), {"w": pa.string()}, "column 'w' must hold weights as numbers, got string"),
         # The values of a column may identify users, so the message names none and says that a list is published.
         (
             with_categories(None),
             {"c": pa.string()},
-            r"holds string; give its values as --categories a,b,c \(they are published.*is private",
+            r"holds string; give its values as --categories a,b,c\. They are published, so do not",
         ),
     ],
 )

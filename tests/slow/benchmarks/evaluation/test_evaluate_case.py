@@ -235,14 +235,14 @@ def test_shards_tolerate_dropout_and_five_deviations() -> None:
 @pytest.mark.parametrize(
     ("methods", "values", "words"),
     [
-        (["adaptive", "flt"], {}, "there is no 'flt'.*did you mean flat"),
-        (["flat"], {"calibration": [0.1]}, "calibration: is an option of adaptive"),
+        (["adaptive", "flt"], {}, "got 'flt'.*did you mean flat"),
+        (["flat"], {"calibration": [0.1]}, "calibration: applies only with --method adaptive"),
         (["adaptive"], {"epsilon": [1.0, 0.0]}, "epsilon"),
         (["adaptive"], {"dropout": [-0.1]}, "simulated_dropout"),
         (["adaptive"], {"dropout": [math.nan]}, "dropout"),
         (["adaptive"], {"dropout": [0.9]}, "dropout"),
         (["adaptive"], {"users": [20]}, "dropout"),
-        ([""], {}, "methods: name at least one of adaptive"),
+        ([""], {}, "methods: must name one or more of adaptive"),
         (["emd"], {"emd_width": [20, 0]}, "emd_width"),
     ],
 )

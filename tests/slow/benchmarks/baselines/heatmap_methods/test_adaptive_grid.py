@@ -163,9 +163,9 @@ def test_a_grid_as_fine_as_the_cells_is_the_histogram() -> None:
 @pytest.mark.parametrize(
     ("options", "depth", "message"),
     [
-        ({}, 3, r"grid_side: must be a whole number in 1\.\.8, got 10"),
+        ({}, 3, r"grid_side: must be a whole number between 1 and 8, got 10"),
         ({"grid_side": 0}, 10, "grid_side: must be a whole number"),
-        ({"grid_side": 257}, 20, r"grid_side: must be a whole number in 1\.\.256, got 257"),
+        ({"grid_side": 257}, 20, r"grid_side: must be a whole number between 1 and 256, got 257"),
         ({"grid_share": 0}, 10, "grid_share: must be a number > 0 and < 1"),
         ({"grid_share": 1}, 10, "grid_share: must be a number > 0 and < 1"),
         ({"grid_share": math.nan}, 10, "grid_share: must be a number"),

@@ -130,10 +130,10 @@ def test_the_biased_minimum_chooses_its_level_as_the_mean_does() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sketch_width": 1}, "sketch_width: must be a whole number in"),
-        ({"sketch_width": math.nan}, "sketch_width: must be a whole number in"),
-        ({"sketch_width": 1 << 20}, r"sketch_width: must be a whole number in 2\.\.838860, got 1048576"),
-        ({"sketch_rows": 0}, r"sketch_rows: must be a whole number in 1\.\.256, got 0"),
+        ({"sketch_width": 1}, "sketch_width: must be a whole number between"),
+        ({"sketch_width": math.nan}, "sketch_width: must be a whole number between"),
+        ({"sketch_width": 1 << 20}, r"sketch_width: must be a whole number between 2 and 838860, got 1048576"),
+        ({"sketch_rows": 0}, r"sketch_rows: must be a whole number between 1 and 256, got 0"),
         ({"sketch_rows": 257}, "sketch_rows: must be"),
         ({"sketch_estimate": "max"}, "sketch_estimate: must be one of mean, median, min, got 'max'"),
     ],
