@@ -17,7 +17,8 @@ import pytest
 
 from sfumato.schemas.region import Region
 from sfumato.schemas.views import BarsBody, CurveBody, MapBody, MomentsBody
-from sfumato.transforms.flows.flow_tree import FlowPlan, ZonedCells, measure_flows, measure_zone_flows
+from sfumato.transforms.flows.flow_tree import ZonedCells, measure_flows, measure_zone_flows
+from sfumato.transforms.flows.plan import FlowPlan
 from sfumato.transforms.flows.release import FlowMetadata, flow_files
 from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, join_cells
 from sfumato.transforms.histogram.release import hierarchy_files, trie_files
