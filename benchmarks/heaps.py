@@ -32,7 +32,8 @@ from sfumato.transforms.moments.local.protocol import MomentsPlan
 from sfumato.transforms.moments.release import central_tables
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.quantiles.exponential_draw import SpreadUsers
-from sfumato.transforms.quantiles.private_quantiles import QuantilesPlan, Values, private_distribution
+from sfumato.transforms.quantiles.plan import QuantilesPlan
+from sfumato.transforms.quantiles.private_quantiles import Values, private_distribution
 
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
 LOW, HIGH = 0.0, 100.0

@@ -35,7 +35,8 @@ from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.quantiles.exponential_draw import SpreadUsers
-from sfumato.transforms.quantiles.private_quantiles import QuantilesPlan, Values, private_distribution, whole_numbers
+from sfumato.transforms.quantiles.plan import QuantilesPlan
+from sfumato.transforms.quantiles.private_quantiles import Values, private_distribution, whole_numbers
 
 EPSILONS = (1.0, 0.1)
 GOALS = {1.0: 1e-5, 0.1: 1e-4}

@@ -41,7 +41,6 @@ from sfumato.schemas.trust import Trust
 from sfumato.transforms.geo.cell_indexes import index_columns
 from sfumato.transforms.histogram.central_counts import CentralCountPlan, NoisyHistogram, NoisyLevels
 from sfumato.transforms.histogram.central_counts_view import counts_view
-from sfumato.transforms.histogram.count_noise import CountNoise, ItemBound
 from sfumato.transforms.histogram.curve import Search, build_hierarchy, quantile
 from sfumato.transforms.histogram.item_encoding import CellItems, Items, ListedItems, NumberItems
 from sfumato.transforms.histogram.plan import SamplePlan
@@ -62,11 +61,6 @@ _MECHANISM = (
 )
 _EMPTY = "No item has enough sampled users to be published: this release is empty."
 _Plan = TypeVar("_Plan")
-_NOISE = {
-    "laplace": "discrete Laplace noise",
-    "truncated": "discrete Laplace noise within limits",
-    "gaussian": "discrete Gaussian noise",
-}
 
 
 def _measured(histogram: Histogram | NoisyHistogram) -> dict[str, NDArray[Any]]:
@@ -314,23 +308,6 @@ def quantile_tables(
     return tables
 
 
-def bound_text(bound: ItemBound) -> str:
-    """What a user adds to the counts of a round at most."""
-    items = "one item" if bound.max_items == 1 else f"at most {bound.max_items} different items"
-    records = (
-        "the user counts once" if bound.max_records == 1 else f"at most {bound.max_records} of their records count"
-    )
-    return f"{items} a user, drawn by the key in proportion to the user's records; in each, {records}"
-
-
-def noise_text(noise: CountNoise) -> str:
-    """A round's noise and what it hides."""
-    drawn = f"{_NOISE[noise.kind]} (standard deviation {noise.stddev:.3g})"
-    if noise.threshold is None:
-        return f"{drawn} on every item, present or not; all are published"
-    return f"{drawn} on every count above 0; noisy counts from {noise.threshold:,} on are published"
-
-
 def _noise_round(number: int, histogram: NoisyHistogram, metadata: CountMetadata[CentralCountPlan]) -> NoiseRound:
     noise, cut = histogram.noise, histogram.cut
     domain = metadata.plan.domains[number]
@@ -355,11 +332,11 @@ def central_files(counts: NoisyLevels, metadata: CountMetadata[CentralCountPlan]
     rounds = [_noise_round(number, one, metadata) for number, one in enumerate(counts.levels)]
     plan, last = metadata.plan, counts.levels[-1]
     users = 0.0 if counts.admission is None else max(counts.admission.users, 0.0)
-    mechanism = "; ".join(dict.fromkeys(noise_text(one.noise) for one in counts.levels))
+    mechanism = "; ".join(dict.fromkeys(one.noise.text for one in counts.levels))
     mechanism += "; discrete Laplace noise on two counts of users, which admit the run"
     content = _map_entries(metadata.counted)
     content["privacy"] = {
-        **_budget_entries(metadata, Trust.CENTRAL, bound_text(plan.bound), mechanism),
+        **_budget_entries(metadata, Trust.CENTRAL, plan.bound.text, mechanism),
         "rounds": [asdict(one) for one in rounds],
         "rounds_guarantee": {"epsilon": plan.rounds_epsilon, "delta": plan.delta_spent},
         "admission": None if counts.admission is None else asdict(counts.admission),

@@ -11,15 +11,12 @@ from sfumato.schemas.trust import Trust
 from sfumato.transforms.histogram.item_encoding import NumberItems
 from sfumato.transforms.histogram.release import BOUND, CountMetadata, border_warnings, quantile_tables
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.quantiles.private_quantiles import PrivateDistribution, QuantilesPlan
+from sfumato.transforms.quantiles.plan import MECHANISMS, QuantilesPlan
+from sfumato.transforms.quantiles.private_quantiles import PrivateDistribution
 from sfumato.transforms.quantiles.view import quantiles_view
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import release_manifest
 
-MECHANISMS = {
-    "exponential": "exponential mechanism, by recursive splitting: each level draws the middle quantile of every part",
-    "hierarchical": "discrete Laplace noise on the counts of all bins, at every level of a hierarchy",
-}
 _ADMISSION = "discrete Laplace noise on two counts of users, which admit the run"
 _COMPOSITION = "the users of one level's parts or bins are disjoint; the epsilons of levels and of the admission add up"
 _EMPTY = "There seem to be no users: no quantile is published."

@@ -16,7 +16,7 @@ from sfumato.transforms.histogram.item_encoding import NumberBins, NumberItems
 from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.histogram.request import SampledRequest
 from sfumato.transforms.histogram.sampling_round import spread_levels
-from sfumato.transforms.quantiles.private_quantiles import MAX_BITS, QuantilesPlan
+from sfumato.transforms.quantiles.plan import MAX_BITS, QuantilesPlan
 
 _BITS, _FINE_BITS = 12, 20  # fine ones where no count of every bin is published
 

@@ -12,9 +12,9 @@ from sfumato.transforms.histogram.item_encoding import NumberItems
 from sfumato.transforms.histogram.transform import CountedRounds, CountItems, CountOptions, Rounds
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.quantiles.exponential_draw import SpreadUsers
+from sfumato.transforms.quantiles.plan import QuantilesPlan
 from sfumato.transforms.quantiles.private_quantiles import (
     PrivateDistribution,
-    QuantilesPlan,
     Values,
     private_distribution,
     whole_numbers,

@@ -20,7 +20,6 @@ from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from sfumato.pipelines.command_line import cli, run
 from sfumato.pipelines.command_line.run import request_of
-from sfumato.pipelines.counts import sample_plan_text
 from sfumato.pipelines.frame.release_run import run_release, trust_lines
 from sfumato.pipelines.heatmap import HeatmapJob
 from sfumato.pipelines.ranges_build import ranges_plan_text
@@ -272,10 +271,10 @@ def test_a_model_of_ranges_is_told_as_it_will_be_made() -> None:
 
 def test_limited_contact_and_columns_of_any_length() -> None:
     plan = SamplePlan(contact="limited", population=100_000)
-    text = sample_plan_text(plan, ColumnItems(ItemColumns("word", "user_id", PREFIXES)))
+    text = plan.text(ColumnItems(ItemColumns("word", "user_id", PREFIXES)))
     assert f"about {plan.contacted_users:,} of 100,000 users are contacted\n" in text
     assert "else its text" in text
-    cells = sample_plan_text(SamplePlan(), CellItems(LocationColumns(), Grid(REGION, 9)))
+    cells = SamplePlan().text(CellItems(LocationColumns(), Grid(REGION, 9)))
     assert "sends one item: 18 bits\n" in cells
     assert f"an item of {SamplePlan().hidden_count() + 1:,} users or more is shown" in cells
 
