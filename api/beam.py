@@ -58,8 +58,8 @@ from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import inspect_log, kinds_of, log_version
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.moments.client_values import Values
-from sfumato.transforms.moments.local.protocol import MomentsPlan
-from sfumato.transforms.moments.transform import PushBits
+from sfumato.transforms.moments.local.plan import MomentsPlan
+from sfumato.transforms.moments.local.transform import PushBits
 from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import FileSecret, entropy_secret

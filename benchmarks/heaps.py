@@ -27,9 +27,9 @@ from sfumato.transforms.histogram.item_encoding import NumberBins
 from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.histogram.sampling_round import NumberPrefixes, grow_trie, spread_levels
 from sfumato.transforms.histogram.user_sample import ItemCounts, add_counts, threshold
-from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan
-from sfumato.transforms.moments.local.protocol import MomentsPlan
-from sfumato.transforms.moments.release import central_tables
+from sfumato.transforms.moments.central.plan import CentralMomentsPlan
+from sfumato.transforms.moments.central.release import central_tables
+from sfumato.transforms.moments.local.plan import MomentsPlan
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.quantiles.exponential_draw import SpreadUsers
 from sfumato.transforms.quantiles.plan import QuantilesPlan

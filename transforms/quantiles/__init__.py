@@ -1,1 +1,9 @@
-"""Quantiles of a number by a trusted curator: the exponential mechanism, and a hierarchy of noisy counts."""
+"""Quantiles and range counts of a number over users. `transforms/histogram` has the samples of users.
+
+request             the options of `sfumato quantiles`
+plan                the budget of a trusted curator, and the expected error: `QuantilesPlan`
+exponential_draw    one draw of the exponential mechanism
+private_quantiles   the draws, or a hierarchy of noisy counts, as a published distribution
+transform           `CentralQuantiles`: from paths of logs to that distribution
+release, view       the distribution as files -> the page
+"""
