@@ -15,13 +15,7 @@ from sfumato.schemas.locations import Columns
 from sfumato.transforms.histogram.central_counts import CentralCountPlan
 from sfumato.transforms.histogram.item_encoding import Items
 from sfumato.transforms.histogram.plan import SamplePlan
-from sfumato.transforms.histogram.release import (
-    CountMetadata,
-    central_files,
-    hierarchy_files,
-    search_files,
-    trie_files,
-)
+from sfumato.transforms.histogram.release import CountMetadata, central_files, trie_files
 from sfumato.transforms.histogram.request import (
     CELL_DEPTH,
     CHARACTERS,
@@ -43,7 +37,7 @@ from sfumato.transforms.histogram.transform import (
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.quantiles.plan import QuantilesPlan
-from sfumato.transforms.quantiles.release import quantiles_files
+from sfumato.transforms.quantiles.release import hierarchy_files, quantiles_files, search_files
 from sfumato.transforms.quantiles.request import QuantilesRequest, RequestedQuantiles
 from sfumato.transforms.quantiles.transform import CentralQuantiles
 from sfumato.transforms.release.metadata import ReleaseMetadata

@@ -5,5 +5,5 @@ plan                the budget of a trusted curator, and the expected error: `Qu
 exponential_draw    one draw of the exponential mechanism
 private_quantiles   the draws, or a hierarchy of noisy counts, as a published distribution
 transform           `CentralQuantiles`: from paths of logs to that distribution
-release, view       the distribution as files -> the page
+release, view       a distribution, by a curator or by samples, as files -> the page
 """
