@@ -27,19 +27,13 @@ from sfumato.transforms.histogram.request import (
     SampledRequest,
 )
 from sfumato.transforms.histogram.sampling_round import NumberPrefixes, Prefixes, TextPrefixes, spread_levels
-from sfumato.transforms.histogram.transform import (
-    CountOptions,
-    InteractiveQuantiles,
-    NoisyItems,
-    Rounds,
-    TrieHeavyHitters,
-)
+from sfumato.transforms.histogram.transform import CountOptions, NoisyItems, Rounds, TrieHeavyHitters
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.quantiles.plan import QuantilesPlan
 from sfumato.transforms.quantiles.release import hierarchy_files, quantiles_files, search_files
 from sfumato.transforms.quantiles.request import QuantilesRequest, RequestedQuantiles
-from sfumato.transforms.quantiles.transform import CentralQuantiles
+from sfumato.transforms.quantiles.transform import CentralQuantiles, InteractiveQuantiles
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import with_charge
 

@@ -5,7 +5,6 @@ item_encoding      what is counted: cells, values of a column, or bins of number
 plan, accountant   the budget of a sample: its rate and threshold, by the exact guarantee: `SamplePlan`
 user_sample, sampling_round   keyed samples of users, and what a threshold publishes of their counts
 central_counts, count_noise   the same of all users: `CentralCountPlan`, and the noise that hides least
-curve              distribution functions from such counts, for `transforms/quantiles`
 transform          `TrieHeavyHitters`, `NoisyItems`: from paths of logs to published counts
 release            published counts -> the files of a release
 view, central_counts_view     those files -> the page, of a sample and of noisy counts

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.histogram.curve import check_shares
 from sfumato.transforms.histogram.item_encoding import Items
 from sfumato.transforms.histogram.sampling_round import check_count
 from sfumato.transforms.observability.text_tables import TYPICAL_USERS, significant
@@ -22,6 +21,7 @@ from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
 from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
+from sfumato.transforms.quantiles.curve import check_shares
 from sfumato.transforms.quantiles.exponential_draw import DrawPlan, plan_draws
 from sfumato.transforms.statistics.tree_least_squares import upward_variances
 

@@ -28,7 +28,6 @@ from sfumato.schemas.release import (
     RANGES_SCHEMA,
 )
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.histogram.curve import Search, build_hierarchy, quantile
 from sfumato.transforms.histogram.item_encoding import NumberItems
 from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.histogram.release import (
@@ -41,6 +40,7 @@ from sfumato.transforms.histogram.release import (
 )
 from sfumato.transforms.histogram.sampling_round import WHOLE, Histogram, Trie
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.quantiles.curve import Search, build_hierarchy, quantile
 from sfumato.transforms.quantiles.plan import MECHANISMS, QuantilesPlan
 from sfumato.transforms.quantiles.private_quantiles import PrivateDistribution
 from sfumato.transforms.quantiles.view import quantiles_view

@@ -18,7 +18,6 @@ from sfumato.schemas.region import Grid, deinterleave
 from sfumato.schemas.release import CURVE_FILE
 from sfumato.schemas.views import BarsBody, CurveBody, Layer, MapBody, PageView
 from sfumato.transforms.histogram.central_counts_view import counts_view
-from sfumato.transforms.histogram.curve import build_hierarchy, search_quantiles
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberBins, NumberItems
 from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.histogram.release import CountMetadata, item_names, trie_files
@@ -34,6 +33,7 @@ from sfumato.transforms.histogram.sampling_round import (
 from sfumato.transforms.histogram.user_sample import ItemCounts
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import keyed_hash
+from sfumato.transforms.quantiles.curve import build_hierarchy, search_quantiles
 from sfumato.transforms.quantiles.release import hierarchy_files, search_files
 from sfumato.transforms.quantiles.view import quantiles_view
 from sfumato.transforms.release.metadata import ReleaseMetadata

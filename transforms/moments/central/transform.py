@@ -22,7 +22,7 @@ class SumMoments(UserMoments[CentralMomentsPlan]):
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         plan, key = self._plan, self._key
-        blocks, admitted = self.read(paths)
+        blocks, admitted = self.read(paths)  # PCollection[stored Block], PCollection[NoisyUserCounts]
         if plan.finds_range:
             magnitudes = (
                 blocks
@@ -33,6 +33,7 @@ class SumMoments(UserMoments[CentralMomentsPlan]):
                 lambda _, counts: choose_range(plan, counts, key), side(magnitudes)
             )  # PCollection[CentralSums]
         else:
+            # PCollection[CentralSums]
             ranged = admitted | "Range" >> beam.Map(lambda _: choose_range(plan, None, key))
         exact = (
             blocks

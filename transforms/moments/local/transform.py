@@ -38,6 +38,7 @@ class PushBits(UserMoments[MomentsPlan]):
         reporting = self._plan.response, self._rows, self._key
         blocks, admitted = self.read(paths)  # PCollection[stored Block], PCollection[NoisyUserCounts]
         plan = self._plan
+        # PCollection[MomentsState]
         state = admitted | "Start" >> beam.Map(lambda admission: MomentsState(plan, users=admission.users))
         for number in range(len(self._plan.stages)):
             # One worker plans for all: floating-point results may differ between machines.
