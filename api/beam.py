@@ -48,7 +48,6 @@ from sfumato.transforms.counting.state import HeatmapState
 from sfumato.transforms.heatmap.release import cells_table, published_estimate
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.heatmap.transform import PrivateHeatmap as HeatmapRounds
-from sfumato.transforms.histogram.curve import build_hierarchy, quantile
 from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberBins
 from sfumato.transforms.histogram.release import cells_table as counted_cells_table
 from sfumato.transforms.histogram.release import items_table
@@ -58,11 +57,12 @@ from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import inspect_log, kinds_of, log_version
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.moments.client_values import Values
-from sfumato.transforms.moments.local.protocol import MomentsPlan
-from sfumato.transforms.moments.transform import PushBits
+from sfumato.transforms.moments.local.plan import MomentsPlan
+from sfumato.transforms.moments.local.transform import PushBits
 from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import FileSecret, entropy_secret
+from sfumato.transforms.quantiles.curve import build_hierarchy, quantile
 from sfumato.transforms.quantiles.request import QuantilesRequest
 from sfumato.transforms.ranges.plan import RangesPlan
 from sfumato.transforms.ranges.transform import BuildRanges
@@ -137,7 +137,8 @@ class PrivateHeatmap(beam.PTransform):
         key, files = _files_of_key(self.key, paths, self.columns)
         rounds = HeatmapRounds(self._grid.region, self._parameters, key, self.columns)
         rows = beam.FlatMap(_heatmap_rows, self._parameters, self._grid, self.columns.auxiliary)
-        return files | "Rounds" >> rounds | "Rows" >> rows
+        state = files | "Rounds" >> rounds  # PCollection[HeatmapState]
+        return state | "Rows" >> rows  # PCollection[Row]
 
 
 def _heatmap_rows(
@@ -179,7 +180,8 @@ class PrivateHistogram(beam.PTransform):
         self._job = _job_of(HistogramJob, HistogramRequest, self, **options)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        return _count(paths, self.key, self._job) | "Rows" >> beam.FlatMap(_counted_rows, self._job.counted)
+        counted = _count(paths, self.key, self._job)  # PCollection[Trie]
+        return counted | "Rows" >> beam.FlatMap(_counted_rows, self._job.counted)  # PCollection[Row]
 
 
 _Job = TypeVar("_Job", bound=SampledJob)
@@ -243,7 +245,8 @@ class PrivateHotspots(beam.PTransform):
         self._job = _job_of(HotspotsJob, HotspotsRequest, self, **options)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        return _count(paths, self.key, self._job) | "Rows" >> beam.FlatMap(_counted_rows, self._job.counted)
+        counted = _count(paths, self.key, self._job)  # PCollection[Trie]
+        return counted | "Rows" >> beam.FlatMap(_counted_rows, self._job.counted)  # PCollection[Row]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -278,7 +281,8 @@ class PrivateQuantiles(beam.PTransform):
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         rows = beam.FlatMap(_quantile_rows, self._job.requested.counted.scale, self._job.request.quantiles)
-        return _count(paths, self.key, self._job) | "Rows" >> rows
+        counted = _count(paths, self.key, self._job)  # PCollection[Trie]
+        return counted | "Rows" >> rows  # PCollection[Row]
 
 
 def _quantile_rows(trie: Trie, bins: NumberBins, shares: Sequence[float]) -> Iterator[Row]:
@@ -324,14 +328,9 @@ class PrivateMoments(beam.PTransform):
         self._values = Values(ValueColumns(self.column, self.user_id), form)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        plan = self._plan
         key, files = _files_of_key(self.key, paths, self._values.columns)
-        push = PushBits(self._values, plan, key)
-        return (
-            files
-            | "Push" >> push
-            | "Rows" >> beam.FlatMap(lambda state: [asdict(estimate) for estimate in state.estimates()])
-        )
+        state = files | "Push" >> PushBits(self._values, self._plan, key)  # PCollection[MomentsState]
+        return state | "Rows" >> beam.FlatMap(lambda state: map(asdict, state.estimates()))  # PCollection[Row]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -365,8 +364,8 @@ class PrivateRanges(beam.PTransform):
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         key, files = _files_of_key(self.key, paths, self.columns)
-        build = BuildRanges(self._plan, key, self.columns)
-        return files | "Build" >> build | "Model" >> beam.Map(lambda built: built.model)
+        built = files | "Build" >> BuildRanges(self._plan, key, self.columns)  # PCollection[Built]
+        return built | "Model" >> beam.Map(lambda built: built.model)  # PCollection[RangeModel]
 
 
 def _runner_name(runner: Any) -> str:

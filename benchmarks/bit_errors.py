@@ -31,7 +31,7 @@ from benchmarks.baselines.published_bit_pushing import PublishedBitPushing
 from benchmarks.evaluation.moments_in_memory import run_in_memory
 from sfumato.schemas.moments import FixedPoint, Method, Signed, Statistic
 from sfumato.transforms.moments.local.allocation import Prior, Tuning
-from sfumato.transforms.moments.local.protocol import MomentsPlan
+from sfumato.transforms.moments.local.plan import MomentsPlan
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 
 CLIENTS = 10_000

@@ -25,8 +25,8 @@ from benchmarks.baselines.mean_mechanisms import MeanMechanism, Piecewise, Rando
 from benchmarks.bit_errors import key
 from benchmarks.evaluation.moments_in_memory import run_centrally, run_in_memory
 from sfumato.schemas.moments import FixedPoint, Method, MomentEstimate, Statistic, ValueRange
-from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan
-from sfumato.transforms.moments.local.protocol import MomentsPlan
+from sfumato.transforms.moments.central.plan import CentralMomentsPlan
+from sfumato.transforms.moments.local.plan import MomentsPlan
 from sfumato.transforms.observability.text_tables import markdown_table
 
 Pairs = NDArray[np.complex128]

@@ -28,7 +28,8 @@ from benchmarks.bit_errors import CLIENTS, EXPONENTIAL, NORMAL, PAPER, WEIGHTED_
 from sfumato.schemas.moments import FixedPoint, Method
 from sfumato.transforms.moments.client_values import Block, encode
 from sfumato.transforms.moments.local.allocation import Tuning
-from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.plan import MomentsPlan
+from sfumato.transforms.moments.local.protocol import MomentsState
 from sfumato.transforms.moments.local.tally import Query, Tally, count_reports
 from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.keys import random_bits
@@ -97,7 +98,7 @@ def pushed(method: str, picks: bool, attack: Attack, run: int) -> tuple[float, f
     colluding = block_of(np.zeros(attack.colluders), form, seed, len(values))
     state = MomentsState(plan, users=CLIENTS)
     for _ in plan.stages:
-        queries, tallies = plan.next_queries(state), []
+        queries, tallies = state.next_queries(), []
         for query in queries:
             own, theirs = (count_reports(one, query, 1, plan.response, key(seed)) for one in (honest, colluding))
             tallies.append(own + poisoned(theirs, own, query, picks))

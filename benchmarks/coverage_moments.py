@@ -25,7 +25,8 @@ from sfumato.schemas.moments import FixedPoint, Method, Statistic
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.moments.client_values import Block, decode, encode
 from sfumato.transforms.moments.groups import CellGroups, Grouping
-from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.plan import MomentsPlan
+from sfumato.transforms.moments.local.protocol import MomentsState
 from sfumato.transforms.moments.local.tally import count_reports
 from sfumato.transforms.moments.release import simultaneous
 from sfumato.transforms.observability.text_tables import markdown_table
@@ -159,7 +160,7 @@ def listed(
     block = Block.from_clients(codes, rng.integers(0, 2**64, clients, dtype=np.uint64), groups)
     state = MomentsState(plan)
     for _ in plan.stages:
-        queries = plan.next_queries(state)
+        queries = state.next_queries()
         counted = [count_reports(block, query, cells + 1, plan.response, key) for query in queries]
         state = state.advance(queries, plan.protect(queries, counted, key))
     grouping = Grouping(CellGroups(Grid(Region(-1, 50, 1, 51), depth)))

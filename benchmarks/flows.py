@@ -25,7 +25,8 @@ from benchmarks.baselines.flow_mechanisms import density_grid, private_od, thres
 from sfumato.schemas.locations import LocationColumns, TripColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.flows.flow_estimate import Flows, estimate_flows
-from sfumato.transforms.flows.flow_tree import FlowPlan, measure_flows
+from sfumato.transforms.flows.flow_tree import measure_flows
+from sfumato.transforms.flows.plan import FlowPlan
 from sfumato.transforms.flows.user_trips import (
     MAX_PAIR_DEPTH,
     PAIR_BITS,

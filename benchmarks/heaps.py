@@ -22,17 +22,18 @@ import numpy as np
 from benchmarks.evaluation.moments_in_memory import run_centrally, run_in_memory
 from sfumato.schemas.charts import Curve, Quantile, RangeAnswer
 from sfumato.schemas.moments import FixedPoint, Method, Statistic, ValueRange
-from sfumato.transforms.histogram.curve import build_hierarchy, quantile, search_quantiles
 from sfumato.transforms.histogram.item_encoding import NumberBins
 from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.histogram.sampling_round import NumberPrefixes, grow_trie, spread_levels
 from sfumato.transforms.histogram.user_sample import ItemCounts, add_counts, threshold
-from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan
-from sfumato.transforms.moments.local.protocol import MomentsPlan
-from sfumato.transforms.moments.release import central_tables
+from sfumato.transforms.moments.central.plan import CentralMomentsPlan
+from sfumato.transforms.moments.central.release import central_tables
+from sfumato.transforms.moments.local.plan import MomentsPlan
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.quantiles.curve import build_hierarchy, quantile, search_quantiles
 from sfumato.transforms.quantiles.exponential_draw import SpreadUsers
-from sfumato.transforms.quantiles.private_quantiles import QuantilesPlan, Values, private_distribution
+from sfumato.transforms.quantiles.plan import QuantilesPlan
+from sfumato.transforms.quantiles.private_quantiles import Values, private_distribution
 
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
 LOW, HIGH = 0.0, 100.0

@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 
 from benchmarks.evaluation.moments_in_memory import run_centrally, run_in_memory
 from sfumato.schemas.moments import FixedPoint, Statistic, ValueRange
-from sfumato.transforms.moments.central import central_moments
-from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan
-from sfumato.transforms.moments.local.protocol import MomentsPlan
+from sfumato.transforms.moments.central import plan as central_plan
+from sfumato.transforms.moments.central.plan import CentralMomentsPlan
+from sfumato.transforms.moments.local.plan import MomentsPlan
 from sfumato.transforms.observability.text_tables import markdown_table, significant
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 
@@ -172,15 +172,15 @@ def table(statistic: str, mechanisms: dict[str, Mechanism], runs: int, cases: li
 def shares(runs: int) -> str:
     """Errors of means with ranges that are found for other shares of epsilon."""
     tried, rows = (0.05, 0.1, 0.2, 0.3, 0.5), []
-    usual = central_moments._RANGE_SHARE
+    usual = central_plan._RANGE_SHARE
     for data in data_sets():
         for users, epsilon in CASES:
             row = [data.name, f"{users:,}", f"{epsilon:g}"]
             for share in tried:
-                central_moments._RANGE_SHARE = share
+                central_plan._RANGE_SHARE = share
                 row.append(significant(nrmse("mean", ours("mean", True), data, users, epsilon, runs)))
             rows.append(row)
-    central_moments._RANGE_SHARE = usual
+    central_plan._RANGE_SHARE = usual
     return markdown_table([["values", "users", "epsilon", *(f"{share:.0%}" for share in tried)], *rows], left=(0,))
 
 

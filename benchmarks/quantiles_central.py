@@ -26,7 +26,6 @@ import pyarrow.parquet as pq
 from benchmarks.baselines.quantile_mechanisms import greedy_ranks, opendp_quantiles, slice_quantiles, tree_of
 from sfumato.schemas.charts import Quantile
 from sfumato.schemas.locations import NUMBERS, ItemColumns
-from sfumato.transforms.histogram.curve import build_hierarchy, quantile, search_quantiles
 from sfumato.transforms.histogram.item_encoding import NumberBins, NumberItems
 from sfumato.transforms.histogram.plan import PaperSamplePlan, SamplePlan
 from sfumato.transforms.histogram.sampling_round import NumberPrefixes, grow_trie, spread_levels
@@ -34,8 +33,10 @@ from sfumato.transforms.histogram.user_sample import ItemCounts, add_counts, thr
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.quantiles.curve import build_hierarchy, quantile, search_quantiles
 from sfumato.transforms.quantiles.exponential_draw import SpreadUsers
-from sfumato.transforms.quantiles.private_quantiles import QuantilesPlan, Values, private_distribution, whole_numbers
+from sfumato.transforms.quantiles.plan import QuantilesPlan
+from sfumato.transforms.quantiles.private_quantiles import Values, private_distribution, whole_numbers
 
 EPSILONS = (1.0, 0.1)
 GOALS = {1.0: 1e-5, 0.1: 1e-4}

@@ -29,9 +29,9 @@ from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.synth.city import build_city
+from sfumato.transforms.zones.plan import ZoneLevels, level_shares
 from sfumato.transforms.zones.release import zone_counts
 from sfumato.transforms.zones.zone_file import ZoneLevel, Zones
-from sfumato.transforms.zones.zone_levels import ZoneLevels, level_shares
 from sfumato.transforms.zones.zone_raster import ZoneLocator
 
 SIZES = (2_500, 60, 6)

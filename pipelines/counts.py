@@ -10,21 +10,12 @@ from typing import Any, ClassVar
 import apache_beam as beam
 
 from sfumato.pipelines.frame.job import Inputs, ReleaseJob
-from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns
 from sfumato.transforms.histogram.central_counts import CentralCountPlan
-from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
+from sfumato.transforms.histogram.item_encoding import Items
 from sfumato.transforms.histogram.plan import SamplePlan
-from sfumato.transforms.histogram.release import (
-    CountMetadata,
-    bound_text,
-    central_files,
-    hierarchy_files,
-    noise_text,
-    search_files,
-    trie_files,
-)
+from sfumato.transforms.histogram.release import CountMetadata, central_files, trie_files
 from sfumato.transforms.histogram.request import (
     CELL_DEPTH,
     CHARACTERS,
@@ -36,20 +27,13 @@ from sfumato.transforms.histogram.request import (
     SampledRequest,
 )
 from sfumato.transforms.histogram.sampling_round import NumberPrefixes, Prefixes, TextPrefixes, spread_levels
-from sfumato.transforms.histogram.transform import (
-    CountOptions,
-    InteractiveQuantiles,
-    NoisyItems,
-    Rounds,
-    TrieHeavyHitters,
-)
-from sfumato.transforms.observability.text_tables import significant
+from sfumato.transforms.histogram.transform import CountOptions, NoisyItems, Rounds, TrieHeavyHitters
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.quantiles.private_quantiles import QuantilesPlan
-from sfumato.transforms.quantiles.release import MECHANISMS, quantiles_files
+from sfumato.transforms.quantiles.plan import QuantilesPlan
+from sfumato.transforms.quantiles.release import hierarchy_files, quantiles_files, search_files
 from sfumato.transforms.quantiles.request import QuantilesRequest, RequestedQuantiles
-from sfumato.transforms.quantiles.transform import CentralQuantiles
+from sfumato.transforms.quantiles.transform import CentralQuantiles, InteractiveQuantiles
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import with_charge
 
@@ -105,26 +89,14 @@ class SampledJob(ReleaseJob):
         return replace(self.plan.admission_rule, min_users=self.request.min_users)
 
     def accuracy(self) -> str:
-        if isinstance(self.plan, SamplePlan):
-            return f"an item of {self.plan.hidden_count() + 1:,} users is shown with a probability of 99%"
-        if isinstance(self.plan, QuantilesPlan):
-            return f"±{significant(1.96 * self.plan.rank_stddev())} users (95%) in a quantile's rank"
-        noise = self.plan.noises[-1]
-        error = f"noise of ±{significant(NOISE_Z * noise.stddev)} (95%) on a count"
-        if noise.threshold is None:
-            return f"every item is shown; {error}"
-        return f"an item of {noise.hidden_count() + 1:,} is shown with a probability of 99%; {error}"
+        return self.plan.accuracy()
 
     def resolved(self) -> dict[str, Any]:
         counted = asdict(self.counted)  # type: ignore[call-overload]
         return {**asdict(self.plan), "rounds": self.plan.rounds, "counted": counted}
 
     def plan_text(self) -> str:
-        if isinstance(self.plan, SamplePlan):
-            return sample_plan_text(self.plan, self.counted)
-        mechanism = _central_lines(self.plan) if isinstance(self.plan, CentralCountPlan) else _quantile_lines(self.plan)
-        admission = f"admission: epsilon {self.plan.admission_rule.epsilon:g}, for two noisy counts of users"
-        return "\n".join([mechanism[0], admission, *mechanism[1:]]) + "\n"
+        return self.plan.text(self.counted)
 
     def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         described = self.plan, self.counted
@@ -200,64 +172,3 @@ class QuantilesJob(SampledJob):
             return search_files
         shares, ranges = self.request.quantiles, self.request.ranges or ()
         return lambda trie, metadata: hierarchy_files(trie, metadata, shares, ranges)
-
-
-def sample_plan_text(plan: SamplePlan, counted: Items) -> str:
-    """The cost of a count for a client, and what the release shows. Raises RequestError."""
-    sampling, rounds = plan.sampling, plan.rounds
-    each = "" if rounds == 1 else f" in each of {rounds} rounds, drawn independently"
-    bits = _item_bits(counted)
-    lines = [
-        f"sample and threshold: epsilon {plan.rounds_epsilon:g}, delta {plan.delta_spent:.3g} of {plan.delta:g}",
-        f"admission: epsilon {plan.admission_rule.epsilon:g}, for two noisy counts of users",
-        f"sampling: {plan.sampling_text}",
-        f"p = {sampling.rate:.4g}: the probability that a user takes part{each}",
-        f"tau = {sampling.threshold}: an item is shown if this many of the users who take part share it",
-    ]
-    if (contacted := plan.contacted_users) is not None:
-        users = f"{contacted:,} of {plan.population:,} users"
-        lines.append(f"about {users} are contacted{' in each round' if rounds > 1 else ''}")
-    if bits is None:
-        lines.append("a client who takes part sends one of their values: 64 bits if it is an integer, else its text")
-    else:
-        total = "" if rounds == 1 else f", {rounds * bits} bits in {rounds} rounds at most"
-        lines.append(f"a client who takes part sends one item: {bits} bits{' at most' if rounds > 1 else ''}{total}")
-        lines.append(f"(the mean over all users is {significant(sampling.rate * bits * rounds)} bits)")
-    lines += [
-        f"an item of fewer than {sampling.threshold} users is never shown",
-        f"an item of {plan.hidden_count() + 1:,} users or more is shown with a probability of at least 99%",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _central_lines(plan: CentralCountPlan) -> list[str]:
-    """The noise of a count with a trusted curator, and what the release shows."""
-    lines = [
-        f"trusted curator: epsilon {plan.rounds_epsilon:g}, delta {plan.delta_spent:.3g} of {plan.delta:g}",
-        bound_text(plan.bound),
-    ]
-    for number, noise in enumerate(plan.noises):
-        where = "" if plan.rounds == 1 else f"level {number + 1} of {plan.rounds} (epsilon {noise.epsilon:.3g}): "
-        lines.append(f"{where}{noise_text(noise)}")
-        if noise.threshold is not None:
-            lines.append(
-                f"an item with a count of {noise.hidden_count() + 1:,} or more is shown with a probability of 99%"
-            )
-    return lines
-
-
-def _quantile_lines(plan: QuantilesPlan) -> list[str]:
-    """The draws or the noise of quantiles with a trusted curator, and the error to expect."""
-    return [
-        f"trusted curator: epsilon {plan.mechanism_epsilon:g}, delta 0",
-        MECHANISMS[plan.method],
-        f"expected error of a quantile's rank: {significant(plan.rank_stddev())} users (root mean square), where "
-        "values lie densely",
-    ]
-
-
-def _item_bits(counted: Items) -> int | None:
-    """Bits of an item's code; None if clients send the values of a column unchanged."""
-    if isinstance(counted, CellItems):
-        return 2 * counted.grid.depth
-    return counted.bits if isinstance(counted, NumberItems) else None

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar
 
 import apache_beam as beam
 
 from sfumato.pipelines.frame.job import Inputs, ReleaseJob, geography_of
-from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import LocationColumns, TripColumns
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
-from sfumato.transforms.flows.flow_tree import FlowPlan, ZonedCells, measure_flows, measure_zone_flows
+from sfumato.transforms.flows.plan import FlowPlan
 from sfumato.transforms.flows.release import FlowMetadata, flow_files
 from sfumato.transforms.flows.request import FlowsRequest, RequestedFlows
-from sfumato.transforms.flows.user_trips import PAIR_BITS, count_trips
-from sfumato.transforms.histogram.transform import CountedRounds, CountRounds
-from sfumato.transforms.histogram.user_sample import Everybody
-from sfumato.transforms.observability.text_tables import significant
+from sfumato.transforms.flows.transform import Measured, PrivateFlows
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import with_charge
 
@@ -58,11 +53,6 @@ class FlowsJob(ReleaseJob):
     def admission(self) -> AdmissionRule:
         return replace(self.plan.admission_rule, min_users=self.request.min_users)
 
-    def accuracy(self) -> str:
-        epsilon = self.plan.final_epsilon(0, False) if self.requested.zones is None else self.plan.tree_epsilon
-        stddev = discrete_laplace_stddev(epsilon, self.plan.max_trips)
-        return f"noise of ±{significant(NOISE_Z * stddev)} trips (95%) on a pair"
-
     def resolved(self) -> dict[str, Any]:
         rule, zones, plan = self.requested.rule, self.requested.zones, asdict(self.plan)
         if zones is not None:
@@ -76,37 +66,26 @@ class FlowsJob(ReleaseJob):
         }
 
     def plan_text(self) -> str:
-        plan, zones = self.plan, self.requested.zones
-        tree = (
-            f"splits: epsilon {plan.split_epsilon:.3g} a level, at most twice, to choose the pairs that are split\n"
-            f"trips: {self.accuracy()}\n"
-            f"the parts of a pair that was split get {plan.split_epsilon / plan.tree_epsilon:.0%} less of the budget\n"
-        )
-        return (
-            f"trusted curator: epsilon {plan.epsilon:g}, delta 0; at most {plan.max_trips} trips of a user count\n"
-            f"admission: epsilon {plan.admission_rule.epsilon:g}, for two noisy counts of users\n"
-            + (tree if zones is None else f"trips: {self.accuracy()}, of {len(zones):,} x {len(zones):,} zones\n")
-        )
+        return self.plan.text(self._zones)
+
+    def accuracy(self) -> str:
+        return self.plan.accuracy(self._zones)
+
+    @property
+    def _zones(self) -> int | None:
+        """The number of zones; None for cells."""
+        return None if self.requested.zones is None else len(self.requested.zones)
 
     def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
-        plan, items, rule, region = self.plan, self.requested.items, self.requested.rule, self.requested.region
-        zones = self.requested.zones
-        count = partial(count_trips, max_trips=plan.max_trips, rule=rule, key=key)
+        plan, rule, region, zones = self.plan, self.requested.rule, self.requested.region, self.requested.zones
+        flows = PrivateFlows(self.requested.items, rule, plan, key, zones, admit=inputs.admit, spill=inputs.spill)
 
-        def files_of(counted: CountedRounds) -> dict[str, bytes]:
-            assert counted.admission is not None  # charged: what follows draws the noise
-            trips = counted.counts[0]
-            exact = trips.items, trips.counts
-            if zones is None:
-                levels = measure_flows(*exact, PAIR_BITS, plan, counted.admission.users, key)
-            else:
-                levels = [measure_zone_flows(*exact, ZonedCells(zones), plan, key)]
-            described = FlowMetadata(with_charge(metadata), plan, region, rule, counted.admission, zones)
-            return flow_files(levels, described)
+        def assemble(measured: Measured) -> dict[str, bytes]:
+            levels, admission = measured
+            return flow_files(levels, FlowMetadata(with_charge(metadata), plan, region, rule, admission, zones))
 
         return (
             logs
-            | "CountTrips" >> CountRounds(items, Everybody(key), count, 1, admit=inputs.admit, spill=inputs.spill)
-            # PCollection[CountedRounds]
-            | "AddNoise" >> beam.Map(files_of)  # PCollection[dict[file name, bytes]]
+            | "Flows" >> flows  # PCollection[Measured]
+            | "Assemble" >> beam.Map(assemble)  # PCollection[dict[file name, bytes]]
         )

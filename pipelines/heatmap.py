@@ -18,19 +18,18 @@ from sfumato.pipelines.frame.scratch import (
     VALUE_BYTES_PER_ROW,
     RunBytes,
 )
-from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Cost
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
 from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.plan import heatmap_plan_text, make_plan
+from sfumato.transforms.counting.plan import accuracy
 from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.heatmap.plan import cohort_plan_text
 from sfumato.transforms.heatmap.release import release_files
 from sfumato.transforms.heatmap.request import HeatmapRequest, location_columns
 from sfumato.transforms.heatmap.transform import PrivateHeatmap
 from sfumato.transforms.nights.warm_start import WarmStart, nights_before
-from sfumato.transforms.observability.text_tables import TYPICAL_USERS, significant
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.user_hashes import AskedUsers, rotation_key, with_partition
@@ -84,21 +83,10 @@ class HeatmapJob(CountingJob):
         return self.request.parameters
 
     def plan_text(self) -> str:
-        parameters = self.counting
-        text = heatmap_plan_text(parameters, self.prior)
-        if parameters.rotation == 1:
-            return text
-        return (
-            f"for the users of the cohort that is asked; scaled to all users, counts and noise are "
-            f"{parameters.rotation} times as many:\n\n{text}"
-        )
+        return cohort_plan_text(self.counting, self.prior)
 
     def accuracy(self) -> str:
-        parameters = self.counting
-        users = parameters.population or TYPICAL_USERS
-        asked = replace(parameters, rotation=1, users=max(users // parameters.rotation, 1))
-        noise = parameters.rotation * make_plan(asked, self.prior).noise_stddev
-        return f"noise of ±{significant(NOISE_Z * noise)} users (95%) on a count, if {users:,} take part"
+        return accuracy(self.counting, self.prior)
 
     @cached_property
     def asked(self) -> AskedUsers | None:

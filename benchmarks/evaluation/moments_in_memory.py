@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.moments import BitMeans, MomentEstimate
-from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan, CentralSums
+from sfumato.transforms.moments.central.central_moments import CentralSums, choose_range
+from sfumato.transforms.moments.central.plan import CentralMomentsPlan
 from sfumato.transforms.moments.client_values import Block, encode_columns
-from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.plan import MomentsPlan
+from sfumato.transforms.moments.local.protocol import MomentsState
 from sfumato.transforms.moments.local.tally import count_reports
 from sfumato.transforms.privacy.keys import RunKey, random_bits
 
@@ -31,7 +33,7 @@ def run_in_memory(values: NDArray[Any], plan: MomentsPlan, key: RunKey) -> Proto
     block = Block.from_clients(codes, random_bits(key.subkey("clients"), np.zeros_like(numbers), numbers)[:, 0])
     state = MomentsState(plan, users=len(codes))
     for _ in plan.stages:
-        queries = plan.next_queries(state)
+        queries = state.next_queries()
         tallies = [count_reports(block, query, 1, plan.response, key) for query in queries]
         state = state.advance(queries, plan.protect(queries, tallies, key))
     return ProtocolResult(list(state.estimates()), state.bit_charts())
@@ -49,7 +51,7 @@ def run_centrally(
         groups: int64[n], below rows; None for one group.
         rows: number of groups.
     """
-    state = plan.choose_range(plan.count_magnitudes(values) if plan.finds_range else None, key)
+    state = choose_range(plan, plan.count_magnitudes(values) if plan.finds_range else None, key)
     numbers = np.arange(len(values), dtype=np.uint64)
     client_bits = random_bits(key.subkey("clients"), np.zeros_like(numbers), numbers)[:, 0]
     return state.release(plan.exact_sums(Block(values, client_bits, groups), state.spans, rows), key)

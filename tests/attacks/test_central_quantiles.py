@@ -14,7 +14,8 @@ import pytest
 
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.quantiles.exponential_draw import DrawPlan, plan_draws
-from sfumato.transforms.quantiles.private_quantiles import HierarchyNoise, draw_borders, measure_hierarchy
+from sfumato.transforms.quantiles.plan import HierarchyNoise
+from sfumato.transforms.quantiles.private_quantiles import draw_borders, measure_hierarchy
 from tests.unit.quantiles.borders import below, probabilities, spread
 
 KEY = RunKey.derive(FixedSecret(bytes(range(32))), {"of": "attacks"})

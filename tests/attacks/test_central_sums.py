@@ -20,10 +20,11 @@ from scipy import stats
 
 from sfumato.schemas.moments import Statistic, ValueColumns, ValueRange
 from sfumato.transforms.moments.central.bernstein_sums import ExactSums
-from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan, CentralSums
+from sfumato.transforms.moments.central.central_moments import CentralSums, choose_range
+from sfumato.transforms.moments.central.plan import CentralMomentsPlan
+from sfumato.transforms.moments.central.release import central_files
 from sfumato.transforms.moments.client_values import Block, Values, row_blocks
 from sfumato.transforms.moments.groups import Grouping
-from sfumato.transforms.moments.release import central_files
 from tests.attacks.moments import CITIES, blocks, is_usable, log, release_of, run_key, values_of, without
 from tests.statistics import FLAKE_RATE
 
@@ -173,6 +174,6 @@ def test_the_noise_on_counts_outside_is_for_both_columns() -> None:
     found = CentralMomentsPlan(statistics=asked.statistics, epsilon=1.0, has_second=True)
     assert sum(found.shares.values()) <= 1.0
     counts = np.zeros((2, 193), np.int64)
-    spans = [found.choose_range(counts, run_key(number)).spans for number in range(40)]
+    spans = [choose_range(found, counts, run_key(number)).spans for number in range(40)]
     # Own noise for each column: equal spans have a probability below a half, and 40 times that of 1e-12.
     assert any(first != second for first, second in spans)

@@ -31,7 +31,7 @@ from sfumato.schemas.ranges import BASE_DEPTH, Boxes, Field
 from sfumato.schemas.region import Grid
 from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.transforms.counting import estimator
-from sfumato.transforms.moments.local.protocol import MomentsPlan
+from sfumato.transforms.moments.local.plan import MomentsPlan
 from sfumato.transforms.moments.local.quantities import Quantity
 from sfumato.transforms.moments.local.tally import Query, Tally
 from sfumato.transforms.privacy.admission import (

@@ -17,12 +17,8 @@ from sfumato.schemas.locations import TripColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.flows import flow_tree
 from sfumato.transforms.flows.flow_estimate import estimate_flows, estimate_zone_flows
-from sfumato.transforms.flows.flow_tree import (
-    FlowPlan,
-    ZonedCells,
-    measure_flows,
-    measure_zone_flows,
-)
+from sfumato.transforms.flows.flow_tree import ZonedCells, measure_flows, measure_zone_flows
+from sfumato.transforms.flows.plan import FlowPlan
 from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, PAIR_BITS, TripItems, count_prefixes, count_trips
 from sfumato.transforms.histogram.user_sample import ItemCounts
 from tests.attacks.jobs import charged_run, city, spent

@@ -22,14 +22,15 @@ import pytest
 from scipy import stats
 
 from sfumato.schemas.moments import FixedPoint, Method, Statistic
-from sfumato.transforms.moments import transform
 from sfumato.transforms.moments.client_values import Block, encode_columns
 from sfumato.transforms.moments.groups import Grouping
+from sfumato.transforms.moments.local import transform
 from sfumato.transforms.moments.local.allocation import chosen_method
-from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.plan import MomentsPlan
+from sfumato.transforms.moments.local.protocol import MomentsState
 from sfumato.transforms.moments.local.quantities import Quantity
+from sfumato.transforms.moments.local.release import moments_files
 from sfumato.transforms.moments.local.tally import Query, Tally, count_reports, sum_tallies
-from sfumato.transforms.moments.release import moments_files
 from sfumato.transforms.privacy.keys import RunKey, random_bits
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from tests.attacks.moments import CITIES, blocks, is_usable, log, release_of, run_key, values_of, without
@@ -69,7 +70,7 @@ def ran(made: list[Block], plan: MomentsPlan, count: Counting) -> tuple[MomentsS
     """The whole run, and its exact tallies."""
     state, exact = MomentsState(plan), []
     for _ in plan.stages:
-        queries = plan.next_queries(state)
+        queries = state.next_queries()
         tallies = [count(made, query) for query in queries]
         exact += tallies
         state = state.advance(queries, plan.protect(queries, tallies, count.key))
@@ -164,7 +165,7 @@ def test_the_release_is_a_function_of_the_noisy_tallies_alone(grouping: Grouping
     replayed, rounds = MomentsState(plan), iter(state.tallies)
     for stage in plan.stages:
         queries, noisy = zip(*(next(rounds) for _ in stage), strict=True)
-        found = plan.next_queries(replayed)  # what is asked next follows from the noisy tallies
+        found = replayed.next_queries()  # what is asked next follows from the noisy tallies
         for one, query in zip(found, queries, strict=True):
             assert one.probabilities.tolist() == query.probabilities.tolist()
             assert one.quantity.centre == query.quantity.centre
@@ -219,7 +220,7 @@ def rounds(plan: MomentsPlan, codes: np.ndarray, queries: list[Query] | None = N
     block = Block.from_clients(codes.astype(np.uint8), bits, numbers.astype(np.uint16))
     state, tallied = MomentsState(plan), []
     for number in range(len(plan.stages)):
-        asked = plan.next_queries(state) if queries is None else [queries[number]]
+        asked = state.next_queries() if queries is None else [queries[number]]
         every = [count_reports(block, query, users, plan.response, run_key()) for query in asked]
         state = state.advance(asked, [tally.joined(np.zeros(users, np.int64)) for tally in every])
         tallied += zip(asked, every, strict=True)
@@ -273,5 +274,5 @@ def test_the_method_is_chosen_by_the_noisy_number_of_users() -> None:
     assert "users=admission.users" in inspect.getsource(transform.PushBits.expand)
     plan = MomentsPlan(form=FixedPoint(8), method="auto", epsilon=1.0, statistics=(Statistic("mean"),))
     for users in (999.0, 1001.0):
-        assert plan.method_of(MomentsState(plan, users=users)) == chosen_method(users, 1.0, 8)
+        assert MomentsState(plan, users=users).method == chosen_method(users, 1.0, 8)
     assert plan.admission().epsilon > 0

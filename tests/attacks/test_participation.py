@@ -22,9 +22,10 @@ from sfumato.schemas.guarantee import Population
 from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.plan import make_plan, trust_table
+from sfumato.transforms.counting.plan import make_plan
 from sfumato.transforms.counting.schedule import advance, plan
 from sfumato.transforms.counting.schedule import start as start_admitted
+from sfumato.transforms.heatmap.plan import trust_table
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.locations.read import BuildShards
 from sfumato.transforms.locations.shards import Cohort, ShardGroup

@@ -25,9 +25,10 @@ from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.histogram.central_counts import CentralCountPlan, NoisyHistogram, noisy_levels
 from sfumato.transforms.histogram.user_sample import ItemCounts
 from sfumato.transforms.moments.central.bernstein_sums import sum_values
-from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan
+from sfumato.transforms.moments.central.central_moments import choose_range
+from sfumato.transforms.moments.central.plan import CentralMomentsPlan
+from sfumato.transforms.moments.central.release import central_tables
 from sfumato.transforms.moments.groups import ColumnGroups, Grouping
-from sfumato.transforms.moments.release import central_tables
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.statistics.posterior.unbiased import Z_95, user_intervals
 from sfumato.transforms.synth.city import build_city
@@ -307,7 +308,7 @@ def test_intervals_of_groups_that_noise_lifts_hold() -> None:
     held: dict[str, list[bool]] = {"mean": [], "count": []}
     for run in range(GROUP_RUNS):
         key = RunKey.derive(FixedSecret(run.to_bytes(32, "big")), {"selected": "groups"})
-        for one in central_tables(plan.choose_range(None, key).release(exact, key), grouping).estimates:
+        for one in central_tables(choose_range(plan, None, key).release(exact, key), grouping).estimates:
             if one.group in truth:
                 held[one.statistic].append(one.low <= truth[one.group][one.statistic] <= one.high)
     for found in held.values():

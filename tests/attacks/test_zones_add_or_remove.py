@@ -22,9 +22,9 @@ from sfumato.transforms.counting.state import HeatmapState
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.release.metadata import ReleaseMetadata
+from sfumato.transforms.zones.plan import ZoneLevels, level_shares
 from sfumato.transforms.zones.release import zones_files
 from sfumato.transforms.zones.zone_file import ZoneLevel, Zones
-from sfumato.transforms.zones.zone_levels import ZoneLevels, level_shares
 from sfumato.transforms.zones.zone_raster import ZoneLocator
 from tests.seeds import seeded_rng
 

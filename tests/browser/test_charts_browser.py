@@ -17,18 +17,19 @@ import pytest
 
 from sfumato.schemas.region import Region
 from sfumato.schemas.views import BarsBody, CurveBody, MapBody, MomentsBody
-from sfumato.transforms.flows.flow_tree import FlowPlan, ZonedCells, measure_flows, measure_zone_flows
+from sfumato.transforms.flows.flow_tree import ZonedCells, measure_flows, measure_zone_flows
+from sfumato.transforms.flows.plan import FlowPlan
 from sfumato.transforms.flows.release import FlowMetadata, flow_files
 from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, join_cells
-from sfumato.transforms.histogram.release import hierarchy_files, trie_files
+from sfumato.transforms.histogram.release import trie_files
 from sfumato.transforms.histogram.sampling_round import NumberPrefixes
-from sfumato.transforms.histogram.view import sampled_view
 from sfumato.transforms.moments.view import moments_view
 from sfumato.transforms.privacy.admission import NoisyUserCounts
+from sfumato.transforms.quantiles.release import hierarchy_files
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.browser.browsers import Tab
 from tests.browser.conftest import Open
-from tests.jobs.histogram.test_sampled_view import CELLS, NUMBERS, TEXTS, metadata, trie_of
+from tests.jobs.histogram.test_sampled_view import CELLS, NUMBERS, TEXTS, metadata, page_of, trie_of
 from tests.seeds import seeded_rng
 from tests.unit.flows.samples import BITS, DEPTH, clustered, key_of
 from tests.unit.moments.test_release import BY_PLACE, ages, assembled, by_size, plan, ran
@@ -102,7 +103,7 @@ def downloaded(tab: Tab, downloads: Path, name: str) -> Path:
 
 def test_prefixes_unfold_filter_and_stay_in_the_link(opened: Open, pages: Pages, downloads: Path) -> None:
     page, files = pages("codes")
-    view = sampled_view(files)
+    view = page_of(files)
     assert isinstance(view.body, BarsBody)
     bars = view.body.bars
     tab = opened(page)
@@ -137,7 +138,7 @@ def test_prefixes_unfold_filter_and_stay_in_the_link(opened: Open, pages: Pages,
 
 def test_distribution_answers_mouse_and_keys_and_downloads(opened: Open, pages: Pages, downloads: Path) -> None:
     page, files = pages("distribution")
-    view = sampled_view(files)
+    view = page_of(files)
     assert isinstance(view.body, CurveBody)
     tab = opened(page)
     assert tab.run("document.querySelectorAll('.chart .bar').length") == len(view.body.histogram) + 2  # two keys
@@ -194,7 +195,7 @@ def test_groups_are_sorted_by_each_column_and_bits_come_last(opened: Open, pages
 
 def test_hot_spots_open_on_their_places_with_numbers(opened: Open, pages: Pages) -> None:
     page, files = pages("places")
-    view = sampled_view(files)
+    view = page_of(files)
     assert isinstance(view.body, MapBody)
     assert view.body.start is not None
     tab = opened(page)

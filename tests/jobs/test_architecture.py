@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -24,7 +25,10 @@ WITH_BEAM = {
     "transforms/heatmap/transform.py",
     "transforms/counting/refine.py",
     "transforms/histogram/transform.py",
+    "transforms/flows/transform.py",
     "transforms/moments/transform.py",
+    "transforms/moments/central/transform.py",
+    "transforms/moments/local/transform.py",
     "transforms/beam_support/beam_caches.py",
     "transforms/beam_support/beam_patch.py",
     "transforms/locations/read.py",
@@ -38,6 +42,7 @@ WITH_BEAM = {
     "transforms/release/release_index.py",
     "transforms/release/publishing.py",
     "transforms/synth/transform.py",
+    "transforms/zones/transform.py",
 }
 # Those that wait for each other do so for random times; nothing else of theirs is random.
 WAITING = {"transforms/privacy/ledger/stores.py", "transforms/privacy/ledger/ledger.py"}
@@ -243,6 +248,23 @@ OPTIONAL += ("rasterio", "pyogrio", "xarray", "requests", "tenacity")
 ONE_IDEA = {"ledger.py", "rotation.py", "moments.py", "refresh.py", "plan.py", "release_files.py"}
 # The house's names: one file of each in a room.
 ONE_IDEA |= {"request.py", "plan.py", "transform.py", "release.py", "view.py"}
+
+
+# The rooms of jobs, each with the folders in which its modules lie.
+ROOMS = {name: (name,) for name in ("heatmap", "zones", "flows", "histogram", "quantiles", "ranges")}
+ROOMS |= {f"moments/{name}": ("moments", f"moments/{name}") for name in ("local", "central")}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_each_job_room_has_the_five_modules(room: str) -> None:
+    """So a stranger finds any job by the same names. The room's docstring names them all, as a map of the room."""
+    folders = [ROOT / "transforms" / folder for folder in ROOMS[room]]
+    maps = [ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or "" for folder in folders]
+    for name in ("request", "plan", "transform", "release", "view"):
+        assert any((folder / f"{name}.py").is_file() for folder in folders), name
+    for folder, text in zip(folders, maps, strict=True):
+        missing = [path.stem for path in folder.glob("[!_]*.py") if not re.search(rf"\b{path.stem}\b", text)]
+        assert missing == []
 
 
 def module_of(path: str) -> str:

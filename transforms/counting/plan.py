@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import get_args
 
 import numpy as np
 import scipy
@@ -12,11 +11,10 @@ import scipy
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Population, SubQuery
 from sfumato.schemas.known_digits import NOISE_Z
-from sfumato.schemas.trust import SEES, CentralOrSecagg, Trust
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.schedule import advance, plan, window_for
 from sfumato.transforms.counting.state import Estimate, HeatmapState
-from sfumato.transforms.observability.text_tables import EXAMPLE_USERS, markdown_table, significant
+from sfumato.transforms.observability.text_tables import EXAMPLE_USERS, TYPICAL_USERS, markdown_table, significant
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import MAX_MODULUS
@@ -253,22 +251,12 @@ def _bounds(parameters: HeatmapParameters) -> list[str]:
     return lines
 
 
-def trust_table(parameters: HeatmapParameters) -> str:
-    """What each trust model costs a heatmap with a number of users in noise and communication, as a table of text."""
-    rows = [["trust", "noise, users", "seen from, users", "KB a client", "who sees what"]]
-    for trust in Trust:
-        try:
-            colluding = None if trust == Trust.CENTRAL else parameters.colluding
-            plan = make_plan(replace(parameters, trust=trust, colluding=colluding))  # type: ignore[arg-type]
-        except RequestError:  # a model that the heatmap does not offer, or not with these options
-            offered = trust in get_args(CentralOrSecagg)
-            rows.append([trust, *["-"] * 3, "not with these options" if offered else "not offered for a heatmap"])
-            continue
-        seen = plan.min_visible_users
-        kilobytes = "-" if plan.parameters.is_central else significant(plan.bits / 8000)
-        figures = [significant(plan.noise_stddev), "-" if seen is None else significant(seen), kilobytes]
-        rows.append([trust, *figures, SEES[trust]])
-    return markdown_table(rows, left=(0, 4))
+def accuracy(parameters: HeatmapParameters, prior: Estimate | None = None, place: str = "a count") -> str:
+    """The error of a count of all users, in one phrase. prior: see `make_plan`. place: what is counted."""
+    users, cohorts = parameters.population or TYPICAL_USERS, parameters.rotation
+    plan = make_plan(replace(parameters, rotation=1, users=max(users // cohorts, 1)), prior)
+    noise = significant(NOISE_Z * cohorts * plan.noise_stddev)
+    return f"noise of ±{noise} users (95%) on {place}, if {users:,} take part"
 
 
 def percent(share: float) -> str:

@@ -24,7 +24,7 @@ from sfumato.schemas.release import (
 from sfumato.schemas.tree import node_names
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.flows.flow_estimate import Flows, MeasuredLevel, estimate_flows, estimate_zone_flows
-from sfumato.transforms.flows.flow_tree import FlowPlan
+from sfumato.transforms.flows.plan import FlowPlan
 from sfumato.transforms.flows.user_trips import TripRule, split_pairs
 from sfumato.transforms.flows.view import flows_view
 from sfumato.transforms.privacy.admission import NoisyUserCounts

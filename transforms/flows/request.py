@@ -14,7 +14,8 @@ from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
 from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, MapGeography, RegionOption
 from sfumato.schemas.requests.request_base import COLUMNS, MAP, PRIVACY, Several, option
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.flows.flow_tree import MAX_TRIPS, MAX_ZONES, FlowPlan, ZonedCells
+from sfumato.transforms.flows.flow_tree import ZonedCells
+from sfumato.transforms.flows.plan import MAX_TRIPS, MAX_ZONES, FlowPlan
 from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, RecordItems, TripItems, TripRule
 from sfumato.transforms.zones.request import NO_ID_COLUMN, ZoneOptions
 from sfumato.transforms.zones.zone_file import Zones, zones_of

@@ -1,1 +1,9 @@
-"""Private heatmaps: sub-queries over a quadtree, their schedule, and the estimate from their noisy counts."""
+"""Private heatmaps: the counts of `transforms/counting` as a map, its release and its page.
+
+request      the options of `sfumato heatmap` and `sfumato plan`, and of each method
+plan         what a heatmap, several, or each trust model costs, as text. `counting/plan` computes it
+transform    `PrivateHeatmap`: from paths of logs to the last state, by a key that is bound to all options
+slot_maps    the maps of every slot of time
+release      that state -> the files of a release
+view         those files -> the page
+"""

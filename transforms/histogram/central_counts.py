@@ -18,9 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.transforms.histogram.count_noise import CountNoise, ItemBound, choose_noise
+from sfumato.transforms.histogram.item_encoding import Items
 from sfumato.transforms.histogram.sampling_round import WHOLE, Prefixes, check_count
 from sfumato.transforms.histogram.user_sample import ItemCounts, Sample, add_pairs, run_starts, sum_by_item, texts_of
+from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule, NoisyUserCounts
 from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.keys import RunKey, random_bits
@@ -172,6 +175,29 @@ class CentralCountPlan:
     def without_unused_delta(self) -> CentralCountPlan:
         """The same plan with a delta of 0 where its noise needs none."""
         return self if self.delta_spent else replace(self, delta=0.0)
+
+    def accuracy(self) -> str:
+        """The error to expect in one phrase."""
+        noise = self.noises[-1]
+        error = f"noise of ±{significant(NOISE_Z * noise.stddev)} (95%) on a count"
+        if noise.threshold is None:
+            return f"every item is shown; {error}"
+        return f"an item of {noise.hidden_count() + 1:,} is shown with a probability of 99%; {error}"
+
+    def text(self, _: Items) -> str:
+        """The noise, and what the release shows, for a terminal."""
+        lines = [
+            f"trusted curator: epsilon {self.rounds_epsilon:g}, delta {self.delta_spent:.3g} of {self.delta:g}",
+            f"admission: epsilon {self.admission_rule.epsilon:g}, for two noisy counts of users",
+            self.bound.text,
+        ]
+        for number, noise in enumerate(self.noises):
+            level = f"level {number + 1} of {self.rounds} (epsilon {noise.epsilon:.3g}): " if self.rounds > 1 else ""
+            lines.append(f"{level}{noise.text}")
+            if noise.threshold is not None:
+                count = noise.hidden_count() + 1
+                lines.append(f"an item with a count of {count:,} or more is shown with a probability of 99%")
+        return "\n".join(lines) + "\n"
 
 
 @dataclass(frozen=True, eq=False)

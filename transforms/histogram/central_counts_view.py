@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from sfumato.schemas.known_digits import NOISE_Z, not_negative, with_interval
 from sfumato.schemas.views import Fact, PageView, Scale, Section, Table
-from sfumato.transforms.histogram.view import SampledPage, sampled_view
+from sfumato.transforms.histogram.view import SampledPage, view_of
 from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.report.numbers import plural
 from sfumato.transforms.report.released import Files, Released
@@ -24,7 +24,7 @@ _NOISE = {
 
 def counts_view(files: Files) -> PageView:
     """Returns the page of a release of `sfumato histogram` or `hotspots`. files: by name."""
-    return sampled_view(files, CentralPage)
+    return view_of(files, SampledPage, CentralPage)
 
 
 class CentralPage(SampledPage):

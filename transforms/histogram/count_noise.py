@@ -74,6 +74,12 @@ _LOW_ERROR, _HIGH_ERROR = 0.025, 0.024  # of an interval's ends; see CountNoise.
 
 Counts = NDArray[np.int64]
 
+_NOISE = {
+    "laplace": "discrete Laplace noise",
+    "truncated": "discrete Laplace noise within limits",
+    "gaussian": "discrete Gaussian noise",
+}
+
 
 @dataclass(frozen=True)
 class ItemBound:
@@ -91,6 +97,14 @@ class ItemBound:
     def __post_init__(self) -> None:
         check_count("max_items_per_user", self.max_items)
         check_count("max_records_per_item", self.max_records)
+
+    @property
+    def text(self) -> str:
+        """What a user adds to the counts of a round at most."""
+        items = "one item" if self.max_items == 1 else f"at most {self.max_items} different items"
+        once = "the user counts once"
+        records = once if self.max_records == 1 else f"at most {self.max_records} of their records count"
+        return f"{items} a user, drawn by the key in proportion to the user's records; in each, {records}"
 
 
 @dataclass(frozen=True)
@@ -134,6 +148,14 @@ class CountNoise:
     def decay(self) -> float:
         """a of Laplace noise: the privacy loss of one unit of one count."""
         return self.epsilon / (self.bound.max_items * self.bound.max_records)
+
+    @property
+    def text(self) -> str:
+        """The noise, and which counts it is on."""
+        drawn = f"{_NOISE[self.kind]} (standard deviation {self.stddev:.3g})"
+        if self.threshold is None:
+            return f"{drawn} on every item, present or not; all are published"
+        return f"{drawn} on every count above 0; noisy counts from {self.threshold:,} on are published"
 
     def survival(self, k: NDArray[np.int64]) -> NDArray[np.float64]:
         """P[Z >= k], for integers of any shape."""

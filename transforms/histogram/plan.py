@@ -35,7 +35,9 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.accountant import check_delta, delta, largest_rate, max_rate, rounds_delta
+from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
 from sfumato.transforms.histogram.sampling_round import Sampling, check_count, hidden_count
+from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
 from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
@@ -310,6 +312,41 @@ class SamplePlan:
         threshold = self.sampling.threshold if cut is None else cut + 1
         return hidden_count(Sampling(self.sampling.rate_steps, threshold), rounds=self.rounds)
 
+    def accuracy(self) -> str:
+        """The error to expect in one phrase."""
+        return f"an item of {self.hidden_count() + 1:,} users is shown with a probability of 99%"
+
+    def text(self, counted: Items) -> str:
+        """The cost for a client, and what the release shows, for a terminal. Raises RequestError."""
+        sampling, rounds = self.sampling, self.rounds
+        each = "" if rounds == 1 else f" in each of {rounds} rounds, drawn independently"
+        bits = _item_bits(counted)
+        lines = [
+            f"sample and threshold: epsilon {self.rounds_epsilon:g}, delta {self.delta_spent:.3g} of {self.delta:g}",
+            f"admission: epsilon {self.admission_rule.epsilon:g}, for two noisy counts of users",
+            f"sampling: {self.sampling_text}",
+            f"p = {sampling.rate:.4g}: the probability that a user takes part{each}",
+            f"tau = {sampling.threshold}: an item is shown if this many of the users who take part share it",
+        ]
+        if (contacted := self.contacted_users) is not None:
+            users = f"{contacted:,} of {self.population:,} users"
+            lines.append(f"about {users} are contacted{' in each round' if rounds > 1 else ''}")
+        if bits is None:
+            lines.append(
+                "a client who takes part sends one of their values: 64 bits if it is an integer, else its text"
+            )
+        else:
+            most, total = "", ""
+            if rounds > 1:
+                most, total = " at most", f", {rounds * bits} bits in {rounds} rounds at most"
+            lines.append(f"a client who takes part sends one item: {bits} bits{most}{total}")
+            lines.append(f"(the mean over all users is {significant(sampling.rate * bits * rounds)} bits)")
+        lines += [
+            f"an item of fewer than {sampling.threshold} users is never shown",
+            f"an item of {self.hidden_count() + 1:,} users or more is shown with a probability of at least 99%",
+        ]
+        return "\n".join(lines) + "\n"
+
 
 @dataclass(frozen=True)
 class PaperSamplePlan(SamplePlan):
@@ -326,3 +363,10 @@ class PaperSamplePlan(SamplePlan):
     @property
     def sampling_text(self) -> str:
         return "the paper's own: p = (1 - e^-epsilon) / 6, and tau from delta <= e^(-C tau)"
+
+
+def _item_bits(counted: Items) -> int | None:
+    """Bits of an item's code; None if clients send the values of a column unchanged."""
+    if isinstance(counted, CellItems):
+        return 2 * counted.grid.depth
+    return counted.bits if isinstance(counted, NumberItems) else None

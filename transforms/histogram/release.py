@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sfumato.schemas.charts import Curve, Quantile, RangeAnswer
 from sfumato.schemas.guarantee import (
     ADD_OR_REMOVE,
     ASSUMPTIONS,
@@ -23,16 +22,8 @@ from sfumato.schemas.guarantee import (
 )
 from sfumato.schemas.region import Grid, area_km2, deinterleave
 from sfumato.schemas.release import (
-    BINS_FILE,
-    BINS_SCHEMA,
     CELLS_FILE,
-    CURVE_FILE,
-    CURVE_SCHEMA,
     ITEMS_FILE,
-    QUANTILES_FILE,
-    QUANTILES_SCHEMA,
-    RANGES_FILE,
-    RANGES_SCHEMA,
     hot_cells_schema,
     items_schema,
 )
@@ -41,12 +32,9 @@ from sfumato.schemas.trust import Trust
 from sfumato.transforms.geo.cell_indexes import index_columns
 from sfumato.transforms.histogram.central_counts import CentralCountPlan, NoisyHistogram, NoisyLevels
 from sfumato.transforms.histogram.central_counts_view import counts_view
-from sfumato.transforms.histogram.count_noise import CountNoise, ItemBound
-from sfumato.transforms.histogram.curve import Search, build_hierarchy, quantile
-from sfumato.transforms.histogram.item_encoding import CellItems, Items, ListedItems, NumberItems
+from sfumato.transforms.histogram.item_encoding import CellItems, Items, ListedItems
 from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.histogram.sampling_round import WHOLE, Histogram, Trie
-from sfumato.transforms.histogram.view import sampled_view
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
@@ -55,21 +43,16 @@ from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifes
 _BOX = np.dtype([("head", "V13"), ("corners", "<f8", 10)])
 _BOX_HEAD = np.void(struct.pack("<bIII", 1, 3, 1, 5))
 BOUND = "one record a user, chosen uniformly among their records by the key"
-_BORDER_SHARE = 0.01  # of the users; more of them in a bin at a border of the range bring a warning
 _MECHANISM = (
     "sample and threshold: no noise is added to the counts of items; discrete Laplace noise is added to two counts of "
     "users, which admit the run"
 )
-_EMPTY = "No item has enough sampled users to be published: this release is empty."
+EMPTY = "No item has enough sampled users to be published: this release is empty."
 _Plan = TypeVar("_Plan")
-_NOISE = {
-    "laplace": "discrete Laplace noise",
-    "truncated": "discrete Laplace noise within limits",
-    "gaussian": "discrete Gaussian noise",
-}
 
 
-def _measured(histogram: Histogram | NoisyHistogram) -> dict[str, NDArray[Any]]:
+def measured(histogram: Histogram | NoisyHistogram) -> dict[str, NDArray[Any]]:
+    """The columns of counts and their errors."""
     columns = {"count": histogram.counts, "stddev": histogram.stddev}
     if isinstance(histogram, Histogram):
         return {**columns, "sampled": histogram.sampled}
@@ -90,7 +73,7 @@ def cells_table(histogram: Histogram | NoisyHistogram, grid: Grid) -> pa.Table:
         "south": south,
         "east": east,
         "north": north,
-        **_measured(histogram),
+        **measured(histogram),
         "density": histogram.counts / area_km2(west, south, east, north),
         **index_columns(grid, levels, west, south, east, north),
         "geometry": box_shapes(west, south, east, north),
@@ -123,17 +106,8 @@ def items_table(histogram: Histogram | NoisyHistogram) -> pa.Table:
     histogram = histogram.only(np.argsort(-histogram.counts, kind="stable"))
     integers = len(histogram) and histogram.texts is None and histogram.level == WHOLE
     names = pa.array(histogram.items.view(np.int64)) if integers else pa.array(item_names(histogram), pa.string())
-    table = {"item": names, "level": np.full(len(histogram), histogram.level), **_measured(histogram)}
+    table = {"item": names, "level": np.full(len(histogram), histogram.level), **measured(histogram)}
     return pa.table(table, schema=items_schema(names.type, isinstance(histogram, NoisyHistogram)))
-
-
-def bins_table(histogram: Histogram, items: NumberItems) -> pa.Table:
-    """Published bins of one level by BINS_SCHEMA."""
-    width = 1 << (items.bits - histogram.level)
-    first = histogram.items.astype(np.float64) * width
-    borders = {"low": items.scale.at(first), "high": items.scale.at(first + width)}
-    table = {"level": np.full(len(histogram), histogram.level), **borders, **_measured(histogram)}
-    return pa.table(table, schema=BINS_SCHEMA)
 
 
 @dataclass(frozen=True)
@@ -227,13 +201,13 @@ def _delta_warnings(delta: float, users: float) -> list[str]:
     ]
 
 
-def _empty_level_warnings(trie: Trie, option: str) -> list[str]:
+def empty_level_warnings(trie: Trie, option: str) -> list[str]:
     """A warning where the last level is empty. option: the option that sets the number of levels."""
     deepest = next((histogram for histogram in reversed(trie.levels) if len(histogram)), None)
     if deepest is trie.levels[-1]:
         return []
     if deepest is None:
-        return [_EMPTY]
+        return [EMPTY]
     return [
         f"No item of the last level has enough sampled users to be published; level {deepest.level} has "
         f"{len(deepest)} items. A smaller {option} would spend the budget there."
@@ -242,10 +216,10 @@ def _empty_level_warnings(trie: Trie, option: str) -> list[str]:
 
 def trie_files(trie: Trie, metadata: CountMetadata[SamplePlan]) -> dict[str, bytes]:
     """The files of a histogram (a trie of one level) or of hot spots, by name; the manifest is the last."""
-    rounds, warnings = [(one.level, len(one)) for one in trie.levels], _empty_level_warnings(trie, "--depth")
+    rounds, warnings = [(one.level, len(one)) for one in trie.levels], empty_level_warnings(trie, "--depth")
     manifest = sample_manifest(metadata, rounds, trie.users, trie.admission, warnings, trie.cut)
     parts = {**count_tables(trie.levels, metadata.counted), **metadata.release.geography_files}
-    return build_release(parts, manifest, sampled_view)
+    return build_release(parts, manifest, counts_view)
 
 
 def count_tables(levels: Sequence[Histogram | NoisyHistogram], counted: Items) -> dict[str, pa.Table]:
@@ -257,78 +231,9 @@ def count_tables(levels: Sequence[Histogram | NoisyHistogram], counted: Items) -
     return {ITEMS_FILE: pa.concat_tables([items_table(one) for one in levels])}
 
 
-def search_files(search: Search, metadata: CountMetadata[SamplePlan]) -> dict[str, bytes]:
-    """The files of interactive quantiles, by name; the manifest is the last."""
-    rounds = [(WHOLE, published) for published in search.published]
-    assert isinstance(metadata.counted, NumberItems)
-    nonempty = [users for users, published in zip(search.users, search.published, strict=True) if published]
-    warnings = border_warnings(search.curve, metadata.counted) if nonempty else [_EMPTY]
-    manifest = sample_manifest(metadata, rounds, float(np.mean(nonempty or [0.0])), search.admission, warnings)
-    return build_release(quantile_tables(search.curve, list(search.quantiles)), manifest, sampled_view)
-
-
 def round_level(level: int, counted: Items) -> int:
     """The level as a manifest states it: that of whole cells is the grid's depth."""
     return level or (counted.grid.depth if isinstance(counted, CellItems) else WHOLE)
-
-
-def border_warnings(curve: Curve, items: NumberItems) -> list[str]:
-    """Warnings where much of the distribution lies in the range's first or last bin, so perhaps outside the range."""
-    first, last = items.scale.at(np.array([1.0, (1 << items.bits) - 1.0])).tolist()
-    inner = np.interp([first, last], curve.value, curve.share)
-    shares = {f"lowest {first - items.low:.3g}": inner[0], f"highest {items.high - last:.3g}": 1 - inner[1]}
-    return [
-        f"{share:.1%} of the users have values in the {end} of the range, where values outside it count too. A wider "
-        "--range would show their distribution."
-        for end, share in shares.items()
-        if share > _BORDER_SHARE
-    ]
-
-
-def hierarchy_files(
-    trie: Trie, metadata: CountMetadata[SamplePlan], shares: Sequence[float], ranges: Sequence[tuple[float, float]]
-) -> dict[str, bytes]:
-    """The files of quantiles and ranges from a trie over bins, by name; without rows where the trie is empty."""
-    items = metadata.counted
-    assert isinstance(items, NumberItems)
-    hierarchy = build_hierarchy(trie, items.scale)
-    curve = hierarchy.curve()
-    warnings = [*_empty_level_warnings(trie, "--bits"), *(border_warnings(curve, items) if hierarchy.users else ())]
-    rounds = [(one.level, len(one)) for one in trie.levels]
-    manifest = sample_manifest(metadata, rounds, hierarchy.users, trie.admission, warnings)
-    quantiles = [quantile(curve, share) for share in shares] if hierarchy.users else []
-    answers = [hierarchy.answer(low, high) for low, high in ranges] if hierarchy.users else []
-    bins = pa.concat_tables([bins_table(one, items) for one in trie.levels])
-    tables = {BINS_FILE: bins, **quantile_tables(curve, quantiles, answers if ranges else None)}
-    return build_release(tables, manifest, sampled_view)
-
-
-def quantile_tables(
-    curve: Curve, quantiles: list[Quantile], ranges: list[RangeAnswer] | None = None
-) -> dict[str, pa.Table]:
-    """The tables of a distribution by file name. ranges: None without --ranges."""
-    tables = {QUANTILES_FILE: pa.Table.from_pylist([asdict(one) for one in quantiles], QUANTILES_SCHEMA)}
-    if ranges is not None:
-        tables[RANGES_FILE] = pa.Table.from_pylist([asdict(one) for one in ranges], RANGES_SCHEMA)
-    tables[CURVE_FILE] = pa.table([curve.value, curve.share, curve.low, curve.high], schema=CURVE_SCHEMA)
-    return tables
-
-
-def bound_text(bound: ItemBound) -> str:
-    """What a user adds to the counts of a round at most."""
-    items = "one item" if bound.max_items == 1 else f"at most {bound.max_items} different items"
-    records = (
-        "the user counts once" if bound.max_records == 1 else f"at most {bound.max_records} of their records count"
-    )
-    return f"{items} a user, drawn by the key in proportion to the user's records; in each, {records}"
-
-
-def noise_text(noise: CountNoise) -> str:
-    """A round's noise and what it hides."""
-    drawn = f"{_NOISE[noise.kind]} (standard deviation {noise.stddev:.3g})"
-    if noise.threshold is None:
-        return f"{drawn} on every item, present or not; all are published"
-    return f"{drawn} on every count above 0; noisy counts from {noise.threshold:,} on are published"
 
 
 def _noise_round(number: int, histogram: NoisyHistogram, metadata: CountMetadata[CentralCountPlan]) -> NoiseRound:
@@ -355,11 +260,11 @@ def central_files(counts: NoisyLevels, metadata: CountMetadata[CentralCountPlan]
     rounds = [_noise_round(number, one, metadata) for number, one in enumerate(counts.levels)]
     plan, last = metadata.plan, counts.levels[-1]
     users = 0.0 if counts.admission is None else max(counts.admission.users, 0.0)
-    mechanism = "; ".join(dict.fromkeys(noise_text(one.noise) for one in counts.levels))
+    mechanism = "; ".join(dict.fromkeys(one.noise.text for one in counts.levels))
     mechanism += "; discrete Laplace noise on two counts of users, which admit the run"
     content = _map_entries(metadata.counted)
     content["privacy"] = {
-        **_budget_entries(metadata, Trust.CENTRAL, bound_text(plan.bound), mechanism),
+        **_budget_entries(metadata, Trust.CENTRAL, plan.bound.text, mechanism),
         "rounds": [asdict(one) for one in rounds],
         "rounds_guarantee": {"epsilon": plan.rounds_epsilon, "delta": plan.delta_spent},
         "admission": None if counts.admission is None else asdict(counts.admission),

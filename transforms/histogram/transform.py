@@ -1,6 +1,6 @@
 """Counts of items on Beam: by sample and threshold (paper 004), or of all users with a trusted curator's noise.
 
-`CountSamples` counts by groups of users; `TrieHeavyHitters` and `InteractiveQuantiles` publish from its counts.
+`CountSamples` counts by groups of users; `TrieHeavyHitters` publishes from its counts.
 `CountItems` counts all users in the same way, and `NoisyItems` publishes from its counts.
 """
 
@@ -22,8 +22,7 @@ from sfumato.transforms.histogram.central_counts import (
     noisy_levels,
 )
 from sfumato.transforms.histogram.count_noise import ItemBound
-from sfumato.transforms.histogram.curve import Search, search_quantiles
-from sfumato.transforms.histogram.item_encoding import Items, NumberItems
+from sfumato.transforms.histogram.item_encoding import Items
 from sfumato.transforms.histogram.sampling_round import WHOLE, Prefixes, Sampling, Trie, grow_trie
 from sfumato.transforms.histogram.user_sample import (
     AdmissionSampler,
@@ -353,25 +352,3 @@ class NoisyItems(CountItems):
             return replace(noisy_levels(counted.counts, plan, key, levels, top), admission=counted.admission)
 
         super().__init__(rounds, plan.bound, publish, **options)
-
-
-class InteractiveQuantiles(CountSamples):
-    """Paths of logs -> one Search: quantiles by binary search with one round a bit (paper 004, Section 4.2).
-
-    items: the numbers and their range; its bits are the rounds. shares: of users below each quantile, in 0..1.
-    """
-
-    def __init__(
-        self,
-        items: NumberItems,
-        sampling: Sampling,
-        key: RunKey,
-        shares: tuple[float, ...],
-        **options: Unpack[CountOptions],
-    ):
-        def search(counted: CountedRounds) -> Search:
-            quantiles = search_quantiles(counted.counts, sampling, shares, items.low, items.high)
-            return replace(quantiles, admission=counted.admission)
-
-        key = key.narrowed({"quantiles": shares})  # two searches would split one sample twice and reveal more
-        super().__init__(Rounds(items, key, None, (WHOLE,) * items.bits), sampling, search, **options)

@@ -1,4 +1,4 @@
-"""What the pages of counted items, cells and distributions show, made of a release's published files only. Pure."""
+"""What the pages of counted items and cells show, made of a release's published files only. Pure."""
 
 from __future__ import annotations
 
@@ -11,20 +11,16 @@ import numpy as np
 import pyarrow as pa
 
 from sfumato.schemas.charts import readable
-from sfumato.schemas.known_digits import Z, about, figures, not_negative, with_interval
+from sfumato.schemas.known_digits import Z, about, figures, not_negative
 from sfumato.schemas.region import Grid, Region, area_km2, ground_metres
 from sfumato.schemas.release import (
-    BINS_FILE,
     CELLS_FILE,
-    CURVE_FILE,
     HISTOGRAM_PICTURE,
     HOTSPOTS_PICTURE,
     INDEX_FIELDS,
     ITEMS_FILE,
     MANIFEST_FILE,
-    QUANTILES_FILE,
     QUANTILES_PICTURE,
-    RANGES_FILE,
 )
 from sfumato.schemas.tree import nodes_from_names
 from sfumato.schemas.trust import Trust
@@ -33,64 +29,54 @@ from sfumato.schemas.views import (
     BarsBody,
     Body,
     Bounds,
-    CurveBody,
     Fact,
     Layer,
     MapBody,
     Measure,
     PageView,
-    QuantileRow,
-    RangeRow,
     Scale,
     Section,
     Table,
 )
 from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.report.layers import cell_layer
-from sfumato.transforms.report.numbers import column_texts, coordinates, length, percent, plural
+from sfumato.transforms.report.numbers import coordinates, length, percent, plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import published_scale, uncertain
-from sfumato.transforms.report.sections import get, table_section
+from sfumato.transforms.report.sections import get
 from sfumato.transforms.statistics.shrinkage import simultaneous_z
 
 _LISTED = 50  # cells in the list of the most crowded
 _TABLE_ROWS = 100
 _NOT_SHOWN = {*(field.name for field in INDEX_FIELDS), "geometry"}
 _MOST_OF_REGION = 0.5  # of its area: cells that fill more are shown in the whole region
-_BINS = 48  # of the histogram of a distribution, at most
 _COMPLETE = re.compile(r"\d+|\d{4}-\d{2}-\d{2}")  # numbers and dates, which no trie cuts on its last level
 _TITLES = {"histogram": "Private histogram", "hotspots": "Private hot spots", "quantiles": "Private quantiles"}
 _PICTURES = {"histogram": HISTOGRAM_PICTURE, "hotspots": HOTSPOTS_PICTURE, "quantiles": QUANTILES_PICTURE}
 _FILES = {
     ITEMS_FILE: "one row for each published item or prefix: estimated users, standard deviation",
     CELLS_FILE: "one row for each published cell: bounds, estimated users, standard deviation, shape",
-    QUANTILES_FILE: "the quantiles, each with its interval",
-    RANGES_FILE: "the ranges: estimated users, 95% interval",
-    CURVE_FILE: "the distribution function with its band",
-    BINS_FILE: "one row for each published interval of values, of every level",
     HISTOGRAM_PICTURE: "the same as a picture",
     HOTSPOTS_PICTURE: "the same as a picture",
-    QUANTILES_PICTURE: "the distribution as a picture",
     MANIFEST_FILE: "the guarantee, every round, every parameter, every version",
 }
 
 
-def sampled_view(files: Files, kind: type[SampledPage] | None = None) -> PageView:
-    """Returns the page of a release of `sfumato histogram`, `hotspots` or `quantiles`. files: by name.
+def view_of(files: Files, sampled: type[SampledPage], central: type[SampledPage]) -> PageView:
+    """Returns the page of a release of counted items. files: by name.
 
-    kind: the page's texts where a trusted curator made the release; None for those of sample and threshold.
+    sampled: what the page says of a release by sample and threshold. central: of one by a trusted curator.
     """
     release = Released(files)
     is_central = get(release.manifest, "privacy.trust") == Trust.CENTRAL
-    page = (kind if kind is not None and is_central else SampledPage)(release)
-    found = page.cells() if CELLS_FILE in files else page.items() if ITEMS_FILE in files else page.curve()
-    body, headline, sections = found
+    page = (central if is_central else sampled)(release)
+    body, headline, sections = page.content()
     job = release.manifest["job"]
     return release.page(
         body,
         [*sections, page.made()],
         [page.own_chip()],
-        _FILES,
+        page.FILES,
         [_PICTURES[job]],
         page.DRAWN,
         title=_TITLES[job],
@@ -102,6 +88,7 @@ def sampled_view(files: Files, kind: type[SampledPage] | None = None) -> PageVie
 class SampledPage:
     """What the page says of a release by sample and threshold: of its tables, and of what its manifest says of them."""
 
+    FILES: ClassVar[dict[str, str]] = _FILES
     DRAWN: ClassVar[str] = "The draw of users"
     ONE_RECORD: str = "Each user counts once, for one of their records, drawn at random."
     HEADLINE: str = "One drawn record per user"
@@ -116,23 +103,23 @@ class SampledPage:
 
     def __init__(self, release: Released):
         manifest = release.manifest
-        self._release, self._files, self._manifest = release, release.files, manifest
+        self._release, self.files, self._manifest = release, release.files, manifest
         self.parameters, self._results = manifest["parameters"], manifest["results"]
         self.rounds: list[dict[str, Any]] = manifest["privacy"]["rounds"]
-        self._column = readable(str(self.parameters.get("column", "value")))
+        self.column = readable(str(self.parameters.get("column", "value")))
         self.hidden = self._results["hidden_count"]
         privacy = manifest["privacy"]
         counted = privacy["admission"] or {"users": 0.0, "noise_stddev": 0.0, "sampling_rate": 1.0}
         population = privacy["population"]["users"]
         # All users: those counted at the run's admission, a public number, or at least those of all published items.
-        self._all = float(self._results["estimated_users"])
-        self._all_stddev = self.stddev_of(self._all)
+        self.all_users = float(self._results["estimated_users"])
+        self.all_stddev = self.stddev_of(self.all_users)
         if population is not None:
-            self._all, self._all_stddev = float(population), 0.0
+            self.all_users, self.all_stddev = float(population), 0.0
         elif counted["users"] > 3 * counted["noise_stddev"]:
             excess = (1 - counted.get("sampling_rate", 1.0)) / counted.get("sampling_rate", 1.0)
-            self._all = max(float(counted["users"]), 1.0)
-            self._all_stddev = math.hypot(counted["noise_stddev"], math.sqrt(excess * self._all))
+            self.all_users = max(float(counted["users"]), 1.0)
+            self.all_stddev = math.hypot(counted["noise_stddev"], math.sqrt(excess * self.all_users))
 
     def table(self, name: str) -> pa.Table:
         """A published table, without the columns of cells that no page shows: indexes and shapes."""
@@ -160,18 +147,17 @@ class SampledPage:
 
     def held(self, table: pa.Table) -> str:
         """The rows' users, compared with all users where a noisy count has more."""
-        beside = f" of {self.everybody}" if self._all > float(np.asarray(table["count"]).sum()) else ""
+        beside = f" of {self.everybody}" if self.all_users > float(np.asarray(table["count"]).sum()) else ""
         return f"about {self.total(table)}{beside} users"
 
     @property
     def everybody(self) -> str:
-        return about(self._all, self._all_stddev or 10 ** max(math.floor(math.log10(max(self._all, 1))) - 2, 0))
+        return about(
+            self.all_users, self.all_stddev or 10 ** max(math.floor(math.log10(max(self.all_users, 1))) - 2, 0)
+        )
 
     def own_chip(self) -> Fact:
         """The fact next to the title that other jobs do not have."""
-        if CURVE_FILE in self._files:
-            counted = self.parameters["counted"]
-            return Fact(term="Range", text=f"{counted['low']:g} to {counted['high']:g}".replace("-", "−"))
         return Fact(term="May be hidden", text=f"up to {self.hidden:,} users")
 
     def missing(self, one: str) -> str:
@@ -182,6 +168,10 @@ class SampledPage:
             f"{one} that is not shown has at most {self.hidden:,} users at 99% confidence, or nobody.{kept} For users "
             "with many records, what is rare among them counts less."
         )
+
+    def content(self) -> tuple[Body, str, list[Section]]:
+        """The page's body, its headline, and the sections before "How it was made"."""
+        return self.cells() if CELLS_FILE in self.files else self.items()
 
     # ---------------------------------------------------------------- cells of a map
 
@@ -227,7 +217,7 @@ class SampledPage:
                f"A cell {self.NEAR_THRESHOLD}"] if self.hidden else [self.missing("A cell")]),
         ]  # fmt: skip
         title = f"The cells with most {self.UNIT}"
-        return body, headline, [_reading(reading), self._item_table(title, ["Cell", "Centre"], rows)]
+        return body, headline, [reading_section(reading), self._item_table(title, ["Cell", "Centre"], rows)]
 
     def _layer(self, table: pa.Table, level: int, levels: int) -> Layer:
         """The cells of one level, the most crowded listed first."""
@@ -272,7 +262,7 @@ class SampledPage:
                 value=value,
                 low=least,
                 high=most,
-                share=float(value / self._all) if self._all > 0 and self.UNIT == "users" else None,
+                share=float(value / self.all_users) if self.all_users > 0 and self.UNIT == "users" else None,
                 parent=parents[i],
                 level=level[i],
                 cut=cut[i],
@@ -285,7 +275,7 @@ class SampledPage:
         hold = "no item has enough users to be published"
         if shown:
             held = self.held(table.take(pa.array(shown)))
-            hold = f"{plural(len(shown), noun, many)} of {self._column} stand{'s'[: len(shown) == 1]} for {held}"
+            hold = f"{plural(len(shown), noun, many)} of {self.column} stand{'s'[: len(shown) == 1]} for {held}"
         body = BarsBody(
             unit=self.UNIT,
             noun=noun,
@@ -305,7 +295,7 @@ class SampledPage:
             f"An item {self.NEAR_THRESHOLD}",
         ]
         listed = self._item_table(f"The {many} with most {self.UNIT}", [noun.capitalize()], rows, *shares)
-        return body, f"{self.HEADLINE}: {hold}", [_reading(reading), listed]
+        return body, f"{self.HEADLINE}: {hold}", [reading_section(reading), listed]
 
     def estimates(self, table: pa.Table) -> list[tuple[str, str]]:
         """For each row its count and its interval as text."""
@@ -317,89 +307,6 @@ class SampledPage:
         numeric = [False] * len(names) + [True] * len(values)
         table = Table(title=title, heads=[*names, *values], rows=rows, numeric=numeric)
         return Section(title=title, table=table, folded=True)
-
-    # ---------------------------------------------------------------- distributions
-
-    def curve(self) -> tuple[Body, str, list[Section]]:
-        curve, quantiles = self.table(CURVE_FILE), self.table(QUANTILES_FILE).to_pylist()
-        ranges = self.table(RANGES_FILE).to_pylist() if RANGES_FILE in self._files else []
-        at_points = self.parameters["method"] in ("interactive", "exponential")
-        columns = {name: [float(f"{one:.12g}") for one in curve[name].to_pylist()] for name in curve.column_names}
-        share, low, high = (np.array(columns[name]) for name in ("share", "low", "high"))
-        inner = sorted(set(columns["value"]))[1:-1]
-        known = _margin(np.array(columns["value"]), share, low, high, inner if at_points else None)
-        where = "At its dots the" if at_points else "The"
-        note = "" if known is None else f"{where} curve is known to ± {100 * known:.2g} percentage points (95%)."
-        if at_points:
-            note += " Between two dots it may run anywhere between their heights."
-        range_rows = [
-            _range_row(one["low"], one["high"], one["users"], one["users_low"], one["users_high"]) for one in ranges
-        ]
-        body = CurveBody(
-            column=self._column,
-            value=columns["value"],
-            share=columns["share"],
-            low=columns["low"],
-            high=columns["high"],
-            quantiles=[QuantileRow(**one) for one in quantiles],
-            ranges=range_rows,
-            points=inner if at_points else [],
-            histogram=self._histogram() if BINS_FILE in self._files else [],
-            hidden=float(self.hidden) if BINS_FILE in self._files else None,
-            note=note,
-        )
-        sections = []
-        if quantiles:
-            rows = [
-                [f"{100 * one['share']:g}%", *with_interval(one["value"], one["low"], one["high"])] for one in quantiles
-            ]
-            heads = ["Share of users", "Lie below", "At 95%, from", "to"]
-            sections.append(table_section("The quantiles", heads, rows))
-        if ranges:
-            ends = column_texts([one[name] for one in ranges for name in ("low", "high")])
-            rows = [
-                [*ends[2 * i : 2 * i + 2],
-                 *with_interval(one.users, one.users_low, one.users_high), percent(one.users / max(self._all, 1.0))]
-                for i, one in enumerate(range_rows)
-            ]  # fmt: skip
-            heads = ["From", "To below", "Users", "At 95%, from", "to", "Share of all users"]
-            sections.append(table_section("The ranges", heads, rows))
-        reading = [
-            f"{self.ONE_RECORD} The curve says what share of the users lie below a value. Where it is steep there are "
-            "many users; where it is flat there are few or none.",
-            *self.curve_reading(),
-            "Values outside the range count as its nearest end.",
-        ]
-        return body, self._curve_headline(quantiles), [*sections, _reading([*reading, note] if note else reading)]
-
-    def curve_reading(self) -> list[str]:
-        """What the band and the intervals of a distribution leave open."""
-        return [
-            "The band shows what the draw alone leaves open: it holds the true curve at a value about 95 times in 100. "
-            "A quantile's interval is read off in the same way.",
-            f"An interval of values that too few drawn users share is not seen. It has at most {self.hidden:,} users "
-            "at 99% confidence, so the curve can run a little low or high beside rare values.",
-        ]
-
-    def _curve_headline(self, quantiles: list[dict[str, Any]]) -> str:
-        if not quantiles:
-            return f"One drawn record per user: no distribution of {self._column} could be published"
-        middle = min(quantiles, key=lambda one: abs(one["share"] - 0.5))
-        share = "half" if middle["share"] == 0.5 else f"{100 * middle['share']:g}%"
-        value, low, high = with_interval(middle["value"], middle["low"], middle["high"])
-        return (
-            f"One drawn record per user: {share} of about {self.everybody} users have {self._column} below {value} "
-            f"(between {low} and {high})"
-        )
-
-    def _histogram(self) -> list[RangeRow]:
-        """The published bins of the finest level with few enough of them."""
-        table = self.table(BINS_FILE)
-        levels = np.asarray(table["level"])
-        fitting = [level for level in np.unique(levels).tolist() if 1 << level <= _BINS]
-        rows = table.filter(pa.array(levels == max(fitting, default=-1)))
-        columns = (rows["low"].to_pylist(), rows["high"].to_pylist(), rows["count"].to_pylist())
-        return [_range_row(*row) for row in zip(*columns, *(ends.tolist() for ends in self.ends(rows)), strict=True)]
 
     # ---------------------------------------------------------------- how it was made
 
@@ -463,13 +370,9 @@ def _around(layer: Layer, region: Region) -> Bounds | None:
     )
 
 
-def _reading(paragraphs: list[str]) -> Section:
+def reading_section(paragraphs: list[str]) -> Section:
+    """How the page is to be read."""
     return Section(title="How to read it", paragraphs=paragraphs)
-
-
-def _range_row(low: float, high: float, users: float, users_low: float, users_high: float) -> RangeRow:
-    users, users_low, users_high = not_negative(users, users_low, users_high)
-    return RangeRow(low=low, high=high, users=users, users_low=users_low, users_high=users_high)
 
 
 def _parents(names: Sequence[str], level: Sequence[int], present: Sequence[int]) -> list[int]:
@@ -489,18 +392,6 @@ def _cut(names: Sequence[str], level: Sequence[int], rounds: Sequence[int]) -> l
         0 < one == len(name) and (one < greatest or not _COMPLETE.fullmatch(name))
         for name, one in zip(names, level, strict=True)
     ]
-
-
-def _margin(
-    value: np.ndarray, share: np.ndarray, low: np.ndarray, high: np.ndarray, asked: Sequence[float] | None
-) -> float | None:
-    """How far the true share may lie from the curve at worst. At a value that stands twice, both bands hold."""
-    found = []
-    for one in np.unique(value).tolist() if asked is None else asked:
-        rows = value == one
-        found.append(min(high[rows].min(), 1.0) - share[rows].mean())
-        found.append(share[rows].mean() - low[rows].max())
-    return max(found) if found else None
 
 
 def _rounded(values: np.ndarray) -> list[float | None]:

@@ -207,6 +207,14 @@ class Grouping:
         """What tells this grouping from others: the run's key is bound to it."""
         return {"groups": self.groups.stated(), "min_group": self.min_group}
 
+    @property
+    def text(self) -> str:
+        """The number of groups, and which are shown, for a terminal."""
+        return (
+            f"{len(self.groups):,} groups, and `other`; a group is shown if it has {self.min_group:,} users by "
+            "noisy counts, and clearly more than none"
+        )
+
     def published_groups(self, clients: NDArray[np.float64], margin: float) -> tuple[list[str], NDArray[np.int64]]:
         """Decides which groups are published separately; all others are merged into `other`.
 

@@ -1,12 +1,10 @@
-"""The files and the manifest of means and moments: post-processing of public tallies or of noisy sums. Pure."""
+"""What releases of means and moments have in common: tables of estimates, and the manifest. Post-processing. Pure."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from statistics import NormalDist
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,55 +15,31 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RefusedError
 from sfumato.schemas.guarantee import (
     ADD_OR_REMOVE,
-    ASSUMPTIONS,
-    CURATOR,
-    EXACT_NOISE,
-    LOCAL_ASSUMPTIONS,
-    NO_LOCAL_PRIVACY,
-    ONE_ID,
-    PRIOR_BITS,
     PRIVACY_UNIT,
-    PRIVATE_GROUPS,
-    REPLACE_VALUE,
-    ROWS_ARE_USERS,
-    ROWS_SPEND_APART,
     VALUE_BOUND,
 )
-from sfumato.schemas.known_digits import laplace_z
 from sfumato.schemas.moments import (
-    BITS_SCHEMA,
     EVERYBODY,
     MOMENTS_SCHEMA,
     OTHER,
     SUMS,
-    BitMeans,
-    FixedPoint,
     MomentEstimate,
     Statistic,
     moment_cells_schema,
     moment_zones_schema,
 )
 from sfumato.schemas.region import deinterleave
-from sfumato.schemas.release import BITS_FILE, CELLS_FILE, MOMENTS_FILE, ZONES_FILE
+from sfumato.schemas.release import CELLS_FILE, MOMENTS_FILE, ZONES_FILE
 from sfumato.schemas.tree import node_names
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.geo.cell_indexes import index_columns
-from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan, CentralSums
 from sfumato.transforms.moments.groups import CellGroups, Grouping, ZoneGroups
-from sfumato.transforms.moments.local.protocol import MomentsState
-from sfumato.transforms.moments.local.quantities import SECOND
-from sfumato.transforms.moments.local.tally import meter_entry
 from sfumato.transforms.moments.statistic_kinds import Forms, shrunk, value_range
 from sfumato.transforms.moments.view import moments_view
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
-from sfumato.transforms.statistics.shrinkage import simultaneous_z
 
 Array = NDArray[np.float64]
 
-_RANDOMISED_RESPONSE = "randomised response on single bits (integers against thresholds of 64 bits)"
-_NOISE = "discrete Laplace noise on every count of reports (integers against thresholds of 64 bits)"
-_CLIPPED_SHARE = 0.01  # of the users; clearly more of them outside the range bring a warning
 _EVERYBODY_ERROR = 0.01  # the probability that the interval of all users misses, of the 5% that a listed cell is wrong
 
 
@@ -109,115 +83,7 @@ class MomentTables:
     tables: dict[str, pa.Table]
 
 
-def moments_files(state: MomentsState, metadata: MomentsMetadata) -> dict[str, bytes]:
-    """The files of users' reports by name; the manifest is the last. Raises RefusedError for an infinite estimate."""
-    plan, grouping, bits = state.plan, metadata.grouping, state.bit_charts()
-    clients, stddev = state.clients(), float(np.sqrt(state.clients_variance().item()))
-    margin = 0.0 if grouping is None else simultaneous_z(len(grouping.groups)) * stddev / math.sqrt(len(clients))
-    found = _moment_tables(state.estimates, plan.forms, grouping, clients, margin)
-    found.tables[BITS_FILE] = pa.concat_tables([_bits_table(bit_means) for bit_means in bits])
-    local = plan.epsilon is not None
-    mechanism = [_RANDOMISED_RESPONSE] if local else ["every bit is reported as it is"]
-    assumptions = [*LOCAL_ASSUMPTIONS] if local else [NO_LOCAL_PRIVACY, *LOCAL_ASSUMPTIONS[2:]]
-    if plan.released_epsilon is not None:
-        mechanism.append(_NOISE)
-    if grouping is not None:
-        assumptions.append(PRIVATE_GROUPS)
-    if plan.prior:
-        assumptions.append(PRIOR_BITS)
-    if not metadata.bounded:
-        assumptions = [ROWS_ARE_USERS if assumption == ONE_ID else assumption for assumption in assumptions]
-    forms: dict[str, Any] = {"fixed_point": _form(plan.form)}
-    if plan.second is not None:
-        forms["second"] = {"column": metadata.second_column, "fixed_point": _form(plan.second)}
-    privacy = {
-        "trust": Trust.LOCAL if local else Trust.SECAGG,
-        "epsilon": plan.released_epsilon if local else None,
-        "delta": 0.0,
-        "collector": {"epsilon": plan.epsilon, "adjacency": REPLACE_VALUE} if local else None,
-        "shares": {"admission": plan.admission().epsilon, "tallies": plan.tally_epsilon} if local else None,
-        "noise_stddev": plan.noise_stddev,
-        "mechanism": "; ".join(mechanism),
-        "randomness": metadata.release.source,
-        "groups": None
-        if grouping is None
-        else {"epsilon": plan.released_epsilon, "min_group": grouping.min_group, "noise_stddev": plan.noise_stddev},
-        "meter": meter_entry(plan.response, bits),
-        "assumptions": assumptions,
-    }
-    rounds = [
-        {
-            "quantity": query.quantity.kind,
-            "round": query.round,
-            "clients": max(float(tally.reports.sum()), 0.0) / plan.bits_per_client,
-            "reports": max(float(tally.reports.sum()), 0.0),
-        }
-        for query, tally in state.tallies
-    ]
-    warnings = [
-        *_bit_warnings(bits, local),
-        *_vague_warnings(found, plan.forms, "more users, a larger epsilon, or fewer --bits"),
-    ]
-    users = float(clients.sum()), stddev
-    entries = {**forms, "method": plan.method_of(state)}
-    return _files(metadata, found, entries, privacy, users, {"rounds": rounds}, warnings)
-
-
-def central_files(state: CentralSums, metadata: MomentsMetadata) -> dict[str, bytes]:
-    """The files of a curator's sums by name; the manifest is the last. Raises RefusedError for an infinite estimate."""
-    plan, grouping = state.plan, metadata.grouping
-    found = central_tables(state, grouping)
-    entries: dict[str, Any] = {}
-    if plan.degree:
-        sources = ["noisy counts" if span is None else "given" for span in (plan.span, plan.second_span)]
-        ranges = [{**asdict(span), "source": source} for span, source in zip(state.spans, sources, strict=False)]
-        entries["range"] = ranges[0]
-        if plan.has_second:
-            entries["second"] = {"column": metadata.second_column, "range": ranges[1]}
-    assumptions = [CURATOR, *ASSUMPTIONS[2:], EXACT_NOISE]
-    if not metadata.bounded:
-        assumptions = [ROWS_SPEND_APART if one == ONE_ID else one for one in assumptions]
-    privacy = {
-        "trust": Trust.CENTRAL,
-        "epsilon": plan.epsilon,
-        "delta": 0.0,
-        "shares": plan.shares,
-        "noise_stddev": plan.count_stddev,
-        "mechanism": f"discrete Laplace noise on {plan.slots} sum{'s'[: plan.degree]} of Bernstein polynomials "
-        f"over the range{'s' * plan.has_second}, in every group, which one user changes by 1 in all (integers "
-        "against thresholds of 64 bits)",
-        "randomness": metadata.release.source,
-        "groups": None if grouping is None else {"min_group": grouping.min_group},
-        "assumptions": assumptions,
-    }
-    users = float(state.clients.sum())
-    users_stddev = plan.count_stddev * math.sqrt(len(state.clients))
-    results, warnings = dict[str, Any](), list[str]()
-    if plan.degree:
-        shares = [min(max(float(count) / max(users, 1.0), 0.0), 1.0) for count in state.outside]
-        clipped = [
-            {"below": below, "above": above, "stddev": plan.outside_stddev / max(users, 1.0)}
-            for below, above in zip(shares[::2], shares[1::2], strict=True)
-        ]
-        results = dict(zip(("clipped", "second_clipped"), clipped, strict=False))
-        margin = laplace_z(0.99) * plan.outside_stddev / max(users - laplace_z(0.99) * users_stddev, 1.0)
-        warnings += [
-            f"About {part[side]:.1%} of the users have values {side} the {name.replace('_', ' ')} and count as its end"
-            f"{'' if source == 'noisy counts' else f'; give a wider --{name}'}."
-            for part, source, name in zip(clipped, sources, ("range", "second_range"), strict=False)
-            for side in ("below", "above")
-            if part[side] - margin > _CLIPPED_SHARE
-        ]
-    if not state.span_is_sure:
-        warnings.append(
-            "No power of two has clearly more users than the noise, so the range is a guess: give --range, use more "
-            "users or a larger epsilon."
-        )
-    warnings += _vague_warnings(found, state.spans, "more users, or a larger epsilon")
-    return _files(metadata, found, entries, privacy, (users, users_stddev), results, warnings)
-
-
-def _files(
+def release_of(
     metadata: MomentsMetadata,
     found: MomentTables,
     entries: dict[str, Any],
@@ -254,35 +120,7 @@ def _files(
     return build_release({**found.tables, **metadata.release.geography_files}, manifest, moments_view)
 
 
-def _form(form: FixedPoint) -> dict[str, Any]:
-    return {**asdict(form), "step": form.step, "low": form.low, "high": form.high}
-
-
-def _bits_table(bits: BitMeans) -> pa.Table:
-    columns = {name: getattr(bits, name) for name in BITS_SCHEMA.names if name != "quantity"}
-    return pa.table({"quantity": [bits.quantity] * len(bits.weight), **columns}, schema=BITS_SCHEMA)
-
-
-def _bit_warnings(bits: Sequence[BitMeans], local: bool) -> list[str]:
-    warnings = [] if local else ["Bits are reported as they are: this release has no differential privacy (--no_dp)."]
-    for bit_means in bits:
-        name = {"value": "the values", SECOND + "value": "the second column's values"}.get(bit_means.quantity)
-        # For empty bits, the probability that noise lifts any above the line is 5%.
-        line = NormalDist().inv_cdf(1 - 0.05 / len(bit_means.mean)) * bit_means.stddev
-        if name and local and not (bit_means.mean > line).any():
-            warnings.append(
-                f"No bit of {name} is above its noise, so the estimates shrink towards 0: use more users, a "
-                "larger epsilon, fewer --bits, or --method weighted, which does not shrink."
-            )
-        if name and (bit_means.mean - 2 * bit_means.stddev > 0.8)[-3:].all():
-            warnings.append(
-                f"The highest bits of {name} are set for nearly all users: many values may lie beyond the range and "
-                "count as its end. Give more --bits or fewer --fraction_bits (--verbose counts such values)."
-            )
-    return warnings
-
-
-def _vague_warnings(found: MomentTables, forms: Forms, advice: str) -> list[str]:
+def vague_warnings(found: MomentTables, forms: Forms, advice: str) -> list[str]:
     """A warning for each statistic of all users of which little is known. advice: what would make it known better."""
     warnings = []
     for one in found.estimates:
@@ -295,51 +133,7 @@ def _vague_warnings(found: MomentTables, forms: Forms, advice: str) -> list[str]
     return warnings
 
 
-def central_tables(state: CentralSums, grouping: Grouping | None) -> MomentTables:
-    """The tables of a curator's release. Raises RefusedError if an estimate is not finite."""
-    margin = 0.0 if grouping is None else groups_margin(state.plan, grouping)
-    least = 0.0 if grouping is None else max(grouping.min_group, margin)
-    half = laplace_z(0.95) * state.plan.count_stddev
-
-    def estimates(*given: Any, **level: Any) -> Iterator[MomentEstimate]:
-        for one in state.estimates(*given, **level):
-            yield _allow_for_selection(one, least, half, state.value_range(Statistic(one.statistic)))
-
-    return _moment_tables(estimates, state.spans, grouping, state.clients, margin)
-
-
-def groups_margin(plan: CentralMomentsPlan, grouping: Grouping) -> float:
-    """The users that noise adds to any empty group with a probability of 5% in all groups together."""
-    return laplace_z(1 - 0.1 / len(grouping.groups)) * plan.count_stddev  # 10% at both sides
-
-
-def _allow_for_selection(
-    estimate: MomentEstimate, least: float, margin: float, ends: tuple[float, float]
-) -> MomentEstimate:
-    """The estimate with an interval that allows for how published groups are chosen: by their noisy numbers of users.
-
-    A group of fewer users is published only where noise lifts it to `least`. Laplace noise beyond that has the same
-    distribution for all of them. So if the noisy number is no further above than an end at 97.5%, any smaller number of
-    users explains it as well as the next, and the interval of the count begins at 0. Other statistics of such a group
-    get intervals at 99% instead of 95%.
-
-    Args:
-        estimate: of a group or of all users.
-        least: the smallest noisy number of users of a published group.
-        margin: half the width of a count's 95% interval, in users.
-        ends: the smallest and the largest value of the statistic.
-    """
-    near = estimate.clients - least <= math.log(40) / math.log(20) * margin
-    if not near or estimate.group in (EVERYBODY, OTHER):
-        return estimate
-    if estimate.statistic == "count":
-        return replace(estimate, low=0.0)
-    wider = math.log(100) / math.log(20)
-    low, high = (estimate.value + wider * (end - estimate.value) for end in (estimate.low, estimate.high))
-    return replace(estimate, low=max(low, ends[0]), high=min(high, ends[1]), stddev=wider * estimate.stddev)
-
-
-def _moment_tables(
+def moment_tables(
     estimates: Estimates, forms: Forms, grouping: Grouping | None, clients: Array, margin: float
 ) -> MomentTables:
     """Chooses the groups that are published, and makes the tables. Raises RefusedError for an infinite estimate.

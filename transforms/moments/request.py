@@ -25,11 +25,11 @@ from sfumato.schemas.requests.publish_request import (
 from sfumato.schemas.requests.request_base import COLUMNS, GROUPS, INPUT, METHOD, PRIVACY, Pair, Several, option
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.io.files import read_lines
-from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan
+from sfumato.transforms.moments.central.plan import CentralMomentsPlan
 from sfumato.transforms.moments.client_values import Values
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping, ZoneGroups
 from sfumato.transforms.moments.local.allocation import PriorRelease, Tuning
-from sfumato.transforms.moments.local.protocol import MomentsPlan
+from sfumato.transforms.moments.local.plan import MomentsPlan
 from sfumato.transforms.release.published_release import open_start
 from sfumato.transforms.zones.request import NO_ID_COLUMN
 from sfumato.transforms.zones.zone_file import read_zones

@@ -32,7 +32,7 @@ from sfumato.schemas.views import (
     StatisticRow,
     Table,
 )
-from sfumato.transforms.moments.central.central_moments_view import PROMISE, made, measured, reading, values_chip
+from sfumato.transforms.moments.central.view import PROMISE, made, measured, reading, values_chip
 from sfumato.transforms.moments.statistic_kinds import Forms, shrunk, value_range
 from sfumato.transforms.report.layers import cell_layer, finest_metres, zone_layer
 from sfumato.transforms.report.numbers import length, percent, plural

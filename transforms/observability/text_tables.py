@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from sfumato.schemas.known_digits import NOISE_Z, about
 
@@ -24,6 +24,11 @@ def markdown_table(lines: Sequence[Sequence[str]], left: Collection[int] = (0,))
         ]
         written.append(f"| {' | '.join(padded)} |")
     return "\n".join(written) + "\n"
+
+
+def table_by_users(title: str, figure: Callable[[int], str]) -> str:
+    """A table of a figure that depends on the number of users, for several numbers."""
+    return markdown_table([["users", title], *([f"{users:,}", figure(users)] for users in EXAMPLE_USERS)], left=())
 
 
 def significant(value: float, digits: int = 3) -> str:

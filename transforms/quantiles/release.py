@@ -1,28 +1,57 @@
-"""The files and the manifest of quantiles with a trusted curator: post-processing of published values. Pure."""
+"""The files and the manifest of quantiles: post-processing of published values. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sfumato.schemas.guarantee import ADD_OR_REMOVE, ASSUMPTIONS, CURATOR, PRIVACY_UNIT
+import numpy as np
+import pyarrow as pa
+
+from sfumato.schemas.charts import Curve, Quantile, RangeAnswer
+from sfumato.schemas.guarantee import (
+    ADD_OR_REMOVE,
+    ASSUMPTIONS,
+    CURATOR,
+    PRIVACY_UNIT,
+)
+from sfumato.schemas.release import (
+    BINS_FILE,
+    BINS_SCHEMA,
+    CURVE_FILE,
+    CURVE_SCHEMA,
+    QUANTILES_FILE,
+    QUANTILES_SCHEMA,
+    RANGES_FILE,
+    RANGES_SCHEMA,
+)
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.histogram.item_encoding import NumberItems
-from sfumato.transforms.histogram.release import BOUND, CountMetadata, border_warnings, quantile_tables
+from sfumato.transforms.histogram.plan import SamplePlan
+from sfumato.transforms.histogram.release import (
+    BOUND,
+    EMPTY,
+    CountMetadata,
+    empty_level_warnings,
+    measured,
+    sample_manifest,
+)
+from sfumato.transforms.histogram.sampling_round import WHOLE, Histogram, Trie
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.quantiles.private_quantiles import PrivateDistribution, QuantilesPlan
+from sfumato.transforms.quantiles.curve import Search, build_hierarchy, quantile
+from sfumato.transforms.quantiles.plan import MECHANISMS, QuantilesPlan
+from sfumato.transforms.quantiles.private_quantiles import PrivateDistribution
 from sfumato.transforms.quantiles.view import quantiles_view
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import release_manifest
 
-MECHANISMS = {
-    "exponential": "exponential mechanism, by recursive splitting: each level draws the middle quantile of every part",
-    "hierarchical": "discrete Laplace noise on the counts of all bins, at every level of a hierarchy",
-}
 _ADMISSION = "discrete Laplace noise on two counts of users, which admit the run"
 _COMPOSITION = "the users of one level's parts or bins are disjoint; the epsilons of levels and of the admission add up"
-_EMPTY = "There seem to be no users: no quantile is published."
+_NOBODY = "There seem to be no users: no quantile is published."
+
+_BORDER_SHARE = 0.01  # of the users; more of them in a bin at a border of the range bring a warning
 
 
 def mechanism_rounds(plan: QuantilesPlan, users: float) -> list[dict[str, Any]]:
@@ -68,8 +97,69 @@ def quantiles_files(result: PrivateDistribution, metadata: CountMetadata[Quantil
         },
         "results": {"published": len(result.quantiles), "estimated_users": max(result.users, 0.0), "hidden_count": 0},
     }
-    warnings = border_warnings(result.curve, metadata.counted) if result.quantiles else [_EMPTY]
+    warnings = border_warnings(result.curve, metadata.counted) if result.quantiles else [_NOBODY]
     manifest = release_manifest(metadata.release, content, warnings)
     answers = list(result.ranges) if metadata.release.parameters.get("ranges") else None
     tables = quantile_tables(result.curve, list(result.quantiles), answers)
     return build_release(tables, manifest, quantiles_view)
+
+
+def search_files(search: Search, metadata: CountMetadata[SamplePlan]) -> dict[str, bytes]:
+    """The files of interactive quantiles, by name; the manifest is the last."""
+    rounds = [(WHOLE, published) for published in search.published]
+    assert isinstance(metadata.counted, NumberItems)
+    nonempty = [users for users, published in zip(search.users, search.published, strict=True) if published]
+    warnings = border_warnings(search.curve, metadata.counted) if nonempty else [EMPTY]
+    manifest = sample_manifest(metadata, rounds, float(np.mean(nonempty or [0.0])), search.admission, warnings)
+    return build_release(quantile_tables(search.curve, list(search.quantiles)), manifest, quantiles_view)
+
+
+def hierarchy_files(
+    trie: Trie, metadata: CountMetadata[SamplePlan], shares: Sequence[float], ranges: Sequence[tuple[float, float]]
+) -> dict[str, bytes]:
+    """The files of quantiles and ranges from a trie over bins, by name; without rows where the trie is empty."""
+    items = metadata.counted
+    assert isinstance(items, NumberItems)
+    hierarchy = build_hierarchy(trie, items.scale)
+    curve = hierarchy.curve()
+    warnings = [*empty_level_warnings(trie, "--bits"), *(border_warnings(curve, items) if hierarchy.users else ())]
+    rounds = [(one.level, len(one)) for one in trie.levels]
+    manifest = sample_manifest(metadata, rounds, hierarchy.users, trie.admission, warnings)
+    quantiles = [quantile(curve, share) for share in shares] if hierarchy.users else []
+    answers = [hierarchy.answer(low, high) for low, high in ranges] if hierarchy.users else []
+    bins = pa.concat_tables([bins_table(one, items) for one in trie.levels])
+    tables = {BINS_FILE: bins, **quantile_tables(curve, quantiles, answers if ranges else None)}
+    return build_release(tables, manifest, quantiles_view)
+
+
+def bins_table(histogram: Histogram, items: NumberItems) -> pa.Table:
+    """Published bins of one level by BINS_SCHEMA."""
+    width = 1 << (items.bits - histogram.level)
+    first = histogram.items.astype(np.float64) * width
+    borders = {"low": items.scale.at(first), "high": items.scale.at(first + width)}
+    table = {"level": np.full(len(histogram), histogram.level), **borders, **measured(histogram)}
+    return pa.table(table, schema=BINS_SCHEMA)
+
+
+def border_warnings(curve: Curve, items: NumberItems) -> list[str]:
+    """Warnings where much of the distribution lies in the range's first or last bin, so perhaps outside the range."""
+    first, last = items.scale.at(np.array([1.0, (1 << items.bits) - 1.0])).tolist()
+    inner = np.interp([first, last], curve.value, curve.share)
+    shares = {f"lowest {first - items.low:.3g}": inner[0], f"highest {items.high - last:.3g}": 1 - inner[1]}
+    return [
+        f"{share:.1%} of the users have values in the {end} of the range, where values outside it count too. A wider "
+        "--range would show their distribution."
+        for end, share in shares.items()
+        if share > _BORDER_SHARE
+    ]
+
+
+def quantile_tables(
+    curve: Curve, quantiles: list[Quantile], ranges: list[RangeAnswer] | None = None
+) -> dict[str, pa.Table]:
+    """The tables of a distribution by file name. ranges: None without --ranges."""
+    tables = {QUANTILES_FILE: pa.Table.from_pylist([asdict(one) for one in quantiles], QUANTILES_SCHEMA)}
+    if ranges is not None:
+        tables[RANGES_FILE] = pa.Table.from_pylist([asdict(one) for one in ranges], RANGES_SCHEMA)
+    tables[CURVE_FILE] = pa.table([curve.value, curve.share, curve.low, curve.high], schema=CURVE_SCHEMA)
+    return tables

@@ -11,12 +11,12 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import NUMBERS, ItemColumns
 from sfumato.schemas.requests.request_base import COLUMNS, METHOD, Pair, Several, option, parts_of
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.histogram.curve import check_shares
 from sfumato.transforms.histogram.item_encoding import NumberBins, NumberItems
 from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.histogram.request import SampledRequest
 from sfumato.transforms.histogram.sampling_round import spread_levels
-from sfumato.transforms.quantiles.private_quantiles import MAX_BITS, QuantilesPlan
+from sfumato.transforms.quantiles.curve import check_shares
+from sfumato.transforms.quantiles.plan import MAX_BITS, QuantilesPlan
 
 _BITS, _FINE_BITS = 12, 20  # the fine ones if no count of every bin is published
 

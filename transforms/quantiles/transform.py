@@ -1,7 +1,8 @@
-"""Quantiles with a trusted curator on Beam: all users are counted by bin, and one step draws what is published."""
+"""Quantiles on Beam: drawn once from counts of all users, or found by a search among samples of users."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Unpack
 
 import apache_beam as beam
@@ -9,12 +10,14 @@ import numpy as np
 
 from sfumato.transforms.histogram.count_noise import ItemBound
 from sfumato.transforms.histogram.item_encoding import NumberItems
-from sfumato.transforms.histogram.transform import CountedRounds, CountItems, CountOptions, Rounds
+from sfumato.transforms.histogram.sampling_round import WHOLE, Sampling
+from sfumato.transforms.histogram.transform import CountedRounds, CountItems, CountOptions, CountSamples, Rounds
 from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.quantiles.curve import Search, search_quantiles
 from sfumato.transforms.quantiles.exponential_draw import SpreadUsers
+from sfumato.transforms.quantiles.plan import QuantilesPlan
 from sfumato.transforms.quantiles.private_quantiles import (
     PrivateDistribution,
-    QuantilesPlan,
     Values,
     private_distribution,
     whole_numbers,
@@ -61,3 +64,25 @@ class CentralQuantiles(beam.PTransform):
             | "Count" >> self._counts  # PCollection[CountedRounds]
             | "Draw" >> beam.Map(draw)  # PCollection[PrivateDistribution]
         )
+
+
+class InteractiveQuantiles(CountSamples):
+    """Paths of logs -> one Search: quantiles by binary search with one round a bit (paper 004, Section 4.2).
+
+    items: the numbers and their range; its bits are the rounds. shares: of users below each quantile, in 0..1.
+    """
+
+    def __init__(
+        self,
+        items: NumberItems,
+        sampling: Sampling,
+        key: RunKey,
+        shares: tuple[float, ...],
+        **options: Unpack[CountOptions],
+    ):
+        def search(counted: CountedRounds) -> Search:
+            quantiles = search_quantiles(counted.counts, sampling, shares, items.low, items.high)
+            return replace(quantiles, admission=counted.admission)
+
+        key = key.narrowed({"quantiles": shares})  # two searches would split one sample twice and reveal more
+        super().__init__(Rounds(items, key, None, (WHOLE,) * items.bits), sampling, search, **options)

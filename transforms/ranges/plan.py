@@ -16,15 +16,18 @@ import numpy as np
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Population
+from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region, by_row
 from sfumato.schemas.requests.checks import check_choice, owners_of
 from sfumato.transforms.counting.methods import Adaptive
 from sfumato.transforms.counting.methods.base import Flat
 from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.plan import heatmap_plan_text
 from sfumato.transforms.counting.schedule import population_and_budget
 from sfumato.transforms.counting.state import Estimate, HeatmapState
 from sfumato.transforms.locations.shards import Cohort
+from sfumato.transforms.observability.text_tables import TYPICAL_USERS, significant
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import RunKey
@@ -221,6 +224,44 @@ class RangesPlan:
         counting = self.counting
         shards = Cohort.plan(users, None, counting.shard_size, counting.dropout).shards
         return math.sqrt(shards) * counting.count_noise.stddev(cost)
+
+    def accuracy(self) -> str:
+        """The error to expect in one phrase."""
+        counting = self.counting
+        left = counting.budget.total - counting.admission().epsilon
+        if counting.is_central:
+            return f"noise of ±{significant(NOISE_Z * counting.count_noise.stddev(left))} users (95%) on a cell's count"
+        users = counting.population or TYPICAL_USERS
+        noise = self.shards_stddev(users, left)
+        return f"noise of ±{significant(NOISE_Z * noise)} users (95%) on a cell's count, if {users:,} take part"
+
+    def text(self) -> str:
+        """The cost and the noise of a model of range queries, for a terminal. Raises RequestError."""
+        if self.uses_tree:
+            head = "" if self.method == ADAPTIVE else f"method {self.method}: {method_texts()[ADAPTIVE]}\n\n"
+            return head + heatmap_plan_text(self.counting)
+        counting, heatmap = self.counting, self.heatmap
+        squares = f"squares of {self.sizes.low:g} to {self.sizes.high:g} m"
+        lines = [f"method {self.method}: {method_texts()[self.method]}, for {squares}"]
+        if heatmap is not None:
+            width, height = (metres / (1 << heatmap.depth) for metres in self.field.metres)
+            lines.append(
+                f"secure aggregation counts every cell of level {heatmap.depth}, {width:.3g} x {height:.3g} m:"
+            )
+            return "\n".join([*lines, "", heatmap_plan_text(heatmap)])
+        spent, kind = counting.admission().epsilon, counting.count_noise
+        delta = f", delta {counting.delta:g}: rho {counting.rho:.4g}" if counting.rho is not None else ""
+        lines.append(f"epsilon {counting.epsilon:g}{delta} in all, of which the count of users costs {spent:.3g}")
+        chosen = self.options.get("cell_width")
+        if chosen is None:
+            lines.append("a trusted curator adds the noise; the cells follow from the number of users and epsilon")
+        else:
+            noise = significant(NOISE_Z * kind.stddev(counting.budget.total - spent))
+            lines.append(
+                f"a trusted curator adds noise of ±{noise} (95%) to the users of every cell of about {chosen:g} x "
+                f"{chosen:g} m"
+            )
+        return "\n".join(lines) + "\n"
 
 
 def _json_value(value: Any) -> Any:

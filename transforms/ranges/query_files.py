@@ -20,7 +20,7 @@ from apache_beam.io.filesystems import FileSystems
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import DataError, RequestError
-from sfumato.schemas.ranges import LARGEST, QUERY_COLUMNS, SMALLEST, answers_schema
+from sfumato.schemas.ranges import LARGEST, QUERY_COLUMNS, SMALLEST, Boxes, Field, answers_schema
 from sfumato.transforms.inputs.parquet_log import open_parquet
 from sfumato.transforms.observability.logs import READ_FILE
 from sfumato.transforms.ranges.model import RangeModel
@@ -33,6 +33,8 @@ _RULES = {
     "y": ("a latitude is in -90..90 degrees; are x and y swapped?", -90.0, 90.0),
     "size": (f"a side is {SMALLEST:g} m or more, and at most the Earth's circumference", SMALLEST, LARGEST),
 }
+MIN_SQUARES = 1_000  # with fewer, networks overfit a few places
+MAX_SQUARES = 50_000  # of a workload: the job's graph carries them several times
 
 
 def count_queries(path: str) -> int:
@@ -53,6 +55,35 @@ def read_queries(path: str, rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
         for batch in file.iter_batches(rows, columns=list(QUERY_COLUMNS)):
             yield checked_queries(batch, path, before)
             before += batch.num_rows
+
+
+def read_workload(path: str, field: Field) -> Boxes:
+    """The squares of a file, clipped to the field, without those outside it.
+
+    Raises RequestError for too few or too many squares, or a row that is no square; DataError if the file cannot be
+    read.
+    """
+    try:
+        rows = count_queries(path)
+        if rows > MAX_SQUARES:
+            raise RequestError(
+                f"{path} holds {rows:,} squares, and the limit is {MAX_SQUARES:,}; give a sample of them"
+            )
+        batches = [[batch.column(name).to_numpy() for name in QUERY_COLUMNS] for batch in read_queries(path)]
+    except RequestError as error:
+        raise RequestError(f"workload: {error}") from None
+    squares = [field.squares(*batch).clipped(field.side) for batch in batches]
+    edges = [np.concatenate([getattr(batch, name) for batch in squares] or [[]]) for name in ("x0", "y0", "x1", "y1")]
+    boxes = Boxes(*edges)
+    inside = boxes.areas > 0
+    if 0 < inside.sum() < MIN_SQUARES:
+        raise RequestError(
+            f"workload: {inside.sum():,} squares of {path} lie in the region, too few to learn from; give "
+            f"{MIN_SQUARES:,} or more, or leave it out"
+        )
+    if not inside.any():
+        raise RequestError(f"workload: no square of {path} lies in the region {field.grid.region}")
+    return Boxes(*(edge[inside] for edge in edges))
 
 
 def check_query_columns(schema: pa.Schema, path: str) -> None:

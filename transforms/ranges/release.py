@@ -8,6 +8,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import (
     ADD_OR_REMOVE,
     ASSUMPTIONS,
@@ -15,10 +16,12 @@ from sfumato.schemas.guarantee import (
     EXACT_NOISE,
     PRIVACY_UNIT,
 )
-from sfumato.schemas.ranges import Field, Sizes
-from sfumato.schemas.release import MODEL_FILE
+from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
+from sfumato.schemas.region import Grid
+from sfumato.schemas.release import CELLS_FILE, MODEL_FILE
 from sfumato.transforms.counting.manifest import heatmap_manifest, population_entry
 from sfumato.transforms.counting.state import Estimate
+from sfumato.transforms.nights.warm_start import WarmStart
 from sfumato.transforms.ranges.field_counts import NoisyGrid
 from sfumato.transforms.ranges.methods import PlainGrid
 from sfumato.transforms.ranges.model import Model, RangeModel
@@ -29,6 +32,7 @@ from sfumato.transforms.ranges.plan import ADAPTIVE, Built, Counts, RangesPlan
 from sfumato.transforms.ranges.view import ranges_view
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import UNSAFE, ReleaseMetadata, release_manifest
+from sfumato.transforms.release.published_release import open_release
 
 _MECHANISM = "discrete {} noise on counts of disjoint parts of the region, added once by a trusted curator"
 _BOUND = "one location a user, chosen {} by the key"
@@ -146,3 +150,30 @@ def _results(model: Model, counts: Counts) -> dict[str, Any]:
     ):  # the versions decide networks, but the key is not bound to them
         found["learned_with"] = {name: version(name) for name in ("jax", "optax")}
     return found
+
+
+def open_heatmap(path: str) -> HeatmapRelease:
+    """Opens a published heatmap. Raises RequestError if there is none, or its map is damaged."""
+    try:
+        release = open_release(path)
+        grid = release.grid
+        if grid is None:
+            raise RequestError(f"a release of `sfumato heatmap` is needed, got one of {release.manifest.get('job')!r}")
+        start = WarmStart.from_release(release.manifest, release.arrow_table(CELLS_FILE), grid)
+        estimate = _scaled_to_all_users(start.estimate, release.manifest)
+    except RequestError as error:
+        raise RequestError(f"release: {str(error).removeprefix('warm_start: ')}") from None
+    return HeatmapRelease(Field(Grid(grid.region, BASE_DEPTH)), estimate, release.manifest, release.digest)
+
+
+def _scaled_to_all_users(estimate: Estimate, manifest: Mapping[str, Any]) -> Estimate:
+    """Scales the map of a random cohort to all users. Raises RequestError for a damaged manifest."""
+    try:
+        privacy = manifest["privacy"]
+        rate = float(privacy["cohort"]["sampling_rate"])
+        complete = isinstance(privacy["assumptions"], list) and isinstance(privacy["randomness"]["source"], str)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RequestError(f"the release's manifest lacks a part of its guarantee ({error!r})") from None
+    if not (complete and 0 < rate <= 1):
+        raise RequestError("the release's manifest is damaged")
+    return replace(estimate, counts=estimate.counts / rate, stddev=estimate.stddev / rate)

@@ -53,14 +53,14 @@ class BuildRanges(beam.PTransform):
             self._collect = PrivateHeatmap(plan.region, plan.heatmap, key, columns, spill, admit=admit)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        collected = paths | "Collect" >> self._collect
+        collected = paths | "Collect" >> self._collect  # PCollection[Collected], or HeatmapState of a heatmap
         if self._plan.heatmap is not None:
             collected = collected | "FromHeatmap" >> beam.Map(collected_from_heatmap, self._plan)
         # PCollection[Collected]
         if not self._plan.trains:  # then one step uses the counts, and nothing copies them
             return collected | "Build" >> beam.Map(_build, [], self._plan)  # PCollection[Built]
         # The reshuffle fixes the counts before two stages use them, so that training and model have the same ones.
-        fixed = collected | "Settle" >> beam.Reshuffle()
+        fixed = collected | "Settle" >> beam.Reshuffle()  # PCollection[Collected]
         trained = (
             fixed
             | "Trainings" >> beam.FlatMap(_trainings)  # PCollection[tuple[number, trainings, method, training]]

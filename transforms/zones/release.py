@@ -27,9 +27,9 @@ from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
 from sfumato.transforms.statistics.tree_least_squares import LevelEstimate, NoisyLevel, fit_levels
+from sfumato.transforms.zones.plan import ZoneLevels
 from sfumato.transforms.zones.view import zones_view
 from sfumato.transforms.zones.zone_file import Zones
-from sfumato.transforms.zones.zone_levels import ZoneLevels
 
 Array = NDArray[np.float64]
 _Z = float(scipy.special.ndtri(0.975))  # of a 95% interval

@@ -31,8 +31,8 @@ from sfumato.transforms.histogram.sampling_round import Sampling
 from sfumato.transforms.histogram.transform import Rounds, TrieHeavyHitters
 from sfumato.transforms.locations.spill import DEFAULT_GROUP_BITS
 from sfumato.transforms.moments.client_values import Values
-from sfumato.transforms.moments.local.protocol import MomentsPlan
-from sfumato.transforms.moments.transform import PushBits
+from sfumato.transforms.moments.local.plan import MomentsPlan
+from sfumato.transforms.moments.local.transform import PushBits
 from sfumato.transforms.observability import metrics
 from sfumato.transforms.observability.metrics import (
     METRICS,

@@ -19,13 +19,11 @@ from sfumato.schemas.locations import NUMBERS, ItemColumns, LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms.histogram.central_counts import choose_items, count_items
 from sfumato.transforms.histogram.count_noise import ItemBound
-from sfumato.transforms.histogram.curve import search_quantiles
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, NumberItems
 from sfumato.transforms.histogram.sampling_round import NumberPrefixes, Sampling, TextPrefixes
 from sfumato.transforms.histogram.transform import (
     CountItems,
     CountSamples,
-    InteractiveQuantiles,
     MergeSamples,
     Rounds,
     SumCounts,
@@ -44,6 +42,8 @@ from sfumato.transforms.histogram.user_sample import (
 from sfumato.transforms.privacy.admission import AdmissionRule, Admit
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.privacy.user_hashes import hash_users
+from sfumato.transforms.quantiles.curve import search_quantiles
+from sfumato.transforms.quantiles.transform import InteractiveQuantiles
 from tests.conftest import REGION, make_logs, write_files
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE

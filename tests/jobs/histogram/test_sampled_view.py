@@ -15,17 +15,12 @@ from scipy import stats
 
 from sfumato.schemas.locations import ItemColumns, LocationColumns
 from sfumato.schemas.region import Grid, deinterleave
-from sfumato.schemas.views import BarsBody, CurveBody, Layer, MapBody
-from sfumato.transforms.histogram.curve import build_hierarchy, search_quantiles
+from sfumato.schemas.release import CURVE_FILE
+from sfumato.schemas.views import BarsBody, CurveBody, Layer, MapBody, PageView
+from sfumato.transforms.histogram.central_counts_view import counts_view
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberBins, NumberItems
 from sfumato.transforms.histogram.plan import SamplePlan
-from sfumato.transforms.histogram.release import (
-    CountMetadata,
-    hierarchy_files,
-    item_names,
-    search_files,
-    trie_files,
-)
+from sfumato.transforms.histogram.release import CountMetadata, item_names, trie_files
 from sfumato.transforms.histogram.sampling_round import (
     Histogram,
     NumberPrefixes,
@@ -36,9 +31,11 @@ from sfumato.transforms.histogram.sampling_round import (
     grow_trie,
 )
 from sfumato.transforms.histogram.user_sample import ItemCounts
-from sfumato.transforms.histogram.view import sampled_view
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import keyed_hash
+from sfumato.transforms.quantiles.curve import build_hierarchy, search_quantiles
+from sfumato.transforms.quantiles.release import hierarchy_files, search_files
+from sfumato.transforms.quantiles.view import quantiles_view
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.release_folder import with_digests
 from sfumato.transforms.report.report import render_page
@@ -86,10 +83,15 @@ def numbers(values: Sequence[float | None]) -> NDArray[np.float64]:
     return np.array([math.nan if value is None else value for value in values])
 
 
+def page_of(files: dict[str, bytes]) -> PageView:
+    """The page of a release: of its job."""
+    return quantiles_view(files) if CURVE_FILE in files else counts_view(files)
+
+
 def check_made_again(files: dict[str, bytes]) -> None:
     """The page is made of the published folder, to the byte."""
     published = with_digests(files)
-    assert render_page(sampled_view(published)).encode() == published["index.html"]
+    assert render_page(page_of(published)).encode() == published["index.html"]
 
 
 # --- cells ---
@@ -105,7 +107,7 @@ def places() -> tuple[Trie, dict[str, bytes]]:
 
 def test_cells_are_those_of_the_trie(places: tuple[Trie, dict[str, bytes]]) -> None:
     trie, files = places
-    view = sampled_view(files)
+    view = page_of(files)
     assert isinstance(view.body, MapBody)
     assert [layer.title for layer in view.body.layers] == ["Level 3", "Level 6"]
     for layer, level in zip(view.body.layers, trie.levels, strict=True):
@@ -122,7 +124,7 @@ def test_cells_are_those_of_the_trie(places: tuple[Trie, dict[str, bytes]]) -> N
 
 def test_the_list_of_cells_is_ranked_by_what_is_surely_there(places: tuple[Trie, dict[str, bytes]]) -> None:
     trie, files = places
-    body = sampled_view(files).body
+    body = page_of(files).body
     assert isinstance(body, MapBody)
     layer, level = body.layers[-1], trie.levels[-1]
     listed = layer.measures[0].listed
@@ -147,7 +149,7 @@ def test_intervals_of_listed_cells_hold_for_all_at_once() -> None:
         sampled = rng.binomial(truth, sampling.rate)
         shown = np.flatnonzero(sampled >= sampling.threshold)
         level = Histogram(0, sampling, shown.astype(np.uint64), sampled[shown])
-        view = sampled_view(trie_files(Trie((level,), (), float(level.counts.sum())), made))
+        view = page_of(trie_files(Trie((level,), (), float(level.counts.sum())), made))
         assert isinstance(view.body, MapBody)
         listed = view.body.layers[0].measures[0].listed
         misses += any(not low <= truth[shown[row]] <= high for row, _, low, high in listed)
@@ -169,7 +171,7 @@ def test_prefixes_are_a_tree_with_shares_of_all_users() -> None:
         levels.append(drawn(codes, level, made, cut.tolist()))
     trie = replace(grow_trie(levels, prefixes), admission=ADMITTED)
     files = trie_files(trie, made)
-    body = sampled_view(files).body
+    body = page_of(files).body
     assert isinstance(body, BarsBody)
     rows = {(bar.level, bar.name): bar for bar in body.bars}
     parents = {bar.name: body.bars[bar.parent].name for bar in body.bars if bar.parent >= 0}
@@ -189,7 +191,7 @@ def test_integers_and_their_prefixes_keep_leading_zeros() -> None:
     made = metadata(TEXTS, "hotspots", rounds=2)
     codes = seeded_rng(2).choice([7, 120, 121, 805], 20_000).astype(np.uint64)
     trie = trie_of(codes, NumberPrefixes(10, 3), (1, 3), made)
-    body = sampled_view(trie_files(trie, made)).body
+    body = page_of(trie_files(trie, made)).body
     assert isinstance(body, BarsBody)
     assert {(bar.name, body.bars[bar.parent].name) for bar in body.bars if bar.parent >= 0} == {
         ("007", "0"), ("120", "1"), ("121", "1"), ("805", "8"),
@@ -207,7 +209,7 @@ def test_all_users_are_the_public_number_or_the_counted_one(
     made = replace(made, plan=replace(made.plan, population=population))
     level = drawn(np.zeros(15_000, np.uint64), 0, made, [""] * 15_000)
     trie = Trie((level,), (), float(level.counts.sum()), admission=replace(ADMITTED, users=users))
-    body = sampled_view(trie_files(trie, made)).body
+    body = page_of(trie_files(trie, made)).body
     assert isinstance(body, BarsBody)
     (bar,) = body.bars
     assert bar.share == bar.value / (known or bar.value)  # a count that noise may explain says nothing
@@ -222,7 +224,7 @@ def test_a_distribution_is_that_of_its_hierarchy() -> None:
     codes = np.clip((values + 4) * 8, 0, 255).astype(np.uint64)
     trie = trie_of(codes, NumberPrefixes(2, 8), (4, 8), made)
     files = hierarchy_files(trie, made, (0.5, 0.9), ((0.0, 4.0),))
-    view = sampled_view(files)
+    view = page_of(files)
     body, hierarchy = view.body, build_hierarchy(trie, NumberBins(-4.0, 28.0, 8))
     assert isinstance(body, CurveBody)
     curve = hierarchy.curve()
@@ -255,7 +257,7 @@ def test_a_search_is_known_at_its_points_alone() -> None:
         rounds.append(ItemCounts(items, counts.astype(np.int64)))
     search = replace(search_quantiles(rounds, sampling, (0.25, 0.5), -4.0, 28.0), admission=ADMITTED)
     files = search_files(search, made)
-    body = sampled_view(files).body
+    body = page_of(files).body
     assert isinstance(body, CurveBody)
     assert body.points == sorted(set(search.curve.value.tolist()))[1:-1]
     assert [one.value for one in body.quantiles] == [one.value for one in search.quantiles]
@@ -274,7 +276,7 @@ def test_a_release_without_anything_has_a_page(counted: Items) -> None:
     empty = Histogram(4 if counted is NUMBERS else 0, made.plan.sampling, np.zeros(0, np.uint64), np.zeros(0, np.int64))
     trie = Trie((empty,), (), 0.0)
     files = hierarchy_files(trie, made, (0.5,), ()) if counted is NUMBERS else trie_files(trie, made)
-    view = sampled_view(files)
+    view = page_of(files)
     assert "no " in view.headline
     if isinstance(view.body, MapBody):
         (layer,) = view.body.layers
@@ -288,6 +290,6 @@ def test_a_seed_is_alarming() -> None:
     made = replace(made, release=replace(made.release, safe=False, randomness="seed"))
     level = drawn(np.zeros(5_000, np.uint64), 0, made, [""] * 5_000)
     files = trie_files(Trie((level,), (), float(level.counts.sum())), made)
-    view = sampled_view(files)
+    view = page_of(files)
     assert view.alarm is not None
     assert json.loads(files["manifest.json"])["warnings"][0] in view.problems

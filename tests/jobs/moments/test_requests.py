@@ -17,7 +17,7 @@ import pytest
 from sfumato.pipelines.command_line.cli import parse_command
 from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.moments import ValueRange
-from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan
+from sfumato.transforms.moments.central.plan import CentralMomentsPlan
 from sfumato.transforms.moments.local.tally import RandomisedResponse
 from sfumato.transforms.moments.request import MomentsRequest
 from sfumato.transforms.release.published_release import open_release

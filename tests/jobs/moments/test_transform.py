@@ -24,16 +24,19 @@ from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns, ValueRa
 from sfumato.schemas.region import Grid
 from sfumato.transforms.inputs import parquet_log
 from sfumato.transforms.moments import client_values
-from sfumato.transforms.moments import transform as on_beam
 from sfumato.transforms.moments.central.bernstein_sums import ExactSums
-from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan, CentralSums
+from sfumato.transforms.moments.central.central_moments import CentralSums, choose_range
+from sfumato.transforms.moments.central.plan import CentralMomentsPlan
+from sfumato.transforms.moments.central.transform import SumMoments
 from sfumato.transforms.moments.client_values import Block, Values
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
+from sfumato.transforms.moments.local import transform as on_beam
 from sfumato.transforms.moments.local.allocation import Prior
-from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.plan import MomentsPlan
+from sfumato.transforms.moments.local.protocol import MomentsState
 from sfumato.transforms.moments.local.quantities import Thresholds
 from sfumato.transforms.moments.local.tally import Query, Tally, with_noise
-from sfumato.transforms.moments.transform import PushBits, SumMoments, SumTallies
+from sfumato.transforms.moments.local.transform import PushBits, SumTallies
 from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits
 from sfumato.transforms.privacy.user_hashes import hash_users
@@ -147,7 +150,7 @@ class Crowd:
         plan = self.push._plan
         state = MomentsState(plan, users=users)
         for _ in plan.stages:
-            queries = plan.next_queries(state)
+            queries = state.next_queries()
             state = state.advance(queries, plan.protect(queries, [self.answer(query) for query in queries], self.key))
         assert {client.asked for _, client in self.clients} == {1}
         return state
@@ -343,7 +346,7 @@ def test_tallies_of_nobody_are_noise_alone(grouping: Grouping | None) -> None:
     """Without blocks there are no tallies, but there is noise: an empty input looks like a small one."""
     push = transform(grouping=grouping)
     start = MomentsState(push._plan)
-    queries = push._plan.next_queries(start)
+    queries = start.next_queries()
     none = push._add_noise(start, queries, [])
     ((query, counted),) = none.tallies
     zeros = np.zeros((1 if grouping is None else 4, len(query.quantity.slots)), np.int64)
@@ -443,7 +446,7 @@ def in_memory(pattern: str, sums: SumMoments, grouping: Grouping | None) -> Cent
         None if grouping is None else logs["kind"].map({k: i for i, k in enumerate(moment_logs.KINDS[:3])}).fillna(3)
     )
     block = Block(logs["length"].to_numpy(), bits, None if groups is None else groups.to_numpy().astype(np.int64))
-    state = sums._plan.choose_range(sums._plan.count_magnitudes(block.codes), sums._key)
+    state = choose_range(sums._plan, sums._plan.count_magnitudes(block.codes), sums._key)
     return state.release(sums._plan.exact_sums(block, state.spans, 1 if grouping is None else 4), sums._key)
 
 

@@ -20,11 +20,9 @@ from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from sfumato.pipelines.command_line import cli, run
 from sfumato.pipelines.command_line.run import request_of
-from sfumato.pipelines.counts import sample_plan_text
 from sfumato.pipelines.frame.dry_run import simulation_note, trust_lines
 from sfumato.pipelines.frame.release_run import run_release
 from sfumato.pipelines.heatmap import HeatmapJob
-from sfumato.pipelines.ranges_build import ranges_plan_text
 from sfumato.pipelines.runners.runner_settings import runner_settings
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.known_digits import NOISE_Z
@@ -256,27 +254,27 @@ def test_a_sample_is_told_as_the_release_tells_it(logs, tmp_path: Path, capfd: p
 def test_a_model_of_ranges_is_told_as_it_will_be_made() -> None:
     sizes, region = Sizes(500, 2000), REGION
     grid = RangesPlan(region, sizes, "grid", {"cell_width": 900.0}, HeatmapParameters(epsilon=0.2, trust="central"))
-    text = ranges_plan_text(grid)
+    text = grid.text()
     assert "for squares of 500 to 2000 m" in text
     assert "epsilon 0.2 in all, of which the count of users costs 0.002" in text
     noise = NOISE_Z * discrete_laplace_stddev(0.198)
     assert f"noise of ±{noise:.3g} (95%) to the users of every cell of about 900 x 900 m" in text
-    assert "cells follow from the number of users" in ranges_plan_text(replace(grid, options={}))
+    assert "cells follow from the number of users" in replace(grid, options={}).text()
     shards = replace(grid, counting=HeatmapParameters(epsilon=0.2, population=50_000))
-    text = ranges_plan_text(shards)
+    text = shards.text()
     assert shards.heatmap is not None
     assert "counts every cell of level 7, 1.11e+03 x 869 m:" in text
     assert heatmap_plan_text(shards.heatmap) in text
     adaptive = RangesPlan(region, sizes, "adaptive", {}, HeatmapParameters(depth=7, trust="central"))
-    assert ranges_plan_text(adaptive) == heatmap_plan_text(adaptive.counting)
+    assert adaptive.text() == heatmap_plan_text(adaptive.counting)
 
 
 def test_limited_contact_and_columns_of_any_length() -> None:
     plan = SamplePlan(contact="limited", population=100_000)
-    text = sample_plan_text(plan, ColumnItems(ItemColumns("word", "user_id", PREFIXES)))
+    text = plan.text(ColumnItems(ItemColumns("word", "user_id", PREFIXES)))
     assert f"about {plan.contacted_users:,} of 100,000 users are contacted\n" in text
     assert "else its text" in text
-    cells = sample_plan_text(SamplePlan(), CellItems(LocationColumns(), Grid(REGION, 9)))
+    cells = SamplePlan().text(CellItems(LocationColumns(), Grid(REGION, 9)))
     assert "sends one item: 18 bits\n" in cells
     assert f"an item of {SamplePlan().hidden_count() + 1:,} users or more is shown" in cells
 

@@ -21,6 +21,7 @@ from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.command_line.run import JOBS
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
+from sfumato.transforms.ranges import query_files
 from sfumato.transforms.ranges.methods import PlainGrid
 from sfumato.transforms.ranges.model import GridModel
 from sfumato.transforms.ranges.model_file import open_model
@@ -286,7 +287,7 @@ def test_a_workload(
     monkeypatch.setitem(METHODS, Weighted.NAME, Weighted)
     squares = {"x": np.array([-1.0, 0.5, 9.0]), "y": np.array([51.0, 50.5, 50.5]), "size": np.array([900, 800, 700.0])}
 
-    monkeypatch.setattr(ranges_build, "MIN_SQUARES", 2)
+    monkeypatch.setattr(query_files, "MIN_SQUARES", 2)
 
     def asked(name: str, columns: dict[str, Any], *more: str) -> int:
         pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
@@ -297,7 +298,7 @@ def test_a_workload(
     assert open_model(tmp_path / "good").model.grid.noise_stddev == 2  # type: ignore[attr-defined]  # one lies outside
     told = open_release(tmp_path / "good").manifest["parameters"]["options"]["workload"]
     assert (told["squares"], len(told["digest"])) == (2, 64)
-    monkeypatch.setattr(ranges_build, "MAX_SQUARES", 5)
+    monkeypatch.setattr(query_files, "MAX_SQUARES", 5)
     for name, columns, message in (
         ("no x", {"y": squares["y"], "size": squares["size"]}, "no column 'x'"),
         ("nan", {**squares, "y": np.array([51.0, np.nan, 50.5])}, "row 2 has nan for y"),

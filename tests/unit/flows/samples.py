@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from sfumato.transforms.flows.flow_estimate import Flows, estimate_flows
-from sfumato.transforms.flows.flow_tree import FlowPlan, measure_flows
+from sfumato.transforms.flows.flow_tree import measure_flows
+from sfumato.transforms.flows.plan import FlowPlan
 from sfumato.transforms.flows.user_trips import count_prefixes
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.seeds import seeded_rng

@@ -13,7 +13,8 @@ from sfumato.schemas.region import Region
 from sfumato.schemas.tree import node_positions
 from sfumato.schemas.views import FlowsBody, PageView
 from sfumato.transforms.flows.flow_estimate import estimate_flows, posterior_counts, rest_level
-from sfumato.transforms.flows.flow_tree import FlowPlan, measure_flows
+from sfumato.transforms.flows.flow_tree import measure_flows
+from sfumato.transforms.flows.plan import FlowPlan
 from sfumato.transforms.flows.release import FlowMetadata, flow_files
 from sfumato.transforms.flows.user_trips import split_pairs
 from sfumato.transforms.flows.view import flows_view

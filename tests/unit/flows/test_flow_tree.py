@@ -9,14 +9,8 @@ import pytest
 import shapely
 
 from sfumato.transforms.flows.flow_estimate import Flows, estimate_zone_flows
-from sfumato.transforms.flows.flow_tree import (
-    MAX_SPLITS,
-    MAX_START,
-    FlowPlan,
-    ZonedCells,
-    measure_flows,
-    measure_zone_flows,
-)
+from sfumato.transforms.flows.flow_tree import ZonedCells, measure_flows, measure_zone_flows
+from sfumato.transforms.flows.plan import MAX_SPLITS, MAX_START, FlowPlan
 from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, count_prefixes, join_cells
 from tests.rejections import rejects
 from tests.seeds import seeded_rng

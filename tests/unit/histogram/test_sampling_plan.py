@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from sfumato.transforms.histogram.accountant import delta, max_rate, rounds_delta
-from sfumato.transforms.histogram.curve import banded, build_hierarchy, check_shares, quantile, search_quantiles
 from sfumato.transforms.histogram.item_encoding import NumberBins
 from sfumato.transforms.histogram.plan import (
     PaperSamplePlan,
@@ -39,6 +38,7 @@ from sfumato.transforms.histogram.sampling_round import (
 )
 from sfumato.transforms.histogram.user_sample import ItemCounts, add_counts, threshold
 from sfumato.transforms.privacy.keys import keyed_hash
+from sfumato.transforms.quantiles.curve import banded, build_hierarchy, check_shares, quantile, search_quantiles
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
 from tests.unit.histogram.oracle import hockey_stick

@@ -12,9 +12,11 @@ from sfumato.schemas.moments import FixedPoint, Statistic
 from sfumato.schemas.region import Grid
 from sfumato.transforms.moments.client_values import encode
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
-from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.plan import MomentsPlan
+from sfumato.transforms.moments.local.protocol import MomentsState
+from sfumato.transforms.moments.local.release import moments_files
 from sfumato.transforms.moments.local.tally import count_reports
-from sfumato.transforms.moments.release import MomentsMetadata, moments_files
+from sfumato.transforms.moments.release import MomentsMetadata
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.conftest import REGION
@@ -40,7 +42,7 @@ def ran(
     block = block_of(codes, None if groups is None else groups.astype(np.uint16), key)
     state = MomentsState(asked)
     for _ in asked.stages:
-        queries = asked.next_queries(state)
+        queries = state.next_queries()
         number = 1 if grouping is None else len(grouping.groups) + 1
         counted = [count_reports(block, query, number, asked.response, key) for query in queries]
         state = state.advance(queries, asked.protect(queries, counted, key))

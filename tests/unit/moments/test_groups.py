@@ -15,7 +15,8 @@ from scipy import stats
 from sfumato.schemas.moments import EVERYBODY, OTHER, FixedPoint, Statistic
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.moments.groups import MAX_GROUPS, CellGroups, ColumnGroups, Grouping, ZoneGroups
-from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.plan import MomentsPlan
+from sfumato.transforms.moments.local.protocol import MomentsState
 from sfumato.transforms.moments.local.tally import Tally, count_reports, with_noise
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
@@ -92,7 +93,7 @@ def test_one_client_is_in_as_many_counts_as_they_report_bits(reports: int) -> No
     block = block_of(codes, groups, key())
     state = MomentsState(plan)
     for _ in plan.stages:
-        queries = plan.next_queries(state)
+        queries = state.next_queries()
         state = state.advance(queries, [count_reports(block, one, 4, plan.response, key()) for one in queries])
     assert len(state.tallies) == 4
     for gone in range(0, n, 13):

@@ -18,12 +18,14 @@ from benchmarks.evaluation.moments_in_memory import run_centrally
 from sfumato.schemas.moments import BITS_SCHEMA, EVERYBODY, MOMENTS_SCHEMA, OTHER, FixedPoint, Statistic, ValueRange
 from sfumato.schemas.region import Grid
 from sfumato.schemas.views import MomentsBody
-from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan, CentralSums
+from sfumato.transforms.moments.central.central_moments import CentralSums
+from sfumato.transforms.moments.central.plan import CentralMomentsPlan
+from sfumato.transforms.moments.central.release import central_files, groups_margin
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
 from sfumato.transforms.moments.local.allocation import Prior
 from sfumato.transforms.moments.local.protocol import MomentsState
 from sfumato.transforms.moments.local.tally import Tally
-from sfumato.transforms.moments.release import MomentsMetadata, central_files, groups_margin
+from sfumato.transforms.moments.release import MomentsMetadata
 from sfumato.transforms.moments.statistic_kinds import shrunk
 from sfumato.transforms.moments.view import moments_view
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -292,7 +294,7 @@ def test_noise_beyond_the_range_is_published_as_its_end() -> None:
     noise = Tally(np.full((1, 18), 10**6), np.zeros((1, 18), np.int64))  # "all bits are set", debiased at 0.01
     state = MomentsState(asked)
     for _ in asked.stages:
-        state = state.advance(asked.next_queries(state), [noise])
+        state = state.advance(state.next_queries(), [noise])
     files = assembled(state, asked)
     (one,) = table(files, "moments.parquet").to_pylist()
     assert one["value"] == one["high"] == asked.form.high

@@ -15,10 +15,9 @@ from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.quantiles.exponential_draw import STEP_BITS, SpreadUsers
+from sfumato.transforms.quantiles.plan import HierarchyNoise, QuantilesPlan
 from sfumato.transforms.quantiles.private_quantiles import (
-    HierarchyNoise,
     PrivateDistribution,
-    QuantilesPlan,
     Values,
     draw_borders,
     fit_hierarchy,

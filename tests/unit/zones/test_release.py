@@ -27,6 +27,7 @@ from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.report.report import render_page
 from sfumato.transforms.statistics.tree_least_squares import NoisyLevel, fit_levels
 from sfumato.transforms.zones import view as zones_view
+from sfumato.transforms.zones.plan import ZoneEncoding, ZoneLevels, level_shares, mean_variances
 from sfumato.transforms.zones.release import (
     ZoneCounts,
     laplace_kurtosis,
@@ -36,7 +37,6 @@ from sfumato.transforms.zones.release import (
     zones_files,
 )
 from sfumato.transforms.zones.zone_file import ZoneLevel, Zones
-from sfumato.transforms.zones.zone_levels import ZoneEncoding, ZoneLevels, level_shares, mean_variances
 from sfumato.transforms.zones.zone_raster import ZoneLocator
 from tests.rejections import rejects
 from tests.seeds import seeded_rng

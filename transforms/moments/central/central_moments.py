@@ -1,194 +1,27 @@
-"""Counts, sums, means, variances and moments by a trusted curator: a plan, the released sums, the estimates. Pure."""
+"""Counts, sums, means, variances and moments by a trusted curator: the released sums, and the estimates. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.known_digits import laplace_z
-from sfumato.schemas.moments import EVERYBODY, PAIRS, MomentEstimate, Statistic, ValueRange
+from sfumato.schemas.moments import EVERYBODY, MomentEstimate, Statistic, ValueRange
 from sfumato.transforms.moments.central.bernstein_sums import (
-    BINS,
     Array,
     ExactSums,
     coefficients,
-    count_magnitudes,
     find_range,
-    sum_values,
     tensor,
 )
-from sfumato.transforms.moments.client_values import Block
-from sfumato.transforms.moments.statistic_kinds import MOMENT, Result, check_statistics, value_range
-from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
+from sfumato.transforms.moments.central.plan import CentralMomentsPlan
+from sfumato.transforms.moments.statistic_kinds import Result, value_range
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON, discrete_laplace
-
-_OUTSIDE_SHARE = 0.01  # for the two counts of users outside the range
-_RANGE_SHARE = 0.2  # for the range, where none is given: the table `shares` of benchmarks/moments_central.py
-_MIN_EPSILON = 1000 * MIN_NOISE_EPSILON
-_MAX_SCALE_BITS = 20  # what one user adds, in bits: finer than any noise, and sums of 2^43 users fit 63 bits
-_MAX_DIGITS = 120  # before the point, of the largest power of a value: squares of its sums over users are finite
-_DEGREES = {"count": 0, "sum": 1, "mean": 1, "variance": 2, "covariance": 1, "correlation": 2}
-
-
-def degree_of(statistic: Statistic) -> int:
-    """The degree of the polynomials that a statistic is computed from. Raises RequestError for an unknown one."""
-    name, colon, _ = statistic.name.partition(":")
-    if not colon and name in _DEGREES:
-        return _DEGREES[name]
-    if statistic.name in [f"moment:{power}" for power in MOMENT.powers]:
-        return statistic.power
-    raise RequestError(
-        "statistics: with --trust central there are count, sum, mean, variance, covariance, correlation and moment:K "
-        f"(K from {MOMENT.powers[0]} to {MOMENT.powers[-1]}); got {statistic.name!r}"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class CentralMomentsPlan:
-    """The statistics of a column by a trusted curator, and their privacy.
-
-    Attributes:
-        statistics: to estimate; each name once.
-        epsilon: of the whole release, for adding or removing one user.
-        span: the range that values are clipped to; None to find it.
-        second_span: that of a second column.
-        has_second: whether there is a second column.
-
-    Raises:
-        RequestError: a value is out of range.
-    """
-
-    statistics: tuple[Statistic, ...] = (Statistic("mean"),)
-    epsilon: float = 1.0
-    span: ValueRange | None = None
-    second_span: ValueRange | None = None
-    has_second: bool = False
-
-    def __post_init__(self) -> None:
-        check_statistics(self.statistics, self.has_second)
-        if not _MIN_EPSILON <= self.epsilon <= MAX_NOISE_EPSILON:
-            raise RequestError(f"epsilon: must lie in {_MIN_EPSILON:g}..{MAX_NOISE_EPSILON:g}, got {self.epsilon:g}")
-        if self.span is not None and not self.degree:
-            raise RequestError("range: numbers of users need none; leave it out, or ask for other --statistics")
-        for name, span in (("range", self.span), ("second_range", self.second_span)):
-            if span is None:
-                continue
-            digits = math.log10(max(abs(span.low), abs(span.high)))  # before the point; negative for small ones
-            if digits * self.degree > _MAX_DIGITS / (1 + self.has_second):
-                raise RequestError(
-                    f"{name}: powers of up to {self.degree} of {span.low:g},{span.high:g} and their sums are "
-                    "beyond what a number can hold; give a smaller range, or lower moments"
-                )
-
-    def stated(self) -> dict[str, Any]:
-        """What tells this plan from others: the run's key is bound to it."""
-        return asdict(self)
-
-    @cached_property
-    def degree(self) -> int:
-        """The degree of the polynomials that users add up; 0 where no value is used."""
-        return max(map(degree_of, self.statistics))
-
-    @cached_property
-    def degrees(self) -> tuple[int, ...]:
-        """The degree of the polynomials in each column."""
-        if not self.has_second:
-            return (self.degree,)
-        return self.degree, max(degree_of(one) for one in self.statistics if one.name in PAIRS)
-
-    @property
-    def slots(self) -> int:
-        """The number of sums of a group."""
-        return math.prod(degree + 1 for degree in self.degrees)
-
-    @property
-    def _spans(self) -> tuple[ValueRange | None, ...]:
-        return (self.span, self.second_span)[: len(self.degrees)]
-
-    @property
-    def finds_range(self) -> bool:
-        """Whether a part of epsilon pays for the range of a column."""
-        return None in self._spans and self.degree > 0
-
-    @cached_property
-    def shares(self) -> dict[str, float]:
-        """The epsilon of each part: admission, range, users outside the range, and the sums. They add up to epsilon."""
-        parts = {"admission": ADMISSION_SHARE * self.epsilon}
-        if self.finds_range:
-            parts["range"] = _RANGE_SHARE * self.epsilon
-        if self.degree:
-            parts["outside"] = _OUTSIDE_SHARE * self.epsilon
-        return {**parts, "sums": (self.epsilon - math.fsum(parts.values())) * (1 - 2**-50)}
-
-    def admission(self, max_bad_fraction: float = 0.1, min_users: int = 0) -> AdmissionRule:
-        """The rule for the two noisy counts of users that admit a run."""
-        return AdmissionRule(self.shares["admission"], max_bad_fraction, min_users)
-
-    @cached_property
-    def scale(self) -> int:
-        """What one user adds to the sums: as much as the noise can be drawn for, a power of two."""
-        if not self.degree:
-            return 1
-        return 1 << min(_MAX_SCALE_BITS, math.floor(math.log2(self.shares["sums"] / MIN_NOISE_EPSILON)))
-
-    @property
-    def noise_stddev(self) -> float:
-        """Standard deviation of the noise on every released sum, in users."""
-        return discrete_laplace_stddev(self.shares["sums"], self.scale) / self.scale
-
-    @property
-    def count_stddev(self) -> float:
-        """Standard deviation of the noise on a number of users."""
-        return self.noise_stddev * math.sqrt(self.slots)
-
-    @property
-    def outside_stddev(self) -> float:
-        """Standard deviation of the noise on a number of users outside a range. A user may be outside each column's."""
-        return discrete_laplace_stddev(self.shares["outside"], len(self.degrees))
-
-    def exact_sums(self, block: Block, spans: Sequence[ValueRange], rows: int) -> ExactSums:
-        """The exact sums of a block, whose codes are the values. rows: of groups."""
-        uniforms = (block.random_bits & np.uint64(0xFFFFFFFF)) * np.float64(2.0**-32)
-        columns = self._columns(block.codes)
-        return sum_values(columns, uniforms, block.groups, rows, spans, self.degrees, self.scale)
-
-    def _columns(self, codes: NDArray[Any]) -> tuple[Array, ...]:
-        """The values of each column: float64[n]. codes: see Block."""
-        return (codes.real, codes.imag) if self.has_second else (codes,)
-
-    def count_magnitudes(self, codes: NDArray[Any]) -> NDArray[np.int64]:
-        """The number of values of each column by magnitude: int64[C, BINS]. codes: see Block."""
-        return np.stack([count_magnitudes(column) for column in self._columns(codes)])
-
-    def sum_magnitudes(self, counts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
-        """The sum of such numbers, of no block too."""
-        return sum(counts, start=np.zeros((len(self.degrees), BINS), np.int64))
-
-    def choose_range(self, magnitudes: NDArray[np.int64] | None, key: RunKey) -> CentralSums:
-        """The state before the sums: with the range that was given, or that noisy counts by magnitude choose.
-
-        magnitudes: int64[C, BINS], exact, of each column; None where no range is to be found.
-        """
-        if not self.finds_range:
-            return CentralSums(self, tuple(span or ValueRange(0.0, 1.0) for span in self._spans))
-        assert magnitudes is not None
-        epsilon = self.shares["range"] / self._spans.count(None)
-        found = [
-            (span, True)
-            if span is not None
-            else find_range(counts, epsilon, key.narrowed({"column": number}) if number else key)
-            for number, (span, counts) in enumerate(zip(self._spans, magnitudes, strict=True))
-        ]
-        return CentralSums(self, tuple(span for span, _ in found), all(is_sure for _, is_sure in found))
+from sfumato.transforms.privacy.noise import discrete_laplace
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,6 +96,24 @@ class CentralSums:
         if statistic.name in ("count", "sum"):
             return (0.0 if statistic.name == "count" else -math.inf), math.inf
         return value_range(statistic, self.spans)
+
+
+def choose_range(plan: CentralMomentsPlan, magnitudes: NDArray[np.int64] | None, key: RunKey) -> CentralSums:
+    """The state before the sums: with the range that was given, or that noisy counts by magnitude choose.
+
+    magnitudes: int64[C, BINS], exact, of each column; None where no range is to be found.
+    """
+    if not plan.finds_range:
+        return CentralSums(plan, tuple(span or ValueRange(0.0, 1.0) for span in plan.spans))
+    assert magnitudes is not None
+    epsilon = plan.shares["range"] / plan.spans.count(None)
+    found = [
+        (span, True)
+        if span is not None
+        else find_range(counts, epsilon, key.narrowed({"column": number}) if number else key)
+        for number, (span, counts) in enumerate(zip(plan.spans, magnitudes, strict=True))
+    ]
+    return CentralSums(plan, tuple(span for span, _ in found), all(is_sure for _, is_sure in found))
 
 
 @dataclass(frozen=True)

@@ -1,28 +1,20 @@
-"""The protocol of bit pushing: a plan, and a state that advances round by round (paper 002, Algorithms 1 and 2). Pure.
+"""The protocol of bit pushing: a state that advances round by round (paper 002, Algorithms 1 and 2). Pure.
 
-A query asks clients about one quantity, in the paper's round 1 or 2: for a bit, or whether it reaches a threshold. A
-stage is the queries that need only the tallies of earlier stages, so they run at the same time. The next queries depend
-on the plan and the state only. So Beam and a loop in memory run the same protocol.
+The next queries depend on the plan and the state only. So Beam and a loop in memory run the same protocol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
-from typing import Any, get_args
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.errors import RequestError
-from sfumato.schemas.moments import EVERYBODY, PAIRS, BitMeans, FixedPoint, Method, MomentEstimate, Statistic
+from sfumato.schemas.moments import EVERYBODY, PAIRS, BitMeans, FixedPoint, Method, MomentEstimate
 from sfumato.transforms.moments.local.allocation import (
-    Prior,
-    Tuning,
     by_variance,
     by_weight,
-    chosen_method,
     with_uniform_share,
 )
 from sfumato.transforms.moments.local.bit_means import (
@@ -33,216 +25,18 @@ from sfumato.transforms.moments.local.bit_means import (
     evidence,
     normal_quantile,
 )
+from sfumato.transforms.moments.local.plan import MomentsPlan
 from sfumato.transforms.moments.local.quantities import CENTRED, SECOND, Quantity, Thresholds
-from sfumato.transforms.moments.local.tally import Query, RandomisedResponse, Tally, sum_tallies, with_noise
+from sfumato.transforms.moments.local.tally import Query, Tally, sum_tallies
 from sfumato.transforms.moments.local.threshold_means import ThresholdEstimates
 from sfumato.transforms.moments.statistic_kinds import (
     MeanEstimate,
     Means,
     StatisticContext,
-    Variance,
-    check_statistics,
     evaluate,
-    quantities_of,
 )
-from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
-from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON
 
 Array = NDArray[np.float64]
-
-_MIN_EPSILON = 1000 * MIN_NOISE_EPSILON  # of a release, for each bit that a client reports
-_CODE_BITS = 64  # of both columns together
-
-
-@dataclass(frozen=True, kw_only=True)
-class MomentsPlan:
-    """The queries of one column or of two, and their privacy. Every quantity has its own part of the clients.
-
-    Attributes:
-        form: of the values.
-        statistics: to estimate; each name once.
-        method: `threshold` (two rounds), `adaptive` (two) or `weighted` (one); `auto` chooses by the number of users
-            (allocation.py). Thresholds are for all users, not for groups.
-        epsilon: local, of all that a client reports; None: no randomised response.
-        release_epsilon: of the whole release, for adding or removing one user. None: the same as epsilon; if that is
-            None too, counts are exact.
-        bits_per_client: different bits of one quantity that a client reports.
-        variance: about the estimated mean in two phases (`centred`), or as E[x^2] - E[x]^2 (`raw`).
-        tuning: the protocol's parameters.
-        prior: by quantity, an earlier release instead of the first round.
-        second: form of a second column; None without one.
-
-    Raises:
-        RequestError: a value is out of range.
-    """
-
-    form: FixedPoint
-    statistics: tuple[Statistic, ...] = (Statistic("mean"),)
-    method: Method = "adaptive"
-    epsilon: float | None = None
-    release_epsilon: float | None = None
-    bits_per_client: int = 1
-    variance: Variance = "centred"
-    tuning: Tuning = field(default_factory=Tuning)
-    prior: Mapping[str, Prior] = field(default_factory=dict)
-    second: FixedPoint | None = None
-
-    def __post_init__(self) -> None:
-        check_statistics(self.statistics, self.second is not None)
-        for name, value, choices in (("method", self.method, Method), ("variance", self.variance, Variance)):
-            if value not in get_args(choices):
-                raise RequestError(f"{name}: there are {', '.join(get_args(choices))}, got {value!r}")
-        for statistic in self.statistics:
-            if "log2" in quantities_of(statistic, self.variance) and self.form.signed != "no":
-                raise RequestError(f"statistics: {statistic.name} is of positive values, so it goes without --signed")
-        if self.second is not None and self.form.code_bits + self.second.code_bits > _CODE_BITS:
-            raise RequestError(
-                f"second_bits: both columns have {_CODE_BITS} bits in all at most, with their signs; got "
-                f"{self.form.code_bits} and {self.second.code_bits}"
-            )
-        max_bits = min(len(Quantity(self.form, kind, second=self.second).slots) for kind in self.quantities)
-        if isinstance(self.bits_per_client, bool) or not 1 <= self.bits_per_client <= max_bits:
-            raise RequestError(f"bits_per_client: must lie in 1..{max_bits}, got {self.bits_per_client}")
-        _ = self.response  # checks epsilon
-        if self.released_epsilon is not None:
-            min_epsilon = _MIN_EPSILON * self.bits_per_client
-            if not min_epsilon <= self.released_epsilon <= MAX_NOISE_EPSILON:
-                name = "epsilon" if self.release_epsilon is None else "group_epsilon"
-                raise RequestError(
-                    f"{name}: must lie in {min_epsilon:g}..{MAX_NOISE_EPSILON:g}, got {self.released_epsilon:g}"
-                )
-
-    def stated(self) -> dict[str, Any]:
-        """What tells this plan from others: the run's key is bound to it."""
-        fields = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}
-        return {
-            **fields,
-            "prior": {
-                kind: [bits.weight.tolist(), bits.mean.tolist(), bits.stddev.tolist()]
-                for kind, bits in self.prior.items()
-            },
-            "form": asdict(self.form),
-            "tuning": asdict(self.tuning),
-            "statistics": [statistic.name for statistic in self.statistics],
-            "second": None if self.second is None else asdict(self.second),
-        }
-
-    @property
-    def forms(self) -> tuple[FixedPoint, ...]:
-        """The forms of the values, of one column or of two."""
-        return (self.form,) if self.second is None else (self.form, self.second)
-
-    @property
-    def released_epsilon(self) -> float | None:
-        """The epsilon of the whole release, for adding or removing one user; None: counts are exact."""
-        if self.release_epsilon is not None or self.epsilon is None:
-            return self.release_epsilon
-        return min(self.epsilon, MAX_NOISE_EPSILON)
-
-    def admission(self, max_bad_fraction: float = 0.1, min_users: int = 0) -> AdmissionRule:
-        """The rule for the two noisy counts of users that admit a run, with their share of the epsilon."""
-        return AdmissionRule((self.released_epsilon or 1.0) * ADMISSION_SHARE, max_bad_fraction, min_users)
-
-    @property
-    def tally_epsilon(self) -> float | None:
-        """The epsilon of all tallies together: the rest after the admission."""
-        return None if self.released_epsilon is None else self.released_epsilon * (1 - ADMISSION_SHARE)
-
-    @property
-    def noise_stddev(self) -> float:
-        """Standard deviation of the noise on every count of a tally, in reports."""
-        return 0.0 if self.tally_epsilon is None else discrete_laplace_stddev(self.tally_epsilon, self.bits_per_client)
-
-    def protect(self, queries: Sequence[Query], tallies: Sequence[Tally], key: RunKey) -> list[Tally]:
-        """The tallies of a stage with the noise that makes them public."""
-        epsilon = self.tally_epsilon
-        if epsilon is None:
-            return list(tallies)
-        return [
-            with_noise(tally, query.name, self.bits_per_client, epsilon, query.bound_key(key))
-            for query, tally in zip(queries, tallies, strict=True)
-        ]
-
-    @cached_property
-    def response(self) -> RandomisedResponse:
-        """How clients report a bit."""
-        return RandomisedResponse(self.epsilon, self.bits_per_client)
-
-    def method_of(self, state: MomentsState) -> Method:
-        """The method of a run: as planned, or chosen by its number of users."""
-        return chosen_method(state.users, self.epsilon, self.form.bits) if self.method == "auto" else self.method
-
-    @cached_property
-    def quantities(self) -> tuple[str, ...]:
-        """The kinds of the queried quantities, in the order of their parts of the clients."""
-        return tuple(
-            dict.fromkeys(kind for statistic in self.statistics for kind in quantities_of(statistic, self.variance))
-        )
-
-    @cached_property
-    def stages(self) -> tuple[tuple[tuple[str, int], ...], ...]:
-        """The stages in order, each with the (quantity, round) of its queries. What is about a mean needs it first."""
-        centred = [kind for kind in self.quantities if kind in CENTRED]
-        others = [kind for kind in self.quantities if kind not in CENTRED]
-        stages = (
-            tuple((kind, number) for kind in phase if number in self._rounds(kind))
-            for phase in (others, centred)
-            for number in (1, 2)
-        )
-        return tuple(stage for stage in stages if stage)
-
-    def _rounds(self, kind: str) -> tuple[int, ...]:
-        if self.method == "weighted":
-            return (1,)
-        return (2,) if kind in self.prior else (1, 2)
-
-    def part(self, kind: str) -> tuple[float, float]:
-        """The interval of the positions of the clients who are asked about a quantity."""
-        part, place = 1 / len(self.quantities), self.quantities.index(kind)
-        return place * part, 1.0 if self.quantities[-1] == kind else (place + 1) * part
-
-    def next_queries(self, state: MomentsState) -> list[Query]:
-        """The queries of the next stage; none if it is a second round and `auto` has chosen one round."""
-        one_round = self.method_of(state) == "weighted"
-        stage = self.stages[state.finished_stages]
-        return [self._query(kind, number, state) for kind, number in stage if number == 1 or not one_round]
-
-    def _query(self, kind: str, number: int, state: MomentsState) -> Query:
-        """The query for a quantity in round `number`: its interval of clients and the probability of each question."""
-        method, reports = self.method_of(state), self.bits_per_client
-        tuning = self.tuning.resolved(method)
-        centres = state.centres() if kind in CENTRED else (0.0, 0.0)
-        quantity = Quantity(self.form, kind, centres[0], method == "threshold", self.second, centres[1])
-        slots = quantity.slots
-        first, last = self.part(kind)
-        assert tuning.first_share is not None
-        assert tuning.first_power is not None
-        assert tuning.weighted_power is not None
-        if method == "weighted":
-            return Query(quantity, 1, first, last, by_weight(slots, tuning.weighted_power, reports))
-        border = first + tuning.first_share * (last - first)
-        if number == 1:
-            return Query(quantity, 1, first, border, by_weight(slots, tuning.first_power, reports))
-        if quantity.by_thresholds:
-            return Query(quantity, 2, border, last, state.thresholds(kind).probabilities(reports))
-        prior = self.prior.get(kind)
-        if prior is None:
-            bits = state.bits(kind)
-            means, variances, used_bits = bits.mean[0], bits.variance[0], bits.used_bits
-        else:
-            means, variances = prior.for_slots(slots)
-            shares = np.clip(means * self.response.gain + 1 - self.response.truth_probability, 0, 1)
-            reported = shares, self.response.variance(shares) / variances
-            used_bits = bits_in_use(means, variances, slots, reported, self.response, tuning.squash)
-        # A bit that was never, or always, set may still be a little different.
-        margin = np.minimum(np.sqrt(variances), 0.5)
-        guess, used = np.clip(means, margin, 1 - margin), used_bits.weighted().bit_probabilities()
-        probabilities = by_variance(slots, guess, used, self.response, tuning.second_power, reports)
-        if prior is None:
-            return Query(quantity, 2, border, last, probabilities)
-        return Query(quantity, 2, first, last, with_uniform_share(probabilities, reports))
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,6 +54,52 @@ class MomentsState:
     tallies: tuple[tuple[Query, Tally], ...] = ()
     finished_stages: int = 0
     users: float = 0.0
+
+    @property
+    def method(self) -> Method:
+        """The method of the run."""
+        return self.plan.method_for(self.users)
+
+    def next_queries(self) -> list[Query]:
+        """The queries of the next stage; none if it is a second round and `auto` has chosen one round."""
+        one_round = self.method == "weighted"
+        stage = self.plan.stages[self.finished_stages]
+        return [self._query(kind, number) for kind, number in stage if number == 1 or not one_round]
+
+    def _query(self, kind: str, number: int) -> Query:
+        """The query for a quantity in round `number`: its interval of clients and the probability of each question."""
+        plan, method, reports = self.plan, self.method, self.plan.bits_per_client
+        tuning = plan.tuning.resolved(method)
+        centres = self.centres() if kind in CENTRED else (0.0, 0.0)
+        quantity = Quantity(plan.form, kind, centres[0], method == "threshold", plan.second, centres[1])
+        slots = quantity.slots
+        first, last = plan.part(kind)
+        assert tuning.first_share is not None
+        assert tuning.first_power is not None
+        assert tuning.weighted_power is not None
+        if method == "weighted":
+            return Query(quantity, 1, first, last, by_weight(slots, tuning.weighted_power, reports))
+        border = first + tuning.first_share * (last - first)
+        if number == 1:
+            return Query(quantity, 1, first, border, by_weight(slots, tuning.first_power, reports))
+        if quantity.by_thresholds:
+            return Query(quantity, 2, border, last, self.thresholds(kind).probabilities(reports))
+        prior = plan.prior.get(kind)
+        if prior is None:
+            bits = self.bits(kind)
+            means, variances, used_bits = bits.mean[0], bits.variance[0], bits.used_bits
+        else:
+            means, variances = prior.for_slots(slots)
+            shares = np.clip(means * plan.response.gain + 1 - plan.response.truth_probability, 0, 1)
+            reported = shares, plan.response.variance(shares) / variances
+            used_bits = bits_in_use(means, variances, slots, reported, plan.response, tuning.squash)
+        # A bit that was never, or always, set may still be a little different.
+        margin = np.minimum(np.sqrt(variances), 0.5)
+        guess, used = np.clip(means, margin, 1 - margin), used_bits.weighted().bit_probabilities()
+        probabilities = by_variance(slots, guess, used, plan.response, tuning.second_power, reports)
+        if prior is None:
+            return Query(quantity, 2, border, last, probabilities)
+        return Query(quantity, 2, first, last, with_uniform_share(probabilities, reports))
 
     def advance(self, queries: Sequence[Query], tallies: Sequence[Tally]) -> MomentsState:
         """The state after a stage. tallies: public, one for each query."""
@@ -282,7 +122,7 @@ class MomentsState:
         total, noise_variance = all_rounds.joined(one_group), self.plan.noise_stddev**2
         total_noise = noise_variance * len(rounds) * len(one_group)
         mean, variance = bit_means(total, self.plan.response, total_noise)
-        tuning = self.plan.tuning.resolved(self.plan.method_of(self))
+        tuning = self.plan.tuning.resolved(self.method)
         reported = evidence(total, self.plan.response, total_noise)
         used_bits = bits_in_use(mean[0], variance[0], slots, reported, self.plan.response, tuning.squash)
         counted, added = (all_rounds, len(rounds)) if tuning.caching else (last, 1)

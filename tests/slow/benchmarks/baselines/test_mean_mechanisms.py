@@ -26,7 +26,7 @@ from benchmarks.baselines.published_bit_pushing import PublishedBitPushing, exac
 from benchmarks.evaluation.moments_in_memory import run_in_memory
 from sfumato.schemas.moments import FixedPoint
 from sfumato.transforms.moments.local.allocation import Tuning
-from sfumato.transforms.moments.local.protocol import MomentsPlan
+from sfumato.transforms.moments.local.plan import MomentsPlan
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.rejections import rejects
 from tests.seeds import seeded_rng

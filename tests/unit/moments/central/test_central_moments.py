@@ -12,7 +12,8 @@ from scipy import optimize, stats
 from benchmarks.evaluation.moments_in_memory import run_centrally
 from sfumato.schemas.known_digits import laplace_z
 from sfumato.schemas.moments import EVERYBODY, Statistic, ValueRange
-from sfumato.transforms.moments.central.central_moments import CentralMomentsPlan, CentralSums
+from sfumato.transforms.moments.central.central_moments import CentralSums
+from sfumato.transforms.moments.central.plan import CentralMomentsPlan
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from tests.seeds import seeded_rng

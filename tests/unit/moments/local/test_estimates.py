@@ -21,7 +21,7 @@ from sfumato.transforms.moments.local.bit_means import (
     evidence,
     posterior,
 )
-from sfumato.transforms.moments.local.protocol import MomentsPlan
+from sfumato.transforms.moments.local.plan import MomentsPlan
 from sfumato.transforms.moments.local.quantities import Quantity, Slots, Thresholds
 from sfumato.transforms.moments.local.tally import Query, RandomisedResponse, Tally, count_reports
 from sfumato.transforms.moments.local.threshold_means import LEVELS, Survival, ThresholdEstimates

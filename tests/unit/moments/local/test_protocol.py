@@ -16,7 +16,8 @@ from benchmarks.evaluation.moments_in_memory import ProtocolResult, run_in_memor
 from sfumato.schemas.moments import EVERYBODY, FixedPoint, MomentEstimate, Statistic
 from sfumato.transforms.moments.client_values import BLOCK_CLIENTS, Block, encode
 from sfumato.transforms.moments.local.allocation import Prior, Tuning
-from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.plan import MomentsPlan
+from sfumato.transforms.moments.local.protocol import MomentsState
 from sfumato.transforms.moments.local.tally import count_reports
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.seeds import seeded_rng
@@ -47,7 +48,7 @@ def by_name(found: ProtocolResult) -> dict[str, MomentEstimate]:
 def run(block: Block, plan: MomentsPlan, groups: int, number: int = 0) -> MomentsState:
     state = MomentsState(plan)
     for _ in plan.stages:
-        queries = plan.next_queries(state)
+        queries = state.next_queries()
         counted = [count_reports(block, one, groups, plan.response, key(number)) for one in queries]
         state = state.advance(queries, plan.protect(queries, counted, key(number)))
     return state

@@ -19,7 +19,8 @@ from sfumato.schemas.errors import DataError
 from sfumato.schemas.moments import BitMeans, FixedPoint, Statistic
 from sfumato.transforms.moments.client_values import Block
 from sfumato.transforms.moments.local.allocation import Prior, Tuning, by_weight
-from sfumato.transforms.moments.local.protocol import MomentsPlan, MomentsState
+from sfumato.transforms.moments.local.plan import MomentsPlan
+from sfumato.transforms.moments.local.protocol import MomentsState
 from sfumato.transforms.moments.local.quantities import Quantity
 from sfumato.transforms.moments.local.tally import (
     Query,
@@ -130,7 +131,7 @@ def test_every_client_is_queried_in_one_round_exactly(options: dict[str, Any]) -
     for number in range(4):
         state, block = MomentsState(plan), clients(n, number)
         for _ in plan.stages:
-            queries = plan.next_queries(state)
+            queries = state.next_queries()
             counted = [count_reports(block, one, n, plan.response, key(number)) for one in queries]
             state = state.advance(queries, counted)
         times = sum((one.reports > 0).any(axis=1).astype(int) for _, one in state.tallies)

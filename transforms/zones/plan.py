@@ -1,4 +1,4 @@
-"""The sub-queries of zones: one for each level that is asked, and how the budget is divided over levels. Pure.
+"""The plan of zones: a sub-query for each level that is asked, and how the budget is divided over levels. Pure.
 
 A user adds one to one zone of each level. The sub-queries of levels compose: their costs add up to the budget.
 
@@ -16,7 +16,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.counting.methods.base import Method
+from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.state import ALL_REMAINING, Estimate, HeatmapState, Query
 from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.privacy.additive_noise import AdditiveNoise
@@ -113,6 +114,14 @@ class ZoneLevels(Method):
     def decode(self, state: HeatmapState, depth: int) -> Estimate:
         """Raises TypeError: zones are no cells of a quadtree. `tree_least_squares` has their estimates."""
         raise TypeError("zones have no map of a quadtree's cells")
+
+
+def zones_parameters(given: HeatmapParameters, zones: Zones) -> HeatmapParameters:
+    """The given parameters with the levels to query, each with its share of the budget. Raises RequestError."""
+    sizes = [len(ids) for ids in zones.ids_of_levels]
+    budget = given.budget.total - given.admission().epsilon
+    shares = level_shares(sizes, given.count_noise, budget, given.distribution_gamma or 1)
+    return replace(given, method=ZoneLevels(zones, shares))
 
 
 def level_shares(

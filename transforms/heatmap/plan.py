@@ -1,0 +1,76 @@
+"""The plan of a heatmap as text, from public figures only: of a run, of several, and of each trust model. Pure.
+
+`transforms/counting/plan.py` computes plans, for all jobs that count places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, get_args
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.trust import SEES, CentralOrSecagg, Trust
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.plan import Plan, heatmap_plan_text, make_plan, percent
+from sfumato.transforms.counting.state import Estimate
+from sfumato.transforms.observability.text_tables import markdown_table, significant
+
+_ALWAYS = ("users", "epsilon")  # columns of every summary
+
+
+def cohort_plan_text(parameters: HeatmapParameters, prior: Estimate | None = None) -> str:
+    """The text of a heatmap's plan, which says what a rotation makes of it. Raises RequestError."""
+    text = heatmap_plan_text(parameters, prior)
+    if parameters.rotation == 1:
+        return text
+    return (
+        f"for the users of the cohort that is asked; scaled to all users, counts and noise are "
+        f"{parameters.rotation} times as many:\n\n{text}"
+    )
+
+
+def trust_table(parameters: HeatmapParameters) -> str:
+    """What each trust model costs a heatmap with a number of users in noise and communication, as a table of text."""
+    rows = [["trust", "noise, users", "seen from, users", "KB a client", "who sees what"]]
+    for trust in Trust:
+        try:
+            colluding = None if trust == Trust.CENTRAL else parameters.colluding
+            plan = make_plan(replace(parameters, trust=trust, colluding=colluding))  # type: ignore[arg-type]
+        except RequestError:  # a model that the heatmap does not offer, or not with these options
+            offered = trust in get_args(CentralOrSecagg)
+            rows.append([trust, *["-"] * 3, "not with these options" if offered else "not offered for a heatmap"])
+            continue
+        seen = plan.min_visible_users
+        kilobytes = "-" if plan.parameters.is_central else significant(plan.bits / 8000)
+        figures = [significant(plan.noise_stddev), "-" if seen is None else significant(seen), kilobytes]
+        rows.append([trust, *figures, SEES[trust]])
+    return markdown_table(rows, left=(0, 4))
+
+
+def summary(plans: Sequence[Plan], options: Mapping[str, Sequence[Any]]) -> str:
+    """Returns a table of several plans, one in each row, with the options that vary.
+
+    options: the values of each option, by name.
+    """
+    varied = [name for name, given in options.items() if name in _ALWAYS or len(given) > 1]
+    header = ["method", *varied, "sub-queries", "entries", "KB a client", "modulus bits"]
+    header += ["noise, users", "seen from, users", "level seen", "shards lost"]
+    rows = []
+    for plan in plans:
+        parameters, last = plan.parameters, plan.sub_queries[-1]
+        metadata, central = parameters.metadata(), parameters.is_central
+        row = [parameters.method.NAME, *(_value(metadata.get(name, "")) for name in varied)]
+        row += [f"{len(plan.sub_queries)}", f"{plan.entries:,}"]
+        row += ["-", "-"] if central else [significant(plan.bits / 8000), f"{(last.modulus - 1).bit_length()}"]
+        seen = [None if plan.min_visible_users is None else significant(plan.min_visible_users), plan.visible_level]
+        row += [significant(plan.noise_stddev), *("-" if value is None else f"{value}" for value in seen)]
+        lost = "-" if central else percent(plan.shards_lost(0)) if parameters.participation == "paper" else "none"
+        rows.append([*row, lost])
+    return markdown_table([header, *rows])
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "auto"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else f"{value}"

@@ -1,0 +1,35 @@
+"""Private counts of zones as one transform: the sub-queries of a heatmap, with zones in place of cells."""
+
+from __future__ import annotations
+
+from sfumato.schemas.locations import LocationColumns
+from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.transform import CountLocations
+from sfumato.transforms.locations.spill import Spill
+from sfumato.transforms.privacy.admission import Admit
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.zones.plan import ZoneLevels
+from sfumato.transforms.zones.zone_raster import ZoneLocator
+
+
+class PrivateZones(CountLocations):
+    """Paths of location logs -> a singleton HeatmapState, differentially private as a whole.
+
+    `release.zone_counts` makes the estimates of all levels of it, and `release.zones_files` the files of a release.
+
+    Args:
+        parameters: with the zones as their method, see `plan.zones_parameters`.
+        key: of the run, bound to all that shapes the counts; use each key for one input, once.
+        columns, spill, admit: see `CountLocations`.
+    """
+
+    def __init__(
+        self,
+        parameters: HeatmapParameters,
+        key: RunKey,
+        columns: LocationColumns,
+        spill: Spill | str | None = None,
+        admit: Admit | None = None,
+    ):
+        assert isinstance(parameters.method, ZoneLevels)
+        super().__init__(ZoneLocator(parameters.method.zones), parameters, key, columns, spill, admit=admit)
