@@ -231,7 +231,7 @@ def scaled_measurements(state: HeatmapState, cohorts: int) -> tuple[list[TreeMea
     measured = []
     for result in state.results:
         one, live = result.to_estimate(), result.spent.shards - result.spent.shards_lost
-        sampling = cohorts * state.cohort.shards / live - 1
+        sampling = cohorts * state.shard_plan.shards / live - 1
         measured.append(TreeMeasurement(one.tree, cohorts * one.counts, (cohorts * one.stddev) ** 2, sampling))
     users, stddev = state.users_estimate()
     return measured, cohorts * users, math.sqrt((cohorts * stddev) ** 2 + (cohorts - 1) * cohorts * users)

@@ -38,7 +38,7 @@ def run_without_noise(rows: Rows, population: int, key: int) -> HeatmapState:
     parameters = HeatmapParameters(depth=rows.places.depth, users=len(rows.codes), method=METHOD)
     run_key = RunKey.derive(seed_secret(key), {"benchmark": "noiseless tree"})
     state = planned_state(population, parameters, run_key)
-    groups = rows.shard_groups(state.cohort)
+    groups = rows.shard_groups(state.shard_plan)
     while state.query is not None:
         totals = [sum_shards(group, state.query, run_key, None) for group in groups]
         state = advance(state, functools.reduce(operator.add, totals, NOTHING), parameters)

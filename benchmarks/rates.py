@@ -171,7 +171,7 @@ def run(town: Town, trial: int, options: dict[str, object]) -> Found:
     estimate: Estimate = parameters.method.decode(state, DEPTH)
     spent = [answer.spent for answer in state.results]
     live = spent[-1].shards - spent[-1].shards_lost
-    rates = estimate_rates(estimate, NAMES, live, state.cohort.shards / live)
+    rates = estimate_rates(estimate, NAMES, live, state.shard_plan.shards / live)
     assert rates is not None
     assert estimate.by_category is not None
     tree = estimate.tree

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from sfumato.schemas.guarantee import NORMAL_SUMS, Population, SubQuery
 from sfumato.transforms.counting.methods import Method
 from sfumato.transforms.counting.state import HeatmapState, NoisyCounts
-from sfumato.transforms.locations.shards import Cohort
+from sfumato.transforms.locations.shards import ShardPlan
 from sfumato.transforms.privacy.additive_noise import AdditiveNoise
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.shared_noise import Noise
 from sfumato.transforms.secagg.encodings import TreeEncoding
 
 _MIN_SHARE = 1e-5  # smallest share of epsilon for a round
@@ -98,9 +99,9 @@ def run_local(
         rng: of the flips.
     """
     clients = len(codes)
-    cohort = Cohort(population, clients, clients / population, shards=clients, required_survivors=1)
+    shard_plan = ShardPlan(population, clients, clients / population, shards=clients, required_survivors=1)
     state = HeatmapState(
-        Population(population, "public"), cohort, Budget(epsilon), 1, clients, noise=RANDOMISED_RESPONSE
+        Population(population, "public"), shard_plan, Budget(epsilon), 1, clients, noise=Noise(RANDOMISED_RESPONSE)
     )
     while state.next_query_budget.remaining > 0 and (query := method.next_query(state, depth)) is not None:
         if not isinstance(query.encoding, TreeEncoding):

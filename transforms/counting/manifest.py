@@ -87,10 +87,6 @@ _ERRORS: dict[Errors, dict[str, str]] = {  # the entry on the meaning of the pub
     "independent": {"stddev": _NOISE_STDDEV, "sums": "errors of cells are independent: variances add up"},
     "lower bound": {"stddev": _LOWER_BOUND, "sums": _LOWER_BOUND},
 }
-_COLLUDERS = (
-    "Clients who collude with the server of a real protocol can subtract their shares of the noise. Against that "
-    "server epsilon holds if {} of a shard's {:,} required clients do so; sfumato plan shows what others would cost."
-)
 _RATES = (
     "shares of a cell's users by category, with intervals for the probability of a category. The intervals include "
     "noise and sampling, because users are a sample (an upper bound of sampling where users have distributions), and "
@@ -130,13 +126,13 @@ def counts_content(
 
     state: after the last sub-query; place: what is counted, in one word.
     """
-    cohort, central, model = state.cohort, parameters.is_central, parameters.participation
+    shard_plan, central, model = state.shard_plan, parameters.is_central, parameters.participation
     asked = None if parameters.rotation == 1 else Rotation.parse(metadata.parameters["rotation"])
     total, epsilon_spent = combined_sub_query(state), state.budget.spent
     if parameters.rho is not None:  # the epsilon of all charges at the release's delta
         is_all = epsilon_spent == parameters.rho
         epsilon_spent = parameters.epsilon if is_all else epsilon_for_delta(epsilon_spent, parameters.delta)
-    composition = "parallel" if state.has_disjoint_cohorts else "sequential"
+    composition = "parallel" if state.has_disjoint_shards else "sequential"
 
     def known(fields: dict[str, Any]) -> dict[str, Any]:
         """The fields; those of secure aggregation are null with central noise."""
@@ -152,18 +148,17 @@ def counts_content(
             "epsilon_spent": epsilon_spent,
             "delta": parameters.stated_delta,
             **({} if parameters.rho is None else {"rho": parameters.rho, "rho_spent": state.budget.spent}),
-            "noise": state.noise.NAME,
-            "mechanism": _MECHANISMS[state.noise.NAME, central],
+            "noise": state.noise.kind.NAME,
+            "mechanism": _MECHANISMS[state.noise.kind.NAME, central],
             "randomness": metadata.source,
             **({} if asked is None else {"rotation": {"cohort": asked.cohort, "cohorts": asked.cohorts}}),
-            "population": population_entry(state.population, state.noise),
+            "population": population_entry(state.population, state.noise.kind),
             "cohort": known(
                 {
-                    "users": cohort.users,
-                    "sampling_rate": cohort.sampling_rate,
-                    "shards": cohort.shards,
-                    "required_survivors": cohort.required_survivors,
-                    **({"colluders": cohort.colluders} if parameters.colluding else {}),
+                    "users": shard_plan.users,
+                    "sampling_rate": shard_plan.sampling_rate,
+                    "shards": shard_plan.shards,
+                    **state.noise.entry(),
                 }
             ),
             "composition": composition,
@@ -188,7 +183,7 @@ def _results(state: HeatmapState) -> dict[str, float]:
     counted, stddev = state.all_users_estimate()
     if state.records_per_user == 1:
         return {"users": counted, "users_stddev": stddev}
-    users_stddev = state.population.noise_stddev * state.cohort.sampling_rate
+    users_stddev = state.population.noise_stddev * state.shard_plan.sampling_rate
     users = {"users": max(state.counted_users, 0.0), "users_stddev": users_stddev}
     return {**users, "user_slots": counted, "user_slots_stddev": stddev}
 
@@ -247,11 +242,7 @@ def _assumptions(state: HeatmapState, parameters: HeatmapParameters, metadata: R
     if parameters.is_central:
         return [CURATOR, *ASSUMPTIONS[2:], EXACT_NOISE, *earlier]  # without those of secure aggregation
     noise = FLOATING_NOISE if parameters.noise_source == "client" else EXACT_NOISE
-    if parameters.rho is not None:  # no shares add up to Gaussian noise
-        return [*ASSUMPTIONS, noise, *earlier]
-    cohort = state.cohort
-    most = f"at most {cohort.colluders:,}" if cohort.colluders else "none"
-    return [*ASSUMPTIONS, _COLLUDERS.format(most, cohort.required_survivors), noise, *earlier]
+    return [*ASSUMPTIONS, *state.noise.assumptions(), noise, *earlier]
 
 
 def counts_warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[str]:
@@ -266,7 +257,7 @@ def counts_warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[
     if parameters.participation == "paper":
         warnings.append(f"Who takes part is not protected (participation paper). {PARTICIPATION['paper']}")
     queried, where = state.results[-1].spent, " in the last sub-query"
-    if state.has_disjoint_cohorts:
+    if state.has_disjoint_shards:
         queried, where = combined_sub_query(state), ""
     if queried.shards_lost:
         warnings.append(
@@ -278,9 +269,9 @@ def counts_warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[
 
 
 def combined_sub_query(state: HeatmapState) -> SubQuery:
-    """The costs of one user over all sub-queries. With disjoint cohorts a user takes part in one of them."""
+    """The costs of one user over all sub-queries. With disjoint shards a user takes part in one of them."""
     spent = [result.spent for result in state.results]
-    disjoint = state.has_disjoint_cohorts
+    disjoint = state.has_disjoint_shards
     cost = (max if disjoint else math.fsum)(one.cost for one in spent)
     return replace(
         spent[-1],

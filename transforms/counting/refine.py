@@ -88,8 +88,8 @@ def _advance(totals: ShardTotals, state: HeatmapState, parameters: HeatmapParame
     (SUB_QUERY_WITH_LOSS if spent.shards_lost else SUB_QUERY).emit(
         sub_query=spent.index,
         entries=spent.vector_length,
-        cost=f"{state.noise.UNIT} {spent.cost:.4g}",
-        **{state.noise.UNIT: spent.cost},
+        cost=f"{state.noise.kind.UNIT} {spent.cost:.4g}",
+        **{state.noise.kind.UNIT: spent.cost},
         remaining=state.next_query_budget.remaining,
         noise_stddev=spent.noise_stddev,
         shards=spent.shards,

@@ -171,8 +171,8 @@ def published_estimate(
     unbiased = unbiased_counts(estimate, state) if parameters.method.errors == "posterior" else None
     spent = state.results[-1].spent  # whose users by category the estimate has
     answered = spent.shards - spent.shards_lost
-    noisy_sums = state.noise.tail_sums(1 if state.is_central else answered)
-    rates = estimate_rates(estimate, categories, noisy_sums, state.cohort.shards / answered)
+    noisy_sums = state.noise.kind.tail_sums(1 if state.is_central else answered)
+    rates = estimate_rates(estimate, categories, noisy_sums, state.shard_plan.shards / answered)
     if state.rotation == 1:
         return estimate, unbiased, rates
     if unbiased is None:  # the posterior's deviations hold the sampling of users, those of the noise do not

@@ -264,8 +264,8 @@ class SlotMaps:
         posterior = infer_slots(full, counts, noise, total)
         expected, error = posterior.leaves()
         users, stddev = estimated_users(expected, error, counts, noise)
-        # The users of shards that are not in the result, and of a population beyond the cohort, are estimated.
-        answered = (spent.shards - spent.shards_lost) / state.cohort.shards
+        # The users of shards that are not in the result, and of a population beyond those who take part, are estimated.
+        answered = (spent.shards - spent.shards_lost) / state.shard_plan.shards
         sampling = 1 / answered - 1 + sampling_of(state)
         deviations = Z_95 + _KURTOSIS_95 / state.tail_sums
         margin = deviations * np.sqrt(noise + sampling * np.maximum(counts, expected)) + CONTINUITY

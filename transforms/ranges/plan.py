@@ -24,7 +24,7 @@ from sfumato.transforms.counting.methods.base import Flat
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.schedule import population_and_budget
 from sfumato.transforms.counting.state import Estimate, HeatmapState
-from sfumato.transforms.locations.shards import Cohort
+from sfumato.transforms.locations.shards import ShardPlan
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import RunKey
@@ -219,7 +219,7 @@ class RangesPlan:
     def shards_stddev(self, users: float, cost: float) -> float:
         """Returns the standard deviation of all shards' noise on one count, at a cost in the noise's unit."""
         counting = self.counting
-        shards = Cohort.plan(users, None, counting.shard_size, counting.dropout).shards
+        shards = ShardPlan.for_users(users, None, counting.shard_size, counting.dropout).shards
         return math.sqrt(shards) * counting.count_noise.stddev(cost)
 
 

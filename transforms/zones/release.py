@@ -58,7 +58,7 @@ def zone_counts(state: HeatmapState, method: ZoneLevels) -> ZoneCounts:
     """The estimates of all levels, see `tree_least_squares`. state: after the last sub-query."""
     zones, last = method.zones, state.results[-1].spent
     live = last.shards - last.shards_lost
-    sums = state.noise.tail_sums(1 if state.is_central else live)
+    sums = state.noise.kind.tail_sums(1 if state.is_central else live)
     noisy: list[NoisyLevel] = [NoisyLevel(None) for _ in zones.level_names]
     for level, result in zip(method.asked, state.results, strict=True):
         spent = result.spent
@@ -73,14 +73,14 @@ def zone_counts(state: HeatmapState, method: ZoneLevels) -> ZoneCounts:
         users = estimate.counts.sum(axis=0)
         half = margins(state.categories * estimate.variance, estimate.kurtosis / state.categories)
         below, above = half, half
-        if len(method.asked) == 1 and state.gamma == 1 and state.noise == LAPLACE and last.shards_lost == 0:
+        if len(method.asked) == 1 and state.gamma == 1 and state.noise.kind == LAPLACE and last.shards_lost == 0:
             # The counts are integers: sums of a few discrete Laplace variables have exact intervals.
             added = np.bincount(ancestor, minlength=len(users)) * sums * state.categories
             exact = lattice_margins(last.cost, added)
             below, above = (np.where(np.isnan(one), half, one) for one in exact)
         low.append(users - below)
         high.append(users + above)
-    return ZoneCounts(levels, low, high, sums, state.cohort.shards / live)
+    return ZoneCounts(levels, low, high, sums, state.shard_plan.shards / live)
 
 
 def margins(variance: Array, kurtosis: Array) -> Array:

@@ -150,7 +150,7 @@ def test_shards_count_what_clients_would_send(pattern: str, method: str) -> None
     expected = collected_from_heatmap(state, asked)
     same_counts(built.collected.counts, expected.counts)
     assert built.collected.population == expected.population
-    assert state.cohort.shards > 5
+    assert state.shard_plan.shards > 5
     counts = built.collected.counts
     if method == "adaptive":
         return

@@ -134,7 +134,7 @@ def test_secure_aggregation_counts_the_same_users(folder: Path, tmp_path: Path) 
     job = ZonesJob.of(request(folder, trust="secagg", shard_size=400, epsilon=30))
     state = final_state(job, str(folder / "logs" / "*.parquet"), tmp_path / "state")
     _, zone = true_counts(folder, job)
-    assert state.cohort.shards > 3
+    assert state.shard_plan.shards > 3
     error = state.results[0].counts - np.bincount(zone, minlength=ZONES)
     # At epsilon 29.96 the noise of a zone in a shard differs from 0 with a probability of 2e-13.
     assert (error == 0).all()

@@ -26,7 +26,7 @@ from sfumato.transforms.counting.estimator import (
 )
 from sfumato.transforms.counting.methods.few_queries import first_grid_level, noise_variance
 from sfumato.transforms.counting.state import Estimate, HeatmapState, NoisyCounts
-from sfumato.transforms.locations.shards import Cohort
+from sfumato.transforms.locations.shards import ShardPlan
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.secagg.encodings import TreeEncoding
@@ -46,11 +46,11 @@ def state_of(
     *results: NoisyCounts, categories: int = 1, prior: Estimate | None = None, population: int = USERS
 ) -> HeatmapState:
     """The final state of a cohort of 8,000 users in 8 shards."""
-    cohort = Cohort.plan(population, USERS, 1_000, 0.05)
-    assert cohort.shards == SHARDS
+    shard_plan = ShardPlan.for_users(population, USERS, 1_000, 0.05)
+    assert shard_plan.shards == SHARDS
     budget = Budget(1.0, (1.0,))
     known = Population(float(population), "public")
-    return HeatmapState(known, cohort, budget, 1, SHARDS, results=results, categories=categories, prior=prior)
+    return HeatmapState(known, shard_plan, budget, 1, SHARDS, results=results, categories=categories, prior=prior)
 
 
 def answered(

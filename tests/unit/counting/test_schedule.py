@@ -26,7 +26,7 @@ from sfumato.transforms.counting.plan import make_plan
 from sfumato.transforms.counting.schedule import advance, check_plan, plan
 from sfumato.transforms.counting.state import ALL_REMAINING, Estimate, HeatmapState, Query
 from sfumato.transforms.heatmap.request import heatmap_parameters
-from sfumato.transforms.locations.shards import Cohort, Participation, ShardGroup, key_dtype
+from sfumato.transforms.locations.shards import Participation, ShardGroup, ShardPlan, key_dtype
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import discrete_laplace
@@ -53,7 +53,7 @@ def finish(parameters: HeatmapParameters, users: int, shares: np.ndarray):
         index = state.query.encoding.tree.index
         below = np.round(total[(index.boundaries >> np.uint64(2 * (parameters.depth - 6))).astype(int)])
         sums = index.sum_intervals(np.diff(below.astype(np.int64))[None, :])[0]
-        state = advance(state, ShardTotals(sums, state.cohort.shards), parameters)
+        state = advance(state, ShardTotals(sums, state.shard_plan.shards), parameters)
     return state
 
 
@@ -179,7 +179,7 @@ def test_central_noise_reveals_the_users_by_its_counts_only() -> None:
         advance(start(users, parameters, KEY), ShardTotals(np.full(4, users), live), parameters)
         for users, live in ((10, 640), (11, 704), (0, 0))
     ]
-    assert len({(one.results[0].spent, one.budget, one.cohort) for one in states}) == 1
+    assert len({(one.results[0].spent, one.budget, one.shard_plan) for one in states}) == 1
     assert states[0].results[0].spent.shards_lost == 0
     assert states[0].results[0].counts.tolist() == [10.0] * 4  # not scaled: no shard is spoken for
 
@@ -287,7 +287,7 @@ def test_count_of_the_population_is_private_and_paid_for() -> None:
     for one in known:
         assert one.budget.charges == (one.population.epsilon,)
         assert math.isclose(one.population.epsilon, 0.01)
-        assert (one.population.users, one.population.source, one.cohort.users) == (49_000, "public", 49_000)
+        assert (one.population.users, one.population.source, one.shard_plan.users) == (49_000, "public", 49_000)
         assert abs((one.population.counted or 0) - 50_000) < 2300
     assert any(one.population.counted != 50_000 for one in known)
 
@@ -407,8 +407,8 @@ def test_every_shard_answers_exactly_one_sub_query(shards: int, depth: int) -> N
         low = np.uint64(2 * depth)
         rows = Rows(Places(depth), rows.users >> low << low, rows.codes << np.uint64(2 * (depth - DEPTH)))
     state = start(users, parameters, COHORTS_KEY)
-    assert state.cohort.shards == shards
-    state, asked = run(rows.shard_groups(state.cohort), parameters)
+    assert state.shard_plan.shards == shards
+    state, asked = run(rows.shard_groups(state.shard_plan), parameters)
     assert len(asked) == min(shards, 2 if depth == DEPTH else 3)
     covered = [number for result in state.results for number in range(*result.shard_range or ())]
     assert covered == list(range(shards))
@@ -468,14 +468,14 @@ def test_one_user_more_changes_the_answers_of_one_sub_query(shards: int) -> None
     users = 100 * shards
     rows, parameters = crowd(users), disjoint(users, shards)
     noiseless = replace(parameters, trust="central", method=Asking())
-    cohort = start(users, parameters, COHORTS_KEY).cohort
-    state, asked = run(rows.shard_groups(cohort), parameters)
+    shard_plan = start(users, parameters, COHORTS_KEY).shard_plan
+    state, asked = run(rows.shard_groups(shard_plan), parameters)
     for position in (0.001, 0.05, 0.3, 0.999):
-        more = one_more(rows, position).shard_groups(cohort)
+        more = one_more(rows, position).shard_groups(shard_plan)
         ranges = [one.shard_range or (0, 0) for one in asked]
         own = next(i for i, (first, last) in enumerate(ranges) if first <= position * shards < last)
         for number, query in enumerate(asked):
-            both = rows.shard_groups(cohort), more
+            both = rows.shard_groups(shard_plan), more
             before, after = (total(groups, query, parameters, COHORTS_KEY) for groups in both)
             exact = [total(groups, query, noiseless, COHORTS_KEY).sums for groups in both]
             assert after.live == before.live
@@ -490,7 +490,7 @@ def test_one_user_more_changes_the_answers_of_one_sub_query(shards: int) -> None
 
 def respond(state: HeatmapState, rng: np.random.Generator) -> ShardTotals:
     assert state.query is not None
-    first, last = state.query.shard_range or (0, state.cohort.shards)
+    first, last = state.query.shard_range or (0, state.shard_plan.shards)
     return ShardTotals(rng.poisson(10, state.query.encoding.length).astype(np.int64), last - first)
 
 
@@ -520,7 +520,7 @@ def test_each_part_has_the_whole_rest_of_the_budget(
         method=Asking(parts, cost),
     )
     population, budget = count_population(users, parameters, COHORTS_KEY)
-    if Cohort.plan(population.users, users, 100, parameters.dropout).shards != shards:
+    if ShardPlan.for_users(population.users, users, 100, parameters.dropout).shards != shards:
         return  # the noisy user count came out far lower
     state, rng = plan(population, budget, parameters), seeded_rng(0)
     counted = state.population.epsilon
@@ -545,7 +545,7 @@ def test_budget_of_adaptive_is_spent_to_the_last_bit(changes: dict, cohorts: str
     spent = [result.spent.epsilon for result in state.results]
     assert len(spent) >= 2
     assert state.budget.spent == 1.0
-    if state.has_disjoint_cohorts:
+    if state.has_disjoint_shards:
         assert cohorts != "shared"
         assert {math.fsum([state.population.epsilon, one]) for one in spent} == {1.0}
     else:
@@ -556,7 +556,7 @@ def test_budget_of_adaptive_is_spent_to_the_last_bit(changes: dict, cohorts: str
 def test_make_plan_counts_one_answer_for_each_client() -> None:
     for population in (100_000, None):
         planned = make_plan(HeatmapParameters(users=100_000, population=population))
-        assert planned.state.has_disjoint_cohorts
+        assert planned.state.has_disjoint_shards
         lengths = [one.vector_length for one in planned.sub_queries]
         assert len(set(lengths)) == 2
         assert planned.entries == max(lengths)
@@ -652,7 +652,7 @@ def test_central_noise_has_no_cohorts() -> None:
     for users in (1000, 100_000, 10**7):
         for cohorts in ("auto", "shared"):
             values = {"users": users, "population": users, "trust": "central", "cohorts": cohorts}
-            assert not run_evenly(heatmap_parameters("adaptive", values)).has_disjoint_cohorts
+            assert not run_evenly(heatmap_parameters("adaptive", values)).has_disjoint_shards
     with pytest.raises(ValueError, match="shard_fractions: central noise"):
         start(1000, replace(ten_shards(Asking().parts), trust="central"), COHORTS_KEY)
 

@@ -151,10 +151,10 @@ def test_release_files_hold_the_same_rates(method: str, options: dict[str, Any],
     spent = state.results[-1].spent
     live = spent.shards - spent.shards_lost
     sums = 1 if options.get("trust") == "central" else live
-    rates = estimate_rates(estimate, names, sums, state.cohort.shards / live)
+    rates = estimate_rates(estimate, names, sums, state.shard_plan.shards / live)
     assert rates is not None
     if options.get("cohorts") == "disjoint":
-        assert live < state.cohort.shards
+        assert live < state.shard_plan.shards
     cells = pq.read_table(io.BytesIO(release.files["cells.parquet"]))
     kinds = {"rate": "rate", "rate_low": "low", "rate_high": "high", "rate_shrunk": "shrunk"}
     for kind, attribute in (

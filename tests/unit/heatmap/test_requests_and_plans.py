@@ -42,6 +42,7 @@ from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.ledger.windows import fits
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, noise_quantile, rho_for_delta
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
+from sfumato.transforms.privacy.shared_noise import Noise
 from sfumato.transforms.secagg.encodings import TreeEncoding, l1_sensitivity, stored_total
 from sfumato.transforms.secagg.modulus import min_window
 from tests.rejections import rejects
@@ -373,18 +374,18 @@ def test_modulus_holds_its_gamma_and_not_the_next(
     def needed(gamma: int) -> int:
         parameters, many = HeatmapParameters(**values, gamma=gamma), users or 1 << 30
         state = plan(Population(float(many), "public"), Budget(epsilon), parameters)
-        d = length_of(parameters, many, state.cohort.shards)
+        d = length_of(parameters, many, state.shard_plan.shards)
         probability = parameters.overflow_probability / parameters.method.max_rounds(6)
         counting = parameters.admission().epsilon
         counted = max_counted(min(many, 1.05 * shard_size), counting, probability)
         return min_window(
             expected_size=counted + noise_quantile(counting, 0.1 * probability),
-            honest_survivors=None,
+            noise=Noise(),
             epsilon=MIN_QUERY_SHARE * epsilon,
             sensitivity=l1_sensitivity(gamma, parameters.rounding, math.ceil(MIN_QUERY_SHARE * d)),
             gamma=gamma,
             entries=d,
-            shards=state.cohort.shards,
+            shards=state.shard_plan.shards,
             probability=0.9 * probability,
         ).modulus
 

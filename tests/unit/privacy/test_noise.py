@@ -16,7 +16,6 @@ from scipy import stats
 
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.budget import Budget
-from sfumato.transforms.privacy.colluding import colluding_epsilon
 from sfumato.transforms.privacy.discrete_gaussian import discrete_gaussian, discrete_gaussian_survival
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, epsilon_for_stddev, sigma_for_rho
@@ -28,6 +27,7 @@ from sfumato.transforms.privacy.noise import (
     geometric_table,
     polya_difference_events,
 )
+from sfumato.transforms.privacy.shared_noise import colluding_epsilon
 from tests.keys import earlier_key
 from tests.rejections import rejects
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf, polya_difference_pmf

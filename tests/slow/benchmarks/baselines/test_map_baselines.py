@@ -58,7 +58,7 @@ def test_no_client_spends_more_than_epsilon(method: Adaptive) -> None:
     state = run_local(codes(2), 1e6, method, DEPTH, 2.0, seeded_rng(3))
     assert len(state.results) > 1
     costs = [result.spent.epsilon or 0.0 for result in state.results]
-    if state.has_disjoint_cohorts:
+    if state.has_disjoint_shards:
         assert costs == [2.0] * len(costs)
         ranges = [result.shard_range for result in state.results]
         assert [first for first, _ in ranges[1:]] == [end for _, end in ranges[:-1]]  # type: ignore[misc]

@@ -119,7 +119,7 @@ def test_adaptive_stays_within_budget_stages_and_entries(case: dict) -> None:
         assert math.fsum([counting, *(result.spent.epsilon for result in state.results)]) == parameters.epsilon
     else:  # one after the other, all shards, each with the whole budget
         assert [first for first, _ in parts] == [0, *(last for _, last in parts[:-1])]
-        assert parts[-1][1] == state.cohort.shards
+        assert parts[-1][1] == state.shard_plan.shards
         assert {math.fsum([counting, result.spent.epsilon]) for result in state.results} == {parameters.epsilon}
     assert state.budget.remaining == 0
     found = method.decode(state, parameters.depth)
@@ -198,7 +198,7 @@ def test_cohorts_are_disjoint_where_that_has_less_variance() -> None:
     for shards, epsilon in itertools.product((1, 2, 3, 4, 5, 9, 16, 50), (0.1, 0.5, 1.0, 2.0, 4.0)):
         parameters = parameters_of(10_000 * shards, epsilon=epsilon)
         state = begun(parameters)
-        assert state.cohort.shards == shards
+        assert state.shard_plan.shards == shards
         parts = state.query is not None and state.query.shard_range is not None
         assert parts == (shards >= 2 and better_in_parts(shards, epsilon)), (shards, epsilon)
         seen.add(parts)
@@ -312,7 +312,7 @@ def uneven(users: int, shards: int) -> ShardGroup:
 
 def finish(users: int, parameters: HeatmapParameters) -> HeatmapState:
     state = start(users, parameters, KEY)
-    group = uneven(users, state.cohort.shards)
+    group = uneven(users, state.shard_plan.shards)
     while state.query is not None:
         totals = sum_shards(group, state.query, KEY, parameters.shard_noise, parameters.simulated_dropout)
         state = advance(state, totals, parameters)
@@ -347,7 +347,7 @@ def test_papers_trees_and_epsilons_follow_printed_equations(run: tuple[int, dict
     parameters = paper(values)
     state, method, unit = finish(users, parameters), parameters.method, parameters.distribution_gamma or 1
     assert isinstance(method, Adaptive)
-    sums = 1 if parameters.is_central else state.cohort.shards
+    sums = 1 if parameters.is_central else state.shard_plan.shards
     nodes = {node for level in range(method.start_level + 1) for node in range(4**level, 2 * 4**level)}
     asked: list[set[int]] = []
     remaining = state.budget.total - state.population.epsilon
@@ -357,7 +357,7 @@ def test_papers_trees_and_epsilons_follow_printed_equations(run: tuple[int, dict
         assert result.tree.entries.tolist() == entries
         if method.sub_query_share is None:  # Eqs. 7 and 8, c U / T being two deviations of the sum over all shards
             two = 1 if method.target == "printed" else 2
-            goal = method.calibration * state.cohort.users / len(entries) / two
+            goal = method.calibration * state.shard_plan.users / len(entries) / two
             target = epsilon_of(goal / (1 if method.target == "printed" else math.sqrt(sums)), unit)
             enough = method.expansion * target <= remaining  # Eq. 9
         else:
