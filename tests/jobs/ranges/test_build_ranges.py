@@ -167,6 +167,7 @@ class Learner(RangeMethod):
     """A method that learns ten words, of which the model keeps the lengths in order."""
 
     NAME: ClassVar[str] = "learner"
+    TRAINS: ClassVar[bool] = True
     TEXT: ClassVar[str] = "for tests"
 
     folder: str = field(metadata={"help": "where it notes what it does"})
