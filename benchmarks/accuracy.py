@@ -143,7 +143,7 @@ def evaluate(truth: NDArray[np.int64], rows: Rows, yardstick: float, key: int, m
     """
     state, estimate = release(truth, rows, key, method)
     shards = state.shard_plan.shards
-    entries = sum(len(one.counts) * one.spent.shards / shards for one in state.results)
+    entries = sum(len(one.counts) * one.shards / shards for one in state.results)
     return mean_squared_error(estimate_density(estimate), truth / truth.sum()) / yardstick, entries
 
 

@@ -196,7 +196,7 @@ def simulate(users: int, depth: int = 10, epsilon: float = 1.0, seed: int = 0) -
         (f"whole simulation on {processors()} cores, s", f"{wall:.1f}"),
         ("peak memory, GB", f"{peak:.2f}"),
         ("files of the release, MB", f"{sum(map(len, files.values())) / 1e6:.2f}"),
-        ("stated noise of a count, users", f"{state.results[-1].spent.noise_stddev:,.0f}"),
+        ("stated noise of a count, users", f"{state.results[-1].noise_stddev:,.0f}"),
         (f"typical error of a cell of {side} x {side}, users", f"{typical:,.0f}"),
         (f"mean users of a cell of {side} x {side}", f"{ended.exact.sum() / side**2:,.0f}"),
         ("moved", f"{100 * moved:.2f}%"),

@@ -122,17 +122,17 @@ def test_sub_queries_and_the_count_add_up_to_the_charged_rho(baselines: None, me
     codes = rng.integers(0, 4**DEPTH, 2000).astype(np.uint64)
     weights = np.full(2000, parameters.distribution_total) if parameters.distribution_total else None
     state = run_in_memory(Rows(Places(DEPTH), hashes, codes, weights), 2000, parameters, KEY)
-    spent = [result.spent.rho for result in state.results]
+    spent = [result.cost for result in state.results]
     parts = [spent] if not state.has_disjoint_shards else [[one] for one in spent]
     worst = max(math.fsum(one) for one in parts)
     assert state.population.epsilon + worst == parameters.rho  # exactly: multiples of its last binary place
     assert gaussian_delta(parameters.rho, EPSILON) <= DELTA
     for result in state.results:  # the noise that is stated is the one that so much rho buys, and not less
-        sums = 1 if parameters.is_central else result.spent.shards - result.spent.shards_lost
+        sums = 1 if parameters.is_central else result.shards - result.shards_lost
         scale = state.shard_plan.shards / sums if not parameters.is_central else 1
-        each = result.spent.noise_stddev * state.gamma / (math.sqrt(sums) * scale)
+        each = result.noise_stddev * state.gamma / (math.sqrt(sums) * scale)
         sensitivity = l2_sensitivity(state.gamma, "systematic", 0, result.encoding.sensitivity)
-        assert gaussian_rho(each, sensitivity) <= result.spent.rho * (1 + 1e-6)
+        assert gaussian_rho(each, sensitivity) <= result.cost * (1 + 1e-6)
 
 
 @pytest.mark.false_alarm(1e-9)

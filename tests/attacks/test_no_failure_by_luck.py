@@ -192,7 +192,7 @@ def test_every_run_publishes_cells_that_add_up(users: int, epsilon: float) -> No
     parameters = heatmap_parameters("adaptive", {"depth": GRID.depth, "epsilon": epsilon})
     for number in range(20):
         state = run_of(users, epsilon, number)
-        assert all(answer.spent.shards_lost == 0 for answer in state.results)
+        assert all(answer.shards_lost == 0 for answer in state.results)
         stated, stddev = state.users_estimate()
         assert stddev < state.population.noise_stddev
         assert abs(stated - users) < 16 * stddev

@@ -159,8 +159,8 @@ def test_the_stated_noise_depends_on_the_plan_alone() -> None:
     for users in (0, 20, 1000, 5000):
         state = start(users, parameters, KEY)
         assert state.query is not None
-        spent = advance(state, answer(crowd(users), parameters, state.query, KEY), parameters).results[0].spent
-        stated.add((spent.epsilon, spent.noise_stddev, spent.shards, spent.shards_lost, spent.vector_length))
+        spent = advance(state, answer(crowd(users), parameters, state.query, KEY), parameters).results[0]
+        stated.add((spent.cost, spent.noise_stddev, spent.shards, spent.shards_lost, spent.vector_length))
         assert count_population(users, parameters, KEY)[0].users == 1000
     assert len(stated) == 1
 
@@ -395,7 +395,7 @@ def test_plans_and_releases_state_the_epsilon_against_colluders() -> None:
     assert math.isclose(states[0].epsilon_against(0.05), 1.048, rel_tol=1e-3)
     assert math.isclose(states[1].epsilon_against(0.05), 1.0, rel_tol=1e-9)
     assert states[1].epsilon_against(0.2) > 1.1
-    noise = [state.results[-1].spent.noise_stddev for state in states]
+    noise = [state.results[-1].noise_stddev for state in states]
     assert math.isclose(noise[1] / noise[0], math.sqrt(1900 / 1805), rel_tol=1e-9)
     assert "not with these options" not in trust_table(protected).splitlines()[2]  # central needs no such noise
     # A distribution adds to many entries with a small epsilon each, which costs much more.

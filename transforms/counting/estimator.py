@@ -93,7 +93,7 @@ def measurement_of(result: NoisyCounts, state: HeatmapState) -> TreeMeasurement:
     """A result's users and their noise."""
     total = result.to_estimate()
     # The share of the shards that are in the result. The users of the others are estimated from theirs.
-    share = (result.spent.shards - result.spent.shards_lost) / state.shard_plan.shards
+    share = result.shards_answered / state.shard_plan.shards
     return TreeMeasurement(total.tree, total.counts, total.stddev**2, 1 / share - 1)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from sfumato.schemas.guarantee import (
@@ -19,7 +18,6 @@ from sfumato.schemas.guarantee import (
     WARM_START_OF_COHORTS,
     ZERO_OUT,
     Population,
-    SubQuery,
 )
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import TOTALS_FILE
@@ -27,7 +25,7 @@ from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.counting.methods import Errors
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.rates import LEVEL, published_categories
-from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.counting.state import HeatmapState, NoisyCounts
 from sfumato.transforms.privacy.additive_noise import AdditiveNoise
 from sfumato.transforms.privacy.mechanism import epsilon_for_delta
 from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
@@ -128,7 +126,7 @@ def counts_content(
     """
     shard_plan, central, model = state.shard_plan, parameters.is_central, parameters.participation
     asked = None if parameters.rotation == 1 else Rotation.parse(metadata.parameters["rotation"])
-    total, epsilon_spent = combined_sub_query(state), state.budget.spent
+    epsilon_spent = state.budget.spent
     if parameters.rho is not None:  # the epsilon of all charges at the release's delta
         is_all = epsilon_spent == parameters.rho
         epsilon_spent = parameters.epsilon if is_all else epsilon_for_delta(epsilon_spent, parameters.delta)
@@ -163,7 +161,7 @@ def counts_content(
             ),
             "composition": composition,
             "composition_rule": COMPOSITIONS[composition],
-            "sub_queries": [known(_sub_query(one.spent, state.rotation)) for one in state.results],
+            "sub_queries": [known(_sub_query(one, state.rotation)) for one in state.results],
             "participation": {
                 "model": model,
                 "protected": model == "planned",
@@ -174,7 +172,7 @@ def counts_content(
             "assumptions": _assumptions(state, parameters, metadata),
         },
         "results": _results(state),
-        "communication": known({"vector_entries": total.vector_length, "bits_per_client": total.bits_per_client}),
+        "communication": known({"vector_entries": state.entries_per_client, "bits_per_client": state.bits_per_client}),
     }
 
 
@@ -193,11 +191,9 @@ def population_entry(population: Population, noise: AdditiveNoise) -> dict[str, 
     return {noise.UNIT if name == "epsilon" else name: value for name, value in asdict(population).items()}
 
 
-def _sub_query(spent: SubQuery, rotation: int) -> dict[str, Any]:
-    """A sub-query's fields, with epsilon or rho, whichever it has, and its noise in users of the published map."""
-    absent = "rho" if spent.rho is None else "epsilon"
-    fields = {name: value for name, value in asdict(spent).items() if name != absent}
-    return {**fields, "noise_stddev": rotation * spent.noise_stddev}
+def _sub_query(answer: NoisyCounts, rotation: int) -> dict[str, Any]:
+    """A sub-query's fields, with its noise in users of the published map."""
+    return {**answer.entry(), "noise_stddev": rotation * answer.noise_stddev}
 
 
 def category_names(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> tuple[str, ...]:
@@ -256,29 +252,13 @@ def counts_warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[
         warnings.append(f"{FLOATING_NOISE} Publish a run with --noise_source shard instead.")
     if parameters.participation == "paper":
         warnings.append(f"Who takes part is not protected (participation paper). {PARTICIPATION['paper']}")
-    queried, where = state.results[-1].spent, " in the last sub-query"
+    # Disjoint shards are queried once each; others are all queried in every sub-query.
+    queried, where = state.results[-1:], " in the last sub-query"
     if state.has_disjoint_shards:
-        queried, where = combined_sub_query(state), ""
-    if queried.shards_lost:
-        warnings.append(
-            f"{queried.shards_lost} of {queried.shards} shards were lost{where}; the others represent them."
-        )
+        queried, where = state.results, ""
+    if lost := sum(answer.shards_lost for answer in queried):
+        shards = sum(answer.shards for answer in queried)
+        warnings.append(f"{lost} of {shards} shards were lost{where}; the others represent them.")
     if parameters.allow_overflow and not parameters.is_central:
         warnings.append("Overflow was allowed: counts may have wrapped around the modulus.")
     return warnings
-
-
-def combined_sub_query(state: HeatmapState) -> SubQuery:
-    """The costs of one user over all sub-queries. With disjoint shards a user takes part in one of them."""
-    spent = [result.spent for result in state.results]
-    disjoint = state.has_disjoint_shards
-    cost = (max if disjoint else math.fsum)(one.cost for one in spent)
-    return replace(
-        spent[-1],
-        epsilon=cost if spent[-1].rho is None else None,
-        rho=None if spent[-1].rho is None else cost,
-        vector_length=state.per_user_total([one.vector_length for one in spent]),
-        bits_per_client=state.per_user_total([one.bits_per_client for one in spent]),
-        shards=sum(one.shards for one in spent) if disjoint else spent[-1].shards,
-        shards_lost=(sum if disjoint else max)(one.shards_lost for one in spent),
-    )

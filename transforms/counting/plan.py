@@ -10,12 +10,12 @@ import numpy as np
 import scipy
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.guarantee import Population, SubQuery
+from sfumato.schemas.guarantee import Population
 from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.trust import SEES, CentralOrSecagg, Trust
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.schedule import advance, plan, window_for
-from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.state import Estimate, HeatmapState, NoisyCounts
 from sfumato.transforms.observability.text_tables import EXAMPLE_USERS, markdown_table, significant
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.secagg.encodings import TreeEncoding
@@ -34,11 +34,15 @@ class Plan:
 
     parameters: HeatmapParameters  # of the heatmap
     state: HeatmapState  # after the last sub-query
-    sub_queries: tuple[SubQuery, ...]  # in order
     overflow_probabilities: tuple[float, ...]  # for each sub-query an upper bound, see `overflow_probability`
 
     def __repr__(self) -> str:
         return plan_details(self)
+
+    @property
+    def sub_queries(self) -> tuple[NoisyCounts, ...]:
+        """The sub-queries in order, each with its cost, noise and size."""
+        return self.state.results
 
     @property
     def spent(self) -> float:
@@ -48,12 +52,12 @@ class Plan:
     @property
     def entries(self) -> int:
         """Vector entries that a client sends in all."""
-        return self.state.per_user_total([one.vector_length for one in self.sub_queries])
+        return self.state.entries_per_client
 
     @property
     def bits(self) -> int:
         """Bits that a client sends in all."""
-        return self.state.per_user_total([one.bits_per_client for one in self.sub_queries])
+        return self.state.bits_per_client
 
     @property
     def noise_stddev(self) -> float:
@@ -112,7 +116,7 @@ def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> P
         queried_users = shard_plan.users * (end - first) / shard_plan.shards
         sums = np.round(query.encoding.shares * queried_users * state.gamma).astype(np.int64)
         state = advance(state, ShardTotals(sums, end - first), parameters)
-    return Plan(parameters, state, tuple(result.spent for result in state.results), tuple(overflow))
+    return Plan(parameters, state, tuple(overflow))
 
 
 def overflow_probability(query: ShardQuery, state: HeatmapState) -> float:
@@ -169,10 +173,10 @@ def plan_details(plan: Plan) -> str:
         header += ["modulus", "bits a client", "overflow probability"]
     rows = []
     for one, overflow in zip(plan.sub_queries, plan.overflow_probabilities, strict=True):
-        row = [f"{one.index}", f"{one.cost:.4g}", f"{one.vector_length:,}", significant(one.noise_stddev)]
+        row = [f"{one.query.index}", f"{one.cost:.4g}", f"{one.vector_length:,}", significant(one.noise_stddev)]
         if not is_central:
             probability = f"< {significant(overflow)}" if overflow < 1 else "not bounded"
-            row += [f"{one.modulus:,}", f"{one.bits_per_client:,}", probability]
+            row += [f"{one.query.window.modulus:,}", f"{one.bits_per_client:,}", probability]
         rows.append(row)
     lines += ["", markdown_table([header, *rows])]
     if not is_central:

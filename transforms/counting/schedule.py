@@ -14,10 +14,9 @@ from dataclasses import replace
 import numpy as np
 
 from sfumato.schemas.errors import RefusedError, RequestError
-from sfumato.schemas.guarantee import Population, SubQuery
+from sfumato.schemas.guarantee import Population
 from sfumato.transforms.counting.parameters import COUNT_SHARE, HeatmapParameters, max_counted
 from sfumato.transforms.counting.state import Estimate, HeatmapState, NoisyCounts, Query
-from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import RunKey
@@ -116,21 +115,8 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
     if query.planned_clients is None and not central:  # each survivor above the required number adds its share of noise
         expected = shard_plan.users / shard_plan.shards * (1 - parameters.simulated_dropout)
         noise_stddev *= math.sqrt(max(expected / query.noise.required, 1.0))
-    length = query.encoding.length
-    spent = SubQuery(
-        index=query.index,
-        epsilon=query.epsilon if state.noise.kind == LAPLACE else None,
-        vector_length=length,
-        noise_stddev=noise_stddev,
-        shards=queried,
-        shards_lost=queried - live,
-        modulus=query.window.modulus,
-        bits_per_client=length * query.window.bits,
-        rho=query.epsilon if state.noise.kind == GAUSSIAN else None,
-    )
-    result = NoisyCounts(
-        query.encoding, totals.sums.astype(np.float64) * (scale / state.unit), spent, query.shard_range
-    )
+    counts = totals.sums.astype(np.float64) * (scale / state.unit)
+    result = NoisyCounts(query, counts, noise_stddev, queried, queried - live)
     budget = state.charged(query.epsilon, query.shard_range is not None)
     return _with_next_query(replace(state, budget=budget, results=(*state.results, result), query=None), parameters)
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.guarantee import Population, SubQuery
+from sfumato.schemas.guarantee import Population
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.locations.shards import ShardPlan
 from sfumato.transforms.privacy.budget import Budget
@@ -41,19 +42,67 @@ class Query:
 
 @dataclass(frozen=True)
 class NoisyCounts:
-    """The result of a sub-query.
+    """The shards' answer to a sub-query. Every figure is public or differentially private.
 
     Attributes:
-        encoding: of the entries.
+        query: that was answered.
         counts: float64[length], the noisy sums, in users of all shards.
-        spent: the cost of the sub-query, for the manifest.
-        shard_range: the first shard that was queried and the one after the last; None for all shards.
+        noise_stddev: of one count, in users.
+        shards: that were queried.
+        shards_lost: of these, those with too few survivors.
     """
 
-    encoding: Encoding
+    query: ShardQuery
     counts: NDArray[np.float64]
-    spent: SubQuery
-    shard_range: tuple[int, int] | None = None
+    noise_stddev: float
+    shards: int
+    shards_lost: int = 0
+
+    @property
+    def encoding(self) -> Encoding:
+        """Of the counts."""
+        return self.query.encoding
+
+    @property
+    def shard_range(self) -> tuple[int, int] | None:
+        """The first shard that was queried and the one after the last; None for all shards."""
+        return self.query.shard_range
+
+    @property
+    def cost(self) -> float:
+        """Of the sub-query, for a user who takes part, in the unit of its noise."""
+        return self.query.epsilon
+
+    @property
+    def shards_answered(self) -> int:
+        """The queried shards that were not lost."""
+        return self.shards - self.shards_lost
+
+    @property
+    def vector_length(self) -> int:
+        """Entries that a client sends."""
+        return self.encoding.length
+
+    @property
+    def bits_per_client(self) -> int:
+        """Bits that a client sends."""
+        return self.vector_length * self.query.window.bits
+
+    def entry(self) -> dict[str, Any]:
+        """Returns the fields that a manifest states: either epsilon or rho, and all but the counts."""
+        fields = {
+            "index": self.query.index,
+            "epsilon": self.cost,
+            "vector_length": self.vector_length,
+            "noise_stddev": self.noise_stddev,
+            "shards": self.shards,
+            "shards_lost": self.shards_lost,
+            "modulus": self.query.window.modulus,
+            "bits_per_client": self.bits_per_client,
+            "rho": self.cost,
+        }
+        del fields["rho" if self.query.noise.kind.UNIT == "epsilon" else "epsilon"]
+        return fields
 
     @property
     def tree(self) -> Tree:
@@ -64,7 +113,7 @@ class NoisyCounts:
 
     def to_estimate(self) -> Estimate:
         """The users at each entry of the tree, over all categories, with the noise's deviation. See `tree`."""
-        tree, noise = self.tree, self.spent.noise_stddev
+        tree, noise = self.tree, self.noise_stddev
         by_category = self.counts.reshape(-1, len(tree.entries))
         each = np.full(len(tree.entries), noise)
         if len(by_category) == 1:
@@ -151,8 +200,16 @@ class HeatmapState:
         """Whether noise is added once to the sum of several shards. False for a single shard."""
         return self.noisy_sums != self.shard_plan.shards
 
-    def per_user_total(self, each: Sequence[int]) -> int:
-        """A user's total of the costs of sub-queries; with disjoint shards the largest of them."""
+    @property
+    def entries_per_client(self) -> int:
+        """Vector entries that a client sends in all sub-queries; with disjoint shards at most, in one of them."""
+        each = [result.vector_length for result in self.results]
+        return max(each) if self.has_disjoint_shards else sum(each)
+
+    @property
+    def bits_per_client(self) -> int:
+        """Bits that a client sends in all sub-queries; with disjoint shards at most, in one of them."""
+        each = [result.bits_per_client for result in self.results]
         return max(each) if self.has_disjoint_shards else sum(each)
 
     @property
@@ -204,10 +261,10 @@ class HeatmapState:
         size = max(counted, 1.0)  # a sample's variance is a share of it
         totals, variances = [], []
         for result in self.results:
-            spent, entries = result.spent, result.encoding.sensitivity
-            queried = (spent.shards - spent.shards_lost) / self.shard_plan.shards
+            entries = result.encoding.sensitivity
+            queried = result.shards_answered / self.shard_plan.shards
             totals.append(float(result.counts.sum()) / entries)
-            variances.append(spent.vector_length * (spent.noise_stddev / entries) ** 2 + (1 / queried - 1) * size)
+            variances.append(result.vector_length * (result.noise_stddev / entries) ** 2 + (1 / queried - 1) * size)
         summed, error = _weighted_mean(totals, variances)
         if self.records_per_user > 1:
             return max(summed, 0.0), math.sqrt(error + (1 - rate) * size)
@@ -255,7 +312,7 @@ class HeatmapState:
         costs = []
         for result in self.results:
             sensitivity = self.sensitivity(result.encoding.length, result.encoding.sensitivity)
-            costs.append(self.noise.epsilon_against(share, result.spent.cost, sensitivity))
+            costs.append(self.noise.epsilon_against(share, result.cost, sensitivity))
         return self.population.epsilon + (max if self.has_disjoint_shards else math.fsum)(costs)
 
 

@@ -87,7 +87,7 @@ def assert_same(state, expected) -> None:
     assert len(state.results) == len(expected.results)
     for mine, theirs in zip(state.results, expected.results, strict=True):
         assert mine.encoding == theirs.encoding
-        assert mine.spent == theirs.spent
+        assert mine.entry() == theirs.entry()
         assert np.array_equal(mine.counts, theirs.counts)
 
 

@@ -159,7 +159,7 @@ def test_shards_count_what_clients_would_send(pattern: str, method: str) -> None
     exact = codes.on_grid(counts.x_edges, counts.y_edges)
     assert np.corrcoef(counts.users.ravel(), exact.ravel())[0, 1] > 0.8
     assert np.corrcoef(counts.users[::-1].ravel(), exact.ravel())[0, 1] < 0.5
-    assert counts.noise_stddev == pytest.approx(state.results[-1].spent.noise_stddev)
+    assert counts.noise_stddev == pytest.approx(state.results[-1].noise_stddev)
 
 
 @dataclass(frozen=True)

@@ -93,11 +93,11 @@ def _keep(state: HeatmapState, path: str) -> None:
 def noise_of(state: HeatmapState, index: int) -> NDArray[np.int64]:
     """The central noise of a sub-query, drawn again from the key."""
     result = state.results[index]
-    parts = (index + 1, result.encoding.fingerprint, result.spent.cost.hex(), None, state.gamma, state.rounding)
+    parts = (index + 1, result.encoding.fingerprint, result.cost.hex(), None, state.gamma, state.rounding)
     key = KEY.narrowed({"question": repr(parts)})
     streams = np.zeros(1, dtype=np.uint64)
     label = f"central noise {index + 1}"
-    return LAPLACE.draw(key, label, streams, result.encoding.length, result.spent.cost, state.gamma)[0]
+    return LAPLACE.draw(key, label, streams, result.encoding.length, result.cost, state.gamma)[0]
 
 
 def test_every_level_holds_the_exact_counts_and_its_own_noise(folder: Path, tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_the_published_map_is_that_of_the_users_drawn() -> None:
     exact = result.tree.index.sum_intervals(np.diff(before[result.tree.index.boundaries.astype(int)])[None, :])[0]
     first, end = result.shard_range or (0, ended.state.shard_plan.shards)
     share = (end - first) / ended.state.shard_plan.shards
-    deviation = np.sqrt(result.spent.noise_stddev**2 + exact / share)
+    deviation = np.sqrt(result.noise_stddev**2 + exact / share)
     assert (np.abs(result.counts - exact) < 7 * deviation + 7).all()
 
 

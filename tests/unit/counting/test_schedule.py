@@ -69,8 +69,8 @@ def test_papers_run_of_10_000_users() -> None:
     state = finish(
         HeatmapParameters(population=10_000, epsilon=1 / 0.99, dropout=0, method=PAPER), 10_000, even_shares()
     )
-    assert [a.spent.vector_length for a in state.results] == [4, 16, 64, 256]
-    assert round(state.results[-1].spent.epsilon, 2) == 0.76
+    assert [a.vector_length for a in state.results] == [4, 16, 64, 256]
+    assert round(state.results[-1].cost, 2) == 0.76
 
 
 @given(
@@ -94,7 +94,7 @@ def test_papers_spending_ends_equal_to_the_budget(
     )
     shares = seeded_rng(seed).dirichlet(np.full(4**6, 0.05))
     state = finish(parameters, users, shares)
-    charges = [a.spent.epsilon for a in state.results] + [state.population.epsilon]
+    charges = [a.cost for a in state.results] + [state.population.epsilon]
     assert math.fsum(charges) == epsilon
     assert state.budget.spent == epsilon
     assert len(state.results) <= stages
@@ -131,10 +131,10 @@ def test_ablations_split_by_a_count_and_spend_equal_shares() -> None:
     """Paper 000, Table 3: a fixed epsilon of 0.1 a level and a fixed threshold of 10 users."""
     method = replace(PAPER, split_count=10, sub_query_share=0.1)
     state = finish(HeatmapParameters(population=10_000, epsilon=1, dropout=0, method=method), 10_000, even_shares())
-    spent = [a.spent.epsilon for a in state.results]
+    spent = [a.cost for a in state.results]
     assert [round(one, 9) for one in spent[:-1]] == [0.1] * (len(spent) - 1)
     assert math.fsum([*spent, state.population.epsilon]) == 1.0
-    assert [a.spent.vector_length for a in state.results][:5] == [4, 16, 64, 256, 1024]
+    assert [a.vector_length for a in state.results][:5] == [4, 16, 64, 256, 1024]
     sizes = {len(a.counts) for a in state.results}
     assert max(sizes) == 1024  # 10,000 / 1024 users a cell are fewer than 10
 
@@ -156,8 +156,8 @@ def test_tree_that_stops_changing_gets_the_rest_of_the_budget() -> None:
     state = finish(parameters, 10**7, even_shares())
     trees = [a.tree for a in state.results]
     assert trees[-1] == trees[-2]
-    assert state.results[-1].spent.epsilon == state.budget.total - math.fsum(
-        [state.population.epsilon, *(a.spent.epsilon for a in state.results[:-1])]
+    assert state.results[-1].cost == state.budget.total - math.fsum(
+        [state.population.epsilon, *(a.cost for a in state.results[:-1])]
     )
 
 
@@ -166,9 +166,9 @@ def test_lost_shards_are_made_up_for_and_counted() -> None:
     state = start(100_000, parameters, KEY)
     state = advance(state, ShardTotals(np.full(4, 20_000), 8), parameters)
     assert state.results[0].counts.tolist() == [25_000] * 4
-    assert state.results[0].spent.shards_lost == 2
+    assert state.results[0].shards_lost == 2
     whole = advance(start(100_000, parameters, KEY), ShardTotals(np.full(4, 25_000), 10), parameters)
-    ratio = state.results[0].spent.noise_stddev / whole.results[0].spent.noise_stddev
+    ratio = state.results[0].noise_stddev / whole.results[0].noise_stddev
     assert math.isclose(ratio, 10 / 8 * math.sqrt(8 / 10))
 
 
@@ -179,8 +179,8 @@ def test_central_noise_reveals_the_users_by_its_counts_only() -> None:
         advance(start(users, parameters, KEY), ShardTotals(np.full(4, users), live), parameters)
         for users, live in ((10, 640), (11, 704), (0, 0))
     ]
-    assert len({(one.results[0].spent, one.budget, one.shard_plan) for one in states}) == 1
-    assert states[0].results[0].spent.shards_lost == 0
+    assert len({(str(one.results[0].entry()), one.budget, one.shard_plan) for one in states}) == 1
+    assert states[0].results[0].shards_lost == 0
     assert states[0].results[0].counts.tolist() == [10.0] * 4  # not scaled: no shard is spoken for
 
 
@@ -200,7 +200,7 @@ def test_no_sub_query_has_more_entries_than_are_allowed(
         values = {"depth": 6, "population": 5000, "shard_size": 1000, "dropout": 0.2, "epsilon": epsilon}
         values |= {"schedule": schedule, "max_entries": limit, "cohorts": cohorts}
         state, _ = run([group], heatmap_parameters("adaptive", values, categories), 5000, KEY)
-        assert max(result.spent.vector_length for result in state.results) <= limit
+        assert max(result.vector_length for result in state.results) <= limit
         assert state.budget.spent == epsilon
 
 
@@ -209,8 +209,8 @@ def test_no_sub_query_has_more_entries_than_are_allowed(
 def test_papers_schedule_leaves_no_crumb_of_the_budget(share: float, epsilon: float) -> None:
     made = make_plan(HeatmapParameters(population=10**5, epsilon=epsilon, method=replace(PAPER, sub_query_share=share)))
     counting = made.state.population.epsilon
-    assert math.fsum([counting, *(one.epsilon for one in made.sub_queries)]) == epsilon
-    assert min(one.epsilon for one in made.sub_queries) > 0.01 * epsilon
+    assert math.fsum([counting, *(one.cost for one in made.sub_queries)]) == epsilon
+    assert min(one.cost for one in made.sub_queries) > 0.01 * epsilon
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_check_plan_accepts_only_plans_that_end(method: str, epsilon: float, gam
         return
     made = make_plan(parameters)
     assert made.spent <= made.state.budget.spent <= epsilon
-    assert max(one.epsilon for one in made.sub_queries) <= made.spent
+    assert max(one.cost for one in made.sub_queries) <= made.spent
     assert made.state.query is None
 
 
@@ -531,9 +531,9 @@ def test_each_part_has_the_whole_rest_of_the_budget(
         assert state.budget.spent <= epsilon
     assert len(state.results) == len(parts)
     for result in state.results:
-        assert math.fsum([counted, result.spent.epsilon]) == epsilon
+        assert math.fsum([counted, result.cost]) == epsilon
     assert state.budget.spent == epsilon
-    assert [result.spent.index for result in state.results] == list(range(1, 1 + len(parts)))
+    assert [result.query.index for result in state.results] == list(range(1, 1 + len(parts)))
 
 
 @pytest.mark.parametrize("changes", [{}, {"schedule": "lean"}, {"schedule": "two_query"}, {"depth": 14}])
@@ -542,7 +542,7 @@ def test_each_part_has_the_whole_rest_of_the_budget(
 def test_budget_of_adaptive_is_spent_to_the_last_bit(changes: dict, cohorts: str, public: bool) -> None:
     values = {"users": 70_000, "population": 70_000 if public else None, "cohorts": cohorts, **changes}
     state = run_evenly(heatmap_parameters("adaptive", values), 70_000)
-    spent = [result.spent.epsilon for result in state.results]
+    spent = [result.cost for result in state.results]
     assert len(spent) >= 2
     assert state.budget.spent == 1.0
     if state.has_disjoint_shards:
@@ -561,7 +561,7 @@ def test_make_plan_counts_one_answer_for_each_client() -> None:
         assert len(set(lengths)) == 2
         assert planned.entries == max(lengths)
         assert planned.bits == max(one.bits_per_client for one in planned.sub_queries)
-        assert {one.epsilon for one in planned.sub_queries} == {planned.spent}
+        assert {one.cost for one in planned.sub_queries} == {planned.spent}
         assert planned.spent == planned.state.budget.total - planned.state.population.epsilon
         assert math.isclose(planned.spent, 0.99)
 
@@ -574,7 +574,7 @@ def test_each_part_has_the_noise_of_its_shards_only() -> None:
     assert len(asked) == 2
     for query, result in zip(asked, state.results, strict=True):
         first, last = query.shard_range or (0, 0)
-        assert query.index == result.spent.index
+        assert query.index == result.query.index
         shards = np.arange(first, last, dtype=np.uint64)
         assert math.isclose(query.epsilon, 0.99 * 0.7)
         key, label = query.bind(COHORTS_KEY), f"shard noise {query.index}"
@@ -598,9 +598,9 @@ def test_noise_of_a_part_has_the_stated_deviation(participation: Participation, 
         key = RunKey.derive(FixedSecret(b"deviation" * 4), {"number": number})
         state, asked = run([group], parameters, 800, key)
         for query, result in zip(asked, state.results, strict=True):
-            exact = sum_shards(group, query, key, None, vanish).sums * (8 / result.spent.shards)
+            exact = sum_shards(group, query, key, None, vanish).sums * (8 / result.shards)
             errors[query.index].append(result.counts - exact)
-            stated[query.index] = result.spent.noise_stddev
+            stated[query.index] = result.noise_stddev
     for index, found in errors.items():
         sample = np.concatenate(found)
         assert len(sample) == keys * 64
@@ -633,9 +633,9 @@ def test_lost_shards_are_made_up_for_by_those_of_their_part() -> None:
     state, _ = run([in_one_cell([100, 20, 100, 100, 100, 30, 100, 100])], parameters)
     whole, _ = run([even(8, 100)], parameters)
     for result, full in zip(state.results, whole.results, strict=True):
-        assert (result.spent.shards, result.spent.shards_lost, full.spent.shards_lost) == (4, 1, 0)
+        assert (result.shards, result.shards_lost, full.shards_lost) == (4, 1, 0)
         assert result.counts.max() == pytest.approx(300 * 8 / 3)
-        assert math.isclose(result.spent.noise_stddev / full.spent.noise_stddev, math.sqrt(4 / 3))
+        assert math.isclose(result.noise_stddev / full.noise_stddev, math.sqrt(4 / 3))
 
 
 @pytest.mark.parametrize("sizes", [[0] * 4 + [100] * 4, [100] * 4 + [0] * 4])
@@ -644,7 +644,7 @@ def test_part_without_users_is_refused_in_the_papers_model_only(sizes: list[int]
     with pytest.raises(RefusedError):
         run([group], replace(parameters, participation="paper"))
     state, _ = run([group], parameters)
-    assert [result.spent.shards_lost for result in state.results] == [0, 0]
+    assert [result.shards_lost for result in state.results] == [0, 0]
 
 
 def test_central_noise_has_no_cohorts() -> None:

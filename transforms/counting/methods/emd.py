@@ -98,7 +98,7 @@ class Emd(Method):
         levels = [cells.nodes for cells in kept]
         tree = kept_tree(depth, levels)
         nodes = np.concatenate(levels)
-        variances = [result.spent.noise_stddev**2 for result in state.results]
+        variances = [result.noise_stddev**2 for result in state.results]
         variance = np.repeat(variances, [len(cells) for cells in levels])
         parent = np.searchsorted(nodes, nodes[len(levels[0]) :] >> np.uint64(2))
         summed = variance + np.bincount(parent, variance[len(levels[0]) :], len(nodes))

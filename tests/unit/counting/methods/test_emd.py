@@ -272,7 +272,7 @@ def test_emd_epsilons_follow_the_formula_and_add_up(
         assert state.query.encoding.length <= 4 * width + 1
         sums = rng.integers(-1000, 20000, state.query.encoding.length)
         state = advance(state, ShardTotals(sums, state.shard_plan.shards), parameters)
-    spent = [result.spent.epsilon for result in state.results]
+    spent = [result.cost for result in state.results]
     assert state.budget.spent == math.fsum([*spent, state.population.epsilon]) == epsilon
     first = min(depth, math.floor(math.log2(math.sqrt(width))))
     weights = [decay ** abs(i - first) for i in range(first, depth + 1)]
@@ -308,7 +308,7 @@ def test_emd_map_is_in_users_with_deviations_of_differences() -> None:
     assert estimate.counts.sum() == pytest.approx(200)
     np.testing.assert_allclose(estimate.counts[estimate.counts > 1e-9], [20, 30, 70, 80])
     np.testing.assert_allclose(density(estimate.tree, estimate.counts).max(), 0.4)
-    noise = {1 + place: result.spent.noise_stddev for place, result in enumerate(state.results)}
+    noise = {1 + place: result.noise_stddev for place, result in enumerate(state.results)}
     nodes = set(estimate.tree.nodes.tolist())
     for node, stddev in zip(estimate.tree.entries.tolist(), estimate.stddev, strict=True):
         level = (node.bit_length() - 1) // 2
