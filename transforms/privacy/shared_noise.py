@@ -45,7 +45,7 @@ class Noise:
     >>> noise.colluders, round(noise.stddev(cost=0.1), 2)
     (5, 14.5)
     >>> [round(noise.epsilon_against(share, cost=0.1), 3) for share in (0, 0.05, 0.1)]
-    [0.1, 0.1, 0.123]
+    [0.1, 0.1, 0.122]
     """
 
     kind: AdditiveNoise = LAPLACE
