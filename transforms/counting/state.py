@@ -309,10 +309,7 @@ class HeatmapState:
             share: of a minimal shard's clients, the required survivors, who collude; below 1, rounded down to clients.
                 The noise is Laplace noise in the sums of shards.
         """
-        costs = []
-        for result in self.results:
-            sensitivity = self.sensitivity(result.encoding.length, result.encoding.sensitivity)
-            costs.append(self.noise.epsilon_against(share, result.cost, sensitivity))
+        costs = [self.noise.epsilon_against(share, result.cost, result.query.sensitivity) for result in self.results]
         return self.population.epsilon + (max if self.has_disjoint_shards else math.fsum)(costs)
 
 

@@ -286,9 +286,6 @@ class Automatic(RangeMethod):
         typical, length = math.sqrt(spec.sizes.low * spec.sizes.high), math.sqrt(math.prod(spec.field.metres))
         return few and typical >= max(TREE_FROM_CELLS * spec.default_width, TREE_FROM_SHARE * length)
 
-    def cells_per_side(self, spec: CollectionSpec) -> float:
-        return self.chosen(spec).cells_per_side(spec)
-
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
         return self.chosen(spec).collect(exact, spec, key)
 

@@ -63,7 +63,7 @@ def zone_counts(state: HeatmapState, method: ZoneLevels) -> ZoneCounts:
     for level, result in zip(method.asked, state.results, strict=True):
         kurtosis = 0.0
         if state.noise.kind == LAPLACE:
-            kurtosis = laplace_kurtosis(result.cost / state.sensitivity(result.vector_length, 1)) / sums
+            kurtosis = laplace_kurtosis(result.cost / result.query.sensitivity) / sums
         counts = result.counts.reshape(state.categories, -1)
         noisy[level] = NoisyLevel(counts, result.noise_stddev**2, kurtosis)
     levels = fit_levels(noisy, [level.parents for level in zones.levels])
