@@ -142,8 +142,8 @@ def evaluate(truth: NDArray[np.int64], rows: Rows, yardstick: float, key: int, m
         The mean squared error of its density over the best level's, and the entries that a client sends on average.
     """
     state, estimate = release(truth, rows, key, method)
-    shards = state.cohort.shards
-    entries = sum(len(one.counts) * one.spent.shards / shards for one in state.results)
+    shards = state.shard_plan.shards
+    entries = sum(len(one.counts) * one.shards / shards for one in state.results)
     return mean_squared_error(estimate_density(estimate), truth / truth.sum()) / yardstick, entries
 
 

@@ -39,7 +39,7 @@ from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.schedule import receive
 from sfumato.transforms.counting.state import HeatmapState
 from sfumato.transforms.heatmap.release import release_files
-from sfumato.transforms.locations.shards import Cohort, ShardGroup, build_shard_group, key_dtype, shards_in
+from sfumato.transforms.locations.shards import ShardGroup, ShardPlan, build_shard_group, key_dtype, shards_in
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
@@ -91,11 +91,11 @@ class Simulation:
         quantiles = (np.arange(_QUANTILES) + 0.5) / _QUANTILES * upto[-1]
         return cls(Places(depth), np.searchsorted(upto, quantiles).astype(np.uint64), seed)
 
-    def keys(self, number: int, cohort: Cohort) -> NDArray[np.unsignedinteger]:
+    def keys(self, number: int, shard_plan: ShardPlan) -> NDArray[np.unsignedinteger]:
         """The keys of a group's users, in any order; the same at every call."""
         rng = np.random.default_rng([self.seed, number])
-        _, shards = shards_in(number, cohort, cohort.group_shift)
-        sizes = rng.poisson(cohort.users / cohort.shards, shards)
+        _, shards = shards_in(number, shard_plan, shard_plan.group_shift)
+        sizes = rng.poisson(shard_plan.users / shard_plan.shards, shards)
         kind = key_dtype(self.places)
         cells = self.cells[rng.integers(0, _QUANTILES, sizes.sum(), np.uint32)].astype(kind)
         return np.repeat(np.arange(shards, dtype=kind) << kind.type(self.places.bits), sizes) | cells
@@ -103,26 +103,26 @@ class Simulation:
 
 def run(simulation: Simulation, state: HeatmapState, parameters: HeatmapParameters, key: RunKey, times: Times) -> Run:
     """All sub-queries, over groups that are drawn as they are needed."""
-    cohort, places = state.cohort, simulation.places
+    shard_plan, places = state.shard_plan, simulation.places
     exact, lock = np.zeros(4**places.depth, dtype=np.int64), Lock()
-    groups = range(-(-cohort.shards >> cohort.group_shift))
+    groups = range(-(-shard_plan.shards >> shard_plan.group_shift))
 
     def group_of(number: int, is_first: bool) -> ShardGroup:
         began = time.thread_time()
-        keys = simulation.keys(number, cohort)
+        keys = simulation.keys(number, shard_plan)
         if is_first:
             counts = np.bincount((keys & keys.dtype.type(places.mask)).astype(np.int64), minlength=len(exact))
             with lock:
                 exact[:] += counts
         began = times.add("draw", began)
-        group = build_shard_group(number, [Spill().store(keys.data)], cohort, places, Spill())
+        group = build_shard_group(number, [Spill().store(keys.data)], shard_plan, places, Spill())
         times.add("index" if is_first else "draw", began)  # a job builds the index once
         return group
 
     def totals_of(number: int) -> ShardTotals:
         assert state.query is not None
-        first, end = state.query.shard_range or (0, cohort.shards)
-        begin, shards = shards_in(number, cohort, cohort.group_shift)
+        first, end = state.query.shard_range or (0, shard_plan.shards)
+        begin, shards = shards_in(number, shard_plan, shard_plan.group_shift)
         if state.query.index > 1 and (begin >= end or begin + shards <= first):
             return NOTHING
         group = group_of(number, state.query.index == 1)
@@ -134,7 +134,7 @@ def run(simulation: Simulation, state: HeatmapState, parameters: HeatmapParamete
     draws, entries = 0, list[int]()
     with ThreadPoolExecutor(processors()) as pool:
         while state.query is not None:
-            first, end = state.query.shard_range or (0, cohort.shards)
+            first, end = state.query.shard_range or (0, shard_plan.shards)
             draws += (end - first) * state.query.encoding.length
             entries.append(state.query.encoding.length)
             totals = functools.reduce(operator.add, pool.map(totals_of, groups), NOTHING)
@@ -170,7 +170,7 @@ def simulate(users: int, depth: int = 10, epsilon: float = 1.0, seed: int = 0) -
     parameters = HeatmapParameters(depth=depth, epsilon=epsilon)
     key = RunKey.derive(FixedSecret(f"a simulation {seed}".encode()), {"users": users})
     ended = run(Simulation.of_city(depth, seed), planned_state(users, parameters, key), parameters, key, times)
-    state, cohort = ended.state, ended.state.cohort
+    state, shard_plan = ended.state, ended.state.shard_plan
     start = time.thread_time()
     estimate = parameters.method.decode(state, depth)
     start = times.add("estimator", start)
@@ -184,10 +184,10 @@ def simulate(users: int, depth: int = 10, epsilon: float = 1.0, seed: int = 0) -
     typical = float(np.sqrt(np.mean((shown - truth) ** 2)))
     moved = float(np.abs(shown / shown.sum() - truth / truth.sum()).sum()) / 2
     peak = max(int(found) for found in re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())) / 1e6
-    groups = -(-cohort.shards >> cohort.group_shift)
+    groups = -(-shard_plan.shards >> shard_plan.group_shift)
     rows = [
         ("users", f"{ended.exact.sum():,}"),
-        ("shards", f"{cohort.shards:,}"),
+        ("shards", f"{shard_plan.shards:,}"),
         ("groups of shards", f"{groups:,}"),
         ("entries of the sub-queries", ", ".join(f"{one:,}" for one in ended.entries)),
         ("noise draws, one an entry of a shard", f"{ended.draws:.3g}"),
@@ -196,7 +196,7 @@ def simulate(users: int, depth: int = 10, epsilon: float = 1.0, seed: int = 0) -
         (f"whole simulation on {processors()} cores, s", f"{wall:.1f}"),
         ("peak memory, GB", f"{peak:.2f}"),
         ("files of the release, MB", f"{sum(map(len, files.values())) / 1e6:.2f}"),
-        ("stated noise of a count, users", f"{state.results[-1].spent.noise_stddev:,.0f}"),
+        ("stated noise of a count, users", f"{state.results[-1].noise_stddev:,.0f}"),
         (f"typical error of a cell of {side} x {side}, users", f"{typical:,.0f}"),
         (f"mean users of a cell of {side} x {side}", f"{ended.exact.sum() / side**2:,.0f}"),
         ("moved", f"{100 * moved:.2f}%"),

@@ -161,7 +161,7 @@ def measure_rates(name: str, users: int, epsilon: float, keys: int) -> list[str]
         )
         run_key = RunKey.derive(seed_secret(key), {"benchmark": "coverage of rates", "users": users})
         state = run_in_memory(Rows(places, hashes, marked), users, parameters, run_key)
-        estimate, live = parameters.method.decode(state, depth), state.results[-1].spent.shards
+        estimate, live = parameters.method.decode(state, depth), state.results[-1].shards
         rates = estimate_rates(estimate, ("false", "true"), live)
         assert rates is not None
         index = estimate.tree.index

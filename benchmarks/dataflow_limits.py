@@ -41,7 +41,7 @@ from sfumato.transforms.heatmap.release import release_files
 from sfumato.transforms.inputs.parquet_log import BATCH_ROWS, SLICE_ROWS
 from sfumato.transforms.locations import read, users
 from sfumato.transforms.locations.encode import encode_locations
-from sfumato.transforms.locations.shards import Cohort, ShardGroup, build_shard_group, split_by_shard_group
+from sfumato.transforms.locations.shards import ShardGroup, ShardPlan, build_shard_group, split_by_shard_group
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
@@ -153,14 +153,14 @@ def measure(depth: int) -> Measured:
     encoded = encode_locations(batch, LocationColumns(), Grid(DEFAULT_REGION, depth), _KEY.subkey("users"))
     chunks = list(users.split_by_user_group(encoded, Spill()))
     row_s = (time.process_time() - began) / len(batch)
-    cohort = Cohort.plan(_SAMPLE, None, parameters.shard_size, parameters.dropout)
+    shard_plan = ShardPlan.for_users(_SAMPLE, None, parameters.shard_size, parameters.dropout)
     bounded_bytes, parts, began = 0, dict[int, list[bytes]](), time.process_time()
     for number in {number for number, _ in chunks}:
         bounded = users.bound_users([chunk for key, chunk in chunks if key == number], places)
         bounded_bytes += len(Spill().store(bounded.data))
-        for shard_group, keys in split_by_shard_group(bounded, cohort, places, Spill()):
+        for shard_group, keys in split_by_shard_group(bounded, shard_plan, places, Spill()):
             parts.setdefault(shard_group, []).append(keys)
-    indexes = [build_shard_group(number, found, cohort, places, Spill()) for number, found in parts.items()]
+    indexes = [build_shard_group(number, found, shard_plan, places, Spill()) for number, found in parts.items()]
     user_s = (time.process_time() - began) / _SAMPLE
     coder = registry.get_coder(ShardGroup)
     index_bytes = sum(len(coder.encode(index)) for index in indexes)
@@ -185,7 +185,7 @@ def measure(depth: int) -> Measured:
         row_s=row_s,
         user_s=user_s,
         draw_s=sums / ended.draws,
-        draws=ended.draws / ended.state.cohort.shards,
+        draws=ended.draws / ended.state.shard_plan.shards,
         graph=graph,
         file=file,
     )
@@ -195,11 +195,11 @@ def sizes_at(population: int, found: Measured, options: argparse.Namespace) -> d
     """The figures for so many users, each with its formula in the code."""
     rows = population * options.rows_per_user
     groups, files = user_groups(rows), -(-rows // options.rows_per_file)
-    cohort = Cohort.plan(population, None, HeatmapParameters().shard_size, HeatmapParameters().dropout)
-    shard_groups = -(-cohort.shards >> cohort.group_shift)
+    shard_plan = ShardPlan.for_users(population, None, HeatmapParameters().shard_size, HeatmapParameters().dropout)
+    shard_groups = -(-shard_plan.shards >> shard_plan.group_shift)
     slices = max(files, -(-rows // SLICE_ROWS))
     bounded = groups * (1 + population // groups // read._USERS_PER_ELEMENT)
-    in_group = population / cohort.shards * (1 << cohort.group_shift)
+    in_group = population / shard_plan.shards * (1 << shard_plan.group_shift)
     # Numbers in a group or a shard vary by about their square root: six of these are exceeded once in 10^9.
     largest = {
         "chunk of records": found.row * _above(min(SLICE_ROWS + BATCH_ROWS, rows) / groups),
@@ -213,7 +213,7 @@ def sizes_at(population: int, found: Measured, options: argparse.Namespace) -> d
     stored = found.user * population + found.key * population
     group_memory = rows / groups * users.ROW_BYTES
     graph = found.graph.size + found.file * files
-    processor = rows * found.row_s + population * found.user_s + cohort.shards * found.draws * found.draw_s
+    processor = rows * found.row_s + population * found.user_s + shard_plan.shards * found.draws * found.draw_s
     hours = processor * options.overhead / 3600
     cost = hours * (options.vcpu_hour + 8 * options.gb_hour) + shuffled / 1e9 * options.shuffle_gb
     name = max(largest, key=lambda one: largest[one])

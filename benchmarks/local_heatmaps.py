@@ -78,7 +78,7 @@ def table(name: str, truth: NDArray[np.int64], sizes: list[int], keys: int) -> s
                 state = run(trust, method, rows, population, key)
                 error = np.mean((density_of(state, method, rows.places.depth) - exact) ** 2)
                 ratios.append(float(error) / best)
-                entries.append(state.per_user_total([one.spent.vector_length for one in state.results]))
+                entries.append(state.entries_per_client)
             line.append(f"{Mean.of(ratios).text} ({np.mean(entries):,.0f})")
             print(*line[:2], line[-1], file=sys.stderr)
     return markdown_table(lines, left=(0, 1))

@@ -77,7 +77,7 @@ class CountNight:
         rng = np.random.default_rng([self.seed, self.day.toordinal(), cohorts, 1])
         asked = rng.binomial(self.counts, 1 / cohorts)
         state = planned_state(int(asked.sum()), parameters, key, prior)
-        remaining, shards = asked, state.cohort.shards
+        remaining, shards = asked, state.shard_plan.shards
         while (query := state.query) is not None:
             queried = shards
             if query.shard_range is not None:  # users of other shards are asked in other sub-queries
@@ -100,7 +100,7 @@ def _entry_counts(counts: NDArray[np.int64], tree: Tree) -> NDArray[np.int64]:
 
 def _sum_of_noise(query: ShardQuery, shards: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """The sum of the shards' discrete Laplace noise: int64[T]."""
-    if query.noise is not LAPLACE:
+    if query.noise.kind is not LAPLACE:
         raise TypeError("shards have Laplace noise here")
     success = -math.expm1(-query.epsilon / query.sensitivity)
     first, second = (rng.negative_binomial(shards, success, query.encoding.length) for _ in range(2))

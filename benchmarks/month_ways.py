@@ -230,8 +230,8 @@ def scaled_measurements(state: HeatmapState, cohorts: int) -> tuple[list[TreeMea
     """The answers of a cohort as measurements of all users; the users; and their standard deviation."""
     measured = []
     for result in state.results:
-        one, live = result.to_estimate(), result.spent.shards - result.spent.shards_lost
-        sampling = cohorts * state.cohort.shards / live - 1
+        one, live = result.to_estimate(), result.shards_answered
+        sampling = cohorts * state.shard_plan.shards / live - 1
         measured.append(TreeMeasurement(one.tree, cohorts * one.counts, (cohorts * one.stddev) ** 2, sampling))
     users, stddev = state.users_estimate()
     return measured, cohorts * users, math.sqrt((cohorts * stddev) ** 2 + (cohorts - 1) * cohorts * users)

@@ -38,7 +38,7 @@ def run_without_noise(rows: Rows, population: int, key: int) -> HeatmapState:
     parameters = HeatmapParameters(depth=rows.places.depth, users=len(rows.codes), method=METHOD)
     run_key = RunKey.derive(seed_secret(key), {"benchmark": "noiseless tree"})
     state = planned_state(population, parameters, run_key)
-    groups = rows.shard_groups(state.cohort)
+    groups = rows.shard_groups(state.shard_plan)
     while state.query is not None:
         totals = [sum_shards(group, state.query, run_key, None) for group in groups]
         state = advance(state, functools.reduce(operator.add, totals, NOTHING), parameters)
@@ -58,7 +58,7 @@ def main() -> None:
         rows, best = draw_cohort(truth, options.users, key)
         state = run_without_noise(rows, population, key)
         maps = [evaluate(estimate_density(one.to_estimate()), exact, NAMES) for one in state.results]
-        entries = state.per_user_total([one.spent.vector_length for one in state.results])
+        entries = state.entries_per_client
         for text, chosen in zip(found, (maps[-1], min(maps, key=lambda one: one["mse"])), strict=True):
             found[text].append([*(chosen[name] for name in NAMES), chosen["mse"] / best, entries])
     lines = [["map of", *NAMES, "mse / best_level", "entries"]]

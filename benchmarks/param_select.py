@@ -199,7 +199,7 @@ def tuner_of(done: list[Searched]) -> Tuner:
 
 def uniform(spec: CollectionSpec) -> float:
     """The uniform grid's rule in metres."""
-    return math.sqrt(math.prod(spec.field.metres)) / UniformGrid().cells_per_side(spec.users, spec.epsilon)
+    return math.sqrt(math.prod(spec.field.metres)) / UniformGrid().cells_per_side(spec)
 
 
 @dataclass(frozen=True, eq=False)

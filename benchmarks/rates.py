@@ -169,16 +169,14 @@ def run(town: Town, trial: int, options: dict[str, object]) -> Found:
     parameters = heatmap_parameters("adaptive", {"depth": DEPTH, "population": users, **options}, categories=2)
     state = run_in_memory(town.rows(trial), users, parameters, KEY.narrowed({"town": town.name, "trial": trial}))
     estimate: Estimate = parameters.method.decode(state, DEPTH)
-    spent = [answer.spent for answer in state.results]
-    live = spent[-1].shards - spent[-1].shards_lost
-    rates = estimate_rates(estimate, NAMES, live, state.cohort.shards / live)
+    live = state.results[-1].shards_answered
+    rates = estimate_rates(estimate, NAMES, live, state.shard_plan.shards / live)
     assert rates is not None
     assert estimate.by_category is not None
     tree = estimate.tree
     entry = tree.index.owner[np.searchsorted(tree.index.boundaries, town.codes, side="right") - 1]
     here = np.bincount(entry, minlength=len(tree.entries))
     infected = np.bincount(entry, town.probability, len(tree.entries))
-    lengths = [one.vector_length for one in spent]
     return Found(
         town=town,
         tree=tree,
@@ -187,7 +185,7 @@ def run(town: Town, trial: int, options: dict[str, object]) -> Found:
         users=here,
         truth=np.where(here > 0, infected / np.maximum(here, 1), np.nan),
         entry=entry,
-        asked=max(lengths) if state.results[-1].shard_range is not None else sum(lengths),
+        asked=state.entries_per_client,
     )
 
 

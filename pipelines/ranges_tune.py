@@ -29,7 +29,7 @@ from sfumato.schemas.requests.checks import check_number
 from sfumato.transforms.inputs.log_reader import read_batches, slice_file
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts
-from sfumato.transforms.ranges.methods import METHODS, PlainGrid, SpatialNeural
+from sfumato.transforms.ranges.methods import METHODS, PlainGrid
 from sfumato.transforms.ranges.request import TuneRequest
 from sfumato.transforms.ranges.tuner import Label, Tuner, save_tuner, train
 from sfumato.transforms.ranges.width_search import MethodFactory, entropy, find_label, sample_users
@@ -65,8 +65,8 @@ def run(request: TuneRequest) -> None:
         raise RequestError(f"output: {request.output!r} exists; name another, or give --overwrite")
     columns = LocationColumns(request.user_id_column, request.latitude_column, request.longitude_column)
     others: dict[str, MethodFactory] = {}
-    if request.method == SpatialNeural.NAME:
-        others[SpatialNeural.NAME] = partial(METHODS[SpatialNeural.NAME], models=1)  # type: ignore[call-arg]
+    if (method := METHODS[request.method]).TRAINS:
+        others[method.NAME] = partial(method, models=1)  # type: ignore[call-arg]
 
     begun, labels = time.monotonic(), list[Label]()
     for number, (pattern, region) in enumerate(zip(request.public, regions, strict=True)):

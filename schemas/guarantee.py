@@ -103,28 +103,6 @@ PARTICIPATION = {
 
 
 @dataclass(frozen=True)
-class SubQuery:
-    """The cost of one sub-query and its noise. Every figure is public or differentially private."""
-
-    index: int  # from 1
-    epsilon: float | None  # for one user who takes part; None with Gaussian noise
-    vector_length: int  # entries that a client sends
-    noise_stddev: float  # of one entry of the estimate, in users
-    shards: int  # that were queried
-    shards_lost: int  # those with too few survivors
-    modulus: int  # of the secure sums
-    bits_per_client: int  # vector_length times the bits of the modulus
-    rho: float | None = None  # of Gaussian noise, for one user who takes part; None with other noise
-
-    @property
-    def cost(self) -> float:
-        """Epsilon or rho, whichever the sub-query has."""
-        cost = self.epsilon if self.rho is None else self.rho
-        assert cost is not None  # one of the two
-        return cost
-
-
-@dataclass(frozen=True)
 class Population:
     """The number of users. Every figure is public or differentially private."""
 

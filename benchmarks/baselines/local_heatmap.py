@@ -16,14 +16,17 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.guarantee import NORMAL_SUMS, Population, SubQuery
+from sfumato.schemas.guarantee import NORMAL_SUMS, Population
 from sfumato.transforms.counting.methods import Method
 from sfumato.transforms.counting.state import HeatmapState, NoisyCounts
-from sfumato.transforms.locations.shards import Cohort
+from sfumato.transforms.locations.shards import ShardPlan
 from sfumato.transforms.privacy.additive_noise import AdditiveNoise
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.shared_noise import Noise
 from sfumato.transforms.secagg.encodings import TreeEncoding
+from sfumato.transforms.secagg.modulus import Window
+from sfumato.transforms.secagg.shard_sums import ShardQuery
 
 _MIN_SHARE = 1e-5  # smallest share of epsilon for a round
 
@@ -98,9 +101,9 @@ def run_local(
         rng: of the flips.
     """
     clients = len(codes)
-    cohort = Cohort(population, clients, clients / population, shards=clients, required_survivors=1)
+    shard_plan = ShardPlan(population, clients, clients / population, shards=clients, required_survivors=1)
     state = HeatmapState(
-        Population(population, "public"), cohort, Budget(epsilon), 1, clients, noise=RANDOMISED_RESPONSE
+        Population(population, "public"), shard_plan, Budget(epsilon), 1, clients, noise=Noise(RANDOMISED_RESPONSE)
     )
     while state.next_query_budget.remaining > 0 and (query := method.next_query(state, depth)) is not None:
         if not isinstance(query.encoding, TreeEncoding):
@@ -116,17 +119,15 @@ def run_local(
         senders = takes_part[1] - takes_part[0]
         sums = sum_reports(np.bincount(entries, minlength=query.encoding.length), senders, cost, rng)
         scale = clients / senders
-        spent = SubQuery(
-            index=len(state.results) + 1,
-            epsilon=cost,
-            vector_length=query.encoding.length,
-            noise_stddev=state.noise_stddev(cost) * math.sqrt(scale),
-            shards=senders,
-            shards_lost=0,
-            modulus=2,
-            bits_per_client=query.encoding.length,
-        )
         has_part = query.shard_fractions is not None
-        result = NoisyCounts(query.encoding, scale * sums, spent, takes_part if has_part else None)
+        asked = ShardQuery(
+            len(state.results) + 1,
+            query.encoding,
+            cost,
+            Window(2, 0),
+            state.noise,
+            shard_range=takes_part if has_part else None,
+        )
+        result = NoisyCounts(asked, scale * sums, state.noise_stddev(cost) * math.sqrt(scale), senders)
         state = replace(state, budget=state.charged(cost, has_part), results=(*state.results, result))
     return state

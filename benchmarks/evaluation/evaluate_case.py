@@ -194,14 +194,14 @@ def _outcome(
     depth = len(exact).bit_length() - 1
     densities = [evaluation.blurred(estimate_density(estimate, depth)) for estimate in estimates]
     best = min(densities, key=lambda density: float(np.mean((density - exact) ** 2)))
-    costs = [result.spent for result in state.results]
+    answers = state.results
     return Outcome(
         setting,
         number,
         evaluate(best, exact, evaluation.metrics),
-        state.per_user_total([cost.vector_length for cost in costs]),
-        state.per_user_total([cost.bits_per_client for cost in costs]),
-        sum(cost.shards_lost for cost in costs) / sum(cost.shards for cost in costs),
+        state.entries_per_client,
+        state.bits_per_client,
+        sum(answer.shards_lost for answer in answers) / sum(answer.shards for answer in answers),
         _picture(best, number),
     )
 

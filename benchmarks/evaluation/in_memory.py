@@ -26,8 +26,8 @@ from sfumato.transforms.locations.distributions import (
 )
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.shards import (
-    Cohort,
     ShardGroup,
+    ShardPlan,
     build_shard_group,
     empty_shard_groups,
     split_by_shard_group,
@@ -113,19 +113,19 @@ class Rows:
         length = self.places.categories * 4**self.places.depth
         return np.bincount(self.codes.astype(np.int64), self.weights, length).astype(np.float64)
 
-    def shard_groups(self, cohort: Cohort) -> list[ShardGroup]:
+    def shard_groups(self, shard_plan: ShardPlan) -> list[ShardGroup]:
         """Divides the users among shards, as the job does."""
         spill, places = Spill(), self.places
         if self.weights is None:
             packed = (self.users & ~places.mask) | self.codes
-            split, build = split_by_shard_group(packed, cohort, places, spill), build_shard_group
+            split, build = split_by_shard_group(packed, shard_plan, places, spill), build_shard_group
         else:
             distributions = Distributions(self.users, self.codes.astype(places.dtype), self.weights)
-            split, build = split_distributions(distributions, cohort, places, spill), build_weighted_shard_group
-        chunks = {number: [empty] for number, empty in empty_shard_groups(cohort, self.weights is not None)}
+            split, build = split_distributions(distributions, shard_plan, places, spill), build_weighted_shard_group
+        chunks = {number: [empty] for number, empty in empty_shard_groups(shard_plan, self.weights is not None)}
         for number, chunk in split:
             chunks[number].append(chunk)
-        return [build(number, parts, cohort, places, spill) for number, parts in chunks.items()]
+        return [build(number, parts, shard_plan, places, spill) for number, parts in chunks.items()]
 
 
 def run_in_memory(
@@ -144,7 +144,7 @@ def run_in_memory(
         RefusedError: every shard of a sub-query was lost.
     """
     state = planned_state(population, parameters, key, prior)
-    groups = rows.shard_groups(state.cohort)
+    groups = rows.shard_groups(state.shard_plan)
     while state.query is not None:
         parts = [
             sum_shards(group, state.query, key, parameters.shard_noise, parameters.simulated_dropout)

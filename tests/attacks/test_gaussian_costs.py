@@ -67,7 +67,7 @@ def answers(parameters: HeatmapParameters, keys: int) -> tuple[np.ndarray, float
         state = start(0, parameters, key)
         query = state.query
         assert query is not None
-        groups = nobody(parameters.distribution_gamma is not None).shard_groups(state.cohort)
+        groups = nobody(parameters.distribution_gamma is not None).shard_groups(state.shard_plan)
         parts = [sum_shards(one, query, key, parameters.shard_noise, parameters.simulated_dropout) for one in groups]
         after = receive(state, functools.reduce(operator.add, parts, NOTHING), parameters, key)
         drawn.append(after.results[0].counts * state.gamma)
@@ -104,7 +104,7 @@ def test_no_users_vector_is_longer_than_the_sensitivity(baselines: None, method:
         weights = rng.multinomial(total, np.full(cells, 1 / cells))
         user = np.uint64(rng.integers(1 << 63)) >> np.uint64(2 * DEPTH) << np.uint64(2 * DEPTH)
         rows = Rows(Places(DEPTH), np.full(cells, user), codes, weights)
-        sums = [count_vectors(one, slice(0, one.shards), query, KEY) for one in rows.shard_groups(state.cohort)]
+        sums = [count_vectors(one, slice(0, one.shards), query, KEY) for one in rows.shard_groups(state.shard_plan)]
         norm = math.sqrt(sum(float((one.astype(float) ** 2).sum()) for one in sums))
         assert norm <= query.sensitivity * (1 + 1e-12)
         longest = max(longest, norm)
@@ -122,17 +122,17 @@ def test_sub_queries_and_the_count_add_up_to_the_charged_rho(baselines: None, me
     codes = rng.integers(0, 4**DEPTH, 2000).astype(np.uint64)
     weights = np.full(2000, parameters.distribution_total) if parameters.distribution_total else None
     state = run_in_memory(Rows(Places(DEPTH), hashes, codes, weights), 2000, parameters, KEY)
-    spent = [result.spent.rho for result in state.results]
-    parts = [spent] if not state.has_disjoint_cohorts else [[one] for one in spent]
+    spent = [result.cost for result in state.results]
+    parts = [spent] if not state.has_disjoint_shards else [[one] for one in spent]
     worst = max(math.fsum(one) for one in parts)
     assert state.population.epsilon + worst == parameters.rho  # exactly: multiples of its last binary place
     assert gaussian_delta(parameters.rho, EPSILON) <= DELTA
     for result in state.results:  # the noise that is stated is the one that so much rho buys, and not less
-        sums = 1 if parameters.is_central else result.spent.shards - result.spent.shards_lost
-        scale = state.cohort.shards / sums if not parameters.is_central else 1
-        each = result.spent.noise_stddev * state.gamma / (math.sqrt(sums) * scale)
+        sums = 1 if parameters.is_central else result.shards - result.shards_lost
+        scale = state.shard_plan.shards / sums if not parameters.is_central else 1
+        each = result.noise_stddev * state.gamma / (math.sqrt(sums) * scale)
         sensitivity = l2_sensitivity(state.gamma, "systematic", 0, result.encoding.sensitivity)
-        assert gaussian_rho(each, sensitivity) <= result.spent.rho * (1 + 1e-6)
+        assert gaussian_rho(each, sensitivity) <= result.cost * (1 + 1e-6)
 
 
 @pytest.mark.false_alarm(1e-9)

@@ -55,16 +55,18 @@ def wraps(users: int, state: HeatmapState, window: Window) -> float:
     A union bound over shards and entries. The tail of the noise is convex, so that of all ways in which a shard's users
     may be spread over its entries the worst has all of them at the same ones.
     """
-    query, cohort = state.query, state.cohort
+    query, shard_plan = state.query, state.shard_plan
     assert query is not None
-    size = stats.binom(users, min(cohort.sampling_rate, 1) / cohort.shards)
+    size = stats.binom(users, min(shard_plan.sampling_rate, 1) / shard_plan.shards)
     sizes = np.arange(int(size.mean() + 12 * size.std() + 60) + 1)
     room = window.modulus - window.low - 1  # the largest value that is read as it is
     full, empty = query.encoding.sensitivity, query.encoding.length - query.encoding.sensitivity
     high = tail(query.epsilon, np.maximum(room - sizes * state.gamma, -1), query.sensitivity)
     none = tail(query.epsilon, room, query.sensitivity)
     over = float((size.pmf(sizes) * np.minimum(full * high + empty * none, 1)).sum() + size.sf(sizes[-1]))
-    return float(cohort.shards * (over + query.encoding.length * tail(query.epsilon, window.low, query.sensitivity)))
+    return float(
+        shard_plan.shards * (over + query.encoding.length * tail(query.epsilon, window.low, query.sensitivity))
+    )
 
 
 def wrong(users: int, noise: int, parameters: HeatmapParameters) -> float:
@@ -80,8 +82,8 @@ def wrong(users: int, noise: int, parameters: HeatmapParameters) -> float:
         least = window_for(query.encoding, query.epsilon, state, parameters.overflow_probability / rounds)
         assert query.window.modulus >= least.modulus
         total += wraps(users, state, least)
-        first, last = query.shard_range or (0, state.cohort.shards)
-        share = users * (last - first) / state.cohort.shards
+        first, last = query.shard_range or (0, state.shard_plan.shards)
+        share = users * (last - first) / state.shard_plan.shards
         sums = np.round(query.encoding.shares * share * state.gamma).astype(np.int64)
         state = receive(state, ShardTotals(sums, last - first), parameters, RunKey.derive(FixedSecret(b"x" * 32), {}))
     return total
@@ -125,12 +127,12 @@ def test_a_probability_that_can_be_seen_is_kept(probability: float) -> None:
         counted = float(users + noise)
         population = Population(max(1.0, counted), "noisy", epsilon, discrete_laplace_stddev(epsilon), counted)
         state = plan(population, Budget(0.1).charge(epsilon), parameters)
-        query, cohort = state.query, state.cohort
+        query, shard_plan = state.query, state.shard_plan
         assert query is not None
         window = window_for(query.encoding, query.epsilon, state, probability)
-        sizes = rng.multinomial(users, np.full(cohort.shards, 1 / cohort.shards))
+        sizes = rng.multinomial(users, np.full(shard_plan.shards, 1 / shard_plan.shards))
         p = -math.expm1(-query.epsilon)
-        drawn = rng.geometric(p, (cohort.shards, 4)) - rng.geometric(p, (cohort.shards, 4))
+        drawn = rng.geometric(p, (shard_plan.shards, 4)) - rng.geometric(p, (shard_plan.shards, 4))
         drawn[:, 0] += sizes  # all users in one cell, the largest entry there can be
         failed += bool((drawn >= window.modulus - window.low).any() or (drawn < -window.low).any())
         known = replace(state, population=replace(population, counted=None))  # as if the count had no noise
@@ -172,7 +174,7 @@ def run_of(users: int, epsilon: float, number: int, **values: object) -> Heatmap
     hashes = np.sort(rng.integers(0, 1 << 64, users, dtype=np.uint64)) >> low << low
     rows = Rows(Places(GRID.depth), hashes, (rng.normal(2000, 200, users) % 4**GRID.depth).astype(np.uint64))
     state = start(users, parameters, key)
-    groups = rows.shard_groups(state.cohort)
+    groups = rows.shard_groups(state.shard_plan)
     while state.query is not None:
         totals = sum((sum_shards(group, state.query, key) for group in groups), start=NOTHING)
         state = receive(state, totals, parameters, key)
@@ -190,7 +192,7 @@ def test_every_run_publishes_cells_that_add_up(users: int, epsilon: float) -> No
     parameters = heatmap_parameters("adaptive", {"depth": GRID.depth, "epsilon": epsilon})
     for number in range(20):
         state = run_of(users, epsilon, number)
-        assert all(answer.spent.shards_lost == 0 for answer in state.results)
+        assert all(answer.shards_lost == 0 for answer in state.results)
         stated, stddev = state.users_estimate()
         assert stddev < state.population.noise_stddev
         assert abs(stated - users) < 16 * stddev

@@ -28,12 +28,12 @@ from sfumato.transforms.counting.schedule import start as start_admitted
 from sfumato.transforms.heatmap.plan import trust_table
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.locations.read import BuildShards
-from sfumato.transforms.locations.shards import Cohort, ShardGroup
+from sfumato.transforms.locations.shards import ShardGroup, ShardPlan
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.admission import UserCounts, check_admission, count_users
-from sfumato.transforms.privacy.colluding import colluding_epsilon
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits, random_bits_16
 from sfumato.transforms.privacy.noise import discrete_laplace, geometric_table
+from sfumato.transforms.privacy.shared_noise import Noise, colluding_epsilon
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import Window
 from sfumato.transforms.secagg.shard_sums import (
@@ -77,8 +77,8 @@ def parameters_of(users: int, **values: Any) -> HeatmapParameters:
 
 
 def answer(rows: Rows, parameters: HeatmapParameters, query: ShardQuery, key: RunKey) -> ShardTotals:
-    cohort = start(0, parameters, key).cohort
-    groups = rows.shard_groups(cohort)
+    shard_plan = start(0, parameters, key).shard_plan
+    groups = rows.shard_groups(shard_plan)
     noise, dropout = parameters.shard_noise, parameters.simulated_dropout
     return functools.reduce(operator.add, [sum_shards(one, query, key, noise, dropout) for one in groups], NOTHING)
 
@@ -100,7 +100,7 @@ def test_a_user_more_moves_their_own_entry_alone(users: int, shard_size: int, no
     moved = np.zeros(query.encoding.length, dtype=np.int64)
     moved[-1] = 1
     assert np.array_equal(with_them.sums - without.sums, moved)
-    assert with_them.live == without.live == start(0, parameters, KEY).cohort.shards
+    assert with_them.live == without.live == start(0, parameters, KEY).shard_plan.shards
 
 
 def test_in_the_papers_model_a_user_more_shows_in_other_entries() -> None:
@@ -131,7 +131,7 @@ def test_the_noise_has_the_stated_epsilon_for_any_users(users: int, noise: str) 
         query = query_of(users, parameters, key)
         exact = sum(
             query.encoding.count(one, slice(0, one.shards)).sum(axis=0)
-            for one in rows.shard_groups(start(0, parameters, key).cohort)
+            for one in rows.shard_groups(start(0, parameters, key).shard_plan)
         )
         sample.append(answer(rows, parameters, query, key).sums - exact)
     drawn = np.concatenate(sample)
@@ -145,7 +145,7 @@ def test_lost_shards_depend_on_the_plan_alone() -> None:
     """300 users, dropout 0.3: the same shards are lost whether there are 0, 300 or 3,000 users, or one more."""
     parameters = parameters_of(300, shard_size=10, dropout=0.3, simulated_dropout=0.3)
     query = query_of(300, parameters)
-    shards = start(0, parameters, KEY).cohort.shards
+    shards = start(0, parameters, KEY).shard_plan.shards
     kept = planned_shards(np.arange(shards, dtype=np.uint64), query, KEY, 0.3)
     assert 0 < kept.sum() < shards
     found = {answer(crowd(users), parameters, query, KEY).live for users in (0, 299, 300, 3000)}
@@ -160,8 +160,8 @@ def test_the_stated_noise_depends_on_the_plan_alone() -> None:
     for users in (0, 20, 1000, 5000):
         state = start(users, parameters, KEY)
         assert state.query is not None
-        spent = advance(state, answer(crowd(users), parameters, state.query, KEY), parameters).results[0].spent
-        stated.add((spent.epsilon, spent.noise_stddev, spent.shards, spent.shards_lost, spent.vector_length))
+        spent = advance(state, answer(crowd(users), parameters, state.query, KEY), parameters).results[0]
+        stated.add((spent.cost, spent.noise_stddev, spent.shards, spent.shards_lost, spent.vector_length))
         assert count_population(users, parameters, KEY)[0].users == 1000
     assert len(stated) == 1
 
@@ -208,13 +208,13 @@ def test_whether_a_run_goes_on_depends_on_the_noisy_count_alone() -> None:
 def test_every_planned_shard_group_exists_without_any_user() -> None:
     """Groups were made of users, so that who was missing took theirs along."""
     for weighted in (False, True):
-        cohort = replace(Cohort.plan(200_000, None, 100, 0.05), participation="planned")
+        shard_plan = replace(ShardPlan.for_users(200_000, None, 100, 0.05), participation="planned")
         with beam.Pipeline(runner=FnApiRunner()) as pipeline:
             nobody = pipeline | "Nobody" >> beam.Create([], reshuffle=False).with_output_types(bytes)
-            planned = pipeline | "Cohort" >> beam.Create([cohort])
+            planned = pipeline | "ShardPlan" >> beam.Create([shard_plan])
             built = nobody | BuildShards(Places(8), planned, Spill(), weighted)
             sizes = built | beam.Map(lambda group: (group.first, group.shards, int(group.sizes().sum())))
-            step = 1 << cohort.shift(weighted)
+            step = 1 << shard_plan.shift(weighted)
             expected = [(first, min(step, 2000 - first), 0) for first in range(0, 2000, step)]
             assert_that(sizes, equal_to(expected))
 
@@ -309,9 +309,8 @@ COLLUDING_KEY = RunKey.derive(FixedSecret(b"colluding" * 4), {})
 def minimal_query(colluders: int, planned_clients: int | None) -> ShardQuery:
     encoding = TreeEncoding(Tree.uniform(4, 4))  # 256 entries
     window = Window(1 << 40, 1 << 39)
-    return ShardQuery(
-        1, encoding, 1.0, window, REQUIRED, planned_clients=planned_clients, colluders=colluders
-    )  # fmt: skip
+    noise = Noise(required=REQUIRED, colluding=colluders / REQUIRED)
+    return ShardQuery(1, encoding, 1.0, window, noise, planned_clients=planned_clients)
 
 
 def minimal_shards() -> ShardGroup:
@@ -340,12 +339,12 @@ def test_the_honest_clients_shares_keep_epsilon(colluding: float, epsilon: float
         values: dict[str, Any] = {"population": 200_000, "shard_size": 2_000, "participation": participation}
         protected = plan_of(colluding=colluding, **values)
         usual = plan_of(**values)
-        required = usual.required_survivors
+        required = usual.noise.required
         colluders = math.floor(colluding * required)
-        assert (protected.required_survivors, protected.colluders) == (required, colluders)
+        assert (protected.noise.required, protected.noise.colluders) == (required, colluders)
         honest = required - colluders
-        assert exact_loss(honest, 1 / protected.honest_survivors, epsilon) <= epsilon + 1e-6
-        loss = exact_loss(honest, 1 / usual.honest_survivors, epsilon)
+        assert exact_loss(honest, 1 / protected.noise.honest, epsilon) <= epsilon + 1e-6
+        loss = exact_loss(honest, 1 / usual.noise.honest, epsilon)
         assert math.isclose(loss, colluding_epsilon(epsilon, 1, honest / required), rel_tol=1e-5)
         assert loss > epsilon * 1.03
 
@@ -384,7 +383,7 @@ def test_a_planned_shard_has_the_noise_of_all_required_clients(mode: str) -> Non
 
     pmf = polya_difference_pmf(20 / 15, 1.0, REACH)
     assert chi_square_p(draw(query), pmf) > FLAKE_RATE
-    assert chi_square_p(draw(replace(query, colluders=0)), pmf) < FLAKE_RATE
+    assert chi_square_p(draw(minimal_query(0, REQUIRED)), pmf) < FLAKE_RATE
     empty = ShardGroup(0, SHARDS, Places(4), np.zeros(0, dtype=np.uint32))
     if mode == "shard":  # whoever is there
         assert (shard_noise(empty.numbers(), empty.sizes(), query, COLLUDING_KEY).ravel() == draw(query)).all()
@@ -397,7 +396,7 @@ def test_plans_and_releases_state_the_epsilon_against_colluders() -> None:
     assert math.isclose(states[0].epsilon_against(0.05), 1.048, rel_tol=1e-3)
     assert math.isclose(states[1].epsilon_against(0.05), 1.0, rel_tol=1e-9)
     assert states[1].epsilon_against(0.2) > 1.1
-    noise = [state.results[-1].spent.noise_stddev for state in states]
+    noise = [state.results[-1].noise_stddev for state in states]
     assert math.isclose(noise[1] / noise[0], math.sqrt(1900 / 1805), rel_tol=1e-9)
     assert "not with these options" not in trust_table(protected).splitlines()[2]  # central needs no such noise
     # A distribution adds to many entries with a small epsilon each, which costs much more.

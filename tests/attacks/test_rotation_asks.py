@@ -77,7 +77,7 @@ def test_a_user_shows_on_the_nights_that_ask_them_alone(with_and_without: tuple[
         assert one.population == other.population
         assert len(one.results) == len(other.results)
         for mine, theirs in zip(one.results, other.results, strict=True):
-            assert mine.spent == theirs.spent
+            assert mine.entry() == theirs.entry()
             assert mine.encoding == theirs.encoding
             np.testing.assert_array_equal(mine.counts, theirs.counts)
         return

@@ -24,7 +24,7 @@ from sfumato.transforms.counting.plan import make_plan
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.read import BoundGroups, LocationBound
-from sfumato.transforms.locations.shards import Cohort
+from sfumato.transforms.locations.shards import ShardPlan
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import Contribution, bound_slots, bound_users, split_by_user_group
 from sfumato.transforms.privacy.admission import UserCounts, sum_user_counts
@@ -56,11 +56,11 @@ def sums(slots: Slots, busy: int, contribution: Contribution, seed: int, most: i
         parts = [bound_users(one, places, None, contribution == "top") for one in groups.values()]
     bounded = np.sort(np.concatenate(parts))
     rows = Rows(places, bounded & ~places.mask, bounded & places.mask)
-    cohort = Cohort(OTHERS, OTHERS, 1.0, 3, 1)
+    shard_plan = ShardPlan(OTHERS, OTHERS, 1.0, 3, 1)
     encodings = [
         TreeEncoding(Tree.uniform(DEPTH, level), len(slots), summed) for level in (2, 4) for summed in (True, False)
     ]
-    shards = rows.shard_groups(cohort)
+    shards = rows.shard_groups(shard_plan)
     return [sum(one.count(group, slice(0, group.shards)).sum(axis=0) for group in shards) for one in encodings]
 
 

@@ -210,7 +210,7 @@ def released_rates(codes: np.ndarray, probability: np.ndarray, run: int) -> tupl
     rows = Rows(places, hashes, infected << np.uint64(2 * RATES_DEPTH) | codes)
     state = run_in_memory(rows, RATES_USERS, parameters, RunKey.derive(FixedSecret(b"a list of rates "), {"run": run}))
     estimate = parameters.method.decode(state, RATES_DEPTH)
-    rates = estimate_rates(estimate, ("false", "true"), state.cohort.shards)
+    rates = estimate_rates(estimate, ("false", "true"), state.shard_plan.shards)
     assert rates is not None
     index = estimate.tree.index
     entry = index.owner[np.searchsorted(index.boundaries, codes, side="right") - 1]

@@ -78,13 +78,13 @@ def test_one_user_changes_one_zone_of_each_asked_level_by_one(trust: str) -> Non
 def test_levels_and_the_count_of_users_cost_epsilon_together(epsilon: float, shares: tuple[float, ...]) -> None:
     own = parameters(shares, epsilon=epsilon)
     state = state_of(np.zeros(500, dtype=np.uint64), own)
-    spent = [result.spent.epsilon for result in state.results]
+    spent = [result.cost for result in state.results]
     assert math.fsum([*[one for one in spent if one], state.population.epsilon]) == epsilon
     for result in state.results:
-        cost = result.spent.epsilon
+        cost = result.cost
         assert cost is not None
         decay = math.exp(-cost)  # a user adds one to one entry: discrete Laplace noise of this decay is enough
-        assert math.isclose(result.spent.noise_stddev, math.sqrt(2 * decay) / (1 - decay), rel_tol=1e-9)
+        assert math.isclose(result.noise_stddev, math.sqrt(2 * decay) / (1 - decay), rel_tol=1e-9)
 
 
 def published(codes: np.ndarray[Any, np.dtype[np.uint64]]) -> dict[str, bytes]:

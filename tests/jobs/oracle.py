@@ -153,12 +153,12 @@ def heatmap(
         users = weights_of_users(present, parameters, columns)
     admission = Admit(parameters.admission())(UserCounts(len(users), len(records) - len(users)), key)
     state = start(admission, parameters, prior)
-    cohort = state.cohort
-    rate = cohort.shards / Fraction(cohort.sampling_rate)
+    shard_plan = state.shard_plan
+    rate = shard_plan.shards / Fraction(shard_plan.sampling_rate)
     shards: dict[int, list[dict[int, int]]] = defaultdict(list)
     for user, weights in sorted(users.items()):
         shard = (user >> bits) * rate.numerator // (rate.denominator << 64 - bits)
-        if shard < cohort.shards:
+        if shard < shard_plan.shards:
             shards[shard].append(weights)
     while state.query is not None:
         state = advance(state, ask(state, shards, parameters, key), parameters)
@@ -176,7 +176,7 @@ def ask(
     place = {node: i for i, node in enumerate(nodes)}
     present = set(tree.nodes.tolist())
     total, live = np.zeros(length, dtype=np.int64), 0
-    for shard in range(*(query.shard_range or (0, state.cohort.shards))):
+    for shard in range(*(query.shard_range or (0, state.shard_plan.shards))):
         stream = np.array([shard], dtype=np.uint64)
         # Clients are ranked by their place, or by their hash where they have several.
         codes = sorted(shards[shard], key=min) if state.gamma == 1 else shards[shard]
@@ -189,23 +189,23 @@ def ask(
         planned = parameters.participation == "planned"
         if planned and parameters.simulated_dropout and not parameters.is_central:  # by coins of the plan
             word = int(random_bits(run_key.subkey("planned dropout", query.index), stream, 0 * stream)[0, 0])
-            size = max(query.required_survivors, round(state.cohort.users / state.cohort.shards))
-            lost = binom.cdf(query.required_survivors - 1, size, 1 - parameters.simulated_dropout)
+            size = max(query.noise.required, round(state.shard_plan.users / state.shard_plan.shards))
+            lost = binom.cdf(query.noise.required - 1, size, 1 - parameters.simulated_dropout)
             if (word >> 11) * 2.0**-53 < lost:
                 continue
-        if not planned and len(clients) < query.required_survivors:
+        if not planned and len(clients) < query.noise.required:
             continue
         live += 1
         vector = [0] * length
         if parameters.noise_source == "client":
-            senders = query.required_survivors if planned else len(codes)
-            share, slots = np.array([1 / query.honest_survivors]), np.array([senders * length])
+            senders = query.noise.required if planned else len(codes)
+            share, slots = np.array([1 / query.noise.honest]), np.array([senders * length])
             label = f"client noise {query.index}"
         elif parameters.is_central:
             share, slots, label = np.zeros(1), np.zeros(1, dtype=int), "none"
         else:
             vector = noise(key, f"shard noise {query.index}", shard, query)
-            surplus = (query.required_survivors if planned else len(clients)) / query.honest_survivors - 1
+            surplus = (query.noise.required if planned else len(clients)) / query.noise.honest - 1
             share, slots = np.array([surplus]), np.array([length])
             label = f"surplus noise {query.index}"
         events = polya_difference_events(key, label, stream, share, slots, query.epsilon, state.gamma)
@@ -232,7 +232,7 @@ def ask(
 
 def noise(key: RunKey, label: str, stream: int, query: ShardQuery) -> list[int]:
     streams = np.array([stream], dtype=np.uint64)
-    if query.noise.NAME == "gaussian":
+    if query.noise.kind.NAME == "gaussian":
         sigma = sigma_for_rho(query.epsilon, query.gamma)
         return discrete_gaussian(key, label, streams, query.encoding.length, sigma)[0].tolist()
     return discrete_laplace(key, label, streams, query.encoding.length, query.epsilon, query.gamma)[0].tolist()

@@ -36,9 +36,9 @@ def decode(state: HeatmapState, estimator: Estimator) -> Estimate:
 def sampling_of(state: HeatmapState) -> float:
     """1 - sampling rate: the variance that a node has for each of its users because they are a sample.
 
-    A rotating cohort is a sample of all users, and the run's cohort may be a sample of it.
+    A rotating cohort is a sample of all users, and the users who take part may be a sample of it.
     """
-    return 1 - state.cohort.sampling_rate / state.rotation
+    return 1 - state.shard_plan.sampling_rate / state.rotation
 
 
 def posterior_of(state: HeatmapState) -> Posterior:
@@ -47,7 +47,7 @@ def posterior_of(state: HeatmapState) -> Posterior:
     full = FullTree.from_trees(*(one.tree for one in measured))
     guide = None
     if state.prior is not None:
-        before = prior_posterior(state.prior, state.cohort.users)
+        before = prior_posterior(state.prior, state.shard_plan.users)
         guide = [before.full.values_at(level, codes, before.users) for level, codes in enumerate(full.codes)]
     # The total comes from all noisy figures, because a sum of clipped counts is biased upwards.
     users, sampling = max(state.users_estimate()[0], 1e-6), sampling_of(state)
@@ -93,7 +93,7 @@ def measurement_of(result: NoisyCounts, state: HeatmapState) -> TreeMeasurement:
     """A result's users and their noise."""
     total = result.to_estimate()
     # The share of the shards that are in the result. The users of the others are estimated from theirs.
-    share = (result.spent.shards - result.spent.shards_lost) / state.cohort.shards
+    share = result.shards_answered / state.shard_plan.shards
     return TreeMeasurement(total.tree, total.counts, total.stddev**2, 1 / share - 1)
 
 

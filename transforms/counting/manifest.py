@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from sfumato.schemas.guarantee import (
@@ -19,7 +18,6 @@ from sfumato.schemas.guarantee import (
     WARM_START_OF_COHORTS,
     ZERO_OUT,
     Population,
-    SubQuery,
 )
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import TOTALS_FILE
@@ -27,7 +25,7 @@ from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.counting.methods import Errors
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.rates import LEVEL, published_categories
-from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.counting.state import HeatmapState, NoisyCounts
 from sfumato.transforms.privacy.additive_noise import AdditiveNoise
 from sfumato.transforms.privacy.mechanism import epsilon_for_delta
 from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
@@ -87,10 +85,6 @@ _ERRORS: dict[Errors, dict[str, str]] = {  # the entry on the meaning of the pub
     "independent": {"stddev": _NOISE_STDDEV, "sums": "errors of cells are independent: variances add up"},
     "lower bound": {"stddev": _LOWER_BOUND, "sums": _LOWER_BOUND},
 }
-_COLLUDERS = (
-    "Clients who collude with the server of a real protocol can subtract their shares of the noise. Against that "
-    "server epsilon holds if {} of a shard's {:,} required clients do so; sfumato plan shows what others would cost."
-)
 _RATES = (
     "shares of a cell's users by category, with intervals for the probability of a category. The intervals include "
     "noise and sampling, because users are a sample (an upper bound of sampling where users have distributions), and "
@@ -130,13 +124,13 @@ def counts_content(
 
     state: after the last sub-query; place: what is counted, in one word.
     """
-    cohort, central, model = state.cohort, parameters.is_central, parameters.participation
+    shard_plan, central, model = state.shard_plan, parameters.is_central, parameters.participation
     asked = None if parameters.rotation == 1 else Rotation.parse(metadata.parameters["rotation"])
-    total, epsilon_spent = combined_sub_query(state), state.budget.spent
+    epsilon_spent = state.budget.spent
     if parameters.rho is not None:  # the epsilon of all charges at the release's delta
         is_all = epsilon_spent == parameters.rho
         epsilon_spent = parameters.epsilon if is_all else epsilon_for_delta(epsilon_spent, parameters.delta)
-    composition = "parallel" if state.has_disjoint_cohorts else "sequential"
+    composition = "parallel" if state.has_disjoint_shards else "sequential"
 
     def known(fields: dict[str, Any]) -> dict[str, Any]:
         """The fields; those of secure aggregation are null with central noise."""
@@ -152,23 +146,22 @@ def counts_content(
             "epsilon_spent": epsilon_spent,
             "delta": parameters.stated_delta,
             **({} if parameters.rho is None else {"rho": parameters.rho, "rho_spent": state.budget.spent}),
-            "noise": state.noise.NAME,
-            "mechanism": _MECHANISMS[state.noise.NAME, central],
+            "noise": state.noise.kind.NAME,
+            "mechanism": _MECHANISMS[state.noise.kind.NAME, central],
             "randomness": metadata.source,
             **({} if asked is None else {"rotation": {"cohort": asked.cohort, "cohorts": asked.cohorts}}),
-            "population": population_entry(state.population, state.noise),
+            "population": population_entry(state.population, state.noise.kind),
             "cohort": known(
                 {
-                    "users": cohort.users,
-                    "sampling_rate": cohort.sampling_rate,
-                    "shards": cohort.shards,
-                    "required_survivors": cohort.required_survivors,
-                    **({"colluders": cohort.colluders} if parameters.colluding else {}),
+                    "users": shard_plan.users,
+                    "sampling_rate": shard_plan.sampling_rate,
+                    "shards": shard_plan.shards,
+                    **state.noise.entry(),
                 }
             ),
             "composition": composition,
             "composition_rule": COMPOSITIONS[composition],
-            "sub_queries": [known(_sub_query(one.spent, state.rotation)) for one in state.results],
+            "sub_queries": [known(_sub_query(one, state.rotation)) for one in state.results],
             "participation": {
                 "model": model,
                 "protected": model == "planned",
@@ -179,7 +172,7 @@ def counts_content(
             "assumptions": _assumptions(state, parameters, metadata),
         },
         "results": _results(state),
-        "communication": known({"vector_entries": total.vector_length, "bits_per_client": total.bits_per_client}),
+        "communication": known({"vector_entries": state.entries_per_client, "bits_per_client": state.bits_per_client}),
     }
 
 
@@ -188,7 +181,7 @@ def _results(state: HeatmapState) -> dict[str, float]:
     counted, stddev = state.all_users_estimate()
     if state.records_per_user == 1:
         return {"users": counted, "users_stddev": stddev}
-    users_stddev = state.population.noise_stddev * state.cohort.sampling_rate
+    users_stddev = state.population.noise_stddev * state.shard_plan.sampling_rate
     users = {"users": max(state.counted_users, 0.0), "users_stddev": users_stddev}
     return {**users, "user_slots": counted, "user_slots_stddev": stddev}
 
@@ -198,11 +191,9 @@ def population_entry(population: Population, noise: AdditiveNoise) -> dict[str, 
     return {noise.UNIT if name == "epsilon" else name: value for name, value in asdict(population).items()}
 
 
-def _sub_query(spent: SubQuery, rotation: int) -> dict[str, Any]:
-    """A sub-query's fields, with epsilon or rho, whichever it has, and its noise in users of the published map."""
-    absent = "rho" if spent.rho is None else "epsilon"
-    fields = {name: value for name, value in asdict(spent).items() if name != absent}
-    return {**fields, "noise_stddev": rotation * spent.noise_stddev}
+def _sub_query(answer: NoisyCounts, rotation: int) -> dict[str, Any]:
+    """A sub-query's fields, with its noise in users of the published map."""
+    return {**answer.entry(), "noise_stddev": rotation * answer.noise_stddev}
 
 
 def category_names(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> tuple[str, ...]:
@@ -247,11 +238,7 @@ def _assumptions(state: HeatmapState, parameters: HeatmapParameters, metadata: R
     if parameters.is_central:
         return [CURATOR, *ASSUMPTIONS[2:], EXACT_NOISE, *earlier]  # without those of secure aggregation
     noise = FLOATING_NOISE if parameters.noise_source == "client" else EXACT_NOISE
-    if parameters.rho is not None:  # no shares add up to Gaussian noise
-        return [*ASSUMPTIONS, noise, *earlier]
-    cohort = state.cohort
-    most = f"at most {cohort.colluders:,}" if cohort.colluders else "none"
-    return [*ASSUMPTIONS, _COLLUDERS.format(most, cohort.required_survivors), noise, *earlier]
+    return [*ASSUMPTIONS, *state.noise.assumptions(), noise, *earlier]
 
 
 def counts_warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[str]:
@@ -265,29 +252,13 @@ def counts_warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[
         warnings.append(f"{FLOATING_NOISE} Publish a run with --noise_source shard instead.")
     if parameters.participation == "paper":
         warnings.append(f"Who takes part is not protected (participation paper). {PARTICIPATION['paper']}")
-    queried, where = state.results[-1].spent, " in the last sub-query"
-    if state.has_disjoint_cohorts:
-        queried, where = combined_sub_query(state), ""
-    if queried.shards_lost:
-        warnings.append(
-            f"{queried.shards_lost} of {queried.shards} shards were lost{where}; the others represent them."
-        )
+    # Disjoint shards are queried once each; others are all queried in every sub-query.
+    queried, where = state.results[-1:], " in the last sub-query"
+    if state.has_disjoint_shards:
+        queried, where = state.results, ""
+    if lost := sum(answer.shards_lost for answer in queried):
+        shards = sum(answer.shards for answer in queried)
+        warnings.append(f"{lost} of {shards} shards were lost{where}; the others represent them.")
     if parameters.allow_overflow and not parameters.is_central:
         warnings.append("Overflow was allowed: counts may have wrapped around the modulus.")
     return warnings
-
-
-def combined_sub_query(state: HeatmapState) -> SubQuery:
-    """The costs of one user over all sub-queries. With disjoint cohorts a user takes part in one of them."""
-    spent = [result.spent for result in state.results]
-    disjoint = state.has_disjoint_cohorts
-    cost = (max if disjoint else math.fsum)(one.cost for one in spent)
-    return replace(
-        spent[-1],
-        epsilon=cost if spent[-1].rho is None else None,
-        rho=None if spent[-1].rho is None else cost,
-        vector_length=state.per_user_total([one.vector_length for one in spent]),
-        bits_per_client=state.per_user_total([one.bits_per_client for one in spent]),
-        shards=sum(one.shards for one in spent) if disjoint else spent[-1].shards,
-        shards_lost=(sum if disjoint else max)(one.shards_lost for one in spent),
-    )

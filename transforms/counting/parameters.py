@@ -59,7 +59,7 @@ from sfumato.transforms.counting.methods import Adaptive, Method
 from sfumato.transforms.counting.methods.base import Contribution
 from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.locations.distributions import MAX_GAMMA
-from sfumato.transforms.locations.shards import Cohort, Participation
+from sfumato.transforms.locations.shards import Participation, ShardPlan
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.admission import (
     ADMISSION_SHARE,
@@ -70,6 +70,7 @@ from sfumato.transforms.privacy.admission import (
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.mechanism import MIN_GAUSSIAN_DELTA, noise_quantile, rho_for_delta
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
+from sfumato.transforms.privacy.shared_noise import Noise
 from sfumato.transforms.secagg.encodings import Rounding, l1_sensitivity, stored_total
 from sfumato.transforms.secagg.modulus import MAX_MODULUS, min_window
 from sfumato.transforms.secagg.shard_sums import NoiseSource
@@ -80,7 +81,7 @@ COST = 0.01  # of the noise's variance, and of the budget
 MIN_QUERY_SHARE = 0.01  # of the budget, for one sub-query
 UNKNOWN_USERS = 1 << 30  # used if the number of users is not given
 LARGEST_SHARD = 1 << 24
-SHARD_TOLERANCE = 1.05  # largest expected users of a shard, in shard sizes (`Cohort.plan`)
+SHARD_TOLERANCE = 1.05  # largest expected users of a shard, in shard sizes (`ShardPlan.for_users`)
 COUNT_SHARE = 0.1  # of the overflow probability, for more users than the noisy user count suggests
 
 
@@ -104,7 +105,7 @@ class HeatmapParameters:
     # planned: each planned shard reports with the planned noise, whatever its number of users; paper: lost shards and
     # the noise level depend on who takes part, which is not protected.
     participation: Participation = "planned"
-    users: Users | None = None  # size of the cohort that takes part; None for all users
+    users: Users | None = None  # number of users who take part; None for all users
     population: Users | None = None  # public number of users, if it is known
     # Share of epsilon that the noisy user counts cost, with and without a usable record.
     population_share: Annotated[float, Interval(ge=0.001, le=0.5)] = ADMISSION_SHARE
@@ -179,6 +180,15 @@ class HeatmapParameters:
     def count_noise(self) -> AdditiveNoise:
         """The distribution of the noise, chosen for `auto`."""
         return LAPLACE if self.rho is None else GAUSSIAN
+
+    def plan_shards(self, users: float) -> ShardPlan:
+        """How users, of whom `self.users` take part, are spread over shards."""
+        return ShardPlan.for_users(users, self.users, self.shard_size, self.dropout, self.participation)
+
+    def noise_of(self, shard_plan: ShardPlan, kind: AdditiveNoise | None = None) -> Noise:
+        """The noise of a planned shard's sums, or of a curator's. kind: its distribution; None for `count_noise`."""
+        required = 1 if self.is_central else shard_plan.required_survivors
+        return Noise(kind or self.count_noise, required, self.colluding or 0.0)
 
     @property
     def budget(self) -> Budget:
@@ -300,10 +310,10 @@ def automatic_gamma(parameters: HeatmapParameters) -> int:
     epsilon, max_rounds = parameters.laplace_epsilon(parameters.budget.total), parameters.max_rounds()
     users = min(parameters.users or UNKNOWN_USERS, parameters.population or UNKNOWN_USERS)
     shard_size, is_central = parameters.shard_size, parameters.is_central
-    cohort = Cohort.plan(users, None, shard_size, parameters.dropout, colluding=parameters.colluding or 0.0)
+    shard_plan = parameters.plan_shards(users)
     in_sum = min(users, LARGEST_SHARD if is_central else SHARD_TOLERANCE * shard_size)
     max_cells = parameters.categories << (2 * parameters.depth)
-    length = vector_length(epsilon, max_cells, users, 1 if is_central else cohort.shards)
+    length = vector_length(epsilon, max_cells, users, 1 if is_central else shard_plan.shards)
     needed = epsilon / (2 * math.asinh(math.sqrt(2 * COST / in_sum)))
     if parameters.rounding == "independent":
         needed = max(needed, length / (math.sqrt(1 + COST) - 1))
@@ -319,26 +329,28 @@ def automatic_gamma(parameters: HeatmapParameters) -> int:
         )
     if is_central or parameters.modulus is None:
         return gamma
-    return _largest_within(parameters.modulus, gamma, parameters, cohort, length)
+    return _largest_within(parameters.modulus, gamma, parameters, shard_plan, length)
 
 
-def _largest_within(modulus: int, max_gamma: int, parameters: HeatmapParameters, cohort: Cohort, length: int) -> int:
+def _largest_within(
+    modulus: int, max_gamma: int, parameters: HeatmapParameters, shard_plan: ShardPlan, length: int
+) -> int:
     """The largest gamma in 1..max_gamma whose sums fit the modulus."""
     counting_epsilon = parameters.laplace_epsilon(parameters.admission().epsilon)
     probability = parameters.overflow_probability / parameters.max_rounds()
-    counted = max_counted(min(cohort.users, SHARD_TOLERANCE * parameters.shard_size), counting_epsilon, probability)
+    counted = max_counted(min(shard_plan.users, SHARD_TOLERANCE * parameters.shard_size), counting_epsilon, probability)
 
     def min_modulus(gamma: int) -> int:
         return min_window(
             expected_size=counted + noise_quantile(counting_epsilon, COUNT_SHARE * probability),
-            honest_survivors=cohort.honest_survivors if parameters.participation == "paper" else None,
-            noise_shape=cohort.noise_shape,
+            noise=parameters.noise_of(shard_plan, LAPLACE),
             epsilon=MIN_QUERY_SHARE * parameters.laplace_epsilon(parameters.budget.total),
             sensitivity=l1_sensitivity(gamma, parameters.rounding, math.ceil(MIN_QUERY_SHARE * length)),
             gamma=gamma,
             entries=length,
-            shards=cohort.shards,
+            shards=shard_plan.shards,
             probability=(1 - COUNT_SHARE) * probability,
+            is_planned=parameters.participation == "planned",
         ).modulus
 
     if (smallest := min_modulus(1)) > modulus:

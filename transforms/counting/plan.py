@@ -9,11 +9,11 @@ import numpy as np
 import scipy
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.guarantee import Population, SubQuery
+from sfumato.schemas.guarantee import Population
 from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.schedule import advance, plan, window_for
-from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.state import Estimate, HeatmapState, NoisyCounts
 from sfumato.transforms.observability.text_tables import EXAMPLE_USERS, TYPICAL_USERS, markdown_table, significant
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.secagg.encodings import TreeEncoding
@@ -32,11 +32,15 @@ class Plan:
 
     parameters: HeatmapParameters  # of the heatmap
     state: HeatmapState  # after the last sub-query
-    sub_queries: tuple[SubQuery, ...]  # in order
     overflow_probabilities: tuple[float, ...]  # for each sub-query an upper bound, see `overflow_probability`
 
     def __repr__(self) -> str:
         return plan_details(self)
+
+    @property
+    def sub_queries(self) -> tuple[NoisyCounts, ...]:
+        """The sub-queries in order, each with its cost, noise and size."""
+        return self.state.results
 
     @property
     def spent(self) -> float:
@@ -46,12 +50,12 @@ class Plan:
     @property
     def entries(self) -> int:
         """Vector entries that a client sends in all."""
-        return self.state.per_user_total([one.vector_length for one in self.sub_queries])
+        return self.state.entries_per_client
 
     @property
     def bits(self) -> int:
         """Bits that a client sends in all."""
-        return self.state.per_user_total([one.bits_per_client for one in self.sub_queries])
+        return self.state.bits_per_client
 
     @property
     def noise_stddev(self) -> float:
@@ -72,7 +76,7 @@ class Plan:
         encoding, least = self.state.results[-1].encoding, self.min_visible_users
         if least is None or not isinstance(encoding, TreeEncoding):
             return None
-        cells = max(self.state.cohort.users / least, 1.0) if least > 0 else math.inf
+        cells = max(self.state.shard_plan.users / least, 1.0) if least > 0 else math.inf
         return encoding.tree.level if cells == math.inf else min(encoding.tree.level, int(math.log(cells, 4)))
 
     def shards_lost(self, dropout: float) -> float:
@@ -83,9 +87,9 @@ class Plan:
         """
         if self.parameters.is_central:
             return 0.0
-        cohort = self.state.cohort
-        expected = cohort.users / cohort.shards * (1 - dropout)
-        return float(scipy.special.pdtr(cohort.required_survivors - 1, expected))
+        shard_plan = self.state.shard_plan
+        expected = shard_plan.users / shard_plan.shards * (1 - dropout)
+        return float(scipy.special.pdtr(shard_plan.required_survivors - 1, expected))
 
 
 def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> Plan:
@@ -104,13 +108,13 @@ def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> P
     state = plan(population, parameters.budget.charge(epsilon), parameters, prior)
     overflow = []
     while state.query is not None:
-        query, cohort = state.query, state.cohort
+        query, shard_plan = state.query, state.shard_plan
         overflow.append(overflow_probability(query, state))
-        first, end = query.shard_range or (0, cohort.shards)
-        queried_users = cohort.users * (end - first) / cohort.shards
+        first, end = query.shard_range or (0, shard_plan.shards)
+        queried_users = shard_plan.users * (end - first) / shard_plan.shards
         sums = np.round(query.encoding.shares * queried_users * state.gamma).astype(np.int64)
         state = advance(state, ShardTotals(sums, end - first), parameters)
-    return Plan(parameters, state, tuple(result.spent for result in state.results), tuple(overflow))
+    return Plan(parameters, state, tuple(overflow))
 
 
 def overflow_probability(query: ShardQuery, state: HeatmapState) -> float:
@@ -126,21 +130,24 @@ def overflow_probability(query: ShardQuery, state: HeatmapState) -> float:
 def plan_details(plan: Plan) -> str:
     """The text of one plan, with a table of its sub-queries."""
     own, state, is_central = plan.parameters, plan.state, plan.parameters.is_central
-    cohort, counting_cost = state.cohort, state.budget.total - plan.spent
+    shard_plan, counting_cost = state.shard_plan, state.budget.total - plan.spent
+    unit = state.noise.kind.UNIT
     if is_central:
         shards = ", whose exact sums a trusted curator sees"
     else:
-        noun = "shard" if cohort.shards == 1 else "shards"
-        shards = f" in {cohort.shards:,} {noun} of about {cohort.users / cohort.shards:,.0f}"
+        noun = "shard" if shard_plan.shards == 1 else "shards"
+        shards = f" in {shard_plan.shards:,} {noun} of about {shard_plan.users / shard_plan.shards:,.0f}"
         if own.participation == "paper":
-            shards += f"; a shard needs {cohort.required_survivors:,} survivors, and who takes part is not protected"
+            shards += (
+                f"; a shard needs {shard_plan.required_survivors:,} survivors, and who takes part is not protected"
+            )
         else:
             shards += "; all shards report, whatever their size"
     lines = [
-        f"{own.method.NAME}: {cohort.users:,.0f} users{shards}",
+        f"{own.method.NAME}: {shard_plan.users:,.0f} users{shards}",
         f"a client sends {plan.entries:,} vector entries"
         + ("" if is_central else f", {significant(plan.bits / 8000)} KB,")
-        + (" in one of " if state.has_disjoint_cohorts else " in ")
+        + (" in one of " if state.has_disjoint_shards else " in ")
         + ("1 sub-query" if len(plan.sub_queries) == 1 else f"{len(plan.sub_queries):,} sub-queries"),
     ]
     if (max_entries := own.method.max_query_entries(own.depth, own.categories)) is not None:
@@ -149,7 +156,7 @@ def plan_details(plan: Plan) -> str:
             f"{max_entries:,} a sub-query"
         )
     lines.append(
-        f"the noisy user count costs {state.noise.UNIT} {counting_cost:.3g} of {state.budget.total:.4g}; its error is "
+        f"the noisy user count costs {unit} {counting_cost:.3g} of {state.budget.total:.4g}; its error is "
         f"within ±{significant(NOISE_Z * state.population.noise_stddev)} users (95%)"
     )
     if plan.min_visible_users is not None:
@@ -159,34 +166,34 @@ def plan_details(plan: Plan) -> str:
             "of the last sub-query's noise)"
             + ("" if level is None else f";\nspread evenly, users would be seen in {1 << level} x {1 << level} cells")
         )
-    header = ["sub-query", state.noise.UNIT, "entries", "noise, users"]
+    header = ["sub-query", unit, "entries", "noise, users"]
     if not is_central:
         header += ["modulus", "bits a client", "overflow probability"]
     rows = []
     for one, overflow in zip(plan.sub_queries, plan.overflow_probabilities, strict=True):
-        row = [f"{one.index}", f"{one.cost:.4g}", f"{one.vector_length:,}", significant(one.noise_stddev)]
+        row = [f"{one.query.index}", f"{one.cost:.4g}", f"{one.vector_length:,}", significant(one.noise_stddev)]
         if not is_central:
             probability = f"< {significant(overflow)}" if overflow < 1 else "not bounded"
-            row += [f"{one.modulus:,}", f"{one.bits_per_client:,}", probability]
+            row += [f"{one.query.window.modulus:,}", f"{one.bits_per_client:,}", probability]
         rows.append(row)
     lines += ["", markdown_table([header, *rows])]
     if not is_central:
         if own.participation != "paper":
             lines.append(
                 "This job loses no shard. In a real protocol a shard is lost when fewer than "
-                f"{cohort.required_survivors:,} devices report:\n"
+                f"{shard_plan.required_survivors:,} devices report:\n"
             )
         dropouts = ["devices that drop out", *(f"{dropout:.0%}" for dropout in _DROPOUTS)]
         lost = ["shards lost", *(percent(plan.shards_lost(dropout)) for dropout in _DROPOUTS)]
         lines.append(markdown_table([dropouts, lost]))
-        if state.noise == LAPLACE:
+        if state.noise.kind == LAPLACE:
             lines.append(
                 "Devices that collude with the server can subtract their shares of the noise. The epsilon that holds "
-                f"against\nthem, in a shard of {cohort.required_survivors:,} devices (--colluding adds noise for it):\n"
+                f"against\nthem, in a shard of {state.noise.required:,} devices (--colluding adds noise for it):\n"
             )
-            colluding = ["devices that collude", *(f"{share:.0%}" for share in _COLLUDING)]
+            shares = ["devices that collude", *(f"{share:.0%}" for share in _COLLUDING)]
             against = ["epsilon", *(significant(state.epsilon_against(share)) for share in _COLLUDING)]
-            lines.append(markdown_table([colluding, against]))
+            lines.append(markdown_table([shares, against]))
     return "\n".join(lines)
 
 

@@ -84,19 +84,19 @@ def _advance(totals: ShardTotals, state: HeatmapState, parameters: HeatmapParame
         return state
     with _request_errors_as_refusals():
         state = receive(state, totals, parameters, key)
-    spent = state.results[-1].spent
-    (SUB_QUERY_WITH_LOSS if spent.shards_lost else SUB_QUERY).emit(
-        sub_query=spent.index,
-        entries=spent.vector_length,
-        cost=f"{state.noise.UNIT} {spent.cost:.4g}",
-        **{state.noise.UNIT: spent.cost},
+    answer = state.results[-1]
+    (SUB_QUERY_WITH_LOSS if answer.shards_lost else SUB_QUERY).emit(
+        sub_query=answer.query.index,
+        entries=answer.vector_length,
+        cost=f"{state.noise.kind.UNIT} {answer.cost:.4g}",
+        **{state.noise.kind.UNIT: answer.cost},
         remaining=state.next_query_budget.remaining,
-        noise_stddev=spent.noise_stddev,
-        shards=spent.shards,
-        shards_lost=spent.shards_lost,
-        bits_per_client=spent.bits_per_client,
+        noise_stddev=answer.noise_stddev,
+        shards=answer.shards,
+        shards_lost=answer.shards_lost,
+        bits_per_client=answer.bits_per_client,
     )
     SUB_QUERIES.add()
-    VECTOR_ENTRIES.add(spent.vector_length)
-    LOST_SHARDS.add(spent.shards_lost)
+    VECTOR_ENTRIES.add(answer.vector_length)
+    LOST_SHARDS.add(answer.shards_lost)
     return state

@@ -14,11 +14,9 @@ from dataclasses import replace
 import numpy as np
 
 from sfumato.schemas.errors import RefusedError, RequestError
-from sfumato.schemas.guarantee import Population, SubQuery
+from sfumato.schemas.guarantee import Population
 from sfumato.transforms.counting.parameters import COUNT_SHARE, HeatmapParameters, max_counted
 from sfumato.transforms.counting.state import Estimate, HeatmapState, NoisyCounts, Query
-from sfumato.transforms.locations.shards import Cohort
-from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import RunKey
@@ -47,7 +45,7 @@ def start(counted: NoisyUserCounts, parameters: HeatmapParameters, prior: Estima
 def plan(
     population: Population, budget: Budget, parameters: HeatmapParameters, prior: Estimate | None = None
 ) -> HeatmapState:
-    """Plans the cohort and the first sub-query.
+    """Plans the shards and the first sub-query.
 
     Args:
         population: the users to plan for.
@@ -58,25 +56,18 @@ def plan(
     Raises:
         RequestError: the sub-query cannot be run with these parameters.
     """
-    cohort = Cohort.plan(
-        population.users,
-        parameters.users,
-        parameters.shard_size,
-        parameters.dropout,
-        parameters.participation,
-        parameters.colluding or 0.0,
-    )
-    noisy_sums = 1 if parameters.is_central else cohort.shards
+    shard_plan = parameters.plan_shards(population.users)
+    noisy_sums = 1 if parameters.is_central else shard_plan.shards
     state = HeatmapState(
         population,
-        cohort,
+        shard_plan,
         budget,
         parameters.distribution_gamma or parameters.records_per_user,
         noisy_sums,
         categories=parameters.categories,
         rounding=parameters.rounding,
         prior=prior,
-        noise=parameters.count_noise,
+        noise=parameters.noise_of(shard_plan),
         slots=parameters.slots,
         records_per_user=parameters.records_per_user,
         rotation=parameters.rotation,
@@ -103,42 +94,29 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
         RefusedError: every shard was lost. A planned shard is lost by simulated dropout only.
         RequestError: the next sub-query cannot be run.
     """
-    query, cohort = state.query, state.cohort
+    query, shard_plan = state.query, state.shard_plan
     if query is None:
         return state
     central = parameters.is_central  # all shards count as live: how many have users is private
-    first, end = query.shard_range or (0, cohort.shards)
+    first, end = query.shard_range or (0, shard_plan.shards)
     queried = end - first
     live = queried if central else totals.live
     if live == 0:
         raise RefusedError(
-            f"too few users: none of {queried} shards had the required {cohort.required_survivors} survivors; "
+            f"too few users: none of {queried} shards had the required {shard_plan.required_survivors} survivors; "
             "use a smaller shard_size, a larger dropout, or more data"
-            if cohort.planned_clients is None
+            if shard_plan.planned_clients is None
             else f"simulated_dropout: all of {queried} planned shards were lost; use less of it, or a larger dropout"
         )
-    scale = cohort.shards / live  # the live shards represent those that were lost or not queried
+    scale = shard_plan.shards / live  # the live shards represent those that were lost or not queried
     noise_stddev = state.noise_stddev(query.epsilon, query.encoding.sensitivity, query.encoding.length)
     if not central:
         noise_stddev *= math.sqrt(scale)  # scale * sqrt(live) = sqrt(scale) * sqrt(shards)
     if query.planned_clients is None and not central:  # each survivor above the required number adds its share of noise
-        expected = cohort.users / cohort.shards * (1 - parameters.simulated_dropout)
-        noise_stddev *= math.sqrt(max(expected / query.required_survivors, 1.0))
-    length = query.encoding.length
-    spent = SubQuery(
-        index=query.index,
-        epsilon=query.epsilon if state.noise == LAPLACE else None,
-        vector_length=length,
-        noise_stddev=noise_stddev,
-        shards=queried,
-        shards_lost=queried - live,
-        modulus=query.window.modulus,
-        bits_per_client=length * query.window.bits,
-        rho=query.epsilon if state.noise == GAUSSIAN else None,
-    )
-    result = NoisyCounts(
-        query.encoding, totals.sums.astype(np.float64) * (scale / state.unit), spent, query.shard_range
-    )
+        expected = shard_plan.users / shard_plan.shards * (1 - parameters.simulated_dropout)
+        noise_stddev *= math.sqrt(max(expected / query.noise.required, 1.0))
+    counts = totals.sums.astype(np.float64) * (scale / state.unit)
+    result = NoisyCounts(query, counts, noise_stddev, queried, queried - live)
     budget = state.charged(query.epsilon, query.shard_range is not None)
     return _with_next_query(replace(state, budget=budget, results=(*state.results, result), query=None), parameters)
 
@@ -174,25 +152,25 @@ def _with_next_query(state: HeatmapState, parameters: HeatmapParameters) -> Heat
 
 def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameters) -> ShardQuery:
     """The query with its epsilon, modulus and shards decided. Raises RequestError where it cannot be run."""
-    cohort, encoding, budget = state.cohort, query.encoding, state.next_query_budget
+    shard_plan, encoding, budget = state.shard_plan, query.encoding, state.next_query_budget
     shard_range, available = _shard_range(query, state), budget.remaining
     if shard_range is not None and parameters.is_central:
         raise ValueError("shard_fractions: central noise is added to one sum of all shards, not to parts of them")
-    max_rounds = parameters.max_rounds()
-    min_noise = state.noise.min_cost(state.sensitivity(encoding.length, encoding.sensitivity))
+    max_rounds, unit = parameters.max_rounds(), state.noise.kind.UNIT
+    min_noise = state.noise.kind.min_cost(state.sensitivity(encoding.length, encoding.sensitivity))
     min_epsilon = _MIN_SHARE * budget.total + min_noise
     if not state.results and max_rounds * min_epsilon > available:
         raise RequestError(
-            f"gamma: {state.gamma} is too large for {max_rounds} sub-queries at {state.noise.UNIT} {budget.total:g}: "
-            f"noise is drawn down to {state.noise.UNIT} {min_noise:.3g}; give a smaller gamma or a larger epsilon"
+            f"gamma: {state.gamma} is too large for {max_rounds} sub-queries at {unit} {budget.total:g}: "
+            f"noise is drawn down to {unit} {min_noise:.3g}; give a smaller gamma or a larger epsilon"
         )
     if available < min_noise:  # a long vector, with independent rounding
         raise RequestError(
             f"rounding: {state.rounding} rounding of {encoding.length:,} entries has a sensitivity for which no noise "
-            f"is drawn at the remaining {state.noise.UNIT} of {available:.3g}; use systematic rounding, or a larger "
+            f"is drawn at the remaining {unit} of {available:.3g}; use systematic rounding, or a larger "
             "epsilon"
         )
-    if cohort.users * state.gamma >= MAX_MODULUS:
+    if shard_plan.users * state.gamma >= MAX_MODULUS:
         raise RequestError(f"gamma: {state.gamma} is too large, the users' sums would exceed 2^62; give a smaller one")
     epsilon = budget.affordable(min(max(query.epsilon, min_epsilon), available))
     if shard_range is not None or available - epsilon < min_epsilon:
@@ -205,13 +183,11 @@ def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameter
         encoding,
         epsilon,
         window,
-        cohort.required_survivors,
+        state.noise,
         state.gamma,
         state.rounding,
         shard_range,
-        cohort.planned_clients,
-        state.noise,
-        cohort.colluders,
+        shard_plan.planned_clients,
     )
 
 
@@ -222,9 +198,9 @@ def _shard_range(query: Query, state: HeatmapState) -> tuple[int, int] | None:
         if any(one is not None for one in before):
             raise ValueError("shard_fractions: a sub-query of all shards cannot follow one of a part of them")
         return None
-    first, end = (round(fraction * state.cohort.shards) for fraction in query.shard_fractions)
-    done = 0 if not before else state.cohort.shards if before[-1] is None else before[-1][1]
-    if not done <= first < end <= state.cohort.shards:
+    first, end = (round(fraction * state.shard_plan.shards) for fraction in query.shard_fractions)
+    done = 0 if not before else state.shard_plan.shards if before[-1] is None else before[-1][1]
+    if not done <= first < end <= state.shard_plan.shards:
         raise ValueError(f"shard_fractions: {query.shard_fractions} has no shard, or some that were queried before")
     return first, end
 
@@ -234,17 +210,16 @@ def window_for(encoding: Encoding, epsilon: float, state: HeatmapState, probabil
 
     A share of the probability covers more users than the noisy user count suggests.
     """
-    cohort = state.cohort
-    users = state.max_users(COUNT_SHARE * probability) * cohort.sampling_rate
+    shard_plan = state.shard_plan
+    users = state.max_users(COUNT_SHARE * probability) * shard_plan.sampling_rate
     return min_window(
-        expected_size=users / cohort.shards,
-        honest_survivors=None if cohort.planned_clients is not None else cohort.honest_survivors,
-        noise_shape=cohort.noise_shape,
+        expected_size=users / shard_plan.shards,
+        noise=state.noise,
         epsilon=epsilon,
         sensitivity=state.sensitivity(encoding.length, encoding.sensitivity),
         gamma=state.gamma,
         entries=encoding.length,
-        shards=cohort.shards,
+        shards=shard_plan.shards,
         probability=(1 - COUNT_SHARE) * probability,
-        noise=state.noise,
+        is_planned=shard_plan.planned_clients is not None,
     )

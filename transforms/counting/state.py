@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.guarantee import Population, SubQuery
+from sfumato.schemas.guarantee import Population
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.locations.shards import Cohort, whole_clients
-from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
+from sfumato.transforms.locations.shards import ShardPlan
 from sfumato.transforms.privacy.budget import Budget
-from sfumato.transforms.privacy.colluding import colluding_epsilon
-from sfumato.transforms.secagg.encodings import Encoding, Rounding, TreeEncoding, l1_sensitivity, l2_sensitivity
+from sfumato.transforms.privacy.shared_noise import Noise
+from sfumato.transforms.secagg.encodings import Encoding, Rounding, TreeEncoding, sensitivity_of
 from sfumato.transforms.secagg.shard_sums import ShardQuery
 
 ALL_REMAINING = math.inf
@@ -32,8 +32,7 @@ class Query:
         encoding: of what clients send.
         epsilon: its cost, in the unit of the budget; ALL_REMAINING spends the rest of the budget.
         shard_fractions: the part of the shards to query, as two fractions: (0, 0.1) is the first tenth. None is all.
-            The parts of a run must not overlap. Each user then belongs to one of several disjoint cohorts, is queried
-            once, and has the whole budget for it.
+            The parts of a run must not overlap. Each user is then queried once, and has the whole budget for it.
     """
 
     encoding: Encoding
@@ -43,19 +42,67 @@ class Query:
 
 @dataclass(frozen=True)
 class NoisyCounts:
-    """The result of a sub-query.
+    """The shards' answer to a sub-query. Every figure is public or differentially private.
 
     Attributes:
-        encoding: of the entries.
-        counts: float64[length], the noisy sums, in users of the whole cohort.
-        spent: the cost of the sub-query, for the manifest.
-        shard_range: the first shard that was queried and the one after the last; None for all shards.
+        query: that was answered.
+        counts: float64[length], the noisy sums, in users of all shards.
+        noise_stddev: of one count, in users.
+        shards: that were queried.
+        shards_lost: of these, those with too few survivors.
     """
 
-    encoding: Encoding
+    query: ShardQuery
     counts: NDArray[np.float64]
-    spent: SubQuery
-    shard_range: tuple[int, int] | None = None
+    noise_stddev: float
+    shards: int
+    shards_lost: int = 0
+
+    @property
+    def encoding(self) -> Encoding:
+        """Of the counts."""
+        return self.query.encoding
+
+    @property
+    def shard_range(self) -> tuple[int, int] | None:
+        """The first shard that was queried and the one after the last; None for all shards."""
+        return self.query.shard_range
+
+    @property
+    def cost(self) -> float:
+        """Of the sub-query, for a user who takes part, in the unit of its noise."""
+        return self.query.epsilon
+
+    @property
+    def shards_answered(self) -> int:
+        """The queried shards that were not lost."""
+        return self.shards - self.shards_lost
+
+    @property
+    def vector_length(self) -> int:
+        """Entries that a client sends."""
+        return self.encoding.length
+
+    @property
+    def bits_per_client(self) -> int:
+        """Bits that a client sends."""
+        return self.vector_length * self.query.window.bits
+
+    def entry(self) -> dict[str, Any]:
+        """Returns the fields that a manifest states: either epsilon or rho, and all but the counts."""
+        fields = {
+            "index": self.query.index,
+            "epsilon": self.cost,
+            "vector_length": self.vector_length,
+            "noise_stddev": self.noise_stddev,
+            "shards": self.shards,
+            "shards_lost": self.shards_lost,
+            "modulus": self.query.window.modulus,
+            "bits_per_client": self.bits_per_client,
+            "rho": self.cost,
+        }
+        del fields["rho" if self.query.noise.kind.UNIT == "epsilon" else "epsilon"]
+        return fields
 
     @property
     def tree(self) -> Tree:
@@ -66,7 +113,7 @@ class NoisyCounts:
 
     def to_estimate(self) -> Estimate:
         """The users at each entry of the tree, over all categories, with the noise's deviation. See `tree`."""
-        tree, noise = self.tree, self.spent.noise_stddev
+        tree, noise = self.tree, self.noise_stddev
         by_category = self.counts.reshape(-1, len(tree.entries))
         each = np.full(len(tree.entries), noise)
         if len(by_category) == 1:
@@ -80,7 +127,7 @@ class HeatmapState:
 
     Attributes:
         population: the number of users that the run is planned for.
-        cohort: how users are spread over shards.
+        shard_plan: how users are spread over shards.
         budget: of the user who has spent most, in the unit of the noise: epsilon or rho.
         gamma: the sum of a user's weights; 1 for one location a user; the most records of a user with several.
         noisy_sums: number of sums with independent noise that are added up: the shards, or 1 with central noise.
@@ -96,7 +143,7 @@ class HeatmapState:
     """
 
     population: Population
-    cohort: Cohort
+    shard_plan: ShardPlan
     budget: Budget
     gamma: int
     noisy_sums: int
@@ -105,7 +152,7 @@ class HeatmapState:
     categories: int = 1
     rounding: Rounding = "systematic"
     prior: Estimate | None = None
-    noise: AdditiveNoise = LAPLACE
+    noise: Noise = field(default_factory=Noise)
     slots: int = 1
     records_per_user: int = 1
     rotation: int = 1
@@ -128,8 +175,8 @@ class HeatmapState:
 
     @property
     def next_query_budget(self) -> Budget:
-        """The budget of the users of the next sub-query. A disjoint cohort has only paid for the noisy user count."""
-        if self.has_disjoint_cohorts and self.remaining_shards:
+        """The budget of the next sub-query's users. Users of new shards have paid only for the noisy user count."""
+        if self.has_disjoint_shards and self.remaining_shards:
             return self.initial_budget
         return self.budget
 
@@ -139,28 +186,40 @@ class HeatmapState:
         return self.budget.first(1 if self.population.epsilon else 0)
 
     @property
-    def has_disjoint_cohorts(self) -> bool:
+    def has_disjoint_shards(self) -> bool:
         """Whether each sub-query has shards of its own, so that a user takes part in one of them."""
         return any(result.shard_range is not None for result in self.results)
 
     @property
     def tail_sums(self) -> int:
         """How many Laplace variables have a sum with the tails of the noise of a count."""
-        return self.noise.tail_sums(self.noisy_sums)
+        return self.noise.kind.tail_sums(self.noisy_sums)
 
     @property
     def is_central(self) -> bool:
         """Whether noise is added once to the sum of several shards. False for a single shard."""
-        return self.noisy_sums != self.cohort.shards
+        return self.noisy_sums != self.shard_plan.shards
 
-    def per_user_total(self, each: Sequence[int]) -> int:
-        """A user's total of the costs of sub-queries; with disjoint cohorts the largest of them."""
-        return max(each) if self.has_disjoint_cohorts else sum(each)
+    @property
+    def entries_per_client(self) -> int:
+        """Vector entries that a client sends in all sub-queries; with disjoint shards at most, in one of them."""
+        each = [result.vector_length for result in self.results]
+        return max(each) if self.has_disjoint_shards else sum(each)
+
+    @property
+    def bits_per_client(self) -> int:
+        """Bits that a client sends in all sub-queries; with disjoint shards at most, in one of them."""
+        each = [result.bits_per_client for result in self.results]
+        return max(each) if self.has_disjoint_shards else sum(each)
 
     @property
     def remaining_shards(self) -> int:
-        """Shards that have not been queried yet, with disjoint cohorts."""
-        return self.cohort.shards - (self.results[-1].shard_range or (0, 0))[1] if self.results else self.cohort.shards
+        """Shards that have not been queried yet, with disjoint shards."""
+        return (
+            self.shard_plan.shards - (self.results[-1].shard_range or (0, 0))[1]
+            if self.results
+            else self.shard_plan.shards
+        )
 
     def charged(self, epsilon: float, has_shard_range: bool) -> Budget:
         """The budget of the user who has spent most, after the next sub-query.
@@ -177,35 +236,35 @@ class HeatmapState:
         population = self.population
         if population.counted is None:
             return population.users
-        return max(1.0, population.counted + self.noise.quantile(population.epsilon, probability))
+        return max(1.0, population.counted + self.noise.kind.quantile(population.epsilon, probability))
 
     @property
     def counted_users(self) -> float:
-        """The cohort's users by the noisy user count, which may be negative; the planned users without a count."""
+        """The users who take part by the noisy user count, which may be negative; the planned users without a count."""
         counted = self.population.counted
-        return self.cohort.users if counted is None else counted * self.cohort.sampling_rate
+        return self.shard_plan.users if counted is None else counted * self.shard_plan.sampling_rate
 
     def users_estimate(self) -> tuple[float, float]:
-        """The number of users of the cohort and its standard deviation, from all noisy figures.
+        """The number of users who take part and its standard deviation, from all noisy figures.
 
         The noisy user count and the total of every result are weighted by inverse variance. The users of a sub-query
-        are a sample of the cohort. With several records a user it is the number of user-slots, which the noisy user
-        count does not know.
+        are a sample of all who take part. With several records a user it is the number of user-slots, which the noisy
+        user count does not know.
 
         Returns:
             Users, at least 0, and the standard deviation, both in users; the public figure and 0 without any count.
         """
-        rate, counted = self.cohort.sampling_rate, self.counted_users
+        rate, counted = self.shard_plan.sampling_rate, self.counted_users
         variance = (self.population.noise_stddev * rate) ** 2
         if not (self.results and variance):
             return max(counted, 0.0), math.sqrt(variance)
         size = max(counted, 1.0)  # a sample's variance is a share of it
         totals, variances = [], []
         for result in self.results:
-            spent, entries = result.spent, result.encoding.sensitivity
-            queried = (spent.shards - spent.shards_lost) / self.cohort.shards
+            entries = result.encoding.sensitivity
+            queried = result.shards_answered / self.shard_plan.shards
             totals.append(float(result.counts.sum()) / entries)
-            variances.append(spent.vector_length * (spent.noise_stddev / entries) ** 2 + (1 / queried - 1) * size)
+            variances.append(result.vector_length * (result.noise_stddev / entries) ** 2 + (1 / queried - 1) * size)
         summed, error = _weighted_mean(totals, variances)
         if self.records_per_user > 1:
             return max(summed, 0.0), math.sqrt(error + (1 - rate) * size)
@@ -231,8 +290,7 @@ class HeatmapState:
         """
         if length is None:
             length = len(self.results[-1].counts) if self.results else 0
-        norm = l1_sensitivity if self.noise.NORM == 1 else l2_sensitivity
-        return norm(self.gamma, self.rounding, length, entries)
+        return sensitivity_of(self.noise.kind, self.gamma, self.rounding, length, entries)
 
     def noise_stddev(self, epsilon: float, sensitivity: int = 1, length: int | None = None) -> float:
         """Standard deviation, in users, of an entry's sum over all shards (paper 000, Eq. 5).
@@ -242,8 +300,7 @@ class HeatmapState:
             sensitivity: how many entries a location adds to.
             length: of the vector; None for that of the last result.
         """
-        one = self.noise.stddev(epsilon, self.sensitivity(length, sensitivity)) / self.unit
-        return math.sqrt(self.noisy_sums * self.cohort.noise_shape) * one
+        return self.noise.stddev(epsilon, self.sensitivity(length, sensitivity), self.noisy_sums, self.unit)
 
     def epsilon_against(self, share: float) -> float:
         """The epsilon of a real protocol's run so far against its server and the clients who collude with it.
@@ -252,13 +309,8 @@ class HeatmapState:
             share: of a minimal shard's clients, the required survivors, who collude; below 1, rounded down to clients.
                 The noise is Laplace noise in the sums of shards.
         """
-        cohort = self.cohort
-        honest = cohort.required_survivors - whole_clients(share, cohort.required_survivors)
-        costs = []
-        for result in self.results:
-            sensitivity = self.sensitivity(result.encoding.length, result.encoding.sensitivity)
-            costs.append(colluding_epsilon(result.spent.cost, sensitivity, honest / cohort.honest_survivors))
-        return self.population.epsilon + (max if self.has_disjoint_cohorts else math.fsum)(costs)
+        costs = [self.noise.epsilon_against(share, result.cost, result.query.sensitivity) for result in self.results]
+        return self.population.epsilon + (max if self.has_disjoint_shards else math.fsum)(costs)
 
 
 def _weighted_mean(values: Sequence[float], variances: Sequence[float]) -> tuple[float, float]:

@@ -18,7 +18,7 @@ from sfumato.transforms.locations.read import (
     LocationEncoding,
     ReadLogs,
 )
-from sfumato.transforms.locations.shards import Cohort
+from sfumato.transforms.locations.shards import ShardPlan
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey
@@ -79,8 +79,10 @@ class CountLocations(beam.PTransform):
         admitted = (users, rows) | "AdmitUsers" >> AdmitUsers(self._admit, key)  # PCollection[NoisyUserCounts]
         start = beam.Map(start_sub_queries, parameters, self._prior).with_output_types(HeatmapState)
         state = admitted | "Start" >> start  # PCollection[HeatmapState]
-        # PCollection[Cohort]
-        cohort = state | "Cohort" >> beam.Map(lambda state: state.cohort).with_output_types(Cohort)
+        # PCollection[ShardPlan]
+        shard_plan = state | "ShardPlan" >> beam.Map(lambda state: state.shard_plan).with_output_types(ShardPlan)
         is_weighted = parameters.distribution_gamma is not None
-        shards = bounded | "BuildShards" >> BuildShards(places, cohort, spill, is_weighted)  # PCollection[ShardGroup]
+        shards = bounded | "BuildShards" >> BuildShards(
+            places, shard_plan, spill, is_weighted
+        )  # PCollection[ShardGroup]
         return shards | "RunSubQueries" >> RunSubQueries(parameters, key, state)  # PCollection[HeatmapState]

@@ -62,7 +62,7 @@ def summary(plans: Sequence[Plan], options: Mapping[str, Sequence[Any]]) -> str:
         metadata, central = parameters.metadata(), parameters.is_central
         row = [parameters.method.NAME, *(_value(metadata.get(name, "")) for name in varied)]
         row += [f"{len(plan.sub_queries)}", f"{plan.entries:,}"]
-        row += ["-", "-"] if central else [significant(plan.bits / 8000), f"{(last.modulus - 1).bit_length()}"]
+        row += ["-", "-"] if central else [significant(plan.bits / 8000), f"{last.query.window.bits}"]
         seen = [None if plan.min_visible_users is None else significant(plan.min_visible_users), plan.visible_level]
         row += [significant(plan.noise_stddev), *("-" if value is None else f"{value}" for value in seen)]
         lost = "-" if central else percent(plan.shards_lost(0)) if parameters.participation == "paper" else "none"

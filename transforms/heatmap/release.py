@@ -108,7 +108,7 @@ def answers_table(results: Sequence[NoisyCounts], rotation: int = 1) -> pa.Table
     for result in results:
         estimate = result.to_estimate()
         columns = {
-            "sub_query": np.full(len(estimate.counts), result.spent.index, dtype=np.int16),
+            "sub_query": np.full(len(estimate.counts), result.query.index, dtype=np.int16),
             "cell_id": node_names(estimate.tree.entries),
             "users": rotation * estimate.counts,
             "stddev": rotation * estimate.stddev,
@@ -169,10 +169,9 @@ def published_estimate(
     users, _ = state.users_estimate()
     estimate = add_up_to(parameters.method.decode(state, grid.depth), users)
     unbiased = unbiased_counts(estimate, state) if parameters.method.errors == "posterior" else None
-    spent = state.results[-1].spent  # whose users by category the estimate has
-    answered = spent.shards - spent.shards_lost
-    noisy_sums = state.noise.tail_sums(1 if state.is_central else answered)
-    rates = estimate_rates(estimate, categories, noisy_sums, state.cohort.shards / answered)
+    answered = state.results[-1].shards_answered  # for the users by category
+    noisy_sums = state.noise.kind.tail_sums(1 if state.is_central else answered)
+    rates = estimate_rates(estimate, categories, noisy_sums, state.shard_plan.shards / answered)
     if state.rotation == 1:
         return estimate, unbiased, rates
     if unbiased is None:  # the posterior's deviations hold the sampling of users, those of the noise do not

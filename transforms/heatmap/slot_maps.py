@@ -256,16 +256,16 @@ class SlotMaps:
         result = state.slot_result
         if result is None:
             return None
-        tree, spent = result.tree, result.spent
+        tree = result.tree
         full = FullTree.from_trees(tree)
-        counts, noise = result.counts.reshape(state.slots, -1), spent.noise_stddev**2
+        counts, noise = result.counts.reshape(state.slots, -1), result.noise_stddev**2
         owner = FullTree.from_trees(estimate.tree).owners(tree)
         total = np.bincount(owner, np.maximum(estimate.counts, 0), len(tree.entries)).astype(np.float64)
         posterior = infer_slots(full, counts, noise, total)
         expected, error = posterior.leaves()
         users, stddev = estimated_users(expected, error, counts, noise)
-        # The users of shards that are not in the result, and of a population beyond the cohort, are estimated.
-        answered = (spent.shards - spent.shards_lost) / state.cohort.shards
+        # The users of shards that are not in the result, and of a population beyond those who take part, are estimated.
+        answered = result.shards_answered / state.shard_plan.shards
         sampling = 1 / answered - 1 + sampling_of(state)
         deviations = Z_95 + _KURTOSIS_95 / state.tail_sums
         margin = deviations * np.sqrt(noise + sampling * np.maximum(counts, expected)) + CONTINUITY

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.places import Places
-from sfumato.transforms.locations.shards import Cohort, ShardGroup, key_dtype, keys_in_groups, shards_in, shards_of
+from sfumato.transforms.locations.shards import ShardGroup, ShardPlan, key_dtype, keys_in_groups, shards_in, shards_of
 from sfumato.transforms.locations.spill import Spill, join
 from sfumato.transforms.locations.users import UserRecords, join_records, keyed_below, sorted_records
 
@@ -102,23 +102,23 @@ def _distributions_of(records: UserRecords, gamma: int, places: Places) -> Distr
 
 
 def split_distributions(
-    rows: Distributions, cohort: Cohort, places: Places, spill: Spill
+    rows: Distributions, shard_plan: ShardPlan, places: Places, spill: Spill
 ) -> Iterator[tuple[int, bytes]]:
     """Yields (shard group, stored rows) of the users who take part. See `split_by_shard_group`."""
-    shard = shards_of(rows.users, cohort, places)  # ascending, as the hashes are
-    taking_part = int(np.searchsorted(shard, cohort.shards))
-    group, keys = keys_in_groups(shard[:taking_part], rows.codes[:taking_part], cohort.shift(True), places)
+    shard = shards_of(rows.users, shard_plan, places)  # ascending, as the hashes are
+    taking_part = int(np.searchsorted(shard, shard_plan.shards))
+    group, keys = keys_in_groups(shard[:taking_part], rows.codes[:taking_part], shard_plan.shift(True), places)
     numbers, starts, counts = np.unique(group, return_index=True, return_counts=True)
     for number, start, end in zip(numbers.tolist(), starts, starts + counts, strict=True):
         yield number, spill.store(rows.users[start:end].data, rows.weights[start:end].data, keys[start:end].data)
 
 
 def build_weighted_shard_group(
-    group: int, chunks: Iterable[bytes], cohort: Cohort, places: Places, spill: Spill
+    group: int, chunks: Iterable[bytes], shard_plan: ShardPlan, places: Places, spill: Spill
 ) -> ShardGroup:
     """The index of one shard group, from its chunks of `split_distributions`, which are taken. Ranks follow hashes."""
     users, weights, keys = join(chunks, (np.dtype(np.uint64), np.dtype(np.int64), key_dtype(places)), last=True)
-    first, shards = shards_in(group, cohort, cohort.shift(True))
+    first, shards = shards_in(group, shard_plan, shard_plan.shift(True))
     order = np.argsort(users, kind="stable")  # fast: users are in order in each chunk, so this is a merge
     users, weights, keys = users[order], weights[order], keys[order]
     new = np.ones(len(users), dtype=bool)

@@ -34,8 +34,8 @@ from sfumato.transforms.locations.distributions import (
 )
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.shards import (
-    Cohort,
     ShardGroup,
+    ShardPlan,
     build_shard_group,
     empty_shard_groups,
     split_by_shard_group,
@@ -358,51 +358,51 @@ class _OfShards(beam.DoFn):
         self._spill = spill
 
 
-@typehints.with_input_types(bytes, Cohort)
+@typehints.with_input_types(bytes, ShardPlan)
 @typehints.with_output_types(tuple[int, bytes])
 class _SplitByShardGroupFn(_OfShards):
-    def process(self, bounded: bytes, cohort: Cohort) -> Iterator[tuple[int, bytes]]:
+    def process(self, bounded: bytes, shard_plan: ShardPlan) -> Iterator[tuple[int, bytes]]:
         columns, places, spill = take(bounded), self._places, self._spill
         if len(columns) == 1:
-            yield from split_by_shard_group(np.frombuffer(columns[0], np.uint64), cohort, places, spill)
+            yield from split_by_shard_group(np.frombuffer(columns[0], np.uint64), shard_plan, places, spill)
         else:
-            yield from split_distributions(Distributions.from_columns(columns, places), cohort, places, spill)
+            yield from split_distributions(Distributions.from_columns(columns, places), shard_plan, places, spill)
 
 
-@typehints.with_input_types(tuple[int, Iterable[bytes]], Cohort)
+@typehints.with_input_types(tuple[int, Iterable[bytes]], ShardPlan)
 @typehints.with_output_types(ShardGroup)
 class _BuildShardGroupFn(_OfShards):
-    def process(self, element: tuple[int, Iterable[bytes]], cohort: Cohort) -> Iterator[ShardGroup]:
+    def process(self, element: tuple[int, Iterable[bytes]], shard_plan: ShardPlan) -> Iterator[ShardGroup]:
         group, chunks = element[0], list(element[1])  # references, or data that the runner has read already
         build = build_shard_group if len(lengths_of(chunks[0])) == 1 else build_weighted_shard_group
-        index = build(group, chunks, cohort, self._places, self._spill)
+        index = build(group, chunks, shard_plan, self._places, self._spill)
         SHARD_GROUP_USERS.record(index.user_starts[-1])
         SHARD_GROUP_BYTES.record(sum(column.nbytes for column in index.columns()))
         yield index
 
 
 class BuildShards(beam.PTransform):
-    """Bounded users (bytes, from `LocationBound`) and a singleton Cohort -> every ShardGroup of the cohort.
+    """Bounded users (bytes, from `LocationBound`) and a singleton ShardPlan -> every ShardGroup of the plan.
 
     No other transform may read the bounded users: the memory that holds them is released. Deterministic, given the key.
     weighted: whether users have distributions.
     """
 
-    def __init__(self, places: Places, cohort: beam.PCollection, spill: Spill, weighted: bool = False):
+    def __init__(self, places: Places, shard_plan: beam.PCollection, spill: Spill, weighted: bool = False):
         super().__init__()
         self._places = places
         self._spill = spill
         self._weighted = weighted
-        self._cohort = cohort
+        self._shard_plan = shard_plan
 
     def expand(self, bounded: beam.PCollection) -> beam.PCollection:
-        places, spill, cohort = self._places, self._spill, beam.pvalue.AsSingleton(self._cohort)
+        places, spill, shard_plan = self._places, self._spill, beam.pvalue.AsSingleton(self._shard_plan)
         # PCollection[tuple[int, bytes]], both: number of a shard group, stored rows
-        filled = bounded | "SplitByShard" >> beam.ParDo(_SplitByShardGroupFn(places, spill), cohort)
-        empty = self._cohort | "EmptyGroups" >> beam.FlatMap(empty_shard_groups, self._weighted)
+        filled = bounded | "SplitByShard" >> beam.ParDo(_SplitByShardGroupFn(places, spill), shard_plan)
+        empty = self._shard_plan | "EmptyGroups" >> beam.FlatMap(empty_shard_groups, self._weighted)
         return (
             (filled, empty)
             | "AllGroups" >> beam.Flatten().with_output_types(tuple[int, bytes])
             | "GroupByShard" >> beam.GroupByKey()  # PCollection[tuple[int, Iterable[bytes]]]
-            | "BuildIndex" >> beam.ParDo(_BuildShardGroupFn(places, spill), cohort)  # PCollection[ShardGroup]
+            | "BuildIndex" >> beam.ParDo(_BuildShardGroupFn(places, spill), shard_plan)  # PCollection[ShardGroup]
         )

@@ -1,4 +1,4 @@
-"""Cohorts and shards: a keyed hash of the user decides whether the user takes part, and in which shard. Pure.
+"""Shards: a keyed hash of the user decides whether the user takes part, and in which shard. Pure.
 
 With h a user's hash as a number in [0, 1), the user takes part if h < sampling rate, in shard
 floor(h * shards / sampling rate). One user's presence moves no other user. Shard sizes vary by about their square root.
@@ -26,7 +26,7 @@ Participation = Literal["planned", "paper"]
 
 
 @dataclass(frozen=True)
-class Cohort:
+class ShardPlan:
     """How the users who take part are spread over shards. Every figure is public or differentially private.
 
     Attributes:
@@ -34,11 +34,9 @@ class Cohort:
         users: expected number of users who take part.
         sampling_rate: users over population.
         shards: how many there are.
-        required_survivors: the clients whose noise shares add up to the planned noise, with the colluders. In the
-            paper's model a shard with fewer survivors reveals nothing.
+        required_survivors: the clients of a shard who must respond, whose shares add up to its noise. In the paper's
+            model a shard with fewer survivors reveals nothing.
         participation: the model.
-        colluders: of the required survivors, those who may give their noise shares to the server. The shares of the
-            others add up to the planned noise.
     """
 
     population: float
@@ -47,17 +45,6 @@ class Cohort:
     shards: int
     required_survivors: int
     participation: Participation = "planned"
-    colluders: int = 0
-
-    @property
-    def honest_survivors(self) -> int:
-        """The required survivors who do not collude."""
-        return self.required_survivors - self.colluders
-
-    @property
-    def noise_shape(self) -> float:
-        """The noise of the required survivors, in units of the planned noise: 1 if none may collude."""
-        return self.required_survivors / self.honest_survivors
 
     @property
     def planned_clients(self) -> int | None:
@@ -76,19 +63,15 @@ class Cohort:
         return max(0, self.group_shift - 4) if weighted else self.group_shift
 
     @classmethod
-    def plan(
+    def for_users(
         cls,
         population: float,
         users: float | None,
         shard_size: int,
         dropout: float,
         participation: Participation = "planned",
-        colluding: float = 0.0,
-    ) -> Cohort:
-        """ceil(U / S) shards of equal expected size, about `shard_size` (5% above it rather than half of it).
-
-        colluding: share of a shard's required survivors who may collude, below 1; rounded down to whole clients.
-        """
+    ) -> ShardPlan:
+        """ceil(U / S) shards of equal expected size, about `shard_size` (5% above it rather than half of it)."""
         population = max(population, 1.0)
         expected = population if users is None else min(float(users), population)
         shards = max(1, round(expected / shard_size))
@@ -102,13 +85,7 @@ class Cohort:
             shards=shards,
             required_survivors=required,
             participation=participation,
-            colluders=whole_clients(colluding, required),
         )
-
-
-def whole_clients(share: float, clients: int) -> int:
-    """A share of some clients in whole clients, rounded down."""
-    return math.floor(share * clients * (1 + 1e-12))  # 0.29 * 100 is 28.999999999999996
 
 
 @dataclass(frozen=True)
@@ -253,29 +230,29 @@ def key_dtype(places: Places) -> np.dtype[Any]:
     return np.dtype(np.uint32 if bits <= 32 else np.uint64)
 
 
-def shards_of(users: NDArray[np.uint64], cohort: Cohort, places: Places) -> NDArray[np.int64]:
-    """The shard of each user, int64[n]; `cohort.shards` or more for users who do not take part.
+def shards_of(users: NDArray[np.uint64], shard_plan: ShardPlan, places: Places) -> NDArray[np.int64]:
+    """The shard of each user, int64[n]; `shard_plan.shards` or more for users who do not take part.
 
     It depends on the bits of the hash above a code. Ascending hashes have ascending shards.
 
     users: uint64[n], hashes or results of `bound_users`.
     """
-    scale = cohort.shards / cohort.sampling_rate * 2.0 ** (places.bits - 64)
+    scale = shard_plan.shards / shard_plan.sampling_rate * 2.0 ** (places.bits - 64)
     shard = ((users >> np.uint64(places.bits)).astype(np.float64) * scale).astype(np.int64)
-    if cohort.sampling_rate >= 1:
-        np.minimum(shard, cohort.shards - 1, out=shard)
+    if shard_plan.sampling_rate >= 1:
+        np.minimum(shard, shard_plan.shards - 1, out=shard)
     return shard
 
 
 def starts_of_shards(
-    users: NDArray[np.uint64], shards: NDArray[np.int64], cohort: Cohort, places: Places
+    users: NDArray[np.uint64], shards: NDArray[np.int64], shard_plan: ShardPlan, places: Places
 ) -> NDArray[np.int64]:
     """The index of the first user who is in each shard or above: int64[len(shards)].
 
     By binary searches, so that few users' shards are computed. users: as for `shards_of`, at least one, ascending.
     """
     before, after = np.full(len(shards), -1, dtype=np.int64), np.full(len(shards), len(users), dtype=np.int64)
-    return 1 + bisect_each_integer(lambda at: shards_of(users[at], cohort, places) < shards, before, after)
+    return 1 + bisect_each_integer(lambda at: shards_of(users[at], shard_plan, places) < shards, before, after)
 
 
 def keys_in_groups(
@@ -286,14 +263,14 @@ def keys_in_groups(
     return group, ((position.astype(np.uint64) << np.uint64(places.bits)) | codes).astype(key_dtype(places))
 
 
-def shards_in(group: int, cohort: Cohort, shift: int) -> tuple[int, int]:
+def shards_in(group: int, shard_plan: ShardPlan, shift: int) -> tuple[int, int]:
     """The first shard of a group of 2^shift shards, and its number of shards. The last group may have fewer."""
     first = group << shift
-    return first, min(1 << shift, cohort.shards - first)
+    return first, min(1 << shift, shard_plan.shards - first)
 
 
 def split_by_shard_group(
-    users: NDArray[np.uint64], cohort: Cohort, places: Places, spill: Spill
+    users: NDArray[np.uint64], shard_plan: ShardPlan, places: Places, spill: Spill
 ) -> Iterator[tuple[int, bytes]]:
     """Yields (shard group, stored keys) of the users who take part.
 
@@ -302,34 +279,36 @@ def split_by_shard_group(
     """
     if not len(users):
         return
-    lowest, highest = shards_of(users[[0, -1]], cohort, places).tolist()
-    shift, dtype = cohort.group_shift, key_dtype(places)
-    for group in range(lowest >> shift, (min(highest, cohort.shards - 1) >> shift) + 1):
-        first, shards = shards_in(group, cohort, shift)
-        starts = starts_of_shards(users, np.arange(first, first + shards + 1), cohort, places)
+    lowest, highest = shards_of(users[[0, -1]], shard_plan, places).tolist()
+    shift, dtype = shard_plan.group_shift, key_dtype(places)
+    for group in range(lowest >> shift, (min(highest, shard_plan.shards - 1) >> shift) + 1):
+        first, shards = shards_in(group, shard_plan, shift)
+        starts = starts_of_shards(users, np.arange(first, first + shards + 1), shard_plan, places)
         if starts[0] < starts[-1]:
             position = np.repeat(np.arange(shards, dtype=dtype) << dtype.type(places.bits), np.diff(starts))
             position |= (users[starts[0] : starts[-1]] & places.mask).astype(dtype)
             yield group, spill.store(position.data)
 
 
-def empty_shard_groups(cohort: Cohort, weighted: bool = False) -> Iterator[tuple[int, bytes]]:
-    """Yields every shard group of the cohort, without users: (shard group, stored columns).
+def empty_shard_groups(shard_plan: ShardPlan, weighted: bool = False) -> Iterator[tuple[int, bytes]]:
+    """Yields every shard group of the plan, without users: (shard group, stored columns).
 
     The groups must not depend on the data: a group without users reports too, with noise only.
 
     Args:
-        cohort: whose shards they are.
+        shard_plan: whose shards they are.
         weighted: whether users have distributions.
     """
     empty = Spill().store(*[b""] * (3 if weighted else 1))
-    for group in range(-(-cohort.shards >> cohort.shift(weighted))):
+    for group in range(-(-shard_plan.shards >> shard_plan.shift(weighted))):
         yield group, empty
 
 
-def build_shard_group(group: int, chunks: Iterable[bytes], cohort: Cohort, places: Places, spill: Spill) -> ShardGroup:
+def build_shard_group(
+    group: int, chunks: Iterable[bytes], shard_plan: ShardPlan, places: Places, spill: Spill
+) -> ShardGroup:
     """The index of one shard group, from all its chunks of `split_by_shard_group`, which are taken."""
     (keys,) = join(chunks, (key_dtype(places),), last=True)
     keys.sort()
-    first, shards = shards_in(group, cohort, cohort.group_shift)
+    first, shards = shards_in(group, shard_plan, shard_plan.group_shift)
     return ShardGroup(first, shards, places, keys, spill.store(keys.data))

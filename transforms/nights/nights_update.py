@@ -90,8 +90,8 @@ def repeated(event: Event, errors: NodeErrors, night: date, users: float) -> sli
     difference = float(errors.measured[row] - errors.expected[row])
     size, error = event.excess * users, event.stddev * users
     noise = float(errors.expected_variance[row] + errors.noise[row])
-    before = noise + errors.cohort * max(float(errors.expected[row]), 0.5)
-    after = noise + errors.cohort * max(float(errors.expected[row]) + size, 0.5)
+    before = noise + errors.sampling * max(float(errors.expected[row]), 0.5)
+    after = noise + errors.sampling * max(float(errors.expected[row]) + size, 0.5)
     after += error**2 + (_DIFFERENCE * size) ** 2
     log_odds = difference**2 / before - (difference - size) ** 2 / after + np.log(before / after)
     return weekdays if difference * size > 0 and log_odds / 2 > _MIN_LOG_ODDS else None
@@ -130,7 +130,7 @@ def remembered(
     kept = [event for event in events if (night - event.night).days < _WEEKS * WEEK]
     users = max(users, 1.0)  # a noisy estimate of few users may be 0
     for row, excess in changed_nodes(found):
-        noise = errors.noise[row] + errors.cohort * max(errors.measured[row], errors.expected[row], 0.5)
+        noise = errors.noise[row] + errors.sampling * max(errors.measured[row], errors.expected[row], 0.5)
         stddev = float(np.sqrt(noise + errors.expected_variance[row]))
         kept.append(Event(int(errors.node[row]), night, excess / users, stddev / users))
     return tuple(kept[-MAX_EVENTS:])
@@ -308,16 +308,16 @@ def _errors(
     own: FullTree, before: NightPosterior, measured: Sequence[TreeMeasurement], sums: SubtreeSums, likely: list[Floats]
 ) -> NodeErrors:
     """What is known of tonight's measured nodes. Those that the nights before know as well are tested."""
-    cohort = max(one.sampling for one in measured)
+    sampling = max(one.sampling for one in measured)
     spread = [before.full.values_at(level, codes, before.variance) for level, codes in enumerate(own.codes)]
     return NodeErrors(
         node=own.tree.nodes,
         measured=np.concatenate(sums.users),
         expected=np.concatenate(likely),
         expected_variance=np.concatenate(spread),
-        noise=np.maximum(np.concatenate(sums.variance) - cohort * np.concatenate(likely), 0.0),
+        noise=np.maximum(np.concatenate(sums.variance) - sampling * np.concatenate(likely), 0.0),
         entries=np.concatenate(own.sums([np.ones(len(codes)) for codes in own.codes])),
-        cohort=cohort,
+        sampling=sampling,
         tested=np.isin(own.tree.nodes, before.full.tree.nodes) & (own.tree.nodes > 1),
     )
 

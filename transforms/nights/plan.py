@@ -38,7 +38,6 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Limit, format_amount, parse_amount
 from sfumato.schemas.rotation import MAX_COHORTS
 from sfumato.transforms.counting.parameters import HeatmapParameters, NoiseName
-from sfumato.transforms.locations.shards import Cohort
 from sfumato.transforms.observability.text_tables import markdown_table, significant
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.ledger.windows import daily_epsilon
@@ -165,20 +164,20 @@ def _choice(parameters: HeatmapParameters, limit: Limit, cohorts: int) -> Rotati
         raise ValueError("users: a plan needs the number of users")
     asked = users / cohorts
     # Each of these sums has a noise of its own.
-    cohort = Cohort.plan(asked, None, parameters.shard_size, parameters.dropout, colluding=parameters.colluding or 0.0)
-    sums = 1 if parameters.is_central else cohort.shards
+    shard_plan = parameters.plan_shards(asked)
+    sums = 1 if parameters.is_central else shard_plan.shards
     found = []
     distributions: tuple[tuple[NoiseName, AdditiveNoise], ...] = (("laplace", LAPLACE), ("gaussian", GAUSSIAN))
-    for name, noise in distributions:
-        delta = parameters.delta if noise is GAUSSIAN else 0.0
-        if parameters.noise not in ("auto", name) or (noise is GAUSSIAN and (parameters.colluding or not delta)):
+    for name, kind in distributions:
+        noise, delta = parameters.noise_of(shard_plan, kind), parameters.delta if kind is GAUSSIAN else 0.0
+        if parameters.noise not in ("auto", name) or (kind is GAUSSIAN and (noise.allows_colluders or not delta)):
             continue
         epsilon = min(daily_epsilon(limit, delta, cohorts), parameters.epsilon)
         night = replace(
             parameters, epsilon=epsilon, delta=delta, noise=name, users=max(1, round(asked)), population=None
         )
-        of_one_sum = noise.stddev(night.budget.total - night.admission().epsilon)
-        stddev = cohorts * math.sqrt(sums * cohort.noise_shape) * of_one_sum
+        of_one_sum = kind.stddev(night.budget.total - night.admission().epsilon)
+        stddev = cohorts * math.sqrt(sums * noise.shape) * of_one_sum
         shards = None if parameters.is_central else sums
         found.append(RotationChoice(cohorts, times_asked, epsilon, delta, name, shards, stddev))
     return min(found, key=lambda choice: choice.noise_stddev)

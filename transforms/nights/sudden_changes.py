@@ -62,12 +62,12 @@ class NodeErrors:
     entries: Floats  # float64[n], whose noises add up to that of the node
     # c - 1 where one of c cohorts was queried. It is the variance that `measured` has for each user, as
     # `TreeMeasurement.sampling`.
-    cohort: float
+    sampling: float
     tested: NDArray[np.bool_]  # bool[n], whether the node may be found
 
     def only(self, rows: NDArray[np.int64]) -> NodeErrors:
         """The errors of some nodes."""
-        arrays = {one.name: getattr(self, one.name)[rows] for one in fields(self) if one.name != "cohort"}
+        arrays = {one.name: getattr(self, one.name)[rows] for one in fields(self) if one.name != "sampling"}
         return replace(self, **arrays)
 
     def sums(self, places: NDArray[np.int64]) -> NodeErrors:
@@ -90,12 +90,12 @@ class NodeErrors:
 
     def deviations(self) -> Floats:
         """Standard deviations of measured - expected: float64[n]."""
-        return np.sqrt(self.expected_variance + self.cohort * self._users + np.maximum(self.noise, 1e-9))
+        return np.sqrt(self.expected_variance + self.sampling * self._users + np.maximum(self.noise, 1e-9))
 
     def margins(self, log_inverse: Floats) -> Floats:
         """The x that measured - expected exceeds with a probability of exp(-log_inverse): float64[n], for x > 0."""
-        jump = self.cohort + 1  # a queried user counts as this number of users
-        rate = self.cohort * self._users / jump**2
+        jump = self.sampling + 1  # a queried user counts as this number of users
+        rate = self.sampling * self._users / jump**2
         noise = np.maximum(self.noise, 1e-9) / (2 * self.entries)
         below, before = np.zeros(len(noise)), np.zeros(len(noise))
         margin = np.full(len(noise), np.inf)
@@ -321,7 +321,7 @@ def add_changes(
         node = descendants(full, level, path, level)
         before = users[level][node].copy()
         after = np.maximum(before + excess, 0.0)
-        variance[level][node] = errors.noise[row] + errors.cohort * np.maximum(after, errors.expected[row])
+        variance[level][node] = errors.noise[row] + errors.sampling * np.maximum(after, errors.expected[row])
         users[level][node] = after
         for above in range(level):
             place = np.searchsorted(full.codes[above], np.uint64(path >> (2 * (level - above))))

@@ -44,10 +44,17 @@ this share of the region or more (docs/explanation/ranges.md)."""
 
 @dataclass(frozen=True)
 class RangeMethod(ABC):
-    """A method. Its fields are its own options. NAME is what the command line calls it; TEXT is one line of help."""
+    """A method. Its fields are its own options.
+
+    Attributes:
+        NAME: what the command line calls it.
+        TEXT: one line of help.
+        TRAINS: whether it may have `trainings`.
+    """
 
     NAME: ClassVar[str]
     TEXT: ClassVar[str]
+    TRAINS: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_declared(self)
@@ -55,6 +62,20 @@ class RangeMethod(ABC):
     def chosen(self, spec: CollectionSpec) -> RangeMethod:
         """The method that a choice between methods comes to; any other is itself."""
         return self
+
+    @staticmethod
+    def prefers_tree(spec: CollectionSpec) -> bool:
+        """Whether a heatmap's adaptive tree should answer instead, by public facts only."""
+        return False
+
+    @staticmethod
+    def min_width(field: Field) -> float:
+        """The smallest width of cells in metres that the method can work with; 0 for any."""
+        return 0.0
+
+    def cells_per_side(self, spec: CollectionSpec) -> float:
+        """The cells along a side of the grid that `collect` counts, before rounding. Shards count such a grid."""
+        raise NotImplementedError(f"{self.NAME} counts no uniform grid")
 
     @abstractmethod
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
@@ -104,6 +125,9 @@ class PlainGrid(RangeMethod):
 
     cell_width: float
 
+    def cells_per_side(self, spec: CollectionSpec) -> float:
+        return math.sqrt(math.prod(spec.field.metres)) / self.cell_width
+
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
         width, height = spec.field.cell_metres
         wide, high = self.cell_width / width, self.cell_width / height
@@ -119,12 +143,12 @@ class UniformGrid(RangeMethod):
 
     ug_constant: Annotated[float, Interval(ge=0.001, le=1000000.0)] = 10.0
 
-    def cells_per_side(self, users: float, epsilon: float) -> float:
-        """m = sqrt(n epsilon / c), at least 1 (Guideline 1). users: public or noisy, so it can be below 0."""
-        return max(1.0, math.sqrt(max(users, 0.0) * epsilon / self.ug_constant))
+    def cells_per_side(self, spec: CollectionSpec) -> float:
+        """m = sqrt(n epsilon / c), at least 1 (Guideline 1). n is public or noisy, so it can be below 0."""
+        return max(1.0, math.sqrt(max(spec.users, 0.0) * spec.epsilon / self.ug_constant))
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
-        width = exact.side / self.cells_per_side(spec.users, spec.epsilon)
+        width = exact.side / self.cells_per_side(spec)
         return collect_grid(exact, width, width, spec.cost, key, self.NAME, spec.noise)
 
 
@@ -144,6 +168,7 @@ class SpatialNeural(RangeMethod):
 
     NAME: ClassVar[str] = "snh"
     TEXT: ClassVar[str] = "networks trained on a noisy grid"
+    TRAINS: ClassVar[bool] = True
 
     cell_width: float
     network: Network = "local"
@@ -152,13 +177,20 @@ class SpatialNeural(RangeMethod):
     checkpoints: str | None = None
     training_seed: Annotated[int, Interval(ge=0, le=MAX_SEED)] = 0
 
+    @staticmethod
+    def min_width(field: Field) -> float:
+        """The width that makes MAX_SIDE cells a side."""
+        return math.sqrt(math.prod(field.metres)) / MAX_SIDE
+
+    def cells_per_side(self, spec: CollectionSpec) -> float:
+        return self._grid(spec).cells_per_side(spec)
+
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
         """The counts are those of the plain grid."""
-        return PlainGrid(self.width(spec.field)).collect(exact, spec, key)
+        return self._grid(spec).collect(exact, spec, key)
 
-    def width(self, field: Field) -> float:
-        """Width of the grid's cells in metres: `cell_width`, but at most MAX_SIDE cells a side."""
-        return max(self.cell_width, math.sqrt(math.prod(field.metres)) / MAX_SIDE)
+    def _grid(self, spec: CollectionSpec) -> PlainGrid:
+        return PlainGrid(max(self.cell_width, self.min_width(spec.field)))
 
     def trainings(self, counts: NoisyGrid, spec: CollectionSpec) -> Sequence[LocalTraining | PaperTraining]:
         models = self.models or _DEFAULT_MODELS[self.network]
@@ -227,6 +259,7 @@ class Automatic(RangeMethod):
         "local networks (snh) or grid, whichever should have less error for so many users and so much noise; with "
         "--population, and for large squares, also adaptive"
     )
+    TRAINS: ClassVar[bool] = True
 
     cell_width: float | None = None
     tuner: Tuner | None = None

@@ -26,7 +26,7 @@ from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.plan import heatmap_plan_text
 from sfumato.transforms.counting.schedule import population_and_budget
 from sfumato.transforms.counting.state import Estimate, HeatmapState
-from sfumato.transforms.locations.shards import Cohort
+from sfumato.transforms.locations.shards import ShardPlan
 from sfumato.transforms.observability.text_tables import TYPICAL_USERS, significant
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.admission import NoisyUserCounts
@@ -36,11 +36,8 @@ from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, 
 from sfumato.transforms.ranges.methods import (
     MAX_SIDE,
     METHODS,
-    Automatic,
     PlainGrid,
     RangeMethod,
-    SpatialNeural,
-    UniformGrid,
 )
 from sfumato.transforms.ranges.model import Model, RangeModel, TreeModel
 from sfumato.transforms.ranges.tuner import Tuner
@@ -126,18 +123,16 @@ class RangesPlan:
         The tree is collected in another way than a grid, so auto chooses it by figures that are known before the logs
         are read. Without a public number of users, or with an option of networks or of the grid, it does not.
         """
-        if self.method != Automatic.NAME or self.options or self.counting.population is None:
+        if self.method == ADAPTIVE or self.options or self.counting.population is None:
             return self.method == ADAPTIVE
         central = self.counting.is_central
         epsilon = self.counting.laplace_epsilon(self.counting.budget.total) if central else self._central_epsilon
-        return Automatic().prefers_tree(self.collection_spec(self._population, epsilon))
+        return METHODS[self.method].prefers_tree(self.collection_spec(self._population, epsilon))
 
     @property
     def trains(self) -> bool:
         """Whether the method may have trainings."""
-        if self.uses_tree:
-            return False
-        return self.method == Automatic.NAME or METHODS[self.method].trainings is not RangeMethod.trainings
+        return not self.uses_tree and METHODS[self.method].TRAINS
 
     def collection_spec(self, users: float, epsilon: float) -> CollectionSpec:
         """The public inputs of the method, once the number of users is known."""
@@ -166,7 +161,7 @@ class RangesPlan:
             raise RequestError(f"{_WIDTH}: must be auto or a number of metres > 0, got {width}")
         if width > most:
             raise RequestError(f"{_WIDTH}: {width:g} m is more than the region's shorter side, {most:,.0f} m")
-        if self.method == SpatialNeural.NAME and width < SpatialNeural(width).width(self.field):
+        if width < METHODS[self.method].min_width(self.field):
             raise RequestError(
                 f"{_WIDTH}: {width:g} m makes more than {MAX_SIDE:,} cells a side, too many to train networks "
                 "on one worker; give wider cells, a smaller region, or use method grid"
@@ -180,19 +175,15 @@ class RangesPlan:
     @cached_property
     def _level(self) -> int:
         """The level of the grid that shards count, with cells nearest to the chosen width. Raises RequestError."""
-        if self.method != UniformGrid.NAME and _WIDTH in self.options:
+        if _WIDTH in self.options:
             cells = math.sqrt(math.prod(self.field.metres)) / self.options[_WIDTH]
         else:
             cells = self._cells_per_side(self._population, self._central_epsilon)
         return min(max(round(math.log2(cells)), 1), BASE_DEPTH)
 
     def _cells_per_side(self, users: float, epsilon: float) -> float:
-        if self.method == UniformGrid.NAME:
-            return UniformGrid(**self.options).cells_per_side(users, epsilon)
         spec = self.collection_spec(users, epsilon)
-        chosen = make_method(self.method, self.options, spec)
-        width = chosen.width(self.field) if isinstance(chosen, SpatialNeural) else chosen.cell_width  # type: ignore[attr-defined]
-        return math.sqrt(math.prod(self.field.metres)) / float(width)
+        return make_method(self.method, self.options, spec).cells_per_side(spec)
 
     def model_bytes(self, rows: int) -> int:
         """Expected bytes of memory of a model and its tables, as measured (`python -m benchmarks.speed`).
@@ -208,9 +199,10 @@ class RangesPlan:
     @property
     def _population(self) -> float:
         if self.counting.population is None:
+            width = ", or --cell_width METRES" if self.method in owners_of(METHODS)[_WIDTH] else ""
             raise RequestError(
                 "population: with trust secagg the width of cells must be known before the logs are read; give the "
-                f"public number of users{'' if self.method == UniformGrid.NAME else ', or --cell_width METRES'}"
+                f"public number of users{width}"
             )
         return float(self.counting.population)
 
@@ -222,7 +214,7 @@ class RangesPlan:
     def shards_stddev(self, users: float, cost: float) -> float:
         """Returns the standard deviation of all shards' noise on one count, at a cost in the noise's unit."""
         counting = self.counting
-        shards = Cohort.plan(users, None, counting.shard_size, counting.dropout).shards
+        shards = ShardPlan.for_users(users, None, counting.shard_size, counting.dropout).shards
         return math.sqrt(shards) * counting.count_noise.stddev(cost)
 
     def accuracy(self) -> str:

@@ -124,8 +124,7 @@ class RangesRequest(LogColumns, MapGeography, CountingOptions):
             given["tuner"] = open_tuner(given["tuner"])
         counting = HeatmapParameters(**self.counting(), **self.given(("depth",)))
         plan = RangesPlan(self.region, Sizes(*self.sizes), self.method, given, counting)
-        needs_jax = plan.method in ("auto", "snh") and plan.trains
-        if needs_jax and not all(map(importlib.util.find_spec, ("jax", "optax", "tqdm"))):
+        if plan.trains and not all(map(importlib.util.find_spec, ("jax", "optax", "tqdm"))):
             raise RequestError(
                 f"method: {plan.method} requires JAX and optax; run pip install 'sfumato[neural]', or use --method grid"
             )

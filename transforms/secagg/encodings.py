@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.locations.shards import ShardGroup
+from sfumato.transforms.privacy.additive_noise import AdditiveNoise
 from sfumato.transforms.privacy.keys import random_bits
 
 _MAX_TABLE_LEVEL = 10  # a table of a million cells fits the cache
@@ -201,6 +202,12 @@ def fraction_bits(gamma: int) -> int:
 def stored_total(gamma: int, rounding: Rounding) -> int:
     """The sum of a user's stored weights: gamma, or gamma 2^f before independent rounding."""
     return gamma << fraction_bits(gamma) if rounding == "independent" else gamma
+
+
+def sensitivity_of(noise: AdditiveNoise, gamma: int, rounding: Rounding, length: int, entries: int = 1) -> float:
+    """The largest norm of one user's vector, the one that the noise protects."""
+    norm = l1_sensitivity if noise.NORM == 1 else l2_sensitivity
+    return norm(gamma, rounding, length, entries)
 
 
 def l1_sensitivity(gamma: int, rounding: Rounding, length: int, entries: int = 1) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
+from sfumato.transforms.privacy.shared_noise import Noise
 from sfumato.transforms.statistics.bisection import bisect
 
 MAX_MODULUS = 1 << 62  # sums modulo m, and what is added to them on the way, are 64-bit integers
@@ -66,15 +66,14 @@ def _upper_tail_exponent(expected: float, excess: float) -> float:
 def min_window(
     *,
     expected_size: float,
-    honest_survivors: int | None,
+    noise: Noise,
     epsilon: float,
     sensitivity: float,
     gamma: int,
     entries: int,
     shards: int,
     probability: float,
-    noise: AdditiveNoise = LAPLACE,
-    noise_shape: float = 1.0,
+    is_planned: bool = True,
 ) -> Window:
     """The smallest window that wraps with at most this probability anywhere in a sub-query.
 
@@ -82,22 +81,21 @@ def min_window(
 
     Args:
         expected_size: an upper bound of the expected number of users in a shard.
-        honest_survivors: whose noise is the planned one, in the paper's model, where all survivors add noise; None for
-            the noise of a shard.
+        noise: of a shard.
         epsilon: cost of the sub-query, in the unit of the noise.
         sensitivity: largest norm of a client's vector.
         gamma: the largest value that one client adds to one entry.
         entries: of the vector.
         shards: that are queried.
         probability: that any sum wraps around.
-        noise: of a shard.
-        noise_shape: of a planned shard's noise, see `Cohort.noise_shape`.
+        is_planned: whether a shard has the noise of its required clients; false in the paper's model, where every user
+            of the shard adds noise.
     """
     users = size_bound(expected_size, probability / (2 * shards))
     tail = probability / (4 * shards * entries)
-    shape = noise_shape if honest_survivors is None else max(users / honest_survivors, 1.0)
-    if honest_survivors is None and shape == 1:
-        bound = noise.quantile(epsilon, tail, sensitivity)
+    shape = noise.shape if is_planned else max(users / noise.honest, 1.0)
+    if is_planned and shape == 1:
+        bound = noise.kind.quantile(epsilon, tail, sensitivity)
     else:
         bound = noise_bound(epsilon, int(sensitivity), shape, tail)
     return Window(users * gamma + 2 * bound + 1, bound)

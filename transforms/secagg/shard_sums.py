@@ -14,16 +14,15 @@ import scipy
 from numpy.typing import NDArray
 
 from sfumato.transforms.locations.shards import ShardGroup
-from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import RunKey, random_bits
 from sfumato.transforms.privacy.noise import polya_difference_events
+from sfumato.transforms.privacy.shared_noise import Noise
 from sfumato.transforms.secagg.encodings import (
     Encoding,
     Rounding,
     fraction_bits,
-    l1_sensitivity,
-    l2_sensitivity,
     rounded_sums,
+    sensitivity_of,
 )
 from sfumato.transforms.secagg.modulus import Window
 
@@ -41,40 +40,30 @@ class ShardQuery:
         encoding: of the clients' vectors.
         epsilon: that it costs; a rho if the noise is Gaussian.
         window: of the secure sums.
-        required_survivors: the clients of a shard who must respond.
+        noise: of a shard's sums, or of the sums of all users. Its required clients must respond in every shard.
         gamma: the sum of a client's vector, for each entry that a location adds to: 1 for one location a user.
         rounding: `independent` where the weights, with `fraction_bits`, are rounded entry by entry in this sub-query.
         shard_range: the first shard to query and the one after the last; None for all.
-        planned_clients: clients that a shard is planned for. Its noise is then that of required_survivors clients,
-            whatever the number of its users, and a shard is lost only by simulated dropout. None is the paper's model:
-            every survivor adds noise, and a shard with fewer than required_survivors reveals nothing.
-        noise: of a shard's sums, or of the sums of all users.
-        colluders: of the required survivors, those who may subtract their noise. A client's share of the noise is
-            Polya(1 / honest_survivors).
+        planned_clients: clients that a shard is planned for. Its noise is then that of the required clients, whatever
+            the number of its users, and a shard is lost only by simulated dropout. None is the paper's model: every
+            survivor adds noise, and a shard with fewer than the required clients reveals nothing.
     """
 
     index: int
     encoding: Encoding
     epsilon: float
     window: Window
-    required_survivors: int
+    noise: Noise
     gamma: int = 1
     rounding: Rounding = "systematic"
     shard_range: tuple[int, int] | None = None
     planned_clients: int | None = None
-    noise: AdditiveNoise = LAPLACE
-    colluders: int = 0
-
-    @property
-    def honest_survivors(self) -> int:
-        """The required survivors whose shares of the noise nobody can subtract."""
-        return self.required_survivors - self.colluders
 
     @property
     def sensitivity(self) -> float:
         """Largest norm of one user's vector, the one that the noise protects."""
-        norm = l1_sensitivity if self.noise.NORM == 1 else l2_sensitivity
-        return norm(self.gamma, self.rounding, self.encoding.length, self.encoding.sensitivity)
+        encoding = self.encoding
+        return sensitivity_of(self.noise.kind, self.gamma, self.rounding, encoding.length, encoding.sensitivity)
 
     def bind(self, key: RunKey) -> RunKey:
         """The key for this query. Any other query under the same run's key gets other noise.
@@ -137,7 +126,7 @@ def sum_shards(
         if noise is None:
             live = np.ones(block.stop - block.start, dtype=bool)
         elif query.planned_clients is None:
-            live = sizes[block] >= query.required_survivors
+            live = sizes[block] >= query.noise.required
         else:
             live = kept[block].copy()
         if query.shard_range is not None:
@@ -167,7 +156,7 @@ def count_vectors(group: ShardGroup, block: slice, query: ShardQuery, key: RunKe
 
 def add_central_noise(totals: ShardTotals, query: ShardQuery, key: RunKey) -> ShardTotals:
     """The exact totals of all shards plus the noise that a trusted curator adds once."""
-    noise = query.noise.draw(
+    noise = query.noise.kind.draw(
         query.bind(key),
         f"central noise {query.index}",
         np.zeros(1, dtype=np.uint64),
@@ -203,7 +192,7 @@ def survivors(group: ShardGroup, index: int, key: RunKey, dropout: float) -> NDA
 
 
 def planned_shards(shards: NDArray[np.uint64], query: ShardQuery, key: RunKey, dropout: float) -> NDArray[np.bool_]:
-    """Whether each shard keeps `required_survivors` of its planned clients, who vanish with this probability.
+    """Whether each shard keeps the required number of its planned clients, who vanish with this probability.
 
     The coins depend on the key, the sub-query and the shard's number, and not on the data.
 
@@ -218,7 +207,7 @@ def planned_shards(shards: NDArray[np.uint64], query: ShardQuery, key: RunKey, d
     """
     if query.planned_clients is None or dropout <= 0:
         return np.ones(len(shards), dtype=bool)
-    lost = float(scipy.special.bdtr(query.required_survivors - 1, query.planned_clients, 1 - dropout))
+    lost = float(scipy.special.bdtr(query.noise.required - 1, query.planned_clients, 1 - dropout))
     return _coins(key.subkey("planned dropout", query.index), shards, np.zeros_like(shards)) >= lost
 
 
@@ -237,12 +226,12 @@ def shard_noise(
     with fewer survivors lack noise and must not be used.
     """
     entries = query.encoding.length
-    noise = query.noise.draw(key, f"shard noise {query.index}", shards, entries, query.epsilon, query.sensitivity)
+    noise = query.noise.kind.draw(key, f"shard noise {query.index}", shards, entries, query.epsilon, query.sensitivity)
     planned = query.planned_clients is not None
-    if planned and not query.colluders:
+    if planned and not query.noise.colluders:
         return noise
-    clients = np.full_like(sizes, query.required_survivors) if planned else sizes
-    surplus = np.maximum(clients / query.honest_survivors - 1, 0.0)
+    clients = np.full_like(sizes, query.noise.required) if planned else sizes
+    surplus = np.maximum(clients / query.noise.honest - 1, 0.0)
     events = polya_difference_events(
         key,
         f"surplus noise {query.index}",
@@ -271,8 +260,8 @@ def client_noise(
         key,
         f"client noise {query.index}",
         group.numbers()[block],
-        np.full(len(offsets), 1 / query.honest_survivors),
-        (sizes if query.planned_clients is None else np.full_like(sizes, query.required_survivors)) * entries,
+        np.full(len(offsets), 1 / query.noise.honest),
+        (sizes if query.planned_clients is None else np.full_like(sizes, query.noise.required)) * entries,
         query.epsilon,
         int(query.sensitivity),
     )

@@ -56,31 +56,30 @@ class ZoneCounts:
 
 def zone_counts(state: HeatmapState, method: ZoneLevels) -> ZoneCounts:
     """The estimates of all levels, see `tree_least_squares`. state: after the last sub-query."""
-    zones, last = method.zones, state.results[-1].spent
-    live = last.shards - last.shards_lost
-    sums = state.noise.tail_sums(1 if state.is_central else live)
+    zones, last = method.zones, state.results[-1]
+    live = last.shards_answered
+    sums = state.noise.kind.tail_sums(1 if state.is_central else live)
     noisy: list[NoisyLevel] = [NoisyLevel(None) for _ in zones.level_names]
     for level, result in zip(method.asked, state.results, strict=True):
-        spent = result.spent
         kurtosis = 0.0
-        if spent.epsilon is not None:
-            kurtosis = laplace_kurtosis(spent.epsilon / state.sensitivity(spent.vector_length, 1)) / sums
+        if state.noise.kind == LAPLACE:
+            kurtosis = laplace_kurtosis(result.cost / result.query.sensitivity) / sums
         counts = result.counts.reshape(state.categories, -1)
-        noisy[level] = NoisyLevel(counts, spent.noise_stddev**2, kurtosis)
+        noisy[level] = NoisyLevel(counts, result.noise_stddev**2, kurtosis)
     levels = fit_levels(noisy, [level.parents for level in zones.levels])
     low, high = [], []
     for estimate, ancestor in zip(levels, zones.ancestors, strict=True):
         users = estimate.counts.sum(axis=0)
         half = margins(state.categories * estimate.variance, estimate.kurtosis / state.categories)
         below, above = half, half
-        if len(method.asked) == 1 and state.gamma == 1 and state.noise == LAPLACE and last.shards_lost == 0:
+        if len(method.asked) == 1 and state.gamma == 1 and state.noise.kind == LAPLACE and last.shards_lost == 0:
             # The counts are integers: sums of a few discrete Laplace variables have exact intervals.
             added = np.bincount(ancestor, minlength=len(users)) * sums * state.categories
             exact = lattice_margins(last.cost, added)
             below, above = (np.where(np.isnan(one), half, one) for one in exact)
         low.append(users - below)
         high.append(users + above)
-    return ZoneCounts(levels, low, high, sums, state.cohort.shards / live)
+    return ZoneCounts(levels, low, high, sums, state.shard_plan.shards / live)
 
 
 def margins(variance: Array, kurtosis: Array) -> Array:
@@ -178,12 +177,12 @@ def _manifest(
     found: ZoneCounts,
 ) -> dict[str, Any]:
     zones = method.zones
-    spent = dict(zip(method.asked, (result.spent for result in state.results), strict=True))
+    answers = dict(zip(method.asked, state.results, strict=True))
     levels = []
     for place, (name, ids, estimate) in enumerate(
         zip(zones.level_names, zones.ids_of_levels, found.levels, strict=True)
     ):
-        noise = spent[place].noise_stddev * math.sqrt(state.categories) if place in spent else None
+        noise = answers[place].noise_stddev * math.sqrt(state.categories) if place in answers else None
         stddev = math.sqrt(state.categories * float(estimate.variance.mean()))
         levels.append(
             {"name": name, "zones": len(ids), "share": method.shares[place], "noise_stddev": noise, "stddev": stddev}

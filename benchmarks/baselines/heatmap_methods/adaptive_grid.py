@@ -171,7 +171,7 @@ def constrained(
     Source: Qardaji et al. 2013, Section IV-B.
     """
     k = np.diff(grid.starts)
-    coarse_variance, fine_variance = coarse.spent.noise_stddev**2, fine.spent.noise_stddev**2
+    coarse_variance, fine_variance = coarse.noise_stddev**2, fine.noise_stddev**2
     sums = np.add.reduceat(fine.counts, grid.starts[:-1])
     weight = k * fine_variance / (coarse_variance + k * fine_variance)  # of the cell's own count
     correction = weight * (coarse.counts - sums) / k

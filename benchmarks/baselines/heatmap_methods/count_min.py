@@ -152,5 +152,5 @@ class CountMin(Pyramid):
             # A cell shares each of its entries with 1 / width of the users who are not in it.
             counts = (counts - entries.mean()) / (1 - 1 / sketch.width)
         # Entries differ by their noise and by their collisions. Both are errors of a cell's count.
-        one = max(result.spent.noise_stddev, float(entries.std()))
+        one = max(result.noise_stddev, float(entries.std()))
         return Estimate(Tree.uniform(sketch.depth, sketch.level), counts, np.full(cells, one * deviations(sketch.rows)))

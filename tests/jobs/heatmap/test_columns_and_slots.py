@@ -113,7 +113,7 @@ def test_columns_equal_the_oracle(tmp_path: Path, columns: LocationColumns, chan
     parameters = HeatmapParameters(**options, method=TwoLevels())
     state = run_state(pattern, parameters, columns)
     assert len(state.results) == 2
-    assert state.cohort.shards > 1
+    assert state.shard_plan.shards > 1
     assert_same(state, oracle.heatmap(pattern, REGION, parameters, KEY, columns))
 
 

@@ -82,12 +82,12 @@ def _keep(state, path: str) -> None:
 
 def assert_same(state, expected) -> None:
     assert state.population == expected.population
-    assert state.cohort == expected.cohort
+    assert state.shard_plan == expected.shard_plan
     assert state.budget == expected.budget
     assert len(state.results) == len(expected.results)
     for mine, theirs in zip(state.results, expected.results, strict=True):
         assert mine.encoding == theirs.encoding
-        assert mine.spent == theirs.spent
+        assert mine.entry() == theirs.entry()
         assert np.array_equal(mine.counts, theirs.counts)
 
 

@@ -25,8 +25,8 @@ from sfumato.transforms.locations.distributions import (
 from sfumato.transforms.locations.encode import EncodedLocations
 from sfumato.transforms.locations.read import BoundGroups, BuildShards, LocationBound, ShardGroupCoder
 from sfumato.transforms.locations.shards import (
-    Cohort,
     ShardGroup,
+    ShardPlan,
     build_shard_group,
     empty_shard_groups,
     split_by_shard_group,
@@ -71,7 +71,7 @@ def some_records(users: int, depth: int, seed: int = 0) -> Records:
     return [records[i] for i in rng.permutation(len(records))]
 
 
-def groups_of(records: Records, cohort: Cohort, depth: int, gamma: int, parts: int = 7) -> dict[int, ShardGroup]:
+def groups_of(records: Records, shard_plan: ShardPlan, depth: int, gamma: int, parts: int = 7) -> dict[int, ShardGroup]:
     """The pure stages, with the records in `parts` batches."""
     by_user_group: dict[int, list[bytes]] = {}
     for batch in np.array_split(np.arange(len(records)), parts):
@@ -79,13 +79,13 @@ def groups_of(records: Records, cohort: Cohort, depth: int, gamma: int, parts: i
         codes = np.array([records[i][1] for i in batch], Places(depth).dtype)
         for number, chunk in split_by_user_group(EncodedLocations(users, codes, len(users), ()), Spill()):
             by_user_group.setdefault(number, []).append(chunk)
-    chunks = {number: [empty] for number, empty in empty_shard_groups(cohort, weighted=True)}
+    chunks = {number: [empty] for number, empty in empty_shard_groups(shard_plan, weighted=True)}
     for mine in by_user_group.values():
         for part in bound_distributions(mine, Places(depth), gamma).store(Spill()):
             rows = Distributions.from_columns(load(part), Places(depth))
-            for number, chunk in split_distributions(rows, cohort, Places(depth), Spill()):
+            for number, chunk in split_distributions(rows, shard_plan, Places(depth), Spill()):
                 chunks[number].append(chunk)
-    return {n: build_weighted_shard_group(n, mine, cohort, Places(depth), Spill()) for n, mine in chunks.items()}
+    return {n: build_weighted_shard_group(n, mine, shard_plan, Places(depth), Spill()) for n, mine in chunks.items()}
 
 
 def same(a: ShardGroup, b: ShardGroup) -> bool:
@@ -99,7 +99,7 @@ def same(a: ShardGroup, b: ShardGroup) -> bool:
 @pytest.mark.parametrize(("share", "shards"), [(1.0, 1), (1.0, 150), (0.4, 64), (0.4, 65), (0.1, 3)])
 def test_shard_sums_against_an_oracle(depth: int, share: float, shards: int) -> None:
     gamma, records = 100, some_records(400, depth)
-    cohort = Cohort(400, 400 * share, share, shards, 1)
+    shard_plan = ShardPlan(400, 400 * share, share, shards, 1)
     expected: dict[int, list[tuple[int, int, int]]] = {}
     for user, code, weight in oracle(records, gamma):
         shard = math.floor(Fraction(user >> (2 * depth), 2 ** (64 - 2 * depth)) * shards / Fraction(share))
@@ -109,10 +109,10 @@ def test_shard_sums_against_an_oracle(depth: int, share: float, shards: int) -> 
         np.uint64
     )
     users = 0
-    for number, group in groups_of(records, cohort, depth, gamma).items():
+    for number, group in groups_of(records, shard_plan, depth, gamma).items():
         assert (group.first, group.shards) == (
-            number << cohort.shift(True),
-            min(1 << cohort.shift(True), shards - group.first),
+            number << shard_plan.shift(True),
+            min(1 << shard_plan.shift(True), shards - group.first),
         )
         sizes, starts = group.sizes(), group.user_starts
         assert starts[0] == 0
@@ -137,13 +137,13 @@ def test_shard_sums_against_an_oracle(depth: int, share: float, shards: int) -> 
 
 def test_only_is_what_would_have_been_built_without_the_others() -> None:
     depth, records = 9, some_records(300, 9)
-    cohort = Cohort(300, 200, 200 / 300, 20, 1)
+    shard_plan = ShardPlan(300, 200, 200 / 300, 20, 1)
     rng = seeded_rng(3)
     present = {user: bool(rng.random() < 0.7) for user in sorted({user for user, _ in records})}
-    full = groups_of(records, cohort, depth, 50)
-    rest = groups_of([record for record in records if present[record[0]]], cohort, depth, 50)
+    full = groups_of(records, shard_plan, depth, 50)
+    rest = groups_of([record for record in records if present[record[0]]], shard_plan, depth, 50)
     # Ranks follow the hashes, so by shard and rank is the hashes' order among those who take part.
-    taking_part = [user for user in present if (user >> 2 * depth) / 2 ** (64 - 2 * depth) < cohort.sampling_rate]
+    taking_part = [user for user in present if (user >> 2 * depth) / 2 ** (64 - 2 * depth) < shard_plan.sampling_rate]
     mask, done = np.array([present[user] for user in taking_part]), 0
     for number, group in sorted(full.items()):
         users = int(group.user_starts[-1])
@@ -156,23 +156,23 @@ def test_only_is_what_would_have_been_built_without_the_others() -> None:
 
 @pytest.mark.parametrize("depth", [6, 20])
 def test_the_index_does_not_depend_on_batches_or_order(depth: int) -> None:
-    records, cohort = some_records(200, depth), Cohort(200, 150, 0.75, 70, 1)
-    one, many = groups_of(records, cohort, depth, 77, 1), groups_of(records[::-1], cohort, depth, 77, 23)
+    records, shard_plan = some_records(200, depth), ShardPlan(200, 150, 0.75, 70, 1)
+    one, many = groups_of(records, shard_plan, depth, 77, 1), groups_of(records[::-1], shard_plan, depth, 77, 23)
     assert one.keys() == many.keys()
     assert all(same(one[number], many[number]) for number in one)
 
 
 def test_parts_of_rows_keep_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user whose rows are split over elements is still one user."""
-    records, cohort = some_records(100, 5), Cohort(100, 100, 1.0, 4, 1)
-    whole = groups_of(records, cohort, 5, 40)
+    records, shard_plan = some_records(100, 5), ShardPlan(100, 100, 1.0, 4, 1)
+    whole = groups_of(records, shard_plan, 5, 40)
     monkeypatch.setattr(distributions, "_ROWS_PER_ELEMENT", 3)
-    assert all(same(group, whole[number]) for number, group in groups_of(records, cohort, 5, 40).items())
+    assert all(same(group, whole[number]) for number, group in groups_of(records, shard_plan, 5, 40).items())
 
 
 def test_coder_keeps_weights_and_clients_held_or_not() -> None:
     for depth in (5, 20):
-        group = groups_of(some_records(100, depth), Cohort(100, 100, 1.0, 7, 1), depth, 40)[0]
+        group = groups_of(some_records(100, depth), ShardPlan(100, 100, 1.0, 7, 1), depth, 40)[0]
         coder = ShardGroupCoder()
         unstored = ShardGroup(
             group.first, group.shards, Places(depth), group.keys, weights=group.weights, clients=group.clients
@@ -204,23 +204,23 @@ def test_more_records_than_the_arithmetic_holds_are_refused(monkeypatch: pytest.
 @pytest.mark.parametrize("gamma", [None, 60])
 def test_the_pipeline_builds_what_the_pure_stages_build(gamma: int | None) -> None:
     depth, records = 7, some_records(200, 7)
-    cohort = Cohort(200, 120, 0.6, 5, 1)
+    shard_plan = ShardPlan(200, 120, 0.6, 5, 1)
     chunks = []
     for batch in np.array_split(np.array(records, dtype=np.uint64), 4):
         encoded = EncodedLocations(batch[:, 0].copy(), batch[:, 1].astype(np.uint32), len(batch), ())
         chunks += list(split_by_user_group(encoded, Spill()))
     if gamma is None:
         words = bound_users([pack(records, depth)], Places(depth))
-        ((_, chunk),) = split_by_shard_group(words, cohort, Places(depth), Spill())
-        expected = [build_shard_group(0, [chunk], cohort, Places(depth), Spill())]
+        ((_, chunk),) = split_by_shard_group(words, shard_plan, Places(depth), Spill())
+        expected = [build_shard_group(0, [chunk], shard_plan, Places(depth), Spill())]
     else:
-        expected = list(groups_of(records, cohort, depth, gamma).values())
+        expected = list(groups_of(records, shard_plan, depth, gamma).values())
         assert len(expected) > 1
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         elements = pipeline | "Chunks" >> beam.Create(chunks)
         bound = LocationBound(Places(depth), Spill(), "one" if gamma is None else "all", gamma)
         bounded, users = elements | BoundGroups(bound)
-        planned = pipeline | "Cohort" >> beam.Create([cohort])
+        planned = pipeline | "ShardPlan" >> beam.Create([shard_plan])
         shards = bounded | BuildShards(Places(depth), planned, Spill(), weighted=gamma is not None)
         encoded = [ShardGroupCoder().encode(group) for group in expected]
         assert_that(shards | beam.Map(ShardGroupCoder().encode), equal_to(encoded))

@@ -150,7 +150,7 @@ def test_shards_count_what_clients_would_send(pattern: str, method: str) -> None
     expected = collected_from_heatmap(state, asked)
     same_counts(built.collected.counts, expected.counts)
     assert built.collected.population == expected.population
-    assert state.cohort.shards > 5
+    assert state.shard_plan.shards > 5
     counts = built.collected.counts
     if method == "adaptive":
         return
@@ -159,7 +159,7 @@ def test_shards_count_what_clients_would_send(pattern: str, method: str) -> None
     exact = codes.on_grid(counts.x_edges, counts.y_edges)
     assert np.corrcoef(counts.users.ravel(), exact.ravel())[0, 1] > 0.8
     assert np.corrcoef(counts.users[::-1].ravel(), exact.ravel())[0, 1] < 0.5
-    assert counts.noise_stddev == pytest.approx(state.results[-1].spent.noise_stddev)
+    assert counts.noise_stddev == pytest.approx(state.results[-1].noise_stddev)
 
 
 @dataclass(frozen=True)
@@ -167,6 +167,7 @@ class Learner(RangeMethod):
     """A method that learns ten words, of which the model keeps the lengths in order."""
 
     NAME: ClassVar[str] = "learner"
+    TRAINS: ClassVar[bool] = True
     TEXT: ClassVar[str] = "for tests"
 
     folder: str = field(metadata={"help": "where it notes what it does"})

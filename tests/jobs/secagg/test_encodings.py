@@ -20,10 +20,11 @@ from sfumato.transforms.locations.distributions import (
 )
 from sfumato.transforms.locations.encode import EncodedLocations
 from sfumato.transforms.locations.read import ShardGroupCoder
-from sfumato.transforms.locations.shards import Cohort, ShardGroup, build_shard_group, split_by_shard_group
+from sfumato.transforms.locations.shards import ShardGroup, ShardPlan, build_shard_group, split_by_shard_group
 from sfumato.transforms.locations.spill import Spill, load
 from sfumato.transforms.locations.users import bound_users, split_by_user_group
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
+from sfumato.transforms.privacy.shared_noise import Noise
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import Window
 from sfumato.transforms.secagg.shard_sums import ShardQuery, sum_shards
@@ -48,7 +49,7 @@ def some_users(places: Places, users: int = 200) -> dict[int, tuple[list[int], l
 
 
 def groups_of(
-    users: dict[int, tuple[list[int], list[float]]], places: Places, cohort: Cohort, kind: str, weighted: bool
+    users: dict[int, tuple[list[int], list[float]]], places: Places, shard_plan: ShardPlan, kind: str, weighted: bool
 ) -> list[ShardGroup]:
     """The pure stages, each user's records spread over three batches."""
     by_user: dict[int, list[bytes]] = {}
@@ -67,30 +68,30 @@ def groups_of(
     by_shard: dict[int, list[bytes]] = {}
     for mine in by_user.values():
         if kind == "one":
-            split = split_by_shard_group(bound_users(mine, places), cohort, places, Spill())
+            split = split_by_shard_group(bound_users(mine, places), shard_plan, places, Spill())
         else:
             parts = [
                 Distributions.from_columns(load(part), places)
                 for part in bound_distributions(mine, places, GAMMA).store(Spill())
             ]
-            split = (pair for part in parts for pair in split_distributions(part, cohort, places, Spill()))
+            split = (pair for part in parts for pair in split_distributions(part, shard_plan, places, Spill()))
         for number, chunk in split:
             by_shard.setdefault(number, []).append(chunk)
     build = build_shard_group if kind == "one" else build_weighted_shard_group
-    groups = [build(number, mine, cohort, places, Spill()) for number, mine in sorted(by_shard.items())]
+    groups = [build(number, mine, shard_plan, places, Spill()) for number, mine in sorted(by_shard.items())]
     return [ShardGroupCoder().decode(ShardGroupCoder().encode(group)) for group in groups]
 
 
 def rows_by_oracle(
-    users: dict[int, tuple[list[int], list[float]]], places: Places, cohort: Cohort, kind: str, weighted: bool
+    users: dict[int, tuple[list[int], list[float]]], places: Places, shard_plan: ShardPlan, kind: str, weighted: bool
 ) -> Rows:
     rows = []
     for user, (mine, weights) in users.items():
         position = Fraction(user >> places.bits, 2 ** (64 - places.bits))
-        shard = math.floor(position * cohort.shards / Fraction(cohort.sampling_rate))
+        shard = math.floor(position * shard_plan.shards / Fraction(shard_plan.sampling_rate))
         held = oracle.amounts(mine, weights if weighted else None)
         adds = {oracle.drawn(user, held): 1} if kind == "one" else oracle.rounded(user, held, GAMMA)
-        if shard < cohort.shards:
+        if shard < shard_plan.shards:
             rows += [(shard, place >> 2 * places.depth, place % 4**places.depth, n) for place, n in adds.items()]
     return rows
 
@@ -111,9 +112,9 @@ def entry_of(tree: Tree, code: int) -> int:
 def test_counts_by_category(
     monkeypatch: pytest.MonkeyPatch, places: Places, kind: str, weighted: bool, share: float, shards: int
 ) -> None:
-    depth, users, cohort = places.depth, some_users(places), Cohort(200, 200 * share, share, shards, 1)
-    groups = groups_of(users, places, cohort, kind, weighted)
-    rows = rows_by_oracle(users, places, cohort, kind, weighted)
+    depth, users, shard_plan = places.depth, some_users(places), ShardPlan(200, 200 * share, share, shards, 1)
+    groups = groups_of(users, places, shard_plan, kind, weighted)
+    rows = rows_by_oracle(users, places, shard_plan, kind, weighted)
     assert sum(weight for *_, weight in rows) == (1 if kind == "one" else GAMMA) * sum(
         int(group.sizes().sum()) for group in groups
     )
@@ -153,7 +154,7 @@ def test_counts_by_category(
 
 def test_both_ways_to_count_are_taken() -> None:
     places = Places(13, 3)
-    (group,) = groups_of(some_users(places), places, Cohort(200, 200, 1.0, 1, 1), "all", False)
+    (group,) = groups_of(some_users(places), places, ShardPlan(200, 200, 1.0, 1, 1), "all", False)
     small, large = (TreeEncoding(Tree.uniform(13, level), 3) for level in (0, 4))
     assert (small.reads_every_row(group), large.reads_every_row(group)) == (False, True)
     assert (small.length, large.length) == (3, 3 * 4**4)
@@ -164,7 +165,7 @@ def test_both_ways_to_count_are_taken() -> None:
 
 def test_other_categories_than_the_shards_are_refused() -> None:
     places = Places(5, 3)
-    (group,) = groups_of(some_users(places), places, Cohort(200, 200, 1.0, 1, 1), "one", False)
+    (group,) = groups_of(some_users(places), places, ShardPlan(200, 200, 1.0, 1, 1), "one", False)
     with pytest.raises(ValueError, match="the encoding has 2 categories, the shards 3"):
         TreeEncoding(Tree.uniform(5, 1), 2).count(group, slice(0, 1))
 
@@ -173,11 +174,11 @@ def test_other_categories_than_the_shards_are_refused() -> None:
 def test_a_user_more_changes_the_sums_by_one_unit_in_all(kind: str) -> None:
     """In L1, over all shards, categories and entries, exact sums without noise: gamma, or 1, and exactly that."""
     places, unit = Places(6, 3), 1 if kind == "one" else GAMMA
-    users, cohort = some_users(places), Cohort(200, 200, 1.0, 7, 1)
-    query = ShardQuery(1, TreeEncoding(Tree.uniform(6, 3), 3), 1.0, Window(1 << 40, 1 << 39), 1, unit)
+    users, shard_plan = some_users(places), ShardPlan(200, 200, 1.0, 7, 1)
+    query = ShardQuery(1, TreeEncoding(Tree.uniform(6, 3), 3), 1.0, Window(1 << 40, 1 << 39), Noise(), unit)
 
     def total(those: dict) -> np.ndarray:
-        groups = groups_of(those, places, cohort, kind, True)
+        groups = groups_of(those, places, shard_plan, kind, True)
         return sum(sum_shards(group, query, KEY, None).sums for group in groups)
 
     everybody = total(users)
@@ -189,7 +190,7 @@ def test_a_user_more_changes_the_sums_by_one_unit_in_all(kind: str) -> None:
 
 def test_dropouts_take_all_of_a_users_categories_with_them() -> None:
     places = Places(6, 3)
-    (group,) = groups_of(some_users(places), places, Cohort(200, 200, 1.0, 1, 1), "all", True)
+    (group,) = groups_of(some_users(places), places, ShardPlan(200, 200, 1.0, 1, 1), "all", True)
     encoding, mask = TreeEncoding(Tree.uniform(6, 2), 3), np.arange(200) % 3 > 0
     kept = group.only(mask)
     assert (kept.places, int(kept.sizes()[0])) == (places, int(mask.sum()))

@@ -94,7 +94,7 @@ def test_logs_in_a_bucket_give_what_local_logs_give(logs: str, local_logs: Path,
     local = _state(str(local_logs / "*.parquet"), parameters, FixedSecret(SECRET), tmp_path / "local")
     remote = _state(logs, parameters, FileSecret(f"{BUCKET}/key"), tmp_path / "remote")
     assert len(local.results) >= 2
-    assert (remote.population, remote.cohort, remote.budget) == (local.population, local.cohort, local.budget)
+    assert (remote.population, remote.shard_plan, remote.budget) == (local.population, local.shard_plan, local.budget)
     assert [one.encoding for one in remote.results] == [one.encoding for one in local.results]
     assert [one.counts.tolist() for one in remote.results] == [one.counts.tolist() for one in local.results]
 

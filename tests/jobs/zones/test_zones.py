@@ -93,11 +93,11 @@ def _keep(state: HeatmapState, path: str) -> None:
 def noise_of(state: HeatmapState, index: int) -> NDArray[np.int64]:
     """The central noise of a sub-query, drawn again from the key."""
     result = state.results[index]
-    parts = (index + 1, result.encoding.fingerprint, result.spent.cost.hex(), None, state.gamma, state.rounding)
+    parts = (index + 1, result.encoding.fingerprint, result.cost.hex(), None, state.gamma, state.rounding)
     key = KEY.narrowed({"question": repr(parts)})
     streams = np.zeros(1, dtype=np.uint64)
     label = f"central noise {index + 1}"
-    return LAPLACE.draw(key, label, streams, result.encoding.length, result.spent.cost, state.gamma)[0]
+    return LAPLACE.draw(key, label, streams, result.encoding.length, result.cost, state.gamma)[0]
 
 
 def test_every_level_holds_the_exact_counts_and_its_own_noise(folder: Path, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_secure_aggregation_counts_the_same_users(folder: Path, tmp_path: Path) 
     job = ZonesJob.of(request(folder, trust="secagg", shard_size=400, epsilon=30))
     state = final_state(job, str(folder / "logs" / "*.parquet"), tmp_path / "state")
     _, zone = true_counts(folder, job)
-    assert state.cohort.shards > 3
+    assert state.shard_plan.shards > 3
     error = state.results[0].counts - np.bincount(zone, minlength=ZONES)
     # At epsilon 29.96 the noise of a zone in a shard differs from 0 with a probability of 2e-13.
     assert (error == 0).all()

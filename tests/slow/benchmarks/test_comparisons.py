@@ -22,7 +22,7 @@ from benchmarks.speed import HEADS, STAGES, Measured, Run
 from sfumato.schemas.region import by_row
 from sfumato.transforms.counting.methods import Adaptive
 from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.locations.shards import Cohort
+from sfumato.transforms.locations.shards import ShardPlan
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.seeds import seeded_rng
 
@@ -142,10 +142,10 @@ USERS, DEPTH = 300_000, 6
 
 
 def test_a_group_has_the_same_users_whenever_it_is_drawn() -> None:
-    simulation, cohort = Simulation.of_city(DEPTH, 3), Cohort.plan(USERS, None, 1000, 0.2)
-    first = simulation.keys(1, cohort)
-    assert np.array_equal(first, simulation.keys(1, cohort))
-    assert not np.array_equal(first[:1000], simulation.keys(2, cohort)[:1000])
+    simulation, shard_plan = Simulation.of_city(DEPTH, 3), ShardPlan.for_users(USERS, None, 1000, 0.2)
+    first = simulation.keys(1, shard_plan)
+    assert np.array_equal(first, simulation.keys(1, shard_plan))
+    assert not np.array_equal(first[:1000], simulation.keys(2, shard_plan)[:1000])
     # 64 shards of 1,000 expected users: a Poisson number of 64,000, in all and in six of its deviations in each.
     assert abs(len(first) - 64_000) < 6 * 64_000**0.5
     sizes = np.bincount(first >> np.uint32(2 * DEPTH), minlength=64)
@@ -164,9 +164,9 @@ def test_the_published_map_is_that_of_the_users_drawn() -> None:
     result = ended.state.results[-1]
     before = np.concatenate([[0], np.cumsum(ended.exact)])
     exact = result.tree.index.sum_intervals(np.diff(before[result.tree.index.boundaries.astype(int)])[None, :])[0]
-    first, end = result.shard_range or (0, ended.state.cohort.shards)
-    share = (end - first) / ended.state.cohort.shards
-    deviation = np.sqrt(result.spent.noise_stddev**2 + exact / share)
+    first, end = result.shard_range or (0, ended.state.shard_plan.shards)
+    share = (end - first) / ended.state.shard_plan.shards
+    deviation = np.sqrt(result.noise_stddev**2 + exact / share)
     assert (np.abs(result.counts - exact) < 7 * deviation + 7).all()
 
 

@@ -140,7 +140,7 @@ def test_noise_has_the_stated_deviation(night: CountNight, trust: Trust) -> None
         if result.shard_range is not None:  # asks a part of the users
             continue
         errors = result.counts - night.entry_counts(result.tree)
-        mean = (errors**2).mean() / result.spent.noise_stddev**2
+        mean = (errors**2).mean() / result.noise_stddev**2
         assert abs(mean - 1) < 6 * np.sqrt(5 / len(errors))
 
 

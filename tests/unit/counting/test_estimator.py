@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfumato.schemas.guarantee import Population, SubQuery
+from sfumato.schemas.guarantee import Population
 from sfumato.schemas.region import by_row, deinterleave
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting import estimator
@@ -26,10 +26,13 @@ from sfumato.transforms.counting.estimator import (
 )
 from sfumato.transforms.counting.methods.few_queries import first_grid_level, noise_variance
 from sfumato.transforms.counting.state import Estimate, HeatmapState, NoisyCounts
-from sfumato.transforms.locations.shards import Cohort
+from sfumato.transforms.locations.shards import ShardPlan
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
+from sfumato.transforms.privacy.shared_noise import Noise
 from sfumato.transforms.secagg.encodings import TreeEncoding
+from sfumato.transforms.secagg.modulus import Window
+from sfumato.transforms.secagg.shard_sums import ShardQuery
 from sfumato.transforms.statistics.posterior.full_tree import FullTree, TreeMeasurement, measure
 from sfumato.transforms.statistics.posterior.inference import infer
 from tests.seeds import seeded_rng
@@ -45,12 +48,12 @@ DEPTH, USERS, SHARDS = 5, 8_000, 8
 def state_of(
     *results: NoisyCounts, categories: int = 1, prior: Estimate | None = None, population: int = USERS
 ) -> HeatmapState:
-    """The final state of a cohort of 8,000 users in 8 shards."""
-    cohort = Cohort.plan(population, USERS, 1_000, 0.05)
-    assert cohort.shards == SHARDS
+    """The final state of 8,000 users in 8 shards."""
+    shard_plan = ShardPlan.for_users(population, USERS, 1_000, 0.05)
+    assert shard_plan.shards == SHARDS
     budget = Budget(1.0, (1.0,))
     known = Population(float(population), "public")
-    return HeatmapState(known, cohort, budget, 1, SHARDS, results=results, categories=categories, prior=prior)
+    return HeatmapState(known, shard_plan, budget, 1, SHARDS, results=results, categories=categories, prior=prior)
 
 
 def answered(
@@ -67,8 +70,8 @@ def answered(
     cells = cells.reshape(categories, -1)
     counts = np.concatenate([result(one, tree, stddev, rng).counts for one in cells])
     asked = SHARDS if shards is None else shards[1] - shards[0]
-    spent = SubQuery(1, 0.5, len(counts), stddev, asked, lost, 1 << 20, 20 * len(counts))
-    return NoisyCounts(TreeEncoding(tree, categories), counts, spent, shards)
+    query = ShardQuery(1, TreeEncoding(tree, categories), 0.5, Window(1 << 20, 1 << 19), Noise(), shard_range=shards)
+    return NoisyCounts(query, counts, stddev, asked, lost)
 
 
 def people(seed: int = 0) -> np.ndarray:
@@ -80,9 +83,7 @@ def test_posterior_of_all_shards_has_the_variance_of_noise() -> None:
     results = [answered(coarse, people(), 8.0, 1), answered(fine, people(), 3.0, 2)]
     found = posterior_of(state_of(*results))
     full = FullTree.from_trees(coarse, fine)
-    measured = [
-        TreeMeasurement(a.encoding.tree, a.counts, np.full(len(a.counts), a.spent.noise_stddev**2)) for a in results
-    ]
+    measured = [TreeMeasurement(a.encoding.tree, a.counts, np.full(len(a.counts), a.noise_stddev**2)) for a in results]
     direct = infer(full, measure(full, measured), float(USERS), 0.0)
     for one, other in zip(found.users, direct.users, strict=True):
         np.testing.assert_array_equal(one, other)

@@ -26,7 +26,7 @@ from sfumato.transforms.counting.plan import make_plan
 from sfumato.transforms.counting.schedule import advance, check_plan, plan
 from sfumato.transforms.counting.state import ALL_REMAINING, Estimate, HeatmapState, Query
 from sfumato.transforms.heatmap.request import heatmap_parameters
-from sfumato.transforms.locations.shards import Cohort, Participation, ShardGroup, key_dtype
+from sfumato.transforms.locations.shards import Participation, ShardGroup, ShardPlan, key_dtype
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.noise import discrete_laplace
@@ -53,7 +53,7 @@ def finish(parameters: HeatmapParameters, users: int, shares: np.ndarray):
         index = state.query.encoding.tree.index
         below = np.round(total[(index.boundaries >> np.uint64(2 * (parameters.depth - 6))).astype(int)])
         sums = index.sum_intervals(np.diff(below.astype(np.int64))[None, :])[0]
-        state = advance(state, ShardTotals(sums, state.cohort.shards), parameters)
+        state = advance(state, ShardTotals(sums, state.shard_plan.shards), parameters)
     return state
 
 
@@ -69,8 +69,8 @@ def test_papers_run_of_10_000_users() -> None:
     state = finish(
         HeatmapParameters(population=10_000, epsilon=1 / 0.99, dropout=0, method=PAPER), 10_000, even_shares()
     )
-    assert [a.spent.vector_length for a in state.results] == [4, 16, 64, 256]
-    assert round(state.results[-1].spent.epsilon, 2) == 0.76
+    assert [a.vector_length for a in state.results] == [4, 16, 64, 256]
+    assert round(state.results[-1].cost, 2) == 0.76
 
 
 @given(
@@ -94,7 +94,7 @@ def test_papers_spending_ends_equal_to_the_budget(
     )
     shares = seeded_rng(seed).dirichlet(np.full(4**6, 0.05))
     state = finish(parameters, users, shares)
-    charges = [a.spent.epsilon for a in state.results] + [state.population.epsilon]
+    charges = [a.cost for a in state.results] + [state.population.epsilon]
     assert math.fsum(charges) == epsilon
     assert state.budget.spent == epsilon
     assert len(state.results) <= stages
@@ -131,10 +131,10 @@ def test_ablations_split_by_a_count_and_spend_equal_shares() -> None:
     """Paper 000, Table 3: a fixed epsilon of 0.1 a level and a fixed threshold of 10 users."""
     method = replace(PAPER, split_count=10, sub_query_share=0.1)
     state = finish(HeatmapParameters(population=10_000, epsilon=1, dropout=0, method=method), 10_000, even_shares())
-    spent = [a.spent.epsilon for a in state.results]
+    spent = [a.cost for a in state.results]
     assert [round(one, 9) for one in spent[:-1]] == [0.1] * (len(spent) - 1)
     assert math.fsum([*spent, state.population.epsilon]) == 1.0
-    assert [a.spent.vector_length for a in state.results][:5] == [4, 16, 64, 256, 1024]
+    assert [a.vector_length for a in state.results][:5] == [4, 16, 64, 256, 1024]
     sizes = {len(a.counts) for a in state.results}
     assert max(sizes) == 1024  # 10,000 / 1024 users a cell are fewer than 10
 
@@ -156,8 +156,8 @@ def test_tree_that_stops_changing_gets_the_rest_of_the_budget() -> None:
     state = finish(parameters, 10**7, even_shares())
     trees = [a.tree for a in state.results]
     assert trees[-1] == trees[-2]
-    assert state.results[-1].spent.epsilon == state.budget.total - math.fsum(
-        [state.population.epsilon, *(a.spent.epsilon for a in state.results[:-1])]
+    assert state.results[-1].cost == state.budget.total - math.fsum(
+        [state.population.epsilon, *(a.cost for a in state.results[:-1])]
     )
 
 
@@ -166,9 +166,9 @@ def test_lost_shards_are_made_up_for_and_counted() -> None:
     state = start(100_000, parameters, KEY)
     state = advance(state, ShardTotals(np.full(4, 20_000), 8), parameters)
     assert state.results[0].counts.tolist() == [25_000] * 4
-    assert state.results[0].spent.shards_lost == 2
+    assert state.results[0].shards_lost == 2
     whole = advance(start(100_000, parameters, KEY), ShardTotals(np.full(4, 25_000), 10), parameters)
-    ratio = state.results[0].spent.noise_stddev / whole.results[0].spent.noise_stddev
+    ratio = state.results[0].noise_stddev / whole.results[0].noise_stddev
     assert math.isclose(ratio, 10 / 8 * math.sqrt(8 / 10))
 
 
@@ -179,8 +179,8 @@ def test_central_noise_reveals_the_users_by_its_counts_only() -> None:
         advance(start(users, parameters, KEY), ShardTotals(np.full(4, users), live), parameters)
         for users, live in ((10, 640), (11, 704), (0, 0))
     ]
-    assert len({(one.results[0].spent, one.budget, one.cohort) for one in states}) == 1
-    assert states[0].results[0].spent.shards_lost == 0
+    assert len({(str(one.results[0].entry()), one.budget, one.shard_plan) for one in states}) == 1
+    assert states[0].results[0].shards_lost == 0
     assert states[0].results[0].counts.tolist() == [10.0] * 4  # not scaled: no shard is spoken for
 
 
@@ -200,7 +200,7 @@ def test_no_sub_query_has_more_entries_than_are_allowed(
         values = {"depth": 6, "population": 5000, "shard_size": 1000, "dropout": 0.2, "epsilon": epsilon}
         values |= {"schedule": schedule, "max_entries": limit, "cohorts": cohorts}
         state, _ = run([group], heatmap_parameters("adaptive", values, categories), 5000, KEY)
-        assert max(result.spent.vector_length for result in state.results) <= limit
+        assert max(result.vector_length for result in state.results) <= limit
         assert state.budget.spent == epsilon
 
 
@@ -209,8 +209,8 @@ def test_no_sub_query_has_more_entries_than_are_allowed(
 def test_papers_schedule_leaves_no_crumb_of_the_budget(share: float, epsilon: float) -> None:
     made = make_plan(HeatmapParameters(population=10**5, epsilon=epsilon, method=replace(PAPER, sub_query_share=share)))
     counting = made.state.population.epsilon
-    assert math.fsum([counting, *(one.epsilon for one in made.sub_queries)]) == epsilon
-    assert min(one.epsilon for one in made.sub_queries) > 0.01 * epsilon
+    assert math.fsum([counting, *(one.cost for one in made.sub_queries)]) == epsilon
+    assert min(one.cost for one in made.sub_queries) > 0.01 * epsilon
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_check_plan_accepts_only_plans_that_end(method: str, epsilon: float, gam
         return
     made = make_plan(parameters)
     assert made.spent <= made.state.budget.spent <= epsilon
-    assert max(one.epsilon for one in made.sub_queries) <= made.spent
+    assert max(one.cost for one in made.sub_queries) <= made.spent
     assert made.state.query is None
 
 
@@ -287,7 +287,7 @@ def test_count_of_the_population_is_private_and_paid_for() -> None:
     for one in known:
         assert one.budget.charges == (one.population.epsilon,)
         assert math.isclose(one.population.epsilon, 0.01)
-        assert (one.population.users, one.population.source, one.cohort.users) == (49_000, "public", 49_000)
+        assert (one.population.users, one.population.source, one.shard_plan.users) == (49_000, "public", 49_000)
         assert abs((one.population.counted or 0) - 50_000) < 2300
     assert any(one.population.counted != 50_000 for one in known)
 
@@ -407,8 +407,8 @@ def test_every_shard_answers_exactly_one_sub_query(shards: int, depth: int) -> N
         low = np.uint64(2 * depth)
         rows = Rows(Places(depth), rows.users >> low << low, rows.codes << np.uint64(2 * (depth - DEPTH)))
     state = start(users, parameters, COHORTS_KEY)
-    assert state.cohort.shards == shards
-    state, asked = run(rows.shard_groups(state.cohort), parameters)
+    assert state.shard_plan.shards == shards
+    state, asked = run(rows.shard_groups(state.shard_plan), parameters)
     assert len(asked) == min(shards, 2 if depth == DEPTH else 3)
     covered = [number for result in state.results for number in range(*result.shard_range or ())]
     assert covered == list(range(shards))
@@ -468,14 +468,14 @@ def test_one_user_more_changes_the_answers_of_one_sub_query(shards: int) -> None
     users = 100 * shards
     rows, parameters = crowd(users), disjoint(users, shards)
     noiseless = replace(parameters, trust="central", method=Asking())
-    cohort = start(users, parameters, COHORTS_KEY).cohort
-    state, asked = run(rows.shard_groups(cohort), parameters)
+    shard_plan = start(users, parameters, COHORTS_KEY).shard_plan
+    state, asked = run(rows.shard_groups(shard_plan), parameters)
     for position in (0.001, 0.05, 0.3, 0.999):
-        more = one_more(rows, position).shard_groups(cohort)
+        more = one_more(rows, position).shard_groups(shard_plan)
         ranges = [one.shard_range or (0, 0) for one in asked]
         own = next(i for i, (first, last) in enumerate(ranges) if first <= position * shards < last)
         for number, query in enumerate(asked):
-            both = rows.shard_groups(cohort), more
+            both = rows.shard_groups(shard_plan), more
             before, after = (total(groups, query, parameters, COHORTS_KEY) for groups in both)
             exact = [total(groups, query, noiseless, COHORTS_KEY).sums for groups in both]
             assert after.live == before.live
@@ -490,7 +490,7 @@ def test_one_user_more_changes_the_answers_of_one_sub_query(shards: int) -> None
 
 def respond(state: HeatmapState, rng: np.random.Generator) -> ShardTotals:
     assert state.query is not None
-    first, last = state.query.shard_range or (0, state.cohort.shards)
+    first, last = state.query.shard_range or (0, state.shard_plan.shards)
     return ShardTotals(rng.poisson(10, state.query.encoding.length).astype(np.int64), last - first)
 
 
@@ -520,7 +520,7 @@ def test_each_part_has_the_whole_rest_of_the_budget(
         method=Asking(parts, cost),
     )
     population, budget = count_population(users, parameters, COHORTS_KEY)
-    if Cohort.plan(population.users, users, 100, parameters.dropout).shards != shards:
+    if ShardPlan.for_users(population.users, users, 100, parameters.dropout).shards != shards:
         return  # the noisy user count came out far lower
     state, rng = plan(population, budget, parameters), seeded_rng(0)
     counted = state.population.epsilon
@@ -531,9 +531,9 @@ def test_each_part_has_the_whole_rest_of_the_budget(
         assert state.budget.spent <= epsilon
     assert len(state.results) == len(parts)
     for result in state.results:
-        assert math.fsum([counted, result.spent.epsilon]) == epsilon
+        assert math.fsum([counted, result.cost]) == epsilon
     assert state.budget.spent == epsilon
-    assert [result.spent.index for result in state.results] == list(range(1, 1 + len(parts)))
+    assert [result.query.index for result in state.results] == list(range(1, 1 + len(parts)))
 
 
 @pytest.mark.parametrize("changes", [{}, {"schedule": "lean"}, {"schedule": "two_query"}, {"depth": 14}])
@@ -542,10 +542,10 @@ def test_each_part_has_the_whole_rest_of_the_budget(
 def test_budget_of_adaptive_is_spent_to_the_last_bit(changes: dict, cohorts: str, public: bool) -> None:
     values = {"users": 70_000, "population": 70_000 if public else None, "cohorts": cohorts, **changes}
     state = run_evenly(heatmap_parameters("adaptive", values), 70_000)
-    spent = [result.spent.epsilon for result in state.results]
+    spent = [result.cost for result in state.results]
     assert len(spent) >= 2
     assert state.budget.spent == 1.0
-    if state.has_disjoint_cohorts:
+    if state.has_disjoint_shards:
         assert cohorts != "shared"
         assert {math.fsum([state.population.epsilon, one]) for one in spent} == {1.0}
     else:
@@ -556,12 +556,12 @@ def test_budget_of_adaptive_is_spent_to_the_last_bit(changes: dict, cohorts: str
 def test_make_plan_counts_one_answer_for_each_client() -> None:
     for population in (100_000, None):
         planned = make_plan(HeatmapParameters(users=100_000, population=population))
-        assert planned.state.has_disjoint_cohorts
+        assert planned.state.has_disjoint_shards
         lengths = [one.vector_length for one in planned.sub_queries]
         assert len(set(lengths)) == 2
         assert planned.entries == max(lengths)
         assert planned.bits == max(one.bits_per_client for one in planned.sub_queries)
-        assert {one.epsilon for one in planned.sub_queries} == {planned.spent}
+        assert {one.cost for one in planned.sub_queries} == {planned.spent}
         assert planned.spent == planned.state.budget.total - planned.state.population.epsilon
         assert math.isclose(planned.spent, 0.99)
 
@@ -574,7 +574,7 @@ def test_each_part_has_the_noise_of_its_shards_only() -> None:
     assert len(asked) == 2
     for query, result in zip(asked, state.results, strict=True):
         first, last = query.shard_range or (0, 0)
-        assert query.index == result.spent.index
+        assert query.index == result.query.index
         shards = np.arange(first, last, dtype=np.uint64)
         assert math.isclose(query.epsilon, 0.99 * 0.7)
         key, label = query.bind(COHORTS_KEY), f"shard noise {query.index}"
@@ -598,9 +598,9 @@ def test_noise_of_a_part_has_the_stated_deviation(participation: Participation, 
         key = RunKey.derive(FixedSecret(b"deviation" * 4), {"number": number})
         state, asked = run([group], parameters, 800, key)
         for query, result in zip(asked, state.results, strict=True):
-            exact = sum_shards(group, query, key, None, vanish).sums * (8 / result.spent.shards)
+            exact = sum_shards(group, query, key, None, vanish).sums * (8 / result.shards)
             errors[query.index].append(result.counts - exact)
-            stated[query.index] = result.spent.noise_stddev
+            stated[query.index] = result.noise_stddev
     for index, found in errors.items():
         sample = np.concatenate(found)
         assert len(sample) == keys * 64
@@ -633,9 +633,9 @@ def test_lost_shards_are_made_up_for_by_those_of_their_part() -> None:
     state, _ = run([in_one_cell([100, 20, 100, 100, 100, 30, 100, 100])], parameters)
     whole, _ = run([even(8, 100)], parameters)
     for result, full in zip(state.results, whole.results, strict=True):
-        assert (result.spent.shards, result.spent.shards_lost, full.spent.shards_lost) == (4, 1, 0)
+        assert (result.shards, result.shards_lost, full.shards_lost) == (4, 1, 0)
         assert result.counts.max() == pytest.approx(300 * 8 / 3)
-        assert math.isclose(result.spent.noise_stddev / full.spent.noise_stddev, math.sqrt(4 / 3))
+        assert math.isclose(result.noise_stddev / full.noise_stddev, math.sqrt(4 / 3))
 
 
 @pytest.mark.parametrize("sizes", [[0] * 4 + [100] * 4, [100] * 4 + [0] * 4])
@@ -644,7 +644,7 @@ def test_part_without_users_is_refused_in_the_papers_model_only(sizes: list[int]
     with pytest.raises(RefusedError):
         run([group], replace(parameters, participation="paper"))
     state, _ = run([group], parameters)
-    assert [result.spent.shards_lost for result in state.results] == [0, 0]
+    assert [result.shards_lost for result in state.results] == [0, 0]
 
 
 def test_central_noise_has_no_cohorts() -> None:
@@ -652,7 +652,7 @@ def test_central_noise_has_no_cohorts() -> None:
     for users in (1000, 100_000, 10**7):
         for cohorts in ("auto", "shared"):
             values = {"users": users, "population": users, "trust": "central", "cohorts": cohorts}
-            assert not run_evenly(heatmap_parameters("adaptive", values)).has_disjoint_cohorts
+            assert not run_evenly(heatmap_parameters("adaptive", values)).has_disjoint_shards
     with pytest.raises(ValueError, match="shard_fractions: central noise"):
         start(1000, replace(ten_shards(Asking().parts), trust="central"), COHORTS_KEY)
 

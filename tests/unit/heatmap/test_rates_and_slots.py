@@ -302,9 +302,9 @@ def covered_by_the_job(seed: int, categories: int, epsilon: float, **options: ob
     state = run_in_memory(rows, users, parameters, RunKey.derive(FixedSecret(b"rates"), {"seed": seed}))
     (result,) = state.results
     counts = result.counts.reshape(categories, 64)
-    stddev = np.full(64, result.spent.noise_stddev)
+    stddev = np.full(64, result.noise_stddev)
     estimate = Estimate(Tree.uniform(3, 3), counts.sum(axis=0), stddev, counts, stddev)
-    live = result.spent.shards - result.spent.shards_lost
+    live = result.shards - result.shards_lost
     unlisted = np.array(0.5), *[np.full(64, np.nan)] * 3
     with pytest.MonkeyPatch.context() as patch:  # simultaneous intervals take long, and are tested elsewhere
         patch.setattr(heatmap_rates, "_simultaneous", lambda *_: unlisted)

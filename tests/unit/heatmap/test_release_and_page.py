@@ -65,10 +65,10 @@ def test_release_files_hold_all_answers_and_one_estimate(method: str) -> None:
     estimate, answers = release.estimate, table_of(release, "answers.parquet")
     assert answers.schema.equals(ANSWERS_SCHEMA)
     for result in release.state.results:
-        mine = answers.filter(pc.equal(answers["sub_query"], result.spent.index))
+        mine = answers.filter(pc.equal(answers["sub_query"], result.query.index))
         assert mine["cell_id"].to_pylist() == node_names(result.tree.entries)
         assert np.array_equal(mine["users"].to_numpy(), result.counts)
-        assert (mine["stddev"].to_numpy() == result.spent.noise_stddev).all()
+        assert (mine["stddev"].to_numpy() == result.noise_stddev).all()
     cells = table_of(release, "cells.parquet")
     assert np.array_equal(cells["count"].to_numpy(), estimate.counts)
     assert np.array_equal(cells["stddev"].to_numpy(), estimate.stddev)
@@ -91,7 +91,8 @@ def test_manifest_of_central_noise_names_no_secure_aggregation() -> None:
     assert privacy["cohort"]["shards"] is privacy["cohort"]["required_survivors"] is None
     for stated, result in zip(privacy["sub_queries"], release.state.results, strict=True):
         unknown: dict[str, Any] = dict.fromkeys(("shards", "shards_lost", "modulus", "bits_per_client"))
-        known = {name: getattr(result.spent, name) for name in ("index", "epsilon", "vector_length", "noise_stddev")}
+        known = {"index": result.query.index, "epsilon": result.cost}
+        known |= {"vector_length": result.vector_length, "noise_stddev": result.noise_stddev}
         assert stated == unknown | known
 
 
@@ -148,13 +149,12 @@ def test_release_files_hold_the_same_rates(method: str, options: dict[str, Any],
     release = rated_release(method, names, **options)
     state, estimate, manifest = release.state, release.estimate, release.manifest
     stated = ["true"] if len(names) == 2 else list(names)
-    spent = state.results[-1].spent
-    live = spent.shards - spent.shards_lost
+    live = state.results[-1].shards_answered
     sums = 1 if options.get("trust") == "central" else live
-    rates = estimate_rates(estimate, names, sums, state.cohort.shards / live)
+    rates = estimate_rates(estimate, names, sums, state.shard_plan.shards / live)
     assert rates is not None
     if options.get("cohorts") == "disjoint":
-        assert live < state.cohort.shards
+        assert live < state.shard_plan.shards
     cells = pq.read_table(io.BytesIO(release.files["cells.parquet"]))
     kinds = {"rate": "rate", "rate_low": "low", "rate_high": "high", "rate_shrunk": "shrunk"}
     for kind, attribute in (
@@ -194,9 +194,9 @@ def test_manifest_states_parallel_composition_of_cohorts() -> None:
     """Disjoint cohorts: each user is in one sub-query, which has the whole budget."""
     release = city_release("adaptive", cohorts="disjoint", simulated_dropout=0.05)
     state, privacy = release.state, release.manifest["privacy"]
-    spent = [result.spent for result in state.results]
+    spent = state.results
     assert len(spent) > 1
-    assert sum(one.epsilon for one in spent) > state.budget.total
+    assert sum(one.cost for one in spent) > state.budget.total
     assert privacy["composition"] == "parallel"
     assert privacy["epsilon_spent"] <= privacy["epsilon"] == state.budget.total
     assert release.manifest["communication"] == {

@@ -42,6 +42,7 @@ from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.ledger.windows import fits
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, noise_quantile, rho_for_delta
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
+from sfumato.transforms.privacy.shared_noise import Noise
 from sfumato.transforms.secagg.encodings import TreeEncoding, l1_sensitivity, stored_total
 from sfumato.transforms.secagg.modulus import min_window
 from tests.rejections import rejects
@@ -373,18 +374,18 @@ def test_modulus_holds_its_gamma_and_not_the_next(
     def needed(gamma: int) -> int:
         parameters, many = HeatmapParameters(**values, gamma=gamma), users or 1 << 30
         state = plan(Population(float(many), "public"), Budget(epsilon), parameters)
-        d = length_of(parameters, many, state.cohort.shards)
+        d = length_of(parameters, many, state.shard_plan.shards)
         probability = parameters.overflow_probability / parameters.method.max_rounds(6)
         counting = parameters.admission().epsilon
         counted = max_counted(min(many, 1.05 * shard_size), counting, probability)
         return min_window(
             expected_size=counted + noise_quantile(counting, 0.1 * probability),
-            honest_survivors=None,
+            noise=Noise(),
             epsilon=MIN_QUERY_SHARE * epsilon,
             sensitivity=l1_sensitivity(gamma, parameters.rounding, math.ceil(MIN_QUERY_SHARE * d)),
             gamma=gamma,
             entries=d,
-            shards=state.cohort.shards,
+            shards=state.shard_plan.shards,
             probability=0.9 * probability,
         ).modulus
 
@@ -407,7 +408,7 @@ def test_modulus_holds_sub_queries_of_a_hundredth(rounding: str, bits: int) -> N
     parameters = HeatmapParameters(**values, users=50_000, method=Twice(level=1, final=5))
     made = make_plan(parameters)
     assert parameters.distribution_gamma
-    assert [one.modulus for one in made.sub_queries] == [1 << bits] * 2
+    assert [one.query.window.modulus for one in made.sub_queries] == [1 << bits] * 2
     assert sum(made.overflow_probabilities) <= parameters.overflow_probability
 
 
@@ -493,8 +494,8 @@ def test_every_method_runs_with_independent_rounding(baselines: None, method: st
     state = run_in_memory(rows, users, parameters, KEY)
     for result in state.results:
         sensitivity = gamma * result.encoding.sensitivity + result.encoding.length
-        least = discrete_laplace_stddev(result.spent.epsilon, sensitivity) / gamma
-        assert least <= result.spent.noise_stddev <= 1.2 * least
+        least = discrete_laplace_stddev(result.cost, sensitivity) / gamma
+        assert least <= result.noise_stddev <= 1.2 * least
     exact = np.bincount(codes.astype(int), rows.weights, 4**depth) / total
     estimate = parameters.method.decode(state, depth)
     whole = float(estimate.counts.sum())
@@ -508,8 +509,8 @@ def test_make_plan_is_the_papers_for_10_000_users() -> None:
     """Paper 000, Table 1: 340 entries, 0.76 for the last of four sub-queries, the count of users being paid besides."""
     made = make_plan(HeatmapParameters(users=10_000, population=10_000, dropout=0, epsilon=1 / 0.99, method=PAPER))
     assert made.entries == 340
-    assert [round(one.epsilon, 2) for one in made.sub_queries][-1] == 0.76
-    assert made.bits == sum(one.vector_length * (one.modulus - 1).bit_length() for one in made.sub_queries)
+    assert [round(one.cost, 2) for one in made.sub_queries][-1] == 0.76
+    assert made.bits == sum(one.vector_length * one.query.window.bits for one in made.sub_queries)
 
 
 def test_make_plan_is_exact_for_flat() -> None:
@@ -533,7 +534,7 @@ def test_make_plan_expects_shards_with_too_few_survivors_lost(dropout: float) ->
 def test_make_plan_loses_no_shard_with_central_noise() -> None:
     made = make_plan(HeatmapParameters(users=100_000, trust="central"))
     assert made.shards_lost(0.5) == 0
-    assert math.isclose(made.sub_queries[-1].noise_stddev, discrete_laplace_stddev(made.sub_queries[-1].epsilon))
+    assert math.isclose(made.sub_queries[-1].noise_stddev, discrete_laplace_stddev(made.sub_queries[-1].cost))
 
 
 def test_overflow_probability_is_the_least_certified() -> None:

@@ -16,7 +16,6 @@ from scipy import stats
 
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.budget import Budget
-from sfumato.transforms.privacy.colluding import colluding_epsilon
 from sfumato.transforms.privacy.discrete_gaussian import discrete_gaussian, discrete_gaussian_survival
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, epsilon_for_stddev, sigma_for_rho
@@ -28,6 +27,7 @@ from sfumato.transforms.privacy.noise import (
     geometric_table,
     polya_difference_events,
 )
+from sfumato.transforms.privacy.shared_noise import Noise, colluding_epsilon
 from tests.keys import earlier_key
 from tests.rejections import rejects
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf, polya_difference_pmf
@@ -338,3 +338,21 @@ def test_budget_rejects_a_bad_total(total: float) -> None:
 def test_budget_rejects_a_charge_beyond_it_or_off_its_grid(charge: float) -> None:
     with pytest.raises(ValueError, match="cannot charge"):
         Budget(1.0).charge(charge)
+
+
+def test_noise_states_colluders_of_less_than_one_client() -> None:
+    noise = Noise(required=100, colluding=0.001)
+    assert (noise.colluders, noise.honest, noise.shape) == (0, 100, 1.0)
+    assert noise.entry() == {"required_survivors": 100, "colluders": 0}
+    assert "if none of a shard's 100 required" in noise.assumptions()[0]
+    assert Noise(required=100).entry() == {"required_survivors": 100}
+    assert Noise(GAUSSIAN, 100).assumptions() == []
+
+
+@pytest.mark.parametrize("colluding", [0.0, 0.05, 0.29])
+def test_noise_has_epsilon_against_its_own_colluders(colluding: float) -> None:
+    noise = Noise(required=100, colluding=colluding)
+    assert noise.epsilon_against(colluding, cost=0.5, sensitivity=3) == 0.5
+    assert noise.epsilon_against(colluding + 0.01, cost=0.5, sensitivity=3) > 0.5
+    added = noise.stddev(0.5, 3, sums=4, unit=3)
+    assert math.isclose(3 * added, math.sqrt(400 / noise.honest) * LAPLACE.stddev(0.5, 3))

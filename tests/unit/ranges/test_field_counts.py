@@ -377,8 +377,9 @@ def test_cells_follow_the_rule(users: float, epsilon: float, side: int) -> None:
 
 
 def test_the_constant_is_an_option() -> None:
-    assert UniformGrid(ug_constant=40.0).cells_per_side(4000.0, 1.0) == 10
-    found = UniformGrid(ug_constant=40.0).collect(LARGER_TOWN, spec_of(6, 4000.0, 1.0), run_key(1))
+    method, spec = UniformGrid(ug_constant=40.0), spec_of(6, 4000.0, 1.0)
+    assert method.cells_per_side(spec) == 10
+    found = method.collect(LARGER_TOWN, spec, run_key(1))
     assert found.users.shape == (10, 10)
 
 

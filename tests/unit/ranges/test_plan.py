@@ -99,11 +99,12 @@ def test_shards_count_cells_that_are_nearest_to_the_wanted_width(width: float, l
 def test_what_shards_count_follows_from_their_noise_together() -> None:
     """100 shards have ten times the noise of one trusted curator: as many cells as it would have for a tenth."""
     for users, epsilon in ((10_000, 0.5), (1_000_000, 0.5), (1_000_000, 4.0)):
-        heatmap = plan("ug", trust="secagg", population=users, epsilon=epsilon).heatmap
+        planned = plan("ug", trust="secagg", population=users, epsilon=epsilon)
+        heatmap = planned.heatmap
         assert heatmap is not None
         # Of so little epsilon that the discrete noise is the continuous one, as it nearly is here.
         alike = math.sqrt(2) / (math.sqrt(users / 10_000) * discrete_laplace_stddev(epsilon))
-        assert heatmap.depth == round(math.log2(UniformGrid().cells_per_side(users, alike)))
+        assert heatmap.depth == round(math.log2(UniformGrid().cells_per_side(planned.collection_spec(users, alike))))
 
 
 def test_a_trusted_server_counts_without_a_heatmap() -> None:

@@ -16,6 +16,7 @@ from sfumato.schemas.tree import Tree
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.locations.shards import ShardGroup, key_dtype
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits
+from sfumato.transforms.privacy.shared_noise import Noise
 from sfumato.transforms.secagg.encodings import (
     Encoding,
     Rounding,
@@ -191,7 +192,7 @@ def test_one_user_moves_the_sums_by_at_most_the_sensitivity(
 ) -> None:
     rng = seeded_rng(seed)
     encoding, _, places = encodings(rng)[kind]
-    query = ShardQuery(1, encoding, 1.0, WIDE, 1, gamma, rounding)
+    query = ShardQuery(1, encoding, 1.0, WIDE, Noise(), gamma, rounding)
     both = neighbours(rng, gamma, rounding, places, scale)
     added = np.subtract(*(count_vectors(group, slice(0, 2), query, KEY) for group in both))
     assert (added >= 0).all()
@@ -209,7 +210,7 @@ def test_sensitivity_of_independent_rounding_is_attained() -> None:
     encoding, places, gamma = TreeEncoding(Tree.uniform(DEPTH, 1)), Places(DEPTH), 5
     user = dict.fromkeys(range(0, 64, 16), 1.0)
     group = group_of([[user]] * 10_000, stored_total(gamma, "independent"), places)
-    query = ShardQuery(1, encoding, 1.0, WIDE, 1, gamma, "independent")
+    query = ShardQuery(1, encoding, 1.0, WIDE, Noise(), gamma, "independent")
     norms = count_vectors(group, slice(0, 10_000), query, KEY).sum(axis=1)
     assert norms.max() == gamma + encoding.length - 1 == query.sensitivity - 1
     # Each of four entries of 5/4 is rounded up with a probability of 1/4, independently.
@@ -234,7 +235,7 @@ def test_a_user_more_changes_others_by_their_ranks_alone(rounding: Rounding) -> 
     alone = with_user.only(present)
     for name in ("keys", "weights", "clients"):
         assert np.array_equal(getattr(alone, name), getattr(ranked, name))
-    query = ShardQuery(1, TreeEncoding(Tree.uniform(DEPTH, 2)), 1.0, WIDE, 1, gamma, rounding)
+    query = ShardQuery(1, TreeEncoding(Tree.uniform(DEPTH, 2)), 1.0, WIDE, Noise(), gamma, rounding)
     one, two = (count_vectors(group, slice(0, 2), query, KEY) for group in (without_user, ranked))
     assert np.array_equal(one, two) == (rounding == "systematic")
     assert np.array_equal(one[0], two[0])  # nobody in the other shard has moved
@@ -247,7 +248,7 @@ def test_independent_rounding_is_right_on_average(gamma: int, share: float) -> N
     places = Places(DEPTH)
     group = group_of([[{0: share, 63: 1 - share}]] * 20_000, stored_total(gamma, "independent"), places)
     assert group.weights is not None
-    query = ShardQuery(1, TreeEncoding(Tree.uniform(DEPTH, 1)), 1.0, WIDE, 1, gamma, "independent")
+    query = ShardQuery(1, TreeEncoding(Tree.uniform(DEPTH, 1)), 1.0, WIDE, Noise(), gamma, "independent")
     sums = count_vectors(group, slice(0, 20_000), query, KEY)
     for entry, of_all in ((0, share), (3, 1 - share)):
         up = int((sums[:, entry] > math.floor(gamma * of_all)).sum())
@@ -264,7 +265,7 @@ def test_entries_users_and_sub_queries_round_independently() -> None:
     half = {0: 0.5, 63: 0.5}
     group = group_of([[half, half]] * 20_000, stored_total(1, "independent"), places)
     one_each = [group.only(np.tile(mask, 20_000)) for mask in ([True, False], [False, True])]
-    queries = [ShardQuery(index, encoding, 1.0, WIDE, 1, 1, "independent") for index in (1, 2)]
+    queries = [ShardQuery(index, encoding, 1.0, WIDE, Noise(), 1, "independent") for index in (1, 2)]
     block = slice(0, 20_000)
     together = count_vectors(group, block, queries[0], KEY)
     first = [count_vectors(one_each[0], block, query, KEY) for query in queries]
@@ -284,7 +285,7 @@ def test_entries_users_and_sub_queries_round_independently() -> None:
 def test_a_retry_and_any_blocks_draw_the_same(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
     rng, places, gamma = seeded_rng(2), Places(DEPTH), 9
     group = group_of(some_users(rng, 6, 40, places), stored_total(gamma, "independent"), places)
-    query = ShardQuery(1, TreeEncoding(some_tree(rng)), 0.5, WIDE, 20, gamma, "independent")
+    query = ShardQuery(1, TreeEncoding(some_tree(rng)), 0.5, WIDE, Noise(required=20), gamma, "independent")
     once = sum_shards(group, query, KEY, "shard", dropout)
     monkeypatch.setattr("sfumato.transforms.secagg.shard_sums._BLOCK_ENTRIES", 1)
     again = sum_shards(group, query, KEY, "shard", dropout)
@@ -304,7 +305,7 @@ def test_the_noise_in_the_sums_is_that_of_the_sensitivity(encoding: Encoding, ro
     users = some_users(seeded_rng(1), 1, 20, places)
     group = group_of(users, stored_total(gamma, rounding), places)
     for index in range(1, 1 + 16_384 // encoding.length):
-        query = ShardQuery(index, encoding, epsilon, WIDE, 20, gamma, rounding)
+        query = ShardQuery(index, encoding, epsilon, WIDE, Noise(required=20), gamma, rounding)
         totals = sum_shards(group, query, KEY, noise)  # type: ignore[arg-type]
         if noise is None:
             totals = add_central_noise(totals, query, KEY)

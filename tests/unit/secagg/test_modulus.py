@@ -3,6 +3,7 @@ import pytest
 from scipy import stats
 
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.privacy.shared_noise import Noise
 from sfumato.transforms.secagg.modulus import Window, choose_window, min_window, noise_bound, size_bound
 from tests.statistics import polya_difference_pmf
 
@@ -29,7 +30,8 @@ def test_size_bounds_are_safe(expected: float, n: int, probability: float) -> No
 def test_auto_takes_the_power_of_two_and_given_ones_are_checked() -> None:
     least = min_window(
         expected_size=10_000,
-        honest_survivors=9_500,
+        noise=Noise(required=9_500),
+        is_planned=False,
         epsilon=0.5,
         sensitivity=1,
         gamma=1,

@@ -14,6 +14,7 @@ from sfumato.schemas.tree import Tree
 from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.noise import discrete_laplace
+from sfumato.transforms.privacy.shared_noise import Noise
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import Window
 from sfumato.transforms.secagg.shard_sums import (
@@ -40,7 +41,7 @@ def group_of(shards: int, users: int, depth: int = 4, seed: int = 0) -> ShardGro
 
 
 def query(epsilon: float, required: int, level: int = 3, window: Window = WIDE, index: int = 1) -> ShardQuery:
-    return ShardQuery(index, TreeEncoding(Tree.uniform(4, level)), epsilon, window, required)
+    return ShardQuery(index, TreeEncoding(Tree.uniform(4, level)), epsilon, window, Noise(required=required))
 
 
 def noise_of(group: ShardGroup, q: ShardQuery, mode: str) -> np.ndarray:
@@ -228,7 +229,7 @@ def test_an_answers_noise_is_that_of_all_survivors_of_all_shards(noise: NoiseSou
     rng = seeded_rng(0)
     keys = np.sort((np.repeat(np.arange(SHARDS), USERS) << 8) | rng.integers(0, 256, SHARDS * USERS))
     group = ShardGroup(0, SHARDS, Places(4), keys.astype(np.uint32))
-    query = ShardQuery(1, TreeEncoding(Tree.uniform(4, 3)), epsilon, Window(1 << 30, 1 << 29), REQUIRED)
+    query = ShardQuery(1, TreeEncoding(Tree.uniform(4, 3)), epsilon, Window(1 << 30, 1 << 29), Noise(required=REQUIRED))
     truth = query.encoding.count(group, slice(0, SHARDS)).sum(axis=0)
     sample = np.concatenate([
         sum_shards(group, query, RunKey.derive(FixedSecret(b"whole noise " * 2), {"key": i}), noise).sums - truth
@@ -249,7 +250,7 @@ def test_the_answer_respects_epsilon_between_neighbours() -> None:
     outcomes = []
     for users in (without, np.sort(np.append(without, np.uint32(2)))):
         group = ShardGroup(0, 1, Places(1), users)
-        query = ShardQuery(1, TreeEncoding(Tree.uniform(1, 1)), epsilon, Window(1 << 30, 1 << 29), 20)
+        query = ShardQuery(1, TreeEncoding(Tree.uniform(1, 1)), epsilon, Window(1 << 30, 1 << 29), Noise(required=20))
         sums = [
             sum_shards(group, query, RunKey.derive(FixedSecret(b"neighbours " * 3), {"n": len(users), "i": i})).sums[2]
             for i in range(draws)

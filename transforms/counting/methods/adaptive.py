@@ -4,7 +4,7 @@ Two algorithms choose the trees: `few_queries.FewQueries`, the default, and `Pap
 published, a tree one level finer in each sub-query, its noise by Eqs. 5 to 9.
 
 Source: Bagdasaryan et al. (2022), Towards sparse federated analytics: location heatmaps under distributed differential
-privacy with secure aggregation. Its symbols: U users of the cohort, S clients of a shard, T entries of the tree; for k,
+privacy with secure aggregation. Its symbols: U users who take part, S clients of a shard, T entries of the tree; for k,
 c and b of Eqs. 6, 7 and 9 see `Adaptive`.
 """
 
@@ -62,7 +62,7 @@ class Adaptive(Method):
     schedule: Schedule = "auto"
     # bayes takes all results, with a prior learned from them; last takes the last result only.
     estimator: Estimator = "bayes"
-    cohorts: Literal["auto", "shared", "disjoint"] = "auto"  # see `FewQueries.uses_disjoint_cohorts`
+    cohorts: Literal["auto", "shared", "disjoint"] = "auto"  # see `FewQueries.uses_disjoint_shards`
     # Of a vector, at least MIN_ENTRIES for each category.
     max_entries: Annotated[int, Interval(ge=MIN_ENTRIES, le=1 << 24)] = 32_768
     blur_weight: Annotated[float, Interval(gt=0, lt=1e6)] = 1.0  # cost of blur against detail, see `next_tree`
@@ -221,11 +221,11 @@ def target_epsilon(state: HeatmapState, length: int, calibration: float, target:
     should have. `printed` also takes c U / T for one standard deviation.
     """
     deviations, divides = _TARGETS[target]
-    stddev = calibration * state.cohort.users / length / deviations
+    stddev = calibration * state.shard_plan.users / length / deviations
     # A user's weights sum to gamma, so the noise of a shard is drawn in units of 1 / gamma users.
     sums = state.noisy_sums if divides else 1
-    shard_stddev = stddev * state.gamma / math.sqrt(sums * state.cohort.noise_shape)
-    return state.noise.cost(shard_stddev, state.sensitivity(length))
+    shard_stddev = stddev * state.gamma / math.sqrt(sums * state.noise.shape)
+    return state.noise.kind.cost(shard_stddev, state.sensitivity(length))
 
 
 def update_tree(tree: Tree, counts: NDArray[np.float64], threshold: float) -> Tree:

@@ -98,7 +98,7 @@ class Emd(Method):
         levels = [cells.nodes for cells in kept]
         tree = kept_tree(depth, levels)
         nodes = np.concatenate(levels)
-        variances = [result.spent.noise_stddev**2 for result in state.results]
+        variances = [result.noise_stddev**2 for result in state.results]
         variance = np.repeat(variances, [len(cells) for cells in levels])
         parent = np.searchsorted(nodes, nodes[len(levels[0]) :] >> np.uint64(2))
         summed = variance + np.bincount(parent, variance[len(levels[0]) :], len(nodes))
@@ -133,10 +133,11 @@ class Emd(Method):
 
     def _check_gamma(self, state: HeatmapState, depth: int) -> None:
         finest = self.finest_share(depth) * state.budget.remaining
-        least = _MIN_RATIO * state.noise.min_cost(state.sensitivity(4 * self.emd_width + 1))
+        least = _MIN_RATIO * state.noise.kind.min_cost(state.sensitivity(4 * self.emd_width + 1))
         if finest < least:
+            unit = state.noise.kind.UNIT
             raise RequestError(
-                f"gamma: {state.gamma} is too large for the finest level's {state.noise.UNIT} {finest:.3g}: it must be "
+                f"gamma: {state.gamma} is too large for the finest level's {unit} {finest:.3g}: it must be "
                 f"at least {least:.3g}; give a smaller gamma or depth, or a larger epsilon or emd_decay"
             )
 

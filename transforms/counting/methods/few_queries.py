@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 MIN_ENTRIES = 16  # of any tree: two levels are always split
 LEVELS = 6  # by which one sub-query refines the tree of the one before
 _FIRST_SHARE = 0.2  # of the remaining epsilon, for every sub-query but the last, where all shards are queried
-_FIRST_FRACTION = 0.1  # of the shards, for every sub-query but the last, where cohorts are disjoint
+_FIRST_FRACTION = 0.1  # of the shards, for every sub-query but the last, where each has shards of its own
 _FIRST_SLOT_SHARE = 0.1  # of the remaining epsilon, for every sub-query without slots but the last of them
 _SLOTLESS_SHARE = 0.3  # for the last of them; the sub-query by slot spends the rest
 _SLOT_SPLIT_SNR = 32.0  # users of a node that is split, in deviations of one slot's noise times the root of the slots
 _MIN_SHARDS = 2
-_MAX_LOSS_PROBABILITY = 1e-6  # that all shards of the first cohort are lost
+_MAX_LOSS_PROBABILITY = 1e-6  # that all shards of the first sub-query are lost
 _MAX_PENALTY_SCALE = 1e40  # the tree is then the smallest that `next_tree` gives
 # Chosen on synthetic maps of seven kinds (docs/results/accuracy.md). A blur weight of 1 is derived.
 _SPLIT_PENALTY = 2.0  # minimum gain of a split beyond its blur, in noise variances, see `next_tree`
@@ -67,7 +67,7 @@ class FewQueries:
         if state.slots > 1:
             return self._next_by_slot(state, depth)
         begun = replace(state, results=())  # the plan depends only on figures that are public before the first result
-        disjoint = self.uses_disjoint_cohorts(begun)
+        disjoint = self.uses_disjoint_shards(begun)
         fractions = self.shard_fractions(begun, depth, disjoint)
         if done >= len(fractions):
             return None
@@ -102,19 +102,19 @@ class FewQueries:
         share = _FIRST_SLOT_SHARE if done + 1 < queries else _SLOTLESS_SHARE
         return Query(TreeEncoding(tree, state.slots, summed=True), share * remaining)
 
-    def uses_disjoint_cohorts(self, state: HeatmapState) -> bool:
+    def uses_disjoint_shards(self, state: HeatmapState) -> bool:
         """Whether each user takes part in one sub-query with the whole epsilon, decided from public figures only.
 
         Let n be the shards, f the share of them that is queried first, and s^2(e) the noise variance of one shard. With
-        disjoint cohorts the last sub-query has the variance n s^2(eps) / (1 - f) + f / (1 - f) T for a cell of T users.
+        disjoint shards the last sub-query has the variance n s^2(eps) / (1 - f) + f / (1 - f) T for a cell of T users.
         With shared ones it has n s^2(0.8 eps). `auto` takes the smaller one for the cells that matter, those of T = 2
-        standard deviations of the noise. Cohorts are shared too where the noisy user count plans a single shard, and in
-        the paper's model where all of the first cohort's few shards might be lost: their sizes are Poisson numbers.
+        standard deviations of the noise. Shards are shared too where the noisy user count plans a single shard, and in
+        the paper's model where all of the first sub-query's few shards might be lost: their sizes are Poisson numbers.
 
         Raises:
-            RequestError: disjoint cohorts are required, and a public population makes a single shard.
+            RequestError: disjoint shards are required, and a public population makes a single shard.
         """
-        shards = state.cohort.shards
+        shards = state.shard_plan.shards
         if self.options.cohorts == "disjoint" and shards < _MIN_SHARDS and state.population.source == "public":
             raise RequestError(
                 "cohorts: there is one shard, which cannot be divided; use shared, or a smaller shard_size"
@@ -132,11 +132,11 @@ class FewQueries:
         return disjoint < shared
 
     def shard_fractions(self, state: HeatmapState, depth: int, disjoint: bool) -> list[float]:
-        """The fraction of the shards that each sub-query is for: all 1 with shared cohorts, else they add up to 1."""
+        """The fraction of the shards that each sub-query is for: all 1 with shared shards, else they add up to 1."""
         queries = self.max_queries or 1 + max(
             1, math.ceil((depth - self._first_level(state, depth, disjoint)) / LEVELS)
         )
-        shards = state.cohort.shards
+        shards = state.shard_plan.shards
         if not disjoint:
             return [1.0] * queries
         queries = min(queries, shards)
@@ -146,10 +146,10 @@ class FewQueries:
     def _first_level(self, state: HeatmapState, depth: int, disjoint: bool) -> int:
         total = state.initial_budget.remaining
         if disjoint:
-            variance = noise_variance(state, total, _first_fraction(state.cohort.shards))
+            variance = noise_variance(state, total, _first_fraction(state.shard_plan.shards))
         else:
             variance = noise_variance(state, _FIRST_SHARE * total)
-        level = first_grid_level(state.cohort.users, math.sqrt(variance), _MIN_CELL_SNR, depth)
+        level = first_grid_level(state.shard_plan.users, math.sqrt(variance), _MIN_CELL_SNR, depth)
         return min(level, int(math.log(self.options.max_entries / state.categories, 4)))
 
     def _next_tree(self, state: HeatmapState, fraction: float) -> Tree:
@@ -161,7 +161,7 @@ class FewQueries:
         if (width := self.options.rate_width) is not None and state.results:
             return self._next_tree_by_interval(width, state, variance)
         prior = None if state.results else state.prior
-        posterior = posterior_of(state) if prior is None else prior_posterior(prior, state.cohort.users)
+        posterior = posterior_of(state) if prior is None else prior_posterior(prior, state.shard_plan.users)
         variance /= 1.0 if prior is None else prior.memory
         split_penalty = _SPLIT_PENALTY * (1 if prior is None else _WARM_START_PENALTY)
         # With central noise a curator counts several shards, and no client sends entries.
@@ -220,16 +220,16 @@ def first_grid_level(users: float, stddev: float, min_cell_snr: float, depth: in
 
 
 def _first_fraction(shards: int) -> float:
-    """The fraction of the shards that each disjoint cohort but the last has."""
+    """The fraction of the shards that each sub-query but the last has, with disjoint shards."""
     return max(1, round(_FIRST_FRACTION * shards)) / shards
 
 
 def _all_lost_probability(state: HeatmapState, shards: int) -> float:
     """The probability that this many shards all have too few survivors without dropout; 0 for planned shards."""
-    cohort = state.cohort
-    if cohort.planned_clients is not None:
+    shard_plan = state.shard_plan
+    if shard_plan.planned_clients is not None:
         return 0.0
-    return float(scipy.special.pdtr(cohort.required_survivors - 1, cohort.users / cohort.shards)) ** shards
+    return float(scipy.special.pdtr(shard_plan.required_survivors - 1, shard_plan.users / shard_plan.shards)) ** shards
 
 
 def _slot_tree(state: HeatmapState, stddev: float, max_entries: int) -> Tree:

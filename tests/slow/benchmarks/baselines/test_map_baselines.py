@@ -57,15 +57,15 @@ def test_sums_are_those_of_clients_who_flip_every_bit() -> None:
 def test_no_client_spends_more_than_epsilon(method: Adaptive) -> None:
     state = run_local(codes(2), 1e6, method, DEPTH, 2.0, seeded_rng(3))
     assert len(state.results) > 1
-    costs = [result.spent.epsilon or 0.0 for result in state.results]
-    if state.has_disjoint_cohorts:
+    costs = [result.cost or 0.0 for result in state.results]
+    if state.has_disjoint_shards:
         assert costs == [2.0] * len(costs)
         ranges = [result.shard_range for result in state.results]
         assert [first for first, _ in ranges[1:]] == [end for _, end in ranges[:-1]]  # type: ignore[misc]
     else:
         assert math.isclose(sum(costs), 2.0)
     for result in state.results:  # all clients are in the counts, within the noise of their total
-        spread = result.spent.noise_stddev * math.sqrt(len(result.counts))
+        spread = result.noise_stddev * math.sqrt(len(result.counts))
         assert abs(result.counts.sum() - CLIENTS) < 6.2 * spread
         assert spread < CLIENTS
 
@@ -74,7 +74,7 @@ def test_counts_are_those_of_the_cells_with_the_stated_noise() -> None:
     clients = codes(4)
     state = run_local(clients, CLIENTS, Flat(), DEPTH, 1.0, seeded_rng(5))
     errors = state.results[0].counts - np.bincount(clients.astype(np.int64), minlength=256)
-    assert abs(errors.std() / state.results[0].spent.noise_stddev - 1) < 6.2 / math.sqrt(2 * 256)
+    assert abs(errors.std() / state.results[0].noise_stddev - 1) < 6.2 / math.sqrt(2 * 256)
     with pytest.raises(TypeError, match="adaptive_grid has encodings without prefixes"):
         run_local(clients, CLIENTS, AdaptiveGrid(), DEPTH, 1.0, seeded_rng(6))
 

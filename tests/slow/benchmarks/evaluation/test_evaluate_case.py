@@ -101,7 +101,7 @@ def test_methods_with_levels_are_also_judged_by_the_best_of_them(
     errors = [mean_squared_error(estimate_density(one.to_estimate(), DEPTH), exact) for one in state.results]
     assert len(errors) > 1
     assert by_truth.metrics["mse"] == min(errors)
-    assert by_truth.entries == chosen.entries == sum(one.spent.vector_length for one in state.results)
+    assert by_truth.entries == chosen.entries == sum(one.vector_length for one in state.results)
 
 
 def test_methods_without_levels_have_one_outcome() -> None:
@@ -132,7 +132,7 @@ def test_earlier_release_has_its_own_cohort_and_key() -> None:
     exact, made = truth_of(truth), estimate_density(method.decode(state, DEPTH), DEPTH)
     assert found.metrics["mse"] == mean_squared_error(made, exact)
     assert len(state.results) == 1
-    assert found.entries == state.results[0].spent.vector_length  # what the earlier release cost is not counted
+    assert found.entries == state.results[0].vector_length  # what the earlier release cost is not counted
     (cold,) = evaluate_case(replace(case, earlier=0), rows, CROWD, 2, evaluation, truth, KEY)
     (other,) = evaluate_case(case, rows, CROWD, 2, evaluation, truth, KEY, crowd(seed=8))
     assert len({one.metrics["mse"] for one in (found, cold, other)}) == 3

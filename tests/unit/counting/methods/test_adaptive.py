@@ -111,16 +111,16 @@ def test_adaptive_stays_within_budget_stages_and_entries(case: dict) -> None:
     assert isinstance(method, Adaptive)
     assert 1 <= len(state.results) <= method.max_rounds(parameters.depth)
     for result in state.results:
-        assert result.spent.vector_length <= method.max_entries
+        assert result.vector_length <= method.max_entries
         assert result.tree.level <= parameters.depth
     parts, counting = [result.shard_range for result in state.results], state.population.epsilon
     if parts[0] is None:
         assert parts == [None] * len(parts)
-        assert math.fsum([counting, *(result.spent.epsilon for result in state.results)]) == parameters.epsilon
+        assert math.fsum([counting, *(result.cost for result in state.results)]) == parameters.epsilon
     else:  # one after the other, all shards, each with the whole budget
         assert [first for first, _ in parts] == [0, *(last for _, last in parts[:-1])]
-        assert parts[-1][1] == state.cohort.shards
-        assert {math.fsum([counting, result.spent.epsilon]) for result in state.results} == {parameters.epsilon}
+        assert parts[-1][1] == state.shard_plan.shards
+        assert {math.fsum([counting, result.cost]) for result in state.results} == {parameters.epsilon}
     assert state.budget.remaining == 0
     found = method.decode(state, parameters.depth)
     assert found.tree.depth == parameters.depth
@@ -138,12 +138,12 @@ def test_adaptive_stays_within_budget_stages_and_entries(case: dict) -> None:
 
 def test_adaptive_pays_a_fifth_first_and_the_rest_last() -> None:
     state = finished(parameters_of(10_000))
-    assert [result.spent.epsilon for result in state.results] == pytest.approx([0.2 * 0.99, 0.8 * 0.99])
+    assert [result.cost for result in state.results] == pytest.approx([0.2 * 0.99, 0.8 * 0.99])
     assert state.results[0].tree.complete
     last = state.results[1].tree
     assert FullTree.from_trees(last).tree == last
     three = finished(parameters_of(10_000, depth=16))
-    assert [result.spent.epsilon for result in three.results] == pytest.approx(
+    assert [result.cost for result in three.results] == pytest.approx(
         [0.99 * share for share in (0.2, 0.8 * 0.2, 0.64)]
     )
 
@@ -198,7 +198,7 @@ def test_cohorts_are_disjoint_where_that_has_less_variance() -> None:
     for shards, epsilon in itertools.product((1, 2, 3, 4, 5, 9, 16, 50), (0.1, 0.5, 1.0, 2.0, 4.0)):
         parameters = parameters_of(10_000 * shards, epsilon=epsilon)
         state = begun(parameters)
-        assert state.cohort.shards == shards
+        assert state.shard_plan.shards == shards
         parts = state.query is not None and state.query.shard_range is not None
         assert parts == (shards >= 2 and better_in_parts(shards, epsilon)), (shards, epsilon)
         seen.add(parts)
@@ -221,7 +221,7 @@ def test_warm_start_asks_once_and_is_better() -> None:
     for day in range(1, 5):
         earlier = parameters.method.decode(finished(parameters, seed=day), 8)
         state = finished(parameters, earlier, seed=day + 1)
-        assert [result.spent.epsilon for result in state.results] == [1.0 - state.population.epsilon]
+        assert [result.cost for result in state.results] == [1.0 - state.population.epsilon]
         assert not state.results[0].tree.complete
         warm += squared_error(parameters, state, day + 1)
         cold += squared_error(parameters, finished(parameters, seed=day + 1), day + 1)
@@ -312,7 +312,7 @@ def uneven(users: int, shards: int) -> ShardGroup:
 
 def finish(users: int, parameters: HeatmapParameters) -> HeatmapState:
     state = start(users, parameters, KEY)
-    group = uneven(users, state.cohort.shards)
+    group = uneven(users, state.shard_plan.shards)
     while state.query is not None:
         totals = sum_shards(group, state.query, KEY, parameters.shard_noise, parameters.simulated_dropout)
         state = advance(state, totals, parameters)
@@ -347,7 +347,7 @@ def test_papers_trees_and_epsilons_follow_printed_equations(run: tuple[int, dict
     parameters = paper(values)
     state, method, unit = finish(users, parameters), parameters.method, parameters.distribution_gamma or 1
     assert isinstance(method, Adaptive)
-    sums = 1 if parameters.is_central else state.cohort.shards
+    sums = 1 if parameters.is_central else state.shard_plan.shards
     nodes = {node for level in range(method.start_level + 1) for node in range(4**level, 2 * 4**level)}
     asked: list[set[int]] = []
     remaining = state.budget.total - state.population.epsilon
@@ -357,16 +357,16 @@ def test_papers_trees_and_epsilons_follow_printed_equations(run: tuple[int, dict
         assert result.tree.entries.tolist() == entries
         if method.sub_query_share is None:  # Eqs. 7 and 8, c U / T being two deviations of the sum over all shards
             two = 1 if method.target == "printed" else 2
-            goal = method.calibration * state.cohort.users / len(entries) / two
+            goal = method.calibration * state.shard_plan.users / len(entries) / two
             target = epsilon_of(goal / (1 if method.target == "printed" else math.sqrt(sums)), unit)
             enough = method.expansion * target <= remaining  # Eq. 9
         else:
             target = method.sub_query_share * state.budget.total
             enough = target < remaining
         final = nodes in asked or not enough or place + 1 == method.max_sub_queries
-        assert math.isclose(result.spent.epsilon, remaining if final else target, rel_tol=1e-9)
+        assert math.isclose(result.cost, remaining if final else target, rel_tol=1e-9)
         assert final == (place + 1 == len(state.results))
-        remaining -= result.spent.epsilon
+        remaining -= result.cost
         asked.append(nodes)
         if final:
             break
@@ -386,7 +386,7 @@ def test_estimator_last_publishes_the_last_answer(schedule: str) -> None:
         made, last = parameters.method.decode(state, DEPTH), state.results[-1]
         assert made.tree == last.tree
         assert made.counts.tobytes() == last.counts.tobytes()
-        assert made.stddev.tolist() == [last.spent.noise_stddev] * last.spent.vector_length
+        assert made.stddev.tolist() == [last.noise_stddev] * last.vector_length
         assert made.slope == 0
         assert np.array_equal(estimate_density(made), density(made.tree, made.counts))
 
@@ -394,5 +394,5 @@ def test_estimator_last_publishes_the_last_answer(schedule: str) -> None:
 def test_papers_schedule_asks_the_same_for_any_estimator() -> None:
     last, bayes = (finish(20_000, paper({"estimator": name})) for name in ("last", "bayes"))
     for one, other in zip(last.results, bayes.results, strict=True):
-        assert one.spent == other.spent
+        assert one.entry() == other.entry()
         assert one.counts.tobytes() == other.counts.tobytes()

@@ -215,7 +215,7 @@ def finish(parameters: HeatmapParameters, pyramid: dict[int, NDArray[np.int64]])
         level, asked, codes = asked_cells(state)
         sums = np.full(len(asked), 10**9)  # what lies outside the cells asked for must not matter
         sums[asked] = pyramid[level][codes]
-        state = advance(state, ShardTotals(sums, state.cohort.shards), parameters)
+        state = advance(state, ShardTotals(sums, state.shard_plan.shards), parameters)
     return state
 
 
@@ -271,8 +271,8 @@ def test_emd_epsilons_follow_the_formula_and_add_up(
     while state.query is not None:
         assert state.query.encoding.length <= 4 * width + 1
         sums = rng.integers(-1000, 20000, state.query.encoding.length)
-        state = advance(state, ShardTotals(sums, state.cohort.shards), parameters)
-    spent = [result.spent.epsilon for result in state.results]
+        state = advance(state, ShardTotals(sums, state.shard_plan.shards), parameters)
+    spent = [result.cost for result in state.results]
     assert state.budget.spent == math.fsum([*spent, state.population.epsilon]) == epsilon
     first = min(depth, math.floor(math.log2(math.sqrt(width))))
     weights = [decay ** abs(i - first) for i in range(first, depth + 1)]
@@ -308,7 +308,7 @@ def test_emd_map_is_in_users_with_deviations_of_differences() -> None:
     assert estimate.counts.sum() == pytest.approx(200)
     np.testing.assert_allclose(estimate.counts[estimate.counts > 1e-9], [20, 30, 70, 80])
     np.testing.assert_allclose(density(estimate.tree, estimate.counts).max(), 0.4)
-    noise = {1 + place: result.spent.noise_stddev for place, result in enumerate(state.results)}
+    noise = {1 + place: result.noise_stddev for place, result in enumerate(state.results)}
     nodes = set(estimate.tree.nodes.tolist())
     for node, stddev in zip(estimate.tree.entries.tolist(), estimate.stddev, strict=True):
         level = (node.bit_length() - 1) // 2
@@ -344,7 +344,7 @@ def test_emd_aggregate_with_central_noise_is_the_same_algorithm(keep_all: bool) 
         level, asked, codes = asked_cells(state)
         totals = np.zeros(len(asked), dtype=np.int64)
         totals[asked] = grid.reshape(4**level, -1).sum(axis=1)[codes] + np.rint(left.pop(0) * GAMMA).astype(np.int64)
-        state = advance(state, ShardTotals(totals, state.cohort.shards), parameters)
+        state = advance(state, ShardTotals(totals, state.shard_plan.shards), parameters)
     estimate = parameters.method.decode(state, depth)
     np.testing.assert_allclose(mine, density(estimate.tree, estimate.counts), atol=1e-9)
 

@@ -48,4 +48,4 @@ def test_flat_keeps_the_largest_t_per_cent(keep_top: float) -> None:
     assert (kept.counts[dropped] == 0).all()
     if dropped.any():
         assert raw.counts[dropped].max() <= np.sort(raw.counts)[-size]
-    assert kept.stddev.tolist() == [state.results[0].spent.noise_stddev] * 256
+    assert kept.stddev.tolist() == [state.results[0].noise_stddev] * 256

@@ -112,13 +112,10 @@ def test_cells_are_divided_by_their_noisy_counts(share: float, constant: float) 
     first, second = state.results
     assert first.encoding == GridEncoding(DEPTH, DEPTH, 3, (1,) * 9)
     left = 1 - state.population.epsilon
-    assert math.isclose(first.spent.epsilon, share * left)
-    assert math.isclose(second.spent.epsilon, (1 - share) * left)
+    assert math.isclose(first.cost, share * left)
+    assert math.isclose(second.cost, (1 - share) * left)
     assert state.budget.spent == 1
-    n = [
-        min(10, max(1, int(math.sqrt(max(count, 0) * second.spent.epsilon / constant))))
-        for count in first.counts.tolist()
-    ]
+    n = [min(10, max(1, int(math.sqrt(max(count, 0) * second.cost / constant)))) for count in first.counts.tolist()]
     assert second.encoding.divisions == tuple(n)
     assert len(set(n)) > 1
     assert 10 in n or constant == 10
@@ -130,7 +127,7 @@ def test_both_grids_answers_are_combined_by_least_squares() -> None:
     cell = np.repeat(np.arange(9), np.square(grid.divisions))
     design = np.concatenate([(cell == np.arange(9)[:, None]).astype(float), np.eye(grid.length)])
     values = np.concatenate([result.counts for result in state.results])
-    variances = np.concatenate([np.full(len(a.counts), a.spent.noise_stddev**2) for a in state.results])
+    variances = np.concatenate([np.full(len(a.counts), a.noise_stddev**2) for a in state.results])
     expected, covariance = least_squares(design, values, variances)
     users, stddev = constrained(grid, *state.results)
     assert np.allclose(users, expected)

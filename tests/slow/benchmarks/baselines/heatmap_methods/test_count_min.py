@@ -64,12 +64,12 @@ def test_every_level_is_sketched_for_an_equal_share_of_epsilon() -> None:
     ]
     assert state.budget.spent == 1
     for result in state.results:
-        assert math.isclose(result.spent.epsilon, 0.99 / 4)
-        assert result.spent.vector_length == 40_000
+        assert math.isclose(result.cost, 0.99 / 4)
+        assert result.vector_length == 40_000
         # Noise of sensitivity 20, in four shards: 2 b^2 each, b = 20 / epsilon.
-        assert math.isclose(result.spent.noise_stddev, math.sqrt(4 * 2) * 80 / 0.99, rel_tol=1e-3)
+        assert math.isclose(result.noise_stddev, math.sqrt(4 * 2) * 80 / 0.99, rel_tol=1e-3)
         noise = result.counts.std()
-        assert abs(noise / result.spent.noise_stddev - 1) < 6.2 * math.sqrt(5 / 40_000)  # kurtosis at most 6
+        assert abs(noise / result.noise_stddev - 1) < 6.2 * math.sqrt(5 / 40_000)  # kurtosis at most 6
 
 
 @pytest.mark.parametrize("estimate", ["mean", "median", "min"])
@@ -109,7 +109,7 @@ def test_min_with_noise_is_far_too_low() -> None:
     assert abs(np.mean(errors**2) - 1) < 6.2 * math.sqrt(2 / 256)
     assert abs(np.mean(errors)) < 6.2 / math.sqrt(256)
     low = CountMin(sketch_width=200, sketch_estimate="min").candidates(state, DEPTH)[-1]
-    assert np.mean((low.counts - truth) / state.results[-1].spent.noise_stddev) < -1  # of 20 noises the least
+    assert np.mean((low.counts - truth) / state.results[-1].noise_stddev) < -1  # of 20 noises the least
 
 
 @pytest.mark.parametrize("estimate", ["mean", "median", "min"])

@@ -47,7 +47,7 @@ def test_every_level_is_asked_once_for_an_equal_share(population: int | None) ->
     left = 1 - state.population.epsilon
     assert math.isclose(left, 0.99)
     for result in state.results:
-        assert math.isclose(result.spent.epsilon, left / 4)
+        assert math.isclose(result.cost, left / 4)
     assert state.budget.spent == 1
     assert len(state.results) == METHOD.max_rounds(DEPTH)
 
@@ -58,7 +58,7 @@ def test_candidates_are_the_levels_counts() -> None:
     for level, one in enumerate(METHOD.candidates(state, DEPTH), 1):
         below = 2 * (DEPTH - level)
         assert one.counts.tolist() == np.bincount([c >> below for _, c, _ in rows], minlength=4**level).tolist()
-        assert one.stddev.tolist() == [state.results[level - 1].spent.noise_stddev] * 4**level
+        assert one.stddev.tolist() == [state.results[level - 1].noise_stddev] * 4**level
         check_counts(METHOD.encoding(DEPTH, level), lambda code, below=below: [code >> below], DEPTH)
 
 
@@ -112,7 +112,7 @@ def test_every_subregion_has_its_own_level() -> None:
     for level, one in enumerate(METHOD.candidates(state, DEPTH), 1):  # the others' counts are not used
         mine = levels == level
         assert made.counts[mine].tolist() == one.counts[np.isin(one.tree.entries, made.tree.entries[mine])].tolist()
-        assert made.stddev[mine].tolist() == [state.results[level - 1].spent.noise_stddev] * mine.sum()
+        assert made.stddev[mine].tolist() == [state.results[level - 1].noise_stddev] * mine.sum()
 
 
 def test_little_epsilon_informs_only_the_coarsest_level() -> None:
@@ -247,7 +247,7 @@ def test_budgets_are_geometric_and_every_level_gains(doubling: float) -> None:
         depth=DECOMPOSITION_DEPTH, shard_size=100, dropout=0.5, population=400, method=method
     )
     state = run(parameters, group_of(some_rows(5, 400, 4, DECOMPOSITION_DEPTH), 4, DECOMPOSITION_DEPTH))
-    spent = [result.spent.epsilon for result in state.results]
+    spent = [result.cost for result in state.results]
     assert state.budget.spent == 1
     assert np.allclose(np.divide(spent[1:], spent[:-1]), 2 ** (1 / doubling))
     raw, consistent = (
