@@ -10,12 +10,13 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from sfumato.pipelines.frame.job import Inputs, ReleaseJob
-from sfumato.pipelines.frame.scratch import (
+from sfumato.pipelines.frame.job import (
     BYTES_PER_ROW,
     DISTRIBUTION_BYTES_PER_ROW,
     MAP_BYTES,
     VALUE_BYTES_PER_ROW,
+    Inputs,
+    ReleaseJob,
     RunBytes,
 )
 from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Cost

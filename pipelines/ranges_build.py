@@ -14,9 +14,8 @@ from typing import Any, ClassVar
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
 
-from sfumato.pipelines.frame.job import Inputs, geography_of
+from sfumato.pipelines.frame.job import PLAIN_BYTES, Inputs, RunBytes, geography_of
 from sfumato.pipelines.frame.release_run import run_release
-from sfumato.pipelines.frame.scratch import PLAIN_BYTES, RunBytes
 from sfumato.pipelines.heatmap import CountingJob
 from sfumato.pipelines.runners.runner_settings import RunnerSettings
 from sfumato.schemas.ranges import Sizes

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Self
 import apache_beam as beam
 
 from sfumato.pipelines.frame.accounting import Accounting
-from sfumato.pipelines.frame.scratch import BYTES_PER_ROW, PLAIN_BYTES, RunBytes
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns
@@ -28,6 +27,23 @@ from sfumato.transforms.privacy.keys import RunKey, Secret
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
 from sfumato.transforms.release.basemap_file import MAX_FILE_BYTES, file_basemap, geography_bytes
 from sfumato.transforms.release.metadata import ReleaseMetadata
+
+BYTES_PER_ROW = 30  # 12 of a record's chunk, then 8, 4 and 4 of its user
+VALUE_BYTES_PER_ROW = 8  # of a record's chunk, where records have weights or times
+DISTRIBUTION_BYTES_PER_ROW = 76  # 12, and then 20, 20 and 16, or 24 with many levels, of each of its user's cells
+
+# Memory by `python -m benchmarks.memory`.
+PLAIN_BYTES = 350_000_000  # of Python, Beam and NumPy, and of a small release
+MAP_BYTES = 600_000_000  # while a map of depth 10 is estimated, drawn and written
+
+
+@dataclass(frozen=True)
+class RunBytes:
+    """Expected bytes of a run."""
+
+    stored: int  # bulky data that are written in all
+    held: int  # those in memory at one time, if they are not written to a folder
+    release: int  # the process while it makes the release
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sfumato.pipelines.frame.job import PLAIN_BYTES, RunBytes
 from sfumato.pipelines.runners.folders import private_folder, sweep
 from sfumato.pipelines.runners.runner_settings import RunnerSettings
 from sfumato.schemas.errors import RequestError
@@ -101,26 +102,10 @@ def _left(folder: Path, limit: str, usage: str, reclaimable: str) -> Iterator[in
         yield int(most) - used + int(counts.get(reclaimable, 0))
 
 
-BYTES_PER_ROW = 30  # 12 of a record's chunk, then 8, 4 and 4 of its user
-VALUE_BYTES_PER_ROW = 8  # of a record's chunk, where records have weights or times
-DISTRIBUTION_BYTES_PER_ROW = 76  # 12, and then 20, 20 and 16, or 24 with many levels, of each of its user's cells
-
-# Memory by `python -m benchmarks.memory`.
-PLAIN_BYTES = 350_000_000  # of Python, Beam and NumPy, and of a small release
-MAP_BYTES = 600_000_000  # while a map of depth 10 is estimated, drawn and written
 _WORKER_BYTES = 150_000_000  # of one thread: rows that are decoded, and those that wait for their group
 _DECODED_ROW_BYTES = 100  # of them, where there are few rows
 _SKEW = 1.25  # the largest group of users over the mean
 _MIN_GROUP_BYTES = 64_000_000
-
-
-@dataclass(frozen=True)
-class RunBytes:
-    """Expected bytes of a run."""
-
-    stored: int  # bulky data that are written in all
-    held: int  # those in memory at one time, if they are not written to a folder
-    release: int  # the process while it makes the release
 
 
 @dataclass(frozen=True)

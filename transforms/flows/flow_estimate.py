@@ -1,11 +1,11 @@
 """Flows from noisy counts of pairs: shrunk counts, their intervals, and which pairs are listed. All post-processing.
 
-Counts of similar pairs have a common prior, learned from them (empirical Bayes): any distribution on a grid of counts,
-of which a few expectation maximisation steps make the noisy counts likely (nonparametric maximum likelihood: Kiefer and
-Wolfowitz 1956; Robbins 1956). After each step it is smoothed, but for the probability of 0 (Silverman, Jones, Wilson
-and Nychka 1990): else few counts would make a prior of spikes, with intervals that are too short. The noise is discrete
-Laplace of a known scale, so the posterior of each count is exact given the prior. A count far above the noise gets a
-flat prior: its noisy count with the noise's own interval.
+Counts of similar pairs have a common prior, learned from them (empirical Bayes): a distribution on a grid of counts,
+fitted by a few steps of expectation maximisation to make the noisy counts likely (nonparametric maximum likelihood:
+Kiefer and Wolfowitz 1956; Robbins 1956). After each step it is smoothed, except for the probability of 0 (Silverman,
+Jones, Wilson and Nychka 1990): otherwise few counts would make a prior of spikes, with intervals that are too short.
+The noise is discrete Laplace of a known scale, so the posterior of each count is exact given the prior. A count far
+above the noise gets a flat prior: its noisy count with the noise's own interval.
 
 Pairs next to each other are alike. So a pair's prior is learned from all pairs of its level whose siblings and
 neighbours have about as many trips. A pair is listed where it has a trip with a probability of at least LISTED. All
@@ -32,7 +32,7 @@ _STEPS = 40  # of expectation maximisation
 _STEP = 0.2  # of the grid, in scales of the noise
 _TOP, _FLAT = 30.0, 15.0  # scales: the grid's end, and from where a prior is flat
 _SMOOTH = 0.5  # scales, to each side: the prior of counts above 0 varies slowly
-_PSEUDO_COUNTS = 5.0  # of a broad prior, mixed in: a class of few counts knows its prior badly
+_PSEUDO_COUNTS = 5.0  # of a broad prior, mixed in: a class of few counts determines its prior poorly
 _LEAST = 100  # counts of a class; smaller ones join a neighbour
 _ERROR = 0.05  # probability outside of an interval
 
@@ -131,7 +131,7 @@ def _posterior(values: NDArray[np.int64], numbers: NDArray[np.int64], rate: floa
 
 
 def _shortest(below: Array, grid: Array) -> tuple[Array, Array]:
-    """The shortest of some intervals of 95%, whose tails share the rest in different parts: ends, float64[n] each.
+    """Returns the ends of the shortest 95% interval among some that split the 5% differently: float64[n] each.
 
     below: float64[n, g], the probability of each point of the grid, float64[g], and of all below it.
     """
@@ -212,7 +212,7 @@ def flows_and_rests(
                 "noise_stddev": np.full(shown, stddev),
             }
         )
-        # What the posterior says of a listed pair's noise has the variance of the noise less the posterior variance.
+        # The expected noise of a listed pair, given its count, has the noise's variance minus the posterior's.
         left = np.where(listed, measured.noisy - posterior.mean, measured.noisy)
         spread = np.where(listed, np.maximum(noise - posterior.variance, 0), noise)
         other = counted & ~listed

@@ -1,13 +1,12 @@
-"""Samples of users and the counts in them: keyed, mergeable, one item a user.
+"""Samples of users and the counts in them: keyed, mergeable, one item for each user.
 
 Whether a user takes part in a round is a function of the run's key and the user's id. So a retried bundle draws the
 same users, and the order of files and bundles has no effect. All values here are raw; only `threshold` returns
 something that may be published.
 
-A sampled job reads the records of the drawn users only, and the size of that draw has to stay secret. So the admission
-counts another Poisson sample at a public rate; a job that counts everybody has a rate of 1. That sample's random bits
-are independent of the rounds'. A user in it either has a usable record or has none. All rows without a user id count as
-one user. Pure.
+A sampled job reads the records of the sampled users only, and the size of that sample has to stay secret. The admission
+therefore counts an independent Poisson sample, whose rate is public; a job that counts all users has a rate of 1. A
+user in it either has a usable record or has none. All rows without a user id count as one user. Pure.
 """
 
 from __future__ import annotations
@@ -174,7 +173,7 @@ def add_pairs(sample: Sample) -> Sample:
 def run_starts(*columns: NDArray[Any]) -> NDArray[np.int64]:
     """Returns the first index of each run of equal rows of some columns. Without rows there is no run.
 
-    A group of users may have no usable row. Whether it has one is secret, so no run may end by it.
+    A group of users may have no usable row. Whether it has one is secret, so an empty group must not raise an error.
     """
     is_first = np.ones(len(columns[0]), dtype=bool)
     is_first[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
@@ -258,7 +257,10 @@ def add_counts(counts: Iterable[ItemCounts]) -> ItemCounts:
 
 
 def texts_of(items: NDArray[np.uint64], texts: Mapping[int, str]) -> NDArray[np.object_]:
-    """Returns the text of each item code, object[n]. Integers are in no list of texts where both are in one log."""
+    """Returns the text of each item code, object[n].
+
+    In a log of texts and integers, integers have no entry in `texts`.
+    """
     numbers = items.astype(np.uint64).view(np.int64).tolist()
     return np.array(
         [texts.get(code, str(number)) for code, number in zip(items.tolist(), numbers, strict=True)], dtype=object

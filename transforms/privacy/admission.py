@@ -153,7 +153,9 @@ class Admit:
             raise
         if refused is not None:  # the ledger holds the cost of only the refusal
             raise LedgerError("ledger: this release was refused before, and would not be now; give another release id")
-        if counted.users < 2 * counted.noise_stddev:  # a format without a schema cannot refuse a wrong name
+        if (
+            counted.users < 2 * counted.noise_stddev
+        ):  # CSV and JSON have no schema: a misspelt column shows as missing users only
             FEW_USERS.emit(users=counted.users, noise_stddev=counted.noise_stddev)
         return counted
 
@@ -183,7 +185,7 @@ def check_admission(counted: NoisyUserCounts, rule: AdmissionRule) -> None:
     limit = rule.max_bad_fraction
     max_total = max(users + unusable + 2 * margin, 0.0)  # an upper bound on all users
     # A bad user adds 1 - limit and a good one subtracts limit, so the excess is at most 0 in expectation where the
-    # share of bad users is within the limit. At that share the squares add up to total limit (1 - limit).
+    # share of bad users is within the limit. There the squared contributions sum to total * limit * (1 - limit).
     excess = (1 - limit) * unusable - limit * users
     if excess > margin + _sampling_slack(max_total * limit * (1 - limit), rule.sampling_rate):
         raise NotAdmittedError(

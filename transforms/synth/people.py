@@ -5,10 +5,10 @@ and a position. Every choice is a hash of (seed, choice, user[, record]). So rec
 into blocks, files or workers. With a day (`city.DayPlan`), only the active users have records, and hour, kind of
 location and position also depend on the day. People, homes and work places stay the same.
 
-A user also has a place elsewhere, and each trip joins two of the three. The work place of trips is the nearest to the
-home of CANDIDATES places that are drawn by the density of work, as is the place elsewhere. Distances are between
-the centres of DISTRICTS x DISTRICTS squares, and the first of equally near ones is taken. So the probability of each
-pair of cells is known exactly.
+For trips, a user has a home, a work place and a place elsewhere, drawn separately from those of records, and each trip
+joins two of the three. The work place is the one nearest the home among CANDIDATES places drawn by the density of work,
+and likewise the place elsewhere. Distances are between the centres of DISTRICTS x DISTRICTS squares; ties take the
+first. So the probability of each pair of cells is known exactly.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ SHARES = ((HOME, WORK, 3 / 8), (WORK, HOME, 2 / 8), (HOME, ELSEWHERE, 2 / 8), (E
 """The kinds of trips: where one begins and ends, and its share, a multiple of 1/8."""
 _EARLIEST = (7, 16, 10, 19)  # hour of the local clock at which trips of each kind begin to start
 _HOURS = 3
-# First elements of the names of random streams; those of records are smaller numbers.
+# First elements of the names of random streams of trips: from 101 on, to stay clear of those of records.
 _PLACE, _KIND, _POSITION, _START = range(101, 105)
 
 

@@ -24,7 +24,9 @@ from sfumato.transforms.moments.local.tally import RandomisedResponse
 
 Array = NDArray[np.float64]
 
-_UNIFORM_SHARE = 0.2  # of the clients, spread evenly over all bits, where an earlier release replaces the first round
+_UNIFORM_SHARE = (
+    0.2  # of the probability, spread evenly over all bits, where an earlier release replaces the first round
+)
 _MIN_SIGNAL = 1000.0  # n epsilon^2 from which thresholds are better; docs/explanation/moments.md has the measurements
 _FEW_BITS = 12  # more bits are mostly more than the values need
 
@@ -39,7 +41,7 @@ class Tuning:
         second_power: round two queries with probability proportional to (4^j m_j (1 - m_j))^second_power.
         weighted_power: alpha of the protocol with one round.
         caching: whether reports of both rounds are pooled.
-        squash: a multiple of a bit mean's standard deviation. Bits above the highest one that exceeds it are empty; 0
+        squash: a number of standard deviations. Bits above the highest bit whose mean exceeds it count as empty; 0
             squashes none. None: bits count by their probability to be in use (bit_means.py), or all with one round.
 
     Raises:
@@ -67,9 +69,9 @@ class Tuning:
         return cls(first_share=1 / 3, first_power=0.5, squash=2.5 if local else 0.5)
 
     def resolved(self, method: Method) -> Tuning:
-        """The tuning with defaults for every None but squash; docs/explanation/moments.md has the measurements.
+        """Returns the tuning with defaults for every None; docs/explanation/moments.md has the measurements.
 
-        squash stays None for `adaptive`: then posterior probabilities decide.
+        squash stays None unless the method is `weighted`: posterior probabilities then decide which bits are in use.
         """
         return replace(
             self,
@@ -81,7 +83,7 @@ class Tuning:
 
 
 def chosen_method(users: float, epsilon: float | None, bits: int) -> Method:
-    """The method with the least expected error: `threshold`, of two rounds, or `weighted`, of one without a prior.
+    """Returns the method with the least expected error: two-round `threshold`, or one-round `weighted` without a prior.
 
     Under randomised response the error of a share is about 1 / (epsilon sqrt(n)). Where that is large, a first round
     learns little, and posterior estimates shrink towards 0. Then one round without a prior is better, if the range fits
@@ -100,7 +102,7 @@ def min_threshold_users(epsilon: float | None, bits: int) -> float:
 def by_weight(slots: Slots, power: float, reports: int) -> Array:
     """Query probabilities proportional to 2^(power j), j a bit: float64[S], see `capped`.
 
-    Those of thresholds add up to the same from each power of two to the next.
+    The thresholds of one octave (from a power of two to the next) share that octave's probability.
     """
     octave = slots.octave_weight
     return capped((octave / octave.max()) ** power * (np.abs(slots.weight) / octave), reports)
@@ -174,7 +176,8 @@ class Prior:
 
         Slots are matched by weight. Weights are powers of two, so equal ones are equal as floats.
 
-        The bits of `square` depend on the centre, which is different in every release. So their means are a guess only.
+        The quantity `square` is the squared distance from a centre, which differs in every release. So the means of its
+        bits are a guess only.
         """
         rows_by_weight = {weight: row for row, weight in enumerate(self.weight.tolist())}
         rows = np.array([rows_by_weight.get(weight, -1) for weight in slots.weight.tolist()])  # -1: not in the prior
@@ -233,7 +236,9 @@ class PriorRelease:
         rows = np.array(bits["quantity"].to_pylist(), object)
         weights, stddevs = bits["weight"].to_numpy(), bits["stddev"].to_numpy()
         if not (np.isfinite(means).all() and np.isfinite(stddevs).all() and (stddevs > 0).all()):
-            raise RequestError("warm_start: the release's bit means are no finite numbers; it is damaged")
+            raise RequestError(
+                "warm_start: the release is damaged: a bit mean is not finite, or a standard deviation not positive"
+            )
         priors = {
             kind: Prior(weights[rows == kind], means[rows == kind], stddevs[rows == kind])
             for kind in dict.fromkeys(rows.tolist())

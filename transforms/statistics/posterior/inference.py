@@ -1,10 +1,10 @@
 """The posterior of the users of every node of a full quadtree, given all measurements. Pure.
 
-A family is the four children of a node. Its contrast is its members' users less a quarter of the parent's users T:
-three independent numbers. The energy of a contrast is its sum of squares. A family of roughness rho has the expected
-energy S = rho T^2, evenly in all directions. rho is one of ROUGHNESS, from nearly even to all users in one child.
-A measured contrast has the energy E of the noise on top. A prior of rho is learned from all families of a level, and
-differences that noise can explain are shrunk.
+A family is the four children of a node with T users. Its contrast is each child's users minus T / 4: the four values
+sum to zero, so three are free. The energy of a contrast is its sum of squares. A family of roughness rho has the
+expected energy S = rho T^2, evenly in all directions. rho is one of ROUGHNESS, from nearly even to all users in one
+child. A measured contrast has the energy E of the noise on top. A prior of rho is learned from all families of a level,
+and differences that noise can explain are shrunk.
 """
 
 from __future__ import annotations
@@ -47,19 +47,23 @@ class Learner:
         self._found: list[Floats | None] = [None, None]
 
     def learn(self, likelihood: Floats, strong: NDArray[np.bool_]) -> Floats:
-        """The weights of weak and of strong families, float64[2, kinds], of largest posterior probability, by EM.
+        """Returns the most probable weights of weak and of strong families, float64[2, kinds], found by EM.
 
         likelihood: float64[n, kinds], of n families.
         """
-        for kind in (1, 0):
-            of = likelihood[strong == bool(kind)]
-            if len(of):
-                begin = next(
-                    (one for one in (self._found[kind], self._found[1 - kind]) if one is not None), self._prior
-                )
-                self._found[kind] = _learn(of, _CARRY * begin + (1 - _CARRY) * self._prior)
-        weak, strong_ = (one if one is not None else other for one, other in (self._found, self._found[::-1]))
-        return np.stack([self._prior if one is None else one for one in (weak, strong_)])
+        for is_strong in (True, False):
+            families = likelihood[strong == is_strong]
+            if len(families):
+                begin = self._weights(is_strong)
+                self._found[is_strong] = _learn(families, _CARRY * begin + (1 - _CARRY) * self._prior)
+        return np.stack([self._weights(False), self._weights(True)])
+
+    def _weights(self, is_strong: bool) -> Floats:
+        """Returns the weights of strong or weak families; before any is seen, those of the others, else the prior."""
+        for found in (self._found[is_strong], self._found[not is_strong]):
+            if found is not None:
+                return found
+        return self._prior
 
 
 def _learn(likelihood: Floats, begin: Floats) -> Floats:
@@ -255,10 +259,11 @@ def _reestimate_leaves(
     On the way down, a node's total is the sum of all measurements below it. Most of that sum is noise of empty leaves,
     and its error falls on the few leaves with users. So every leaf is estimated again, from its own measurement
     and from a prior. The prior's mean is the leaf's estimate so far. Its variance is _REUSE times the energy of its
-    family's contrast, in proportion to the leaf's share. Sums of these are reconciled with the root by their variances.
-    Leaves far above the noise then keep their measurement, and the others keep their estimate.
+    family's contrast, in proportion to the leaf's share. These estimates are then reconciled with the root, level by
+    level, by their variances. Leaves far above the noise then keep their measurement, the others their estimate.
 
-    This uses a leaf's measurement twice, because its mean contains it already. The factor _REUSE makes that harmless.
+    This uses a leaf's measurement twice, because its mean contains it already, and treats the two as independent. The
+    factor _REUSE makes that harmless, as measured: intervals of cells are made by `unbiased`, not from these variances.
     Below 1/10 the error on smooth maps grows by less than 1%. Between 1/100 and 1/10 the gain on maps of few crowded
     places hardly changes (synthetic maps, see docs/results/accuracy.md).
     """
