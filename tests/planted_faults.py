@@ -83,8 +83,13 @@ class Imports:
         for test in filter(re.compile(r"tests/(.*/)?test_(?!planted_faults)\w+\.py").fullmatch, self._paths.values()):
             distances = self._distances(test)
             if (distance := distances.get(name_of(path))) is not None:
-                room, _, name = test.removeprefix("tests/").rpartition("/")
-                nearer = (room == path.rpartition("/")[0]) + (name == f"test_{path.rpartition('/')[2]}")
+                _, _, inner = test.removeprefix("tests/").partition("/")  # without the tier
+                room, _, name = inner.rpartition("/")
+                folder, _, module = path.removeprefix("transforms/").rpartition("/")
+                # The tests of the module's room come first, however far the imports that lead to it.
+                nearer = (
+                    3 * (room.split("/")[0] == folder.split("/")[0]) + (room == folder) + (name == f"test_{module}")
+                )
                 ranked.append((distance - nearer, len(distances), test))
         return [test for *_, test in sorted(ranked)]
 
