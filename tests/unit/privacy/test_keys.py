@@ -59,7 +59,8 @@ def test_file_secret_rejects_a_short_or_missing_file(tmp_path) -> None:
 
 @pytest.mark.parametrize("length", [8, 15, 16])
 def test_key_weakness_needs_sixteen_bytes(length: int) -> None:
-    assert (key_weakness(SECRET[:length]) is None) == (length >= 16)
+    for secret in (SECRET[:length], SECRET[:length].hex().encode()):
+        assert (key_weakness(secret) is None) == (length >= 16)
 
 
 def test_a_key_file_that_changes_ends_the_run(tmp_path) -> None:
