@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 
 from sfumato.pipelines.command_line.run import JOBS, request_class, run_job
 from sfumato.pipelines.frame.console import console
-from sfumato.pipelines.runners.failures import ended_by_signals, error_of, exit_status, message_of
+from sfumato.pipelines.runners.failures import ended_by_signals, error_of, is_interrupted, message_of
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.publish_request import LogOptions, RunnerOptions
 from sfumato.schemas.requests.request_base import HELP_GROUPS, Request, extra_of, metavar_of, option_type
@@ -74,7 +74,7 @@ def _run(job: str, arguments: Sequence[str], log_format: str) -> int:
     except KeyboardInterrupt:
         return _interrupted()
     except Exception as error:
-        if exit_status() is not None:  # Beam and others convert an interrupt into other errors
+        if is_interrupted():  # Beam and others convert an interrupt into other errors
             return _interrupted()
         found = error_of(error)
         if found is not None:
@@ -109,7 +109,7 @@ def command(arguments: Sequence[str] | None = None) -> int:
 
 def _interrupted() -> int:
     log_event("interrupted", "interrupted; run it again to resume a charged release", logging.ERROR)
-    return exit_status() or 130
+    return 130  # of an interrupt without a signal, as in a notebook
 
 
 def _usage(names: Iterable[str]) -> str:

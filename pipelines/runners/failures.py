@@ -101,9 +101,9 @@ def last_step(step: Callable[[], None]) -> Iterator[None]:
         _last_steps.remove(step)
 
 
-def exit_status() -> int | None:
-    """128 plus the number of the received signal, as in shells; None without a signal."""
-    return None if _received is None else 128 + _received
+def is_interrupted() -> bool:
+    """Returns whether a signal was received. `ended_by_signals` then ends the process with 128 plus its number."""
+    return _received is not None
 
 
 @contextmanager
