@@ -201,6 +201,14 @@ def test_late_files_make_a_correction_with_its_own_charge(tmp_path: Path, nights
     assert place.entries == history.entries  # a correction is made once
     page = json.loads((place.published / "timeline.json").read_text())
     assert [one["release_id"] for one in page["nights"]] == [f"city-{night}-late"]
+    pq.write_table(make_logs(200, 2, seed=10), place.folder / "logs" / f"dt={night}" / "later.parquet")
+    assert place.refresh() == 0
+    assert place.entries == history.entries  # and not corrected again
+    assert place.remove(f"{night}-late") == 0
+    removed = place.entries
+    assert place.refresh("--date", str(night)) == 0
+    assert place.entries == removed  # the charge that was corrected does not publish the night anew
+    assert not (place.night(night) / "cells.parquet").exists()
 
 
 @pytest.mark.slow
