@@ -185,7 +185,6 @@ def yesterdays(folder: Path, nights: Path, **changes: Any) -> tuple[Place, date]
     return place, night
 
 
-@pytest.mark.slow
 def test_late_files_make_a_correction_with_its_own_charge(tmp_path: Path, nights: Path) -> None:
     late = {"late": {"days": 3, "epsilon": 1.5}, "budget": [{"epsilon": 5.5, "days": 3}]}
     place, night = yesterdays(tmp_path, nights, **late)
