@@ -15,7 +15,7 @@ def quantiles_view(files: Files) -> PageView:
 
 
 class CentralQuantilesPage(SampledPage):
-    """What the page says of quantiles with a trusted curator."""
+    """Texts of the page of quantiles by a trusted curator."""
 
     DRAWN: ClassVar[str] = "The noise"
 
@@ -25,30 +25,31 @@ class CentralQuantilesPage(SampledPage):
     def curve_reading(self) -> list[str]:
         if self.parameters["method"] == "exponential":
             return [
-                "A quantile's interval holds the true value at least 95 times in 100. It allows for long stretches "
-                "without values, so it is wider than it need be where values lie densely.",
-                "The curve passes through what was drawn: the quantiles and the ends of their intervals. Between two "
-                "dots nothing is known but that it rises.",
+                "A quantile's interval contains the true value at least 95 times in 100. It allows for long ranges "
+                "without values, so it is wider than necessary where values are dense.",
+                "The curve passes through the published quantiles and the ends of their intervals. Between two dots it "
+                "is only known to rise.",
             ]
         return [
-            "The band shows what the noise leaves open: it holds the true curve at the border of a bin about 95 times "
-            "in 100. A quantile's interval is read off in the same way."
+            "The band shows the error from noise. It is pointwise: at each border of a bin it contains the true curve "
+            "about 95 times in 100. A quantile's interval is derived from it."
         ]
 
     def made(self) -> Section:
         paragraphs = [
-            "The operator of the job was trusted: it saw the logs and drew what is shown once, by a secret key."
+            "A trusted curator, the operator of this job, saw the logs and drew the published values once, with a "
+            "secret key."
         ]
         if self.parameters["method"] == "exponential":
             paragraphs.append(
-                "The middle quantile was drawn first, then the middle of each of both parts, and so on. A value is the "
-                "more likely to be drawn, the closer the number of users below it is to the one that was asked for."
+                "The middle quantile was drawn first, then the middle quantile of each half, down to the last. A value "
+                "is more likely to be drawn the closer the number of users below it is to the requested number."
             )
             names = {"index": "Level", "epsilon": "Epsilon", "draws": "Draws"}
         else:
             paragraphs.append(
-                "The users were counted by bins of several widths, with noise on every count, also where nobody was. "
-                "What is shown fits all counts best."
+                "The users were counted in bins of several widths, with noise on every count, including those of empty "
+                "bins. The curve is the best fit to all counts."
             )
             names = {"index": "Level", "epsilon": "Epsilon", "level": "Bins"}
             names["noise_stddev"] = "Standard deviation of a count"
