@@ -29,7 +29,7 @@ ASSUMPTIONS = (
     "This job computes the sums of secure aggregation itself; no device takes part. The server of a real protocol "
     "would also see which devices report.",
     "The operator of this job sees the raw logs. The guarantee covers the release and the sums that a server of secure "
-    "aggregation would see. A failed run publishes nothing, and its error message is for the operator alone.",
+    "aggregation would see. A failed run publishes nothing, and its error message is only for the operator.",
     ONE_ID,
     "The key is secret, and the input does not change during the run.",
     "AES and SipHash behave as pseudo-random functions, so the guarantee is computational. Two users with equal 64-bit "
@@ -37,19 +37,19 @@ ASSUMPTIONS = (
 )
 CURATOR = (
     "The operator of this job is a trusted curator. It sees the raw logs and the exact results, and adds noise to them "
-    "once. The guarantee covers the release alone. A failed run publishes nothing, and its error message is for the "
-    "operator alone."
+    "once. The guarantee covers only the release. A failed run publishes nothing, and its error message is only "
+    "for the operator."
 )
 WARM_START = (
     "The earlier release that this one starts from is treated as public. For a user with records in the logs of both "
-    "releases the two epsilons add up, even if the earlier release is kept secret."
+    "releases, the two epsilons add up, even if the earlier release is kept secret."
 )
 WARM_START_OF_COHORTS = (
-    "The earlier release that this one starts from is treated as public. For a user whom both releases asked the two "
-    "epsilons add up, even if the earlier release is kept secret."
+    "The earlier release that this one starts from is treated as public. For a user whom both releases queried, the "
+    "two epsilons add up, even if the earlier release is kept secret."
 )
 SAMPLING_ASSUMPTIONS = (
-    "The drawn users and their number stay secret, and so does every item below the threshold.",
+    "The sampled users and their number stay secret, as does every item below the threshold.",
     *ASSUMPTIONS[1:],
 )
 LOCAL_ASSUMPTIONS = (
@@ -57,9 +57,9 @@ LOCAL_ASSUMPTIONS = (
     "response protects every single report from the collector too. The release also protects who takes part, because "
     "every count in it has noise.",
     "The collector picks the bit that a device reports. The choice is independent of the value (central randomness).",
-    "The operator of this job works on collected logs and sees the raw values. It draws the randomised responses in "
-    "place of the devices. The guarantee covers the reports and the release. A failed run publishes nothing, and its "
-    "error message is for the operator alone.",
+    "The operator of this job works on collected logs and sees the raw values. It draws the randomised responses "
+    "instead of the devices. The guarantee covers the reports and the release. A failed run publishes nothing, and its "
+    "error message is only for the operator.",
     *ASSUMPTIONS[2:],
 )
 NO_LOCAL_PRIVACY = (
@@ -73,12 +73,12 @@ PRIVATE_GROUPS = (
 )
 PRIOR_BITS = (
     "The earlier release that replaces the first round is treated as public. For a user with records in the logs of "
-    "both releases the two epsilons add up, even if the earlier release is kept secret."
+    "both releases, the two epsilons add up, even if the earlier release is kept secret."
 )
 ROWS_ARE_USERS = (
-    "Every row counts as a user of its own. A person with k rows sends k times as many bits and spends k times epsilon."
+    "Every row counts as a separate user. A person with k rows sends k times as many bits and spends k times epsilon."
 )
-ROWS_SPEND_APART = "Every row counts as a user of its own. A person with k rows spends k times epsilon."
+ROWS_SPEND_APART = "Every row counts as a separate user. A person with k rows spends k times epsilon."
 VALUE_BOUND = {
     True: "one record a user, chosen uniformly among their records by the key",
     False: "every row counts as another user",
@@ -157,13 +157,13 @@ def two_sentences(manifest: Mapping[str, Any]) -> str:
     sent = "one bit" if bits == 1 else f"{bits} bits"
     if not isinstance(epsilon, int | float) or not isinstance(delta, int | float):
         of = "values" if "second" in manifest else "value"
-        return f"No differential privacy. Each user sent {sent} of their {of} as it is, and only sums are published."
+        return f"No differential privacy. Each user sent {sent} of their {of} unchanged, and only sums are published."
     change = "zeroing the report of" if privacy.get("adjacency") == ZERO_OUT else "adding or removing all records of"
     factor = f"e^ε = {math.exp(epsilon):.3g}" if epsilon < 100 else "e^ε"
     besides = f", plus δ = {delta:g}" if delta else ""
     promise = f"{change} one user changes the probability of any result by a factor of at most {factor}{besides}."
     if entry_of(privacy, "randomness").get("safe") is not True:
-        unsafe = "Protects nobody: the key came from a seed that anybody can guess."
+        unsafe = "Protects nobody: the key came from a seed that anyone can guess."
         return f"{unsafe} Under a secret key, at ε = {epsilon:g}, {promise}"
     if entry_of(privacy, "participation").get("protected") is False:
         condition = "Who takes part is not protected, as in the paper."
@@ -171,7 +171,7 @@ def two_sentences(manifest: Mapping[str, Any]) -> str:
         local = entry_of(privacy, "collector").get("epsilon", epsilon)
         condition = f"Each user sent {sent} after randomised response: the collector learns at most ε = {local:g}."
     else:
-        condition = "The operator of the job saw the raw logs; the guarantee covers this release alone."
+        condition = "The operator of the job saw the raw logs; the guarantee covers only this release."
     return f"At ε = {epsilon:g}, {promise} {condition}"
 
 

@@ -23,7 +23,7 @@ class _Model(BaseModel):
 
 
 class Fact(_Model):
-    """A term and what is said of it."""
+    """A term and its text."""
 
     term: str
     text: str
@@ -51,7 +51,7 @@ class Table(_Model):
     @model_validator(mode="after")
     def _check(self) -> Table:
         if len(self.numeric) != len(self.heads) or any(len(row) != len(self.heads) for row in self.rows):
-            raise ValueError(f"rows: each must have {len(self.heads)} texts, as `heads`")
+            raise ValueError(f"rows: each must have {len(self.heads)} texts, like `heads`")
         if self.links and len(self.links) != len(self.rows):
             raise ValueError(f"links: must hold one for each of {len(self.rows)} rows, got {len(self.links)}")
         return self
@@ -78,7 +78,7 @@ class Bounds(_Model):
 
 
 class Scale(_Model):
-    """How values become colours.
+    """A scale of colours.
 
     Attributes:
         kind: `log`: colour position log(1 + value / knee) / log(1 + high / knee), from 0 to `high`; `linear`: from
@@ -167,7 +167,7 @@ class Layer(_Model):
         if ((level := np.asarray(self.level))[:-1] > level[1:]).any():
             raise ValueError("level: must ascend, because cells are painted in that order")
         if any(((np.asarray(xs) < 0) | (np.asarray(xs) >= 2.0**level)).any() for xs in (self.x, self.y)):
-            raise ValueError("x, y: must lie in 0..2^level - 1")
+            raise ValueError("x, y: must be between 0 and 2^level - 1")
         return self
 
 
@@ -176,7 +176,7 @@ class TimeSlots(_Model):
 
     Attributes:
         title: of the control, such as `By hour`.
-        note: one sentence on what a slot's map is of, with the time zone.
+        note: one sentence on what a slot's map counts, with the time zone.
         names: of the slots, such as `08-09 h`.
         ticks: of an axis of slots: the slot, or the number of slots for the end, and its text.
         layer: its cells, with one measure for each slot.
@@ -244,7 +244,7 @@ class BarsBody(_Model):
 
 
 class QuantileRow(_Model):
-    """`share` of the users lie below `value`, itself in low..high at 95%."""
+    """A quantile: `share` of the users lie below `value`, which lies in low..high at 95%."""
 
     share: float
     value: float
@@ -267,8 +267,8 @@ class CurveBody(_Model):
 
     Attributes:
         value, share, low, high: points of the function, ascending, and its band.
-        points: the only values at which the function was asked, drawn as dots; empty where it is known everywhere.
-        histogram: published counts of intervals of equal width, ascending. One that is absent has too few users.
+        points: the only values at which the function was queried, drawn as dots; empty where it is known everywhere.
+        histogram: published counts of intervals of equal width, ascending. An absent interval has too few users.
         hidden: the largest number of users that an absent interval can have; None where there is no histogram.
         note: one sentence on the accuracy.
     """
@@ -299,10 +299,10 @@ class StatisticRow(_Model):
 
 
 class BitRow(_Model):
-    """How often a bit is set: its place value, share of users with it, interval, and whether it was dropped.
+    """A bit: its place value, share of users with it set, interval, and whether it was dropped.
 
     Attributes:
-        quantity: what the bits are of, in words.
+        quantity: the column or function of columns that the bits encode.
         share, low, high: noise may move them outside 0..1; None where nothing is known.
         dropped: probably empty.
     """
@@ -317,18 +317,16 @@ class BitRow(_Model):
 
 
 class BitTexts(_Model):
-    """What the chart of bits says: of bits of values, or of answers on thresholds.
+    """Texts of the chart of bits: for bits of values, or for answers on thresholds.
 
     Attributes:
         title, about: above the chart; about is a sentence or two.
         share: what a bar's height is.
-        place: what its place is, of which quantity apart.
+        place: what its place is, before the name of the quantity.
     """
 
-    title: str = "The bits that it was made of"
-    about: str = (
-        "A value is a sum of place values, one for each bit that is set. Each user sent only one or a few of them."
-    )
+    title: str = "Bits behind the estimate"
+    about: str = "A value is the sum of the place values of its set bits. Each user sent only one or a few bits."
     share: str = "Share of users whose bit is set"
     place: str = "what a set bit adds to"
 
@@ -340,7 +338,7 @@ class MomentsBody(_Model):
         limits: the least and the greatest value that counts.
         deviation: of the values, the square root of their variance; None where no variance was estimated.
         reading: what the interval of the statistic of all users allows for, in a sentence or two.
-        bits: none where a trusted curator added up the values.
+        bits: empty where a trusted curator added up the values.
     """
 
     kind: Literal["moments"] = "moments"
@@ -450,13 +448,13 @@ class Night(_Model):
     map: str | None  # the script that holds the night's map, relative to the page
     safe: bool
     pruned: bool  # its files were removed, all but the manifest
-    notes: list[str] = []  # sentences on who was asked and on what its estimate rests
+    notes: list[str] = []  # sentences on the queried cohort and the nights its estimate is based on
     rests_on: list[tuple[str, str]] = []
     changes: list[PlaceChange] = []
 
 
 class NightMap(_Model):
-    """One night's map, in a script that the timeline's page loads when its date is chosen.
+    """One night's map, in a script that the timeline's page loads when its date is selected.
 
     Attributes:
         format: of the file; a page shows only maps of its own format.
@@ -465,7 +463,7 @@ class NightMap(_Model):
         stddev: one per cell: standard deviation of the error of `users`.
         measured: one per cell: level of the node around it that the last sub-query measured. Above the cell's own an
             earlier sub-query measured it, whose noise decided where to look again: such a cell is biased.
-        lower_bound: whether the method states but a lower bound of these deviations.
+        lower_bound: whether the method states only a lower bound of these deviations.
         noisy_sums: how many sums with a noise of their own were added up.
     """
 
@@ -518,7 +516,7 @@ class Basemap(_Model):
     Attributes:
         source: what to name as its source.
         water, land: areas under the cells; each is its outer ring and then its holes. Shores are drawn over the cells.
-        lines: streets, borders and the like, over the cells.
+        lines: streets, borders and other lines, over the cells.
         zones: named polygons, drawn as outlines over the cells.
         places: names.
     """
@@ -532,14 +530,14 @@ class Basemap(_Model):
 
 
 class Geography(_Model):
-    """What `basemap.json` holds: the geography of a release's maps."""
+    """Content of `basemap.json`: the geography of a release's maps."""
 
     basemap: Basemap | None = None
     tiles: Tiles | None = None
 
     @classmethod
     def of(cls, files: Mapping[str, bytes]) -> Geography:
-        """The geography among a release's files; an empty one without such a file. Raises ValueError."""
+        """Returns the geography among a release's files; an empty one without such a file. Raises ValueError."""
         content = files.get("basemap.json")
         return cls() if content is None else cls.model_validate_json(content)
 
@@ -554,12 +552,12 @@ class PageView(_Model):
         job: the command that made the release.
         chips: two to four facts next to the title.
         guarantee: two sentences.
-        alarm: what a known seed makes of this release; None for a secret key.
-        problems: what was wrong with the manifest.
+        alarm: a warning if the release used a known seed; None for a secret key.
+        problems: gaps and warnings of the manifest.
         picture: file name of the preview picture; None without one.
-        timeline: relative link to the timeline that the release is in; None where unknown.
+        timeline: relative link to the timeline that contains the release; None if unknown.
         sections: the report.
-        manifest: as published, without the list of files.
+        manifest: the published manifest, without the list of files.
         tiles: URL pattern of a tile server that the operator named; None without.
     """
 

@@ -107,7 +107,7 @@ def test_prefixes_unfold_filter_and_stay_in_the_link(opened: Open, pages: Pages,
     assert isinstance(view.body, BarsBody)
     bars = view.body.bars
     tab = opened(page)
-    assert tab.text("h1").startswith("One drawn record per user: ")
+    assert tab.text("h1").startswith("One sampled record per user: ")
     assert "Each user counts once" in tab.text(".explanation")
     ranked = sorted((bar for bar in bars if bar.level == 3), key=lambda bar: -bar.low)
     assert tab.run(ROWS) == [bar.name for bar in ranked[:60]]
@@ -284,7 +284,7 @@ def test_flows_of_a_zone(opened: Open, zone_page: Path, width: int, scheme: str)
     origin = listed.origin_zone.iloc[0]
     chosen = opened(zone_page, f"#way=1&cell={origin}", width=width, scheme=scheme)  # ids are rows here
     note, first = chosen.run(NOTE), chosen.run("document.querySelector('.places li button span').textContent")
-    assert note.startswith(f"{(listed.origin_zone == origin).sum()} flows from the chosen zone")
+    assert note.startswith(f"{(listed.origin_zone == origin).sum()} flows from the selected zone")
     destination = listed[listed.origin_zone == origin].destination_zone.iloc[0]
     assert first == (f"within {origin}" if destination == origin else f"{origin} → {destination}")
 
@@ -298,7 +298,7 @@ def test_a_cell_that_is_clicked_shows_its_flows(opened: Open, flow_page: Path, w
     tab.run("(() => { document.querySelectorAll('.panel input[type=radio]')[2].click(); return true; })()")
     assert "Click a cell of the map" in tab.run(NOTE)
     chosen = opened(flow_page, "#way=1&cell=3", width=width, scheme=scheme)
-    assert "from the chosen cell" in chosen.run(NOTE)
+    assert "from the selected cell" in chosen.run(NOTE)
 
 
 def test_the_matrix_says_what_it_points_at(opened: Open, flow_page: Path) -> None:
@@ -319,7 +319,7 @@ def test_enter_chooses_the_cell_at_the_centre_of_the_map(opened: Open, flow_page
     tab = opened(flow_page)
     tab.run("(() => { document.querySelector('.map-view').focus(); return true; })()")
     tab.key("Enter")
-    assert "from the chosen cell" in tab.run(NOTE)
+    assert "from the selected cell" in tab.run(NOTE)
     assert not tab.errors
 
 

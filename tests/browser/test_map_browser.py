@@ -68,7 +68,7 @@ def test_it_opens_offline_draws_and_says_what_it_is(opened: Open, page: Path, re
     for words in (
         "No conclusion's odds change by more than a factor of 2.72",
         "Users per km²",
-        "perhaps nobody",
+        "may be empty",
         "answers.parquet",
     ):
         assert words in body
@@ -113,7 +113,7 @@ def test_the_value_under_the_pointer_is_the_cells(opened: Open, page: Path, rele
     tab.until("!document.querySelector('.tip').hidden")
     text = tab.text(".tip")
     assert f"{round(users.value[row] or 0):,}"[:2] in text
-    assert "95% interval, for this place by itself" in text
+    assert "(pointwise)" in text
     assert "per km²" in text
     assert "° N" in text
     assert "° W" in text
@@ -333,9 +333,9 @@ def test_a_click_keeps_a_place_and_a_second_one_lets_it_go(opened: Open, slots_p
     x, y = tab.centre(".map-view")
     tab.move(x, y)
     tab.drag([(x, y)])
-    tab.until(f"document.querySelector('{HEADING}').textContent === 'The chosen place'")
+    tab.until(f"document.querySelector('{HEADING}').textContent === 'The selected place'")
     tab.move(*tab.centre("h1"))
-    assert tab.text(HEADING) == "The chosen place"
+    assert tab.text(HEADING) == "The selected place"
     x, y = tab.centre(".map-view")
     tab.move(x, y)
     tab.drag([(x, y)])

@@ -93,7 +93,7 @@ def check(tab: Tab) -> None:
     if found := re.fullmatch(r"about ([\d,.]+) users", text):
         assert float(found[1].replace(",", "")) == pytest.approx(many, abs=max(1.96 * stddev, 0.1))
     else:
-        assert "no more than about" in text
+        assert "at most about" in text
         assert many < 1.97 * stddev
 
 
@@ -167,7 +167,7 @@ def test_two_nights_are_chosen_and_their_change_is_shown(opened: Open, pages: di
     found = re.match(r"(\d+) of [\d,]+ cells changed", tab.text(".night-words p"))
     assert found
     assert int(found[1]) >= 3
-    assert "At most 5% of these are expected to be due to noise and chance" in tab.text(".night-words .quiet")
+    assert "At most 5% of these are expected to be false positives" in tab.text(".night-words .quiet")
     first = tab.text(".listed .places li")
     latitude, longitude = (float(one) for one in re.findall(r"(\d+\.\d+)°", first))
     assert -longitude == pytest.approx(CITY["west"] + MOVED[0] * (CITY["east"] - CITY["west"]), abs=0.012)

@@ -27,12 +27,12 @@ from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.sections import Manifest, facts, get, is_safe
 
 _NOTE = (
-    "Computed from two published heatmaps alone, so it costs no privacy budget beyond theirs. A person who is in the "
-    "data of both is exposed to both: their epsilons add up."
+    "Computed only from two published heatmaps, so it costs no privacy budget beyond theirs. For a person in the data "
+    "of both, the two epsilons add up."
 )
 _RATE = (
-    "Of the rows that are `changed`, and likewise of those that are `shown`, at most this share is expected to be "
-    "wrong, that is, equally many users were to be expected there in both maps."
+    "At most this share of the rows that are `changed`, and of those that are `shown`, is expected to be wrong: the "
+    "expected number of users there is the same in both maps."
 )
 _MAX_CELLS = 1 << 16
 _LISTED = 48
@@ -87,9 +87,9 @@ def report(changes: Changes, grid: Grid, rate: float, top: int = 10) -> str:
     total = ""
     if changes.changed[0]:
         total = f"All users: {changes.low[0]:+,.0f} to {changes.high[0]:+,.0f} (95%)."
-        total += " --shares compares shares of them.\n" if changes.scale == 1.0 else "\n"
+        total += " Use --shares to compare shares of all users.\n" if changes.scale == 1.0 else "\n"
     if not len(order):
-        none = f"No place stands out of the noise, of {tested} tested (false discovery rate {rate:.0%})."
+        none = f"No significant change in {tested} tested places (false discovery rate {rate:.0%})."
         return f"{none}\n{total}"
     level, x, y = node_positions(changes.node[order[:top]])
     west, south, east, north = grid.bounds(x, y, level)
@@ -106,7 +106,7 @@ def report(changes: Changes, grid: Grid, rate: float, top: int = 10) -> str:
     places = "1 place" if len(order) == 1 else f"{len(order):,} places"
     return (
         f"{places} changed, of {tested} tested; at most {rate:.0%} of the changes are expected to be wrong.\n"
-        "The intervals allow for the choice (95%):\n" + "".join(lines + more) + total
+        "95% intervals, adjusted for the selection:\n" + "".join(lines + more) + total
     )
 
 
@@ -135,8 +135,8 @@ def changes_view(files: Files) -> PageView:
     wide, tall = ground_metres(region)
     ground = f"{length(wide)} × {length(tall)}"
     rate, shown = float(get(manifest, "results.false_discovery_rate")), int(get(manifest, "results.shown"))
-    found = f"Of these changes at most {rate:.0%} are expected to be wrong." if shown else "No change is shown."
-    promise = f"{found} The page is made of two published maps alone."
+    found = f"At most {rate:.0%} of these changes are expected to be wrong." if shown else "No change is shown."
+    promise = f"{found} This page uses only two published maps."
     chips = facts(
         ("Before", _release_name(manifest, "before")),
         ("After", _release_name(manifest, "after")),
@@ -156,10 +156,10 @@ def changes_view(files: Files) -> PageView:
         _FILES,
         [CHANGES_PICTURE],
         title="Changes between two maps",
-        headline=f"{plural(shown, 'place')} changed" if shown else "No place changed for certain",
+        headline=f"{plural(shown, 'place')} changed" if shown else "No significant change",
         description=f"Where the number of users changed on {ground}, without exposing anyone.",
         chips=chips,
-        guarantee=promise if is_safe(manifest) else "A demonstration seed made these maps. They protect no one.",
+        guarantee=promise if is_safe(manifest) else "A demonstration seed made these maps. They protect nobody.",
     )
 
 
@@ -193,7 +193,7 @@ def _layer(table: pa.Table, depth: int) -> tuple[Layer, int]:
     significance = Measure(
         name="Fewer or more users",
         kind="change",
-        unit="in standard deviations of noise and chance",
+        unit="in standard deviations of noise and sampling error",
         value=_rounded(np.clip(z, -99, 99), 2, unknown),
         low=_rounded(np.clip(z - _Z, -99, 99), 2, unknown),
         high=_rounded(np.clip(z + _Z, -99, 99), 2, unknown),
@@ -203,9 +203,9 @@ def _layer(table: pa.Table, depth: int) -> tuple[Layer, int]:
             (row, *(float(f"{one[row]:.4g}") for one in (difference, *ends)))  # type: ignore[misc]
             for row in rows.tolist()
         ],
-        listed_note="Users gained or lost, with 95% intervals that allow for the selection. The most significant first."
+        listed_note="Users gained or lost, with 95% intervals adjusted for the selection. Most significant first."
         if len(rows)
-        else "No difference stands out of the noise.",
+        else "No difference is significant.",
     )
     most = max(float(np.abs(difference[changed]).max()) if changed.any() else float(np.abs(difference).max()), 1.0)
     users = Measure(
@@ -218,7 +218,7 @@ def _layer(table: pa.Table, depth: int) -> tuple[Layer, int]:
         uncertain=(~changed).tolist(),
         scale=_scale(float(f"{most:.1g}"), "users", []),
     )
-    note, own = "Hatched: noise and chance explain the difference.", np.round(share[drawn], 6).tolist()
+    note, own = "Hatched: the difference is within noise and sampling error.", np.round(share[drawn], 6).tolist()
     return cell_layer("What changed", note, nodes[drawn], [significance, users], own), finest
 
 
@@ -257,21 +257,24 @@ def _rounded(values: NDArray[np.float64], digits: int, unknown: NDArray[np.bool_
 def _reading(manifest: Manifest, table: pa.Table) -> Section:
     rate, shares = float(get(manifest, "results.false_discovery_rate")), get(manifest, "results.compared") != "users"
     total = {name: table[name][0].as_py() for name in ("before", "after", "low", "high")}
-    scaled = " The first map is scaled to as many users as the second, so shares are compared." if shares else ""
+    scaled = " The first map is scaled to the total of the second, so shares are compared." if shares else ""
     return Section(
         title="How to read it",
         paragraphs=[
-            f"A place is marked if its number of users differs by more than noise and chance explain.{scaled} At most "
-            f"{rate:.0%} of the marked places are expected to be wrong, that is, equally many users were to be "
-            "expected there in both maps.",
-            "The intervals of marked places allow for the fact that they were chosen because they changed. The "
-            "interval of any other place holds for a place that was chosen before the numbers were seen.",
-            "Places without a mark may have changed by less than these maps can show.",
+            f"A place is marked if its number of users differs by more than noise and sampling error explain.{scaled} "
+            f"At most {rate:.0%} of the marked places are expected to be wrong: the expected number of users there is "
+            "the same in both maps.",
+            "The intervals of marked places are adjusted for their selection. The interval of any other place is "
+            "pointwise: it holds for a place chosen before looking at the numbers.",
+            "Unmarked places may have changed by less than these maps can show.",
         ],
         facts=facts(
             ("All users before", f"about {about(total['before'], 100)}"),
             ("All users after", f"about {about(total['after'], 100)}"),
             ("Their difference", None if shares else f"{between(total['low'], total['high'])} at 95%"),
-            ("Places tested", f"{get(manifest, 'results.tested'):,} of {table.num_rows:,}: elsewhere is nearly nobody"),
+            (
+                "Places tested",
+                f"{get(manifest, 'results.tested'):,} of {table.num_rows:,}; the others are almost empty",
+            ),
         ),
     )

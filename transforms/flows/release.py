@@ -33,7 +33,7 @@ from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import ReleaseMetadata, csv_bytes, release_manifest
 from sfumato.transforms.zones.zone_file import Zones
 
-_NOTHING = "No pair surely has trips: everything is in the rests."
+_NOTHING = "No pair has trips with enough certainty: all trips are in the rests."
 
 
 @dataclass(frozen=True)

@@ -44,11 +44,11 @@ _FILES = {
     MANIFEST_FILE: "the guarantee, every parameter, every version",
 }
 _READING = (
-    "An interval holds the true number of trips about 95 times in 100, on average over flows, also over the largest: "
-    "it allows for how flows are chosen."
+    "An interval contains the true number of trips about 95 times in 100, on average over flows, including the "
+    "largest: it allows for how flows are selected."
 )
-_OPERATOR = "The operator of the job was trusted: it saw the logs and the exact counts, and added noise to them once."
-_LAYER = "Where trips begin and end", "Sums over the flows that are listed; trips of rarer pairs are missing."
+_OPERATOR = "A trusted curator, the operator of this job, saw the logs and the exact counts and added noise once."
+_LAYER = "Where trips begin and end", "Sums over the listed flows; trips of rarer pairs are missing."
 _ENDS = (("Listed trips from here", "origin"), ("Listed trips to here", "destination"))
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -72,8 +72,8 @@ def flows_view(files: Files) -> PageView:
         title="Private flows",
         headline=f"{plural(listed, 'flow')} of about {trips} trips"
         if listed
-        else f"About {trips} trips, no single flow",
-        description=f"How about {trips} trips lead from place to place, on {ground}, without exposing anyone.",
+        else f"About {trips} trips, no flow large enough to list",
+        description=f"Origins and destinations of about {trips} trips, on {ground}, without exposing anyone.",
     )
 
 
@@ -139,11 +139,10 @@ class CellFlows(FlowPage):
 
     FROM = "From (centre of a cell)"
     FLOW = (
-        "cells: trips that begin in the one and end in the other. Cells are smaller where there are more trips. A flow "
-        "is listed if it has a trip with a probability of 50% at least; the column “present” has the probability.",
-        "pairs of large cells, without the flows within them that are listed.",
-        "a pair of large cells, its rest among them, add up to its unbiased noisy count; so do the cells of the "
-        "matrix.",
+        "cells: trips that begin in the first and end in the second. Cells are smaller where there are more trips. A "
+        "flow is listed if the probability that it has a trip is at least 50% (column “present”).",
+        "pairs of large cells, without the listed flows within them.",
+        "a pair of large cells, including its rest, add up to its unbiased noisy count; so do the cells of the matrix.",
     )
 
     def __init__(self, release: Released):
@@ -219,8 +218,8 @@ class CellFlows(FlowPage):
         first = self.rounds[0]["level"]
         paragraphs = [
             _OPERATOR,
-            f"All pairs of the {plural(4**first, 'cell')} of level {first} were counted with noise, also where nobody "
-            "travelled. Pairs with many trips were split into 16 smaller ones, which were counted in their place.",
+            f"All pairs of the {plural(4**first, 'cell')} of level {first} were counted with noise, even those "
+            "without trips. Pairs with many trips were split into 16 smaller pairs, which were counted instead.",
         ]
         heads = ["Level", "Pairs", "Split", "Listed", "Standard deviation of the noise"]
         texts = []
@@ -236,10 +235,10 @@ class ZoneFlows(FlowPage):
 
     FROM = "From"
     FLOW = (
-        "zones: trips that begin in the one and end in the other. A flow is listed if it has a trip with a probability "
-        "of 50% at least; the column `present` has the probability.",
-        "one for each zone where they begin.",
-        "an origin, its rest among them, add up to its unbiased noisy count.",
+        "zones: trips that begin in the first and end in the second. A flow is listed if the probability that it has a "
+        "trip is at least 50% (column `present`).",
+        "one row for each zone of origin.",
+        "an origin, including its rest, add up to its unbiased noisy count.",
     )
 
     def __init__(self, release: Released):
@@ -285,9 +284,9 @@ class ZoneFlows(FlowPage):
         """How the counts were made."""
         paragraphs = [
             _OPERATOR,
-            f"All {self.rounds[0]['pairs']:,} pairs of {plural(len(self.names), 'zone')} were counted with noise, also "
-            f"where nobody travelled. The noise of a pair has a standard deviation of "
-            f"{self.rounds[0]['noise_stddev']:.3g} trips. The list of zones is public, so it says nothing about "
+            f"All {self.rounds[0]['pairs']:,} pairs of {plural(len(self.names), 'zone')} were counted with noise, even "
+            f"those without trips. The noise of a pair has a standard deviation of "
+            f"{self.rounds[0]['noise_stddev']:.3g} trips. The list of zones is public, so it reveals nothing about "
             "anyone.",
         ]
         return [self._origins(), Section(title="How it was made", paragraphs=paragraphs)]
@@ -303,7 +302,7 @@ class ZoneFlows(FlowPage):
             all_trips = not_negative(trips[zone], trips[zone] - margins[zone], trips[zone] + margins[zone])
             value, low, high = with_interval(*all_trips)
             texts.append([self.names[zone], value, f"{low} to {high}"])
-        heads = ["From", "All trips", "95% interval, of all zones at once"]
+        heads = ["From", "All trips", "95% interval, for all zones at once"]
         table = Table(title="Where most trips begin", heads=heads, rows=texts, numeric=[False, True, False])
         return Section(title="Where most trips begin", table=table)
 
@@ -313,9 +312,9 @@ def _how_to_read_it(page: CellFlows | ZoneFlows) -> Section:
     flow, rests, sums = page.FLOW
     paragraphs = [
         f"A flow is a pair of {flow}",
-        f"All other trips, about {rest / total:.0%}, are added up in rows that are marked as rests: {rests} So all "
-        "rows together hold every trip once.",
-        f"{_READING} The trips of a flow are shrunk: what noise alone explains is taken away. All rows of {sums}",
+        f"All other trips, about {rest / total:.0%}, are summed in rows marked as rests: {rests} So all rows together "
+        "count every trip once.",
+        f"{_READING} The trips of a flow are shrunk: the part that noise explains is removed. All rows of {sums}",
     ]
     bound = Fact(term="What counts", text=get(page.release.manifest, "privacy.contribution_bound", ""))
     return Section(title="How to read it", paragraphs=paragraphs, facts=[bound])

@@ -41,37 +41,37 @@ from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, noisy_sums, number
 
 _NOISE = {
-    Trust.CENTRAL: "A trusted curator saw the exact sums of the answers and added noise to each sum once. There was no "
+    Trust.CENTRAL: "A trusted curator saw the exact sums of the reports and added noise to each sum once. There was no "
     "secure aggregation.",
-    "client": "Users answered in {groups}. Every phone adds its share of the noise, so that a group's sum has noise "
-    "before anyone sees it. A group in which too many fell silent is thrown away unread.",
-    "shard": "Users answered in {groups}. A group's sum has its noise before anyone sees it. A group in which too many "
-    "fell silent is thrown away unread.",
+    "client": "Users reported in {groups}. Every phone adds its share of the noise, so a group's sum is noisy before "
+    "anyone sees it. Groups with too few reports are discarded.",
+    "shard": "Users reported in {groups}. A group's sum is noisy before anyone sees it. Groups with too few reports "
+    "are discarded.",
 }
 _POSTERIOR = (
-    "The answers carry random noise, drawn once. A count is the average over all maps that could have led to these "
-    "answers. It is never below zero, and where the answers say little it follows its surroundings."
+    "The answers contain random noise, drawn once. A count is the average over all maps that could have produced these "
+    "answers. It is never negative, and follows its surroundings where the answers are uninformative."
 )
 _NIGHTS = (
-    "The answers carry random noise, drawn once. A count is estimated from the answers of all nights on which the map "
-    "rests, and holds for this night. It is never below zero, and where the answers say little it follows its "
-    "surroundings and the nights before."
+    "The answers contain random noise, drawn once. A count is estimated for this night from the answers of all nights "
+    "that the map uses. It is never negative, and follows its surroundings and earlier nights where the answers are "
+    "uninformative."
 )
 _AS_COUNTED = (
-    "Every count carries random noise, drawn once. A count below zero is noise too; it is left as it came, because "
-    "raising it to zero would tilt every total upward."
+    "Every count contains random noise, drawn once. Negative counts are caused by noise and are published unchanged, "
+    "because raising them to zero would bias every total upward."
 )
 _RATES = (
-    "A rate is the share of a cell's users in a category, shrunk towards the average where little is known. Its 95% "
-    "interval holds for each cell by itself and includes noise and how few the users are. A cell is listed as high "
-    "only where an interval that holds for all cells at once lies above the average."
+    "A rate is the share of a cell's users in a category, shrunk towards the average where data are few. Its 95% "
+    "interval is pointwise: it holds for each cell separately, and includes the noise and the sampling error of few "
+    "users. A cell is listed as high only if an interval that holds for all cells at once lies above the average."
 )
 _SLOTS = (
-    "The map of a slot of time and the map of all slots were estimated together: the slots of a place add up to its "
-    "number in all. A place's profile over the slots follows its surroundings where its own answers say little."
+    "The maps of single time slots and the map of all slots were estimated together: the slots of a place add up to "
+    "its total. A place's profile over the slots follows its surroundings where its own answers are uninformative."
 )
 _USER_SLOTS = (
-    " A user counts in up to {} slots, so the map of all slots is of user-slots: a user in three slots counts three "
+    " A user counts in up to {} slots, so the map of all slots counts user-slots: a user in three slots counts three "
     "times."
 )
 # The most cells on a page, in the map and in all its layers. A browser cannot show more, so finer cells are added up.
@@ -81,8 +81,8 @@ _MAX_SLOT_VALUES = 48_000  # of all slots on a page
 _FILES = {
     CELLS_FILE: "one row for each cell: bounds, estimated users with their intervals, density, shape, rates",
     ANSWERS_FILE: "each sub-query's own noisy answers, which the page's layers show",
-    TOTALS_FILE: "what adds up the errors of cells: Release.total gives their users and standard deviation",
-    SLOTS_FILE: "one row for each slot of time and cell: users with their interval, users to expect",
+    TOTALS_FILE: "errors of sums of cells: Release.total returns their users and standard deviation",
+    SLOTS_FILE: "one row for each slot of time and cell: users with their interval, expected users",
     SLOT_MAPS_FILE: "the users of every slot of time on a grid: float32[slots, rows from the north, columns]",
     DENSITY_FILE: "the density on the finest grid, row 0 at the upper edge, adding up to 1",
     PICTURE_FILE: "the map of users as a picture",
@@ -93,7 +93,7 @@ Array = NDArray[np.float64]
 
 
 def rests_on_several(manifest: Manifest) -> bool:
-    """Whether the estimate is based on more nights than one."""
+    """Returns whether the estimate is based on more than one night."""
     return sum(Period.parse(text).length for text in get(manifest, "nights.rests_on", [])) > 1
 
 
@@ -107,24 +107,24 @@ def how_to_read_it(manifest: Manifest, body: MapBody, cells: int) -> Section:
     is_bayes = get(manifest, "parameters.estimator") == "bayes"
     words = _NIGHTS if get(manifest, "nights") else _POSTERIOR if is_bayes else _AS_COUNTED
     texts = [
-        f"{words} The 95% interval of a typical cell reaches "
-        f"{significant(margin, 2)} users to each side. Crowded places are known well and quiet places poorly.",
-        f"{hatched:,} of the {plural(len(users.uncertain), 'cell')} are hatched: they may be empty. Several cells "
-        "together are known better than each alone.",
+        f"{words} The 95% interval of a typical cell is "
+        f"± {significant(margin, 2)} users. Relative errors are small in crowded places and large in quiet ones.",
+        f"{hatched:,} of the {plural(len(users.uncertain), 'cell')} are hatched: they may be empty. Sums of "
+        "several cells are known better than single cells.",
     ]
     if layer.level and layer.level[0] == layer.level[-1]:
-        texts.append("All cells are of one size.")
+        texts.append("All cells have the same size.")
     else:
         texts.append(
-            "Cells are small where many users are and large where few are. A cell that was divided in part stands for "
-            "what its finer cells leave over."
+            "Cells are small where there are many users and large where there are few. A partly divided cell covers "
+            "the area that its finer cells leave."
         )
     if cells > len(users.value):
         texts.append(
-            f"The map has {cells:,} cells, added up to {len(users.value):,} on this page. {CELLS_FILE} has all."
+            f"The map has {cells:,} cells, added up to {len(users.value):,} on this page. {CELLS_FILE} contains all."
         )
     if users.scale.ticks and users.scale.ticks[-1][1].startswith("≥"):
-        texts.append("The scale of colours ends where few users live, so that crowded cells do not darken all others.")
+        texts.append("The colour scale ends where few users live, so crowded cells do not darken all others.")
     if len(layer.measures) > 1:
         texts.append(_RATES)
     if body.slots is not None:
@@ -139,7 +139,8 @@ def how_it_was_made(manifest: Manifest) -> Section:
     method = get(manifest, "parameters.method", "adaptive")
     is_central = get(manifest, "privacy.trust") == Trust.CENTRAL
     noise = Trust.CENTRAL if is_central else get(manifest, "parameters.noise_source", "shard")
-    told = "the share of their records in each cell" if get(manifest, "parameters.contribution") == "all" else "a cell"
+    counts_all = get(manifest, "parameters.contribution") == "all"
+    reported = "the share of their records in each cell" if counts_all else "a cell"
     rotation = stated_rotation(manifest)
     who = "Every user" if rotation is None else f"Every user of cohort {rotation.cohort} of {rotation.cohorts}"
     others = "" if rotation is None else " The other users report nothing."
@@ -150,31 +151,31 @@ def how_it_was_made(manifest: Manifest) -> Section:
     if method in METHODS:
         sentence = METHODS[method].SENTENCE
     texts = [
-        f"The map took {plural(len(queries), 'sub-query', 'sub-queries')}. {who} reports {told}; what is used are "
-        f"sums of these reports with noise.{others} {sentence}".strip()
+        f"The map took {plural(len(queries), 'sub-query', 'sub-queries')}. {who} reports {reported}; only "
+        f"noisy sums of these reports are used.{others} {sentence}".strip()
     ]
     if (kept := get(manifest, "parameters.keep_top") or 100) < 100:
         texts.append(f"Only the {kept:g}% of cells with the largest noisy sums are kept.")
     if parallel and len(queries) > 1:
         texts.append(
-            "Each user answered one sub-query alone, so no user spends more than the dearest one costs. The key drew "
-            "who answered which."
+            "Each user answered only one sub-query, so each user's cost is at most that of the most expensive "
+            "sub-query. The key assigned users to sub-queries at random."
         )
     if (earlier := get(manifest, "parameters.warm_start")) is not None:
         name = earlier.get("release_id", "") if isinstance(earlier, Mapping) else ""
         carried = ""
         if rests_on_several(manifest):
-            carried = " The map is estimated from the noisy answers of that night and of those before it as well."
-        in_both = "whose records are in both" if rotation is None else "who was asked for both"
+            carried = " The map also uses the noisy answers of that night and of earlier ones."
+        in_both = "whose records are in both" if rotation is None else "who was queried for both"
         texts.append(
-            f"It began with an earlier release{f', {name},' if name else ''} which said where to look closely."
+            f"It started from an earlier release{f', {name},' if name else ''} which showed where to use fine cells."
             f"{carried} That release had a budget of its own: for a user {in_both}, the two add up."
         )
     groups = plural(get(manifest, "privacy.cohort.shards") or 1, "group")
     texts.append(_NOISE.get(noise, _NOISE["shard"]).format(groups=groups))
     bits = get(manifest, "communication.bits_per_client")
     if bits is not None:
-        texts.append(f"On phones it would cost each one {'at most ' * parallel}{bits / 8000:,.3g} kB of upload.")
+        texts.append(f"Each phone would upload {'at most ' * parallel}{bits / 8000:,.3g} kB.")
     return Section(title="How it was made", paragraphs=texts)
 
 
@@ -190,17 +191,17 @@ def heatmap_view(files: Files) -> PageView:
     some = about(users, max(deviation, users / 200))
     headline = f"About {some} users" + (", no one in particular" if is_safe(manifest) else "")
     if users < margin:
-        headline = f"Fewer than {about(max(users, 0) + margin, deviation)} users, too few to tell from none"
+        headline = f"Fewer than {about(max(users, 0) + margin, deviation)} users: indistinguishable from none"
     ground = f"{length(wide)} × {length(tall)}"
     cells = 2 ** max(body.layers[-1].level, default=0)  # along a side
     finest = length(wide / cells)
     rotation = stated_rotation(manifest)
-    asked = None if rotation is None else f"cohort {rotation.cohort} of {rotation.cohorts}"
+    cohort = None if rotation is None else f"cohort {rotation.cohort} of {rotation.cohorts}"
     made = [how_it_was_made(manifest), _round_table(manifest)]
     return release.page(
         body,
         [how_to_read_it(manifest, body, size), *_nights(manifest), *made],
-        facts(("Area", ground), ("Finest cell", finest), ("Asked", asked)),
+        facts(("Area", ground), ("Finest cell", finest), ("Queried", cohort)),
         _FILES,
         [PICTURE_FILE, *([RATES_PICTURE] if rate_names(manifest, one=True) else [])],
         title="Private heatmap",
@@ -210,7 +211,7 @@ def heatmap_view(files: Files) -> PageView:
 
 
 def _nights(manifest: Manifest) -> list[Section]:
-    """Who was asked, on which nights the estimate is based, and the places that changed; nothing for a single map."""
+    """Returns who was queried, the nights used, and the places that changed; nothing for a single map."""
     rests_on = get(manifest, "nights.rests_on")
     texts = night_sentences(stated_rotation(manifest), rests_on, get(manifest, "nights.started_anew"))
     if not texts:
@@ -218,11 +219,11 @@ def _nights(manifest: Manifest) -> list[Section]:
     changes = [PlaceChange.from_manifest(one) for one in get(manifest, "nights.changes", [])]
     if changes:
         number = "One place differs" if len(changes) == 1 else f"{len(changes):,} places differ"
-        texts.append(f"{number} from what the nights before lead to expect. {CHANGES}")
+        texts.append(f"{number} from the number expected from earlier nights. {CHANGES}")
     elif rests_on_several(manifest):
-        texts.append("No place surely differs from what the nights before lead to expect.")
+        texts.append("No place differs significantly from the number expected from earlier nights.")
     table = changes_table(changes) if changes else None
-    return [Section(title="This night among others", paragraphs=texts, table=table)]
+    return [Section(title="This night compared with earlier ones", paragraphs=texts, table=table)]
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,7 @@ class _Cells:
     high: Array
 
     def merged(self, room: int, deviations: float) -> _Cells:
-        """At most this many cells: deeper ones are added up, with intervals of this many deviations to each side."""
+        """Merges the deepest cells until at most `room` remain; intervals are +-`deviations` standard deviations."""
         levels, top = node_levels(self.nodes), int(node_levels(self.nodes[-1:])[0])
         nodes = self.nodes
         while len(nodes) > room:
@@ -270,13 +271,13 @@ def _map(release: Released, grid: Grid) -> tuple[MapBody, int]:
         few = cells.merged(max(room // (len(rounds) - done), 1), _deviations(manifest, query))
         room -= len(few.nodes)
         title = f"Sub-query {done + 1} of {len(rounds)}"
-        note = f"Its own answers, of {plural(len(cells.nodes), 'cell')}, for {_cost(query)}."
+        note = f"Answers of this sub-query only: {plural(len(cells.nodes), 'cell')}, {_cost(query)}."
         layers.append(_layer(title, note, few, grid, [_users(few, grid, scale, None, noun)]))
-    note = "All answers together make this map." if rounds else "The map as it was published."
+    note = "This map combines the answers of all sub-queries." if rounds else "The map as it was published."
     if rests_on_several(manifest):
-        note = "The answers of all nights on which it rests make this map."
+        note = "This map combines the answers of several nights."
     if len(shown.nodes) < len(published.nodes):
-        note += f" It is shown in {plural(len(shown.nodes), 'cell')}; {CELLS_FILE} has {len(published.nodes):,}."
+        note += f" This page shows {plural(len(shown.nodes), 'cell')}; {CELLS_FILE} contains {len(published.nodes):,}."
         rates = []
     else:
         rates = rate_measures(table, manifest)
@@ -318,10 +319,10 @@ def _slots(release: Released, grid: Grid) -> TimeSlots | None:
     ]
     title = {"hour": "By hour", "weekday": "By weekday", "hour_of_week": "By hour of the week", "edges": "By hours"}
     most = _most_slots(manifest)
-    counted = "once, in the slot of one record of theirs" if most == 1 else f"in {most} slots at most, once in each"
+    counted = "once, in the slot of one of their records" if most == 1 else f"in at most {most} slots, once in each"
     note = (
-        f"Local time, {slots.time_zone}. Each user counts {counted}: a map of a slot shows who was counted there, not "
-        "all who were."
+        f"Local time, {slots.time_zone}. Each user counts {counted}: the map of a slot shows the users counted "
+        "in it, not all users present."
     )
     return TimeSlots(
         title=title[slots.kind],

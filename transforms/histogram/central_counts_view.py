@@ -28,16 +28,16 @@ def counts_view(files: Files) -> PageView:
 
 
 class CentralPage(SampledPage):
-    """What the page says of noisy counts."""
+    """Texts of the page of noisy counts."""
 
     DRAWN: ClassVar[str] = "The noise"
     COUNTED: ClassVar[str] = (
-        "is the exact count with noise. Its interval holds the truth at least 95 times in 100, also for counts that "
-        "the threshold selected, or that are among the highest."
+        "is the exact count plus noise. Its interval contains the true count at least 95 times in 100, even for counts "
+        "that the threshold selected or that are among the highest."
     )
     NEAR_THRESHOLD: ClassVar[str] = (
-        "near the threshold is likely to be too high, because it is shown only if its noise did not take it below. Its "
-        "interval reaches down accordingly."
+        "near the threshold is likely to be too high, because it is shown only if its noise did not push it below. Its "
+        "interval is extended downwards to match."
     )
 
     def __init__(self, release: Released):
@@ -45,7 +45,7 @@ class CentralPage(SampledPage):
         most, records = parameters["bound"]["max_items"], parameters["bound"]["max_records"]
         self.UNIT = "users" if records == 1 else "records"
         kept = "one item" if most == 1 else f"at most {most} different items"
-        drawn = "drawn at random in proportion to their records"
+        drawn = "sampled at random in proportion to their records"
         self.ONE_RECORD = f"Of each user {kept} count{'s'[: most == 1]}, {drawn}" + (
             "." if records == 1 else f", with at most {records} records each."
         )
@@ -54,7 +54,7 @@ class CentralPage(SampledPage):
         super().__init__(release)
 
     def stddev_of(self, users: float) -> float:
-        """Of the noisy count of users that admitted the run; 0 without one."""
+        """Returns the standard deviation of the noisy user count that admitted the run; 0 without one."""
         admission = self._manifest["privacy"]["admission"]
         return 0.0 if admission is None else float(admission["noise_stddev"])
 
@@ -92,29 +92,31 @@ class CentralPage(SampledPage):
 
     def missing(self, one: str) -> str:
         if not self.hidden:
-            return f"{one} of nobody is shown too, with noise as on any other. Negative counts are noise."
+            return f"{one} without users is shown too, with the same noise as any other. Negative counts are noise."
         top = self.parameters.get("top")
-        kept = f" Of the last level only the {top:,} with the highest counts are published." if top else ""
-        return f"{one} that is not shown has a count of at most {self.hidden:,} at 99% confidence, or of 0.{kept}"
+        kept = f" Of the last level, only the {top:,} with the highest counts are published." if top else ""
+        return f"{one} that is not shown has a count of at most {self.hidden:,} at 99% confidence, possibly 0.{kept}"
 
     def made(self) -> Section:
         trust = (
-            "The operator of the job was trusted: it saw the logs and the exact counts, and added noise to them once."
+            "A trusted curator, the operator of this job, saw the logs and the exact counts and added noise to them "
+            "once."
         )
         paragraphs = [trust, self.round_text(self.rounds[-1])]
         if len(self.rounds) > 1:
             above = plural(len(self.rounds) - 1, "coarser level")
             paragraphs.append(
-                f"A small part of the budget went to {above}, to show where the users are whose items stay hidden. "
-                "Every level has noise of its own, so its counts do not add up to those of the level above."
+                f"A small part of the budget went to {above}, to show the location of users whose items stay hidden. "
+                "Each level has separate noise, so its counts do not add up to those of the level above."
             )
         return Section(title="How it was made", paragraphs=paragraphs, table=self.rounds_table())
 
     def round_text(self, round_: dict[str, Any]) -> str:
         noise = f"{_NOISE[round_['noise']]}, with a standard deviation of {round_['noise_stddev']:.3g}"
         if round_["threshold"] is None:
-            return f"The noise ({noise}) is on every count, also where nobody was."
-        return f"The noise ({noise}) is on every count above 0. What stayed below {round_['threshold']:,} was dropped."
+            return f"The noise ({noise}) was added to every count, including those of empty cells."
+        least = f"{round_['threshold']:,}"
+        return f"The noise ({noise}) was added to every count above 0. Noisy counts below {least} were dropped."
 
     def rounds_table(self) -> Table | None:
         heads = ["Level", "Published", "Standard deviation", "Threshold", "May be hidden"]

@@ -86,19 +86,19 @@ def view_of(files: Files, sampled: type[SampledPage], central: type[SampledPage]
 
 
 class SampledPage:
-    """What the page says of a release by sample and threshold: of its tables, and of what its manifest says of them."""
+    """Texts of the page of a release by sample and threshold, from its tables and its manifest."""
 
     FILES: ClassVar[dict[str, str]] = _FILES
-    DRAWN: ClassVar[str] = "The draw of users"
-    ONE_RECORD: str = "Each user counts once, for one of their records, drawn at random."
-    HEADLINE: str = "One drawn record per user"
+    DRAWN: ClassVar[str] = "The sample of users"
+    ONE_RECORD: str = "Each user counts once, for one of their records, sampled at random."
+    HEADLINE: str = "One sampled record per user"
     UNIT: str = "users"
     COUNTED: ClassVar[str] = (
-        "is what was counted among the drawn users, scaled up. Its interval holds the truth about 95 times in 100."
+        "is the count among the sampled users, scaled up. Its interval contains the true count about 95 times in 100."
     )
     NEAR_THRESHOLD: ClassVar[str] = (
-        "that only just passed the threshold tends to be estimated a little high: had fewer of its users been drawn, "
-        "it would not be here."
+        "just above the threshold tends to be overestimated a little: with fewer of its users in the sample, it would "
+        "not have been published."
     )
 
     def __init__(self, release: Released):
@@ -126,7 +126,7 @@ class SampledPage:
         return self._release.table(name, _NOT_SHOWN)
 
     def stddev_of(self, users: float) -> float:
-        """Of an estimated number of users."""
+        """Returns the standard deviation of an estimated user count."""
         rate = self.rounds[0]["sampling_rate"]
         return math.sqrt(max(users, 0.0) * (1 - rate) / rate)
 
@@ -142,13 +142,13 @@ class SampledPage:
         return about(float(np.asarray(table["count"]).sum()), float(np.linalg.norm(np.asarray(table["stddev"]))))
 
     def scale(self, level: int, density: np.ndarray, low: np.ndarray) -> Scale:
-        """The colours of a level's cells, by their densities and the users whom they certainly hold."""
+        """The colours of a level's cells, by their densities and the lower bounds of their users."""
         return published_scale(density)
 
     def held(self, table: pa.Table) -> str:
         """The rows' users, compared with all users where a noisy count has more."""
-        beside = f" of {self.everybody}" if self.all_users > float(np.asarray(table["count"]).sum()) else ""
-        return f"about {self.total(table)}{beside} users"
+        of_all = f" of {self.everybody}" if self.all_users > float(np.asarray(table["count"]).sum()) else ""
+        return f"about {self.total(table)}{of_all} users"
 
     @property
     def everybody(self) -> str:
@@ -163,10 +163,10 @@ class SampledPage:
     def missing(self, one: str) -> str:
         """What is known of what is not shown."""
         top = self.parameters.get("top")
-        kept = f" Of the last level only the {top:,} with most users are published." if top else ""
+        kept = f" Of the last level, only the {top:,} with the most users are published." if top else ""
         return (
-            f"{one} that is not shown has at most {self.hidden:,} users at 99% confidence, or nobody.{kept} For users "
-            "with many records, what is rare among them counts less."
+            f"{one} that is not shown has at most {self.hidden:,} users at 99% confidence, possibly none.{kept} For "
+            "users with many records, their rare records count less."
         )
 
     def content(self) -> tuple[Body, str, list[Section]]:
@@ -195,7 +195,7 @@ class SampledPage:
             region=self._release.bounds,
             depth=grid.depth,
             layers=layers,
-            missing=f"Not published: at most {self.hidden:,} {self.UNIT}, or nobody"
+            missing=f"Not published: at most {self.hidden:,} {self.UNIT}, possibly none"
             if self.hidden
             else "All cells are published",
             finest_metres=(wide / grid.side, tall / grid.side),
@@ -210,17 +210,17 @@ class SampledPage:
             centre = coordinates((south[i] + north[i]) / 2, (west[i] + east[i]) / 2, size)
             rows.append([shown.cell_id[i], centre, *texts])
         reading = [
-            f"{self.ONE_RECORD} The number of a cell {self.COUNTED}",
-            "Crowded cells are known well for their size, quiet ones poorly; cells whose interval covers more than "
-            "half of the colours are hatched.",
-            *([f"{self.missing('A cell')} The map leaves such cells empty: that is the ground, not a count of zero.",
+            f"{self.ONE_RECORD} A cell's number {self.COUNTED}",
+            "Relative errors are small in crowded cells and large in quiet ones. Cells whose interval covers more than "
+            "half of the colour scale are hatched.",
+            *([f"{self.missing('A cell')} On the map they have no colour, which does not mean a count of zero.",
                f"A cell {self.NEAR_THRESHOLD}"] if self.hidden else [self.missing("A cell")]),
         ]  # fmt: skip
-        title = f"The cells with most {self.UNIT}"
+        title = f"Cells with the most {self.UNIT}"
         return body, headline, [reading_section(reading), self._item_table(title, ["Cell", "Centre"], rows)]
 
     def _layer(self, table: pa.Table, level: int, levels: int) -> Layer:
-        """The cells of one level, the most crowded listed first."""
+        """Returns the cells of one level, listed by their lower bounds."""
         count, density = (np.asarray(table[name]).astype(np.float64) for name in ("count", "density"))
         low, high = self.ends(table)
         scale = self.scale(level, density, low)
@@ -237,7 +237,7 @@ class SampledPage:
             uncertain=uncertain(scale, low / area, high / area).tolist(),
             scale=scale,
             listed=[(i, float(count[i]), float(least[i]), float(most[i])) for i in order],
-            listed_note="The intervals hold for all cells of the grid at once, at 95%.",
+            listed_note="Ordered by the lower bound. The intervals hold for all cells of the grid at once (95%).",
         )
         round_ = next((one for one in self.rounds if (one["level"] or level) == level), self.rounds[-1])
         title = f"Level {level}" if levels > 1 else "Published cells"
@@ -290,15 +290,15 @@ class SampledPage:
         ]
         reading = [
             f"{self.ONE_RECORD} The estimate {self.COUNTED}",
-            "Large items are known well for their size, small ones poorly.",
+            "Relative errors are small for common items and large for rare ones.",
             self.missing("An item"),
             f"An item {self.NEAR_THRESHOLD}",
         ]
-        listed = self._item_table(f"The {many} with most {self.UNIT}", [noun.capitalize()], rows, *shares)
+        listed = self._item_table(f"The {many} with the most {self.UNIT}", [noun.capitalize()], rows, *shares)
         return body, f"{self.HEADLINE}: {hold}", [reading_section(reading), listed]
 
     def estimates(self, table: pa.Table) -> list[tuple[str, str]]:
-        """For each row its count and its interval as text."""
+        """Returns the count and the interval of each row as text."""
         pairs = zip(table["count"].to_pylist(), table["stddev"].to_pylist(), strict=True)
         return [(figures(count, stddev), f"± {significant(Z * stddev, 2)}") for count, stddev in pairs]
 
@@ -313,8 +313,8 @@ class SampledPage:
     def round_text(self, round_: dict[str, Any]) -> str:
         """How a round protects its counts."""
         return (
-            f"Each user was drawn with probability {percent(round_['sampling_rate'])}. What fewer than "
-            f"{round_['threshold']:,} of the drawn users share was dropped. Nothing was added."
+            f"Each user was sampled with probability {percent(round_['sampling_rate'])}. Whatever had fewer than "
+            f"{round_['threshold']:,} sampled users was dropped. No noise was added."
         )
 
     def made(self) -> Section:
@@ -323,15 +323,15 @@ class SampledPage:
         rounds = len(self.rounds)
         paragraphs = [
             self.round_text(first),
-            "What is shown was really seen: nothing is invented, and rare things vanish. Each estimate is the number "
-            f"of drawn users times {1 / first['sampling_rate']:.3g}.",
+            "Everything shown occurs in the data; rare items are missing. Each estimate is the number of sampled users "
+            f"times {1 / first['sampling_rate']:.3g}.",
         ]
         if rounds > 1:
             inside = {
-                "hotspots": " A round looked only inside what the round before had published.",
-                "quantiles": " Each round looked where the earlier ones had left the question open.",
+                "hotspots": " Each round counted only inside the cells that the previous round published.",
+                "quantiles": " Each round counted where earlier rounds left the quantiles uncertain.",
             }.get(self._manifest["job"], "")
-            paragraphs.append(f"It took {rounds} rounds, each with a draw of its own.{inside}")
+            paragraphs.append(f"There were {rounds} rounds, each with a separate sample.{inside}")
         if self._manifest["parameters"].get("parameters") == "paper":
             paragraphs.append(
                 "The sampling rate and the threshold are those of Bharadwaj and Cormode's paper. The exact guarantee "
@@ -339,7 +339,7 @@ class SampledPage:
             )
         if contact["kind"] == "limited":
             each = "Each round" if rounds > 1 else "The round"
-            paragraphs.append(f"{each} asked about {contact['contacted_users']:,} users, chosen at random.")
+            paragraphs.append(f"{each} queried about {contact['contacted_users']:,} users, chosen at random.")
         return Section(title="How it was made", paragraphs=paragraphs, table=self.rounds_table())
 
     def rounds_table(self) -> Table | None:

@@ -44,16 +44,15 @@ from sfumato.transforms.zones.zone_file import areas_km2
 _VAGUE = 0.45  # a share whose standard deviation is this large may be any in 0..1
 _LISTED = 50
 _THRESHOLD_TEXTS = BitTexts(
-    title="The thresholds that it was made of",
-    about="A mean is a sum of shares of users, one for each threshold that they may reach. Each user said of one or a "
-    "few thresholds whether their value reaches it. A bar is the mean share over the thresholds from one power of two "
-    "to the next.",
+    title="Thresholds behind the estimate",
+    about="A mean is a sum of shares of users, one share for each threshold. Each user reported whether their value "
+    "reaches one or a few thresholds. A bar is the mean share over the thresholds from one power of two to the next.",
     share="Share of users who reach the thresholds",
     place="lowest threshold of an octave, in",
 )
 _FILES = {
-    MOMENTS_FILE: "one row for each statistic of everybody and of each group, with its 95% interval",
-    BITS_FILE: "one row for each bit: its share, reports, and whether it counts as empty",
+    MOMENTS_FILE: "one row for each statistic of all users and of each group, with its 95% interval",
+    BITS_FILE: "one row for each bit: its share, reports, and whether it is treated as empty",
     CELLS_FILE: "one row for each published cell: bounds, statistics, shape",
     ZONES_FILE: "one row for each published zone: statistics, polygon",
     MOMENTS_PICTURE: "the same as a picture",
@@ -101,13 +100,13 @@ class _Page:
             limits = min(answer.low, 0.0), answer.high
         elif answer.statistic in PAIRS:
             limits = value_range(Statistic(answer.statistic), self._forms)
-        causes = "" if self._is_central else "which users were asked about which bit, and for "
+        causes = "" if self._is_central else "which users were queried for which bit, and for "
         body = MomentsBody(
             column=self._columns(answer),
             limits=limits,
             deviation=None if variance is None or answer.statistic in PAIRS else math.sqrt(max(variance, 0.0)),
             statistics=[_statistic(one) for one in self._overall],
-            reading=f"The interval holds the truth 95 times in 100. It allows for {causes}the noise.",
+            reading=f"The interval contains the true value about 95 times in 100. It allows for {causes}the noise.",
             groups=[] if on_map else groups,
             map=self._map() if on_map else None,
             bits=bits,
@@ -131,7 +130,7 @@ class _Page:
         if self._is_central:
             return PROMISE
         if not self._is_private:
-            return f"Each user sent {self._sent} of their {self._of} as it is: no differential privacy."
+            return f"Each user sent {self._sent} of their {self._of} unchanged: no differential privacy."
         return f"Each user sent {self._sent} of their {self._of}, flipped with a known probability."
 
     def _chips(self) -> list[Fact]:
@@ -139,7 +138,7 @@ class _Page:
             return facts(("Values", values_chip(self._manifest)))
         form, collector = self._manifest["fixed_point"], self._privacy["collector"]
         values = f"{form['bits']} bits{' and a sign' if form['signed'] == 'split' else ''}"
-        sent: str | None = "sent as they are"
+        sent: str | None = "sent unchanged"
         if collector is not None:
             sent = None if collector["epsilon"] == self._privacy["epsilon"] else f"ε = {collector['epsilon']:g}"
         return facts(("Each report", sent), ("Values", values))
@@ -148,11 +147,11 @@ class _Page:
         return [one for one in self._estimates if one.statistic == statistic and one.group != EVERYBODY]
 
     def _groups(self) -> list[BarsBody]:
-        """The groups of each statistic, in the order of what is certainly high; `other` is the last."""
+        """Returns the groups of each statistic, ordered by the lower end of the interval; `other` is the last."""
         found = []
         for overall in self._overall:
             name = overall.statistic
-            explanation = "Ordered by the lower end of the interval: what is surely high comes first."
+            explanation = "Ordered by the lower end of the 95% interval."
             bars = []
             for one in sorted(self._rows(name), key=lambda one: (one.group == OTHER, -one.low)):
                 value, low, high = _row(one)
@@ -160,7 +159,7 @@ class _Page:
                 bars.append(Bar(name=readable(one.group), value=value, low=low, high=high, users=users))
             reference = None if name in SUMS else overall.value
             if reference is not None:
-                explanation += " The line is everybody's value."
+                explanation += " The line is the value for all users."
             unit, noun = self._unit(name), self._noun
             if bars:
                 found.append(BarsBody(unit=unit, noun=noun, explanation=explanation, bars=bars, reference=reference))
@@ -172,7 +171,7 @@ class _Page:
         return "users" if statistic == "count" else self._column
 
     def _columns(self, one: MomentEstimate) -> str:
-        """What a statistic is of: the column, or both columns."""
+        """Returns the column or both columns of a statistic."""
         return f"{self._column} and {self._second}" if one.statistic in PAIRS else self._column
 
     def _map(self) -> MapBody:
@@ -196,7 +195,7 @@ class _Page:
             region=self._release.bounds,
             depth=depth,
             layers=[layer],
-            missing=f"Not published: fewer than about {self._privacy['groups']['min_group']:,} users, or nobody",
+            missing=f"Not published: fewer than about {self._privacy['groups']['min_group']:,} users, possibly none",
             finest_metres=finest,
         )
 
@@ -226,8 +225,9 @@ class _Page:
                 (int(i), float(value[i]), float(least[i]), float(most[i])) for i in above[np.argsort(-least[above])]
             ][:_LISTED]
             note = (
-                f"{plural(len(above), self._noun)} surely above everybody's {figures(overall.value, overall.stddev)}, "
-                f"and {int((differs < 0).sum()):,} below. The intervals hold for all {self._noun}s at once, at 95%."
+                f"{plural(len(above), self._noun)} significantly above the {figures(overall.value, overall.stddev)} of "
+                f"all users, {int((differs < 0).sum()):,} below. The intervals hold for all {self._noun}s at once "
+                "(95%)."
             )
         return Measure(
             name=statistic_title(overall.statistic),
@@ -286,40 +286,39 @@ class _Page:
         if self._is_central:
             return Section(title="How to read it", paragraphs=[*reading(self._manifest), *self._drawn(groups)])
         form, local = self._manifest["fixed_point"], self._privacy["collector"]
-        offset = f", less {form['offset']:.15g}, which was added to every value first" if form["offset"] else ""
-        coins = ", the randomisation of every answer, and the noise on every count" if local else ""
+        offset = f", minus {form['offset']:.15g}, which was added to every value first" if form["offset"] else ""
+        coins = ", the randomisation of every report, and the noise of every count" if local else ""
         by_thresholds = self._manifest["method"] == "threshold"
         sums = (
-            "A mean is a sum of shares of users, one for each threshold that they may reach. So an octave's share, "
-            f"times its place value, is what the octave adds. All octaves together make the mean{offset}."
+            "A mean is a sum of shares of users, one share for each threshold. An octave adds its share times its "
+            f"place value. All octaves together make the mean{offset}."
             if by_thresholds
-            else "A value is a sum of place values, one for each bit that is set. So the share of users whose bit is "
-            "set, times the bit's place value, is what the bit adds to the mean. All bits together make the mean"
-            f"{offset}."
+            else "A value is the sum of the place values of its set bits. A bit adds to the mean the share of users "
+            f"whose bit is set, times its place value. All bits together make the mean{offset}."
         )
         paragraphs = [
             sums,
-            "A 95% interval holds the truth about 95 times in 100. It allows for which users were asked about which bit"
-            f"{coins}. Where high bits do not stand out from chance, the interval reaches as far as they may add, if "
-            "larger values are rarer from bit to bit. A few values far above all others are not in it.",
+            "A 95% interval contains the true value about 95 times in 100. It allows for which users were queried for "
+            f"which bit{coins}. Where high bits are not significant, the interval includes the most that they may add "
+            "if values become rarer from bit to bit. It does not allow for a few values far above all others.",
         ]
         paragraphs += self._drawn(groups)
         if local and not by_thresholds:
             paragraphs.append(
-                "Because answers are randomised, the share of a bit can come out below 0% or above 100%. That is "
-                "noise. It is left in, so that sums are right on average."
+                "Because reports are randomised, the estimated share of a bit can be below 0% or above 100%. This is "
+                "noise, and is published unchanged so that sums are unbiased."
             )
         if any(one.dropped for one in bits):
             paragraphs.append(
-                "Grey bits do not stand out from chance. They are probably empty and hardly count. Should such a bit "
-                "be set in a few values, the result may be off by what it would add."
+                "Grey bits are not significant. They are probably empty and have almost no weight. If such a bit is "
+                "set in a few values, the result misses what it would add."
             )
         values = f"Values of {self._column}" if self._second else "Values"
         for name, one in ((values, form), (f"Those of {self._second}", get(self._manifest, "second.fixed_point"))):
             if one is not None:
                 paragraphs.append(
-                    f"{name} have steps of {one['step']:.15g} and lie in {one['low']:.15g} to {one['high']:.15g}; "
-                    "others were moved to the nearest end."
+                    f"{name} have steps of {one['step']:.15g} and lie between {one['low']:.15g} and "
+                    f"{one['high']:.15g}; others were moved to the nearest end."
                 )
         return Section(title="How to read it", paragraphs=paragraphs)
 
@@ -331,24 +330,25 @@ class _Page:
         found = []
         if any(one.statistic not in SUMS for one in self._overall):
             found.append(
-                f"{what} are drawn towards everybody's value, the more the less is known of them: the highest of many "
-                f"noisy numbers is high by chance for the most part. {MOMENTS_FILE} has them as they were measured."
+                f"{what} are shrunk towards the value of all users, more so where errors are large: the highest of "
+                f"many noisy numbers is high mostly because of noise. {MOMENTS_FILE} has the measured values."
             )
-        return [*found, f"{what} of fewer than {groups['min_group']:,} users, by a noisy count, are not shown."]
+        return [*found, f"{what} with a noisy count below {groups['min_group']:,} users are not shown."]
 
     def _made(self) -> Section:
         name, rounds = self._manifest["method"], self._manifest["results"]["rounds"]
         method = {
-            "adaptive": "Bits were asked about in two rounds. In the first, by their place value. From the answers, "
-            "the second learnt which bits are set in some values and not in others, and asked about those most.",
-            "threshold": "Users were asked if their value reaches a threshold, in two rounds. In the first, thresholds "
-            "were spread over the powers of two. In the second, most lay where some users answer yes and others no.",
-            "weighted": "Bits were asked about in one round: the greater a bit's place value, the more users sent it.",
+            "adaptive": "Bits were queried in two rounds: in the first by their place value; in the second, mostly the "
+            "bits that the first round found set in some values and not in others.",
+            "threshold": "Users reported whether their value reaches a threshold, in two rounds. In the first, "
+            "thresholds were spread over the powers of two. In the second, most lay where some users report yes and "
+            "others no.",
+            "weighted": "Bits were queried in one round: the greater a bit's place value, the more users sent it.",
         }[name]
         if name == "adaptive" and rounds and all(one["round"] != 1 for one in rounds):
             method = (
-                "An earlier release of the same column said which bits are set in some values and not in others. Those "
-                "were asked about most."
+                "An earlier release of the same column showed which bits are set in some values and not in others. "
+                "Those were queried most."
             )
         flipped = " Each report was then flipped with a known probability, which the estimate allows for."
         rows = [
@@ -362,25 +362,25 @@ class _Page:
             title="How it was made",
             paragraphs=[
                 method,
-                "The run's key, and not the user, picks which bit a user sends, so nobody can choose which bit to tell."
+                "The run's key selects the bit that a user sends, so users cannot choose which bit to report."
                 + (flipped if self._privacy["collector"] else ""),
             ],
             table=table if rows else None,
         )
 
     def _sending(self) -> Section:
-        """What a user disclosed."""
+        """Returns what each user disclosed."""
         meter = self._privacy["meter"]
         expected, most, truth = (
             math.ceil((meter[name] or 0.0) * 1000) / 1000
             for name in ("expected_private_bits", "highest_read_probability", "truth_probability")
         )
-        is_chance = meter["expected_private_bits"] < meter["bits_per_client"]
+        is_random = meter["expected_private_bits"] < meter["bits_per_client"]
         found = facts(
             ("Each user sent", f"{self._sent}, never more than {meter['cap']:,}"),
-            ("Worth, as bits told truly", f"{expected:g}: the rest is chance" if is_chance else None),
-            ("A given bit was read", f"with probability {percent(most)} at most"),
-            ("It arrived true", f"with probability {percent(truth)}" if truth else "always"),
+            ("Effective truthful reports", f"{expected:g} per user" if is_random else None),
+            ("A given bit was sent", f"with probability {percent(most)} at most"),
+            ("It was sent truthfully", f"with probability {percent(truth)}" if truth else "always"),
         )
         return Section(title="What each user sent", facts=found)
 
@@ -405,7 +405,7 @@ def statistic_title(name: str) -> str:
 
 
 def quantity_title(quantity: str, column: str, second: str = "") -> str:
-    """What the bits are of, in words; the names of the first and the second column are readable text."""
+    """Describes which column or function the bits encode; `column` and `second` are readable text."""
     kind, _, power = quantity.partition(":")
     if kind == "power" and power.isdecimal():
         return f"{column} to the power {power}"

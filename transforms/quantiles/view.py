@@ -52,7 +52,7 @@ class QuantilesPage(SampledPage):
         where = "At its dots the" if at_points else "The"
         note = "" if known is None else f"{where} curve is known to ± {100 * known:.2g} percentage points (95%)."
         if at_points:
-            note += " Between two dots it may run anywhere between their heights."
+            note += " Between two dots it may lie anywhere between their heights."
         range_rows = [
             _range_row(one["low"], one["high"], one["users"], one["users_low"], one["users_high"]) for one in ranges
         ]
@@ -85,10 +85,10 @@ class QuantilesPage(SampledPage):
             heads = ["From", "To below", "Users", "At 95%, from", "to", "Share of all users"]
             sections.append(table_section("The ranges", heads, rows))
         reading = [
-            f"{self.ONE_RECORD} The curve says what share of the users lie below a value. Where it is steep there are "
+            f"{self.ONE_RECORD} The curve shows the share of users below each value. Where it is steep there are "
             "many users; where it is flat there are few or none.",
             *self.curve_reading(),
-            "Values outside the range count as its nearest end.",
+            "Values outside the range count at its nearest end.",
         ]
         if note:
             reading.append(note)
@@ -97,20 +97,20 @@ class QuantilesPage(SampledPage):
     def curve_reading(self) -> list[str]:
         """What the band and the intervals of a distribution leave open."""
         return [
-            "The band shows what the draw alone leaves open: it holds the true curve at a value about 95 times in 100. "
-            "A quantile's interval is read off in the same way.",
-            f"An interval of values that too few drawn users share is not seen. It has at most {self.hidden:,} users "
-            "at 99% confidence, so the curve can run a little low or high beside rare values.",
+            "The band shows only the sampling error. It is pointwise: at each value it contains the true curve about "
+            "95 times in 100. A quantile's interval is derived from it.",
+            f"A value range with too few sampled users is not published. It has at most {self.hidden:,} users at 99% "
+            "confidence, so the curve can be slightly low or high near rare values.",
         ]
 
     def _curve_headline(self, quantiles: list[dict[str, Any]]) -> str:
         if not quantiles:
-            return f"One drawn record per user: no distribution of {self.column} could be published"
+            return f"One sampled record per user: no distribution of {self.column} could be published"
         middle = min(quantiles, key=lambda one: abs(one["share"] - 0.5))
         share = "half" if middle["share"] == 0.5 else f"{100 * middle['share']:g}%"
         value, low, high = with_interval(middle["value"], middle["low"], middle["high"])
         return (
-            f"One drawn record per user: {share} of about {self.everybody} users have {self.column} below {value} "
+            f"One sampled record per user: {share} of about {self.everybody} users have {self.column} below {value} "
             f"(between {low} and {high})"
         )
 
@@ -125,7 +125,7 @@ class QuantilesPage(SampledPage):
 
 
 class CentralQuantilesPage(QuantilesPage):
-    """What the page says of quantiles with a trusted curator."""
+    """Texts of the page of quantiles by a trusted curator."""
 
     DRAWN: ClassVar[str] = "The noise"
 
@@ -135,30 +135,31 @@ class CentralQuantilesPage(QuantilesPage):
     def curve_reading(self) -> list[str]:
         if self.parameters["method"] == "exponential":
             return [
-                "A quantile's interval holds the true value at least 95 times in 100. It allows for long stretches "
-                "without values, so it is wider than it need be where values lie densely.",
-                "The curve passes through what was drawn: the quantiles and the ends of their intervals. Between two "
-                "dots nothing is known but that it rises.",
+                "A quantile's interval contains the true value at least 95 times in 100. It allows for long ranges "
+                "without values, so it is wider than necessary where values are dense.",
+                "The curve passes through the published quantiles and the ends of their intervals. Between two dots it "
+                "is only known to rise.",
             ]
         return [
-            "The band shows what the noise leaves open: it holds the true curve at the border of a bin about 95 times "
-            "in 100. A quantile's interval is read off in the same way."
+            "The band shows the error from noise. It is pointwise: at each border of a bin it contains the true curve "
+            "about 95 times in 100. A quantile's interval is derived from it."
         ]
 
     def made(self) -> Section:
         paragraphs = [
-            "The operator of the job was trusted: it saw the logs and drew what is shown once, by a secret key."
+            "A trusted curator, the operator of this job, saw the logs and drew the published values once, with a "
+            "secret key."
         ]
         if self.parameters["method"] == "exponential":
             paragraphs.append(
-                "The middle quantile was drawn first, then the middle of each of both parts, and so on. A value is the "
-                "more likely to be drawn, the closer the number of users below it is to the one that was asked for."
+                "The middle quantile was drawn first, then the middle quantile of each half, down to the last. A value "
+                "is more likely to be drawn the closer the number of users below it is to the requested number."
             )
             names = {"index": "Level", "epsilon": "Epsilon", "draws": "Draws"}
         else:
             paragraphs.append(
-                "The users were counted by bins of several widths, with noise on every count, also where nobody was. "
-                "What is shown fits all counts best."
+                "The users were counted in bins of several widths, with noise on every count, including those of empty "
+                "bins. The curve is the best fit to all counts."
             )
             names = {"index": "Level", "epsilon": "Epsilon", "level": "Bins"}
             names["noise_stddev"] = "Standard deviation of a count"

@@ -41,36 +41,35 @@ _FILES = {
 }
 _METHODS = {
     "grid": "the noisy counts of a uniform grid",
-    "ug": "a uniform grid whose cells are as wide as the number of users and the budget suggest",
+    "ug": "a uniform grid with a cell size chosen from the number of users and the budget",
     "adaptive": "the cells of a private heatmap",
 }
 _NETWORKS = {
-    "network": "local networks, which learned from simulated people how far the noisy counts of a grid can be trusted",
-    "paper_networks": "the published form of spatial neural histograms: a network for each of several sizes, which "
-    "learned the noisy counts of a grid by heart",
+    "network": "local networks, trained on simulated populations to weigh the noisy counts of a grid",
+    "paper_networks": "the published form of spatial neural histograms: a network for each of several sizes, fitted "
+    "to the noisy counts of a grid",
 }
 _TRUST: dict[str, str] = {
-    Trust.CENTRAL: "by whoever runs the job, who sees the exact counts",
-    Trust.SECAGG: "in every group's sum, of which the server sees no single report (secure aggregation)",
+    Trust.CENTRAL: "by the operator of the job, who sees the exact counts",
+    Trust.SECAGG: "in every group's sum; the server sees no single report (secure aggregation)",
 }
 _ANSWERS = {
-    "grid": "An answer adds up all that was counted in the square. Where the square's border cuts a cell, people are "
-    "taken to be spread evenly in it, and the share inside counts.",
-    "raster": "The model answers any square, but what it computes is too much for a page. This page holds its answers "
-    f"to a raster of {MAX_STRIPS} × {MAX_STRIPS} cells and adds these up. The model's own answers, by the command "
-    "below, may differ a little.",
-    "network": "An answer is what neural networks make of the noisy counts in and around the square. They learned from "
-    "simulated people how far such counts can be trusted. Squares that are larger than they were made for are answered "
-    "by the counts as they are. Answers are of squares about people, and lean to the high side where nobody is: do not "
-    "add up many small ones: ask for a large one, or ask the model for answers that add up, by the command below with "
-    "--additive.",
+    "grid": "An answer is the sum of the noisy counts in the square. Where the square's border cuts a cell, people are "
+    "assumed to be spread evenly in it, and the share inside counts.",
+    "raster": "The model answers any square, but is too large for a page. This page contains its answers to a raster "
+    f"of {MAX_STRIPS} × {MAX_STRIPS} cells and adds them up. The model's direct answers, from the command below, may "
+    "differ slightly.",
+    "network": "An answer is computed by neural networks from the noisy counts in and around the square. They were "
+    "trained on simulated populations. Squares larger than the networks were made for are answered directly from the "
+    "counts. Answers are calibrated for squares around people and are biased upwards in empty places. Do not add up "
+    "many small squares: query a large one, or run the command below with --additive for answers that add up.",
 }
 _ERRORS = {
-    "lower bound": "The stated interval is too narrow for some squares. It holds the noise and what the part at the "
-    "square's centre may hide. What is released cannot say how unevenly people are spread inside parts, or how errors "
-    "of neighbouring parts go together.",
-    "estimate": "In squares about people, the truth lies in the stated interval about 95 times in 100. The interval "
-    "holds the noise and what people who are spread unevenly do, as far as the model can tell.",
+    "lower bound": "The stated interval is too narrow for some squares. It includes the noise and the uncertainty of "
+    "the part at the square's centre. The release does not show how unevenly people are spread inside parts, or how "
+    "errors of neighbouring parts are correlated.",
+    "estimate": "In squares around people, the stated interval contains the true number about 95 times in 100. It "
+    "includes the noise and the model's estimate of the error from people being spread unevenly.",
 }
 
 
@@ -112,13 +111,15 @@ def _reading(body: RangesBody, sizes: str) -> list[str]:
     kind, any_uncertain = body.model["kind"], any(body.background.layers[0].measures[0].uncertain)
     found = [_ANSWERS[kind] if kind in _ANSWERS else _ANSWERS["grid"], _ERRORS[body.model["error"]]]
     if any_uncertain:
-        found.append("Parts that noise may have made up alone are hatched on the map. They still count in squares.")
+        found.append(
+            "Hatched parts of the map may be empty: noise could explain their counts. They still count in squares."
+        )
     return [
         *found,
-        f"The model was made for squares of {sizes}. It answers others too, perhaps less well. A small square where "
-        "few people are can only be said to hold few.",
-        "However many squares are asked about, the promise stays the same. All answers come from what was released "
-        "once; nobody's data are looked at again.",
+        f"The model was made for squares of {sizes}. It also answers others, possibly with larger errors. For a small "
+        "square with few people, it can only give an upper bound.",
+        "The guarantee does not depend on the number of squares you query. All answers are computed from the same "
+        "release; the data are never read again.",
     ]
 
 
@@ -126,16 +127,17 @@ def _making(manifest: Mapping[str, Any], model: RangeModel) -> Section:
     method, parts = str(get(manifest, "method", model.method)), number(manifest, "results.parts")
     cell = get(manifest, "cell_metres")
     width = f" of {length(cell[0])} × {length(cell[1])}" if cell else ""
-    text = _NETWORKS.get(model.model.KIND) or _METHODS.get(method, "see the documents of the command")
+    text = _NETWORKS.get(model.model.KIND) or _METHODS.get(method, "see the documentation of the command")
     texts = [f"Method “{method}”: {text}."]
     if isinstance(model.model, GridModel | LocalNetwork) and parts:
         texts.append(
-            f"The region was cut into {parts:,.0f} cells{width}, and the users in each were counted once, with noise."
+            f"The region was divided into {parts:,.0f} cells{width}, and the users in each were counted once, with "
+            "noise."
         )
     texts.append(
-        "For thousands of squares, ask the model on your own machine. It needs no data and no network: sfumato ranges "
-        "answer --model . --queries squares.parquet --output answers.parquet, where squares.parquet has the columns x "
-        "and y (degrees, of the centre) and size (metres)."
+        "For thousands of squares, query the model on your own machine. It needs no data and no network: sfumato "
+        "ranges answer --model . --queries squares.parquet --output answers.parquet, where squares.parquet has the "
+        "columns x and y (degrees, of the centre) and size (metres)."
     )
     return Section(title="How it was made", paragraphs=texts)
 

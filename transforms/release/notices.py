@@ -43,12 +43,12 @@ h1 {{ font-size: 1.5rem; line-height: 1.25 }} small {{ opacity: .75 }}</style></
 """
 _PAGE_END = "</body></html>\n"
 _REFUSED = """<p>{reason}.</p>
-<p>This decision uses noisy counts and public figures only. It cost epsilon {spent} of the {total} that the release
+<p>This decision uses only noisy counts and public figures. It cost epsilon {spent} of the {total} that the release
 would have cost. Adjacency: {adjacency}.</p>
 <p><small>Release {release_id}, {job}, {created}. Details are in <a href="manifest.json">manifest.json</a>.</small></p>
 """
 _REMOVED = """<p>Release {release_id} was taken down on {removed}. Reason: {reason}.</p>
-<p>Its cost stays charged, because whoever has seen it knows what it said.</p>
+<p>Its cost stays charged, because readers may have kept a copy.</p>
 <p><small>{job}, dataset {dataset}, data of {period}. The notice is
 <a href="manifest.json">manifest.json</a>.</small></p>
 """

@@ -48,17 +48,16 @@ TIMELINE_FILE = "timeline.json"
 LATEST_FILE = "latest.json"
 MAX_CELLS = 1 << 15  # of a night's map; finer cells are added up
 _Z = 1.96
-_ALARM = "The noise of {} came from a known source, so anyone who has it can take the noise away again."
-_REVEAL = "What they reveal about any one user adds up to"
+_ALARM = "The noise of {} came from a known source, so anyone with that source can remove the noise."
+_REVEAL = "Together, their cost for any one user is at most"
 _CHANGE = (
-    "The change map compares what a place has of all users of each night, so a busier night alone changes nothing. "
-    "Where one of the two maps has larger cells, the other's are added up to them.",
-    "For each cell, the difference is divided by the standard deviation that it has by noise and chance alone: the "
-    "noise of both releases, and the chance that decides who is out on a night. Cells are named as changed by the "
-    "procedure of Benjamini and Hochberg. Among them, at most 5% are expected to be due to noise and chance. All other "
-    "cells are hatched.",
-    "The page takes the errors of cells as independent and tests cells one by one. The command sfumato changes tests "
-    "the regions that cells form as well, and so finds changes that are spread out.",
+    "The change map compares shares of all users of each night, so a busier night is not a change. Where one of the "
+    "two maps has larger cells, the cells of the other are added up to match.",
+    "The difference of each cell is divided by its standard deviation if nothing changed: the noise of both releases, "
+    "and the sampling error of who is out on a night. Cells are reported as changed by the Benjamini-Hochberg "
+    "procedure: at most 5% of them are expected to be false positives. All other cells are hatched.",
+    "The page treats the errors of cells as independent and tests cells individually. The command sfumato changes also "
+    "tests the regions that cells form, and so finds changes that are spread out.",
 )
 
 
@@ -70,9 +69,9 @@ def timeline_bytes(title: str, nights: Sequence[DatedRelease], spending: Sequenc
     """
     nights = sorted(nights, key=lambda night: night.date)
     if not nights:
-        raise ValueError("nights: a page needs at least one, got none")
+        raise ValueError("nights: must contain at least one, got none")
     if len({night.date for night in nights}) < len(nights):
-        raise ValueError("nights: every date once")
+        raise ValueError("nights: must contain each date only once")
     content = {"title": title, "nights": list(map(asdict, nights)), "spending": list(map(asdict, spending))}
     return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
 
@@ -103,13 +102,13 @@ def timeline_view(files: Mapping[str, bytes]) -> PageView:
         alarm=_ALARM.format(some) if unsafe else None,
         files=[
             FileLink(name=LATEST_FILE, description="date and folder of the newest release, for programs"),
-            FileLink(name=TIMELINE_FILE, description="all that this page shows but the maps"),
+            FileLink(name=TIMELINE_FILE, description="all content of this page except the maps"),
         ],
         sections=[
             Section(title="How to read the change", paragraphs=list(_CHANGE)),
             *_dependence(nights),
-            Section(title="What has been spent", paragraphs=_spending_texts(nights, spending)),
-            Section(title="All releases", lead="The newest first.", table=_table(nights)),
+            Section(title="Budget spent", paragraphs=_spending_texts(nights, spending)),
+            Section(title="All releases", lead="Newest first.", table=_table(nights)),
         ],
         manifest={},
         basemap=geography.basemap,
@@ -123,14 +122,14 @@ def _night(night: DatedRelease) -> Night:
     values = {name: value for name, value in asdict(night).items() if name in Night.model_fields}
     periods = [Period.parse(text) for text in night.rests_on or ()]
     values["rests_on"] = [(str(period.first), str(period.last)) for period in periods]
-    notes = ["The files of this night are damaged, and nothing of them is shown. Its cost is the ledger's."]
+    notes = ["The files of this night are damaged and not shown. Its cost comes from the ledger."]
     if not night.damaged:
         notes = night_sentences(night.rotation, night.rests_on, night.started_anew)
     return Night(**values | {"changes": values["changes"] or [], "job": _job(night)}, notes=notes)
 
 
 def _one_user(nights: Iterable[DatedRelease]) -> tuple[int, float, float]:
-    """The most that releases cost any one user: how often the user was asked, and the sums of epsilon and delta.
+    """Returns the most that releases cost any one user: times queried, and the sums of epsilon and delta.
 
     A user is in one cohort of each division of the users. A night whose division is not known counts as a division of
     its own, which gives an upper bound.
@@ -156,7 +155,7 @@ def _is_rotated(nights: Iterable[DatedRelease]) -> bool:
 
 def _chips(nights: Sequence[DatedRelease], spending: Sequence[Spending]) -> list[Fact]:
     days = (datetime.date.fromisoformat(nights[-1].date) - datetime.date.fromisoformat(nights[0].date)).days + 1
-    term = "Spent at most on one user" if _is_rotated(nights) else "Spent in all"
+    term = "Most spent on one user" if _is_rotated(nights) else "Total spent"
     chips = [Fact(term=term, text=f"ε {_one_user(nights)[1]:.4g}")]
     if days > len(nights):
         chips.append(Fact(term="Dates without a release", text=f"{days - len(nights):,}"))
@@ -168,7 +167,7 @@ def _chips(nights: Sequence[DatedRelease], spending: Sequence[Spending]) -> list
             spent = one.spent[-1][1]
             text = f"ε {spent:.4g} of {one.epsilon:.4g}"
             if _is_rotated(nights):  # what is left differs between cohorts
-                chips.append(Fact(term=f"{term}, at most on one user", text=text))
+                chips.append(Fact(term=f"{term}, most spent on one user", text=text))
             else:
                 chips.append(Fact(term=term, text=f"{text}, {one.left(spent):.4g} left"))
     return chips
@@ -176,7 +175,7 @@ def _chips(nights: Sequence[DatedRelease], spending: Sequence[Spending]) -> list
 
 def _guarantee(worst: DatedRelease, nights: Sequence[DatedRelease], spending: Sequence[Spending]) -> str:
     also = f" and δ = {tiny(worst.delta)}" if worst.delta else ""
-    text = f"Each release protects every user by differential privacy, with ε = {worst.epsilon:g}{also} at most."
+    text = f"Each release protects every user with differential privacy, at ε = {worst.epsilon:g}{also} or less."
     if len(nights) == 1:
         return text
     windows = [one for one in spending if one.days > 1 and one.spent]
@@ -184,10 +183,10 @@ def _guarantee(worst: DatedRelease, nights: Sequence[DatedRelease], spending: Se
         longest = windows[-1]
         delta = f" and δ {tiny(longest.delta)}" if longest.delta else ""
         most = max(spent for _, spent in longest.spent)
-        return f"{text} {_REVEAL} ε {most:.4g}{delta} at most in {longest.days} days."
+        return f"{text} {_REVEAL} ε {most:.4g}{delta} in {longest.days} days."
     if _is_rotated(nights):
-        return f"{text} {_REVEAL} ε {_one_user(nights)[1]:.4g} at most."
-    return f"{text} What several releases reveal about somebody adds up."
+        return f"{text} {_REVEAL} ε {_one_user(nights)[1]:.4g}."
+    return f"{text} What several releases reveal about one user adds up."
 
 
 def _table(nights: Sequence[DatedRelease]) -> Table:
@@ -209,7 +208,7 @@ def _job(night: DatedRelease) -> str:
 
 
 def _dependence(nights: Sequence[DatedRelease]) -> list[Section]:
-    """Who was asked on each night, and on which nights its estimate is based; nothing where no map uses another's."""
+    """Returns who was queried on each night, and the nights its estimate uses; nothing if no map uses another's."""
     if not any(night.rotation or night.rests_on or night.started_anew for night in nights):
         return []
     rows = []
@@ -220,28 +219,28 @@ def _dependence(nights: Sequence[DatedRelease]) -> list[Section]:
         if periods and (missing := Period(periods[0].first, periods[-1].last).length - number):
             rests += f", {missing:,} missing"
         if night.started_anew:
-            rests += f". Started anew. {night.started_anew}"
+            rests += f". Restarted. {night.started_anew}"
         if night.damaged:
-            rests = "not known: the release is damaged"
+            rests = "unknown: the release is damaged"
         changed = "" if night.changes is None else f"{len(night.changes):,}"
         rows.append([night.date, "all" if night.rotation is None else f"{night.rotation}", rests, changed])
-    heads = ["Date", "Cohort", "Rests on", "Changes"]
+    heads = ["Date", "Cohort", "Based on", "Changes"]
     texts = []
     if _is_rotated(nights):
         texts.append(
-            "A secret key divides the users into cohorts, whatever they do. Each night asks one cohort, the next night "
-            "the next one. So each user is asked on few nights, with the whole budget of a night each time."
+            "A secret key divides the users into cohorts, independently of their data. Each night queries the next "
+            "cohort. So each user is queried on few nights, with the whole budget of a night each time."
         )
     if any(night.rests_on for night in nights):
         texts.append(
-            "A night's map is estimated from its own noisy answers and those of the nights before it. The noise of an "
-            "earlier night is in the maps of the nights after it. So the change map compares what two nights answered "
-            f"by themselves. {CHANGES}"
+            "A night's map is estimated from its own noisy answers and those of earlier nights. The noise of an "
+            "earlier night is in the maps of later nights, so the change map compares only the two nights' own "
+            f"answers. {CHANGES}"
         )
-    table = Table(title="Nights and what they rest on", heads=heads, rows=rows, numeric=[False] * 3 + [True])
+    table = Table(title="Nights used for each map", heads=heads, rows=rows, numeric=[False] * 3 + [True])
     return [
-        Section(title="What rests on what", paragraphs=texts),
-        Section(title="Each night's cohort and the nights on which it rests", table=table, folded=True),
+        Section(title="How the nights are combined", paragraphs=texts),
+        Section(title="Cohort of each night, and the nights used for its map", table=table, folded=True),
     ]
 
 
@@ -251,35 +250,35 @@ def _spending_texts(nights: Sequence[DatedRelease], spending: Sequence[Spending]
     cost = f"ε {epsilon:.6g}" + (f" and δ {tiny(delta)}" if delta else "")
     releases = "release" if len(nights) == 1 else f"{len(nights):,} releases"
     texts = [
-        f"The {releases} of this page asked no user more than {times(asked)}. A user who was asked so often "
-        f"loses at most {cost}."
+        f"The {releases} of this page queried no user more than {times(asked)}. A user who was queried that "
+        f"often loses at most {cost}."
         if is_rotated
-        else f"The {releases} of this page spent {cost} in all. A user who is in the data of every one of them loses "
-        "at most so much."
+        else f"The {releases} of this page spent {cost} in total. A user who is in the data of all of them loses at "
+        "most this."
     ]
     if not spending:
-        texts.append("No ledger was kept, so this page cannot say that no more was spent on the same data.")
+        texts.append("No ledger was kept, so more may have been spent on the same data.")
     for one in spending:
         limit = f"ε {one.epsilon:g}" + (f" and δ {tiny(one.delta)}" if one.delta else "")
         window = "on one day" if one.days == 1 else f"in any {one.days} days"
         text = f"The ledger allows {limit} {window} for any one user."
         if not one.spent:
-            texts.append(f"{text} Nothing was spent yet.")
+            texts.append(f"{text} Nothing has been spent.")
             continue
         day, now = one.spent[-1]
         span = f"on {spoken(day)}" if one.days == 1 else f"in the {one.days} days up to {spoken(day)}"
         peak = max(value for _, value in one.spent)
         text += (
-            f" ε {now:.6g} of {one.epsilon:g} was spent {span}, {one.left(now):.6g} is left, and {peak:.6g} was spent "
-            "at most in any window that ends on a day shown here."
+            f" ε {now:.6g} of {one.epsilon:g} was spent {span}, and {one.left(now):.6g} is left. The most spent in any "
+            f"window that ends on a day shown here is {peak:.6g}."
         )
         if is_rotated:
             last = datetime.date.fromisoformat(day)
             first = str(last - datetime.timedelta(days=one.days - 1))
             within = [night for night in nights if first <= night.date <= day]
             text += (
-                f" These are figures of a user who was asked most often: in these days, {times(_one_user(within)[0])}. "
-                "Users who were not asked in these days have all of it left."
+                f" These figures are for a user who was queried most often: {times(_one_user(within)[0])} in these "
+                "days. Users who were not queried in these days have the whole limit left."
             )
         texts.append(text)
     return texts

@@ -170,7 +170,7 @@ def _draw_histogram(axes: Axes, body: CurveBody) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(_number))
     _number_axis(axes, label(body.column, 60))
-    hidden = "; hatched: an interval that is not shown may hold so many" if body.hidden else ""
+    hidden = "; hatched: the most users of a value range not shown" if body.hidden else ""
     _head(axes, f"users by value{hidden}")
 
 
@@ -258,6 +258,6 @@ def _draw_bits(axes: Axes, bits: list[BitRow], texts: BitTexts, is_first: bool) 
     if is_first:
         _head(axes, texts.share)
         keys = [Patch(color=_BAR, label="carries signal")]
-        keys += [Patch(color=SQUASHED, label="squashed: probably empty")] * any(bit.dropped for bit in bits)
-        keys += [Patch(fc="none", ec=SOFT, ls="--", label="asked too rarely to tell")] * (not known.all())
+        keys += [Patch(color=SQUASHED, label="probably empty")] * any(bit.dropped for bit in bits)
+        keys += [Patch(fc="none", ec=SOFT, ls="--", label="too few reports")] * (not known.all())
         _legend(axes, keys)

@@ -44,10 +44,10 @@ def count_measure(
     if listing is not None:
         areas, noisy_sums = listing
         wider = simultaneous_deviations(len(users), noisy_sums) / 1.96
-        surely, most = users - wider * np.maximum(users - low, 0), users + wider * np.maximum(high - users, 0)
-        density = np.where(areas > 0, surely / np.where(areas > 0, areas, 1), 0)
+        least, most = users - wider * np.maximum(users - low, 0), users + wider * np.maximum(high - users, 0)
+        density = np.where(areas > 0, least / np.where(areas > 0, areas, 1), 0)
         order = np.argsort(-density, kind="stable")[:_LISTED]
-        listed = _listed(order[surely[order] > 0], users, surely, most)
+        listed = _listed(order[least[order] > 0], users, least, most)
     return Measure(
         name=noun.capitalize(),
         kind="count",
@@ -61,10 +61,10 @@ def count_measure(
         listed_note=""
         if listing is None
         else (
-            f"Ordered by the {scale.unit} that are surely there: the bounds hold for all {place}s at once, at 95%."
+            f"Ordered by the lower bound of {scale.unit}. The bounds hold for all {place}s at once (95%)."
             if listed
-            else f"No {place} surely has {noun}, by bounds that hold for all {place}s at once: noise could explain "
-            "each count by itself. Several together are known better."
+            else f"No {place} has a lower bound above zero, by bounds that hold for all {place}s at once (95%): noise "
+            "could explain each count separately. Sums of several are known better."
         ),
     )
 
@@ -101,9 +101,10 @@ def rate_measures(table: pa.Table, manifest: Manifest, place: str = "cell") -> l
                 uncertain=(high - low > WIDE * (scale.high - scale.low)).tolist(),
                 scale=scale,
                 listed=_listed(rows, shrunk, least, most),
-                listed_note=f"Intervals that hold for all {place}s at once, at 95%, and lie above the average."
+                listed_note=f"Rates whose intervals, which hold for all {place}s at once (95%), lie above the average."
                 if len(rows)
-                else f"No {place}'s rate is above the average beyond doubt: chance explains the differences.",
+                else f"No {place}'s rate is significantly above the average: noise and sampling error could explain "
+                "all.",
             )
         )
     return measures

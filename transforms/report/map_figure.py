@@ -35,13 +35,13 @@ _CROWD = 20_000  # cells, among which a small one is not lost
 _HATCH = "#ffffff2c"
 _MOST_NAMES = 24
 _MOST_ARCS, _WIDEST_ARC, _BEND = 250, 5.0, 0.18  # arcs; points; of an arc's length, to the left of its direction
-_ARCS = "Arcs: the largest flows, as wide as they have trips, dark where they begin and bright where they end."
+_ARCS = "Arcs: the largest flows. Wider arcs carry more trips; each runs from its dark end to its bright end."
 _ZONE = 1000  # the rank of a zone's name, behind those of all places
 _AREAS = {"land": "#17151d", "water": "#0d1119"}
 _HATCHED = {
-    "count": "Hatched: perhaps nobody.",
-    "trips": "Hatched: perhaps none.",
-    "change": "Hatched: noise and chance explain it.",
+    "count": "Hatched: may be empty.",
+    "trips": "Hatched: may have none.",
+    "change": "Hatched: within noise and sampling error.",
 }
 _FAINT_CELLS = 0.45  # opacity of the cells under arcs
 
@@ -234,11 +234,12 @@ def _notes(body: MapBody, measure: Measure, basemap: Basemap | None) -> list[str
     layer = body.layers[-1]
     is_bare = float(np.sum(np.asarray(layer.area) / 4.0 ** np.asarray(layer.level))) < 0.999  # of the region's area
     missing = (body.missing or "").rstrip(".").replace(":", ",")
-    hatching = _HATCHED.get("trips" if measure.unit == "trips" else measure.kind, "Hatched: too uncertain to tell.")
+    kind = "trips" if measure.unit == "trips" else measure.kind
+    hatching = _HATCHED.get(kind, "Hatched: too uncertain for a colour.")
     value, hatched = np.array([one is not None for one in measure.value], bool), np.array(measure.uncertain, bool)
     return [
         hatching if (value & hatched).any() else "",
-        "Dark: too few users to tell." if not value.all() else "",
+        "Dark: too few users for an estimate." if not value.all() else "",
         f"No colour: {missing[:1].lower()}{missing[1:]}." if missing and is_bare else "",
         f"Geography: {basemap.source}." if basemap else "",
     ]

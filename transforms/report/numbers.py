@@ -16,8 +16,8 @@ from sfumato.schemas.views import Table
 _MOST_PLACES = 12
 _MOST_GAPS = 4  # of missing nights that a sentence names one by one
 CHANGES = (
-    "Each place is compared with what the nights before lead to expect of it. The intervals hold for all places at "
-    "once: with 95% probability every one of them contains the users of its place."
+    "Each place is compared with the number of users expected from earlier nights. The intervals hold for all places "
+    "at once: with 95% probability, every interval contains the users of its place."
 )
 
 
@@ -77,34 +77,34 @@ def times(number: int) -> str:
 def night_sentences(
     rotation: Rotation | None, rests_on: Sequence[str] | None, started_anew: str | None = None
 ) -> list[str]:
-    """What the pages say of a night: the cohort that was asked, and the nights on which its estimate rests.
+    """Returns the pages' sentences on a night: the cohort that was queried, and the nights its estimate is based on.
 
-    Nothing is said where all users were asked, or of an estimate of the night's own answers only. rests_on: periods as
-    text. started_anew: why the nights before were left out, as a sentence.
+    There are none where all users were queried, or for an estimate from the night's own answers only. rests_on: periods
+    as text. started_anew: a sentence on why earlier nights were ignored.
     """
     texts = []
     if rotation is not None and rotation.cohorts > 1:
         texts.append(
-            f"Cohort {rotation.cohort} of {rotation.cohorts} was asked. The counts are scaled to all users, and their "
-            "errors hold the chance that decides who is in the cohort."
+            f"Cohort {rotation.cohort} of {rotation.cohorts} was queried. The counts are scaled to all users, and "
+            "their errors include the random choice of the cohort."
         )
     if rests_on:
         texts.append(rests_sentence(rests_on))
     if started_anew:
-        texts.append(f"It was started anew. {started_anew}")
+        texts.append(f"The series was restarted. {started_anew}")
     return texts
 
 
 def rests_sentence(rests_on: Sequence[str]) -> str:
-    """On which nights an estimate rests, at least one, with those that are missing between the first and the last."""
+    """Returns a sentence on the nights an estimate is based on, with those missing between the first and the last."""
     periods = [Period.parse(text) for text in rests_on]
     first, last = periods[0].first, periods[-1].last
     nights = sum(period.length for period in periods)
     if nights == 1:
-        return f"The estimate rests on the answers of this night alone, {spoken(str(first))}."
+        return f"The estimate is based only on the answers of this night, {spoken(str(first))}."
     one_year = first.year == last.year
     start = f"{first.day} {first:%B}" if one_year else spoken(str(first))
-    text = f"The estimate rests on the answers of {plural(nights, 'night')}, {start} to {spoken(str(last))}"
+    text = f"The estimate is based on the answers of {plural(nights, 'night')}, {start} to {spoken(str(last))}"
     missing = Period(first, last).length - nights
     if not missing:
         return f"{text}."

@@ -77,15 +77,15 @@ def guarantee(manifest: Manifest) -> str:
     epsilon, delta = number(manifest, "privacy.epsilon"), number(manifest, "privacy.delta") or 0.0
     this = f"this {noun(manifest)}"
     if not is_safe(manifest):
-        return f"A demonstration seed made {this}. It protects no one."
+        return f"A demonstration seed made {this}. It protects nobody."
     if epsilon is None and get(manifest, "privacy.meter") is not None:
-        return "No differential privacy: users sent parts of their values as they are. Only sums are published."
+        return "No differential privacy: users sent parts of their values unchanged. Only sums are published."
     if epsilon is None:
-        return "The manifest names no privacy budget. Nothing can be promised."
+        return "The manifest states no privacy budget, so this page promises nothing."
     if epsilon > _VAGUE:
         return (
-            f"A privacy budget of ε = {epsilon:g} promises next to nothing. From {this}, somebody may become all but "
-            "certain whether you were in the data."
+            f"A privacy budget of ε = {epsilon:g} promises almost nothing. Anyone who studies {this} may become "
+            "almost certain whether you were in the data."
         )
     failure = f", except with a probability of {tiny(delta)}" if delta > 0 else ""
     return (
@@ -100,14 +100,14 @@ def alarm(manifest: Manifest, what: str = "The noise") -> str | None:
         return None
     source = get(manifest, "privacy.randomness.source", "unknown")
     return (
-        f"Demonstration seed: NOT private. {what} came from a known source ({source}): anyone who has it can undo it. "
-        "Do not publish this release."
+        f"Demonstration seed: NOT private. {what} came from a known source ({source}), so anyone with that source can "
+        "remove it. Do not publish this release."
     )
 
 
 def problems(manifest: Manifest) -> list[str]:
     """What a reader must know first: gaps in the manifest, then its own warnings."""
-    unknown = "The manifest does not say where the randomness came from: its secrecy cannot be judged."
+    unknown = "The manifest does not state the source of its randomness, so its secrecy cannot be judged."
     gaps = [unknown] if get(manifest, "privacy.randomness.safe") is None else []
     return [*gaps, *map(str, get(manifest, "warnings", []))]
 
@@ -154,7 +154,7 @@ def common_sections(manifest: Manifest) -> list[Section]:
     if not promises:
         return folded
     assumed = get(manifest, "privacy.assumptions") or get(manifest, "assumptions")
-    assumed = assumed or ["The manifest names no assumptions. Ask whoever made this release."]
+    assumed = assumed or ["The manifest states no assumptions. Ask the publisher of this release."]
     trust = Section(title="What must be trusted", paragraphs=[str(one) for one in assumed])
     return [_promise(manifest), trust, *folded]
 
@@ -165,9 +165,9 @@ def _promise(manifest: Manifest) -> Section:
     paragraphs = [] if is_safe(manifest) else ["With a secret key, the following would hold."]
     if epsilon is not None and epsilon <= _VAGUE:
         paragraphs.append(
-            f"Suppose someone thinks it an even bet that you are in the data. However they study this {this}, and "
-            f"whatever else they know, they cannot become more than {_surest(epsilon)} sure that you are in it, nor "
-            f"more than {_surest(epsilon)} sure that you are not."
+            f"Suppose someone gives even odds that you are in the data. However they study this {this}, and "
+            f"whatever else they know, they cannot become more than {_most_certain(epsilon)} sure that you are in it, "
+            f"or more than {_most_certain(epsilon)} sure that you are not."
         )
     is_protected = get(manifest, "privacy.participation.protected", True)
     source = get(manifest, "privacy.randomness.source")
@@ -185,7 +185,7 @@ def _promise(manifest: Manifest) -> Section:
         ("Who takes part", None if is_protected else get(manifest, "privacy.participation.description")),
         ("Trust model", sees and f"{get(manifest, 'privacy.trust')}: {sees}"),
         ("Mechanism", get(manifest, "privacy.mechanism")),
-        ("Randomness", _SOURCES.get(source, source) if is_safe(manifest) else "a seed that anybody can guess"),
+        ("Randomness", _SOURCES.get(source, source) if is_safe(manifest) else "a seed that anyone can guess"),
     )
     return Section(title=f"What this {this} promises", lead=guarantee(manifest), paragraphs=paragraphs, facts=rows)
 
@@ -198,8 +198,8 @@ def _odds_factor(epsilon: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _surest(epsilon: float) -> str:
-    """The surest that an even bet on one user's presence can become: a percentage below 100, rounded up."""
+def _most_certain(epsilon: float) -> str:
+    """Returns the highest certainty that even odds on one user's presence can become: a percentage, rounded up."""
     rest = 100 / (1 + math.exp(epsilon))
     digits = max(math.ceil(-math.log10(rest)), 1)
     return f"{100 - math.floor(rest * 10**digits + 1e-6) / 10**digits:.{digits}f}%"

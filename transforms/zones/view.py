@@ -53,15 +53,15 @@ def zones_view(files: Files) -> PageView:
     headline = f"About {some} users in {zones}" + (", no one in particular" if is_safe(manifest) else "")
     if users < Z * deviation:
         most = about(max(users, 0) + Z * deviation, deviation)
-        headline = f"Fewer than {most} users in {zones}, too few to tell from none"
+        headline = f"Fewer than {most} users in {zones}: indistinguishable from none"
     queries, groups = get(manifest, "privacy.sub_queries", []), get(manifest, "privacy.cohort.shards") or 1
     made = [
-        "Every user reports one zone of each level that was asked, in "
-        f"{plural(len(queries), 'sub-query', 'sub-queries')}. The list of zones is public, so it says nothing about "
+        "Every user reports one zone of each queried level, in "
+        f"{plural(len(queries), 'sub-query', 'sub-queries')}. The list of zones is public, so it reveals nothing about "
         "anyone.",
         "A trusted curator saw the exact sums and added noise to each once."
         if get(manifest, "privacy.trust") == Trust.CENTRAL
-        else f"Users answered in {plural(groups, 'group')}. A group's sum has its noise before anyone sees it.",
+        else f"Users reported in {plural(groups, 'group')}. A group's sum is noisy before anyone sees it.",
     ]
     return release.page(
         body,
@@ -93,8 +93,8 @@ def _layer(table: pa.Table, level: Mapping[str, Any], manifest: Manifest, region
     sums = noisy_sums((get(manifest, "privacy.sub_queries") or [{}])[-1])
     return zone_layer(
         _title(level),
-        f"{plural(level['zones'], 'zone')}. The users of each are known to "
-        f"±\u00a0{significant(NOISE_Z * level['stddev'], 2)} (95%, for one zone).",
+        f"{plural(level['zones'], 'zone')}. The error of each count is "
+        f"±\u00a0{significant(NOISE_Z * level['stddev'], 2)} users (95%, for this zone only).",
         rows["zone"].to_pylist(),
         shapely.from_wkb(rows["geometry"].to_numpy(zero_copy_only=False)),
         areas,
@@ -112,7 +112,7 @@ def _margin(stddev: float) -> str:
 
 
 def _title(level: Mapping[str, Any]) -> str:
-    """What the zones of a level are called."""
+    """Returns the name of a level's zones."""
     name = str(level["name"])
     return _INDEXES.get(name, readable(name))
 
@@ -120,18 +120,18 @@ def _title(level: Mapping[str, Any]) -> str:
 def _how_to_read_it(manifest: Manifest, is_cut: bool) -> Section:
     levels = get(manifest, "zones.levels", [])
     texts = [
-        "Every count carries random noise, drawn once, also that of an empty zone. A count below zero is noise too; it "
-        f"is left as it came, because raising it to zero would tilt every total upward. {_margin(levels[0]['stddev'])} "
-        "users (95%) is the error of a zone of the finest level.",
+        "Every count contains random noise, drawn once, including that of an empty zone. Negative counts are caused by "
+        "noise and are published unchanged, because raising them to zero would bias every total upward. The error of a "
+        f"zone of the finest level is {_margin(levels[0]['stddev'])} users (95%).",
         "A hatched zone may be empty: noise could explain its count.",
     ]
     if len(levels) > 1:
         texts.append(
-            "Zones of a coarser level are exactly the sums of their parts. The counts of all levels were made to "
-            "agree: the surer a count, the more it weighs."
+            "Zones of a coarser level are exactly the sums of their parts. The counts of all levels were adjusted to "
+            "agree, weighted by their precision."
         )
     if is_cut:
-        texts.append(f"Levels of more than {MAX_SHOWN:,} zones are not on this page; {ZONES_FILE} has all.")
+        texts.append(f"Levels of more than {MAX_SHOWN:,} zones are not on this page; {ZONES_FILE} contains all.")
     wide, tall = ground_metres(Region(**manifest["region"]))
     texts.append(f"The zones lie within {length(wide)} × {length(tall)}. Borders are simplified on this page.")
     return Section(title="How to read it", paragraphs=texts)
@@ -143,7 +143,7 @@ def _level_table(manifest: Manifest) -> Section:
         [
             _title(level),
             f"{level['zones']:,}",
-            f"{level['share']:.1%}" if level["share"] else "not asked",
+            f"{level['share']:.1%}" if level["share"] else "not queried",
             "" if level["noise_stddev"] is None else _margin(level["noise_stddev"]),
             _margin(level["stddev"]),
         ]

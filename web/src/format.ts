@@ -65,7 +65,7 @@ export function niceStep(least: number): number {
 }
 export const metres = (m: number): string => (m >= 995 ? `${significant(m / 1000)} km` : m >= 1 ? `${significant(m)} m` : `${significant(m * 100)} cm`);
 const degrees = (value: number, digits: number, plus: string, less: string): string => `${Math.abs(value).toFixed(digits)}° ${value < 0 ? less : plus}`;
-/** A place in degrees with the digits that tell cells of so many metres apart. */
+/** A place in degrees with the digits that distinguish cells of this size in metres. */
 export function place(longitude: number, latitude: number, finest: number): string {
   const digits = clamp(Math.ceil(Math.log10(METRES_PER_DEGREE / finest)), 0, 7);
   return `${degrees(latitude, digits, "N", "S")}, ${degrees(longitude, digits, "E", "W")}`;

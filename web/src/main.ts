@@ -29,7 +29,7 @@ function toolsOf(bar: HTMLElement): Tools {
   };
   const addButton = (label: string, act: () => void | Promise<void>): HTMLButtonElement => {
     const made = button(label, () => {
-      Promise.resolve(act()).catch((error: unknown) => say(`That failed: ${String(error)}`));
+      Promise.resolve(act()).catch((error: unknown) => say(`Failed: ${String(error)}`));
     });
     bar.append(made);
     return made;
@@ -38,7 +38,7 @@ function toolsOf(bar: HTMLElement): Tools {
     const copy = addButton("Copy link", async () => {
       await navigator.clipboard.writeText(link.address());
       copy.textContent = "Copied";
-      say("The link is in the clipboard");
+      say("Link copied to the clipboard");
       setTimeout(() => (copy.textContent = "Copy link"), 1500);
     });
   }

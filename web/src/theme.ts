@@ -10,8 +10,8 @@ export class Theme {
   private readonly paper = matchMedia("print");
 
   constructor() {
-    this.paper.addEventListener("change", () => this.tell());
-    this.system.addEventListener("change", () => this.tell());
+    this.paper.addEventListener("change", () => this.notify());
+    this.system.addEventListener("change", () => this.notify());
   }
 
   get mode(): Mode {
@@ -27,7 +27,7 @@ export class Theme {
   toggle(): void {
     this.chosen = this.mode === "dark" ? "light" : "dark";
     document.documentElement.dataset.theme = this.chosen;
-    this.tell();
+    this.notify();
   }
 
   /** Calls `listener` after the mode has changed. */
@@ -35,7 +35,7 @@ export class Theme {
     this.listeners.push(listener);
   }
 
-  private tell(): void {
+  private notify(): void {
     for (const listener of this.listeners) listener();
   }
 }

@@ -10,12 +10,12 @@
  *     job: the command that made the release.
  *     chips: two to four facts next to the title.
  *     guarantee: two sentences.
- *     alarm: what a known seed makes of this release; None for a secret key.
- *     problems: what was wrong with the manifest.
+ *     alarm: a warning if the release used a known seed; None for a secret key.
+ *     problems: gaps and warnings of the manifest.
  *     picture: file name of the preview picture; None without one.
- *     timeline: relative link to the timeline that the release is in; None where unknown.
+ *     timeline: relative link to the timeline that contains the release; None if unknown.
  *     sections: the report.
- *     manifest: as published, without the list of files.
+ *     manifest: the published manifest, without the list of files.
  *     tiles: URL pattern of a tile server that the operator named; None without.
  */
 export interface PageView {
@@ -41,7 +41,7 @@ export interface PageView {
   body: MapBody | BarsBody | CurveBody | MomentsBody | RangesBody | FlowsBody | TimelineBody;
 }
 /**
- * A term and what is said of it.
+ * A term and its text.
  */
 export interface Fact {
   term: string;
@@ -83,7 +83,7 @@ export interface Table {
  * Attributes:
  *     source: what to name as its source.
  *     water, land: areas under the cells; each is its outer ring and then its holes. Shores are drawn over the cells.
- *     lines: streets, borders and the like, over the cells.
+ *     lines: streets, borders and other lines, over the cells.
  *     zones: named polygons, drawn as outlines over the cells.
  *     places: names.
  */
@@ -196,7 +196,7 @@ export interface Measure {
   listed_note: string;
 }
 /**
- * How values become colours.
+ * A scale of colours.
  *
  * Attributes:
  *     kind: `log`: colour position log(1 + value / knee) / log(1 + high / knee), from 0 to `high`; `linear`: from
@@ -219,7 +219,7 @@ export interface Scale {
  *
  * Attributes:
  *     title: of the control, such as `By hour`.
- *     note: one sentence on what a slot's map is of, with the time zone.
+ *     note: one sentence on what a slot's map counts, with the time zone.
  *     names: of the slots, such as `08-09 h`.
  *     ticks: of an axis of slots: the slot, or the number of slots for the end, and its text.
  *     layer: its cells, with one measure for each slot.
@@ -263,8 +263,8 @@ export interface Bar {
  *
  * Attributes:
  *     value, share, low, high: points of the function, ascending, and its band.
- *     points: the only values at which the function was asked, drawn as dots; empty where it is known everywhere.
- *     histogram: published counts of intervals of equal width, ascending. One that is absent has too few users.
+ *     points: the only values at which the function was queried, drawn as dots; empty where it is known everywhere.
+ *     histogram: published counts of intervals of equal width, ascending. An absent interval has too few users.
  *     hidden: the largest number of users that an absent interval can have; None where there is no histogram.
  *     note: one sentence on the accuracy.
  */
@@ -283,7 +283,7 @@ export interface CurveBody {
   note: string;
 }
 /**
- * `share` of the users lie below `value`, itself in low..high at 95%.
+ * A quantile: `share` of the users lie below `value`, which lies in low..high at 95%.
  */
 export interface QuantileRow {
   share: number;
@@ -308,7 +308,7 @@ export interface RangeRow {
  *     limits: the least and the greatest value that counts.
  *     deviation: of the values, the square root of their variance; None where no variance was estimated.
  *     reading: what the interval of the statistic of all users allows for, in a sentence or two.
- *     bits: none where a trusted curator added up the values.
+ *     bits: empty where a trusted curator added up the values.
  */
 export interface MomentsBody {
   kind: "moments";
@@ -338,10 +338,10 @@ export interface StatisticRow {
   range: string;
 }
 /**
- * How often a bit is set: its place value, share of users with it, interval, and whether it was dropped.
+ * A bit: its place value, share of users with it set, interval, and whether it was dropped.
  *
  * Attributes:
- *     quantity: what the bits are of, in words.
+ *     quantity: the column or function of columns that the bits encode.
  *     share, low, high: noise may move them outside 0..1; None where nothing is known.
  *     dropped: probably empty.
  */
@@ -355,12 +355,12 @@ export interface BitRow {
   dropped: boolean;
 }
 /**
- * What the chart of bits says: of bits of values, or of answers on thresholds.
+ * Texts of the chart of bits: for bits of values, or for answers on thresholds.
  *
  * Attributes:
  *     title, about: above the chart; about is a sentence or two.
  *     share: what a bar's height is.
- *     place: what its place is, of which quantity apart.
+ *     place: what its place is, before the name of the quantity.
  */
 export interface BitTexts {
   title: string;
@@ -519,12 +519,12 @@ export interface Spending {
   spent: [string, number][];
 }
 /**
- * What the chart of bits says: of bits of values, or of answers on thresholds.
+ * Texts of the chart of bits: for bits of values, or for answers on thresholds.
  *
  * Attributes:
  *     title, about: above the chart; about is a sentence or two.
  *     share: what a bar's height is.
- *     place: what its place is, of which quantity apart.
+ *     place: what its place is, before the name of the quantity.
  */
 export interface BitTexts1 {
   title: string;
@@ -533,7 +533,7 @@ export interface BitTexts1 {
   place: string;
 }
 /**
- * One night's map, in a script that the timeline's page loads when its date is chosen.
+ * One night's map, in a script that the timeline's page loads when its date is selected.
  *
  * Attributes:
  *     format: of the file; a page shows only maps of its own format.
@@ -542,7 +542,7 @@ export interface BitTexts1 {
  *     stddev: one per cell: standard deviation of the error of `users`.
  *     measured: one per cell: level of the node around it that the last sub-query measured. Above the cell's own an
  *         earlier sub-query measured it, whose noise decided where to look again: such a cell is biased.
- *     lower_bound: whether the method states but a lower bound of these deviations.
+ *     lower_bound: whether the method states only a lower bound of these deviations.
  *     noisy_sums: how many sums with a noise of their own were added up.
  */
 export interface NightMap {

@@ -15,8 +15,8 @@ test("a profile is of a place, or of the region for no place", () => {
   expect(profileOf(slots, -1)).toEqual([[23, 15, 31], [8, 3, 13]]);
 });
 
-test("a slot that noise could explain is said to be perhaps empty", () => {
-  expect(slotWords([20, 12, 28])).toEqual(["about 20 users", "10 to 30, 95% interval, for this slot by itself"]);
-  expect(slotWords([3, 0, 9])[0]).toBe("no more than about 9 users");
-  expect(slotWords([3, 0, 9])[1]).toContain("perhaps nobody");
+test("a slot that noise could explain may be empty", () => {
+  expect(slotWords([20, 12, 28])).toEqual(["about 20 users", "10 to 30, 95% interval for this slot only (pointwise)"]);
+  expect(slotWords([3, 0, 9])[0]).toBe("at most about 9 users");
+  expect(slotWords([3, 0, 9])[1]).toContain("may be empty");
 });

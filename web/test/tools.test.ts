@@ -10,10 +10,10 @@ describe("an answer in words", () => {
     expect(answerWords({ users: 1234.4, stddev: 52, inside: 1 }, true)[1]).toContain("the true interval may be wider");
   });
   it("is a bound where nobody may be there", () => {
-    expect(answerWords({ users: 3, stddev: 10, inside: 1 }, false)[0]).toBe("no more than about 23 users");
+    expect(answerWords({ users: 3, stddev: 10, inside: 1 }, false)[0]).toBe("at most about 23 users");
   });
   it("says what of a square lies in the region", () => {
-    expect(answerWords({ users: 50, stddev: 2, inside: 0.25 }, false)[2]).toBe("Of this square, 25% lies in the region; the answer is of that part.");
+    expect(answerWords({ users: 50, stddev: 2, inside: 0.25 }, false)[2]).toBe("25% of this square lies in the region; the answer covers only that part.");
     expect(answerWords({ users: 0, stddev: 0, inside: 0 }, false)[2]).toContain("outside the region");
   });
 });

@@ -281,7 +281,7 @@ def test_several_records_a_user_are_counted_as_user_slots(tmp_path: Path) -> Non
     assert body.slots is not None
     assert body.layers[-1].measures[0].unit == "user-slots"
     assert body.slots.layer.measures[0].unit == "users"
-    assert "in 3 slots at most, once in each" in body.slots.note
+    assert "in at most 3 slots, once in each" in body.slots.note
 
 
 def test_metadata_without_slots_is_as_before() -> None:

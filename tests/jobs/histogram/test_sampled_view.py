@@ -242,7 +242,7 @@ def test_a_distribution_is_that_of_its_hierarchy() -> None:
     margin = max((curve.high - curve.share).max(), (curve.share - curve.low).max())
     said = float(body.note.split("± ")[1].split(" ")[0]) / 100
     assert 0 < said <= 1.05 * margin
-    assert view.headline.startswith("One drawn record per user: half of about 20,000 users have km below")
+    assert view.headline.startswith("One sampled record per user: half of about 20,000 users have km below")
     check_made_again(files)
 
 

@@ -389,7 +389,7 @@ def test_view_states_missing_privacy_bits_and_seeds() -> None:
     asked = plan(epsilon=None)
     view = moments_view(assembled(ran(ages(), asked), asked))
     assert view.guarantee.endswith("no differential privacy.")
-    assert [fact.text for fact in view.chips if fact.term == "Each report"] == ["sent as they are"]
+    assert [fact.text for fact in view.chips if fact.term == "Each report"] == ["sent unchanged"]
     little = plan(epsilon=0.05, statistics=SPREAD[:1])
     seed = replace(FACTS, safe=False, randomness="seed")
     view = moments_view(assembled(ran(ages(60), little), little, release=seed))

@@ -73,7 +73,7 @@ def test_night_rests_on_all_before_it(month: Place) -> None:
     # Intervals are of the estimate, and not of the night's own noise.
     assert "all nights of `nights.rests_on`" in stated["errors"]["intervals"]
     assert "sub-query" not in stated["errors"]["intervals"]
-    assert any("whom both releases asked" in one for one in stated["privacy"]["assumptions"])
+    assert any("whom both releases queried" in one for one in stated["privacy"]["assumptions"])
 
 
 def test_timeline_shows_what_one_user_has_spent(month: Place) -> None:
@@ -83,13 +83,13 @@ def test_timeline_shows_what_one_user_has_spent(month: Place) -> None:
     assert nights[0].started_anew is not None
     assert [night.rests_on for night in nights[1:]] == [(f"{NIGHTS[0]}:{night}",) for night in NIGHTS[1:4]]
     view = timeline_view({"timeline.json": json.dumps(content).encode()})
-    assert "any one user adds up to ε 4 at most in 3 days" in view.guarantee
+    assert "any one user is at most ε 4 in 3 days" in view.guarantee
     assert [(chip.term, chip.text) for chip in view.chips] == [
-        ("Spent at most on one user", "ε 8"),  # the first cohort was asked again on the fourth night
-        ("Last 3 days, at most on one user", "ε 4 of 4"),
+        ("Most spent on one user", "ε 8"),  # the first cohort was asked again on the fourth night
+        ("Last 3 days, most spent on one user", "ε 4 of 4"),
     ]
     assert view.body.kind == "timeline"
-    assert "was asked. The counts are scaled to all users" in view.body.nights[-1].notes[0]
+    assert "was queried. The counts are scaled to all users" in view.body.nights[-1].notes[0]
 
 
 @pytest.mark.slow

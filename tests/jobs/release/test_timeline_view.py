@@ -238,14 +238,14 @@ def test_a_year_of_nights_is_small() -> None:
 def test_spending_is_told_in_words() -> None:
     nights = [a_night(i, delta=1e-8 if i == 2 else 0.0) for i in range(3)]
     made = view(nights, (Spending(4.0, 1e-7, 7, [(day(0), 3.5), (day(1), 1.0)]), a_limit(3, 1, 0.75)))
-    text = " ".join(next(one for one in made.sections if one.title == "What has been spent").paragraphs)
-    assert "The 3 releases of this page spent ε 1.5 and δ 10⁻⁸ in all" in text
+    text = " ".join(next(one for one in made.sections if one.title == "Budget spent").paragraphs)
+    assert "The 3 releases of this page spent ε 1.5 and δ 10⁻⁸ in total" in text
     assert (
         "The ledger allows ε 4 and δ 10⁻⁷ in any 7 days for any one user. ε 1 of 4 was spent in the 7 days up to 23 "
-        "October 2026, 3 is left, and 3.5 was spent at most in any window that ends on a day shown here."
+        "October 2026, and 3 is left. The most spent in any window that ends on a day shown here is 3.5."
     ) in text
     allowed = (
-        "The ledger allows ε 0.75 on one day for any one user. ε 0.5 of 0.75 was spent on 24 October 2026, 0.25 is"
+        "The ledger allows ε 0.75 on one day for any one user. ε 0.5 of 0.75 was spent on 24 October 2026, and 0.25 is"
     )
     assert allowed in text
     assert "cohort" not in text
@@ -333,11 +333,11 @@ def test_the_page_states_the_sums_of_the_user_who_was_asked_most(nights: list[Da
     asked, cost = brute_force(nights, 5)
     made = view(nights)
     words = {1: "once", 2: "twice"}.get(asked, f"{asked} times")
-    text = next(one for one in made.sections if one.title == "What has been spent").paragraphs[0]
-    assert f"asked no user more than {words}." in text
+    text = next(one for one in made.sections if one.title == "Budget spent").paragraphs[0]
+    assert f"queried no user more than {words}." in text
     assert f"loses at most ε {cost:.6g}." in text
     assert made.chips[0].text == f"ε {cost:.4g}"
-    assert f"any one user adds up to ε {cost:.4g} at most." in made.guarantee
+    assert f"any one user is at most ε {cost:.4g}." in made.guarantee
 
 
 def test_divisions_that_are_not_known_count_as_several() -> None:
@@ -349,14 +349,14 @@ def test_divisions_that_are_not_known_count_as_several() -> None:
 def test_guarantee_of_nights_is_the_ledgers_worst_user() -> None:
     nights = [rotated(i, 30) for i in range(30)]
     made = view(nights, (Spending(1.0, 0.0, 30, [(day(i), 1.0) for i in range(30)]),))
-    assert "any one user adds up to ε 1 at most in 30 days" in made.guarantee
+    assert "any one user is at most ε 1 in 30 days" in made.guarantee
     last = made.chips[-1]
-    assert (last.term, last.text) == ("Last 30 days, at most on one user", "ε 1 of 1")  # others have all of it left
-    text = " ".join(next(one for one in made.sections if one.title == "What has been spent").paragraphs)
-    assert "a user who was asked most often: in these days, once." in text
+    assert (last.term, last.text) == ("Last 30 days, most spent on one user", "ε 1 of 1")  # others have all of it left
+    text = " ".join(next(one for one in made.sections if one.title == "Budget spent").paragraphs)
+    assert "a user who was queried most often: once in these days." in text
     assert "ε 30" not in text
     alone = view(nights[:1], (Spending(1.0, 0.0, 30, [(day(0), 1.0)]),))
-    assert "adds up" not in alone.guarantee
+    assert "Together" not in alone.guarantee
 
 
 def test_night_tells_its_cohort_its_start_and_changes() -> None:
@@ -369,23 +369,23 @@ def test_night_tells_its_cohort_its_start_and_changes() -> None:
     made = view(nights)
     first, last = made.body.nights
     assert first.notes[1:] == [
-        "The estimate rests on the answers of this night alone, 22 October 2026.",
-        "It was started anew. The depth changed from 8 to 7.",
+        "The estimate is based only on the answers of this night, 22 October 2026.",
+        "The series was restarted. The depth changed from 8 to 7.",
     ]
-    assert last.notes[0].startswith("Cohort 30 of 30 was asked.")
+    assert last.notes[0].startswith("Cohort 30 of 30 was queried.")
     assert "29 nights, 22 October to 20 November 2026, without 4 November." in last.notes[1]
     assert last.rests_on == [(day(0), day(12)), (day(14), day(29))]
     assert last.changes == [event]
     table = next(one for one in made.sections if one.folded).table
     assert table.rows == [
         [day(29), "30/30", f"29 nights since {day(0)}, 1 missing", "1"],
-        [day(0), "1/30", "this night. Started anew. The depth changed from 8 to 7.", "0"],
+        [day(0), "1/30", "this night. Restarted. The depth changed from 8 to 7.", "0"],
     ]
 
 
 def test_pages_of_nights_without_cohorts_are_as_before() -> None:
     made = view([a_night(i) for i in range(3)])
-    assert [one.title for one in made.sections] == ["How to read the change", "What has been spent", "All releases"]
+    assert [one.title for one in made.sections] == ["How to read the change", "Budget spent", "All releases"]
     assert all(night.notes == [] == night.rests_on == night.changes for night in made.body.nights)
 
 

@@ -500,10 +500,10 @@ def test_page_names_the_curator_cohorts_and_earlier_release() -> None:
     central = view_of("flat", depth=4, trust="central", allow_overflow=True)
     assert "trusted curator" in words(central)
     assert not any("Groups" in section.table.heads for section in central.sections if section.table)
-    assert "one sub-query alone" in words(view_of("adaptive", cohorts="disjoint"))
-    assert "one sub-query alone" not in words(view_of("adaptive", cohorts="shared"))
+    assert "only one sub-query" in words(view_of("adaptive", cohorts="disjoint"))
+    assert "only one sub-query" not in words(view_of("adaptive", cohorts="shared"))
     earlier = words(view_of("adaptive", {"parameters.warm_start": {"release_id": "monday", "epsilon": 1.0}}))
-    assert "earlier release, monday, which said" in earlier
+    assert "earlier release, monday, which showed" in earlier
     assert "are kept" not in words(view_of("flat"))
     assert "Only the 30% of cells" in words(view_of("flat", {"parameters.keep_top": 30.0}))
 
@@ -513,22 +513,22 @@ def test_page_names_the_cohort_the_nights_and_the_changes() -> None:
     nights = {"rests_on": ["2026-10-01:2026-11-03", "2026-11-05:2026-11-20"], "started_anew": None, "changes": [event]}
     rotation = {"cohort": 7, "cohorts": 30}
     view = view_of("adaptive", {"privacy.rotation": rotation, "nights": nights})
-    assert ("Asked", "cohort 7 of 30") in [(chip.term, chip.text) for chip in view.chips]
-    (section,) = [one for one in view.sections if one.title == "This night among others"]
+    assert ("Queried", "cohort 7 of 30") in [(chip.term, chip.text) for chip in view.chips]
+    (section,) = [one for one in view.sections if one.title == "This night compared with earlier ones"]
     text = " ".join(section.paragraphs)
-    assert "Cohort 7 of 30 was asked. The counts are scaled to all users" in text
+    assert "Cohort 7 of 30 was queried. The counts are scaled to all users" in text
     assert "50 nights, 1 October to 20 November 2026, without 4 November." in text
     assert section.table is not None
     assert section.table.rows == [["r0213", "2,100", "1,500", "2,700", "150"]]
     quiet = words(view_of("adaptive", {"nights": nights | {"changes": [], "started_anew": "The region changed."}}))
-    assert "It was started anew. The region changed." in quiet
+    assert "The series was restarted. The region changed." in quiet
     first = {"rests_on": ["2026-11-20"], "started_anew": "The region changed.", "changes": []}
     text = words(view_of("adaptive", {"nights": first}))
-    assert "of this night alone" in text
-    assert "nights before lead" not in text
+    assert "only on the answers of this night" in text
+    assert "expected from earlier nights" not in text
     single = view_of("adaptive")
-    assert "This night among others" not in [section.title for section in single.sections]
-    assert "Asked" not in [chip.term for chip in single.chips]
+    assert "This night compared with earlier ones" not in [section.title for section in single.sections]
+    assert "Queried" not in [chip.term for chip in single.chips]
 
 
 def test_page_of_a_cohort_says_that_no_other_one_reports() -> None:
@@ -537,9 +537,9 @@ def test_page_of_a_cohort_says_that_no_other_one_reports() -> None:
     text = words(view_of("adaptive", {"privacy.rotation": {"cohort": 7, "cohorts": 30}, "nights": nights, **start}))
     assert "Every user of cohort 7 of 30 reports a cell" in text
     assert "The other users report nothing." in text
-    assert "for a user who was asked for both, the two add up" in text
-    assert "estimated from the noisy answers of that night and of those before it as well" in text
-    assert "from the answers of all nights on which the map rests" in text
+    assert "for a user who was queried for both, the two add up" in text
+    assert "also uses the noisy answers of that night and of earlier ones" in text
+    assert "from the answers of all nights that the map uses" in text
     alone = words(view_of("adaptive", start))
     assert "Every user reports a cell" in alone
     assert "whose records are in both" in alone

@@ -339,7 +339,7 @@ def test_the_page_says_what_holds() -> None:
     assert "12,300 users" in shown.headline
     assert shown.alarm is None
     texts = " ".join(text for section in shown.sections for text in section.paragraphs)
-    assert "the truth lies in the stated interval about 95 times in 100" in texts
+    assert "the stated interval contains the true number about 95 times in 100" in texts
     assert "too narrow for some squares" in " ".join(
         text for section in view(tree_model()).sections for text in section.paragraphs
     )

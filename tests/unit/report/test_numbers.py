@@ -104,14 +104,14 @@ def test_other_numbers() -> None:
 
 def test_cohorts_are_named_and_all_users_are_not() -> None:
     (text,) = night_sentences(Rotation(7, 30), None)
-    assert text.startswith("Cohort 7 of 30 was asked. The counts are scaled to all users")
+    assert text.startswith("Cohort 7 of 30 was queried. The counts are scaled to all users")
     assert night_sentences(Rotation(1, 1), None) == night_sentences(None, None) == night_sentences(None, ()) == []
 
 
 @pytest.mark.parametrize(
     ("rests_on", "text"),
     [
-        (["2026-11-20"], "of this night alone, 20 November 2026."),
+        (["2026-11-20"], "of this night, 20 November 2026."),
         (["2026-10-01:2026-11-20"], "of 51 nights, 1 October to 20 November 2026."),
         (
             ["2026-10-01:2026-11-03", "2026-11-05:2026-11-20"],
@@ -129,7 +129,7 @@ def test_cohorts_are_named_and_all_users_are_not() -> None:
     ],
 )
 def test_the_nights_of_an_estimate_are_counted_and_gaps_named(rests_on: list[str], text: str) -> None:
-    assert rests_sentence(rests_on) == f"The estimate rests on the answers {text}"
+    assert rests_sentence(rests_on).endswith(f"on the answers {text}")
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -156,7 +156,7 @@ def test_nights_and_missing_nights_add_up_to_the_span(seed: int) -> None:
 
 def test_a_new_start_gives_its_reason() -> None:
     texts = night_sentences(None, ["2026-11-20"], "The region changed.")
-    assert texts[1:] == ["It was started anew. The region changed."]
+    assert texts[1:] == ["The series was restarted. The region changed."]
 
 
 def test_places_that_differ_most_come_first_with_known_digits() -> None:

@@ -427,8 +427,8 @@ def test_texts_of_charts_are_inside_and_name_what_is_unclear() -> None:
     assert texts["50%: 1.000"].get_horizontalalignment() == "left"
     assert texts["99%: 3.900"].get_horizontalalignment() == "right"
     # Shares beyond the chart are numbers, and unclear bits are keyed.
-    assert {"↓ −90%", "asked too rarely to tell", "squashed: probably empty"} <= set(texts_of(MOMENTS))
-    assert "asked too rarely to tell" not in texts_of(MOMENTS.model_copy(update={"bits": BITS[:1]}))
+    assert {"↓ −90%", "too few reports", "probably empty"} <= set(texts_of(MOMENTS))
+    assert "too few reports" not in texts_of(MOMENTS.model_copy(update={"bits": BITS[:1]}))
 
 
 def test_a_wide_interval_does_not_hide_how_values_differ() -> None:

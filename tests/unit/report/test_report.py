@@ -151,7 +151,7 @@ def test_without_scripts_there_are_report_files_and_picture() -> None:
         "Round by round",
         "What must be trusted",
         "cells.parquet",
-        "Users answered in",
+        "Users reported in",
     ):
         assert words in readable
     assert '<noscript><div class="still">' in page
@@ -161,7 +161,7 @@ def test_without_scripts_there_are_report_files_and_picture() -> None:
 
 def test_a_known_seed_is_named_at_the_top() -> None:
     manifest = {"job": "heatmap", "privacy": {"epsilon": 1.0, "randomness": {"source": "seed", "safe": False}}}
-    assert "protects no one" in guarantee(manifest)
+    assert "protects nobody" in guarantee(manifest)
     page = render_page(map_view(alarm="Demonstration seed: NOT private."))
     assert page.index('role="alert"') < page.index("<main>")
     assert 'role="alert"' not in render_page(map_view())
@@ -205,8 +205,8 @@ def test_changes_promise_nothing_of_their_own() -> None:
 def test_an_empty_manifest_costs_lines_not_the_page() -> None:
     page = render_page(map_view(manifest={}))
     assert "What this" not in page
-    assert "promises next to nothing" in guarantee({"privacy": {"epsilon": 40.0}})
-    assert "Nothing can be promised" in guarantee({})
+    assert "promises almost nothing" in guarantee({"privacy": {"epsilon": 40.0}})
+    assert "promises nothing" in guarantee({})
 
 
 def test_the_types_of_the_script_are_those_of_the_views() -> None:

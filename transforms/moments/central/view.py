@@ -23,9 +23,9 @@ def _columns(manifest: Mapping[str, Any]) -> tuple[str, str]:
 def reading(manifest: Mapping[str, Any]) -> list[str]:
     """What the intervals hold, and the range."""
     found = [
-        "A 95% interval holds the value for the counted records, one of each user, about 95 times in 100 or a little "
-        "more often. It allows for the noise, which is its only error; another choice of the users' records, or other "
-        "users, would give another value."
+        "A 95% interval contains the value for the counted records, one record per user, about 95 times in 100 or a "
+        "little more often. It allows only for the noise: other records of the users, or other users, would give "
+        "another value."
     ]
     first, second = _columns(manifest)
     values_of = f"Values of {first}" if second else "Values"
@@ -35,7 +35,9 @@ def reading(manifest: Mapping[str, Any]) -> list[str]:
             chosen = "The range was chosen from noisy counts of users by powers of two. " * (
                 get(manifest, f"{at}.source") != "given"
             )
-            found.append(f"{values} lie in {low} to {high}; others were moved to the nearest end. {chosen}".strip())
+            found.append(
+                f"{values} lie between {low} and {high}; others were moved to the nearest end. {chosen}".strip()
+            )
     return found
 
 
@@ -54,11 +56,11 @@ def made(manifest: Mapping[str, Any]) -> Section:
     return Section(
         title="How it was made",
         paragraphs=[
-            f"The {place} what a user adds to each of a few sums, together always 1. So one noise protects the number "
-            f"of users, their sum{products}.",
-            "A mean is a ratio of noisy sums. Its interval holds all means for which the sums are within the noise "
-            "(Fieller's method). Where the number of users is within the noise of 0, nothing is known of a mean.",
-            "The sums of everybody are those of all groups together, so totals agree.",
+            f"The {place} what a user adds to each of a few sums; the additions always total 1. So the same noise "
+            f"protects the number of users, their sum{products}.",
+            "A mean is a ratio of noisy sums. Its interval contains all means that are consistent with the noisy sums "
+            "(Fieller's method). Where the number of users is indistinguishable from 0, the mean is unknown.",
+            "Sums of all users are the totals of all groups, so totals agree.",
         ],
     )
 

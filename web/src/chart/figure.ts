@@ -1,4 +1,4 @@
-// The chart of every page: one SVG of axes and marks, with a tip, keys, and files of what it shows. Attributes alone, no styles.
+// The chart of every page: one SVG of axes and marks, with a tip, keys, and files of what it shows. Attributes only, no styles.
 import { axisBottom, axisLeft } from "d3-axis";
 import { type ScaleLinear, scaleLinear, scaleUtc } from "d3-scale";
 import { select } from "d3-selection";

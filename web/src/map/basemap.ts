@@ -96,7 +96,7 @@ export class BasemapGround implements Ground {
   under(pen: CanvasRenderingContext2D, scene: Scene): void {
     if (!this.hasAreas) return;
     const colours = COLOURS[scene.mode];
-    pen.fillStyle = this.hasLand ? colours.water : colours.land; // with land alone, the rest is water
+    pen.fillStyle = this.hasLand ? colours.water : colours.land; // with land only, the rest is water
     const [[x0, y0], [x1, y1]] = [scene.project(this.box[0], this.box[3]), scene.project(this.box[2], this.box[1])];
     pen.fillRect(x0, y0, x1 - x0, y1 - y0);
     this.placed(pen, scene, () => {
@@ -182,12 +182,12 @@ export function geographyOf(view: PageView, tools: Tools): (figure: MapFigure) =
   const show = (): void => latest?.setTiles(on ? pattern : null);
   if (pattern !== null) {
     const host = new URL(pattern.replace(/[{}]/g, "")).host;
-    words += `The street map comes from ${host}: while it is on, that server sees which parts of the map you look at.`;
+    words += `The street map comes from ${host}. While it is on, that server sees which parts of the map you view.`;
     const button = tools.addButton("Street map from the web", () => {
       on = !on;
       show();
       button.setAttribute("aria-pressed", String(on));
-      tools.say(on ? `Street map on. ${host} sees which parts you look at.` : "Street map off");
+      tools.say(on ? `Street map on. ${host} sees which parts you view.` : "Street map off");
     });
     button.setAttribute("aria-pressed", "false");
     button.title = words;

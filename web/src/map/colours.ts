@@ -32,7 +32,7 @@ export function palette(text: string, count = 256): Rgb[] {
 /** The 256 colours of a measure. On light paper the darkest colour stands for the most, so that empty is paper. */
 export function coloursOf(kind: Measure["kind"], mode: Mode): Rgb[] {
   if (kind === "change") return palette(CHANGE[mode]);
-  if (mode === "light") return palette(kind === "count" ? `${INFERNO.slice(12, -6)}fdf9dc` : RATES).reverse(); // nobody is paper
+  if (mode === "light") return palette(kind === "count" ? `${INFERNO.slice(12, -6)}fdf9dc` : RATES).reverse(); // empty is paper
   const colours = palette(kind === "count" ? INFERNO : RATES);
   return colours.map((colour) => colour.map((part, c) => Math.min(part + [9, 8, 13][c], 255)) as Rgb); // zero is not the void around
 }

@@ -60,7 +60,7 @@ export class MapFigure {
   private words: ((hit: Hit) => TipWords | null) | null = null;
   private readonly hovers: ((hit: Hit | null) => void)[] = [];
   private readonly clicks: ((hit: Hit) => void)[] = [];
-  private readonly keysHelp = h("p", { class: "unseen", id: "map-keys" }, "Arrow keys move the map, plus and minus zoom, zero shows everything. The value at the centre is read out as the map moves.");
+  private readonly keysHelp = h("p", { class: "unseen", id: "map-keys" }, "Arrow keys move the map, plus and minus zoom, zero shows the whole map. The value at the centre is read out as the map moves.");
   private hover: Hit | null = null;
   private keyboard = false;
   private fitted = true;
@@ -135,12 +135,12 @@ export class MapFigure {
 
   /** Calls `listener` with the place that a click, or the Enter key at the centre, chooses. */
   onClick(listener: (hit: Hit) => void): void {
-    if (!this.clicks.length) this.keysHelp.append(" Enter chooses the place at the centre.");
+    if (!this.clicks.length) this.keysHelp.append(" Enter selects the place at the centre.");
     this.clicks.push(listener);
     this.map.on("click", (event: L.LeafletMouseEvent) => listener(this.hitAt(event.latlng)));
   }
 
-  /** Paints the map anew in the next frame. */
+  /** Repaints the map in the next frame. */
   redraw(): void {
     this.frame ||= requestAnimationFrame(() => {
       this.frame = 0;
@@ -304,7 +304,7 @@ export class MapFigure {
     this.showTip();
   }
 
-  /** The cells alone, painted anew only where the view or the colours have changed. */
+  /** The cells without the map around them, repainted only where the view or the colours have changed. */
   private painted(scene: Window, ratio: number, width: number, height: number): HTMLCanvasElement {
     const state = [scene.world, scene.left, scene.top, ratio, width, height, this.dressed].join();
     if (state === this.sheetState) return this.sheet;

@@ -25,7 +25,7 @@ export class Legend {
     new ResizeObserver(() => this.thin()).observe(this.ticks);
   }
 
-  /** Letters the key for a measure. `missing` says what a place without a cell means. */
+  /** Letters the key for a measure. `missing`: what a place without a cell means. */
   show(measure: Measure, missing: string | null, note: string): void {
     this.measure = measure;
     const [noun, ...slot] = measure.name.split(", ");
@@ -37,7 +37,7 @@ export class Legend {
     }));
     const key = (name: string, text: string): HTMLElement => h("li", {}, h("canvas", { class: "swatch", width: 24, height: 12, "data-key": name, "aria-hidden": "true" }), text);
     this.keys.replaceChildren(...[
-      measure.uncertain.some(Boolean) && key("uncertain", measure.kind === "count" ? (measure.unit === "trips" ? "perhaps none" : "perhaps nobody") : measure.kind === "change" ? "noise and chance explain it" : "too uncertain to tell"),
+      measure.uncertain.some(Boolean) && key("uncertain", measure.kind === "count" ? (measure.unit === "trips" ? "may have none" : "may be empty") : measure.kind === "change" ? "within noise and sampling error" : "too uncertain for a colour"),
       measure.value.includes(null) && key("unknown", "unknown"),
       missing !== null && h("li", {}, `No colour: ${missing.charAt(0).toLowerCase()}${missing.slice(1).replace(":", ",").replace(/\.$/, "")}`),
       note !== "" && h("li", { class: "note" }, note),

@@ -8,13 +8,13 @@ import { Cells } from "./cells";
 import type { Hit, MapFigure } from "./figure";
 
 const STEP_MS = 900; // of a slot while all are played
-const DENSE = 48; // more slots have a band in place of lines
+const DENSE = 48; // more slots have a band instead of lines
 type Estimate = [value: number, low: number, high: number];
 
 /** Users in a slot in words: [value, margin]. */
 export function slotWords([value, low, high]: Estimate): [string, string] {
-  const margin = `${interval(low, high)}, 95% interval, for this slot by itself`;
-  if (low <= 0) return [`no more than about ${atMost(value, high)} users`, "perhaps nobody: not told apart from zero"];
+  const margin = `${interval(low, high)}, 95% interval for this slot only (pointwise)`;
+  if (low <= 0) return [`at most about ${atMost(value, high)} users`, "may be empty: indistinguishable from zero"];
   return [`about ${within(value, low, high)} users`, margin];
 }
 
@@ -39,11 +39,11 @@ export class SlotPanel {
   private chosen = -1; // the row of the place that a click chose
   private row = -2; // of the place that the curve shows; -1 for the region
 
-  /** `show` draws the map of the slot anew. */
+  /** `show` redraws the map of the slot. */
   constructor(private readonly slots: TimeSlots, region: Bounds, figure: MapFigure, private readonly tools: Tools, private readonly show: () => void) {
     const last = slots.names.length - 1;
     this.cells = new Cells(slots.layer, region);
-    this.slider = h("input", { type: "range", min: -1, max: last, step: 1, "aria-label": "Slot of time" });
+    this.slider = h("input", { type: "range", min: -1, max: last, step: 1, "aria-label": "Time slot" });
     this.play = button("Play", () => (this.timer ? this.stop() : this.start()), { "aria-pressed": "false" });
     this.all = button("All", () => {
       this.stop();
@@ -57,9 +57,9 @@ export class SlotPanel {
       return { x: place + 0.5, y: value, value: `${slots.names[place]}: ${words}`, margin };
     });
     this.chart.onChoose((place) => this.choose(place));
-    const lines = slots.names.length > DENSE ? "The band holds" : "Lines are";
+    const lines = slots.names.length > DENSE ? "The band shows" : "Lines show";
     this.element = h("section", { class: "slots" }, h("h2", {}, slots.title), h("div", { class: "slide" }, this.slider), h("div", { class: "slide" }, this.play, this.shown, this.all),
-      this.heading, board, h("p", { class: "note" }, `${lines} 95% intervals, each for its slot by itself. Click a bar to see its map; click the map to keep a place.`), h("p", { class: "note" }, slots.note));
+      this.heading, board, h("p", { class: "note" }, `${lines} 95% intervals for each slot separately (pointwise). Click a bar to see its map; click the map to keep a place selected.`), h("p", { class: "note" }, slots.note));
     this.slider.addEventListener("input", () => {
       this.stop();
       this.choose(Number(this.slider.value));
@@ -128,7 +128,7 @@ export class SlotPanel {
     if (this.row < -1) return;
     const profile = profileOf(this.slots, this.row);
     const name = this.row < 0 ? "The whole region" : "The place under the pointer";
-    this.heading.textContent = this.row >= 0 && this.row === this.chosen ? "The chosen place" : name;
+    this.heading.textContent = this.row >= 0 && this.row === this.chosen ? "The selected place" : name;
     const marks: Mark[] = [
       { kind: "bars", bars: profile.map(([value], i) => [i + 0.08, i + 0.92, value, i === this.slot ? "s0" : "s5"]) },
       { kind: "upright", points: profile.length > DENSE ? [] : profile.map(([, low, high], i) => [i + 0.5, low, high]) },

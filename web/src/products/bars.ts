@@ -56,7 +56,7 @@ export class BarRows {
     return found;
   }
 
-  /** By value means by what is surely high: the lower end of the interval. */
+  /** Sorting by value uses the lower end of the interval. */
   private sorted(rows: number[]): number[] {
     const { bars } = this.body;
     const size = (bar: Bar): number => (this.by === "users" ? bar.users ?? -Infinity : bar.low);
@@ -111,7 +111,7 @@ export function barTable(body: BarsBody, key: string, value: string, tools: Tool
     return h("th", { scope: "col", class: style, "data-by": by }, made);
   };
   const heads = h("tr", {}, h("th", { scope: "col", class: "rank" }, h("span", { class: "unseen" }, "Rank")), head("name", body.noun.charAt(0).toUpperCase() + body.noun.slice(1), "name"),
-    h("th", { scope: "col", class: "plot" }, h("span", { class: "unseen" }, "Bar"), axis), head("value", value, "number"), grouped ? head("users", "Users, about", "number") : h("th", { scope: "col", class: "number" }, "Of all users"));
+    h("th", { scope: "col", class: "plot" }, h("span", { class: "unseen" }, "Bar"), axis), head("value", value, "number"), grouped ? head("users", "Users, about", "number") : h("th", { scope: "col", class: "number" }, "Share of all users"));
 
   function plot(bar: Bar, scale: BarScale): SVGSVGElement {
     const [low, middle, high] = [bar.low, bar.value, bar.high].map(scale.at);
@@ -154,7 +154,7 @@ export function barTable(body: BarsBody, key: string, value: string, tools: Tool
     heads.querySelectorAll("[data-by]").forEach((one) => one.setAttribute("aria-sort", one.getAttribute("data-by") === rows.by ? (rows.down ? "descending" : "ascending") : "none"));
     const one = rows.level === rows.levels[rows.levels.length - 1] ? body.noun : "prefix";
     const noun = `${one}${roots.length === 1 ? "" : one.endsWith("x") ? "es" : "s"}`;
-    status.textContent = shown.length ? `${whole(roots.length)} ${noun}${rows.filter ? " match" : ""}` : rows.filter ? "No published name holds this text. What is not here may still exist." : "Nothing was published: nothing was shared by enough users.";
+    status.textContent = shown.length ? `${whole(roots.length)} ${noun}${rows.filter ? " match" : ""}` : rows.filter ? "No published name contains this text. Unpublished names may still exist." : "Nothing was published: no item has enough users.";
     more.hidden = shown.length <= most;
   }
   search.addEventListener("input", () => {
@@ -202,14 +202,14 @@ export const showBars: Product = (view, root, tools) => {
   const body = view.body as BarsBody;
   const { element, toCsv } = barTable(body, "items", `${body.unit.charAt(0).toUpperCase()}${body.unit.slice(1)}, 95%`, tools);
   root.append(h("div", { class: "board" }, h("p", { class: "explanation" }, body.explanation), element));
-  root.append(h("aside", { class: "panel", "aria-label": "Guarantee" }, h("section", {}, h("h2", {}, "How to read a row"), h("p", { class: "quiet" }, "The bar is the estimate. The line across its end reaches over where the truth lies 95 times in 100. Rows are ordered by what is surely there: the lower end of that line."),
+  root.append(h("aside", { class: "panel", "aria-label": "Guarantee" }, h("section", {}, h("h2", {}, "How to read a row"), h("p", { class: "quiet" }, "The bar is the estimate; the line across its end is the 95% interval. Rows are ordered by the lower end of the interval."),
     h("p", { class: "quiet" }, `May be hidden: ${view.chips.find((chip) => chip.term === "May be hidden")?.text ?? "what too few users share"}.`)),
-  h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "The whole report, in plain words")))));
+  h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "Read the full report")))));
   tools.addButton("Table", () => offer(`${view.release_id}.csv`, toCsv()));
   addPicture(view, tools);
 };
 
-/** A button that opens the picture beside the page, for what is a table on the page. */
+/** A button that opens the picture next to the page, for what is a table on the page. */
 export function addPicture(view: PageView, tools: Tools): void {
   if (view.picture) tools.addButton("Picture", () => void window.open(view.picture ?? "", "_blank", "noopener"));
 }

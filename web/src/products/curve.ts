@@ -1,4 +1,4 @@
-// A distribution: users by value or the share below a value, with the quantiles and the ranges beside it.
+// A distribution: users by value or the share below a value, with the quantiles and the ranges next to it.
 import { ChartFigure, type ChartOptions, type Mark, type Tip } from "../chart/figure";
 import { choice, h } from "../dom";
 import { csv, offer, pngOfSvg, svgOf } from "../download";
@@ -47,7 +47,7 @@ export const showCurve: Product = (view, root, tools) => {
     ];
     return {
       title: `Share of users below each value of ${body.column}`, description: body.note, marks, x,
-      y: { label: "Share of users below", domain: [0, 1], format: (share) => percent(share, 0) }, keys: [["s0", "estimate, and where the truth lies 95 times in 100"], ["mark", "quantiles"]],
+      y: { label: "Share of users below", domain: [0, 1], format: (share) => percent(share, 0) }, keys: [["s0", "estimate with its 95% interval"], ["mark", "quantiles"]],
     };
   }
   function userChart(): Partial<ChartOptions> {
@@ -62,8 +62,8 @@ export const showCurve: Product = (view, root, tools) => {
     const width = body.histogram.length ? body.histogram[0].high - body.histogram[0].low : 0;
     return {
       title: `Users by ${body.column}`, marks, x, y: { label: `Users in each step of ${significant(width)}`, domain: [0, top * 1.02] },
-      description: body.hidden === null ? "" : `A place without a bar has at most ${whole(body.hidden)} users, or nobody.`,
-      keys: [["s0", "estimate, and where the truth lies 95 times in 100"], ["mark", "quantiles"]],
+      description: body.hidden === null ? "" : `A gap means at most ${whole(body.hidden)} users, possibly none.`,
+      keys: [["s0", "estimate with its 95% interval"], ["mark", "quantiles"]],
     };
   }
   const kinds = body.histogram.length ? [userChart, shareChart] : [shareChart];
@@ -82,7 +82,7 @@ export const showCurve: Product = (view, root, tools) => {
       const stops = Array.from({ length: STOPS + 1 }, (_, i) => first + ((last - first) * i) / STOPS);
       figure.setTip(stops, (i): Tip => {
         const [share, low, high] = shareAt(body, stops[i]);
-        return { x: stops[i], y: share, value: high - low < 1e-6 ? percent(share, 0) : shareWords(share, low, high), margin: "of the users, at 95%", facts: [[body.column, `below ${written(stops[i])}`]] };
+        return { x: stops[i], y: share, value: high - low < 1e-6 ? percent(share, 0) : shareWords(share, low, high), margin: "of users, 95% interval", facts: [[body.column, `below ${written(stops[i])}`]] };
       });
     }
   };
@@ -117,7 +117,7 @@ export const showCurve: Product = (view, root, tools) => {
   }
   const quantiles = answers("Quantiles", body.quantiles.map((one, i) => [`${quantileWords[i].split(":")[0]} below`, within(one.value, one.low, one.high), interval(one.low, one.high)]), (place) => (picked = place));
   const ranges = answers("Ranges", body.ranges.map((one) => [`${written(one.low)} to below ${written(one.high)}`, usersWords(one).replace(/ users$/, ""), interval(one.users_low, one.users_high)]), (place) => (chosen = place));
-  const pledge = h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "The whole report, in plain words")));
+  const pledge = h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "Read the full report")));
   root.append(board, h("aside", { class: "panel", "aria-label": "Answers" }, ...[quantiles, ranges, pledge].filter((one) => one !== null)));
   tools.link.onChange(() => {
     shown = tools.link.index("chart", kinds.length, 0);

@@ -84,7 +84,7 @@ class FlowMap {
     });
     this.panel = h("aside", { class: "panel", "aria-label": "Controls" }, this.control,
       h("section", {}, h("h2", {}, "The largest flows"), this.note, h("div", { class: "slide" }, h("span", {}, "few arcs"), this.slider, h("span", {}, "many")), this.list, h("p", { class: "note" }, body.reading)),
-      h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "The whole report, in plain words"))));
+      h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "Read the full report"))));
     figure.setOverlay((pen, scene) => this.paint(pen, scene));
     figure.onClick(({ row }) => {
       if (row >= 0) this.choose(this.way || 1, row);
@@ -96,7 +96,7 @@ class FlowMap {
         const [trips, from, to] = notNegative(value[row] ?? 0, low[row] ?? 0, high[row] ?? 0);
         return [name, `about ${within(trips, from, to)} (${interval(from, to)})`];
       });
-      return { value: capital(this.name(cellOf(body.map, row))), margin: `Click or Enter: flows ${this.way === 2 ? "to" : "from"} this ${this.noun}`, facts: [...facts, ["Intervals", "the ends of the flows' 95% intervals, added up"], [capital(this.noun), layer.cell_id[row]]] };
+      return { value: capital(this.name(cellOf(body.map, row))), margin: `Click or press Enter for flows ${this.way === 2 ? "to" : "from"} this ${this.noun}`, facts: [...facts, ["Intervals", "sums of the ends of the flows' 95% intervals"], [capital(this.noun), layer.cell_id[row]]] };
     });
     link.onChange(() => this.choose(link.index("way", 3, 0), link.index("cell", cells, -1)));
     this.choose(this.way, this.row);
@@ -111,7 +111,7 @@ class FlowMap {
     this.control.replaceChildren(choice("Show", ["All flows", `From a ${this.noun}`, `To a ${this.noun}`], way, (chosen) => this.choose(chosen, this.row)));
     if (focused) (this.control.querySelector("input:checked") as HTMLElement | null)?.focus();
     const layer = this.body.map.layers[0];
-    this.figure.setLayer(layer, layer.measures[way === 1 ? 1 : 0], `Arcs run from their faint end to their strong end; the wider, the more trips. A ring: within a ${this.noun}.`); // from a cell: where its trips may end
+    this.figure.setLayer(layer, layer.measures[way === 1 ? 1 : 0], `Arcs run from the faint end to the strong end; wider arcs carry more trips. A ring marks trips within a ${this.noun}.`); // from a cell: where its trips may end
     this.show();
   }
 
@@ -121,8 +121,8 @@ class FlowMap {
     const { flows } = this.body;
     const arcs = Math.min(STEPS[this.top], this.rows.length);
     const all = !this.way || !cell;
-    const what = all ? `${plural(this.body.listed, "flow")} in all` : `${plural(this.rows.length, "flow")} ${this.way === 1 ? "from" : "to"} the chosen ${this.noun}`;
-    this.note.textContent = `${capital(what)}; ${plural(arcs, "arc")} shown.${this.way && !cell ? ` Click a ${this.noun} of the map, or move the map to it and press Enter.` : ""}`;
+    const what = all ? `${plural(this.body.listed, "flow")} in all` : `${plural(this.rows.length, "flow")} ${this.way === 1 ? "from" : "to"} the selected ${this.noun}`;
+    this.note.textContent = `${capital(what)}; ${plural(arcs, "arc")} shown.${this.way && !cell ? ` Click a ${this.noun} on the map, or move the map to it and press Enter.` : ""}`;
     this.slider.setAttribute("aria-valuetext", plural(STEPS[this.top], "arc"));
     this.list.replaceChildren(...this.rows.slice(0, LISTED).map((row) => {
       const ends = this.ends(row);
@@ -218,13 +218,13 @@ class FlowMap {
 function matrixOf(matrix: FlowMatrix, map: FlowMap): HTMLElement {
   const names = matrix.x.map((x, i) => cellName(x, matrix.y[i]));
   const most = Math.max(...matrix.trips.flat(), 1);
-  const hint = "Rows are origins, columns are destinations. Point at a field, or use the arrow keys, to read its trips. A cell has a letter from the west and a number from the north; the map shows it.";
+  const hint = "Rows are origins, columns are destinations. Point at a field, or use the arrow keys, to read its trips. Cells have letters from west to east and numbers from north to south; the map shows the cell.";
   const words = h("p", { class: "quiet", "aria-live": "polite" }, hint);
   const cells = matrix.x.map((x, i) => ({ level: matrix.level, x, y: matrix.y[i] }));
   const fields: HTMLElement[] = [];
   const rows = names.map((from, i) => h("tr", {}, h("th", { scope: "row" }, from, h("small", {}, map.name(cells[i]))), names.map((to, j) => {
     const [trips, low, high] = [matrix.trips[i][j], matrix.low[i][j], matrix.high[i][j]];
-    const [value, margin] = low > 0 ? tripWords(trips, low, high) : [`no more than about ${atMost(trips, high)} trips`, "perhaps none: not told apart from zero"];
+    const [value, margin] = low > 0 ? tripWords(trips, low, high) : [`at most about ${atMost(trips, high)} trips`, "may have none: indistinguishable from zero"];
     const text = `${from} to ${to}: ${value} (${margin}). From ${map.name(cells[i])} to ${map.name(cells[j])}.`;
     const share = low > 0 ? Math.cbrt(Math.max(trips, 0) / most) : 0;
     const field = h("td", { title: text, tabindex: fields.length ? -1 : 0, "aria-label": text });
@@ -236,7 +236,7 @@ function matrixOf(matrix: FlowMatrix, map: FlowMap): HTMLElement {
     });
     return field;
   })));
-  const table = h("table", { class: "matrix", role: "grid", "aria-label": "Trips from each large cell to each other" }, h("thead", {}, h("tr", {}, h("th", {}, "from \\ to"), names.map((name, j) => h("th", { scope: "col", title: map.name(cells[j]) }, name)))), h("tbody", {}, rows));
+  const table = h("table", { class: "matrix", role: "grid", "aria-label": "Trips between all pairs of large cells" }, h("thead", {}, h("tr", {}, h("th", {}, "from \\ to"), names.map((name, j) => h("th", { scope: "col", title: map.name(cells[j]) }, name)))), h("tbody", {}, rows));
   table.addEventListener("keydown", (event) => { // the arrow keys move within the matrix, the Tab key past it
     const at = fields.indexOf(event.target as HTMLElement);
     const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: names.length, ArrowUp: -names.length }[event.key];
@@ -249,8 +249,8 @@ function matrixOf(matrix: FlowMatrix, map: FlowMap): HTMLElement {
     next.focus();
   });
   table.addEventListener("pointerleave", () => map.mark([]));
-  return h("section", { class: "matrix-part" }, h("h2", {}, "From where to where"), words, h("div", { class: "wide" }, table),
-    h("p", { class: "key" }, `The stronger the colour, the more trips: the strongest is about ${significant(most, 2)}. Without colour: not told apart from zero.`));
+  return h("section", { class: "matrix-part" }, h("h2", {}, "Origins and destinations"), words, h("div", { class: "wide" }, table),
+    h("p", { class: "key" }, `Stronger colour means more trips; the strongest is about ${significant(most, 2)}. No colour: indistinguishable from zero.`));
 }
 
 /** The first screen of flows. */

@@ -1,4 +1,4 @@
-// A map of cells: what its colours show, its layers, the list of what is surely high, and the value under the pointer.
+// A map of cells: what its colours show, its layers, the list of the highest lower bounds, and the value under the pointer.
 import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
 import { atLeast, atMost, capital, clamp, interval, metres, notNegative, percent, place, shareWords, significant, within } from "../format";
@@ -13,11 +13,11 @@ const LISTED = 6; // at first; every further click doubles them
 /** A cell's value with what is known of it: [value, margin]. */
 export function valueWords(measure: Measure, row: number): [string, string] {
   const [value, low, high] = [measure.value[row], measure.low[row], measure.high[row]];
-  if (value === null) return ["unknown", "too few users to tell"];
-  if (low === null || high === null) return [`about ${significant(value, 2)} ${measure.unit}`.trim(), "its interval is not known"];
-  const level = "95% interval, for this place by itself";
+  if (value === null) return ["unknown", "too few users for an estimate"];
+  if (low === null || high === null) return [`about ${significant(value, 2)} ${measure.unit}`.trim(), "interval unknown"];
+  const level = "95% interval for this place only (pointwise)";
   if (measure.kind === "rate") return [shareWords(value, low, high), level];
-  if (measure.kind === "count" && measure.uncertain[row]) return [`no more than about ${atMost(value, high)} ${measure.unit}`, "perhaps nobody: not told apart from zero"];
+  if (measure.kind === "count" && measure.uncertain[row]) return [`at most about ${atMost(value, high)} ${measure.unit}`, "may be empty: indistinguishable from zero"];
   const shown = measure.kind === "count" ? notNegative(value, low, high) : [value, low, high] as const;
   return [`about ${within(...shown)} ${measure.unit}`.trim(), `${interval(shown[1], shown[2])}, ${level}`];
 }
@@ -37,7 +37,7 @@ export function cellWords(figure: MapFigure, body: MapBody, layer: Layer, measur
   const where: [string, string][] = [...(near === null ? [] : [["Where", near] as [string, string]]), ["Place", place(longitude, latitude, finest)]];
   if (row < 0 || !figure.cells) return { value: "No value here", margin: body.missing ?? "", facts: where };
   const [value, margin] = valueWords(measure, row);
-  const share = !layer.shapes && layer.area[row] < 0.9995 ? `, ${percent(layer.area[row])} of it: the rest has finer cells` : "";
+  const share = !layer.shapes && layer.area[row] < 0.9995 ? `, ${percent(layer.area[row])} of it; finer cells cover the rest` : "";
   const others = layer === body.slots?.layer ? [] : layer.measures.filter((one) => one !== measure);
   const facts: [string, string][] = others.map((one) => [one.name, valueWords(one, row)[0]]);
   const users = measure.value[row];
@@ -57,7 +57,7 @@ export function layerCsv(figure: MapFigure, layer: Layer): string {
   }));
 }
 
-/** What the list says of a cell, and in more words. Cells of several sizes are told by their density. */
+/** The list's text for a cell, and a longer one. Cells of several sizes are compared by their density. */
 function listWords(figure: MapFigure, body: MapBody, measure: Measure, [row, value, low, high]: Measure["listed"][number], sameSize: boolean): [string, string] {
   if (measure.kind === "rate") return [shareWords(value, low, high), shareWords(value, low, high)];
   if (measure.kind !== "count") return [`${within(value, low, high)} (${interval(low, high)})`, interval(low, high)];
@@ -66,18 +66,18 @@ function listWords(figure: MapFigure, body: MapBody, measure: Measure, [row, val
   return [sameSize ? users : density, `${users} in ${sizeWords(figure, body, row)}`];
 }
 
-/** The list of what is surely high. A click shows the cell on the map. */
+/** The list of the highest lower bounds. A click shows the cell on the map. */
 function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement {
-  const title = measure.kind === "count" ? "Surely crowded" : measure.kind === "change" ? "Surely changed" : `Surely high: ${measure.name.replace(/^Rate: /, "").toLowerCase()}`;
+  const title = measure.kind === "count" ? "Most crowded (95% lower bound)" : measure.kind === "change" ? "Most significant changes" : `Highest (95% lower bound): ${measure.name.replace(/^Rate: /, "").toLowerCase()}`;
   const finest = Math.min(...body.finest_metres);
-  /** How high a cell surely is: what the bars show and the list is ordered by. */
-  const surely = ([row, , low, high]: Measure["listed"][number]): number => (measure.kind === "count" ? low / (figure.cells?.area(row) ?? 1)
+  /** The end of the interval nearer to zero: the length of the bars. */
+  const bound = ([row, , low, high]: Measure["listed"][number]): number => (measure.kind === "count" ? low / (figure.cells?.area(row) ?? 1)
     : measure.kind === "change" ? Math.min(Math.abs(low), Math.abs(high)) : low);
-  const most = Math.max(...measure.listed.map(surely), 1e-12);
+  const most = Math.max(...measure.listed.map(bound), 1e-12);
   const sameSize = !figure.cells?.layer.shapes && new Set(measure.listed.map(([row]) => figure.cells?.layer.level[row])).size === 1;
   let shown = Math.min(LISTED, measure.listed.length);
   const list = h("ol", { class: "places" });
-  /** The list's numbers beside its cells on the map, but where one would cover an earlier one. */
+  /** The list's numbers next to its cells on the map, unless one would cover an earlier one. */
   figure.setOverlay((pen, { project, mode }) => {
     const taken: [number, number][] = [];
     pen.font = "600 11px system-ui, sans-serif";
@@ -113,7 +113,7 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
       const [longitude, latitude] = cell ? [(cell.west + cell.east) / 2, (cell.south + cell.north) / 2] : [0, 0];
       const [words, detail] = listWords(figure, body, measure, one, sameSize);
       const bar = h("i");
-      bar.style.width = `${clamp((100 * surely(one)) / most, 1, 100)}%`;
+      bar.style.width = `${clamp((100 * bound(one)) / most, 1, 100)}%`;
       bar.style.background = figure.cells?.colour(row) ?? "";
       const zone = figure.cells?.layer.shapes ? figure.cells.layer.cell_id[row] : null;
       const near = figure.nearest(longitude, latitude);
@@ -128,7 +128,7 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
   return h("section", { class: "listed" }, h("h2", {}, title), h("p", { class: "quiet" }, measure.listed_note), list, more);
 }
 
-/** The controls beside the map. Shows the layer and the measure that the link names. */
+/** The controls next to the map. Shows the layer and the measure that the link names. */
 export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { panel: HTMLElement; current: () => [Layer, Measure] } {
   const last = body.layers.length - 1;
   let place = tools.link.index("layer", body.layers.length, last);
@@ -139,7 +139,7 @@ export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { pane
   const list = h("div");
   const slider = h("input", { type: "range", min: 0, max: last, step: 1, "aria-label": "Layer" });
   let times: SlotPanel | null = null;
-  const hasLevels = last > 0 && body.layers[last].shapes !== null; // of zones, each as final as the others
+  const hasLevels = last > 0 && body.layers[last].shapes !== null; // levels of zones, none of them more final than another
   const levels = h("div");
   const steps = hasLevels ? h("section", {}, levels, note)
     : h("section", {}, title, note, last > 0 && h("div", { class: "slide" }, h("span", {}, "coarse"), slider, h("span", {}, "final")));
@@ -205,7 +205,7 @@ export const showMap: Product = (view: PageView, root: HTMLElement, tools: Tools
   geographyOf(view, tools)(figure);
   const { panel, current } = mapPanel(figure, body, tools);
   root.append(panel);
-  panel.append(h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "The whole report, in plain words"))));
+  panel.append(h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "Read the full report"))));
   tools.addButton("Picture", async () => offer(`${view.release_id}.png`, await figure.toPNG(view.headline)));
   tools.addButton("Table", () => offer(`${view.release_id}.csv`, layerCsv(figure, current()[0])));
 };

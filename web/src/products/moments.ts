@@ -25,7 +25,7 @@ export function spreadChart(body: MomentsBody, mean: StatisticRow): ChartOptions
       ...(deviation === null ? [] : [{ kind: "band", points: [[mean.value - deviation, 0.2, 0.8], [mean.value + deviation, 0.2, 0.8]] } as const]),
       { kind: "lying", style: "mark", points: [[0.5, mean.low, mean.high]] }, { kind: "dots", style: "mark", points: [[mean.value, 0.5]] },
     ],
-    keys: [["mark", `${mean.name.toLowerCase()}, and where it lies 95 times in 100`], ...(deviation === null ? [] : [["s0", "one standard deviation of the values on each side"] as const])],
+    keys: [["mark", `${mean.name.toLowerCase()} with its 95% interval`], ...(deviation === null ? [] : [["s0", "one standard deviation of the values on each side"] as const])],
   };
 }
 
@@ -61,8 +61,8 @@ function bitSection(body: MomentsBody, tools: Tools, open: boolean): HTMLElement
     const share = (value: number): string => `${rounded(100 * value, 1)}%`;
     figure.setTip(bits.map((_, i) => i), (i): Tip => {
       const { share: value, low, high, reports, dropped, place: adds } = bits[i];
-      const facts: [string, string][] = [["Place", adds], ["Reports", `about ${whole(reports)}`], ...(dropped ? [["Counts", "hardly: probably empty"] as [string, string]] : [])];
-      return value === null || low === null || high === null ? { x: i, y: 0, value: "not known", margin: "asked about too rarely to tell", facts }
+      const facts: [string, string][] = [["Place", adds], ["Reports", `about ${whole(reports)}`], ...(dropped ? [["Used", "hardly: probably empty"] as [string, string]] : [])];
+      return value === null || low === null || high === null ? { x: i, y: 0, value: "not known", margin: "too few reports for an estimate", facts }
         : { x: i, y: value, value: `${share(value)} of users`, margin: `${share(low)} to ${share(high)} at 95%`, facts };
     });
   };
@@ -77,16 +77,16 @@ function bitSection(body: MomentsBody, tools: Tools, open: boolean): HTMLElement
 
 function answer(body: MomentsBody): HTMLElement {
   const [first, ...others] = body.statistics;
-  return h("section", { class: "answer" }, h("p", {}, h("span", { class: "quiet" }, `${first.name} of ${body.column}`), h("b", {}, first.text), h("span", {}, `${first.range}, 95 times in 100`)),
+  return h("section", { class: "answer" }, h("p", {}, h("span", { class: "quiet" }, `${first.name} of ${body.column}`), h("b", {}, first.text), h("span", {}, `${first.range}, 95% interval`)),
     others.length > 0 && h("dl", {}, others.map((one) => h("div", {}, h("dt", {}, one.name), h("dd", {}, one.text, h("small", {}, one.range))))));
 }
 
 export const showMoments: Product = (view: PageView, root: HTMLElement, tools: Tools) => {
   const body = view.body as MomentsBody;
-  const pledge = h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "The whole report, in plain words")));
+  const pledge = h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "Read the full report")));
   if (body.map) {
     const inner = h("div", { class: "product map" });
-    root.append(h("div", {}, inner)); // the headline says everybody's value
+    root.append(h("div", {}, inner)); // the headline has the value of all users
     const figure = new MapFigure(inner, body.map.region, { label: view.title, finestMetres: body.map.finest_metres, missing: body.map.missing, start: body.map.start }, tools);
     geographyOf(view, tools)(figure);
     const { panel, current } = mapPanel(figure, body.map, tools);
@@ -98,7 +98,7 @@ export const showMoments: Product = (view: PageView, root: HTMLElement, tools: T
     return;
   }
   const board = h("div", { class: "board" }, answer(body));
-  const reading = body.groups.length ? "The dot is the estimate. The line reaches over where the truth lies 95 times in 100. A group whose line stays off the dashed one differs from everybody, as far as one group by itself can tell."
+  const reading = body.groups.length ? "The dot is the estimate; the line is its 95% interval for this group only (pointwise). If the line does not cross the dashed one, the group differs from all users."
     : body.reading;
   root.append(board, h("aside", { class: "panel", "aria-label": "Guarantee" }, h("section", {}, h("h2", {}, "How to read it"), h("p", { class: "quiet" }, reading)), pledge));
   const [first] = body.statistics;

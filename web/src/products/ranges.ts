@@ -14,18 +14,18 @@ const Z = 1.96;
 const [SMALLEST, LARGEST] = [0.001, 40_030_000]; // metres
 const DRAWN = 4; // pixels: a shorter drag is a click
 const FIELDS = [
-  ["x", "Longitude of the centre", "A longitude lies in \u2212180 to 180 degrees.", -180, 180],
-  ["y", "Latitude", "A latitude lies in \u221290 to 90 degrees.", -90, 90],
-  ["size", "Side, metres", "A side is a number of metres above 0.", SMALLEST, LARGEST],
+  ["x", "Longitude of the centre", "Longitude must be between \u2212180 and 180 degrees.", -180, 180],
+  ["y", "Latitude", "Latitude must be between \u221290 and 90 degrees.", -90, 90],
+  ["size", "Side, metres", "Side must be a number of metres above 0.", SMALLEST, LARGEST],
 ] as const;
 
 /** An answer as [value, margin, note]. `lower`: whether the stated error is a lower bound. */
 export function answerWords({ users, stddev, inside }: Answer, lower: boolean): [string, string, string] {
-  if (inside === 0) return ["0 users", "", "This square lies outside the region, where nothing was counted."];
+  if (inside === 0) return ["0 users", "", "This square lies outside the region; nothing was counted there."];
   const [low, high] = [Math.max(users - Z * stddev, 0), users + Z * stddev];
-  const note = inside < 1 ? `Of this square, ${percent(clamp(inside, 0.001, 0.999))} lies in the region; the answer is of that part.` : "";
+  const note = inside < 1 ? `${percent(clamp(inside, 0.001, 0.999))} of this square lies in the region; the answer covers only that part.` : "";
   const wide = lower ? "; the true interval may be wider" : "";
-  if (low <= 0) return [`no more than about ${atMost(users, high)} users`, `perhaps nobody: not told apart from zero${wide}`, note];
+  if (low <= 0) return [`at most about ${atMost(users, high)} users`, `may be empty: indistinguishable from zero${wide}`, note];
   return [`about ${known(users, stddev)} users`, `${interval(low, high)}, 95% interval${wide}`, note];
 }
 
@@ -85,7 +85,7 @@ class SquareTool {
         button("Smaller", () => this.scale(1 / 1.25)), button("Larger", () => this.scale(1.25)),
         button("Show the square", () => this.showSquare())),
       h("section", {}, choice("Drag with the mouse to", ["draw a square", "move the map"], 0, (chosen) => (this.draws = chosen === 0)),
-        h("p", { class: "quiet" }, `Draw from the centre outwards; with Shift, a drag does the other thing. A click or a tap puts a square of the same size, Enter puts it at the map's centre, and [ and ] change its size. Made for sides of ${metres(low)} to ${metres(high)}.`)));
+        h("p", { class: "quiet" }, `Drag outwards from the centre; hold Shift to switch between drawing and moving. Click or tap to place a square of the same size, press Enter to place it at the map's centre, and [ or ] to resize it. Made for sides of ${metres(low)} to ${metres(high)}.`)));
   }
 
   private setSquare(square: Square, typed = false): void {
@@ -95,7 +95,7 @@ class SquareTool {
     this.users.textContent = value;
     this.margin.textContent = margin;
     const [low, high] = this.body.sizes_metres;
-    const size = square.size < low * 0.999 || square.size > high * 1.001 ? `The model was made for sides of ${metres(low)} to ${metres(high)}; this answer may be less good.` : "";
+    const size = square.size < low * 0.999 || square.size > high * 1.001 ? `The model was made for sides of ${metres(low)} to ${metres(high)}; this answer may be less accurate.` : "";
     this.note.textContent = [note, size].filter(Boolean).join(" ");
     this.note.hidden = !this.note.textContent;
     this.wrong.hidden = true;
@@ -136,7 +136,7 @@ class SquareTool {
       return;
     }
     this.inputs.forEach((input, i) => input.setAttribute("aria-invalid", String(i === bad)));
-    this.wrong.textContent = `${FIELDS[bad][2]} The answer above is of the last square.`;
+    this.wrong.textContent = `${FIELDS[bad][2]} The answer above is for the last valid square.`;
     this.wrong.hidden = false;
   }
 
@@ -147,7 +147,7 @@ class SquareTool {
     if (this.drawing || outside) return null;
     const [value, margin] = answerWords(this.model.answer({ x: longitude, y: latitude, size: this.square.size }), this.lower);
     const near = this.figure.nearest(longitude, latitude);
-    const facts: [string, string][] = [["Square", `${metres(this.square.size)} wide, round here`], ["Place", place(longitude, latitude, 10)]];
+    const facts: [string, string][] = [["Square", `${metres(this.square.size)} wide, centred here`], ["Place", place(longitude, latitude, 10)]];
     return { value, margin, facts: near === null ? facts : [["Where", near], ...facts] };
   }
 
@@ -241,7 +241,7 @@ export const showRanges: Product = (view: PageView, root: HTMLElement, tools: To
   figure.setLayer(layer, layer.measures[0]);
   const tool = new SquareTool(model, figure, body, tools);
   const panel = tool.panel();
-  panel.append(h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "The whole report, in plain words"))));
+  panel.append(h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "Read the full report"))));
   root.append(panel);
   tools.addButton("Picture", async () => offer(`${view.release_id}.png`, await figure.toPNG(`${answerWords(tool.answered[1], false)[0]} in this square`)));
   tools.addButton("Table", () => {

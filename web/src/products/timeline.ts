@@ -32,8 +32,8 @@ export function earlier(nights: Night[], night: Night, days: number): Night | nu
 /** A night's number of users with the digits that are known, and its 95% margin; null without a number. */
 export const usersOf = ({ users, users_stddev: stddev }: Pick<Night, "users" | "users_stddev">): string | null => (users === null ? null : counted(users, stddev ?? 0));
 
-/** Whether a night's answers are among those on which the estimate of `shown` rests. */
-const restsOn = (shown: Night | null, { date }: Night): boolean => (shown?.rests_on ?? []).some(([first, last]) => first <= date && date <= last);
+/** Whether the estimate of `shown` is based on a night's answers, among others. */
+const isUsedFor = (shown: Night | null, { date }: Night): boolean => (shown?.rests_on ?? []).some(([first, last]) => first <= date && date <= last);
 
 /** The row of a layer that shows a cell: itself, the smallest cell around it, or the first inside it; null without any. */
 export function rowOf(ids: string[], id: string): number | null {
@@ -48,14 +48,14 @@ export function rowOf(ids: string[], id: string): number | null {
 /** The bars of users by night. A chart of few nights is narrow. */
 export function nightsChart(nights: Night[], chosen: (Night | null)[]): ChartOptions {
   const [first, last] = [time(nights[0].date), time(nights[nights.length - 1].date)];
-  const style = (night: Night): string => (night === chosen[B] ? "s0" : night === chosen[A] ? "s1" : restsOn(chosen[B], night) ? "s2" : "s5");
+  const style = (night: Night): string => (night === chosen[B] ? "s0" : night === chosen[A] ? "s1" : isUsedFor(chosen[B], night) ? "s2" : "s5");
   const bars = nights.map((night) => [time(night.date) - 0.4 * DAY, time(night.date) + 0.4 * DAY, Math.max(night.users ?? 0, 0), style(night)] as const);
   const has = (key: string): boolean => bars.some(([, , , one]) => one === key);
   return {
     title: "Users by night", description: `${plural(nights.length, "night")}, ${shortDate(nights[0].date)} to ${shortDate(nights[nights.length - 1].date)}.`,
     x: { label: "", domain: [first - 0.7 * DAY, last + 0.7 * DAY], kind: "time", format: dayOf, ticks: Array.from({ length: (last - first) / DAY + 1 }, (_, i) => first + i * DAY) }, y: { label: "Users", domain: [0, 1.06 * Math.max(...nights.map((night) => night.users ?? 0), 1)], format: (users) => significant(users) },
     marks: [{ kind: "bars", bars }], height: () => 130,
-    keys: [["s0", "night B, shown"], ...(chosen[A] ? [["s1", "night A, compared with"] as const] : []), ...(has("s2") ? [["s2", "nights on which B rests too"] as const] : []), ...(has("s5") ? [["s5", "other nights"] as const] : [])],
+    keys: [["s0", "night B, shown"], ...(chosen[A] ? [["s1", "night A, compared with"] as const] : []), ...(has("s2") ? [["s2", "other nights used for B"] as const] : []), ...(has("s5") ? [["s5", "other nights"] as const] : [])],
   };
 }
 
@@ -68,7 +68,7 @@ function spendingChart(body: TimelineBody): ChartOptions | null {
   return {
     title: "Spending against the ledger's limits", description: names.join("; "), height: () => 220,
     x: { label: "", domain: [days[0] - DAY / 2, days[days.length - 1] + DAY / 2], kind: "time", format: dayOf, ticks: days },
-    y: { label: "Share of the limit that is spent on any one user at most", domain: [0, Math.max(1, ...rows.flatMap((row) => row.spent.map(([, spent]) => spent / row.epsilon)))], format: (share) => `${Math.round(100 * share)}%` },
+    y: { label: "Maximum share of the limit spent on one user", domain: [0, Math.max(1, ...rows.flatMap((row) => row.spent.map(([, spent]) => spent / row.epsilon)))], format: (share) => `${Math.round(100 * share)}%` },
     marks: [...rows.map((row, i) => ({ kind: "line" as const, style: `s${i % 6}`, points: row.spent.map(([date, spent]) => [time(date), spent / row.epsilon] as const) })), { kind: "rule", y: 1, text: "limit" }],
     keys: names.map((name, i) => [`s${i % 6}`, name] as const),
   };
@@ -83,7 +83,7 @@ class Timeline {
   private night: Night;
   private against = "before"; // a name in RELATIVE, or a date
   private shown = B;
-  private asked = 0;
+  private requests = 0;
   private scale: Scale | null = null; // the longest so far: nights that are looked at in turn have the same colours
   private figure: MapFigure | null = null;
   private current: { layer: Layer; changes: Change[]; maps: (NightMap | null)[] } | null = null;
@@ -110,13 +110,13 @@ class Timeline {
     this.pick.against.addEventListener("change", () => this.choose(this.night, this.pick.against.value));
     const step = (by: number): void => this.choose(this.nights[clamp(this.nights.indexOf(this.night) + by, 0, this.nights.length - 1)]);
     const controls = h("div", { class: "controls" }, button("←", () => step(-1), { "aria-label": "The night before" }), h("label", {}, "Night B ", this.pick.night), button("→", () => step(1), { "aria-label": "The night after" }),
-      h("label", {}, "compared with A, ", this.pick.against), this.kinds, h("p", { class: "quiet" }, "A click or tap on a bar chooses night B, with Shift night A."));
+      h("label", {}, "compared with A, ", this.pick.against), this.kinds, h("p", { class: "quiet" }, "Click or tap a bar to select night B; with Shift, night A."));
     const panel = h("aside", { class: "panel", "aria-label": "The nights" }, this.words, this.listed,
-      h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "The whole report, in plain words"))));
+      h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "Read the full report"))));
     root.append(h("section", { class: "board when" }, this.chartPlace, controls), h("div", { class: "compared" }, this.mapPlace, panel));
     this.chart = new ChartFigure(this.chartPlace, nightsChart(this.nights, [null, this.night]), tools);
     const width = Math.max(280, 110 + 46 * this.days());
-    this.chartPlace.style.flexBasis = `${Math.min(width, WIDE)}px`; // beside the controls as long as the window has room
+    this.chartPlace.style.flexBasis = `${Math.min(width, WIDE)}px`; // next to the controls as long as the window has room
     this.chartPlace.style.maxWidth = `${width}px`;
     this.chart.onChoose((at, shift) => (shift ? this.choose(this.night, this.nights[at].date) : this.choose(this.nights[at])));
     const spending = spendingChart(body);
@@ -182,7 +182,7 @@ class Timeline {
   // ---------------------------------------------------------------- the map
 
   private async show(): Promise<void> {
-    const mine = ++this.asked;
+    const mine = ++this.requests;
     const [a, b] = [this.other(), this.night];
     if (!a && this.shown !== B) this.shown = B;
     this.pick.night.value = b.date;
@@ -197,12 +197,12 @@ class Timeline {
     try {
       const wanted = this.shown === A ? [a, null] : this.shown === B ? [null, b] : [a, b];
       const missing = wanted.find((night) => night && !night.map);
-      if (missing?.pruned) throw new Error(`The map of ${shortDate(missing.date)} was removed to save space. What the release cost and stated is kept.`);
-      if (missing) throw new Error(`The release of ${shortDate(missing.date)} is a ${missing.job}, without a map. Its own page shows it.`);
+      if (missing?.pruned) throw new Error(`The map of ${shortDate(missing.date)} was removed to save space. Its cost and its manifest are kept.`);
+      if (missing) throw new Error(`The release of ${shortDate(missing.date)} is from sfumato ${missing.job} and has no map. See its own page.`);
       const maps = await Promise.all(wanted.map((night) => (night ? this.maps.load(night) : null)));
-      if (mine === this.asked) this.paint(maps);
+      if (mine === this.requests) this.paint(maps);
     } catch (error) {
-      if (mine === this.asked) this.refuse(error instanceof Error ? error.message : String(error));
+      if (mine === this.requests) this.refuse(error instanceof Error ? error.message : String(error));
     }
   }
 
@@ -211,7 +211,7 @@ class Timeline {
     const one = b ?? a;
     if (!one) return;
     if (a && b && JSON.stringify(a.region) !== JSON.stringify(b.region)) {
-      this.refuse("These two nights are maps of different regions, so they cannot be compared.");
+      this.refuse("These two nights cover different regions and cannot be compared.");
       return;
     }
     const changes = a && b ? compare(a, b) : [];
@@ -220,14 +220,14 @@ class Timeline {
     this.current = { layer, changes, maps };
     for (const map of maps) if (map && map.layer.measures[0].scale.high > (this.scale?.high ?? 0)) this.scale = map.layer.measures[0].scale;
     const measure = a && b || !this.scale ? layer.measures[0] : { ...layer.measures[0], scale: this.scale };
-    figure.setLayer(layer, measure, a && b ? `Of the cells without hatching, at most ${percent(RATE)} are expected to be due to noise and chance` : "");
+    figure.setLayer(layer, measure, a && b ? `Of the cells without hatching, at most ${percent(RATE)} are expected to result from noise and sampling error` : "");
     figure.setLabel(`Map: ${this.title()}`);
     const loose = a && b && (a.lower_bound || b.lower_bound);
     const found = changes.filter(({ changed }) => changed).length;
     const night = this.shown === A ? this.other() : this.night;
     this.words.replaceChildren(h("h2", {}, this.title()), ...(a && b
-      ? [h("p", {}, found ? `${whole(found)} of ${plural(changes.length, "cell")} changed their share of all users.` : `None of ${plural(changes.length, "cell")} surely changed its share of all users.`),
-        h("p", { class: "quiet" }, `At most ${percent(RATE)} of ${found ? "these" : "the cells that this page names"} are expected to be due to noise and chance alone (Benjamini and Hochberg; cells tested one by one).${loose ? " The method states only lower bounds of its errors, so more of them may be due to noise." : ""}`)]
+      ? [h("p", {}, found ? `Significant change in the share of all users: ${whole(found)} of ${plural(changes.length, "cell")}.` : `No significant change in the share of all users in any of ${plural(changes.length, "cell")}.`),
+        h("p", { class: "quiet" }, `At most ${percent(RATE)} of ${found ? "these" : "the cells that this page lists"} are expected to be false positives, caused only by noise and sampling error (Benjamini-Hochberg; cells tested individually).${loose ? " The method states only lower bounds of its errors, so there may be more false positives." : ""}`)]
       : night ? this.nightWords(night) : []));
     this.list(layer, figure);
   }
@@ -237,7 +237,7 @@ class Timeline {
     const start = night.warm_start && !night.rests_on.length ? `, started from ${night.warm_start}` : "";
     return [h("p", {}, `${users === null ? "" : `About ${users}. `}ε ${significant(night.epsilon)}${night.delta ? `, δ ${night.delta.toExponential(0)}` : ""}.`),
       ...night.notes.map((note) => h("p", { class: "quiet" }, note)),
-      h("p", {}, night.pruned ? h("a", { href: `${night.folder}/manifest.json` }, "The night's manifest") : h("a", { href: `${night.folder}/index.html` }, "The night's own page"), start)];
+      h("p", {}, night.pruned ? h("a", { href: `${night.folder}/manifest.json` }, "Manifest of this night") : h("a", { href: `${night.folder}/index.html` }, "Full page of this night"), start)];
   }
 
   private refuse(message: string): void {
@@ -271,13 +271,13 @@ class Timeline {
     const side = 2 ** (map.depth - layer.level[hit.row]);
     const near = this.figure.nearest(hit.longitude, hit.latitude);
     return {
-      value: changed ? capital(points(difference, deviation)) : "Not told apart from noise and chance", margin: `${interval(100 * (difference - Z * deviation), 100 * (difference + Z * deviation))} percentage points, 95% interval`,
+      value: changed ? capital(points(difference, deviation)) : "Not significant: within noise and sampling error", margin: `${interval(100 * (difference - Z * deviation), 100 * (difference + Z * deviation))} percentage points, 95% interval (pointwise)`,
       facts: [["A", at(before, this.other())], ["B", at(after, this.night)], ["q-value", q === null ? "not tested: too few users in both" : q < 0.001 ? "under 0.001" : significant(q, 2)], ["Cell", `${metres(map.finest_metres[0] * side)} × ${metres(map.finest_metres[1] * side)}`],
         ...(near === null ? [] : [["Where", near] as [string, string]]), ["Place", place(hit.longitude, hit.latitude, Math.min(...map.finest_metres))]],
     };
   }
 
-  /** Places that changed: between the two nights, or on the shown one against what the nights before lead to expect. */
+  /** Places that changed: between the two nights, or on the shown one against the number expected from earlier nights. */
   private list(layer: Layer, figure: MapFigure): void {
     const { listed } = layer.measures[0];
     if (this.shown !== CHANGE) {
@@ -299,10 +299,10 @@ class Timeline {
       item.append(h("span", {}, this.placeOf(figure, longitude, latitude)), h("b", {}, `${points(difference, (high - low) / (2 * Z))}`), h("span", { class: "bar", "aria-hidden": "true" }, mark));
       return h("li", {}, item);
     });
-    this.listed.replaceChildren(h("h2", {}, "Surely changed most"), h("p", { class: "quiet" }, "Percentage points of all users, by the end of the interval that is nearer to none."), h("ol", { class: "places" }, items));
+    this.listed.replaceChildren(h("h2", {}, "Largest changes (95% lower bound)"), h("p", { class: "quiet" }, "Percentage points of all users, ordered by the end of the pointwise 95% interval that is nearer to zero."), h("ol", { class: "places" }, items));
   }
 
-  /** Where a place of a list is, in words: its coordinates tell the finest cells apart. */
+  /** Where a place of a list is, in words: its coordinates distinguish the finest cells. */
   private placeOf(figure: MapFigure, longitude: number, latitude: number): string {
     return figure.nearest(longitude, latitude) ?? place(longitude, latitude, Math.min(...(this.current?.maps ?? []).flatMap((map) => map?.finest_metres ?? [])));
   }
@@ -329,8 +329,8 @@ class Timeline {
         h("span", { class: "bar", "aria-hidden": "true" }, mark));
       return h("li", {}, item);
     });
-    const more = sorted.length > LISTED ? ` ${whole(sorted.length)} places in all; the night's own page lists them.` : "";
-    this.listed.replaceChildren(h("h2", {}, "Unlike the nights before"), h("p", { class: "quiet" }, `Users of a place, and how many the nights before lead to expect. The 95% intervals hold for all places at once.${more}`), h("ol", { class: "places" }, items));
+    const more = sorted.length > LISTED ? ` ${whole(sorted.length)} places in all; the full page of this night lists them.` : "";
+    this.listed.replaceChildren(h("h2", {}, "Unlike earlier nights"), h("p", { class: "quiet" }, `Users of each place, and the number expected from earlier nights. The 95% intervals hold for all places at once (simultaneous).${more}`), h("ol", { class: "places" }, items));
   }
 
   private changesCsv(): string {
@@ -340,7 +340,7 @@ class Timeline {
   }
 
   private spending(options: ChartOptions, body: TimelineBody): void {
-    const box = h("section", { class: "board" }, h("h2", {}, "What has been spent"));
+    const box = h("section", { class: "board" }, h("h2", {}, "Budget spent"));
     this.root.append(box);
     const chart = new ChartFigure(box, options, this.tools);
     const rows = body.spending.filter(({ spent }) => spent.length > 0);

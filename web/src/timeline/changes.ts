@@ -1,5 +1,5 @@
 // The change between two nights, cell by cell: shares of all users, and which cells changed at a stated rate. It tests as
-// transforms/heatmap/changes.py does, but cells alone: `sfumato changes` tests the regions that they form as well.
+// transforms/heatmap/changes.py does, but only cells: `sfumato changes` also tests the regions that they form.
 import type { Layer, Measure, NightMap } from "../views";
 
 export const RATE = 0.05; // the false discovery rate
@@ -134,7 +134,7 @@ export function compare(a: NightMap, b: NightMap): Change[] {
   });
 }
 
-/** The changes as a layer of a map: coloured by z-value, hatched where a cell is not told apart from the noise. */
+/** The changes as a layer of a map: coloured by z-value, hatched where a change is not significant. */
 export function changeLayer(changes: Change[], title: string): Layer {
   const xs: number[] = [];
   const ys: number[] = [];
@@ -147,7 +147,7 @@ export function changeLayer(changes: Change[], title: string): Layer {
   const shown = (z: number): number => Math.min(Math.max(z, -99), 99);
   const sure = ({ difference, deviation }: Change): number => Math.abs(difference) - Z * deviation;
   const measure: Measure = {
-    name: "Fewer or more of all users", kind: "change", unit: "in standard deviations of noise and chance",
+    name: "Fewer or more of all users", kind: "change", unit: "in standard deviations of noise and sampling error",
     value: changes.map(({ z }) => shown(z)), low: changes.map(({ z }) => shown(z) - Z), high: changes.map(({ z }) => shown(z) + Z),
     uncertain: changes.map(({ changed }) => !changed),
     scale: { kind: "diverging", low: -END, high: END, knee: null, unit: "", ticks: [[-END, `≤ \u2212${END}`], [-4, "\u22124"], [0, "0"], [4, "+4"], [END, `≥ +${END}`]] },

@@ -19,7 +19,7 @@ export class NightMaps {
     window.sfumatoMap = (date, packed) => this.received.set(date, packed);
   }
 
-  /** The map of a night that has one. Rejects with words for the reader; asked for again, it tries again. */
+  /** The map of a night that has one. Rejects with a message for the reader; the next call tries again. */
   load(night: Night): Promise<NightMap> {
     const known = this.loading.get(night.date);
     if (known) return known;
@@ -35,7 +35,7 @@ export class NightMaps {
     return new Promise((resolve, reject) => {
       const script = h("script", { src: address });
       script.addEventListener("load", () => resolve());
-      script.addEventListener("error", () => reject(new Error(`${address} could not be loaded. Was it copied along with this page?`)));
+      script.addEventListener("error", () => reject(new Error(`${address} could not be loaded. Copy it along with this page.`)));
       document.head.append(script);
       script.addEventListener("load", () => script.remove());
     });
@@ -44,7 +44,7 @@ export class NightMaps {
   private async unpack(night: Night): Promise<NightMap> {
     const packed = this.received.get(night.date);
     this.received.delete(night.date);
-    if (packed === undefined) throw new Error(`${night.map} holds no map of ${night.date}. It is damaged, or of another release.`);
+    if (packed === undefined) throw new Error(`${night.map} contains no map of ${night.date}. It is damaged, or belongs to another release.`);
     const map = await unpack<NightMap>(packed).catch(() => {
       throw new Error(`${night.map} is damaged.`);
     });
