@@ -21,7 +21,6 @@ import scipy
 from dp_accounting import dp_event
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
-from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
 
 from sfumato.schemas.guarantee import entry_of
 from sfumato.schemas.trust import Trust
@@ -31,6 +30,7 @@ TOLERANCE = 0.01  # relative; a stated cost that is lower than the computed one 
 _PURE = 1e-12  # the delta at which pure epsilons are computed: the largest loss of Laplace noise has a probability
 _STEPS = 20_000  # of privacy loss, from 0 to about the total epsilon
 _METHODS = ("adaptive", "flat", "emd")  # of heatmaps, whose vectors have each location once
+_MOST = 1_000_000  # integers that are added up
 _HOLDERS = 60  # numbers of holders of an item that are tried
 
 Manifest = Mapping[str, Any]
@@ -86,11 +86,13 @@ class Claim:
 
 
 def composed_epsilon(noises: Sequence[Noise], delta: float = 0.0) -> float:
-    """Returns the epsilon of several mechanisms together at a delta.
+    """Returns the epsilon of several mechanisms together at a delta. Raises ValueError for a delta that is none.
 
     >>> round(composed_epsilon([Noise("laplace", 14.13623), Noise("laplace", 1.35675)]), 3)
     1.1
     """
+    if not 0 <= delta < 1:
+        raise ValueError(f"a delta of {delta} guarantees nothing")
     events = {"laplace": dp_event.LaplaceDpEvent, "gaussian": dp_event.GaussianDpEvent}
     step = math.fsum(1 / one.multiplier for one in noises) / _STEPS
     accountant = PLDAccountant(value_discretization_interval=step)
@@ -129,6 +131,8 @@ def sub_query_noises(manifest: Manifest) -> list[Noise]:
         if not (central and privacy.get("noise_stddev")):
             raise ValueError("the manifest states no noise of each count")
         return [Noise(kind, privacy["noise_stddev"])]
+    if not privacy["sub_queries"]:
+        raise ValueError("the manifest states no sub-query")
     gamma, method = parameters.get("gamma"), parameters.get("method")
     records = parameters.get("records_per_user") or entry_of(parameters, "columns").get("records_per_user") or 1
     is_known = manifest["job"] == "zones" or method in _METHODS
@@ -212,9 +216,9 @@ def _noisy_round(one: Manifest, items: int, records: int) -> tuple[float, float]
     """
     kind, threshold, stddev = one["noise"], one.get("threshold"), one["noise_stddev"]
     if kind == "gaussian":
-        norm = records * math.sqrt(items) / Noise(kind, stddev).multiplier
-        return float(GaussianPrivacyLoss(1.0, sensitivity=norm).get_epsilon_for_delta(one["delta"])), one["delta"]
-    reach = int(one["limit"]) if kind == "truncated" else 0
+        noise = Noise(kind, stddev, records * math.sqrt(items))
+        return composed_epsilon([noise], one["delta"]), one["delta"]
+    reach = min(int(one["limit"]), _MOST) if kind == "truncated" else 0
     decay = Noise("laplace", stddev).decay
     if reach:  # the noise is within -reach..reach, so its standard deviation is below that of complete noise
         decay = bisect(lambda a: _truncated(a, reach, records)[0] >= stddev, 1e-9, 1e3, 200)[0]
@@ -240,6 +244,8 @@ def _sampled_epsilon(rounds: Sequence[Manifest], delta: float) -> float:
     threshold on. Every number gives a lower bound.
     """
     ((rate, threshold),) = {(one["sampling_rate"], one["threshold"]) for one in rounds}
+    if threshold / rate > _MOST:
+        raise ValueError(f"a threshold of {threshold} at a rate of {rate:g} is too large to check")
     best = 0.0
     for holders in {round(threshold * (2 / rate) ** (step / _HOLDERS)) for step in range(_HOLDERS + 1)}:
         logs = []

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
@@ -31,6 +32,7 @@ _GRID = np.geomspace(1e-5, 0.999, 400)  # of t, as shares of the largest
 _GAUSSIAN_REACH = 60.0  # the largest t, in inverse standard deviations of an answer
 _ROUNDING = 1e-6  # relative, of sums of floats
 _ROOT = "r"
+_MOST_ROWS = 20_000_000  # a small file may hold billions of equal ones
 
 Floats = NDArray[np.float64]
 
@@ -113,7 +115,7 @@ def answer_layers(release: Release) -> list[Layer]:
             return [*_user_count(release.manifest), _zone_layer(release)]
     rounds, bound = privacy.get("rounds"), entry_of(release.manifest["parameters"], "bound")
     if CELLS_FILE in files and rounds and set(bound.values()) == {1}:
-        cells, counted = release.arrow_table(CELLS_FILE), privacy["admission"]
+        cells, counted = _table(release, CELLS_FILE), privacy["admission"]
         layers = [Layer("the noisy user count", [_ROOT], np.array([counted["users"]]), _noise(counted))]
         for one in rounds:
             if one["threshold"] is not None:
@@ -124,6 +126,10 @@ def answer_layers(release: Release) -> list[Layer]:
             )
         return layers
     raise ValueError("the release has no two noisy counts of the same users")
+
+
+def _table(release: Release, name: str) -> pa.Table:
+    return release.arrow_table(name, _MOST_ROWS)
 
 
 def _noise(stated: Mapping[str, Any]) -> Noise:
@@ -153,7 +159,7 @@ def _user_count(manifest: Mapping[str, Any]) -> list[Layer]:
 
 
 def _sub_query_layers(release: Release) -> Iterator[Layer]:
-    answers, queries = release.arrow_table(ANSWERS_FILE), release.manifest["privacy"]["sub_queries"]
+    answers, queries = _table(release, ANSWERS_FILE), release.manifest["privacy"]["sub_queries"]
     for query, noise in zip(queries, sub_query_noises(release.manifest), strict=True):
         part = answers.filter(pc.equal(answers["sub_query"], query["index"]))
         if part.num_rows:  # answers by slot are in no such table
@@ -168,16 +174,38 @@ def _zone_layer(release: Release) -> Layer:
     asked = [one for one in release.manifest["zones"]["levels"] if one["noise_stddev"] is not None]
     if len(asked) != 1:
         raise ValueError("published users are estimates from the noisy counts of several levels")
-    zones, (noise,) = release.arrow_table(ZONES_FILE), sub_query_noises(release.manifest)
+    zones, (noise,) = _table(release, ZONES_FILE), sub_query_noises(release.manifest)
     users = zones.filter(pc.equal(zones["level"], asked[0]["name"]))["users"].to_numpy()
     bins = entry_of(release.manifest, "auxiliary").get("entries_per_node", 1)
     nodes = [f"{_ROOT}{number}" for number in range(len(users))]
     return Layer(f"zones of {asked[0]['name']}", nodes, users, replace(noise, draws=noise.draws * bins))
 
 
-def broken_sums(release: Release) -> list[str]:
-    """Returns the zones of coarser levels that are not the sum of their zones, in words."""
-    table, found = release.arrow_table(ZONES_FILE).select(["zone", "level", "parent", "users"]).to_pandas(), []
+def contradictions(release: Release) -> list[str]:
+    """Returns how the release's tables contradict the manifest or themselves, whatever the noise is, in words."""
+    privacy, files = release.manifest["privacy"], release.listed or {}
+    found: list[str] = []
+    if ANSWERS_FILE in files:
+        stated = {one["index"]: one["noise_stddev"] for one in privacy["sub_queries"]}
+        found += _other_noise(_table(release, ANSWERS_FILE), "sub_query", stated)
+    if CELLS_FILE in files and any("noise_stddev" in one for one in privacy.get("rounds", ())):
+        stated = {one["level"]: one["noise_stddev"] for one in privacy["rounds"]}
+        found += _other_noise(_table(release, CELLS_FILE), "depth", stated)
+    return found + (_broken_sums(release) if ZONES_FILE in files else [])
+
+
+def _other_noise(table: pa.Table, column: str, stated: Mapping[int, float]) -> Iterator[str]:
+    """Yields the counts of a table whose noise the manifest does not state. stated: by the value of the column."""
+    for name in pc.unique(table[column]).to_pylist():
+        stddev = pc.filter(table["stddev"], pc.equal(table[column], name)).to_numpy()
+        added = (stddev / stated.get(name, np.nan)) ** 2  # counts that one adds up, such as those of all categories
+        if not np.allclose(added, max(round(added[0]), 1) if added[0] < _MOST_ROWS else 1, rtol=_ROUNDING, atol=0):
+            yield f"the counts of {column} {name} have noise that the manifest does not state"
+
+
+def _broken_sums(release: Release) -> list[str]:
+    """The zones of coarser levels that are not the sum of their zones, in words."""
+    table, found = _table(release, ZONES_FILE).select(["zone", "level", "parent", "users"]).to_pandas(), []
     for finer, coarser in itertools.pairwise(table["level"].unique()):
         sums = table[table["level"] == finer].groupby("parent")["users"].agg(["sum", lambda users: users.abs().sum()])
         own = table[table["level"] == coarser].set_index("zone")["users"]

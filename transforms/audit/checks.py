@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+import pyarrow as pa
+
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import entry_of
-from sfumato.schemas.release import MANIFEST_FILE, ZONES_FILE
+from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.transforms.audit.accountant import claims
-from sfumato.transforms.audit.answers import FALSE_ALARM, answer_layers, broken_sums, comparisons
+from sfumato.transforms.audit.answers import FALSE_ALARM, answer_layers, comparisons, contradictions
 from sfumato.transforms.release.metadata import package_versions
 from sfumato.transforms.release.published_release import Release
 
@@ -22,7 +24,7 @@ LIMITS = (
     "No audit of a release can see whether its noise was drawn with a secret key, whether users' contributions were "
     "bounded as stated, whether a user id is a person, and what the operator did with the logs."
 )
-_UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError)
+_UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, pa.ArrowException)
 
 Result = Literal["holds", "violation", "not checked"]
 Outcomes = Iterator[tuple[Result, str]]
@@ -113,11 +115,9 @@ def _check_answers(evidence: Evidence) -> Outcomes:
             yield "holds", f"{one.names} in {places}; a false alarm in this audit has p below {FALSE_ALARM:g}"
 
 
-def _check_sums(evidence: Evidence) -> Outcomes:
-    manifest, files = evidence.release.manifest, evidence.release.listed or ()
-    if ZONES_FILE in files and len(entry_of(manifest, "zones").get("levels", ())) > 1:
-        broken = broken_sums(evidence.release)
-        yield ("violation", "; ".join(broken[:3])) if broken else ("holds", "of every zone of a coarser level")
+def _check_tables(evidence: Evidence) -> Outcomes:
+    broken = contradictions(evidence.release)
+    yield ("violation", "; ".join(broken[:3])) if broken else ("holds", "stated noise, and sums of nested zones")
 
 
 def _check_key(evidence: Evidence) -> Outcomes:
@@ -142,7 +142,7 @@ CHECKS: Mapping[str, Callable[[Evidence], Outcomes]] = {
     "The ledger charged the release as stated": _check_ledger,
     "Epsilon and delta follow from the stated noise": _check_cost,
     "Noisy counts of the same users agree": _check_answers,
-    "Nested levels add up": _check_sums,
+    "Tables agree with the manifest and in themselves": _check_tables,
     "The key is secret": _check_key,
     "Code and packages are those of this audit": _check_code,
 }
