@@ -61,7 +61,7 @@ class DataError(SfumatoError):
 
 
 class CheckFailedError(SfumatoError):
-    """A check of `sfumato doctor` failed. Nothing was run or changed."""
+    """A check of `sfumato doctor` failed, or `sfumato audit` found a violation. Nothing was run or changed."""
 
 
 class RefusedError(DataError):

@@ -126,6 +126,11 @@ JOBS = {
         "schemas.requests.commands:ExportRequest",
         "pipelines.operations.readers:run_export",
     ),
+    "audit": Job(
+        "check a published release without its data: files, ledger, epsilon and delta, answers",
+        "transforms.audit.request:AuditRequest",
+        "pipelines.operations.audit:run",
+    ),
     "releases": Job(
         "remove the files of old releases, or take a release down; charges stay in the ledger",
         "schemas.requests.commands:ReleasesRequest",

@@ -1,0 +1,24 @@
+"""The request of `sfumato audit`."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from sfumato.schemas.requests.publish_request import LogOptions
+from sfumato.schemas.requests.request_base import INPUT, OUTPUT, common_option
+
+
+class AuditRequest(LogOptions):
+    """Checks a published release without its data: files, ledger entry, epsilon and delta, answers against the noise.
+
+    Every check holds, finds a violation, or says why it was not made. Exit status: 0 no violation found; 1 a violation.
+    """
+
+    JOB: ClassVar[str] = "audit"
+    EXAMPLE: ClassVar[str] = "release --ledger ledger.db"
+
+    folder: str = common_option(..., "a release's folder, local or gs://", INPUT, metavar="RELEASE", style="positional")
+    ledger: str | None = common_option(
+        None, "the ledger that it was charged to: an SQLite file, or gs://bucket/folder", INPUT, metavar="LEDGER"
+    )
+    output: str | None = common_option(None, "a new JSON file for the report, local or gs://", OUTPUT, metavar="FILE")
