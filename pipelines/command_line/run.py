@@ -126,6 +126,11 @@ JOBS = {
         "schemas.requests.commands:ExportRequest",
         "pipelines.operations.readers:run_export",
     ),
+    "statement": Job(
+        "write what a release guarantees, for the registry of deployments, a web page or a reader",
+        "transforms.statement.request:StatementRequest",
+        "pipelines.operations.statement:run",
+    ),
     "releases": Job(
         "remove the files of old releases, or take a release down; the ledger keeps the proof",
         "schemas.requests.commands:ReleasesRequest",
