@@ -131,6 +131,11 @@ JOBS = {
         "transforms.audit.request:AuditRequest",
         "pipelines.operations.audit:run",
     ),
+    "statement": Job(
+        "write what a release guarantees, for the registry of deployments, a web page or a reader",
+        "transforms.statement.request:StatementRequest",
+        "pipelines.operations.statement:run",
+    ),
     "releases": Job(
         "remove the files of old releases, or take a release down; charges stay in the ledger",
         "schemas.requests.commands:ReleasesRequest",

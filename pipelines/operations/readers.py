@@ -18,7 +18,7 @@ from sfumato.transforms.export.formats import export_release
 from sfumato.transforms.flows.view import flows_view
 from sfumato.transforms.heatmap.view import heatmap_view
 from sfumato.transforms.histogram.central_counts_view import counts_view
-from sfumato.transforms.io.files import is_remote, write_file
+from sfumato.transforms.io.files import is_remote, write_output
 from sfumato.transforms.moments.view import moments_view
 from sfumato.transforms.quantiles.view import quantiles_view
 from sfumato.transforms.ranges.view import ranges_view
@@ -113,10 +113,7 @@ def run_zones(request: ReleaseZonesRequest) -> None:
     release = open_release(request.release)
     region = check_heatmap(release).region
     table = zones_of_release(release, zones_of(request.zones, request.id_column, request.index, region))
-    try:
-        write_file(request.output, table_bytes(table, suffix))
-    except OSError as error:
-        raise RequestError(f"output: {request.output} cannot be written ({error.strerror or error})") from None
+    write_output(request.output, table_bytes(table, suffix))
     outside = table["users"].null_count
     left = f"; {outside:,} outside the map have none" if outside else ""
     sys.stdout.write(f"{request.output}: users of {table.num_rows - outside:,} zones, 95% intervals{left}\n")

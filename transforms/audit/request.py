@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from sfumato.schemas.requests.publish_request import LogOptions
-from sfumato.schemas.requests.request_base import INPUT, OUTPUT, common_option
+from sfumato.schemas.requests.request_base import INPUT, OUTPUT, option
 
 
 class AuditRequest(LogOptions):
@@ -17,8 +17,14 @@ class AuditRequest(LogOptions):
     JOB: ClassVar[str] = "audit"
     EXAMPLE: ClassVar[str] = "release --ledger ledger.db"
 
-    folder: str = common_option(..., "a release's folder, local or gs://", INPUT, metavar="RELEASE", style="positional")
-    ledger: str | None = common_option(
-        None, "the ledger that it was charged to: an SQLite file, or gs://bucket/folder", INPUT, metavar="LEDGER"
+    folder: str = option(..., "a release's folder, local or gs://", INPUT, metavar="RELEASE", style="positional")
+    ledger: str | None = option(
+        None,
+        "the ledger that it was charged to: an SQLite file, or gs://bucket/folder",
+        INPUT,
+        metavar="LEDGER",
+        common=True,
     )
-    output: str | None = common_option(None, "a new JSON file for the report, local or gs://", OUTPUT, metavar="FILE")
+    output: str | None = option(
+        None, "a new JSON file for the report, local or gs://", OUTPUT, metavar="FILE", common=True
+    )

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from sfumato.schemas.errors import RequestError, did_you_mean
 from sfumato.transforms.export import csv_file, geojson, geopackage, geotiff, h3_file, pmtiles_file
 from sfumato.transforms.export.export_format import ExportFormat
 from sfumato.transforms.export.export_source import MAP, PARTS, TABLE, ExportSource
-from sfumato.transforms.io.files import file_version, is_remote, write_file
+from sfumato.transforms.io.files import check_new_file, write_output
 from sfumato.transforms.release.published_release import Release
 
 _MODULES = (geotiff, geojson, csv_file, geopackage, pmtiles_file, h3_file)
@@ -85,25 +82,9 @@ def export_release(
             be written.
     """
     kind = find_format(format_name, output)
-    _check_output(output, overwrite)
+    check_new_file(output, overwrite)
     source = ExportSource(release, licence, table, resolution)
     files = exported_files(source, kind)
     for suffix, content in files.items():
-        try:
-            write_file(output + suffix, content)
-        except OSError as error:
-            raise RequestError(f"output: {output}{suffix} cannot be written ({error.strerror or error})") from None
+        write_output(output + suffix, content)
     return [output + suffix for suffix in files]
-
-
-def _check_output(output: str, overwrite: bool) -> None:
-    """Raises RequestError if the output names no file, or one that must not be replaced."""
-    if not os.path.basename(output) or (not is_remote(output) and Path(output).is_dir()):
-        raise RequestError(f"output: name a file, got {output!r}")
-    if overwrite:
-        return
-    try:
-        file_version(output)
-    except OSError:
-        return
-    raise RequestError(f"output: {output} exists already; name another, or give --overwrite")

@@ -100,6 +100,27 @@ def read_lines(option: str, path: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
+def check_new_file(output: str, overwrite: bool) -> None:
+    """Raises RequestError if the option `output` names no file, or one that must not be replaced."""
+    if not os.path.basename(output) or (not is_remote(output) and Path(output).is_dir()):
+        raise RequestError(f"output: name a file, got {output!r}")
+    if overwrite:
+        return
+    try:
+        file_version(output)
+    except OSError:
+        return
+    raise RequestError(f"output: {output} exists already; name another, or give --overwrite")
+
+
+def write_output(output: str, content: bytes) -> None:
+    """Writes the file that the option `output` names, in one step. Raises RequestError if it cannot be written."""
+    try:
+        write_file(output, content)
+    except OSError as error:
+        raise RequestError(f"output: {output} cannot be written ({error.strerror or error})") from None
+
+
 def write_file(path: str, content: bytes) -> None:
     """Writes a file in one step: readers see the old content or the new, never a part, even if the machine loses power.
 

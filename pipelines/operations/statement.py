@@ -1,0 +1,49 @@
+"""`sfumato statement`: what a published release guarantees, for the registry of deployments, a web page or a reader."""
+
+from __future__ import annotations
+
+import sys
+
+from sfumato.pipelines.command_line.run import JOBS
+from sfumato.pipelines.operations.ledger_account import limit_accounts, read_history
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import entry_of
+from sfumato.transforms.io.files import check_new_file, write_output
+from sfumato.transforms.release.published_release import Release, open_release
+from sfumato.transforms.statement.record import LedgerAccount, registry_record
+from sfumato.transforms.statement.record_formats import FORMATS
+from sfumato.transforms.statement.request import StatementRequest
+
+
+def run(request: StatementRequest) -> None:
+    """Runs the command. Raises RequestError, or LedgerError if the ledger is damaged."""
+    if request.output is not None:
+        check_new_file(request.output, request.overwrite)
+    release = open_release(request.release)
+    account = None if request.ledger is None else ledger_account(request.ledger, release)
+    job = str(release.manifest.get("job"))
+    summary = (JOBS.get(job) or JOBS[f"{job} build"]).summary.removeprefix("publish ")
+    text = FORMATS[request.format](registry_record(release, request, summary, account), release.manifest)
+    if request.output is None:
+        sys.stdout.write(text)
+        return
+    write_output(request.output, text.encode())
+    sys.stdout.write(f"{request.output}\n")
+
+
+def ledger_account(location: str, release: Release) -> LedgerAccount:
+    """Returns what a ledger holds about the data set of a release. Raises RequestError if it did not charge it."""
+    history, release_id = read_history(location, with_limits=False), str(release.manifest.get("release_id"))
+    charged = history.reservations.get(release_id)
+    if charged is None or entry_of(release.manifest, "ledger").get("hash") not in charged.hashes:
+        raise RequestError(f"ledger: {location} has no charge of {release_id} with the hash that its manifest states")
+    dataset = charged.charge.dataset
+    periods = [charge.period for charge in history.charges if charge.dataset == dataset]
+    first, last = min(one.first for one in periods), max(one.last for one in periods)
+    limits = [
+        f"Limit of the data set: {limit.describe()}. Spent in the window that ends on {account['last_day']}: epsilon "
+        f"{account['epsilon_spent']}, for the user who has spent the most."
+        for limit, account in limit_accounts(history, dataset)
+    ]
+    charges = f"Charges of the data set `{dataset}`: {len(periods)}, for days from {first} to {last}."
+    return LedgerAccount(len(periods), [charges, *limits])
