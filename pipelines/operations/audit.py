@@ -7,7 +7,7 @@ import sys
 
 from sfumato.pipelines.operations.ledger_account import read_history
 from sfumato.schemas.errors import CheckFailedError, RequestError, reason_of
-from sfumato.transforms.audit.checks import Evidence, audit, report, verdict
+from sfumato.transforms.audit.findings import Evidence, audit, report, verdict
 from sfumato.transforms.audit.request import AuditRequest
 from sfumato.transforms.io.files import join, write_file
 from sfumato.transforms.io.storage import matching

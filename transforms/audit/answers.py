@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.guarantee import entry_of
 from sfumato.schemas.release import ANSWERS_FILE, CELLS_FILE, ZONES_FILE
-from sfumato.transforms.audit.accountant import Noise, sub_query_noises
+from sfumato.transforms.audit.claims import Noise, sub_query_noises
 from sfumato.transforms.release.published_release import Release
 
 FALSE_ALARM = 1e-6  # of a whole audit

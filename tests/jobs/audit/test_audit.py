@@ -18,7 +18,7 @@ import pytest
 from sfumato.pipelines.command_line.cli import main
 from sfumato.pipelines.operations.audit import gather
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.audit.checks import Finding, audit, verdict
+from sfumato.transforms.audit.findings import Finding, audit, verdict
 from tests.once import made_once
 from tests.releases import COMMANDS, MADE_UP, REGION, Releases
 from tests.seeds import seeded_rng

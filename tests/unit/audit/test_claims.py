@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from sfumato.transforms.audit.accountant import Claim, Noise, composed_epsilon
 from sfumato.transforms.audit.answers import Layer, comparisons, tail_bound
+from sfumato.transforms.audit.claims import Claim, Noise, composed_epsilon
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, epsilon_for_delta
 
 

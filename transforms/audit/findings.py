@@ -14,8 +14,8 @@ import pyarrow as pa
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import entry_of
 from sfumato.schemas.release import MANIFEST_FILE
-from sfumato.transforms.audit.accountant import claims
 from sfumato.transforms.audit.answers import FALSE_ALARM, answer_layers, comparisons, contradictions
+from sfumato.transforms.audit.claims import claims
 from sfumato.transforms.release.metadata import package_versions
 from sfumato.transforms.release.published_release import Release
 
