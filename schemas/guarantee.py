@@ -162,7 +162,7 @@ def two_sentences(manifest: Mapping[str, Any]) -> str:
     factor = f"e^ε = {math.exp(epsilon):.3g}" if epsilon < 100 else "e^ε"
     besides = f", plus δ = {delta:g}" if delta else ""
     promise = f"{change} one user changes the probability of any result by a factor of at most {factor}{besides}."
-    if entry_of(privacy, "randomness").get("safe") is not True:
+    if not has_secret_key(privacy):
         unsafe = "Protects nobody: the key came from a seed that anyone can guess."
         return f"{unsafe} Under a secret key, at ε = {epsilon:g}, {promise}"
     if entry_of(privacy, "participation").get("protected") is False:
@@ -173,6 +173,11 @@ def two_sentences(manifest: Mapping[str, Any]) -> str:
     else:
         condition = "The operator of the job saw the raw logs; the guarantee covers only this release."
     return f"At ε = {epsilon:g}, {promise} {condition}"
+
+
+def has_secret_key(privacy: Mapping[str, Any]) -> bool:
+    """Returns whether a manifest's entry `privacy` states that nobody can guess the key."""
+    return entry_of(privacy, "randomness").get("safe") is True
 
 
 def entry_of(entries: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -22,7 +22,8 @@ def run(request: StatementRequest) -> None:
     release = open_release(request.release)
     account = None if request.ledger is None else ledger_account(request.ledger, release)
     job = str(release.manifest.get("job"))
-    summary = (JOBS.get(job) or JOBS[f"{job} build"]).summary.removeprefix("publish ")
+    known = JOBS.get(job) or JOBS.get(f"{job} build")
+    summary = f"a release of `sfumato {job}`" if known is None else known.summary.removeprefix("publish ")
     text = FORMATS[request.format](registry_record(release, request, summary, account), release.manifest)
     if request.output is None:
         sys.stdout.write(text)

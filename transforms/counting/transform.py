@@ -26,7 +26,7 @@ from sfumato.transforms.privacy.user_hashes import AskedUsers
 
 
 class CountLocations(beam.PTransform):
-    """Paths of location logs -> a singleton HeatmapState, differentially private as a whole.
+    """Bundles of log files -> a singleton HeatmapState, differentially private as a whole.
 
     The state holds the noisy counts of every sub-query that the parameters' method chooses.
 

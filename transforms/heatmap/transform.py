@@ -18,7 +18,7 @@ from sfumato.transforms.privacy.user_hashes import AskedUsers
 
 
 class PrivateHeatmap(CountLocations):
-    """Paths of location logs -> a singleton HeatmapState, differentially private as a whole.
+    """Bundles of log files -> a singleton HeatmapState, differentially private as a whole.
 
     The state holds the noisy counts of every sub-query. The method's `decode` makes the map of it, and
     `release.release_files` the files of a release.

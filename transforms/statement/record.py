@@ -11,7 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.guarantee import EXACT_NOISE, FLOATING_NOISE, PRIVACY_UNIT, entry_of, two_sentences
+from sfumato.schemas.guarantee import (
+    EXACT_NOISE,
+    FLOATING_NOISE,
+    PRIVACY_UNIT,
+    entry_of,
+    has_secret_key,
+    two_sentences,
+)
 from sfumato.schemas.release import NEGATIVE
 from sfumato.schemas.trust import SEES, Trust
 from sfumato.transforms.release.metadata import UNSAFE
@@ -40,6 +47,7 @@ _POST_PROCESSING = {
     "moments": "Moments are computed from noisy sums or tallies, and limited to their possible range.",
     "ranges": "The model is fitted to the noisy counts only.",
 }
+_UNKNOWN = "not stated"
 _PUBLIC = (
     "Published as given: names, days, the region, lists of zones, groups or categories, and all other options in the "
     "manifest's `parameters`. A public figure that was taken from these logs is not protected."
@@ -68,6 +76,7 @@ _TESTS = {
     "randomised": "unit/moments/local/test_tally.py::test_all_reports_together_never_tell_more_than_epsilon",
     "Bernstein": "attacks/test_central_sums.py::test_one_user_changes_the_sums_by_the_scale",
     "secure-aggregation": "attacks/test_participation.py::test_a_user_more_moves_their_own_entry_alone",
+    "on every": "attacks/test_central_counts_add_or_remove.py::test_noise_for_a_smaller_bound_is_not_private",
     "noisy counts from": "unit/histogram/test_count_noise.py::test_delta_is_the_largest_divergence_of_a_users_items",
     "zones": "attacks/test_zones_add_or_remove.py::test_one_user_changes_one_zone_of_each_asked_level_by_one",
     "flows": "attacks/test_flows_contribution.py::test_a_user_with_10000_trips_adds_as_many_as_one_with_k",
@@ -96,7 +105,7 @@ def registry_record(
     if not isinstance(privacy.get("epsilon"), int | float) or privacy.get("trust") not in tuple(Trust):
         raise RequestError(f"release: {request.release} has no differential privacy, so it has no record")
     participation, unsound = entry_of(privacy, "participation"), list[str]()
-    if entry_of(privacy, "randomness").get("safe") is not True:
+    if not has_secret_key(privacy):
         unsound.append(UNSAFE)
     if participation.get("protected") is False:
         unsound.append(str(participation.get("description")))
@@ -116,8 +125,8 @@ def registry_record(
             },
             "privacy_loss": {
                 "privacy_unit": f"{privacy.get('unit', PRIVACY_UNIT)}-level",
-                "privacy_unit_details": f"{privacy.get('adjacency')}. Contribution of one user: "
-                f"{privacy.get('contribution_bound')}.",
+                "privacy_unit_details": f"{privacy.get('adjacency', _UNKNOWN)}. Contribution of one user: "
+                f"{privacy.get('contribution_bound', _UNKNOWN)}.",
                 "privacy_parameters": {name: privacy[name] for name in _SIGNS if privacy.get(name)},
                 "privacy_parameters_details": _bullets(*_parts(privacy)),
             },
@@ -181,7 +190,7 @@ def _data_domain(manifest: Mapping[str, Any]) -> str:
     for value in (columns.get(role) for role in _ROLES):
         value = value.get("column") if isinstance(value, Mapping) else value
         named += [value] if isinstance(value, str) else list(value or ())
-    columns_read = ", ".join(dict.fromkeys(named))
+    columns_read = ", ".join(dict.fromkeys(named)) or _UNKNOWN
     return f"Logs of any number of users, with any number of rows a user and any values. Columns read: {columns_read}."
 
 
@@ -235,7 +244,7 @@ def _accounting(manifest: Mapping[str, Any], account: LedgerAccount | None) -> d
 
 def _implementation(manifest: Mapping[str, Any]) -> dict[str, str]:
     privacy = entry_of(manifest, "privacy")
-    mechanism, job = str(privacy.get("mechanism")), str(manifest.get("job"))
+    mechanism, job = str(privacy.get("mechanism", _UNKNOWN)), str(manifest.get("job"))
     is_floating = FLOATING_NOISE in (privacy.get("assumptions") or ())
     rounding = FLOATING_NOISE if is_floating else " ".join(_ROUNDING[word] for word in _ROUNDING if word in mechanism)
     versions = ", ".join(f"{name} {number}" for name, number in entry_of(manifest, "versions").items())

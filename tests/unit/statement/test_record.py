@@ -89,6 +89,20 @@ def test_release_without_privacy_has_no_record(entry: dict[str, Any]) -> None:
         deployment(stored("gauss", lambda manifest: manifest["privacy"].update(entry)))
 
 
+def test_what_a_readers_own_job_leaves_out_is_not_stated() -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["privacy"] = {name: manifest["privacy"][name] for name in ("epsilon", "trust", "randomness")}
+        manifest.update(job="users", parameters={})
+
+    release = stored("gauss", change)
+    found = deployment(release)
+    assert found["implementation"]["mechanisms"].startswith("- Not stated.\n")
+    assert found["privacy_loss"]["privacy_unit_details"].startswith("not stated.")
+    assert found["dp_variant"]["data_domain"].endswith("not stated.")
+    for write in FORMATS.values():
+        assert "None" not in write(registry_record(release, request_of(**PERSONAL), "a map"), release.manifest)
+
+
 def test_simulated_trust_is_central_and_says_so() -> None:
     for trust in ("secagg", "local"):
         model = deployment(stored("gauss", lambda manifest, trust=trust: manifest["privacy"].update(trust=trust)))

@@ -111,7 +111,7 @@ class Flat(Method):
     LAST_QUERY_COVERS_MAP: ClassVar[bool] = True
 
     level: Annotated[int, Interval(ge=0, le=MAX_DEPTH)] | None = None  # of the cells; None for the finest
-    estimator: Estimator = "last"  # see `posterior.estimator.decode`
+    estimator: Estimator = "last"  # see `counting.estimator.decode`
     # t: per cent of the cells to keep, those of largest noisy count.
     keep_top: Annotated[float, Interval(ge=1e-6, le=100)] = 100.0
 
