@@ -118,7 +118,7 @@ class SubQuery:
 
     @property
     def cost(self) -> float:
-        """Epsilon or rho, whichever the sub-query has."""
+        """Returns epsilon or rho, whichever the sub-query has."""
         cost = self.epsilon if self.rho is None else self.rho
         assert cost is not None  # one of the two
         return cost
@@ -169,7 +169,7 @@ class NoiseRound:
 
 
 def two_sentences(manifest: Mapping[str, Any]) -> str:
-    """A release's guarantee in two sentences: the bound for each user, and its condition.
+    """Returns a release's guarantee in two sentences: the bound for each user, and its condition.
 
     manifest: of a release. A missing entry guarantees nothing.
     """
@@ -198,6 +198,6 @@ def two_sentences(manifest: Mapping[str, Any]) -> str:
 
 
 def entry_of(entries: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The entry of a manifest that is a mapping; empty where it is missing."""
+    """Returns the entry of a manifest that is a mapping; empty where it is missing."""
     found = entries.get(name)
     return found if isinstance(found, Mapping) else {}
