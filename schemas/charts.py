@@ -36,13 +36,13 @@ class Curve:
         for name in ("value", "share", "low", "high"):
             column, n = np.asarray(getattr(self, name)), len(self.value)
             if column.shape != (n,):
-                raise ValueError(f"{name}: must hold one value for each of the {n} rows, got shape {column.shape}")
+                raise ValueError(f"{name}: must have one value for each of the {n} rows, got shape {column.shape}")
             if not np.isfinite(column).all():
                 raise ValueError(f"{name}: must be finite numbers")
         if not (np.diff(self.value) >= 0).all():
-            raise ValueError("value: must ascend")
+            raise ValueError("value: must be ascending")
         if not ((np.asarray(self.share) >= 0) & (np.asarray(self.share) <= 1)).all():
-            raise ValueError("share: must lie in 0..1")
+            raise ValueError("share: must be between 0 and 1")
         if not ((self.low <= self.share) & (self.share <= self.high)).all():
             raise ValueError("low, high: must enclose the share")
 
@@ -61,9 +61,9 @@ class Quantile:
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
-            raise ValueError(f"share: must lie in 0..1, got {self.share}")
+            raise ValueError(f"share: must be between 0 and 1, got {self.share}")
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= self.value <= self.high):
-            raise ValueError(f"value: must be finite and lie in low..high, got {self.value} in {self.low}..{self.high}")
+            raise ValueError(f"value: must be finite and between {self.low} and {self.high}, got {self.value}")
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,11 @@ class RangeAnswer:
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name}: must be a finite number >= 0, got {value}")
         if not self.users_low <= self.users <= self.users_high:
-            raise ValueError(f"users: must lie in its interval, got {self.users}")
+            raise ValueError(f"users: must be within its interval, got {self.users}")
 
 
 def readable(name: str) -> str:
-    """A name from the logs, shortened, with invisible characters and spaces at its ends spelled out.
+    """Returns a name from the logs, shortened, with invisible characters and spaces at its ends spelled out.
 
     It is not escaped for HTML. The name is cut before characters are spelled out, so the text may exceed the limit.
     """

@@ -147,7 +147,7 @@ class NoiseRound:
 
 
 def two_sentences(manifest: Mapping[str, Any]) -> str:
-    """A release's guarantee in two sentences: the bound for each user, and its condition.
+    """Returns a release's guarantee in two sentences: the bound for each user, and its condition.
 
     manifest: of a release. A missing entry guarantees nothing.
     """
@@ -181,6 +181,6 @@ def has_secret_key(privacy: Mapping[str, Any]) -> bool:
 
 
 def entry_of(entries: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The entry of a manifest that is a mapping; empty where it is missing."""
+    """Returns the entry of a manifest that is a mapping; empty where it is missing."""
     found = entries.get(name)
     return found if isinstance(found, Mapping) else {}

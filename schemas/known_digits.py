@@ -1,4 +1,4 @@
-"""Numbers as readers are shown them: with the digits that are known; and numbers of bytes. Pure.
+"""Numbers rounded to their known digits, and numbers of bytes. Pure.
 
 `web/src/format.ts` has the same rules; `web/test/numbers.json` holds examples for both. Data files keep all digits.
 """
@@ -18,7 +18,7 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def laplace_z(level: float) -> float:
-    """The half width of an interval of this level for Laplace noise, in standard deviations.
+    """Returns the half width of an interval of this level for Laplace noise, in standard deviations.
 
     A weighted sum of independent Laplace variates of the same standard deviation has lighter tails, so an interval
     of this width holds it with at least this probability at levels from 0.91 on: 95.0% to 96.6% at the level 0.95.
@@ -93,7 +93,7 @@ def about(users: float, stddev: float) -> str:
 
 
 def raised(power: int) -> str:
-    """A power of ten, as in `10⁻⁸`."""
+    """Returns a power of ten, as in `10⁻⁸`."""
     return f"10{str(power).translate(_RAISED)}"
 
 
@@ -107,7 +107,7 @@ def _known_places(stddev: float) -> int | None:
 def parse_bytes(option: str, text: str | int) -> int:
     """Returns the number of bytes that a text states: a number, and K, M, G or T (powers of 1000) or Ki, Mi, Gi or Ti.
 
-    Those are of 1024, and a B may follow. Raises RequestError, which names the option, for less than one byte.
+    The latter are powers of 1024; a B may follow. Raises RequestError, which names the option, below one byte.
     """
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(i?)B?", str(text).strip(), re.IGNORECASE)
     if found is None or (found[3] and not found[2]):

@@ -1,12 +1,14 @@
-"""Finds words and patterns in documents that a native technical writer would not use.
+"""Finds words and patterns that a native technical writer would not use, in documents and in texts of Python modules.
 
     python -m tests.language [PATH ...]
 
-Without a path, all documents are read, code blocks and generated pages left out. Exit status: 0 if nothing is found.
+Without a path, it reads all documents, without code blocks and generated pages, and the modules in `CLEAN`: their
+docstrings and strings. Exit status: 0 if nothing is found.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -33,6 +35,21 @@ WORDS = {
     r"\b(is|are) told\b": "is reported",
     r"\bby chance\b": "because of sampling error",
 }
+# What is found in Python as well.
+PYTHON_WORDS = WORDS | {
+    r"\b(told|tells?) [\w ]*apart\b": "distinguish",
+    r"\b(is|are|was|were) asked\b": "is queried, active",
+    r"\b(due to|noise and) chance\b": "sampling error",
+    r"\bsays of\b": "states",
+}
+# Folders and modules of the product whose docstrings and strings are checked.
+CLEAN = (
+    "transforms/release", "transforms/report", "transforms/export", "transforms/changes", "transforms/inputs",
+    "transforms/io", "transforms/geo", "transforms/observability", "transforms/privacy/ledger",
+    "transforms/privacy/secrets.py", "transforms/*/view.py", "transforms/histogram/central_counts_view.py",
+    "transforms/moments/central", "pipelines/operations", "pipelines/runners", "pipelines/frame/console.py",
+    "schemas/views.py", "schemas/guarantee.py", "schemas/charts.py", "schemas/known_digits.py",
+)  # fmt: skip
 # Their words are those of the product's options and columns.
 GENERATED = {"options.md", "manifest.md", "release_files.md", "exit_codes.md"}
 _CODE = re.compile(r"^( {4}|\t)|^```|^\|")  # blocks, and tables, whose cells are labels of programs
@@ -43,6 +60,23 @@ def documents() -> Iterator[Path]:
     yield ROOT / "README.md"
     yield ROOT / "CONTRIBUTING.md"
     yield from (path for path in sorted((ROOT / "docs").rglob("*.md")) if path.name not in GENERATED)
+
+
+def modules() -> Iterator[Path]:
+    """Yields the Python modules of `CLEAN`."""
+    for pattern in CLEAN:
+        for path in sorted(ROOT.glob(pattern)):
+            yield from [path] if path.is_file() else sorted(path.rglob("*.py"))
+
+
+def found_in_python(source: str) -> Iterator[tuple[int, str, str]]:
+    """Yields the same as `found_in` for the strings and docstrings of a module. Code in backticks is left out."""
+    for node in ast.walk(ast.parse(source)):
+        if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+            continue
+        plain = re.sub(r"`[^`]*`", "``", " ".join(node.value.split()))
+        for pattern, better in PYTHON_WORDS.items():
+            yield from ((node.lineno, hit[0], better) for hit in re.finditer(pattern, plain, re.IGNORECASE))
 
 
 def found_in(text: str) -> Iterator[tuple[int, str, str]]:
@@ -61,8 +95,9 @@ def found_in(text: str) -> Iterator[tuple[int, str, str]]:
 def main(paths: Sequence[str]) -> int:
     """Runs the script, and returns its exit status."""
     count = 0
-    for path in map(Path, paths) if paths else documents():
-        for number, words, better in found_in(path.read_text()):
+    for path in map(Path, paths) if paths else [*documents(), *modules()]:
+        find = found_in_python if path.suffix == ".py" else found_in
+        for number, words, better in find(path.read_text()):
             count += 1
             sys.stdout.write(f"{path}:{number}: {words!r}: write {better}\n")
     sys.stdout.write(f"{count} found\n")

@@ -408,7 +408,7 @@ FAULTS: tuple[Fault, ...] = (
           'set_gdal_config_options({_TIME: source.statement["published"][:19] + "Z"})',
           "set_gdal_config_options({_TIME: None})"),
     Fault("exports", "an export replaces a file",
-          'raise RequestError(f"output: {output} exists already; name another, or give --overwrite")',
+          'raise RequestError(f"output: {output} already exists; name another, or add --overwrite")',
           "return"),
     # Pages and views.
     Fault("pages", "a picture of a map is upside down",

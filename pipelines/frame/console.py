@@ -92,12 +92,12 @@ class Console(logging.Handler):
 
 
 def _trace(record: logging.LogRecord) -> str:
-    """The record's traceback; empty without one."""
+    """Returns the record's traceback; empty without one."""
     return "".join(traceback.format_exception(*record.exc_info)) if record.exc_info and record.exc_info[0] else ""
 
 
 def _metrics_table(record: logging.LogRecord) -> str:
-    """The table of metrics under a METRICS_COUNTED record; empty for other events."""
+    """Returns the table of metrics under a METRICS_COUNTED record; empty for other events."""
     if vars(record)["event"] != METRICS_COUNTED.name:
         return ""
     from sfumato.transforms.observability.metrics import metrics_table
@@ -144,7 +144,7 @@ def shown_on(shown: Console) -> Iterator[Console]:
 
 
 def current_console() -> Console | None:
-    """The console of the running command; None without one."""
+    """Returns the console of the running command; None without one."""
     return next((handler for handler in logging.getLogger().handlers if isinstance(handler, Console)), None)
 
 
@@ -202,7 +202,7 @@ def _hush() -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A value in JSON's types; other types become text."""
+    """Returns a value in JSON's types; other types become text."""
     if isinstance(value, Mapping):
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -48,7 +48,7 @@ def run(request: DoctorRequest, beam_arguments: tuple[str, ...] = ()) -> None:
 
 
 def _found(request: DoctorRequest, config: RefreshConfig | None, beam_arguments: tuple[str, ...]) -> dict[str, _Found]:
-    """What each check found, by its name. Its error is a failure."""
+    """Returns the result of each check by name. An error in a check is a failure."""
     key_file, key_secret, ledger = (getattr(config or request, name) for name in ("key_file", "key_secret", "ledger"))
     checks: dict[str, Callable[[], _Found]] = {
         "runner": lambda: check_runner(request, config, beam_arguments),
@@ -86,7 +86,7 @@ def check_temporary_folder() -> _Found:
         free = shutil.disk_usage(tempfile.gettempdir()).free / 1e9
     text = f"{tempfile.gettempdir()}, {free:.1f} GB free"
     if free < _DISK_GB:
-        return WARNING, f"{text}, less than {_DISK_GB}; free some space, or name another folder by TMPDIR"
+        return WARNING, f"{text}, less than {_DISK_GB}; free some space, or set TMPDIR to another folder"
     return OK, text
 
 
@@ -108,7 +108,7 @@ def check_ledger(location: str, config: RefreshConfig | None, config_file: str) 
     if config is not None:
         PublishedNights.read(config, config_file).check()
     if not history.entries:
-        return WARNING, f"there is none at {location}; the first charge begins one"
+        return WARNING, f"not found: {location}; the first charge creates it"
     if config is not None:
         check_limits(history, config.dataset, config.budget)
     return OK, f"{location}: {history.entries} entries, unbroken"
@@ -118,7 +118,7 @@ def check_clock(ledger: str) -> _Found:
     """Checks whether the clock agrees with the ledger's newest entry."""
     found = clock_problem(open_ledger(ledger).history())
     if found is None:
-        return OK, "in order with the ledger"
+        return OK, "agrees with the ledger"
     problem, is_certain = found
     return FAILED if is_certain else WARNING, problem
 
@@ -127,12 +127,12 @@ def check_ports() -> _Found:
     """Checks whether a server of Beam's, Flink's, Spark's or ours listens where other machines reach it."""
     servers = [f"{program} (process {process}) on port {port}" for port, process, program in _listening()]
     if servers:
-        return FAILED, f"other machines may reach {', '.join(servers)}, and run code there; end it, or close the port"
-    return OK, "no server of an engine listens outside of loopback"
+        return FAILED, f"other machines can reach {', '.join(servers)} and run code there; stop it, or close the port"
+    return OK, "no engine server listens outside of loopback"
 
 
 def _listening() -> Iterator[tuple[int, int, str]]:
-    """Port, process and program of each engine of this user that listens outside of loopback, by Linux's /proc."""
+    """Yields (port, process, program) of this user's engines that listen outside of loopback, from /proc."""
     ports = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:

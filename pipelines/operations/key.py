@@ -13,8 +13,8 @@ def run(request: KeyRequest) -> None:
     """Runs the command. Raises RequestError."""
     create_key_file(request.file)
     sys.stdout.write(
-        f"{request.file}: a new key of {SECRET_BYTES} random bytes, which only you may read\n"
+        f"{request.file}: a new key of {SECRET_BYTES} random bytes, readable only by you\n"
         f"Use it with: --key_file {shlex.quote(request.file)} --release_id ID, or as key_file of `sfumato refresh`.\n"
-        "Keep a copy in a safe place: a run that stopped resumes only under the same key.\n"
-        "Keep it secret: with the key and a release the noise can be removed.\n"
+        "Keep a copy in a safe place: an interrupted run resumes only with the same key.\n"
+        "Keep it secret: the key removes the noise of its releases.\n"
     )

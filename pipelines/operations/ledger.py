@@ -63,7 +63,7 @@ def _show(request: LedgerRequest) -> None:
     }
     table = charges_table(charges, disclosures, [name for name, is_shown in shown.items() if not is_shown], slice(10))
     number = f"{len(charges)} charge{'s'[: len(charges) != 1]}"
-    worst = "\nSpent and left are those of the user who has spent the most.\n" if is_rotated else ""
+    worst = "\nSpent and left are for the user who has spent the most.\n" if is_rotated else ""
     sys.stdout.write(
         f"{request.ledger}: {_entries(history.entries)}, {number}\n\n{table}\n"
         f"{limits_table(limits, with_dataset=True)}{worst}{limit_changes(history, dataset)}{approver_line(history)}"
@@ -86,7 +86,7 @@ def _limit(request: LedgerRequest) -> None:
     if dataset in before:
         change = f"before: {','.join(map(str, before[dataset]))}"
     else:
-        change = f"a new dataset; there were: {', '.join(sorted(before)) or 'none'}"
+        change = f"new dataset; existing: {', '.join(sorted(before)) or 'none'}"
     sys.stdout.write(f"{dataset}: {'; '.join(limit.describe() for limit in limits)} ({change})\n")
 
 
@@ -98,7 +98,7 @@ def _backup(request: LedgerRequest) -> None:
     try:
         write_file(request.file, copy)
     except OSError as error:
-        raise NotReadyError(f"file: {request.file} cannot be written to ({error})") from None
+        raise NotReadyError(f"file: cannot write {request.file} ({error})") from None
     sys.stdout.write(f"{request.file}: {_entries(len(copy.splitlines()))} copied\n")
 
 
@@ -111,7 +111,7 @@ def _restore(request: LedgerRequest) -> None:
         recover(request)
         return
     sys.stdout.write(
-        "Charges that were made after the copy are not in it; where there are releases, charge what they state:\n"
+        "The copy does not contain later charges; if you have releases, restore the charges that they state:\n"
         f"sfumato ledger restore --ledger {request.ledger} --releases FOLDER\n"
     )
 
@@ -120,7 +120,7 @@ def _restore_copy(request: LedgerRequest, file: str) -> None:
     """Appends what the ledger lacks of a copy. Raises RequestError, NotReadyError or LedgerError."""
     copy = _read_copy(file)
     if not copy:
-        raise RequestError(f"file: {'there is none at ' if copy is None else 'nothing is in '}{file}")
+        raise RequestError(f"file: {'not found' if copy is None else 'empty'}: {file}")
     try:
         replay(copy.splitlines())
     except FormatError:
@@ -128,20 +128,20 @@ def _restore_copy(request: LedgerRequest, file: str) -> None:
     except LedgerError as error:
         why = str(error).removeprefix("ledger: ").partition(";")[0]
         raise LedgerError(
-            f"file: {file} is no copy of a ledger, or a damaged one ({why}); the ledger was not touched; name "
-            "another copy that `sfumato ledger backup` made"
+            f"file: {file} is not a copy of a ledger, or is damaged ({why}); the ledger is unchanged; name another "
+            "copy made by `sfumato ledger backup`"
         ) from None
     sys.stdout.write(f"{request.ledger}: {_entries(open_ledger(request.ledger).restore(copy))} restored\n")
 
 
 def _read_copy(path: str) -> bytes | None:
-    """The bytes of a copy; None if there is none. Raises RequestError if it cannot be read."""
+    """Returns the bytes of a copy; None if there is none. Raises RequestError if it cannot be read."""
     try:
         return read_file(path)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise RequestError(f"file: {path} cannot be read ({error})") from None
+        raise RequestError(f"file: cannot read {path} ({error})") from None
 
 
 def _entries(number: int) -> str:

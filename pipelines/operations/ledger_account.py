@@ -23,36 +23,36 @@ _AMOUNTS = ("epsilon", "delta", "rho", "bits")  # columns of numbers
 _CHARGE_HEADS = ["data of", "dataset", "release", "job", "cohort", *_AMOUNTS, "charged", "state"]
 _LIMIT_HEADS = ["dataset", "limit", "days to", "spent", "left", "most in a window"]
 _OTHER_KEY = (
-    "charged under another key or column of ids, so the user's cohort is unknown; the table of limits counts the "
-    "cohorts that spent the most, and is an upper bound"
+    "charged with another key or id column, so the user's cohort is unknown; the limits below count the cohort that "
+    "spent the most, an upper bound"
 )
 Charged = tuple[Reservation, Charge]  # a reservation, and one of the charges that it counts as
 
 
 def dataset_of(request: LedgerRequest) -> str | None:
-    """The dataset's name as the ledger writes it."""
+    """Returns the dataset's name as the ledger writes it."""
     return None if request.dataset is None else dataset_name(request.dataset)
 
 
 def history_of(request: LedgerRequest) -> tuple[History, str | None]:
-    """The ledger's history and the requested dataset. Raises RequestError if there is no such ledger or dataset."""
+    """Returns the ledger's history and the requested dataset. Raises RequestError if either does not exist."""
     history, dataset = read_history(request.ledger, with_limits=False), dataset_of(request)
     if dataset is not None and dataset not in history.datasets:
         names = ", ".join(history.datasets)
-        raise RequestError(f"dataset: the ledger has none named {dataset!r}; there are: {names}")
+        raise RequestError(f"dataset: not found in the ledger: {dataset!r}; use one of: {names}")
     return history, dataset
 
 
 def read_history(location: str, *, with_limits: bool) -> History:
-    """The ledger's history. Raises RequestError if there is no ledger."""
+    """Returns the ledger's history. Raises RequestError if there is no ledger."""
     history = open_ledger(location).history(with_limits=with_limits)
     if not history.entries:
-        raise RequestError(f"ledger: there is none at {location}")
+        raise RequestError(f"ledger: not found: {location}")
     return history
 
 
 def state_of(reservation: Reservation) -> str:
-    """Whether a charge is refused, reserved or published, or its release was published and its files removed."""
+    """Returns the state of a charge: refused, reserved, published, pruned or removed."""
     if reservation.refusal is not None:
         return "refused"
     if reservation.removal is not None:
@@ -65,9 +65,9 @@ def state_of(reservation: Reservation) -> str:
 def limit_accounts(
     history: History, dataset: str | None, cohorts: Mapping[str, int] | None = None
 ) -> list[tuple[Limit, dict[str, Any]]]:
-    """What counts towards each limit of a dataset, or of all, in JSON's types.
+    """Returns the spending against each limit of a dataset, or of all datasets, in JSON types.
 
-    What is left is a lower bound: epsilons are added up, but for rhos, and tighter composition may let more fit.
+    The remaining amount is a lower bound: epsilons are added up (rhos separately); tighter composition may allow more.
 
     history: of the ledger. dataset: name of the logs; None for all datasets. cohorts: of one user, by partition; None
     for the worst user of each window.
@@ -99,7 +99,7 @@ def limit_accounts(
 def charges_table(
     charges: Sequence[Charged], disclosures: Sequence[Disclosure], hidden: Collection[str], time: slice
 ) -> str:
-    """The table of charges and disclosures.
+    """Returns the table of charges and disclosures.
 
     hidden: names of columns that are left out. time: the part of an entry's that is shown.
     """
@@ -119,7 +119,7 @@ def charges_table(
 
 
 def limits_table(accounts: Sequence[tuple[Limit, dict[str, Any]]], *, with_dataset: bool) -> str:
-    """The table of limits, or the sentence that there are none."""
+    """Returns the table of limits, or the sentence that there are none."""
     rows = [_LIMIT_HEADS]
     for limit, account in accounts:
         amounts = [account["epsilon_spent"], account["epsilon_left"], account["largest_epsilon"] or ""]
@@ -129,12 +129,12 @@ def limits_table(accounts: Sequence[tuple[Limit, dict[str, Any]]], *, with_datas
 
 
 def disclosed(history: History, dataset: str | None) -> list[Disclosure]:
-    """The disclosures of a dataset, or of all, in the order of their entries."""
+    """Returns the disclosures of a dataset, or of all, in the order of their entries."""
     return [one for one in history.disclosures.values() if dataset in (None, one.dataset)]
 
 
 def disclosure_json(one: Disclosure) -> dict[str, Any]:
-    """A disclosure in JSON's types."""
+    """Returns a disclosure in JSON's types."""
     return {
         "entry": one.index,
         "recorded": one.time,
@@ -148,12 +148,12 @@ def disclosure_json(one: Disclosure) -> dict[str, Any]:
 
 
 def _shown(total: Decimal) -> str:
-    """A sum of amounts as text: 1, not 1.0."""
+    """Returns a sum of amounts as text: 1, not 1.0."""
     return format_amount(total.normalize())
 
 
 def limit_changes(history: History, dataset: str | None) -> str:
-    """A line for each change of a dataset's limits after they were first set."""
+    """Returns a line for each change of a dataset's limits after they were first set."""
     return "".join(
         f"limits of {change.dataset} changed by entry {change.index} on {change.time}: from "
         f"{','.join(map(str, change.before))} to {','.join(map(str, change.after))}\n"
@@ -173,7 +173,7 @@ def approver_line(history: History) -> str:
 
 
 def charge_json(entry: Reservation, charge: Charge) -> dict[str, Any]:
-    """A reservation in JSON's types, for the dataset and days of one of the charges that it counts as."""
+    """Returns a reservation in JSON's types, for the dataset and days of one of the charges that it counts as."""
     rotation = charge.rotation
     return {
         "entry": entry.index,
@@ -229,7 +229,7 @@ def show_account(request: LedgerRequest) -> None:
         return
     known = len(charges) - len(unknown)
     number = f"{known} charge{'s'[: known != 1]}"
-    lines = [f"user {request.user_id}: asked by {len(asked)} of {number} of dataset {request.dataset}"]
+    lines = [f"user {request.user_id}: queried by {len(asked)} of {number} of dataset {request.dataset}"]
     if unknown:
         names = [charge.release_id for _, charge in unknown]
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
@@ -237,8 +237,8 @@ def show_account(request: LedgerRequest) -> None:
     if bits:
         total, plain = sum(bits), sum(one.bits for one in disclosures)
         lines.append(
-            f"they sent at most {total:,} bit{'s'[: total != 1]} of their values, one by one, for {len(bits):,} "
-            f"release{'s'[: len(bits) != 1]}; {plain:,} of them as they are"
+            f"they sent at most {total:,} bit{'s'[: total != 1]} of their values for {len(bits):,} "
+            f"release{'s'[: len(bits) != 1]}; {plain:,} of them unchanged"
         )
     table = charges_table(asked, disclosures, ("dataset",), slice(None))
     sys.stdout.write("\n".join(lines) + f"\n\n{table}\n{limits_table(limits, with_dataset=False)}")
@@ -249,8 +249,8 @@ def _secret_of(request: LedgerRequest) -> Secret:
         return SecretManagerSecret(request.key_secret)
     if request.key_file is None:
         raise RequestError(
-            "key_file: charges of this dataset are of rotating cohorts, and the releases' key decides whom they asked; "
-            "give --key_file or --key_secret"
+            "key_file: dataset has rotating cohorts, which depend on the key of the releases; use --key_file or "
+            "--key_secret"
         )
     secret = FileSecret(request.key_file)
     secret.check_private()
@@ -258,7 +258,7 @@ def _secret_of(request: LedgerRequest) -> Secret:
 
 
 def _cohorts_of(request: LedgerRequest, history: History) -> dict[str, int]:
-    """The user's cohort in each partition that the key makes of the ledger's datasets, by the column of the id."""
+    """Returns the user's cohort in each partition that the key creates, for this id column."""
     import pyarrow as pa  # ids are hashed as a log's: this takes Arrow's time to import
 
     from sfumato.transforms.privacy.user_hashes import cohort_of, rotation_key, with_partition

@@ -36,18 +36,18 @@ _LONGEST_PAUSE = timedelta(days=31)  # between two charges of a series that runs
 
 
 def clock_problem(history: History) -> tuple[str, bool] | None:
-    """What is wrong with the clock by the ledger's newest entry, and whether that is certain; None if nothing."""
+    """Returns a problem of the clock, judged by the newest ledger entry, and whether it is certain; or None."""
     stated = [one.time for one in (*history.refusals, *history.reservations.values())]
     times = [datetime.fromisoformat(text) for text in (*stated, *(change.time for change in history.changes))]
     newest = max((one if one.tzinfo else one.replace(tzinfo=UTC) for one in times), default=None)
     now = datetime.now(UTC)
     if newest is not None and newest - now > _MAX_SKEW:
-        return f"it says {now:%F %T}, and the ledger's newest entry is of {newest:%F %T} (UTC); set the clock", True
+        return f"it shows {now:%F %T}, before the ledger's newest entry at {newest:%F %T} (UTC); set the clock", True
     if newest is None or now - newest <= _LONGEST_PAUSE:
         return None
     doubt = (
-        f"it says {now:%F %T} (UTC), {(now - newest).days} days after the ledger's newest entry; unless nothing was "
-        "published in between, set the clock"
+        f"it shows {now:%F %T} (UTC), {(now - newest).days} days after the ledger's newest entry; unless nothing was "
+        "published since, set the clock"
     )
     return doubt, False
 
@@ -77,26 +77,26 @@ class PublishedNights:
 
     @property
     def releases(self) -> dict[str, Release]:
-        """The published releases by date, in order."""
+        """Returns the published releases by date, in order."""
         return self.folders.releases
 
     @property
     def complete(self) -> dict[str, Release]:
-        """The releases that still have all their files."""
+        """Returns the releases that still have all their files."""
         return {name: one for name, one in self.releases.items() if not is_pruned(one, self.history)}
 
     @cached_property
     def charged(self) -> dict[str, Reservation]:
-        """The charge behind each night, by date."""
+        """Returns the charge behind each night, by date."""
         return nightly_charges(self.history, self.config.dataset)
 
     @cached_property
     def published(self) -> dict[str, Reservation]:
-        """The charges of the nights that the ledger knows as published and not taken down, by date."""
+        """Returns the charges of the nights that the ledger knows as published and not taken down, by date."""
         return {name: one for name, one in self.charged.items() if one.manifest is not None and one.removal is None}
 
     def folder(self, day: date | str) -> str:
-        """The folder of a day's release."""
+        """Returns the folder of a day's release."""
         return str(FileSystems.join(self.config.output, RELEASES, str(day)))
 
     def check(self, day: str | None = None, *, is_published: bool = False) -> None:
@@ -117,15 +117,16 @@ class PublishedNights:
             # So a ledger that was lost, or restored from an old copy, starts no new budget.
             if not self.history.entries:
                 raise LedgerError(
-                    f"ledger: there is none at {self.config.ledger}, but {release.path} was charged to one; restore it "
-                    "from a copy, or correct `ledger` in the configuration"
+                    f"ledger: not found: {self.config.ledger}, but {release.path} was charged; restore it from a "
+                    "copy, or correct `ledger` in the configuration"
                 )
             if problem := disagreement(release, self.history):
-                raise LedgerError(f"ledger: {release.path} holds a release that disagrees with the ledger: {problem}")
+                raise LedgerError(f"ledger: {release.path} contradicts the ledger: {problem}")
             charge = self.history.reservations[release.manifest["release_id"]].charge
             if (charge.dataset, str(charge.period)) != (self.config.dataset.casefold(), name):
                 raise RequestError(
-                    f"output: {release.path} is of dataset {charge.dataset}; give each dataset its own folder"
+                    f"output: {release.path} belongs to dataset {charge.dataset}; use a separate folder for each "
+                    "dataset"
                 )
         self._check_not_emptied(day if is_published else None)
         if is_published:
@@ -134,7 +135,7 @@ class PublishedNights:
             self._check_unreadable(name, own=name == day)
         for name in self.folders.without_manifest:
             if name in self.published and name != day:
-                raise LedgerError(f"ledger: {self.folder(name)}/{MANIFEST_FILE} is gone; {self.remedy(name)}")
+                raise LedgerError(f"ledger: {self.folder(name)}/{MANIFEST_FILE} is missing; {self.remedy(name)}")
 
     def _check_permission(self, name: str) -> None:
         """Raises RequestError if the system does not let this user read a manifest, which may be in order."""
@@ -142,8 +143,7 @@ class PublishedNights:
             manifest_at(self.folder(name))
         except OSError as error:
             raise RequestError(
-                f"output: {self.folder(name)}/{MANIFEST_FILE} cannot be read ({reason_of(error)}); let the user "
-                "who runs this read it"
+                f"output: cannot read {self.folder(name)}/{MANIFEST_FILE} ({reason_of(error)}); grant this user access"
             ) from None
 
     def _check_unreadable(self, name: str, own: bool) -> None:
@@ -153,7 +153,7 @@ class PublishedNights:
             return
         file = f"{self.folder(name)}/{MANIFEST_FILE}"
         remedy = "restore the folder from a copy, or move it away" if charged is None else self.remedy(name)
-        raise LedgerError(f"ledger: {file} is damaged, it cannot be read as a manifest; {remedy}")
+        raise LedgerError(f"ledger: {file} is damaged and cannot be read as a manifest; {remedy}")
 
     def _check_not_emptied(self, published_day: str | None) -> None:
         """Raises LedgerError for an output without any of the nights that the ledger knows, such as a lost mount.
@@ -172,13 +172,13 @@ class PublishedNights:
         places = f"--timeline {shlex.quote(self.config.output)} --ledger {shlex.quote(self.config.ledger)}"
         removal = f"sfumato releases remove {newest} {places} --reason REASON"
         raise LedgerError(
-            f"ledger: {self.config.ledger} knows {known} of {self.config.dataset}, and {place} holds none; mount the "
-            f"disk, restore the folder, or make them again: {self._command(days)} (for a new output, copy the folder "
-            f"of release {newest} into it; if all are lost for good, take that one down: {removal})"
+            f"ledger: {self.config.ledger} records {known} of {self.config.dataset}, but {place} contains none; mount "
+            f"the disk, restore the folder, or publish them again: {self._command(days)} (for a new output, copy the "
+            f"folder of release {newest} into it; if all are permanently lost, take that release down: {removal})"
         )
 
     def is_stale(self, starts: Sequence[Release], day: date) -> bool:
-        """Whether a night that a map of a day needs was published after the output was listed."""
+        """Returns whether a night that a map of a day needs was published after the output was listed."""
         return any(format_at(self.folder(name)) == MANIFEST_FORMAT for name in self._left_out(starts, day))
 
     def check_starts(self, starts: Sequence[Release], day: date) -> None:
@@ -189,7 +189,7 @@ class PublishedNights:
         Raises LedgerError: a night is gone, or a file that the map reads is gone or changed.
         """
         for name in self._left_out(starts, day):
-            raise LedgerError(f"ledger: {self.folder(name)} is gone, which was published; {self.remedy(name)}")
+            raise LedgerError(f"ledger: {self.folder(name)} was published but is missing; {self.remedy(name)}")
         self.check_files(starts)
 
     def check_files(self, starts: Sequence[Release]) -> None:
@@ -200,7 +200,7 @@ class PublishedNights:
                 raise LedgerError(f"ledger: {problem}; {self.remedy(dates[release.path])}")
 
     def _left_out(self, starts: Sequence[Release], day: date) -> list[str]:
-        """The published nights before a day that are not in the output, and that no release of `starts` is based on.
+        """Returns published nights before a day that are missing in the output and not part of any state in `starts`.
 
         Nights before those of `starts` are not counted: another region or depth restarts the estimate.
         """
@@ -218,14 +218,14 @@ class PublishedNights:
         ]
 
     def remedy(self, name: str) -> str:
-        """What to do about a night whose release is damaged or gone, as the end of a message."""
-        return f"restore the folder from a copy, or make it again: {self._command(f'--date {name}')}"
+        """Returns the remedy for a night with a damaged or missing release, as the end of a message."""
+        return f"restore the folder from a copy, or publish it again: {self._command(f'--date {name}')}"
 
     def _command(self, days: str) -> str:
         return f"sfumato refresh --config {shlex.quote(self.config_file)} {days}"
 
 
 def _nights_of(release: Release, day: str) -> list[Period]:
-    """The nights on whose answers a release is based, in order."""
+    """Returns the nights on whose answers a release is based, in order."""
     nights = release.manifest.get("nights")
     return [Period.parse(text) for text in nights["rests_on"]] if isinstance(nights, dict) else [Period.parse(day)]

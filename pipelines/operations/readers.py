@@ -43,10 +43,12 @@ VIEWS: dict[str, View] = {
 
 
 def release_view(release: Release) -> PageView:
-    """What a release's page shows, from its published files. Raises RequestError if there is no page to make again."""
+    """Returns the view of a release from its published files. Raises RequestError if it has no page."""
     job = str(release.manifest.get("job"))
     if job not in VIEWS:
-        raise RequestError(f"folder: {release.path} is a release of `sfumato {job}`, which has no page to make again")
+        raise RequestError(
+            f"folder: {release.path} is a release of `sfumato {job}`, whose page cannot be rendered again"
+        )
     made_of = [name for name in release.listed or () if not name.endswith((".html", ".png"))]
     files = {name: release.read(name) for name in made_of}
     return VIEWS[job]({**files, MANIFEST_FILE: json.dumps(release.manifest).encode()})
@@ -65,10 +67,10 @@ def run_page(request: PageRequest) -> None:
         return
     if other := [name for name, content in made.items() if release.read(name) != content]:
         raise DataError(
-            f"{request.folder}: {', '.join(other)}: this version of sfumato makes another from the same release; "
-            "--output FOLDER writes it"
+            f"{request.folder}: {', '.join(other)}: differs from what this version of sfumato renders from the same "
+            "release; write the new one with --output FOLDER"
         )
-    sys.stdout.write(f"{request.folder}: the page follows from the published files, byte for byte\n")
+    sys.stdout.write(f"{request.folder}: the page matches the published files, byte for byte\n")
 
 
 def run_changes(request: ChangesRequest) -> None:
@@ -107,13 +109,13 @@ def run_zones(request: ReleaseZonesRequest) -> None:
     """Estimates the users of zones from a published heatmap. Raises RequestError."""
     suffix = os.path.splitext(request.output)[1]
     if suffix not in SUFFIXES:
-        raise RequestError(f"output: must end in {', '.join(SUFFIXES)}, which says its format; got {request.output}")
+        raise RequestError(f"output: must end in {', '.join(SUFFIXES)}, got {request.output}")
     if not request.overwrite and not is_remote(request.output) and os.path.lexists(request.output):
-        raise RequestError(f"output: {request.output} exists already; name another, or give --overwrite")
+        raise RequestError(f"output: {request.output} already exists; name another, or add --overwrite")
     release = open_release(request.release)
     region = check_heatmap(release).region
     table = zones_of_release(release, zones_of(request.zones, request.id_column, request.index, region))
     write_output(request.output, table_bytes(table, suffix))
     outside = table["users"].null_count
-    left = f"; {outside:,} outside the map have none" if outside else ""
+    left = f"; {outside:,} zones outside the map omitted" if outside else ""
     sys.stdout.write(f"{request.output}: users of {table.num_rows - outside:,} zones, 95% intervals{left}\n")

@@ -67,7 +67,7 @@ _OWN = frozenset({
 class Refresh:
     """A refresh: its configuration and its runner."""
 
-    config: RefreshConfig  # what the configuration file says
+    config: RefreshConfig  # the content of the configuration file
     config_file: str  # where it was read
     runner: RunnerOptions  # options of the runner
     attempt: int = 1  # 2 or more charges a day again, under another release id
@@ -76,15 +76,15 @@ class Refresh:
 
     @property
     def settings(self) -> RunnerSettings:
-        """New settings for each run, because a run changes Beam's options."""
+        """Returns new settings for each run, because a run changes Beam's options."""
         return settings_of(self.runner, self.beam_arguments)
 
     def release_id(self, day: date) -> str:
-        """The id of a day's release."""
+        """Returns the id of a day's release."""
         return f"{self.config.dataset}-{day}" + (f"-{self.attempt}" if self.attempt > 1 else "")
 
     def folder(self, day: date) -> str:
-        """The folder of a day's release."""
+        """Returns the folder of a day's release."""
         return str(FileSystems.join(self.config.output, RELEASES, str(day)))
 
     def publish(self, day: date) -> None:
@@ -106,15 +106,15 @@ class Refresh:
                 return
             if again is not None and again.pruned is not None:
                 raise LedgerError(
-                    f"ledger: {self.folder(day)} was pruned, and its manifest is damaged or gone; restore the manifest "
-                    "from a copy"
+                    f"ledger: {self.folder(day)} was pruned, and its manifest is damaged or missing; restore the "
+                    "manifest from a copy"
                 )
             if again is not None:
                 self._make_again(day, nights, again)
                 return
             reservation = history.reservations.get(self.release_id(day))
             if self._is_taken_down(day, reservation, nights.charged.get(str(day))):
-                log_event("taken_down", f"{day} was taken down; nothing is published", logging.WARNING, date=str(day))
+                log_event("taken_down", f"{day}: was taken down; nothing was published", logging.WARNING, date=str(day))
                 launch_nothing(self.settings)
                 return
             try:
@@ -158,7 +158,7 @@ class Refresh:
 
     def _sync_published(self, day: date, release: Release, history: History) -> None:
         """Updates the ledger and the page for a published release, and reports late files."""
-        log_event("already_published", f"{day} is published already; nothing is charged", date=str(day))
+        log_event("already_published", f"{day}: already published; nothing was charged", date=str(day))
         if not self.dry_run:
             reservation = history.reservations[release.manifest["release_id"]]
             release_id = reservation.charge.release_id
@@ -169,7 +169,7 @@ class Refresh:
         sys.stdout.write(f"{FileSystems.join(shown, 'index.html')}\n")
 
     def _late_files(self, day: date, reservation: Reservation) -> list[InputFile]:
-        """The day's files that a charge does not cover."""
+        """Returns the day's files that a charge does not cover."""
         if not reservation.charge.files or self._missing(day):
             return []
         config = self.config
@@ -202,12 +202,12 @@ class Refresh:
         self._run(day, nights, reservation, format_amount(parse_amount("late: epsilon", late.epsilon)), values)
 
     def _logs(self, day: date) -> list[str]:
-        """The folders of a day's files."""
+        """Returns the folders of a day's files."""
         days = [day + timedelta(days=offset) for offset in self.config.folders]
         return [str(FileSystems.join(self.config.input, f"dt={one}")) for one in days]
 
     def _missing(self, day: date) -> list[str]:
-        """The folders of a day that hold no data."""
+        """Returns the folders of a day that hold no data."""
         form = example_request(self.config).input_format
         return [folder for folder in self._logs(day) if not has_logs(folder, form)]
 
@@ -226,9 +226,9 @@ class Refresh:
         """
         config = self.config
         if "://" not in config.input and not os.path.isdir(config.input):
-            raise RequestError(f"config: input: there is no folder {config.input}")
+            raise RequestError(f"config: input: folder not found: {config.input}")
         if missing := self._missing(day):
-            raise NotReadyError(f"input: there are no data of {day} ({', '.join(missing)}); nothing is charged")
+            raise NotReadyError(f"input: no data for {day} ({', '.join(missing)}); nothing was charged")
         values: dict[str, Any] = {
             **config.options,
             "input": self._logs(day),
@@ -264,7 +264,7 @@ class Refresh:
             sys.stdout.write(f"\nadvice     {advice}\n")
 
     def _advice(self, day: date, releases: Mapping[str, Release]) -> str | None:
-        """A sentence if another number of cohorts has a much smaller error, by the last release's number of users."""
+        """Returns advice if another number of cohorts has a much smaller error for the last release's users."""
         limit, request = self.config.budget[-1], example_request(self.config)
         earlier = [release for name, release in sorted(releases.items()) if name < str(day)]
         users = float(((earlier[-1].manifest.get("results") or {}) if earlier else {}).get("users", 0))
@@ -279,7 +279,7 @@ class Refresh:
             return None
 
     def _epsilon(self, reservation: Reservation | None, history: History) -> str | None:
-        """The epsilon that the charge of an earlier attempt leaves; None for the configured epsilon."""
+        """Returns the epsilon that the charge of an earlier attempt leaves; None for the configured epsilon."""
         if reservation is None:
             return None
         if reservation.reserved_charge is not None:
@@ -290,7 +290,7 @@ class Refresh:
         return format_amount(reservation.charge.epsilon) if reservation.charge.release_id in refused else None
 
     def _follows_nights(self, day: date) -> bool:
-        """Whether a night's map is estimated together with those of the nights before."""
+        """Returns whether a night's map is estimated together with those of the nights before."""
         config = self.config
         if config.job != "heatmap" or not config.warm_start:
             return False
@@ -301,7 +301,7 @@ class Refresh:
         return True
 
     def _earlier(self, day: date, nights: PublishedNights, reservation: Reservation | None) -> list[str]:
-        """The releases from which the day's release starts: those of its charge, otherwise the last before the day.
+        """Returns the releases that the day's release starts from: those of its charge, else the last before the day.
 
         Returns:
             Their folders, oldest first; none without a warm start.
@@ -318,10 +318,10 @@ class Refresh:
             for one in ids:
                 if one in by_id:
                     continue
-                what = f"{reservation.charge.release_id} starts from release {one}, which is gone"
+                what = f"{reservation.charge.release_id} starts from release {one}, which is missing"
                 if one in lost:
                     raise LedgerError(f"ledger: {nights.folder(lost[one])}: {what}; {nights.remedy(lost[one])}")
-                raise RequestError(f"warm_start: {what}; give --attempt 2, which makes a new charge")
+                raise RequestError(f"warm_start: {what}; use --attempt 2, which is a new charge")
             starts = [by_id[one] for one in ids]
             nights.check_files(starts)
             return [release.path for release in starts]
@@ -339,7 +339,7 @@ class Refresh:
 
 
 def newest_nights(before: Sequence[Release]) -> Sequence[Release]:
-    """The newest release whose nights include all earlier ones, and those after it, whose answers it lacks.
+    """Returns the newest release whose nights include all earlier ones, and those after it, whose answers it lacks.
 
     There are none after it unless a night was published after a later one.
 
@@ -367,10 +367,10 @@ def run(request: RefreshRequest, beam_arguments: tuple[str, ...] = ()) -> int:
     beam_arguments = (*flags_of(config.beam), *beam_arguments)
     refresh = Refresh(config, request.config, runner, request.attempt, request.dry_run, beam_arguments)
     if request.backfill is not None and flex_launch(refresh.settings):
-        raise RequestError("backfill: a template starts one job a launch; launch it for each date")
+        raise RequestError("backfill: a template starts only one job per launch; launch it with --date for each day")
     # Not refused: one entry that was written under a fast clock would stop all nights until its time has come.
     if (found := clock_problem(open_ledger(config.ledger).history())) is not None:
-        log_event("clock", f"the clock looks wrong: {found[0]}", logging.WARNING)
+        log_event("clock", f"clock: probably wrong: {found[0]}", logging.WARNING)
     if request.backfill is None:
         yesterday = newest_day(config)
         refresh.publish(yesterday if request.date is None else request.date)
@@ -393,11 +393,13 @@ def _check_arguments(job: str, config_file: str, arguments: Sequence[str]) -> No
     for argument in arguments:
         name = argument.removeprefix("--").partition("=")[0]
         if argument.startswith("--") and name in names:
-            raise RequestError(f"{name}: a refresh has no option --{name}; write `{name}:` in options of {config_file}")
+            raise RequestError(
+                f"{name}: cannot be set on the command line of a refresh; set `{name}:` in options of {config_file}"
+            )
 
 
 def newest_day(config: RefreshConfig) -> date:
-    """The last day that is over in the time zone of the days, with all folders that are read for it."""
+    """Returns the last day that is over in the time zone of the days, with all folders that are read for it."""
     after = max(0, config.folders[-1])
     return datetime.now(ZoneInfo(config.time_zone)).date() - timedelta(days=1 + after)
 
@@ -412,8 +414,8 @@ def _correct(refresh: Refresh, days: Sequence[date]) -> None:
             refresh.correct(day)
         except (BudgetError, RequestError, NotReadyError, DataError, RefusedError) as error:
             identify(job="refresh")
-            fit = "; give the nights less epsilon, so that corrections fit" if isinstance(error, BudgetError) else ""
-            text = f"{day}: late files are left out: {error}{fit}"
+            fit = "; lower the epsilon of the nights so that corrections fit" if isinstance(error, BudgetError) else ""
+            text = f"{day}: late files are ignored: {error}{fit}"
             log_event("not_corrected", text, logging.WARNING, date=str(day))
 
 
@@ -422,29 +424,33 @@ def read_config(path: str) -> RefreshConfig:
     try:
         settings = parse_yaml("config", path, read_file(path))
     except OSError as error:
-        raise RequestError(f"config: {path} cannot be read ({reason_of(error)}); name a refresh's YAML file") from None
+        raise RequestError(
+            f"config: cannot read {path} ({reason_of(error)}); name the YAML file of a refresh"
+        ) from None
     folder = path.rsplit("/", 1)[0] if "://" in path else os.path.dirname(os.path.abspath(path))
     config = RefreshConfig.read(settings, folder)
     check_known([config.job], [name for name, job in JOBS.items() if job.publishes], "config: job")
     names = set(request_class(config.job).model_fields)
     for name in config.options:
         if name in _OWN:
-            raise RequestError(f"config: options: {name} is no option here; the refresh or the top of the file sets it")
+            raise RequestError(
+                f"config: options: {name} cannot be set here; the refresh or the top level of the file sets it"
+            )
     check_known(config.options, names - _OWN, "config: options")
     for name in config.beam:
         if name in (names | _OWN) - {"region"}:
-            raise RequestError(f"config: beam: {name} is an option of sfumato's own; set it at the top or in options")
+            raise RequestError(f"config: beam: {name} is an option of sfumato; set it at the top level or in options")
     if config.rotation > 1 and not isinstance(example_request(config), HeatmapRequest):
-        raise RequestError(f"config: rotation: only a heatmap asks rotating cohorts, and the job is {config.job}")
+        raise RequestError(f"config: rotation: applies only with job: heatmap, got {config.job}")
     example_request(config)
     rows = config.rows_of_day
     if rows is not None and config.options.get("time_zone", rows.time_zone) != rows.time_zone:
-        raise RequestError(f"config: time_zone: must be that of rows_of_day, {rows.time_zone}; leave it out")
+        raise RequestError(f"config: time_zone: must equal that of rows_of_day, {rows.time_zone}; omit it")
     return config
 
 
 def example_request(config: RefreshConfig) -> ReleaseRequest:
-    """A request of the configured job, for the input folder instead of a day's. Raises RequestError."""
+    """Returns a request of the configured job, for the input folder instead of a day's. Raises RequestError."""
     request = request_of(config.job, {**config.options, "input": config.input, "output": config.output})
     assert isinstance(request, ReleaseRequest)
     return request

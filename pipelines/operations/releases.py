@@ -50,7 +50,7 @@ def _prune(request: ReleasesRequest) -> None:
     assert request.keep is not None
     releases = read_folders(request.timeline).releases
     if not releases:
-        raise RequestError(f"timeline: there is no release in {FileSystems.join(request.timeline, RELEASES)}")
+        raise RequestError(f"timeline: no release found in {FileSystems.join(request.timeline, RELEASES)}")
     history = read_history(request.ledger, with_limits=False)  # after the releases, so that it has all their charges
     old = releases_to_prune(releases, history, datetime.now(UTC).date() - request.keep)
     _check_intact(old, history)
@@ -60,12 +60,12 @@ def _prune(request: ReleasesRequest) -> None:
         if not names and is_pruned(release, history):
             continue
         if not request.dry_run:
-            # Recorded first: a release without its files is in order only if the ledger says so.
+            # Recorded first: a release without its files is in order only if the ledger records it.
             open_ledger(request.ledger).prune(str(release.manifest["release_id"]))
             remove_files(names)
         removed += 1
         sys.stdout.write(f"{day}: release {release.manifest['release_id']}, {len(names)} files\n")
-    done = "would be pruned; nothing was removed" if request.dry_run else "pruned; their manifests stay"
+    done = "would be pruned; nothing was removed" if request.dry_run else "pruned; their manifests are kept"
     sys.stdout.write(f"{removed} of {len(releases)} release{'s'[: len(releases) != 1]} {done}\n")
     if not request.dry_run:  # also where nothing was left to remove: an earlier run may have died before this
         update_timeline(request.timeline, request.ledger)
@@ -92,7 +92,7 @@ def releases_to_prune(releases: Mapping[str, Release], history: History, first: 
 
 
 def _kind(release: Release) -> tuple[str, str, str]:
-    """The dataset, the job, and the region and depth: a later release starts from one of the same kind."""
+    """Returns the dataset, the job, and the region and depth: a later release starts from one of the same kind."""
     charged = release.manifest.get("ledger") or {}
     return str(charged.get("dataset")), str(release.manifest.get("job")), str(release.grid)
 
@@ -105,7 +105,7 @@ def _check_intact(releases: Mapping[str, Release], history: History) -> None:
         problems += release.damage() if problem is None and not is_pruned(release, history) else []
         problems += [] if problem is None else [f"{release.path}: {problem}"]
     if problems:
-        raise LedgerError("ledger: nothing was pruned; some releases are not in order: " + "; ".join(problems))
+        raise LedgerError("ledger: nothing was pruned; some releases contradict the ledger: " + "; ".join(problems))
 
 
 def _files_of(release: Release | None, timeline: str | None, day: str | None) -> list[str]:
@@ -128,7 +128,7 @@ def _remove(request: ReleasesRequest) -> None:
     try:
         notice = removed_release(manifest_at(folder))
     except OSError as error:
-        raise RequestError(f"release: {folder} cannot be read ({error})") from None
+        raise RequestError(f"release: cannot read {folder} ({error})") from None
     release = None if notice else Release(folder, {}, "") if is_lost else open_release(folder, planes=True)
     release_id = notice or str(release and release.manifest.get("release_id"))
     if is_lost:
@@ -138,7 +138,9 @@ def _remove(request: ReleasesRequest) -> None:
         raise LedgerError(f"ledger: nothing was removed; {folder}: {problem}")
     known = history.reservations.get(release_id)
     if notice is not None and (known is None or known.removal is None):
-        raise LedgerError(f"ledger: {folder} holds a notice, and the ledger knows of no removal; a person must look")
+        raise LedgerError(
+            f"ledger: {folder} contains a notice of removal that the ledger does not record; check it by hand"
+        )
     names = _files_of(release, request.timeline, day)
     if not request.dry_run:
         # Recorded first: from here on the charge publishes nothing, and what is left is no release in order.
@@ -153,7 +155,7 @@ def _remove(request: ReleasesRequest) -> None:
     done = "would be taken down; nothing was removed" if request.dry_run else "taken down"
     sys.stdout.write(f"{folder}: release {release_id}, {len(names)} files, {done}\n")
     if resting := rests_on(release_id, day, later):
-        sys.stdout.write(f"later releases that rest on it, and stay as they are: {', '.join(resting)}\n")
+        sys.stdout.write(f"later releases based on it, which stay unchanged: {', '.join(resting)}\n")
 
 
 def rests_on(release_id: str, day: str | None, releases: Mapping[str, Release]) -> list[str]:
@@ -175,7 +177,7 @@ def rests_on(release_id: str, day: str | None, releases: Mapping[str, Release]) 
 
 
 def _place(wanted: str, request: ReleasesRequest) -> tuple[str | None, str, bool]:
-    """The day of the release, its folder, and whether the folder is gone or its manifest cannot be read.
+    """Returns the day of the release, its folder, and whether the folder is gone or its manifest cannot be read.
 
     Raises RequestError if there is no such release, and LedgerError if several folders state it.
     """
@@ -197,16 +199,18 @@ def _place(wanted: str, request: ReleasesRequest) -> tuple[str | None, str, bool
         if (lost := _lost_place(wanted, request.ledger, request.timeline)) is not None:
             return *lost, True
         hint = did_you_mean(wanted, sorted(places))
-        raise RequestError(f"release: no release {wanted!r} in {request.timeline}{hint}")
+        raise RequestError(f"release: not found in {request.timeline}: {wanted!r}{hint}")
     stating = places[wanted]
     if len(stating) > 1:  # one is a copy, and the release must not stay next to the notice that replaces its copy
         folders = ", ".join(folder for _, folder in stating)
-        raise LedgerError(f"ledger: {folders} all state release {wanted}; move the copies away, and try again")
+        raise LedgerError(
+            f"ledger: several folders contain release {wanted}: {folders}; move the copies away, and try again"
+        )
     return *stating[0], False
 
 
 def _lost_place(wanted: str, ledger: str, timeline: str) -> tuple[str, str] | None:
-    """The day and folder of a nightly release that is published by the ledger and gone from the timeline, or damaged.
+    """Returns day and folder of a nightly release that the ledger records, but is missing or damaged.
 
     None for any other release, and where the folder holds another one.
     """
@@ -220,8 +224,8 @@ def _lost_place(wanted: str, ledger: str, timeline: str) -> tuple[str, str] | No
 
 
 _REMEDY = (
-    "restore what is damaged or gone from a copy, or make it again: run its job again, for a night `sfumato refresh "
-    "--config FILE --date DAY`"
+    "restore damaged or missing files from a copy, or run the job again (for a night: `sfumato refresh --config FILE "
+    "--date DAY`)"
 )
 
 
@@ -254,7 +258,7 @@ def verify(request: LedgerRequest) -> None:
     if problems or damage:
         remedy = [_REMEDY] if damage else []
         raise LedgerError("ledger: " + "\n  ".join([*damage, *problems, *remedy]))
-    sys.stdout.write(f"{request.ledger}: {history.entries} entries, unbroken; every charge kept to its limits\n")
+    sys.stdout.write(f"{request.ledger}: {history.entries} entries, unbroken; all charges are within their limits\n")
     sys.stdout.write(limit_changes(history, None) + approver_line(history))
     if recovered := [name for name, entry in history.reservations.items() if entry.lost is not None]:
         sys.stdout.write(f"charged again after their entries were lost: {', '.join(recovered)}\n")
@@ -266,21 +270,21 @@ def verify(request: LedgerRequest) -> None:
         if plain:
             sys.stdout.write(f"recorded, without differential privacy: {', '.join(sorted(plain))}\n")
         if left:
-            sys.stdout.write(f"{len(left)} of them pruned: the manifest is there, the other files were removed\n")
+            sys.stdout.write(f"{len(left)} of them pruned: only the manifest is kept\n")
         if unfinished := [path for path, names in left.items() if names]:
-            sys.stdout.write(f"pruned, but with files left; prune again, or remove again: {', '.join(unfinished)}\n")
+            sys.stdout.write(f"pruned, but files are left; prune or remove again: {', '.join(unfinished)}\n")
         unlisted = [release.path for release in releases if release.listed is None]
         if unlisted:
-            sys.stdout.write(f"made by an earlier version, their files not digested: {', '.join(unlisted)}\n")
+            sys.stdout.write(f"made by an earlier version, without digests of files: {', '.join(unlisted)}\n")
     reserved = [name for name, entry in history.reservations.items() if state_of(entry) == "reserved"]
     if reserved:
-        sys.stdout.write(f"charged, and not known to be published: {', '.join(reserved)}\n")
+        sys.stdout.write(f"charged, but not recorded as published: {', '.join(reserved)}\n")
 
 
 def _not_known(notice: StatedCharge, history: History) -> str:
-    what = "taken down, and the ledger does not know it"
+    what = "taken down, but the ledger does not record it"
     if notice.charge.release_id not in history.reservations:
-        what = "charged, and the ledger lacks the charge"
+        what = "charged, but the ledger does not contain the charge"
     return (
         f"release {notice.charge.release_id} was {what}; if the ledger was restored from an old copy: "
         "sfumato ledger restore --releases FOLDER"
@@ -313,7 +317,7 @@ def recover(request: LedgerRequest) -> None:
         if one.removal is not None:  # a run that died above is completed by the next
             ledger.commit(one.charge.release_id, str(one.manifest))  # raises if another manifest was published
             ledger.remove(one.charge.release_id, one.removal)
-            sys.stdout.write(f"{one.charge.release_id}: taken down, as {one.path} says\n")
-    sys.stdout.write(f"{request.ledger}: {recovered} of {number} charges were lost, and are charged again\n")
+            sys.stdout.write(f"{one.charge.release_id}: taken down, as stated by {one.path}\n")
+    sys.stdout.write(f"{request.ledger}: {recovered} of {number} charges were lost and are now restored\n")
     if problems:
-        raise LedgerError("\n  ".join(["ledger: some charges are lost, and cannot be made again:", *problems]))
+        raise LedgerError("\n  ".join(["ledger: some lost charges cannot be restored:", *problems]))

@@ -67,14 +67,13 @@ def _system_error(name: str, message: str) -> SfumatoError | None:
     number, reason = (int(numbered[1]), numbered[2]) if numbered else (0, "")
     if name.endswith("MemoryError") or number == errno.ENOMEM:
         return RequestError(
-            "memory: the system gave this run less memory than it needs; raise the limit (`ulimit -v`, the "
-            "container's), or state a smaller one with --memory, in a refresh's configuration `memory:` among the "
-            f"options, {_AGAIN}"
+            "memory: not enough memory; raise the limit (`ulimit -v`, or that of the container), or lower --memory (in "
+            f"a refresh: `memory:` in options), {_AGAIN}"
         )
     if number in _PASSING:
-        return NotReadyError(f"{reason}: it cannot be written to or read now; look at its disk, {_AGAIN}")
+        return NotReadyError(f"{reason}: cannot be read or written now; check its disk, {_AGAIN}")
     if number in _DENIED:
-        return RequestError(f"{reason}: give this user access to it and to its folder, {_AGAIN}")
+        return RequestError(f"{reason}: grant this user access to the file and its folder, {_AGAIN}")
     return None
 
 
@@ -156,7 +155,7 @@ def _exit(status: int) -> None:
 
 
 def _descendants(process: int) -> Iterator[int]:
-    """Child processes of a process and their children; none outside Linux."""
+    """Yields child processes of a process and their children; none outside Linux."""
     for children in Path(f"/proc/{process}/task").glob("*/children"):
         with suppress(OSError):
             for child in map(int, children.read_text().split()):

@@ -30,7 +30,7 @@ _PREFIX = "sfumato-scratch-"
 
 @contextmanager
 def private_folder() -> Iterator[str]:
-    """A new temporary folder that only this user can read. It is removed when the block ends.
+    """Yields a new temporary folder that only this user can read, and removes it when the block ends.
 
     Its process locks it. The lock ends with the process, however that ends, so `sweep` finds leftover folders by it.
     """
@@ -88,7 +88,7 @@ def make_folders(path: str) -> list[str]:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
         parent = os.path.dirname(path) or "."
-        raise RequestError(f"output: cannot write into {parent!r} ({error.strerror}); name another place") from None
+        raise RequestError(f"output: cannot write to {parent!r} ({error.strerror}); name another folder") from None
     return missing
 
 

@@ -62,7 +62,7 @@ class Engine:
 
     @property
     def needs_java(self) -> bool:
-        """Whether the file is a jar."""
+        """Returns whether the file is a jar."""
         return self.option.endswith("_jar")
 
 
@@ -142,8 +142,7 @@ class OneJobRunner(PortableRunner):
             shown = next((line for line in printed if line.startswith(_ERRORS)), str(error) or type(error).__name__)
             raise RequestError(
                 f"runner: {self.engine.name}'s job server cannot be reached or started ({' '.join(shown.split())}); "
-                f"name another with --{self.engine.option} or {self.engine.variable}, `make {self.engine.target}` "
-                "makes one"
+                f"name another with --{self.engine.option} or {self.engine.variable}, or run: make {self.engine.target}"
             ) from error
 
     def run_portable_pipeline(self, pipeline: Any, options: PipelineOptions) -> PipelineResult:
@@ -165,7 +164,7 @@ class OneJobRunner(PortableRunner):
                 raise
             first = next(filter(None, map(str.strip, text.splitlines())), type(error).__name__)
             raise DataError(
-                f"{self.engine.name} ended the job ({first}); run it again: what was charged is resumed"
+                f"{self.engine.name} ended the job ({first}); run it again: a charged release is resumed"
             ) from error
         finally:
             self.stop()
@@ -228,7 +227,7 @@ class _OwnWorkers(BeamFnExternalWorkerPoolServicer):
 
 
 def listens_for_us(url: str) -> bool:
-    """Whether a process of this user listens at a `host:port` on loopback, by Linux's /proc/net/tcp."""
+    """Returns whether a process of this user listens at a `host:port` on loopback, by Linux's /proc/net/tcp."""
     host, _, port = url.rpartition(":")
     if host not in ("localhost", "127.0.0.1", "[::1]") or not port.isdigit():
         return False
@@ -243,7 +242,7 @@ def listens_for_us(url: str) -> bool:
 
 
 def _network_interfaces() -> list[str]:
-    """The network interfaces with an address, without loopback. Servers on all interfaces can be reached there."""
+    """Returns the network interfaces with an address, except loopback. Open servers are reachable through them."""
     names = set()
     with contextlib.suppress(OSError):
         names |= {line.split()[-1] for line in Path("/proc/net/if_inet6").read_text().splitlines()}
@@ -275,18 +274,18 @@ def engine_runner(kind: type[OneJobRunner], options: PipelineOptions) -> OneJobR
         source, file = engine.variable, os.environ[engine.variable]
         setattr(options.view_as(engine.options), engine.option, file)
     if file and "://" not in file and not os.path.isfile(file):
-        raise RequestError(f"{source}: no file {file!r}; `make {engine.target}` makes one")
+        raise RequestError(f"{source}: file not found: {file!r}; run: make {engine.target}")
     if not given.get(f"{engine.name.lower()}_submit_uber_jar"):  # with it a jar is sent, and no server starts here
         launcher = options.view_as(JobServerOptions).job_server_java_launcher
         if engine.needs_java and shutil.which(launcher) is None:
             raise RequestError(
-                f"runner: {engine.name}'s job server needs Java 11 or later, and there is no program {launcher!r}; "
+                f"runner: {engine.name}'s job server requires Java 11 or later, but {launcher!r} was not found; "
                 "install Java, or name it with --job_server_java_launcher"
             )
         if not options.view_as(JobServerAddedOptions).open_job_server and (reached := _network_interfaces()):
             raise RequestError(
-                f"runner: Beam's job server for {engine.name} listens on all network interfaces, and runs or sends "
-                f"what anybody asks for; it could be reached by {', '.join(reached)}. Run the job in a network "
-                "namespace (see docs/how_to/runners.md), or give --open_job_server if a firewall protects this machine"
+                f"runner: Beam's job server for {engine.name} listens on all network interfaces and runs code for "
+                f"any client; reachable through {', '.join(reached)}; run the job in a network namespace (see "
+                "docs/how_to/runners.md), or add --open_job_server if a firewall protects this machine"
             )
     return kind()

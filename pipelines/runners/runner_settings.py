@@ -45,7 +45,7 @@ _SECONDS_TO_UNWIND = 2.0  # after an interrupt, for each worker thread
 
 
 def processors() -> int:
-    """Number of processors that this process may use; in containers often fewer than the machine has."""
+    """Returns number of processors that this process may use; in containers often fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -123,7 +123,7 @@ def _merged(responses: Sequence[Any]) -> Any:
 
 
 def _in_threads(process: Any, count: int) -> Iterable[Any]:
-    """The results of process(0), ..., process(count - 1). The first runs in this thread, each other in its own.
+    """Returns the results of process(0), ..., process(count - 1). The first runs in this thread, each other in its own.
 
     If this thread is interrupted or a part fails, the other threads are ended before the exception is raised.
     """
@@ -173,18 +173,18 @@ class RunnerSettings:
 
     @property
     def in_cloud(self) -> bool:
-        """Whether the workers run in the cloud, without access to this machine's disk."""
+        """Returns whether the workers run in the cloud, without access to this machine's disk."""
         return type(self.runner).__name__ == "DataflowRunner"
 
     def check_reach(self, options: str, *places: str) -> None:
         """Raises RequestError for a path on this machine's disk if the workers are in the cloud. options: for it."""
         if self.in_cloud and not all(map(is_remote, places)):
             raise RequestError(
-                f"{options}: Dataflow's workers cannot reach this machine; name places in a bucket, gs://..."
+                f"{options}: must be in a bucket (gs://...), because Dataflow workers cannot reach this machine"
             )
 
     def pipeline(self) -> beam.Pipeline:
-        """An empty pipeline. Raises RequestError if Beam reports a missing or wrong option of the runner."""
+        """Returns an empty pipeline. Raises RequestError if Beam reports a missing or wrong option of the runner."""
         try:
             pipeline = beam.Pipeline(runner=self.runner, options=self.options)
         except ValueError as error:
@@ -201,7 +201,7 @@ class RunnerSettings:
         return self
 
     def workers(self) -> int:
-        """Threads of a local run."""
+        """Returns threads of a local run."""
         return self.options.view_as(DirectOptions).direct_num_workers or processors()
 
     def with_workers(self, workers: int) -> RunnerSettings:
@@ -211,13 +211,13 @@ class RunnerSettings:
 
 
 def settings_of(request: RunnerOptions, beam_arguments: Sequence[str] = ()) -> RunnerSettings:
-    """The settings from a request's options and Beam's own. Raises RequestError."""
+    """Returns the settings from a request's options and Beam's own. Raises RequestError."""
     settings = runner_settings(request.runner_config, beam_arguments)
     return replace(settings, verbose=request.verbose, log_format=request.log_format)
 
 
 def runner_settings(config: str | None, beam_arguments: Sequence[str]) -> RunnerSettings:
-    """The settings from a configuration file and Beam's options on the command line, which take precedence.
+    """Returns the settings from a configuration file and Beam's options on the command line, which take precedence.
 
     Raises RequestError for an option that Beam does not have.
     """
@@ -230,7 +230,7 @@ def runner_settings(config: str | None, beam_arguments: Sequence[str]) -> Runner
     flags = [flag for flag in flags if not (local and flag.startswith("--runner="))]
     options = PipelineOptions(flags)
     if local:
-        advice = "leave it out, and give --runner_config direct_threads, or --direct_num_workers N for more"
+        advice = "omit it, and use --runner_config direct_threads, or --direct_num_workers N for more"
         check_running_mode(options, advice)
     FileSystems.set_options(options)  # for files that are read before there is a pipeline
     workers_chosen = any(flag.startswith("--direct_num_workers") for flag in flags)
@@ -242,15 +242,15 @@ def check_running_mode(options: PipelineOptions, advice: str) -> None:
     mode = options.view_as(DirectOptions).direct_running_mode
     if mode in _SERVING_MODES:
         raise RequestError(
-            f"direct_running_mode: in {mode} Beam's servers listen on all network interfaces and send any file to "
-            f"whoever asks; {advice}"
+            f"direct_running_mode: in {mode} Beam's servers listen on all network interfaces and send any file to any "
+            f"client; {advice}"
         )
 
 
 def check_runner(name: str) -> None:
     """Raises RequestError for a runner whose results are wrong."""
     if "dask" in name.lower():
-        raise RequestError("runner: Beam's DaskRunner silently leaves out stages of a job; choose another")
+        raise RequestError("runner: DaskRunner silently skips stages of a job; use another runner")
 
 
 def _runner(name: str, options: PipelineOptions) -> PipelineRunner:
@@ -269,12 +269,14 @@ def _runner(name: str, options: PipelineOptions) -> PipelineRunner:
 
 
 def load_runner_config(name: str) -> list[str]:
-    """Beam flags from a YAML file, or from the shipped file of that name. Raises RequestError for unknown keys."""
+    """Returns Beam flags from a YAML file, or the shipped file of that name. Raises RequestError for unknown keys."""
     shipped = resources.files("sfumato.runner_configs") / f"{name}.yaml"
     try:
         content = shipped.read_bytes() if shipped.is_file() else read_file(name)
     except OSError:
-        raise RequestError(f"runner_config: no file {name!r}, and no shipped configuration of that name") from None
+        raise RequestError(
+            f"runner_config: not found: {name!r}, neither as a file nor as a shipped configuration"
+        ) from None
     settings = parse_yaml("runner_config", name, content) or {}
     if not isinstance(settings, dict):
         raise RequestError(f"runner_config: {name} must map Beam options to values")
@@ -292,7 +294,7 @@ def parse_yaml(option: str, name: str, content: bytes) -> Any:
 
 
 def flags_of(settings: Mapping[str, Any]) -> list[str]:
-    """`--name=value` for every value of a mapping or of its lists. True gives `--name`; false and null give nothing."""
+    """Returns `--name=value` for each value of a mapping or its lists; `--name` for true, nothing for false."""
     flags = []
     for name, setting in settings.items():
         for value in setting if isinstance(setting, list) else [setting]:
@@ -323,9 +325,9 @@ def _refuse_unknown(flags: Sequence[str], where: str) -> None:
         name = left[0].split("=")[0]
         near = difflib.get_close_matches(name, parser._option_string_actions, n=1, cutoff=0.8)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise RequestError(f"{where}: unknown option {name}: neither this job nor Beam has it{hint}")
+        raise RequestError(f"{where}: unknown option {name}, neither of this job nor of Beam{hint}")
     if left:
-        raise RequestError(f"{where}: {left[0]!r} belongs to no option (a pattern must be quoted: 'logs/*.parquet')")
+        raise RequestError(f"{where}: unexpected argument {left[0]!r} (quote patterns: 'logs/*.parquet')")
 
 
 def flex_launch(settings: RunnerSettings) -> bool:

@@ -381,7 +381,7 @@ def test_a_late_settlement_lowers_no_charge_made_since(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="was refused"):
         ledger.commit("day", "0" * 64)
     assert _sharded(folder) == 0
-    with pytest.raises(LedgerError, match="charged anew"):
+    with pytest.raises(LedgerError, match="charged again"):
         ledger.settle("day", "0.01", 0, str(refused.refusal), binding=refused.charge.binding)
     assert [charge.epsilon for charge in charges(folder)] == [Decimal("0.01"), 1]
 
@@ -509,7 +509,7 @@ def test_useless_checkpoints_cost_time_and_not_the_charge(
     caplog.set_level("INFO")
     [other] = method.trainings(second, spec)
     assert method.train(other)["mean"] == pytest.approx(7, abs=0.1)
-    assert "trains without a checkpoint" in caplog.text
+    assert "training without a checkpoint" in caplog.text
     assert kept == ({one: one.read_bytes() for one in folder.iterdir()} if folder.is_dir() else {})
 
 

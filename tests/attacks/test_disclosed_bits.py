@@ -106,7 +106,7 @@ def test_a_release_id_of_bits_as_they_are_is_not_charged(tmp_path: Path) -> None
         with pytest.raises(ReusedError):
             attempt(charge("plain"), limits)
     book.set_limits("taxis", limits)
-    with pytest.raises(LedgerError, match="release plain was charged by another entry"):
+    with pytest.raises(LedgerError, match="release plain was charged by a different entry"):
         book.recover(charge("plain"), "f" * 64, "manifest", None)
     for kind, content in (
         (RESERVE, charge_content(charge("plain"))),
@@ -133,8 +133,8 @@ def test_the_meter_adds_up_what_a_user_sent(tmp_path: Path, capsys: pytest.Captu
     book.disclose(replace(PLAIN, release_id="more", bits=1))
     place = ["--ledger", str(tmp_path / "ledger.db")]
     for dataset, bits, said in (
-        ("taxis", 3, "at most 3 bits of their values, one by one, for 2 releases; 0 of them as they are"),
-        ("bits", 3, "at most 3 bits of their values, one by one, for 2 releases; 3 of them as they are"),
+        ("taxis", 3, "at most 3 bits of their values for 2 releases; 0 of them unchanged"),
+        ("bits", 3, "at most 3 bits of their values for 2 releases; 3 of them unchanged"),
     ):
         account = ["ledger", "account", "--user_id", "7", "--dataset", dataset, *place]
         assert cli.main([*account, "--format", "json"]) == 0

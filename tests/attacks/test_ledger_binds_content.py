@@ -66,7 +66,7 @@ def test_the_ledger_binds_every_file_and_not_only_the_manifest(tmp_path: Path) -
     book.reserve(charge("one"), LIMITS)
     book.commit("one", hashlib.sha256(sealed["manifest.json"]).hexdigest())
     other = with_digests({**files, "cells.parquet": b"cellt"})["manifest.json"]
-    with pytest.raises(LedgerError, match="another manifest"):
+    with pytest.raises(LedgerError, match="different manifest"):
         book.commit("one", hashlib.sha256(other).hexdigest())
 
 
@@ -79,7 +79,7 @@ def test_names_in_a_manifest_reach_no_other_file(tmp_path: Path) -> None:
     assert open_release(output).listed == {}
     for broken in (["density.npy"], {"density.npy": None}, 7):
         path.write_text(json.dumps({**manifest, "files": broken}))
-        assert "list of files is damaged" in str(open_release(output).damage())
+        assert "the list of files in the manifest is damaged" in str(open_release(output).damage())
 
 
 # --- line 9: the same file under another day or dataset ---

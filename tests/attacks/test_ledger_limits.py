@@ -55,7 +55,7 @@ def test_city_and_city_are_one(tmp_path: Path) -> None:
     book.reserve(charge("one", dataset="City"), DAY)
     with pytest.raises(BudgetError):
         book.reserve(charge("two", epsilon="0.1", dataset="city"), DAY)
-    with pytest.raises(RequestError, match="limits for dataset 'city' are 1/1d, and not 5/1d"):
+    with pytest.raises(RequestError, match="limits for dataset 'city' are 1/1d, got 5/1d"):
         book.reserve(charge("two", dataset="CITY"), Limit.parse_all("5/1d"))
     book.set_limits("CITY", Limit.parse_all("2/1d"))
     book.reserve(charge("two", dataset="ciTy"))
@@ -97,9 +97,7 @@ def test_a_limit_is_of_one_adjacency(tmp_path: Path, adjacency: str) -> None:
     book = ledger(tmp_path)
     book.reserve(charge("one", epsilon="0.5"), DAY)
     other = charge("two", epsilon="0.1", adjacency=adjacency)
-    with pytest.raises(
-        RequestError, match=f"no limit of dataset 'taxis' bounds a release whose adjacency is {adjacency}"
-    ):
+    with pytest.raises(RequestError, match=f"no limit of dataset 'taxis' bounds a release with adjacency {adjacency}"):
         book.reserve(other)
     with pytest.raises(RequestError, match="bounds"):
         book.check(other)
@@ -120,7 +118,7 @@ def test_an_entry_beside_its_limits_shows(tmp_path: Path) -> None:
     ledger(tmp_path).set_limits("taxis", DAY)
     forged = chained(entries_of(tmp_path), (RESERVE, charge_content(charge("one", adjacency=REPLACE))))
     replay(forged)
-    with pytest.raises(LedgerError, match="no limit of it bounds the charge"):
+    with pytest.raises(LedgerError, match="none of its limits bounds the charge"):
         replay(forged, with_limits=True)
 
 

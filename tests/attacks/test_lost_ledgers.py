@@ -121,13 +121,13 @@ def stray(path: Path) -> None:
         ("cells.parquet", flip, "cells.parquet is damaged"),
         ("index.html", flip, "index.html is damaged"),
         ("density.npy", cut, "density.npy is damaged"),
-        ("density.npy", Path.unlink, "density.npy is gone"),
-        ("manifest.json", cut, "no release here"),
-        ("manifest.json", Path.unlink, "no release here"),
-        ("manifest.json", stray, "stray: no release here"),
+        ("density.npy", Path.unlink, "density.npy is missing"),
+        ("manifest.json", cut, "no release found"),
+        ("manifest.json", Path.unlink, "no release found"),
+        ("manifest.json", stray, "stray: no release found"),
         ("manifest.json", newer_format, "manifest.json was written by a newer version of sfumato"),
-        ("manifest.json", evaluation, "release taxis-2026-11-19 (dataset taxis, 2026-11-19) was published and is gone"),
-        ("manifest.json", refusal, "release taxis-2026-11-19 (dataset taxis, 2026-11-19) was published and is gone"),
+        ("manifest.json", evaluation, "taxis-2026-11-19 (dataset taxis, 2026-11-19) was published but is missing"),
+        ("manifest.json", refusal, "release taxis-2026-11-19 (dataset taxis, 2026-11-19) was published but is missing"),
     ],
 )
 def test_what_was_done_to_a_release_is_noticed(
@@ -146,7 +146,7 @@ def test_every_problem_is_told_at_once(place: Path, capsys: pytest.CaptureFixtur
     flip(place / "out" / "releases" / DAYS[2] / "cells.parquet")
     assert verify(place) == 4
     told = capsys.readouterr().err
-    for words in (f"taxis-{DAYS[0]} ", f"taxis-{DAYS[1]} ", "no release here", "cells.parquet is damaged"):
+    for words in (f"taxis-{DAYS[0]} ", f"taxis-{DAYS[1]} ", "no release found", "cells.parquet is damaged"):
         assert words in told
 
 
@@ -182,7 +182,7 @@ def test_a_damaged_or_added_file_is_not_read_or_committed(place: Path) -> None:
     with pytest.raises(RequestError, match=r"density\.npy is damaged"):
         _ = release.density
     assert release.read("cells.parquet")
-    with pytest.raises(RequestError, match=r"has no moments\.parquet"):
+    with pytest.raises(RequestError, match=r"does not contain moments\.parquet"):
         _ = release.moments
     with pytest.raises(LedgerError, match=r"density\.npy is damaged"):
         commit_release(str(folder), f"taxis-{DAYS[0]}", None, str(place / "ledger.db"))

@@ -408,14 +408,14 @@ def test_launches_after_one_that_failed_resume_and_then_rest(
     # Another launch finds it, and hands over a graph with nothing to do.
     capsys.readouterr()
     assert launch(date=DAY) == 0
-    assert "published already; nothing is charged" in capsys.readouterr().err
+    assert "already published; nothing was charged" in capsys.readouterr().err
     assert list(launch.reservations.values()) == [published]
     assert not any(name.startswith(("Heatmap/", "Write/", "CommitRelease/")) for name in dofns(launch.graph()))
 
 
 def test_a_launch_without_data_or_budget_hands_over_nothing(launch: Launch, capsys: Any) -> None:
     assert launch(date="2026-11-19") == 75
-    assert "there are no data of 2026-11-19" in capsys.readouterr().err
+    assert "no data for 2026-11-19" in capsys.readouterr().err
     config = yaml.safe_load(read_file(f"{BUCKET}/{launch.name}.yaml"))
     config["budget"] = [{"epsilon": 3, "days": 1}]
     put(f"{BUCKET}/{launch.name}.yaml", yaml.safe_dump(config).encode())

@@ -64,7 +64,7 @@ class MapCounts:
     noisy_sums: int  # see `report.sections.noisy_sums`
 
     def known(self) -> list[NDArray[np.bool_]]:
-        """By level and node: whether the node is a union of entries that the last sub-query measured."""
+        """Returns by level whether each node is a union of entries that the last sub-query measured."""
         full = self.counts.full
         entry_levels = node_levels(self.measured.entries)[full.owners(self.measured)]
         least = full.by_level(entry_levels.astype(np.float64))
@@ -100,11 +100,11 @@ class Changes:
 
     @property
     def tested(self) -> NDArray[np.bool_]:
-        """bool[n]: whether a node was tested."""
+        """Returns whether each node was tested: bool[n]."""
         return ~np.isnan(self.p_value)
 
     def table(self, grid: Grid) -> pa.Table:
-        """One row a node, as GeoParquet, by `changes_schema`. grid: the region and the depth of the finest cells."""
+        """Returns one row per node as GeoParquet (`changes_schema`). grid: region and depth of the finest cells."""
         level, x, y = node_positions(self.node)
         bounds = grid.bounds(x, y, level)
         columns = {
@@ -124,14 +124,14 @@ def find_changes(
     """Tests every node that two maps share.
 
     Args:
-        before, after: the maps. Raises ValueError unless they are of one region.
+        before, after: the maps. Raises ValueError unless they cover the same region.
         rate: false discovery rate, in 0..1: the expected share of wrong ones among the changed nodes, at most.
         shares: compare shares of all users: `before` is scaled to as many users as `after` has.
     """
     if before.region != after.region:
         raise ValueError(f"regions: the maps must cover the same region, got {before.region} and {after.region}")
     if not 0 < rate < 1:
-        raise ValueError(f"rate: must lie between 0 and 1, got {rate}")
+        raise ValueError(f"rate: must be between 0 and 1, got {rate}")
     rows = [_known_nodes(one) for one in (before, after)]
     node, *places = np.intersect1d(rows[0][0], rows[1][0], assume_unique=True, return_indices=True)
     (users_before, noise_before), (users_after, noise_after) = (
@@ -178,7 +178,7 @@ def find_changes(
 
 
 def _known_nodes(one: MapCounts) -> tuple[NDArray[np.uint64], Floats, Floats]:
-    """(node, users, variance of their noise) of the nodes that a map knows, level by level."""
+    """Returns (node, users, variance of their noise) of the nodes that a map knows, level by level."""
     counts, known = one.counts, np.concatenate(one.known())
     users, variance = (np.concatenate(values)[known] for values in (counts.users, counts.node_variances()))
     return counts.full.tree.nodes[known], users, np.maximum(variance, np.finfo(np.float64).tiny)
@@ -201,11 +201,11 @@ class _Tails:
         self._weight = weight / weight.sum()
 
     def probability(self, z: Floats) -> Floats:
-        """P(|X| >= z) for each of n variables: float64[n] -> float64[n]."""
+        """Returns P(|X| >= z) for each of n variables: float64[n] -> float64[n]."""
         return self._probability(z, self._share)
 
     def quantile(self, alpha: float) -> Floats:
-        """float64[n]: z with P(|X| >= z) = alpha; read off at 65 shares of the noise."""
+        """Returns float64[n]: z with P(|X| >= z) = alpha; read off at 65 shares of the noise."""
         shares = np.linspace(0, 1, 65)
         zero, far = np.zeros(65), np.full(65, 200.0)
         found, _ = bisect_each(lambda z: self._probability(z, shares) >= alpha, zero, far, 40)
@@ -221,7 +221,7 @@ class _Tails:
 
 
 def _q_values(p_value: Floats) -> Floats:
-    """Benjamini-Hochberg q-values of float64[n]; NaN stays NaN and does not count."""
+    """Returns Benjamini-Hochberg q-values of float64[n]; NaN stays NaN and does not count."""
     found = np.full(len(p_value), np.nan)
     places = np.flatnonzero(~np.isnan(p_value))
     order = places[np.argsort(p_value[places], kind="stable")]
@@ -231,7 +231,7 @@ def _q_values(p_value: Floats) -> Floats:
 
 
 def _focused(node: NDArray[np.uint64], p_value: Floats, rate: float) -> NDArray[np.bool_]:
-    """Disjoint nodes, most significant first, as many as keep the false discovery rate among themselves: bool[n].
+    """Returns the largest set of most significant disjoint nodes that keeps its own false discovery rate: bool[n].
 
     A node joins the list unless it lies above or below one that is in it. The root, the sum of all, never does. The
     list of the nodes with p <= t is kept for the largest t at which t times the number of tests is at most `rate` times
@@ -259,13 +259,13 @@ def _focused(node: NDArray[np.uint64], p_value: Floats, rate: float) -> NDArray[
 
 
 def map_counts(release: Release) -> MapCounts:
-    """The unbiased users of a published heatmap. Raises RequestError where the release states none."""
+    """Returns the unbiased users of a published heatmap. Raises RequestError where the release states none."""
     where, manifest = release.path, release.manifest
     if manifest.get("job") != "heatmap" or release.grid is None:
-        raise RequestError(f"{where}: changes are of two heatmaps, this release is of `sfumato {manifest.get('job')}`")
+        raise RequestError(f"{where}: must be a heatmap, got a release of `sfumato {manifest.get('job')}`")
     if TOTALS_FILE not in manifest.get("errors", {}).get("sums", ""):
         raise RequestError(
-            f"{where}: this heatmap does not state the errors of sums ({TOTALS_FILE}); make both maps with "
+            f"{where}: this heatmap does not state the errors of sums ({TOTALS_FILE}); create both maps with "
             "--method adaptive"
         )
     totals = release.arrow_table(TOTALS_FILE)
@@ -280,19 +280,19 @@ def map_counts(release: Release) -> MapCounts:
 
 
 def compare_releases(before: Release, after: Release, rate: float, *, shares: bool) -> Changes:
-    """The changes between two published heatmaps; see `find_changes`. Raises RequestError."""
+    """Returns the changes between two published heatmaps; see `find_changes`. Raises RequestError."""
     if before.manifest.get("release_id") == after.manifest.get("release_id"):
-        raise RequestError(f"{after.path}: this is the same release as {before.path}; name two")
+        raise RequestError(f"{after.path}: same release as {before.path}; name two different releases")
     counts = map_counts(before), map_counts(after)
     if counts[0].region != counts[1].region:
         raise RequestError(
-            f"{after.path}: its region is {counts[1].region}, that of {before.path} is {counts[0].region}; changes "
-            "need one region"
+            f"{after.path}: region {counts[1].region} differs from {counts[0].region} of {before.path}; changes "
+            "require the same region"
         )
     return find_changes(*counts, rate, shares=shares)
 
 
 def finer_grid(before: Release, after: Release) -> Grid:
-    """The region of two releases, and the depth of the finer one."""
+    """Returns the region of two releases, and the depth of the finer one."""
     grids = [one.grid for one in (before, after) if one.grid is not None]
     return Grid(grids[0].region, max(grid.depth for grid in grids))

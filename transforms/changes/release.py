@@ -46,7 +46,7 @@ _FILES = {
 
 
 def changes_files(changes: Changes, before: Release, after: Release, rate: float, *, shares: bool) -> dict[str, bytes]:
-    """The files by name, the geography of the later map among them. Equal releases give equal bytes.
+    """Returns the files by name, the geography of the later map among them. Equal releases give equal bytes.
 
     changes: what `compare_releases` found of the other arguments.
     """
@@ -80,7 +80,7 @@ def changes_files(changes: Changes, before: Release, after: Release, rate: float
 
 
 def report(changes: Changes, grid: Grid, rate: float, top: int = 10) -> str:
-    """A summary for a terminal: how many places changed, and the most significant ones. grid: of the maps."""
+    """Returns a summary for a terminal: the number of changes, and the most significant ones. grid: of the maps."""
     order = np.flatnonzero(changes.shown)
     order = order[np.argsort(-np.abs(changes.difference[order]) / changes.stddev[order], kind="stable")]
     tested = f"{changes.tested.sum():,}"
@@ -116,7 +116,7 @@ def _randomness(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _identity(release: Release) -> dict[str, Any]:
-    """What the manifest of the changes says of a release."""
+    """Returns the entry of a release in the manifest of the changes."""
     privacy = release.manifest.get("privacy", {})
     return {
         **{name: release.manifest.get(name) for name in ("release_id", "created")},
@@ -164,14 +164,14 @@ def changes_view(files: Files) -> PageView:
 
 
 def _release_name(manifest: Manifest, side: str) -> str:
-    """The name of a nightly release, which has its day; of any other, when it was made."""
+    """Returns the name of a nightly release, which has its day; of any other, when it was made."""
     name = str(get(manifest, f"{side}.release_id", ""))
     is_random = len(name) == 32 and all(one in "0123456789abcdef" for one in name)
     return str(get(manifest, f"{side}.created", "unknown"))[:16].replace("T", " ") if is_random or not name else name
 
 
 def _layer(table: pa.Table, depth: int) -> tuple[Layer, int]:
-    """What is drawn, and its finest level: changed places as wholes, and elsewhere the finest cells that are known."""
+    """Returns the layer and its finest level: whole changed places, elsewhere the finest known cells."""
     columns = {name: table[name].to_numpy(zero_copy_only=False) for name in _COLUMNS}
     nodes = nodes_from_names(table["cell_id"].to_pylist(), depth)
     level = node_levels(nodes)
@@ -223,7 +223,7 @@ def _layer(table: pa.Table, depth: int) -> tuple[Layer, int]:
 
 
 def _within(nodes: NDArray[np.uint64], level: NDArray[np.int64], shown: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether a node lies within a shown one, which is not itself: bool[n]."""
+    """Returns whether a node lies within a shown one, which is not itself: bool[n]."""
     found = np.zeros(len(nodes), dtype=bool)
     for above in range(int(level.max())):
         chosen = nodes[shown & (level == above)]
@@ -236,7 +236,7 @@ def _within(nodes: NDArray[np.uint64], level: NDArray[np.int64], shown: NDArray[
 def _own_share(
     nodes: NDArray[np.uint64], level: NDArray[np.int64], present: NDArray[np.bool_], whole: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """The share of each node's area that its present children do not fill: float64[n]; 1 for the whole ones."""
+    """Returns the share of each node's area that its present children do not fill: float64[n]; 1 for the whole ones."""
     parents = nodes[present & (level > 0)] >> np.uint64(2)
     place = np.searchsorted(nodes, parents)
     filled = np.bincount(place, minlength=len(nodes)) / 4

@@ -21,7 +21,7 @@ _SHAPE = "the shape as well-known text: longitude, then latitude, degrees"
 
 
 def write_csv(source: ExportSource) -> dict[str, bytes]:
-    """The table, and its statement. A row's shape is a column of well-known text, next to a point inside it."""
+    """Returns the table, and its statement. A row's shape is a column of well-known text, next to a point inside it."""
     table = _with_shapes(source) if source.has_shapes else source.table
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -35,7 +35,7 @@ def write_csv(source: ExportSource) -> dict[str, bytes]:
 
 
 def _texts(values: pa.ChunkedArray) -> list[str]:
-    """The values of a column as text; empty for what is missing or not finite.
+    """Returns the values of a column as text; empty for what is missing or not finite.
 
     A number with a fraction always has a point and never an exponent: kepler.gl takes columns with exponents for text.
     """

@@ -37,4 +37,4 @@ def needs_extra(what: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise RequestError(f"{what}: needs {error.name}, which is not here: pip install 'sfumato[export]'") from None
+        raise RequestError(f"{what}: requires {error.name}; run: pip install 'sfumato[export]'") from None

@@ -28,7 +28,7 @@ from sfumato.transforms.release.published_release import Release
 
 NOT_STATED = "not stated"
 CRS = "OGC:CRS84 (WGS 84, longitude before latitude, degrees)"
-_POINTWISE = "columns and bands named low and high: ends of a 95% interval, for each place by itself"
+_POINTWISE = "columns and bands named low and high: ends of a pointwise 95% interval, for each place separately"
 _USERS = "counts are users; densities are users per square kilometre"
 _TRIPS = "counts are trips of users"
 _BELOW_ZERO = f"a number of users or trips, and its density, {NEGATIVE}"
@@ -44,7 +44,7 @@ _PARQUET = ".parquet"
 
 
 def release_statement(release: Release, licence: str | None = None) -> dict[str, str]:
-    """Texts by name: the guarantee, the privacy unit, epsilon, the release's id and date, the meaning of intervals.
+    """Returns texts by name: guarantee, privacy unit, epsilon, id and date of the release, meaning of intervals.
 
     Every exported file holds them, in the form that its format has for metadata. All of them are public. licence: under
     which the operator publishes it; None states that none is stated.
@@ -88,7 +88,7 @@ def _release_privacy(release: Release) -> dict[str, str]:
 
 
 def _changes_privacy(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """Of changes between two releases: a user in the data of both is exposed to both, so the costs add up."""
+    """Returns the texts for changes between two releases. Their costs add up for a user in the data of both."""
     sides = [entry_of(manifest, side) for side in ("before", "after")]
     named = " and ".join(f"{side.get('release_id')} (ε = {_number(side.get('epsilon'))})" for side in sides)
     note = str(entry_of(manifest, "privacy").get("note", ""))
@@ -96,7 +96,7 @@ def _changes_privacy(manifest: Mapping[str, Any]) -> dict[str, str]:
     for name in ("epsilon", "delta"):
         costs = [side.get(name) for side in sides]
         total[name] = _number(sum(costs) if all(isinstance(one, int | float) for one in costs) else None)
-    same = "that of each of the two releases"
+    same = "as stated by each of the two releases"
     return {
         "guarantee": f"Computed from the releases {named}. {note}",
         "privacy_unit": PRIVACY_UNIT,
@@ -126,12 +126,12 @@ class ExportSource:
 
     @cached_property
     def statement(self) -> dict[str, str]:
-        """The texts of `release_statement`."""
+        """Returns the texts of `release_statement`."""
         return release_statement(self.release, self.licence)
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Those of PARTS that this release has."""
+        """Returns those of PARTS that this release has."""
         manifest = self.release.manifest
         sums = str(manifest.get("errors", {}).get("sums", ""))
         has = {
@@ -144,14 +144,14 @@ class ExportSource:
 
     @property
     def has_shapes(self) -> bool:
-        """Whether the rows of the table to export have shapes."""
+        """Returns whether the rows of the table to export have shapes."""
         if self.table_name is None:
             return MAP in self.parts
         return GEOMETRY in self._table(self.table_name).column_names
 
     @cached_property
     def layer(self) -> MapLayer:
-        """The table with shapes. Raises RequestError if the release has none."""
+        """Returns the table with shapes. Raises RequestError if the release has none."""
         if self._is_model and self.table_name is None:
             model = read_model(self.release.read(MODEL_FILE), f"{self.release.path}/{MODEL_FILE}")
             return layer_of_model(model, max(self.release.manifest["sizes_metres"]))
@@ -160,12 +160,12 @@ class ExportSource:
             raise RequestError(f"{self.release.path}: no table of this release has shapes")
         table = self._table(name)
         if GEOMETRY not in table.column_names:
-            raise RequestError(f"table: {name} of {self.release.path} has no shapes; csv takes tables without shapes")
+            raise RequestError(f"table: {name} of {self.release.path} has no shapes; use --format csv")
         return layer_of_table(name, table)
 
     @cached_property
     def raster(self) -> MapRaster:
-        """The bands of a map of cells. Raises RequestError if the release has none."""
+        """Returns the bands of a map of cells. Raises RequestError if the release has none."""
         release = self.release
         grid = release.grid
         if grid is None:
@@ -180,7 +180,7 @@ class ExportSource:
 
     @cached_property
     def slots(self) -> dict[str, MapRaster]:
-        """The map of each slot of time by the slot's name, for a table with a row for each slot and cell.
+        """Returns the map of each slot of time by the slot's name, for a table with a row for each slot and cell.
 
         Empty where the table to export has no slots. Raises RequestError if the release has no such table.
         """
@@ -195,10 +195,10 @@ class ExportSource:
 
     @cached_property
     def table(self) -> pa.Table:
-        """A table without shapes; for a release with a map use `layer`. Raises RequestError."""
+        """Returns a table without shapes; for a release with a map use `layer`. Raises RequestError."""
         tables = self.release.tables
         if self.table_name is None and len(tables) != 1:
-            raise RequestError(f"table: name one of {', '.join(tables)}; {self.release.path} has several")
+            raise RequestError(f"table: must be one of {', '.join(tables)} for {self.release.path}")
         return self._table(self.table_name or tables[0])
 
     @property
@@ -207,7 +207,7 @@ class ExportSource:
 
     @cached_property
     def _map_table(self) -> str | None:
-        """The first table with shapes."""
+        """Returns the first table with shapes."""
         release = self.release
         first = ("cells", "zones", "flows", "changes")
         names = sorted(release.tables, key=lambda name: (first.index(name) if name in first else len(first), name))

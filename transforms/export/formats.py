@@ -14,41 +14,42 @@ FORMATS: dict[str, ExportFormat] = {module.FORMAT.name: module.FORMAT for module
 
 
 def find_format(name: str | None, output: str) -> ExportFormat:
-    """The format of a name, or without one that of a file's suffix.
+    """Returns the format of a name, or without one that of a file's suffix.
 
     Raises:
-        RequestError: there is no such format, or the suffix is of none.
+        RequestError: the format or the suffix is unknown.
     """
     if name is not None:
         if name not in FORMATS:
-            hint = did_you_mean(name, FORMATS) or f"; there are: {', '.join(FORMATS)}"
-            raise RequestError(f"format: there is no format {name!r}{hint}")
+            hint = did_you_mean(name, FORMATS) or f"; use one of {', '.join(FORMATS)}"
+            raise RequestError(f"format: unknown format {name!r}{hint}")
         return FORMATS[name]
     suffixes = {suffix: one for one in FORMATS.values() for suffix in one.suffixes}
     fitting = [suffix for suffix in suffixes if output.lower().endswith(suffix)]
     if not fitting:
-        raise RequestError(f"format: {output} has no suffix of a format; name one of {', '.join(FORMATS)}")
+        raise RequestError(f"format: the suffix of {output} is unknown; use one of {', '.join(FORMATS)}")
     return suffixes[max(fitting, key=len)]
 
 
 def exported_files(source: ExportSource, kind: ExportFormat) -> dict[str, bytes]:
-    """The content of a format's files, by what is added to the output's name.
+    """Returns the content of a format's files, by what is added to the output's name.
 
     Raises:
-        RequestError: the release has not what the format needs, an option is of another format, a library is missing,
+        RequestError: the release lacks what the format needs, an option applies to another one, a library is missing,
             or a file of the release is damaged.
     """
     if kind.resolution != (source.resolution is not None):
-        takes = "needs one, such as 8" if kind.resolution else "takes none"
-        raise RequestError(f"resolution: format {kind.name} {takes}")
+        example = "requires --resolution, such as 8"
+        wrong = example if kind.resolution else "cannot be combined with --resolution"
+        raise RequestError(f"resolution: --format {kind.name} {wrong}")
     if source.table_name is not None and kind.needs not in (MAP, TABLE):
-        raise RequestError(f"table: format {kind.name} takes none")
+        raise RequestError(f"table: cannot be combined with --format {kind.name}")
     if kind.needs not in source.parts:
         possible = [one.name for one in FORMATS.values() if one.needs in source.parts]
         job = source.release.manifest.get("job")
         raise RequestError(
-            f"format: {kind.name} needs {PARTS[kind.needs]}, which this release of `sfumato {job}` has not; possible: "
-            f"{', '.join(possible)}"
+            f"format: {kind.name} requires {PARTS[kind.needs]}, which this `sfumato {job}` release does not contain; "
+            f"use one of {', '.join(possible)}"
         )
     return kind.write(source)
 

@@ -14,7 +14,7 @@ from sfumato.transforms.export.map_raster import MapLayer
 
 
 def write_geojson(source: ExportSource) -> dict[str, bytes]:
-    """The file's bytes. Numbers that are not finite are null. Outer rings are anticlockwise, as the RFC demands."""
+    """Returns the file's bytes. Non-finite numbers are null. Outer rings are anticlockwise, as the RFC requires."""
     layer = source.layer
     head: dict[str, Any] = {
         "type": "FeatureCollection",
@@ -32,7 +32,7 @@ def write_geojson(source: ExportSource) -> dict[str, bytes]:
 
 
 def plain_rows(layer: MapLayer) -> list[dict[str, Any]]:
-    """The rows of a layer as values that JSON has; None for what is missing or not finite."""
+    """Returns the rows of a layer as values that JSON has; None for what is missing or not finite."""
     return [{name: _plain(value) for name, value in row.items()} for row in layer.table.to_pylist()]
 
 

@@ -11,7 +11,7 @@ _TIME = "OGR_CURRENT_DATE"
 
 
 def write_geopackage(source: ExportSource) -> dict[str, bytes]:
-    """The file's bytes. Raises RequestError if geopandas is missing."""
+    """Returns the file's bytes. Raises RequestError if geopandas is missing."""
     layer = source.layer
     with needs_extra("format gpkg"):
         import geopandas

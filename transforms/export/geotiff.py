@@ -12,7 +12,7 @@ _OVERVIEWS = "every pixel of an overview is one pixel of the full resolution; no
 
 
 def write_geotiff(source: ExportSource) -> dict[str, bytes]:
-    """The file's bytes. Raises RequestError if rasterio is missing or the release has no raster."""
+    """Returns the file's bytes. Raises RequestError if rasterio is missing or the release has no raster."""
     raster = source.raster
     with needs_extra("format geotiff"):
         from rasterio import Affine

@@ -15,7 +15,7 @@ from sfumato.transforms.zones.zone_file import Zones
 
 
 def write_h3(source: ExportSource) -> dict[str, bytes]:
-    """The file's bytes: users, their standard deviation and 95% interval for every cell that meets the map.
+    """Returns the file's bytes: users, their standard deviation and 95% interval for every cell that meets the map.
 
     Raises:
         RequestError: the region has more than a million cells of the resolution.

@@ -18,7 +18,7 @@ _CRS = "crs"  # the variable that the climate and forecast conventions name as `
 
 
 def map_dataset(source: ExportSource) -> xarray.Dataset:
-    """The bands as variables over y and x, in degrees, by the climate and forecast conventions (CF 1.11).
+    """Returns the bands as variables over y and x, in degrees, by the climate and forecast conventions (CF 1.11).
 
     A table with slots of time gives the dimension `slot` before them.
 
@@ -29,7 +29,7 @@ def map_dataset(source: ExportSource) -> xarray.Dataset:
     with needs_extra("to_xarray"):
         import xarray
     if source.table_name is not None and not source.slots:
-        raise RequestError(f"table: {source.table_name} has no slots of time; leave it out for the map")
+        raise RequestError(f"table: {source.table_name} has no time slots; omit it to export the map")
     rasters = list(source.slots.values()) or [source.raster]
     raster = rasters[0]
     dimensions = ("slot", "y", "x") if source.slots else ("y", "x")
@@ -59,7 +59,7 @@ def map_dataset(source: ExportSource) -> xarray.Dataset:
 
 
 def map_frame(source: ExportSource) -> geopandas.GeoDataFrame:
-    """The rows of a map with their shapes.
+    """Returns the rows of a map with their shapes.
 
     Raises:
         RequestError: the release has no map, or geopandas is missing.
@@ -76,4 +76,4 @@ def map_frame(source: ExportSource) -> geopandas.GeoDataFrame:
 def _check(source: ExportSource, part: str, name: str) -> None:
     if part not in source.parts:
         job = source.release.manifest.get("job")
-        raise RequestError(f"{name}: needs {PARTS[part]}, which this release of `sfumato {job}` has not")
+        raise RequestError(f"{name}: requires {PARTS[part]}, which this `sfumato {job}` release does not contain")

@@ -22,7 +22,7 @@ from sfumato.schemas.tree import Tree, node_positions, nodes_from_names
 from sfumato.transforms.ranges.model import RangeModel
 
 GEOMETRY = "geometry"
-_MAX_LEVEL = 8  # of the squares that a model of range queries is asked for: 65,536 rows at most
+_MAX_LEVEL = 8  # of the squares for which a model of range queries is queried: at most 65,536 rows
 _ANSWER = "the model's answer for the square, 0 or more; squares add up"
 _BIASED_ANSWER = "the model's answer for the square, 0 or more; so the sum over squares with few users is too high"
 MAX_LEVEL = 12  # 4096 x 4096 pixels; finer cells are combined
@@ -39,10 +39,10 @@ _USERS = {
     "low": ("density_low", f"lower {_END}"),
     "high": ("density_high", f"upper {_END}"),
     "stddev": ("density_stddev", "standard deviation of the estimated users"),
-    "expected": ("density_expected", "users to expect by the pattern of all cells"),
+    "expected": ("density_expected", "expected users by the pattern of all cells"),
 }
 _CHANGES = {
-    "difference": ("difference", "users after less users before"),
+    "difference": ("difference", "users after minus users before"),
     "low": ("difference_low", "lower end of the difference's 95% interval"),
     "high": ("difference_high", "upper end of the difference's 95% interval"),
     "stddev": ("difference_stddev", "standard deviation of the difference if nothing changed"),
@@ -63,7 +63,7 @@ class MapLayer:
 
     @property
     def bounds(self) -> tuple[float, float, float, float]:
-        """West, south, east and north of all shapes, in degrees; zeros without a shape."""
+        """Returns west, south, east and north of all shapes, in degrees; zeros without a shape."""
         if shapely.is_empty(self.shapes).all():
             return 0.0, 0.0, 0.0, 0.0
         west, south, east, north = map(float, shapely.total_bounds(self.shapes))
@@ -71,18 +71,18 @@ class MapLayer:
 
     @property
     def columns(self) -> dict[str, str]:
-        """What each column says: its description and unit, by name."""
+        """Returns the description and unit of each column, by name."""
         return {field.name: column_text(field) for field in self.table.schema}
 
 
 def column_text(field: pa.Field) -> str:
-    """What a column says: its description and unit, as the release's schema states them; may be empty."""
+    """Returns a column's description and unit as the release's schema states them; may be empty."""
     stated = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
     return "; ".join(stated[key] for key in ("description", "unit") if key in stated)
 
 
 def layer_of_table(name: str, table: pa.Table) -> MapLayer:
-    """The layer of a table with a column `geometry` of WKB. Raises RequestError for damaged shapes."""
+    """Returns the layer of a table with a column `geometry` of WKB. Raises RequestError for damaged shapes."""
     try:
         shapes = shapely.from_wkb(table[GEOMETRY].to_numpy(zero_copy_only=False))
     except shapely.errors.ShapelyError as error:
@@ -91,7 +91,7 @@ def layer_of_table(name: str, table: pa.Table) -> MapLayer:
 
 
 def layer_of_model(model: RangeModel, size: float) -> MapLayer:
-    """The answers of a model of range queries in squares that tile its region.
+    """Returns the answers of a model of range queries in squares that tile its region.
 
     size: the side in metres of the largest squares that it was made for. The region has 2^k squares along a side, with
     the k in 0..8 whose squares are nearest to it.
@@ -127,7 +127,7 @@ class Band:
 
     name: str  # such as `density`
     unit: str  # of the values; empty for shares
-    text: str  # what a value says
+    text: str  # what a value means
     values: NDArray[np.float64]  # float64[rows, columns], row 0 in the north; NaN where there is none
 
 
@@ -140,27 +140,27 @@ class MapRaster:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """Returns rows and columns."""
         rows, columns = self.bands[0].values.shape
         return rows, columns
 
     @property
     def longitudes(self) -> NDArray[np.float64]:
-        """Of the centres of columns, from the west."""
+        """Returns the longitudes of pixel centres, from the west."""
         return self.region.west + (np.arange(self.shape[1]) + 0.5) / self.shape[1] * (
             self.region.east - self.region.west
         )
 
     @property
     def latitudes(self) -> NDArray[np.float64]:
-        """Of the centres of rows, from the north."""
+        """Returns the latitudes of pixel centres, from the north."""
         return self.region.north - (np.arange(self.shape[0]) + 0.5) / self.shape[0] * (
             self.region.north - self.region.south
         )
 
 
 def raster_of_cells(name: str, table: pa.Table, grid: Grid, *, nested: bool) -> MapRaster:
-    """Bands of cells of a quadtree, from a table with the columns `cell_id` and `depth`.
+    """Returns bands of cells of a quadtree, from a table with the columns `cell_id` and `depth`.
 
     `users` has the users of each pixel: the density times the pixel's area, so that a cell's pixels add up to its
     count. The other bands have the value of the pixel's cell, those of users per square kilometre of the cell. A pixel
@@ -193,7 +193,7 @@ def raster_of_cells(name: str, table: pa.Table, grid: Grid, *, nested: bool) -> 
 
 
 def raster_of_squares(layer: MapLayer, region: Region) -> MapRaster:
-    """Bands of squares that tile a region row by row, each of which is a pixel."""
+    """Returns bands of squares that tile a region row by row; each square is a pixel."""
     side = int(np.sqrt(layer.table.num_rows))
     area = _pixel_areas(region, side)
     bands = [
@@ -209,7 +209,7 @@ def _with_users(bands: list[Band], area: NDArray[np.float64]) -> tuple[Band, ...
 
 
 def _sources(name: str, table: pa.Table) -> list[tuple[str, str, str, bool]]:
-    """Column, band and text of each band, and whether it is the column divided by the cell's area."""
+    """Returns column, band and text of each band, and whether it is the column divided by the cell's area."""
     columns, users = table.column_names, _CHANGES if name == "changes" else _USERS
     found = [(one, band, f"{text} {_OF_ITS_CELL}", True) for one, (band, text) in users.items() if one in columns]
     if name == "changes":
@@ -225,7 +225,7 @@ def _sources(name: str, table: pa.Table) -> list[tuple[str, str, str, bool]]:
 def _pixels(
     nodes: NDArray[np.uint64], areas: NDArray[np.int64], depth: int
 ) -> tuple[int, Callable[[NDArray[np.float64], bool], NDArray[np.float64]]]:
-    """The pixels along a side, and what paints the values of nodes, float64[n], on them.
+    """Returns the pixels along a side, and what paints the values of nodes, float64[n], on them.
 
     Nodes are uint64[n], each less its descendants, with areas int64[n] in cells of a grid of this depth. A pixel with
     finer cells has their mean by area if values are averaged, or NaN.
@@ -255,7 +255,7 @@ def _pixels(
 
 
 def _pixel_areas(region: Region, side: int) -> NDArray[np.float64]:
-    """The area of a pixel of each row, float64[side, 1], in square kilometres."""
+    """Returns the area of a pixel of each row, float64[side, 1], in square kilometres."""
     edges = np.linspace(region.north, region.south, side + 1, dtype=np.float64)
     width = (region.east - region.west) / side
     return area_km2(np.zeros(side), edges[1:], np.full(side, width), edges[:-1])[:, None]

@@ -21,10 +21,10 @@ _NO_LIMIT = str(2**30)  # of a tile's bytes and features: beyond GDAL's own limi
 
 
 def write_pmtiles(source: ExportSource) -> dict[str, bytes]:
-    """The archive's bytes. Raises RequestError if a library is missing or the table has no rows."""
+    """Returns the archive's bytes. Raises RequestError if a library is missing or the table has no rows."""
     layer = source.layer
     if not len(layer.shapes):
-        raise RequestError(f"format: pmtiles needs rows, and table {layer.name} of {source.release.path} has none")
+        raise RequestError(f"format: pmtiles requires rows, but table {layer.name} of {source.release.path} is empty")
     with needs_extra("format pmtiles"):
         import geopandas
         from pyogrio import set_gdal_config_options, write_dataframe
@@ -51,7 +51,7 @@ def write_pmtiles(source: ExportSource) -> dict[str, bytes]:
 
 
 def _first_zoom(source: ExportSource) -> int:
-    """The largest zoom at which a tile is as large as the map, or the first that shows a heatmap's smallest cells."""
+    """Returns the largest zoom whose tile covers the map, or the first that shows a heatmap's smallest cells."""
     west, south, east, north = source.layer.bounds
     stretch = math.cos(math.radians(min(max(-south, north, 0), 85)))  # of Web Mercator, at the most
     zoom = math.floor(math.log2(360 / max(east - west, (north - south) / stretch, 360 / 2**_LAST_ZOOM)))
@@ -65,7 +65,7 @@ def _first_zoom(source: ExportSource) -> int:
 
 FORMAT = ExportFormat(
     "pmtiles",
-    "vector tiles; every zoom has all rows, from the first at which the smallest cells can be told apart",
+    "vector tiles; every zoom has all rows, from the first at which the smallest cells are distinguishable",
     (".pmtiles",),
     MAP,
     write_pmtiles,

@@ -96,7 +96,7 @@ class FlowPage:
         self.listed = np.flatnonzero(~self.is_rest)
 
     def _columns(self) -> dict[str, Any]:
-        """The trips of the flows that a page holds."""
+        """Returns the trips of the flows that a page holds."""
         at = self.listed[:_FLOWS]
         return {
             "trips": np.round(self.trips[at], 1).tolist(),
@@ -105,7 +105,7 @@ class FlowPage:
         }
 
     def _sums(self, places: Places, size: int) -> list[Array]:
-        """Trips of the listed flows by place, and the ends of their intervals: float64[size] each.
+        """Returns trips of the listed flows by place, and the ends of their intervals: float64[size] each.
 
         The ends are added up, too: flows are listed for what their noise added, so their errors do not cancel.
         """
@@ -158,12 +158,12 @@ class CellFlows(FlowPage):
         return level[places], x[places], y[places]
 
     def _coarse(self, name: str, level: int) -> Places:
-        """The row-major number of the origin's or destination's cell of a coarser level, of every row."""
+        """Returns the row-major number of the origin's or destination's cell of a coarser level, of every row."""
         x, y = (position >> (self.level - level) for position in self._ends[name])
         return np.asarray((y << level) + x)
 
     def map(self) -> MapBody:
-        """By the cells of the level at which the tree starts."""
+        """Returns the matrix of the cells of the level at which the tree starts."""
         level = int(self.rounds[0]["level"])
         sums = [self._sums(self._coarse(end, level), 4**level) for _, end in _ENDS]
         kept = np.flatnonzero((sums[0][0] > 0) | (sums[1][0] > 0))
@@ -187,7 +187,7 @@ class CellFlows(FlowPage):
         return FlowTable(level=self.level[at].tolist(), **cells, **self._columns())
 
     def matrix(self) -> FlowMatrix:
-        """What all rows within each pair add up to, with the noise's own error."""
+        """Returns the sums of all rows within each pair, with the error of their noise."""
         level = int(self.level[self.is_rest][0])
         size = 4**level
         codes = self._coarse("origin", level) * size + self._coarse("destination", level)
@@ -205,7 +205,7 @@ class CellFlows(FlowPage):
         )
 
     def places(self, row: int) -> list[str]:
-        """The names of a row's two places."""
+        """Returns the names of a row's two places."""
         found = []
         for end in ("origin", "destination"):
             x, y, level = (one[row : row + 1] for one in (*self._ends[end], self.level))
@@ -214,7 +214,7 @@ class CellFlows(FlowPage):
         return found
 
     def made(self) -> list[Section]:
-        """How the counts were made."""
+        """Describes how the counts were made."""
         first = self.rounds[0]["level"]
         paragraphs = [
             _OPERATOR,
@@ -281,7 +281,7 @@ class ZoneFlows(FlowPage):
         return [self.names[self.origin[row]], self.names[self.destination[row]]]
 
     def made(self) -> list[Section]:
-        """How the counts were made."""
+        """Describes how the counts were made."""
         paragraphs = [
             _OPERATOR,
             f"All {self.rounds[0]['pairs']:,} pairs of {plural(len(self.names), 'zone')} were counted with noise, even "
@@ -292,7 +292,7 @@ class ZoneFlows(FlowPage):
         return [self._origins(), Section(title="How it was made", paragraphs=paragraphs)]
 
     def _origins(self) -> Section:
-        """All trips from each zone: unbiased noisy counts, of all rows of an origin."""
+        """Returns all trips from each zone: unbiased noisy counts, of all rows of an origin."""
         size = len(self.names)
         trips = np.bincount(self.origin, self.trips, size)
         margins = np.sqrt(np.bincount(self.origin, self.noise_stddev**2, size))
@@ -321,7 +321,7 @@ def _how_to_read_it(page: CellFlows | ZoneFlows) -> Section:
 
 
 def _largest(page: CellFlows | ZoneFlows) -> Section:
-    """The largest flows as a table, for readers without a script."""
+    """Returns the largest flows as a table, for readers without a script."""
     texts = []
     for row in page.listed[:_LISTED].tolist():
         trips, low, high = with_interval(page.trips[row], page.low[row], page.high[row])

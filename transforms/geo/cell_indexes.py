@@ -41,7 +41,7 @@ class CellIndex:
     area: Callable[[int, float], float]
 
     def resolution(self, km2: float, latitude: float) -> int:
-        """The resolution whose mean cell is nearest in ratio to an area, above 0, square kilometres.
+        """Returns the resolution whose mean cell is nearest in ratio to an area, above 0, square kilometres.
 
         latitude: degrees. Cells of quadkeys are smaller far from the equator.
         """
@@ -64,19 +64,19 @@ INDEXES = {
 
 
 def checked_index(kind: str, resolution: int) -> CellIndex:
-    """The index of this name. Raises RequestError for an unknown one or for a resolution that it does not have."""
+    """Returns the index of this name. Raises RequestError for an unknown index or resolution."""
     if kind not in INDEXES:
         raise RequestError(f"index: must be one of {', '.join(INDEXES)}, got {kind!r}")
     index = INDEXES[kind]
     if not (isinstance(resolution, int | np.integer) and index.coarsest <= resolution <= index.finest):
         raise RequestError(
-            f"{kind}: the resolution must be a whole number in {index.coarsest}..{index.finest}, got {resolution}"
+            f"{kind}: resolution must be a whole number between {index.coarsest} and {index.finest}, got {resolution}"
         )
     return index
 
 
 def index_names(kind: str, resolution: int | NDArray[np.int64], longitude: Floats, latitude: Floats) -> NDArray[Any]:
-    """The index cells in which points lie: str[n].
+    """Returns the index cells in which points lie: str[n].
 
     Args:
         kind: one of INDEXES.
@@ -98,7 +98,7 @@ def index_names(kind: str, resolution: int | NDArray[np.int64], longitude: Float
 def index_columns(
     grid: Grid, level: NDArray[np.int64], west: Floats, south: Floats, east: Floats, north: Floats
 ) -> dict[str, NDArray[Any]]:
-    """The columns INDEX_FIELDS of a table of a grid's nodes: str[n] by index.
+    """Returns the columns INDEX_FIELDS of a table of a grid's nodes: str[n] by index.
 
     The resolution of a level is that whose mean cell is nearest in ratio to the region's area over 4^level.
 
@@ -118,7 +118,7 @@ def _area_km2(region: Region) -> float:
 
 
 def index_polygons(kind: str, names: Sequence[str] | NDArray[Any]) -> NDArray[np.object_]:
-    """The shapes of index cells by their names: object[n] of shapely polygons, multipolygons across the antimeridian.
+    """Returns the shapes of index cells by name: object[n] of polygons, multipolygons across the antimeridian.
 
     The edges of H3 cells are great circles. They are drawn as straight lines of at most a quarter of a degree,
     which are within 100 m of the circle below 80 degrees of latitude, and within a metre for edges of 2 km.
@@ -135,7 +135,7 @@ def index_polygons(kind: str, names: Sequence[str] | NDArray[Any]) -> NDArray[np
 
 
 def index_cells(kind: str, resolution: int, region: Region) -> tuple[NDArray[Any], NDArray[np.object_]]:
-    """The cells of an index that share area with a region.
+    """Returns the cells of an index that share area with a region.
 
     Returns names str[n], ascending, and their whole shapes object[n], which may leave the region.
 
@@ -166,7 +166,7 @@ def index_cells(kind: str, resolution: int, region: Region) -> tuple[NDArray[Any
 
 
 def _tiles(longitude: Floats, latitude: Floats, levels: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Columns from the west and rows from the north of the tiles of points: int64[n] each."""
+    """Returns columns from the west and rows from the north of the tiles of points: int64[n] each."""
     sine = np.sin(np.radians(np.clip(latitude, -_QUADKEY_NORTH, _QUADKEY_NORTH)))
     across, down = (longitude + 180) / 360, 0.5 - np.log((1 + sine) / (1 - sine)) / (4 * np.pi)
     side = np.int64(1) << levels
@@ -218,7 +218,7 @@ def _h3_cells_of(region: Region, level: int) -> NDArray[Any]:
 
 
 def _shapes(longitude: Floats, latitude: Floats, sizes: NDArray[np.int64]) -> NDArray[np.object_]:
-    """Polygons of rings whose edges are great circles.
+    """Returns polygons of rings whose edges are great circles.
 
     longitude, latitude: float64[m], degrees, of all rings' vertices one after the other. sizes: int64[n], vertices of
     each ring.
@@ -244,7 +244,7 @@ def _shapes(longitude: Floats, latitude: Floats, sizes: NDArray[np.int64]) -> ND
 def _with_points_on_edges(
     longitude: Floats, latitude: Floats, sizes: NDArray[np.int64]
 ) -> tuple[Floats, Floats, NDArray[np.int64]]:
-    """The rings with further vertices on long edges, on the great circle between the edge's ends."""
+    """Returns the rings with further vertices on long edges, on the great circle between the edge's ends."""
     ends = np.cumsum(sizes)
     following = np.arange(len(longitude)) + 1
     following[ends - 1] = ends - sizes
@@ -266,7 +266,7 @@ def _with_points_on_edges(
 
 
 def _unrolled(points: Floats) -> Any:
-    """The polygon of a ring that crosses the antimeridian or holds a pole: float64[k, 2] of degrees."""
+    """Returns the polygon of a ring that crosses the antimeridian or holds a pole: float64[k, 2] of degrees."""
     kept = []
     for at, (longitude, latitude) in enumerate(points.tolist()):
         if abs(latitude) > 90 - 1e-9:  # a pole has every longitude: from the one before it to the one after it

@@ -28,7 +28,7 @@ Feature = tuple[Mapping[str, Any], BaseGeometry | None]  # properties by name, a
 def read_features(
     option: str, name: str, content: bytes, wanted: Callable[[str], bool]
 ) -> tuple[str, Iterator[Feature]]:
-    """The source that a file names, and its features in order.
+    """Returns the source that a file names, and its features in order.
 
     A shape is None where the feature has none, and may be empty or invalid. Its coordinates are finite.
 
@@ -46,7 +46,7 @@ def read_features(
 
 
 def _json_features(option: str, name: str, content: bytes) -> tuple[str, Iterator[Feature]]:
-    """The source that a GeoJSON file names, and its features. Raises RequestError."""
+    """Returns the source that a GeoJSON file names, and its features. Raises RequestError."""
     try:
         data = json.loads(content)
     except (ValueError, RecursionError) as error:  # bytes that are no text are one, too
@@ -78,7 +78,7 @@ def _json_features(option: str, name: str, content: bytes) -> tuple[str, Iterato
 def _parquet_features(
     option: str, name: str, content: bytes, wanted: Callable[[str], bool]
 ) -> tuple[str, Iterator[Feature]]:
-    """The source of a GeoParquet file, and its rows. Raises RequestError."""
+    """Returns the source of a GeoParquet file, and its rows. Raises RequestError."""
     try:
         file = pq.ParquetFile(io.BytesIO(content))
         about = json.loads((file.schema_arrow.metadata or {}).get(b"geo", b"null"))
@@ -91,7 +91,7 @@ def _parquet_features(
     except (KeyError, TypeError):
         raise RequestError(f"{option}: {name} is Parquet, but not GeoParquet: its metadata `geo` is missing") from None
     if encoding != "WKB" or column not in file.schema_arrow.names:
-        raise RequestError(f"{option}: {name} has geometry as {encoding}; write it as WKB")
+        raise RequestError(f"{option}: {name} geometry must be WKB, got {encoding}")
     if "crs" in described:
         # PROJJSON, which must name the coordinates of GPS, in the order of GeoParquet: longitude first.
         crs, known = described["crs"], _member(described["crs"], "id")
@@ -114,12 +114,12 @@ def _parquet_features(
 
 def _finite(made: BaseGeometry) -> BaseGeometry:
     if not np.isfinite(shapely.get_coordinates(made)).all():
-        raise ValueError("a coordinate is no finite number")
+        raise ValueError("a coordinate is not finite")
     return made
 
 
 def _member(data: Any, *names: str) -> Any:
-    """A member of nested objects; None where there is none."""
+    """Returns a member of nested objects; None where there is none."""
     for name in names:
         data = data.get(name) if isinstance(data, dict) else None
     return data
@@ -131,5 +131,5 @@ def _source(text: str) -> str:
 
 def _unknown_crs(option: str, name: str, crs: Any) -> RequestError:
     label = crs.get("name") if isinstance(crs, dict) else crs
-    stated = "does not say its coordinate system" if label is None else f"has coordinates in {readable(str(label))}"
+    stated = "does not state its coordinate system" if label is None else f"has coordinates in {readable(str(label))}"
     return RequestError(f"{option}: {name} {stated}; convert it to longitude and latitude (OGC:CRS84 or EPSG:4326)")

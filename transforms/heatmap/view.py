@@ -98,7 +98,7 @@ def rests_on_several(manifest: Manifest) -> bool:
 
 
 def how_to_read_it(manifest: Manifest, body: MapBody, cells: int) -> Section:
-    """What a count, its interval and the hatching mean. cells: of the release, which may be more than the map's."""
+    """Explains counts, intervals and hatching. cells: number in the release, which may exceed that of the map."""
     layer = body.layers[-1]
     users = layer.measures[0]
     hatched = sum(users.uncertain)
@@ -134,7 +134,7 @@ def how_to_read_it(manifest: Manifest, body: MapBody, cells: int) -> Section:
 
 
 def how_it_was_made(manifest: Manifest) -> Section:
-    """The method, the noise, what came before, and what a phone would send."""
+    """Describes the method, the noise, earlier releases, and the upload of a phone."""
     queries, parallel = get(manifest, "privacy.sub_queries", []), get(manifest, "privacy.composition") == "parallel"
     method = get(manifest, "parameters.method", "adaptive")
     is_central = get(manifest, "privacy.trust") == Trust.CENTRAL
@@ -255,7 +255,7 @@ class _Cells:
 
 
 def _map(release: Released, grid: Grid) -> tuple[MapBody, int]:
-    """The map with all its layers, and how many cells the release has."""
+    """Returns the map with all its layers, and how many cells the release has."""
     manifest, table = release.manifest, release.table(CELLS_FILE)
     published = _cells(table, grid.depth, manifest)
     rounds = _answers(release, grid.depth)
@@ -290,7 +290,7 @@ def _map(release: Released, grid: Grid) -> tuple[MapBody, int]:
 
 
 def _slots(release: Released, grid: Grid) -> TimeSlots | None:
-    """The maps of every slot of time on one scale; None without slots."""
+    """Returns the maps of every slot of time on one scale; None without slots."""
     if SLOTS_FILE not in release.files:
         return None
     manifest, stated = release.manifest, release.manifest["slots"]
@@ -335,12 +335,12 @@ def _slots(release: Released, grid: Grid) -> TimeSlots | None:
 
 
 def _weight(users: Array, stddev: Array) -> Array:
-    """The users that count for the scale of colours: fewer where noise could explain them."""
+    """Returns the users that count for the scale of colours: fewer where noise could explain them."""
     return np.asarray(users * np.minimum(users / np.maximum(1.96 * stddev, 1e-12), 1) ** 2)
 
 
 def _most_slots(manifest: Manifest) -> int:
-    """The most slots in which a user counts; 1 without slots."""
+    """Returns the most slots in which a user counts; 1 without slots."""
     return int(get(manifest, "parameters.columns.records_per_user", 1))
 
 
@@ -356,7 +356,7 @@ def _cells(table: pa.Table, depth: int, manifest: Manifest) -> _Cells:
 
 
 def _answers(release: Released, depth: int) -> list[tuple[Mapping[str, Any], _Cells]]:
-    """The sub-queries whose answers were published, each with its cells."""
+    """Returns the sub-queries whose answers were published, each with its cells."""
     if ANSWERS_FILE not in release.files:
         return []
     manifest, table = release.manifest, release.table(ANSWERS_FILE)
@@ -373,14 +373,14 @@ def _answers(release: Released, depth: int) -> list[tuple[Mapping[str, Any], _Ce
 
 
 def _are_same(answers: _Cells, published: _Cells) -> bool:
-    """Whether the map is a sub-query's answers as they came, up to the sum of all users."""
+    """Returns whether the map is a sub-query's answers as they came, up to the sum of all users."""
     if not np.array_equal(answers.nodes, published.nodes) or not np.allclose(answers.stddev, published.stddev):
         return False
     return not bool(np.any((published.users == 0) & (answers.users != 0)))
 
 
 def _deviations(manifest: Manifest, query: Mapping[str, Any] | None) -> float:
-    """Standard deviations to each side that hold 95%, of a sub-query's answers or of the published counts.
+    """Returns standard deviations to each side that hold 95%, of a sub-query's answers or of the published counts.
 
     A sum of discrete Laplace variables, one a shard, lies between the normal distribution's 1.96 and one variable's
     2.12; the second term is Cornish and Fisher's for the kurtosis 3 / shards. A posterior has no such noise.
@@ -393,7 +393,7 @@ def _deviations(manifest: Manifest, query: Mapping[str, Any] | None) -> float:
 
 
 def _areas(nodes: NDArray[np.uint64], depth: int) -> Array:
-    """The finest cells that each node covers, less what its descendants among the nodes cover."""
+    """Returns the finest cells that each node covers, less what its descendants among the nodes cover."""
     full: Array = 4.0 ** (depth - node_levels(nodes)).astype(np.float64)
     area = full.copy()
     tree = Tree.of(depth, nodes)  # with the root, which may own no entry
@@ -403,7 +403,7 @@ def _areas(nodes: NDArray[np.uint64], depth: int) -> Array:
 
 
 def _area_of(cells: _Cells, grid: Grid) -> Array:
-    """Square kilometres that each cell owns; at least a tiny one."""
+    """Returns square kilometres that each cell owns; at least a tiny one."""
     level, x, y = node_positions(cells.nodes)
     share = cells.area / 4.0 ** (grid.depth - level)
     return np.maximum(area_km2(*grid.bounds(x, y, level)) * share, 1e-12)
@@ -415,13 +415,13 @@ def _layer(title: str, note: str, cells: _Cells, grid: Grid, measures: list[Meas
 
 
 def _users(cells: _Cells, grid: Grid, scale: Scale, noisy_sums: int | None, noun: str = USERS) -> Measure:
-    """The users of each cell. noisy_sums: how many sums made the counts, for the list; None makes no list."""
+    """Returns the users of each cell. noisy_sums: how many sums made the counts, for the list; None makes no list."""
     listing = None if noisy_sums is None else (np.where(cells.area > 0, _area_of(cells, grid), 0), noisy_sums)
     return count_measure(cells.users, cells.stddev, cells.low, cells.high, scale, listing, noun=noun)
 
 
 def _round_table(manifest: Manifest) -> Section:
-    """What each sub-query cost, and how noisy its answers are."""
+    """Returns the cost and the noise of each sub-query."""
     queries, central = get(manifest, "privacy.sub_queries", []), get(manifest, "privacy.trust") == Trust.CENTRAL
     bins = get(manifest, "auxiliary.entries_per_node", 1)
     heads = ["Round", "Spent", "Entries asked", "Noise at 95%, users"]
@@ -438,10 +438,10 @@ def _round_table(manifest: Manifest) -> Section:
 
 
 def _cost(query: Mapping[str, Any]) -> str:
-    """What a sub-query spent: an epsilon, or a rho with Gaussian noise."""
+    """Returns the cost of a sub-query: an epsilon, or a rho with Gaussian noise."""
     return f"ε = {query['epsilon']:.3g}" if "epsilon" in query else f"ρ = {query['rho']:.3g}"
 
 
 def _figure(value: float) -> float:
-    """Five digits of a number."""
+    """Returns five digits of a number."""
     return float(f"{value:.5g}")

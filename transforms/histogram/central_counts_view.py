@@ -77,7 +77,7 @@ class CentralPage(SampledPage):
         if not self._added_up:
             return super().held(table)
         what = "records" if self.UNIT == "records" else "pairs of a user and an item"
-        return f"about {self.total(table)} {what}, of {self.everybody} users"
+        return f"about {self.total(table)} {what}, of {self.all_users_text} users"
 
     def own_chip(self) -> Fact:
         if self.hidden:

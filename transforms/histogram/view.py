@@ -122,7 +122,7 @@ class SampledPage:
             self.all_stddev = math.hypot(counted["noise_stddev"], math.sqrt(excess * self.all_users))
 
     def table(self, name: str) -> pa.Table:
-        """A published table, without the columns of cells that no page shows: indexes and shapes."""
+        """Returns a published table, without the columns of cells that no page shows: indexes and shapes."""
         return self._release.table(name, _NOT_SHOWN)
 
     def stddev_of(self, users: float) -> float:
@@ -131,37 +131,38 @@ class SampledPage:
         return math.sqrt(max(users, 0.0) * (1 - rate) / rate)
 
     def ends(self, table: pa.Table, level: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Ends of the 95% intervals of the rows' counts. level: of cells whose intervals hold for all of it at once."""
+        """Returns the ends of 95% intervals of counts: pointwise, or for all cells of a `level` at once."""
         count, stddev, sampled = (np.asarray(table[name]).astype(float) for name in ("count", "stddev", "sampled"))
         margin = (Z if level is None else simultaneous_z(4**level)) * stddev
         return np.maximum(count - margin, sampled), count + margin
 
     @staticmethod
     def total(table: pa.Table) -> str:
-        """The sum of the rows' counts, rounded by its standard deviation."""
+        """Returns the sum of the rows' counts, rounded by its standard deviation."""
         return about(float(np.asarray(table["count"]).sum()), float(np.linalg.norm(np.asarray(table["stddev"]))))
 
     def scale(self, level: int, density: np.ndarray, low: np.ndarray) -> Scale:
-        """The colours of a level's cells, by their densities and the lower bounds of their users."""
+        """Returns the colours of a level's cells, by their densities and the lower bounds of their users."""
         return published_scale(density)
 
     def held(self, table: pa.Table) -> str:
-        """The rows' users, compared with all users where a noisy count has more."""
-        of_all = f" of {self.everybody}" if self.all_users > float(np.asarray(table["count"]).sum()) else ""
+        """Returns the rows' users, compared with all users where a noisy count has more."""
+        of_all = f" of {self.all_users_text}" if self.all_users > float(np.asarray(table["count"]).sum()) else ""
         return f"about {self.total(table)}{of_all} users"
 
     @property
-    def everybody(self) -> str:
+    def all_users_text(self) -> str:
+        """Returns the number of all users, rounded by its standard deviation."""
         return about(
             self.all_users, self.all_stddev or 10 ** max(math.floor(math.log10(max(self.all_users, 1))) - 2, 0)
         )
 
     def own_chip(self) -> Fact:
-        """The fact next to the title that other jobs do not have."""
+        """Returns the fact next to the title that other jobs do not have."""
         return Fact(term="May be hidden", text=f"up to {self.hidden:,} users")
 
     def missing(self, one: str) -> str:
-        """What is known of what is not shown."""
+        """Describes the bound on unpublished counts."""
         top = self.parameters.get("top")
         kept = f" Of the last level, only the {top:,} with the most users are published." if top else ""
         return (
@@ -280,7 +281,7 @@ class SampledPage:
             unit=self.UNIT,
             noun=noun,
             explanation=self.ONE_RECORD
-            + (f" Shares are of all {self.everybody} users." if self.UNIT == "users" else ""),
+            + (f" Shares are of all {self.all_users_text} users." if self.UNIT == "users" else ""),
             bars=bars,
         )
         estimates, shares = self.estimates(table), ["Share of all users"] if self.UNIT == "users" else []
@@ -311,7 +312,7 @@ class SampledPage:
     # ---------------------------------------------------------------- how it was made
 
     def round_text(self, round_: dict[str, Any]) -> str:
-        """How a round protects its counts."""
+        """Describes how a round protects its counts."""
         return (
             f"Each user was sampled with probability {percent(round_['sampling_rate'])}. Whatever had fewer than "
             f"{round_['threshold']:,} sampled users was dropped. No noise was added."
@@ -343,14 +344,14 @@ class SampledPage:
         return Section(title="How it was made", paragraphs=paragraphs, table=self.rounds_table())
 
     def rounds_table(self) -> Table | None:
-        """What each of several rounds published."""
+        """Returns the table of rounds."""
         rows = [[str(one["index"] + 1), str(one["level"] or "whole"), f"{one['published']:,}"] for one in self.rounds]
         heads = ["Round", "Level", "Published"]
         return Table(title="Round by round", heads=heads, rows=rows, numeric=[True] * 3) if len(rows) > 1 else None
 
 
 def _around(layer: Layer, region: Region) -> Bounds | None:
-    """The part of the region that the cells lie in, with as much again around them; None for most of the region."""
+    """Returns the part of the region around the cells; None if they fill most of the region."""
     if not layer.level:
         return None
     x, y, side = np.array(layer.x), np.array(layer.y), 1 << layer.level[0]
@@ -376,7 +377,7 @@ def reading_section(paragraphs: list[str]) -> Section:
 
 
 def _parents(names: Sequence[str], level: Sequence[int], present: Sequence[int]) -> list[int]:
-    """For each row the row of the published prefix that it extends, or -1."""
+    """Returns the row of the published prefix that each row extends, or -1."""
     rows = {(level[i], name): i for i, name in enumerate(names)}
     above = dict(zip(present[1:], present, strict=False))
     return [
@@ -386,7 +387,7 @@ def _parents(names: Sequence[str], level: Sequence[int], present: Sequence[int])
 
 
 def _cut(names: Sequence[str], level: Sequence[int], rounds: Sequence[int]) -> list[bool]:
-    """Whether each name is the beginning of longer ones, as far as can be seen."""
+    """Returns whether each name is the beginning of longer ones, as far as can be seen."""
     greatest = math.inf if 0 in rounds else max(rounds)
     return [
         0 < one == len(name) and (one < greatest or not _COMPLETE.fullmatch(name))

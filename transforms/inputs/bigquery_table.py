@@ -20,7 +20,7 @@ _MAX_STREAMS = 64
 
 
 class TableState(NamedTuple):
-    """What BigQuery says of a table now."""
+    """The present state of a table in BigQuery."""
 
     rows: int
     size: int  # in bytes
@@ -71,7 +71,7 @@ class BigQueryLog:
             yield from pa.Table.from_batches(held).combine_chunks().to_batches()
 
     def _session(self, streams: int, columns: Sequence[str]) -> Any:
-        """A read session: a fixed state of the table for some hours."""
+        """Returns a read session: a fixed state of the table for some hours."""
         from google.cloud.bigquery_storage_v1 import types
 
         project, dataset, table = _parts(self._path)
@@ -87,10 +87,10 @@ class BigQueryLog:
 
 
 def _parts(path: str) -> list[str]:
-    """Project, data set and table. Raises RequestError."""
+    """Returns project, data set and table. Raises RequestError."""
     parts = path.removeprefix(BIGQUERY).split(".")
     if len(parts) != 3 or not all(parts):
-        raise RequestError(f"{path} must be bigquery:PROJECT.DATASET.TABLE")
+        raise RequestError(f"{path}: must be bigquery:PROJECT.DATASET.TABLE")
     return parts
 
 
@@ -100,12 +100,12 @@ def table_state(path: str) -> TableState:
     with _reading(path):
         table = _client(parts[0]).get_table(".".join(parts), retry=google_retry())
     if table.table_type != "TABLE":
-        raise RequestError(f"{path} is a {table.table_type.lower()}; only a table has a known state, so copy it to one")
+        raise RequestError(f"{path}: must be a table, got a {table.table_type.lower()}; copy it to a table")
     return TableState(table.num_rows, table.num_bytes, table.modified.timestamp(), f"{table.etag}-{table.modified}")
 
 
 def table_digest(path: str) -> str:
-    """A digest of a table in its present state: of its name and its last change. A copy has another one."""
+    """Returns a digest of a table in its present state: of its name and its last change. A copy has another one."""
     return hashlib.sha256(f"{path} {table_state(path).version}".encode()).hexdigest()
 
 
@@ -128,14 +128,14 @@ def _reading(path: str) -> Iterator[None]:
         from google.auth.exceptions import GoogleAuthError
         from google.cloud import bigquery, bigquery_storage_v1  # noqa: F401
     except ImportError:
-        raise RequestError("BigQuery needs its library: pip install 'sfumato[gcp]'") from None
+        raise RequestError("input: BigQuery tables require the extra gcp; run: pip install 'sfumato[gcp]'") from None
     try:
         yield
     except NotFound:
-        raise RequestError(f"{path}: there is no such table") from None
+        raise RequestError(f"{path}: table not found") from None
     except (GoogleAPIError, GoogleAuthError) as error:
         if may_pass(error):
-            raise NotReadyError(f"{path} cannot be reached now ({error}); try again later") from error
+            raise NotReadyError(f"{path}: cannot be reached now ({error}); try again later") from error
         raise DataError(f"{path}: cannot be read ({error})") from error
 
 

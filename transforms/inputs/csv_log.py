@@ -46,28 +46,28 @@ class CsvLog:
 
     @cached_property
     def _header(self) -> tuple[list[str], str, int]:
-        """The columns' names, the delimiter, and the bytes up to the first row."""
+        """Returns the columns' names, the delimiter, and the bytes up to the first row."""
         head = self._lines.head
         if not head:  # a logger that writes its header with its first record
             return list(self._types), ",", 0
         line, line_end, _ = head.partition(b"\n")
         if not line_end and len(head) >= HEAD_BYTES:
-            raise DataError(f"{self._path}: has no line end in its first megabyte; is it a text file?")
+            raise DataError(f"{self._path}: no line end in the first megabyte; check that it is a text file")
         start = min(len(line) + 1, len(head))
         text = line.removeprefix(_BOM).decode("utf-8").rstrip("\r")
         if "\r" in text:
-            raise DataError(f"{self._path}: its lines end in CR; convert the line ends to LF")
+            raise DataError(f"{self._path}: lines end in CR; convert them to LF")
         if not text.strip():
-            raise DataError(f"{self._path}: its first line is empty, and must name the columns")
+            raise DataError(f"{self._path}: the first line is empty; it must name the columns")
         delimiter = max(_DELIMITERS, key=text.count)
         names = [name.strip() for name in next(csv.reader([text], delimiter=delimiter))]
         if any(not name or _is_number(name) for name in names):
             raise RequestError(
-                f"{self._path}: its first line must be a header that names every column; it seems to be a record"
+                f"{self._path}: the first line must name every column, and seems to be a record; add a header"
             )
         for name in self._types:
             if names.count(name) > 1:
-                raise RequestError(f"{self._path}: {names.count(name)} columns are named {name!r}; leave one of them")
+                raise RequestError(f"{self._path}: {names.count(name)} columns are named {name!r}; keep only one")
         return names, delimiter, start
 
     @property
@@ -89,7 +89,7 @@ class CsvLog:
         start = self._header[2]
         for chunk in self._lines.chunks(max(part.first, start), part.end):
             if not bytes(chunk).strip():
-                continue  # blank lines, of which Arrow makes no table
+                continue  # blank lines, which Arrow cannot make into a table
             columns, without_values = (self._plain if self._is_plain(chunk) else self._any_form)(chunk, names)
             # Lines that are no record are rows too, so that they count as what has no user id.
             missing = [pa.nulls(without_values, column.type) for column in columns]
@@ -97,7 +97,7 @@ class CsvLog:
             yield pa.RecordBatch.from_arrays(columns, list(names))
 
     def _plain(self, chunk: memoryview, names: Sequence[str]) -> tuple[list[pa.Array], int]:
-        """The columns of lines that are a record each, and the number of lines with other numbers of values."""
+        """Returns the columns of lines that are a record each, and the number of lines with other numbers of values."""
         header, delimiter, _ = self._header
         without_values = list[int]()
 
@@ -131,7 +131,7 @@ class CsvLog:
         return [self._values(column, name) for column, name in zip(held, names, strict=True)], len(without_values)
 
     def _any_form(self, chunk: memoryview, names: Sequence[str]) -> tuple[list[pa.Array], int]:
-        """The columns of lines of any form, as `_plain` returns them; slower."""
+        """Returns the columns of lines of any form, as `_plain` returns them; slower."""
         header, delimiter, _ = self._header
         places, rows, without_values = [header.index(name) for name in names], list[list[str]](), 0
         for fields, _ in _records(bytes(chunk), delimiter, len(header), is_end=True):
@@ -163,7 +163,7 @@ class CsvLog:
         return sum(taken for _, taken in _records(data[:end], delimiter, len(self._header[0]), is_end=False))
 
     def _is_plain(self, chunk: memoryview) -> bool:
-        """Whether Arrow reads the lines as this module does: every line end ends a record, and nothing else does."""
+        """Returns whether Arrow reads the lines as this module does: records end at line ends and nowhere else."""
         if chunk[:3] == _BOM:  # Arrow takes it off the first value
             return False
         try:  # a line with other numbers of values that is not UTF-8 would end Arrow's reading
@@ -187,7 +187,7 @@ class CsvLog:
 
 
 def _are_in_place(raw: NDArray[np.uint8], quotes: NDArray[np.int64], delimiter: str) -> bool:
-    """Whether quotes stand only around whole values, or twice for one in a value.
+    """Returns whether quotes stand only around whole values, or twice for one in a value.
 
     raw: uint8[n], bytes that begin with a record. quotes: int64[k], the places of all quotes in them.
     """
@@ -226,7 +226,7 @@ def _records(data: bytes, delimiter: str, columns: int, is_end: bool) -> Iterato
     """Yields the values and the bytes of each record, one after the other.
 
     Values are bytes as Latin-1; a blank line has none, and a line that is no record has None. A record of several lines
-    must be as RFC 4180 says. Otherwise its first line is no record, and the second one begins the next.
+    must conform to RFC 4180. Otherwise its first line is no record, and the second one begins the next.
 
     data: begin with a record. columns: the number of values of a record. is_end: whether no more lines come. If some
     do, records end before one that they may belong to.
@@ -261,7 +261,7 @@ def _records(data: bytes, delimiter: str, columns: int, is_end: bool) -> Iterato
 
 
 def _is_record(text: bytes, delimiter: str, is_whole: bool = True) -> bool:
-    """Whether the quotes of some lines are in place. is_whole: whether the last value in quotes must end."""
+    """Returns whether the quotes of some lines are in place. is_whole: whether the last value in quotes must end."""
     raw = np.frombuffer(text, np.uint8)
     quotes = np.flatnonzero(raw == _QUOTE)
     return (len(quotes) % 2 == 0 or not is_whole) and _are_in_place(raw, quotes, delimiter)

@@ -42,7 +42,7 @@ def table_of(frame: pd.DataFrame, columns: Columns, layout: LogLayout) -> pa.Tab
     found = {name: types[name] for name in layout.columns if name in names}
     for name in found:
         if names.count(name) > 1:
-            raise RequestError(f"input: the data frame has several columns {name!r}; leave one")
+            raise RequestError(f"input: the data frame has several columns named {name!r}; keep only one")
     blocks = [
         pa.table(_arrays(frame.iloc[first : first + _BLOCK_ROWS], names, found, layout))
         for first in range(0, max(len(frame), 1), _BLOCK_ROWS)

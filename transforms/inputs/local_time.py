@@ -1,4 +1,4 @@
-"""The local time of moments in a zone, and which rows of a log are of some days. Pure."""
+"""The local time of moments in a zone, and which rows of a log belong to given days. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_SECONDS = 1e15
 
 
 def local_seconds(column: pa.Array, time_zone: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Seconds since 1970-01-01 00:00 on the zone's clocks, int64[n], and whether there is a time at all, bool[n].
+    """Returns seconds since 1970-01-01 00:00 on the zone's clocks, int64[n], and which moments exist, bool[n].
 
     A timestamp without a zone, and a number of seconds since 1970, is in UTC. A moment outside the years 1 to 9999
     counts as no time.
@@ -38,7 +38,7 @@ def local_seconds(column: pa.Array, time_zone: str) -> tuple[NDArray[np.int64], 
 
 
 def of_days(column: pa.Array, days: DayRows) -> tuple[NDArray[np.bool_], int, int]:
-    """Which moments are of the days, by the zone's calendar, bool[n], and how many are before and after them."""
+    """Returns which moments belong to the days in the zone, bool[n], and the numbers before and after them."""
     local, known = local_seconds(column, days.time_zone)
     date = local // DAY_SECONDS
     epoch = np.datetime64("1970-01-01", "D")

@@ -66,24 +66,24 @@ class OpenLog(Protocol):
 
     @property
     def schema(self) -> pa.Schema:
-        """Its columns with the types in which `batches` yields them."""
+        """Returns its columns with the types in which `batches` yields them."""
 
     @property
     def rows(self) -> int:
-        """The number of rows. Formats without a footer estimate it from their size."""
+        """Returns the number of rows. Formats without a footer estimate it from their size."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no row at all."""
+        """Returns whether there is no row at all."""
 
     def cuts(self) -> Iterator[tuple[int, int, str]]:
-        """The first, end and stream of each slice, in order."""
+        """Returns the first, end and stream of each slice, in order."""
 
     def batches(self, part: FileSlice, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The named columns of a slice, in batches of at most about a million rows."""
+        """Yields the named columns of a slice, in batches of at most about a million rows."""
 
 
-# A format of logs: it opens a file. Types are of the columns that the job reads, by their roles. A format of text
+# A format of logs: it opens a file. Types: those of the columns that the job reads, by role. A format of text
 # yields the columns in these types; a format with a schema keeps its own.
 LogFormat = Callable[[LogFile, Types], AbstractContextManager[OpenLog]]
 
@@ -103,7 +103,7 @@ def reading_file(path: str, kind: str, problem_of: Callable[[Exception], str] | 
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         problem: object = error if problem_of is None else problem_of(error)
         if problem_of is None and isinstance(error, UnicodeDecodeError):
-            problem = "a text is not in UTF-8"  # the error's own words quote the file
+            problem = "not UTF-8 text"  # the error's own words quote the file
         raise DataError(
-            f"{path}: cannot be read as {kind} ({problem}); if it is damaged or cut off, replace it and run again"
+            f"{path}: cannot be read as {kind} ({problem}); if it is damaged or truncated, replace it and run again"
         ) from (error if problem_of is None else None)

@@ -49,7 +49,7 @@ _FILES_AHEAD = 16  # small remote files that are read at once
 
 
 def format_by_name(path: str) -> str | None:
-    """The format that the end of a file's name says; None where it says none."""
+    """Returns the format for the suffix of a file's name; None if unknown."""
     name = path.lower()
     return next((found for suffix, found in SUFFIXES.items() if name.endswith(suffix)), None)
 
@@ -76,15 +76,15 @@ def kinds_of(inspected: Iterable[tuple[str, Mapping[str, str]]]) -> dict[str, st
         for column, kind in of_file.items():
             if kinds.setdefault(column, kind) != kind:
                 raise RequestError(
-                    f"column {column!r} holds {kinds[column]} in {first[column]} and {kind} in "
-                    f"{path}; what is in both would count twice, so convert one type to the other"
+                    f"{path}: column {column!r} contains {kind}, but {kinds[column]} in {first[column]}; convert one "
+                    "type to the other, as equal values would count twice"
                 )
             first.setdefault(column, path)
     return kinds
 
 
 def count_rows(log: LogFile) -> int:
-    """The rows of a file: 0 if it has none, otherwise their number, or an estimate. Raises DataError."""
+    """Returns the rows of a file: 0 if it has none, otherwise their number, or an estimate. Raises DataError."""
     with open_raw(log) as file:
         return 0 if file.is_empty else max(file.rows, 1)
 
@@ -101,7 +101,7 @@ def slice_file(source: str | LogFile) -> Iterator[FileSlice]:
 
 
 def bundled(logs: Sequence[LogFile]) -> list[tuple[LogFile, ...]]:
-    """The files in their order, in elements of a pipeline: small neighbours are together, see `slice_bundle`."""
+    """Returns the files in order, as elements of a pipeline: small neighbours together, see `slice_bundle`."""
     bundles, size = list[list[LogFile]](), BUNDLE_BYTES
     for log in logs:
         own = BUNDLE_BYTES if log.size is None or log.path.startswith(BIGQUERY) else log.size
@@ -148,7 +148,7 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
 def _batches_of_files(
     parts: Sequence[FileSlice], columns: Columns, left_out: LeftOut | None
 ) -> Iterator[pa.RecordBatch]:
-    """The batches of small files in their order. Remote ones are read ahead by threads, because each takes a while."""
+    """Yields the batches of small files in order. Threads read remote files ahead, because each takes a while."""
     if not is_remote(parts[0].file.path):
         for part in parts:
             yield from read_batches(part, columns, left_out, ahead=False)
@@ -208,13 +208,15 @@ def _decoded(batches: Iterator[pa.RecordBatch], ahead: bool) -> Generator[pa.Rec
 
 
 def log_version(path: str) -> str:
-    """The version of a file or of a table of a warehouse; see `file_version`. Raises OSError."""
+    """Returns the version of a file or of a table of a warehouse; see `file_version`. Raises OSError."""
     return table_state(path).version if path.startswith(BIGQUERY) else file_version(path)
 
 
 def _check_version(log: LogFile) -> None:
     if log.version is not None and log_version(log.path) != log.version:
-        raise DataError(f"{log.path}: changed while the job was running; nothing is charged or published, run it again")
+        raise DataError(
+            f"{log.path}: changed while the job was running; nothing was charged or published; run the job again"
+        )
 
 
 def _format_of(log: LogFile) -> str:
@@ -247,7 +249,7 @@ class Reading:
     untyped: Mapping[str, pa.DataType]  # columns that have Arrow's type of no values, with the types of their roles
 
     def of_its_days(self, batch: pa.RecordBatch, left_out: LeftOut | None) -> pa.RecordBatch:
-        """The rows of a batch of the file that are of the run's days, in types that can be filtered."""
+        """Returns the rows of a batch that belong to the run's days, in types that can be filtered."""
         names = batch.schema.names
         columns = [
             pa.nulls(batch.num_rows, self.untyped[name]) if name in self.untyped else without_views(batch.column(name))
@@ -265,7 +267,7 @@ class Reading:
         return batch if kept.all() else batch.filter(pa.array(kept))
 
     def presented(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch of the file as the job reads it."""
+        """Returns a batch of the file as the job reads it."""
         layout = self.log.layout
         made: dict[str, pa.Array] = {}
         if self.derives:
@@ -312,8 +314,8 @@ def _reading(log: LogFile, columns: Columns, schema: pa.Schema, types: Mapping[s
             if name in schema.names:
                 if not pt.is_integer(held := field_type(schema, name, f"{name}_column", log.path)):
                     raise RequestError(
-                        f"{log.path}: column {name!r} must hold integers, degrees times 10^7 (--coordinates e7), it "
-                        f"holds {held}"
+                        f"{log.path}: column {name!r} must contain integers, degrees times 10^7 (--coordinates e7), "
+                        f"got {held}"
                     )
                 shown = _with_column(shown, name, pa.float64())
     if layout.days is not None:

@@ -1,9 +1,8 @@
 """Places in other forms than two columns of degrees: points of WKB, WKT or GeoArrow, and cells of H3 or quadkeys. Pure.
 
-Well-known binary and text are of OGC 06-103r4, GeoParquet of its specification 1.1, quadkeys of the Bing Maps tile
-system.
+Sources: OGC 06-103r4 for well-known binary and text, GeoParquet 1.1, and the Bing Maps tile system for quadkeys.
 
-A value that says no place is missing, and never an error: whether a run fails must not depend on one user's record. So
+A value without a place is missing, and never an error: whether a run fails must not depend on one user's record. So
 points are matched as patterns of fixed size here; a parser of all geometries follows whatever a value nests. The noisy
 counts of users refuse a run in which many have no place.
 """
@@ -54,17 +53,17 @@ def check_points(schema: pa.Schema, name: str, path: str) -> None:
     is_struct = all(axis in held and any(is_kind(held[axis]) for is_kind in numbers) for axis in "xy")
     if not (is_struct or holds_text(kind)):
         raise RequestError(
-            f"{path}: column {name!r} must hold points as WKB, as WKT or as structs of numbers x and y; it holds {kind}"
+            f"{path}: column {name!r} must contain points as WKB, WKT, or structs of numbers x and y, got {kind}"
         )
     stated = _dict(_dict(_json((schema.metadata or {}).get(b"geo")).get("columns")).get(name))
     stated = stated or _json((field.metadata or {}).get(b"ARROW:extension:metadata"))
     if str(stated.get("encoding", "WKB")).lower() not in ("wkb", "point"):
-        raise RequestError(f"{path}: column {name!r} is encoded as {stated['encoding']}, and must be WKB or point")
+        raise RequestError(f"{path}: column {name!r} must be encoded as WKB or point, got {stated['encoding']}")
     if "crs" in stated and not _is_wgs84(stated["crs"]):
         crs = stated["crs"].get("name", "another") if isinstance(stated["crs"], dict) else stated["crs"] or "unknown"
         raise RequestError(
-            f"{path}: column {name!r} has the coordinate reference system {crs}; it must be WGS 84 (EPSG:4326 or "
-            "OGC:CRS84): convert it, for example with geopandas' to_crs(4326)"
+            f"{path}: column {name!r} must use WGS 84 (EPSG:4326 or "
+            f"OGC:CRS84), got {crs}; convert it, for example with to_crs(4326) of geopandas"
         )
 
 
@@ -88,7 +87,7 @@ def _is_wgs84(crs: Any) -> bool:
 
 
 def points_of(column: pa.Array) -> Degrees:
-    """The places of a column of points. What is no point, or has an SRID other than 4326, is missing."""
+    """Returns the places of a column of points. What is no point, or has an SRID other than 4326, is missing."""
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     if pt.is_dictionary(column.type):
@@ -111,7 +110,7 @@ def points_of(column: pa.Array) -> Degrees:
 
 
 def _rectangle(binary: pa.Array, texts: bool) -> NDArray[np.uint8]:
-    """The bytes of n values of one size, uint8[n, size]. texts: of hexadecimal digits; bad ones give no point."""
+    """Returns the bytes of n values of one size, uint8[n, size]. texts: hexadecimal; invalid text gives no point."""
     offsets = np.frombuffer(binary.buffers()[1], np.int64)[binary.offset : binary.offset + len(binary) + 1]
     raw = np.frombuffer(binary.buffers()[2], np.uint8, int(offsets[-1] - offsets[0]), int(offsets[0]))
     raw = raw.reshape(len(binary), -1)
@@ -124,7 +123,7 @@ def _rectangle(binary: pa.Array, texts: bool) -> NDArray[np.uint8]:
 
 
 def _from_wkb(raw: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Longitudes and latitudes, float64[2, n], of values of one size, uint8[n, size]; NaN for what is no point."""
+    """Returns longitudes and latitudes, float64[2, n], of uint8[n, size]; NaN for values that are not points."""
     places = np.full((2, len(raw)), np.nan)
     for order, mark in (("<", 1), (">", 0)):
         kinds = np.ascontiguousarray(raw[:, 1:5]).view(f"{order}u4")[:, 0]
@@ -142,7 +141,7 @@ def _from_wkb(raw: NDArray[np.uint8]) -> NDArray[np.float64]:
 
 
 def _from_wkt(texts: pa.Array) -> NDArray[np.float64]:
-    """Longitudes and latitudes, float64[2, n], of bytes; NaN for what is no point in well-known text."""
+    """Returns longitudes and latitudes, float64[2, n], of bytes; NaN for what is no point in well-known text."""
     found = pc.extract_regex(texts, _WKT_POINT)
     return np.stack([
         np.asarray(pc.struct_field(found, axis).cast(pa.large_string()).cast(pa.float64()).fill_null(np.nan))
@@ -156,11 +155,13 @@ def check_cells(schema: pa.Schema, cells: CellColumn, path: str) -> None:
     kind = kind.value_type if pt.is_dictionary(kind) else kind
     if not (is_text(kind) or (cells.index == "h3" and pt.is_integer(kind))):
         also = " or integers" if cells.index == "h3" else ""
-        raise RequestError(f"{path}: column {cells.column!r} must hold {cells.index} cells as text{also}, not {kind}")
+        raise RequestError(
+            f"{path}: column {cells.column!r} must contain {cells.index} cells as text{also}, got {kind}"
+        )
 
 
 def centres_of(column: pa.Array, cells: CellColumn) -> Degrees:
-    """The centres of a column of cells. What is no cell of the stated resolution is missing."""
+    """Returns the centres of a column of cells. What is no cell of the stated resolution is missing."""
     encoded = column if pt.is_dictionary(column.type) else column.dictionary_encode()
     # A cell holds many records, so few are different.
     places = _h3_centres(encoded.dictionary, cells) if cells.index == "h3" else _tile_centres(encoded.dictionary, cells)
@@ -170,7 +171,7 @@ def centres_of(column: pa.Array, cells: CellColumn) -> Degrees:
 
 
 def _h3_centres(values: pa.Array, cells: CellColumn) -> NDArray[np.float64]:
-    """Latitudes and longitudes of n cells' centres, float64[n, 2], NaN for what is no cell of the resolution."""
+    """Returns latitudes and longitudes of cell centres, float64[n, 2]; NaN for names of other resolutions."""
     import h3.api.basic_int as h3
 
     places = np.full((len(values), 2), np.nan)
@@ -187,7 +188,7 @@ def _h3_centres(values: pa.Array, cells: CellColumn) -> NDArray[np.float64]:
 
 
 def _tile_centres(values: pa.Array, cells: CellColumn) -> NDArray[np.float64]:
-    """The same for quadkeys, whose tiles are squares of Web Mercator."""
+    """Returns the same for quadkeys, whose tiles are squares of Web Mercator."""
     length, places = cells.resolution, np.full((len(values), 2), np.nan)
     known = np.asarray(pc.match_substring_regex(values, f"^[0-3]{{{length}}}$").fill_null(False))
     digits = np.frombuffer("".join(values.filter(pa.array(known)).to_pylist()).encode(), np.uint8).reshape(-1, length)

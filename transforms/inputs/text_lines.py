@@ -1,6 +1,6 @@
 """Files of lines, plain or with gzip: slices and chunks of whole records, errors without values; and JSON objects.
 
-Each line of newline-delimited JSON is parsed separately, and each value as the role of its column says: ids and
+Each line of newline-delimited JSON is parsed separately, and each value by the role of its column: ids and
 categories as the canonical text of the value, the rest as numbers, times or booleans. A field that a line lacks is
 missing there; a line that is no object has no field at all. So no record decides how another one is read.
 """
@@ -36,12 +36,12 @@ _MAX_INTEGER = 2.0**63  # orjson rounds larger integers
 
 
 def whole_lines(data: bytes) -> int:
-    """Returns how many bytes of some data are whole lines. Only LF ends a line."""
+    """Returns the number of bytes of data in whole lines. Only LF ends a line."""
     return data.rfind(b"\n") + 1
 
 
 class LineFile:
-    """A file of lines, read from any place on, through gzip if its name says so.
+    """A file of lines, read from any place on, through gzip if its name ends in .gz.
 
     Args:
         log: the file.
@@ -58,11 +58,11 @@ class LineFile:
 
     @cached_property
     def head(self) -> bytes:
-        """The first megabyte. Raises DataError for UTF-16."""
+        """Returns the first megabyte. Raises DataError for UTF-16."""
         with self._opened(0) as stream:
             data = bytes(stream.read(HEAD_BYTES))
         if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise DataError(f"{self.path}: is UTF-16 text; convert it to UTF-8")
+            raise DataError(f"{self.path}: must be UTF-8, got UTF-16; convert it")
         return data
 
     @cached_property
@@ -74,18 +74,18 @@ class LineFile:
             return end
 
     def estimated_lines(self, start: int) -> int:
-        """The number of lines after the first `start` bytes, from the file's size and its first lines."""
+        """Returns the number of lines after the first `start` bytes, from the file's size and its first lines."""
         sample = self.head[start:]
         lines = sample.count(b"\n") + (not sample.endswith(b"\n"))
         size = self._size * (_GZIP_RATIO if self.is_packed else 1)
         return lines * max(size - start, 0) // max(len(sample), 1)
 
     def is_blank(self, start: int) -> bool:
-        """Whether nothing but spaces and line ends follows the first `start` bytes."""
+        """Returns whether nothing but spaces and line ends follows the first `start` bytes."""
         return all(not bytes(chunk).strip() for chunk in self.chunks(start, TO_THE_END))
 
     def cuts(self, start: int) -> Iterator[tuple[int, int, str]]:
-        """The first and end, in bytes, of slices of about SLICE_BYTES of whole records; see OpenLog.cuts."""
+        """Yields the first and end, in bytes, of slices of about SLICE_BYTES of whole records; see OpenLog.cuts."""
         first = start
         if not self.is_packed and self._size - start > 1.5 * SLICE_BYTES:
             # From the start on: whether a line end is inside a quoted value shows from no place in the middle.
@@ -133,11 +133,11 @@ class LineFile:
             yield memoryview(rest), first
 
     def _is_too_long(self, data: bytes) -> bool:
-        """Whether the first record of some data ends, and is too long: as a whole, wherever a chunk ends in it."""
+        """Returns whether the first record of some data ends and is too long, regardless of the ends of chunks."""
         return self._record_end(data, False)[0] > MAX_RECORD_BYTES + 1 and not self._whole(data[: MAX_RECORD_BYTES + 1])
 
     def _record_end(self, data: bytes, in_quotes: bool) -> tuple[int, bool]:
-        """Where the first record of some data ends, 0 if it does not, and whether the data end within quotes.
+        """Returns where the first record of some data ends, 0 if it does not, and whether the data end within quotes.
 
         in_quotes: whether they begin so.
         """
@@ -153,7 +153,7 @@ class LineFile:
 
     @contextmanager
     def _opened(self, place: int) -> Iterator[Any]:
-        """A stream of bytes from a place on; through gzip what comes before it is read and forgotten."""
+        """Yields a stream of bytes from a place on; through gzip what comes before it is read and forgotten."""
         with ExitStack() as stack:
             log = self._log
             stream: Any = stack.enter_context(
@@ -171,14 +171,14 @@ def reading_text(path: str, kind: str) -> AbstractContextManager[None]:
     """Converts errors of reading text into DataErrors that name the file. No value of the file is in the message."""
 
     def problem_of(error: Exception) -> str:
-        return next((text for pattern, text in _PROBLEMS if re.search(pattern, str(error))), f"it is not {kind}")
+        return next((text for pattern, text in _PROBLEMS if re.search(pattern, str(error))), f"not {kind}")
 
     return reading_file(path, kind, problem_of)
 
 
 _PROBLEMS = (
-    (r"UTF-?8|utf-8", "its header is not UTF-8 text"),
-    (r"[Tt]runcated compressed|zlib|gzip", "its gzip data are damaged or end too early"),
+    (r"UTF-?8|utf-8", "the header is not UTF-8"),
+    (r"[Tt]runcated compressed|zlib|gzip", "the gzip data are damaged or truncated"),
 )
 
 
@@ -189,7 +189,7 @@ class JsonLog:
         self._types = types
         self._lines = LineFile(log)
         if self._lines.head.lstrip()[:1] == b"[":
-            raise DataError(f"{log.path}: is one JSON array; write one object a line (NDJSON) instead")
+            raise DataError(f"{log.path}: must contain one JSON object per line (NDJSON), got one JSON array")
 
     @property
     def schema(self) -> pa.Schema:
@@ -223,7 +223,7 @@ class JsonLog:
 
 
 def _record(line: bytes) -> dict[str, Any]:
-    """The fields of a line; none where it is no object."""
+    """Returns the fields of a line; none where it is no object."""
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -232,7 +232,7 @@ def _record(line: bytes) -> dict[str, Any]:
 
 
 def _lenient(line: bytes) -> dict[str, Any]:
-    """The fields of a line by Python's parser: it knows NaN, half surrogate pairs and integers of any size."""
+    """Returns the fields of a line by Python's parser: it knows NaN, half surrogate pairs and integers of any size."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):

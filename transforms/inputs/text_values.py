@@ -71,7 +71,7 @@ def finite(numbers: pa.Array) -> pa.Array:
 
 
 def _numbers(column: pa.Array) -> pa.Array:
-    """float64[n]; infinite where a number is too large."""
+    """Returns float64[n]; infinite where a number is too large."""
     try:  # columns of numbers only; all that Arrow takes for a number is one by the pattern too, or not finite
         return column.cast(pa.float64())
     except pa.ArrowInvalid:
@@ -79,7 +79,7 @@ def _numbers(column: pa.Array) -> pa.Array:
 
 
 def _integers(column: pa.Array) -> pa.Array:
-    """int64[n] of text such as 7 and 7.0."""
+    """Returns int64[n] of text such as 7 and 7.0."""
     exact = pc.if_else(pc.match_substring_regex(column, _WHOLE), column, None)
     exact = pc.replace_substring_regex(exact, r"^\+", "").cast(pa.int64())
     numbers = _numbers(column)
@@ -88,7 +88,7 @@ def _integers(column: pa.Array) -> pa.Array:
 
 
 def _times(column: pa.Array) -> pa.Array:
-    """TIME_TYPE[n]. What is finer than a microsecond is cut off."""
+    """Returns TIME_TYPE[n], truncated to microseconds."""
     numbers = pc.match_substring_regex(column, _NUMBER)
     zoned = pc.match_substring_regex(column, _ZONED_TIME)
     local = pc.match_substring_regex(column, _LOCAL_TIME)
@@ -124,7 +124,7 @@ def without_views(column: pa.Array) -> pa.Array:
 
 
 def nulls(column: pa.Array) -> NDArray[np.bool_]:
-    """Whether each value is missing: bool[n]."""
+    """Returns whether each value is missing: bool[n]."""
     return np.asarray(column.is_null().to_numpy(zero_copy_only=False), dtype=bool)
 
 

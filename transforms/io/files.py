@@ -21,12 +21,12 @@ _PARTIAL = "sfumato-partial-"  # part of the name of a file that is being writte
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path names something that only Beam's file systems reach."""
+    """Returns whether a path names something that only Beam's file systems reach."""
     return "://" in path
 
 
 def join(folder: str, *names: str) -> str:
-    """A path below a folder, local or in a bucket."""
+    """Returns a path below a folder, local or in a bucket."""
     if not is_remote(folder):
         return os.path.join(folder, *names)
     return "/".join([folder.rstrip("/"), *(name.strip("/") for name in names)])
@@ -39,7 +39,7 @@ def _storage() -> ModuleType:
 
 
 def content_digest(path: str) -> str:
-    """A digest of a file's content, equal for all copies: SHA-256 of a local file, else `object_digest`.
+    """Returns a digest of a file's content, equal for all copies: SHA-256 of a local file, else `object_digest`.
 
     Raises OSError.
     """
@@ -60,7 +60,7 @@ def file_version(path: str) -> str:
 
 
 def content_type(path: str) -> str:
-    """The media type of a file by its name."""
+    """Returns the media type of a file by its name."""
     return mimetypes.guess_type(path)[0] or "application/octet-stream"
 
 
@@ -83,20 +83,20 @@ def open_file(path: str, version: str | None = None, size: int | None = None) ->
 
 
 def read_file(path: str) -> bytes:
-    """A file's bytes. Raises OSError."""
+    """Returns a file's bytes. Raises OSError."""
     with open_file(path) as file:
         return bytes(file.read())
 
 
 def read_lines(option: str, path: str) -> tuple[str, ...]:
-    """The lines of a file that an option names, without spaces around them and without empty ones.
+    """Returns the lines of a file that an option names, without spaces around them and without empty ones.
 
     Raises RequestError, which names the option, if the file cannot be read.
     """
     try:
         text = read_file(path).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"{option}: {path} cannot be read ({reason_of(error)})") from None
+        raise RequestError(f"{option}: cannot read {path} ({reason_of(error)})") from None
     return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 

@@ -1,4 +1,4 @@
-"""Which failures of remote calls may be gone at the next attempt, and how long every remote call is tried."""
+"""Which failures of remote calls are retryable, and how long remote calls are retried."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PASSING = (408, 429, 500, 502, 503, 504)  # answers that another attempt may ch
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether another attempt may do, which then leaves open whether this one had its effect.
+    """Returns whether the error is retryable. The failed call may have had its effect nevertheless.
 
     error: any exception; those of the network are OSErrors, and what is neither theirs nor Google's does not pass.
     """
@@ -22,13 +22,13 @@ def may_pass(error: BaseException) -> bool:
     if isinstance(error, GoogleAuthError):
         return isinstance(error, TransportError) or bool(error.retryable)
     status = getattr(getattr(error, "response", None), "status_code", None)
-    if status is not None:  # of an upload or a download, whose errors are of a class of their own
+    if status is not None:  # of an upload or a download, whose errors have a separate class
         return status in _PASSING
     return isinstance(error, GoogleAPIError | OSError)
 
 
 def google_retry() -> Any:
-    """The policy for the clients of Google. Only for calls that may be repeated without harm."""
+    """Returns the policy for the clients of Google. Only for calls that may be repeated without harm."""
     from google.api_core.retry import Retry
 
     return Retry(predicate=may_pass, initial=FIRST_PAUSE_S, maximum=LONGEST_PAUSE_S, timeout=MAX_WAIT_S)

@@ -25,7 +25,7 @@ from sfumato.transforms.io.google_errors import google_retry, may_pass
 
 CREDENTIALS_S = 6  # seconds to find credentials; Google's client also tries the network, repeatedly
 CONNECTIONS = 64  # requests at once to a storage: each waits tens of milliseconds, and needs little of the processor
-_READ_BYTES = 16 << 20  # the smallest range that is asked of an object
+_READ_BYTES = 16 << 20  # the smallest range that is requested of an object
 # Without options Beam's file systems would parse the command line themselves, and could end the process because of an
 # option that is not Beam's. Pipelines and workers set their own options.
 if FileSystems._pipeline_options is None:
@@ -55,9 +55,9 @@ def storage_errors(path: str) -> Iterator[None]:
     except (BeamIOError, *_FAILED) as error:
         cause = _cause(error)
         if isinstance(cause, _NOT_FOUND):
-            raise FileNotFoundError(f"{path}: there is no such file or bucket") from error
+            raise FileNotFoundError(f"{path}: no such file or bucket") from error
         if _FAILED and "://" in path and may_pass(cause):
-            raise NotReadyError(f"{path} cannot be reached now ({cause}); try again later") from error
+            raise NotReadyError(f"{path}: cannot be reached now ({cause}); try again later") from error
         raise OSError(f"{path}: {cause}") from error
 
 
@@ -85,20 +85,20 @@ def _check_credentials() -> None:
     thread.join(CREDENTIALS_S)
     if not credentials:
         raise RequestError(
-            "no credentials for Google Cloud; log in with 'gcloud auth application-default login' or set "
+            "no credentials for Google Cloud; run: gcloud auth application-default login, or set "
             "GOOGLE_APPLICATION_CREDENTIALS"
         )
 
 
 def _cause(error: Exception) -> Exception:
-    """The error of a storage's client. Beam's file systems wrap it, some of them twice."""
+    """Returns the error of a storage's client. Beam's file systems wrap it, some of them twice."""
     while isinstance(error, BeamIOError) and error.exception_details:
         error = next(iter(error.exception_details.values()))
     return error
 
 
 def matching(pattern: str, limit: int | None = None) -> list[FileMetadata]:
-    """The files that match a pattern; none if the folder does not exist. limit: the largest number of files.
+    """Returns the files that match a pattern; none if the folder does not exist. limit: the largest number of files.
 
     On a disk, links to folders are followed as well, unless they lead to a place below the pattern's own folder.
 
@@ -113,12 +113,12 @@ def matching(pattern: str, limit: int | None = None) -> list[FileMetadata]:
         with storage_errors(pattern):
             (match,) = FileSystems.match([pattern], [limit])
     except (OSError, ValueError) as error:  # ValueError: no file system for such a path
-        raise RequestError(f"{pattern} cannot be listed ({error})") from None
+        raise RequestError(f"{pattern}: cannot be listed ({error})") from None
     return list(match.metadata_list)
 
 
 def _folder_of(pattern: str) -> str:
-    """The part of a pattern before its first wildcard."""
+    """Returns the part of a pattern before its first wildcard."""
     return re.sub(r"[*?[].*", "", pattern, flags=re.DOTALL)
 
 
@@ -160,7 +160,7 @@ class StoredFile:
 
 
 def listed(pattern: str) -> list[StoredFile]:
-    """The files that match a pattern, see `matching`.
+    """Returns the files that match a pattern, see `matching`.
 
     A listing of Google's storage shows versions and digests too. So 10,000 objects need ten requests, not 20,000.
     """
@@ -181,12 +181,12 @@ def listed(pattern: str) -> list[StoredFile]:
                     version, digest = _version_of(blob), _digest_of(blob)
                     found.append(StoredFile(path, blob.size, blob.updated.timestamp(), version, digest))
     except (OSError, ValueError) as error:  # ValueError: no bucket has such a name
-        raise RequestError(f"{pattern} cannot be listed ({error})") from None
+        raise RequestError(f"{pattern}: cannot be listed ({error})") from None
     return found
 
 
 def content_version(path: str) -> str:
-    """A text that changes with every change of a file in a storage. Raises OSError.
+    """Returns a text that changes with every change of a file in a storage. Raises OSError.
 
     In Google's storage it has the generation, because checksums have 32 bits only. Elsewhere it is the checksum.
     """
@@ -203,7 +203,7 @@ def _digest_of(blob: Any) -> str:
 
 
 def _blob(path: str, generation: str | None = None, described: bool = False) -> Any:
-    """An object of Google's storage; described as it is now, without its content, or by its name only."""
+    """Returns an object of Google's storage; described as it is now, without its content, or by its name only."""
     from apache_beam.io.gcp.gcsio import parse_gcs_path
 
     bucket, name = parse_gcs_path(path)
@@ -214,7 +214,7 @@ def _blob(path: str, generation: str | None = None, described: bool = False) -> 
 
 
 def _client() -> Any:
-    """A client with the credentials that Beam uses, and with connections that threads of this process share."""
+    """Returns a client with the credentials that Beam uses, and with connections that threads of this process share."""
     return _shared_client(os.getpid(), os.environ.get("STORAGE_EMULATOR_HOST"), FileSystems._pipeline_options)
 
 
@@ -231,7 +231,7 @@ def _shared_client(_process: int, _emulator: str | None, options: PipelineOption
 
 
 def object_digest(path: str) -> str:
-    """A digest of a stored file's content, equal for all copies. Raises OSError.
+    """Returns a digest of a stored file's content, equal for all copies. Raises OSError.
 
     In Google's storage it is size and MD5. An object that was composed of others has no MD5. Then the digest is its
     version, which a copy does not share.
@@ -246,7 +246,7 @@ def object_digest(path: str) -> str:
 def open_object(path: str, version: str | None = None, size: int | None = None) -> Iterator[BinaryIO]:
     """Opens a stored file for reading, without decompression. Raises OSError.
 
-    version: of `content_version`; what is read is of this version, if the storage is Google's. size: in bytes, if it is
+    version: of `content_version`; Google's storage reads exactly this version. size: in bytes, if it is
     known; Google's storage is then not asked for it.
     """
     with storage_errors(path):

@@ -66,7 +66,7 @@ def moments_view(files: Files) -> PageView:
 
 
 class _Page:
-    """A release's tables and what its manifest says of them."""
+    """The page of a release, from its tables and its manifest."""
 
     def __init__(self, release: Released):
         self._release, self._files, self._manifest = release, release.files, release.manifest
@@ -175,7 +175,7 @@ class _Page:
         return f"{self._column} and {self._second}" if one.statistic in PAIRS else self._column
 
     def _map(self) -> MapBody:
-        """The cells or zones."""
+        """Returns the cells or zones."""
         region, is_zones = self._release.region, self._noun == "zone"
         rows = self._release.table(ZONES_FILE if is_zones else CELLS_FILE)
         names = rows["zone" if is_zones else "cell_id"].to_pylist()
@@ -200,7 +200,7 @@ class _Page:
         )
 
     def _measure(self, overall: MomentEstimate, names: Sequence[str], cells: pa.Table | None) -> Measure:
-        """A statistic of the cells or zones.
+        """Returns a statistic of the cells or zones.
 
         Args:
             overall: the statistic of all users.
@@ -243,7 +243,7 @@ class _Page:
         )
 
     def _bits(self) -> list[BitRow]:
-        """Bits of each quantity in the order of their place values, those of negative values first."""
+        """Returns bits of each quantity in the order of their place values, those of negative values first."""
         if BITS_FILE not in self._files:
             return []
         rows = self._release.table(BITS_FILE).to_pylist()
@@ -323,7 +323,7 @@ class _Page:
         return Section(title="How to read it", paragraphs=paragraphs)
 
     def _drawn(self, groups: Mapping[str, Any] | None) -> list[str]:
-        """How groups are shown. groups: the manifest's entry."""
+        """Describes the shrinkage and the selection of groups. groups: the manifest's entry."""
         if groups is None:
             return []
         what = f"{self._noun.capitalize()}s"
@@ -386,7 +386,7 @@ class _Page:
 
 
 def _forms(manifest: Mapping[str, Any]) -> Forms:
-    """The forms of the values of one or two columns that a manifest states; any where no value was used."""
+    """Returns the forms of the values of one or two columns that a manifest states; any where no value was used."""
     columns = [manifest, *([manifest["second"]] if "second" in manifest else [])]
     if "fixed_point" in manifest:
         names = ("bits", "fraction_bits", "signed", "offset")
@@ -395,7 +395,7 @@ def _forms(manifest: Mapping[str, Any]) -> Forms:
 
 
 def statistic_title(name: str) -> str:
-    """A statistic as the beginning of a sentence: `Mean`, `Variance`, `3rd moment`."""
+    """Returns a statistic as the beginning of a sentence: `Mean`, `Variance`, `3rd moment`."""
     kind, _, power = name.partition(":")
     if kind == "moment" and power.isdecimal():
         ordinal = {2: "2nd", 3: "3rd"}.get(int(power), f"{power}th")
@@ -421,7 +421,7 @@ def quantity_title(quantity: str, column: str, second: str = "") -> str:
 
 
 def place_value(weight: float) -> str:
-    """What a set bit adds, short enough for an axis: 0.25, 32,768 or 2²⁰, with a minus for bits of negative values."""
+    """Returns the place value of a bit, short enough for an axis: 0.25, 32,768 or 2²⁰; negative for negative bits."""
     size, sign = abs(weight), "−" if weight < 0 else ""
     mantissa, power = math.frexp(size)
     if mantissa == 0.5 and not 0.01 < size < 1e5:
@@ -436,12 +436,12 @@ def _statistic(one: MomentEstimate) -> StatisticRow:
 
 
 def _shown(one: MomentEstimate) -> tuple[str, str, str]:
-    """The value and the ends of its interval with the digits that are known."""
+    """Returns the value and the ends of its interval with the digits that are known."""
     return with_interval(*_row(one))
 
 
 def _row(one: MomentEstimate) -> tuple[float, float, float]:
-    """The value and the ends of its interval; a number of users is 0 or more."""
+    """Returns the value and the ends of its interval; a number of users is 0 or more."""
     row = one.value, one.low, one.high
     return not_negative(*row) if one.statistic == "count" else row
 

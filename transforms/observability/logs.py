@@ -58,11 +58,11 @@ class Event:
 
 READ_FILE = Event("read_file", "read file {file}")
 COUNTED_USERS = Event("read_logs", "read and grouped the logs: {counted}, by a noisy count")
-COUNTED_COHORT = Event("read_logs", f"{COUNTED_USERS.text}, of the cohort that is asked, one of {{cohorts}}")
+COUNTED_COHORT = Event("read_logs", f"{COUNTED_USERS.text}, in the active cohort, one of {{cohorts}}")
 FEW_USERS = Event(
     "few_users",
-    "the logs seem to hold hardly any user: {counted}, by a noisy count; check "
-    "--user_id_column and the other columns' names before you spend more",
+    "almost no users in the logs: {counted}, by a noisy count; check --user_id_column and the other column names "
+    "before you spend more",
 )
 SAMPLED_USERS = Event("read_logs", "read the logs")
 _SUB_QUERY = "sub-query {sub_query}: {entries} entries, {cost}, {remaining:.4g} remaining, noise ± {margin} users (95%)"
@@ -70,7 +70,7 @@ SUB_QUERY = Event("sub_query", _SUB_QUERY)
 SUB_QUERY_WITH_LOSS = Event("sub_query", f"{_SUB_QUERY}, {{shards_lost}} of {{shards}} shards lost")
 ROUND = Event("round", "{quantity}, round {round}: {clients:,.0f} clients sent {reports:,.0f} bits")
 TRAINED = Event("trained", "trained network {number} of {networks} in {seconds:.0f} s")
-NO_CHECKPOINT = Event("no_checkpoint", "trains without a checkpoint: {error}")
+NO_CHECKPOINT = Event("no_checkpoint", "training without a checkpoint: {error}")
 LATE_ROWS = Event("late_rows", "rows that arrived after the charge: {rows:,}", raw=True)
 READ_COUNTS = Event("read_rows", "rows read: {rows:,}; dropped: {dropped}; clamped: {clamped:,}", raw=True)
 METRICS_COUNTED = Event("metrics", "metrics", raw=True)

@@ -111,7 +111,7 @@ SLICE_ROWS = Distribution("slice_rows", "rows", RAW, "rows of a slice, some row 
 SLICE_READ = Distribution(
     "slice_read_milliseconds", "milliseconds", RAW, "reading and encoding a slice, waits for storage included"
 )
-BOUNDED_USERS = Counter("bounded_users", "users", RAW, "distinct users with a usable row, before any cohort is drawn")
+BOUNDED_USERS = Counter("bounded_users", "users", RAW, "distinct users with a usable row, before any cohort is sampled")
 USER_GROUP_BYTES = Distribution("user_group_bytes", "bytes", RAW, "size of the records of a group of users, as grouped")
 SHARD_GROUP_USERS = Distribution("shard_group_users", "users", RAW, "users of the cohort in a group of shards")
 SHARD_GROUP_BYTES = Distribution("shard_group_bytes", "bytes", RAW, "size of the index over a group of shards")
@@ -141,7 +141,7 @@ METRICS: Mapping[str, Metric] = {
 
 
 def read_metrics(result: PipelineResult) -> dict[str, int | dict[str, int]]:
-    """The metrics of a run, in the order of METRICS, over all its steps. Unused metrics are missing.
+    """Returns the metrics of a run, in the order of METRICS, over all its steps. Unused metrics are missing.
 
     Returns:
         A number for each counter; count, sum, min and max for each distribution.
@@ -165,7 +165,7 @@ def read_metrics(result: PipelineResult) -> dict[str, int | dict[str, int]]:
 
 
 def metrics_table(values: Mapping[str, int | Mapping[str, int]]) -> str:
-    """The values of `read_metrics` as a table for a terminal, without counters at 0."""
+    """Returns the values of `read_metrics` as a table for a terminal, without counters at 0."""
     rows = [["metric", "total", "number", "least", "mean", "greatest"]]
     for name, value in values.items():
         if isinstance(value, int):
@@ -178,7 +178,7 @@ def metrics_table(values: Mapping[str, int | Mapping[str, int]]) -> str:
 
 
 def registry_table() -> str:
-    """The table of all metrics in docs/reference/observability.md."""
+    """Returns the table of all metrics in docs/reference/observability.md."""
     rows = [["metric", "kind", "unit", "readers", "meaning"]]
     rows += [
         [f"`{metric.name}`", metric.KIND, metric.unit, metric.readers, metric.meaning] for metric in METRICS.values()

@@ -12,7 +12,7 @@ TYPICAL_USERS = 1_000_000  # of a figure that depends on the number of users, wh
 
 
 def markdown_table(lines: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> str:
-    """The lines, of which the first is the header; columns are aligned to the right but for those numbered `left`."""
+    """Returns the table. rows: the header first. Columns are right-aligned except those numbered in `left`."""
     cells = [[text.replace("|", r"\|") for text in line] for line in lines]
     widths = [max(3, *(len(line[i]) for line in cells)) for i in range(len(cells[0]))]
     rule = ["-" * width if i in left else "-" * (width - 1) + ":" for i, width in enumerate(widths)]

@@ -53,12 +53,12 @@ class FileSecret:
         try:
             secret = read_file(self.path)
         except OSError as error:
-            remedy = "name the key's file, and run as the user who owns it"
+            remedy = "name the key file, and run as its owner"
             if isinstance(error, FileNotFoundError):
-                remedy = "name the key's file, or restore it from its copy (before the first run: sfumato key new FILE)"
-            raise RequestError(f"key_file: {self.path} cannot be read ({reason_of(error)}); {remedy}") from None
+                remedy = "name the key file, or restore it from its copy (before the first run: sfumato key new FILE)"
+            raise RequestError(f"key_file: cannot read {self.path} ({reason_of(error)}); {remedy}") from None
         if weakness := key_weakness(secret):
-            raise RequestError(f"key_file: {self.path} {weakness}; make a key with: sfumato key new FILE")
+            raise RequestError(f"key_file: {self.path} {weakness}; create a key with: sfumato key new FILE")
         return secret
 
     def check_private(self) -> None:
@@ -71,9 +71,8 @@ class FileSecret:
             return  # `read` raises the error
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise RequestError(
-                f"key_file: others than the owner may use {self.path} (mode {mode:04o}), and with it remove the noise; "
-                f"run: chmod 600 {shlex.quote(self.path)} (or, if somebody may have read it, make another one: "
-                "sfumato key new FILE)"
+                f"key_file: other users can read {self.path} (mode {mode:04o}) and remove the noise; run: chmod 600 "
+                f"{shlex.quote(self.path)} (if it may have been read, create a new key: sfumato key new FILE)"
             )
         check_folder(self.path)
 
@@ -94,8 +93,8 @@ class SecretManagerSecret:
             raise RequestError(f"key_secret: must be projects/P/secrets/S/versions/N, got {self.name!r}")
         if not re.fullmatch(r"[1-9][0-9]*", found["version"]):
             raise RequestError(
-                f"key_secret: the version must be a number, got {found['version']!r}, which may stand for another key "
-                "when a job is tried again, or for its other workers"
+                f"key_secret: the version must be a number, got {found['version']!r}, which may resolve to another key "
+                "on a retry or on another worker"
             )
 
     def read(self) -> bytes:
@@ -110,16 +109,16 @@ class SecretManagerSecret:
             from google.cloud.secretmanager import SecretManagerServiceClient
         except ImportError:
             raise RequestError(
-                "key_secret: Secret Manager needs Google's client; install it with: pip install 'sfumato[gcp]'"
+                "key_secret: Secret Manager requires the extra gcp; run: pip install 'sfumato[gcp]'"
             ) from None
         try:
             client = _connect(SecretManagerServiceClient)
             answer = client.access_secret_version(name=self.name, timeout=MAX_WAIT_S, retry=google_retry())
         except NotFound:
-            raise RequestError(f"key_secret: there is no {self.name}") from None
+            raise RequestError(f"key_secret: not found: {self.name}") from None
         except Forbidden:
             raise RequestError(
-                f"key_secret: {self.name} may not be read; give the account that runs the job, and its workers', the "
+                f"key_secret: no permission to read {self.name}; grant the accounts of the job and its workers the "
                 "role Secret Manager Secret Accessor"
             ) from None
         except (GoogleAPIError, GoogleAuthError, OSError) as error:
@@ -130,12 +129,14 @@ class SecretManagerSecret:
                 ) from None
             if isinstance(error, GoogleAuthError):
                 raise RequestError(f"key_secret: no credentials for Google Cloud ({kind})") from None
-            raise RequestError(f"key_secret: {self.name} cannot be read ({kind}); is it enabled?") from None
+            raise RequestError(
+                f"key_secret: cannot read {self.name} ({kind}); check that the version is enabled"
+            ) from None
         secret = bytes(answer.payload.data)
         if weakness := key_weakness(secret):
             raise RequestError(
-                f"key_secret: {self.name} {weakness}; make a key with: sfumato key new FILE, and add it as a version: "
-                "gcloud secrets versions add NAME --data-file=FILE"
+                f"key_secret: {self.name} {weakness}; create a key with: sfumato key new FILE, and add it as a "
+                "version: gcloud secrets versions add NAME --data-file=FILE"
             )
         return secret
 
@@ -150,10 +151,10 @@ def check_folder(path: str) -> None:
     try:
         mode = os.stat(folder).st_mode
     except OSError as error:
-        raise RequestError(f"key_file: {folder} cannot be read ({reason_of(error)}); name another folder") from None
+        raise RequestError(f"key_file: cannot read {folder} ({reason_of(error)}); name another folder") from None
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         raise RequestError(
-            f"key_file: everybody may replace files in {folder}; run: chmod o-w {shlex.quote(folder)}, or keep the "
+            f"key_file: all users can replace files in {folder}; run: chmod o-w {shlex.quote(folder)}, or keep the "
             "key elsewhere"
         )
 
@@ -169,11 +170,9 @@ def create_key_file(path: str) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise RequestError(
-            f"FILE: {path} exists, and a key that was used is never replaced; name another file"
-        ) from None
+        raise RequestError(f"FILE: {path} exists, and keys are never replaced; name another file") from None
     except OSError as error:
-        raise RequestError(f"FILE: {path} cannot be written ({error.strerror})") from None
+        raise RequestError(f"FILE: cannot write {path} ({error.strerror})") from None
     with os.fdopen(descriptor, "wb") as file:
         os.fchmod(descriptor, 0o600)  # independent of the process's umask
         file.write(os.urandom(SECRET_BYTES))
@@ -182,21 +181,21 @@ def create_key_file(path: str) -> None:
 
 
 def key_weakness(secret: bytes) -> str | None:
-    """Returns what is wrong with the content of a key file, white space around text aside; None for a good key.
+    """Returns the weakness of a key file's content, ignoring white space around text; None for a good key.
 
     It is a phrase for an error message, which reveals the key's length at most.
     """
     if len(secret) < MIN_SECRET_BYTES:
-        return f"holds {len(secret)} bytes; a secret needs {MIN_SECRET_BYTES} or more"
+        return f"contains {len(secret)} bytes; a secret needs at least {MIN_SECRET_BYTES}"
     symbols, alphabet, random_bytes = _symbols(secret)
     if alphabet == 0:
-        return "holds text that is neither hexadecimal nor base64 of random bytes"
+        return "contains text that is neither hexadecimal nor base64 of random bytes"
     if random_bytes < MIN_SECRET_BYTES:
-        return f"holds text that stands for {random_bytes} bytes; a secret needs {MIN_SECRET_BYTES} or more"
+        return f"contains text that encodes {random_bytes} bytes; a secret needs at least {MIN_SECRET_BYTES}"
     steps = bytes((after - before) % 256 for before, after in itertools.pairwise(symbols))
     for found in (symbols, steps) if alphabet == 256 else (symbols,):
         if few_distinct_probability(len(found), len(set(found)), alphabet) <= _LEVEL:
-            return "is not random: the same few bytes, or steps between bytes, again and again"
+            return "is not random: it repeats a few bytes, or steps between bytes"
     return None
 
 

@@ -110,7 +110,7 @@ class QuantilesPage(SampledPage):
         share = "half" if middle["share"] == 0.5 else f"{100 * middle['share']:g}%"
         value, low, high = with_interval(middle["value"], middle["low"], middle["high"])
         return (
-            f"One sampled record per user: {share} of about {self.everybody} users have {self.column} below {value} "
+            f"One sampled record per user: {share} of about {self.all_users_text} users have {self.column} below {value} "
             f"(between {low} and {high})"
         )
 

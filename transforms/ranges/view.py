@@ -74,7 +74,7 @@ _ERRORS = {
 
 
 def ranges_view(files: Files, model: RangeModel | None = None) -> PageView:
-    """The page of a release's published files, by name: the manifest and the model.
+    """Returns the page of a release's published files, by name: the manifest and the model.
 
     model: what the file of the model holds, if it is in memory already.
     """
@@ -143,7 +143,7 @@ def _making(manifest: Mapping[str, Any], model: RangeModel) -> Section:
 
 
 def ranges_body(model: RangeModel, sizes_metres: tuple[float, float]) -> RangesBody:
-    """What the page shows of a model. sizes_metres: the least and the largest side that it was made for."""
+    """Returns the page's body for a model. sizes_metres: the least and the largest side that it was made for."""
     region = Bounds(**asdict(model.field.grid.region))
     start = _start(model, sizes_metres)
     return RangesBody(
@@ -152,7 +152,7 @@ def ranges_body(model: RangeModel, sizes_metres: tuple[float, float]) -> RangesB
 
 
 def embedded_model(model: RangeModel) -> dict[str, Any]:
-    """What the page holds of a model, in JSON's types: all that its answers are made of, or a raster of them."""
+    """Returns the page's copy of a model, in JSON types: all its arrays, or a raster of its answers."""
     own = model.model
     if isinstance(own, GridModel) and own.grid.users.size <= MAX_NUMBERS:
         parts = _grid(own.grid)
@@ -183,7 +183,7 @@ def _grid(grid: NoisyGrid) -> dict[str, Any]:
 
 
 def _raster(model: RangeModel) -> dict[str, Any]:
-    """The model's answers to small cells, and its errors for squares of several sizes all over the region.
+    """Returns the model's answers to small cells, and its errors for squares of several sizes all over the region.
 
     Errors of cells do not add up to those of squares, so the model answers squares themselves.
     """
@@ -197,7 +197,7 @@ def _raster(model: RangeModel) -> dict[str, Any]:
 
 
 def _cell_users(model: Model, cells: Boxes) -> NDArray[np.float64]:
-    """The users of cells, which add up, unlike the model's answers to small squares."""
+    """Returns the users of cells, which add up, unlike the model's answers to small squares."""
     table = model.additive_table
     return _answers(model, cells).users if table is None else np.maximum(table.sum(cells), 0.0)
 
@@ -208,7 +208,7 @@ def _answers(model: Model, boxes: Boxes) -> Answers:
 
 
 def _squares(model: RangeModel, places: int, size: float) -> Boxes:
-    """Squares of a size in metres round places * places points of the field, row by row; what of them lies in it."""
+    """Returns squares of a size in metres around places * places points, row by row, clipped to the field."""
     side, (width, height) = model.field.side, model.field.cell_metres
     middles = (np.arange(places) + 0.5) * (side / places)
     y, x = (one.ravel() for one in np.meshgrid(middles, middles, indexing="ij"))
@@ -216,7 +216,7 @@ def _squares(model: RangeModel, places: int, size: float) -> Boxes:
 
 
 def _start(model: RangeModel, sizes: tuple[float, float]) -> tuple[float, float, float]:
-    """The first square: of a size that the model was made for and that one can see, where most users are."""
+    """Returns the first square: of a size that the model was made for and that one can see, where most users are."""
     low, high = sizes
     size = min(max(float(f"{min(model.field.metres) / 12:.2g}"), low), high)
     row, column = divmod(int(np.argmax(model.model.answer(_squares(model, _START_PLACES, size)).users)), _START_PLACES)
@@ -227,7 +227,7 @@ def _start(model: RangeModel, sizes: tuple[float, float]) -> tuple[float, float,
 
 
 def background(model: RangeModel) -> MapBody:
-    """A coarse map of the model's answers: cells of a quadtree, the larger the more alike what they hold."""
+    """Returns a coarse map of the model's answers: cells of a quadtree, the larger the more alike what they hold."""
     field, own = model.field, model.model
     depth = min(_MAP_LEVEL, field.grid.depth)
     edges = strip_edges(field.side, field.side / (1 << depth))
@@ -259,7 +259,7 @@ def background(model: RangeModel) -> MapBody:
 def _merged(
     users: NDArray[np.float64], uncertain: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(level, x, y) of the cells that remain after four alike were joined again and again; levels ascend.
+    """Returns (level, x, y) of the cells that remain after four alike were joined again and again; levels ascend.
 
     users: float64[2^d, 2^d], row 0 in the north. uncertain: of that shape; only cells equal in this are alike.
     """
@@ -280,7 +280,7 @@ def _merged(
 
 
 def _is_uncertain(model: Model, cells: Boxes) -> NDArray[np.bool_]:
-    """Whether each cell's centre lies in a part of the model whose users may be nothing but noise: bool[cells].
+    """Returns whether each cell's centre lies in a part of the model whose users may be nothing but noise: bool[cells].
 
     A small piece of a part is known less well than the part, so parts are judged and not pieces. A model without parts
     is judged by its answers to the cells.
@@ -306,6 +306,6 @@ def _is_uncertain(model: Model, cells: Boxes) -> NDArray[np.bool_]:
 
 
 def _numbers(values: NDArray[np.floating[Any]], digits: int = 7) -> list[float]:
-    """Whole numbers as such, others to this many significant digits, row by row."""
+    """Returns whole numbers as such, others to this many significant digits, row by row."""
     flat = np.asarray(values, dtype=np.float64).ravel().tolist()
     return [int(one) if one == int(one) else float(f"{one:.{digits}g}") for one in flat]

@@ -61,7 +61,7 @@ _RANKS = {
 
 
 def geography_bytes(region: Region, basemap: Basemap | None, tiles: str | None) -> bytes | None:
-    """The content of `basemap.json`, None where there is nothing to say.
+    """Returns the content of `basemap.json`, None if it would be empty.
 
     basemap: of a file; None takes the world's, if the region is large enough for it. tiles: pattern of a tile server's
     addresses; None without one.
@@ -73,7 +73,7 @@ def geography_bytes(region: Region, basemap: Basemap | None, tiles: str | None) 
 
 
 def file_basemap(name: str, content: bytes, region: Region) -> Basemap:
-    """The geography of a file, clipped and simplified.
+    """Returns the geography of a file, clipped and simplified.
 
     Args:
         name: of the file, for messages and as the source if the file names none.
@@ -91,7 +91,7 @@ def file_basemap(name: str, content: bytes, region: Region) -> Basemap:
         if geometry is not None and not geometry.is_empty
     ]
     if not extents:
-        raise RequestError(f"basemap: {name} holds no geometry")
+        raise RequestError(f"basemap: {name} contains no geometry")
     if not (cut.water or cut.land or cut.lines or cut.zones or cut.places):
         ends = zip(*extents, strict=True)
         west, south, east, north = (float(choose(end)) for choose, end in zip((min, min, max, max), ends, strict=True))
@@ -107,8 +107,8 @@ def file_basemap(name: str, content: bytes, region: Region) -> Basemap:
     made = cut.basemap(source)
     if (size := len(made.model_dump_json())) > MAX_BYTES:
         raise RequestError(
-            f"basemap: {name} comes to {size >> 10:,} KiB in the region, and {MAX_BYTES >> 10} KiB are the most; leave "
-            "out what is small on the map, such as footpaths and buildings"
+            f"basemap: {name} has {size >> 10:,} KiB in the region, and at most {MAX_BYTES >> 10} KiB are allowed; "
+            "remove small features such as footpaths and buildings"
         )
     return made
 
@@ -145,7 +145,7 @@ class _Cut:
         self.digits = max(math.ceil(0.5 - math.log10(self.finest)), 0)  # to a third of it, or finer
 
     def basemap(self, source: str) -> Basemap:
-        """All of it; of many places the most important."""
+        """Returns the whole geography; of many places only the most important."""
         places = sorted(self.places, key=lambda place: place.rank)[:MAX_PLACES]
         return Basemap(
             source=source, water=self.water, land=self.land, lines=self.lines, zones=self.zones, places=places
@@ -181,7 +181,7 @@ class _Cut:
         return west <= longitude <= east and south <= latitude <= north
 
     def areas(self, polygons: Iterable[BaseGeometry]) -> Iterator[Rings]:
-        """Rings of what of the polygons is large enough to be seen."""
+        """Yields rings of what of the polygons is large enough to be seen."""
         for polygon in polygons:
             for part in self._seen(polygon if polygon.is_valid else shapely.make_valid(polygon), is_area=True):
                 if part.geom_type == "Polygon" and part.area >= self.finest**2:
@@ -189,7 +189,7 @@ class _Cut:
                     yield [self._points(ring) for ring in (part.exterior, *holes)]
 
     def paths(self, lines: Iterable[BaseGeometry]) -> Iterator[Path]:
-        """Points of what of the lines is long enough to be seen."""
+        """Yields points of what of the lines is long enough to be seen."""
         for line in lines:
             for part in self._seen(line, is_area=False):
                 if part.geom_type in ("LineString", "LinearRing") and part.length >= self.finest:
@@ -220,7 +220,7 @@ def _classes(properties: Mapping[str, Any]) -> set[str]:
 
 
 def _rank(properties: Mapping[str, Any]) -> int:
-    """How important a place is, 0 the most: as the file says it, or by what kind of place it is."""
+    """Returns the rank of a place, 0 the most important: as the file states it, or by its kind."""
     for key in ("rank", "scalerank"):
         value = properties.get(key)
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 100:
@@ -233,7 +233,7 @@ def _rank(properties: Mapping[str, Any]) -> int:
 
 @cache
 def _world() -> tuple[str, list[BaseGeometry], list[BaseGeometry], list[Place]]:
-    """The shipped map: its source, land, borders, places."""
+    """Returns the shipped map: its source, land, borders, places."""
     data = json.loads(gzip.decompress(resources.files(__package__).joinpath(_WORLD).read_bytes()))
 
     def points(steps: list[int]) -> NDArray[np.float64]:

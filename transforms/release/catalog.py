@@ -50,7 +50,7 @@ def published_dates(root: str) -> list[str]:
 
 @dataclass(frozen=True)
 class DatedFolders:
-    """What the folders `releases/YYYY-MM-DD` of an output hold."""
+    """Content of the folders `releases/YYYY-MM-DD` of an output."""
 
     releases: dict[str, Release]  # the published releases by date, in order
     unreadable: list[str]  # dates whose manifest cannot be read
@@ -59,7 +59,7 @@ class DatedFolders:
 
 
 def read_folders(root: str) -> DatedFolders:
-    """Returns what the folders in `root/releases/` hold.
+    """Returns the content of the folders in `root/releases/`.
 
     Raises as `matching`, and FormatError if another version of sfumato wrote one of the releases.
     """
@@ -118,7 +118,7 @@ def disagreement(release: Release, history: History) -> str | None:
         )
     stated = release.manifest.get("ledger")
     if not (isinstance(stated, dict) and stated.get("hash") in reservation.hashes):
-        return f"release {release_id} names another entry than the ledger's; one of the two was rewritten"
+        return f"release {release_id} names a different entry than the ledger; one of them was rewritten"
     if reservation.manifest not in (None, release.digest):
         return f"release {release_id} has been changed since it was published"
     try:
@@ -127,13 +127,13 @@ def disagreement(release: Release, history: History) -> str | None:
         return f"release {release_id} does not state its cost"
     charge = reservation.charge
     if cost != [charge.epsilon, charge.delta, charge.rho]:
-        return f"release {release_id} states another cost than it was charged"
+        return f"release {release_id} states a different cost than its charge"
     if adjacency != charge.adjacency:
-        return f"release {release_id} states another adjacency than it was charged for"
+        return f"release {release_id} states a different adjacency than its charge"
     asked = None if charge.rotation is None else {"cohort": charge.rotation.cohort, "cohorts": charge.rotation.cohorts}
     counts_for_all = reservation.lost is not None and asked is None  # an upper bound
     if release.manifest["privacy"].get("rotation") != asked and not counts_for_all:
-        return f"release {release_id} states another cohort of users than it was charged for"
+        return f"release {release_id} states a different cohort than its charge"
     return None
 
 
@@ -154,13 +154,13 @@ def remaining_files(release: Release) -> list[str]:
 
 
 def is_pruned(release: Release, history: History) -> bool:
-    """Returns whether the ledger says that the release's files were removed."""
+    """Returns whether the ledger records that the release's files were removed."""
     reservation = history.reservations.get(str(release.manifest.get("release_id")))
     return reservation is not None and reservation.pruned is not None and reservation.manifest == release.digest
 
 
 def _files_below(folder: str) -> dict[str, set[str]]:
-    """The names of files by folder, at any depth. What is in a folder whose name begins with a dot is being written."""
+    """Returns file names by folder, at any depth, except folders that are being written (a leading dot)."""
     root, found = folder.rstrip("/"), dict[str, set[str]]()
     for file in matching(FileSystems.join(root, "**")):
         path, _, name = file.path.rpartition("/")
@@ -191,7 +191,7 @@ def find_releases(folder: str) -> tuple[list[Release], list[str]]:
             if not names <= NO_RELEASE.get(found, frozenset()):
                 problems.append(str(error))
     if not releases and not problems and not notices:
-        raise RequestError(f"{folder}: no release here (no {MANIFEST_FILE} that can be read)")
+        raise RequestError(f"{folder}: no release found (no readable {MANIFEST_FILE})")
     return releases, problems
 
 
@@ -210,7 +210,7 @@ def lost_charges(folder: str, history: History) -> tuple[list[StatedCharge], lis
     known = _known_hashes(history)
 
     def read(path: str) -> StatedCharge | str | bool:
-        """The charge if it is lost, a problem, or else whether the manifest was charged."""
+        """Returns the charge if it is lost, a problem, or else whether the manifest was charged."""
         try:
             content = manifest_at(path)
             stated = _stated_entry(content)
@@ -228,13 +228,13 @@ def lost_charges(folder: str, history: History) -> tuple[list[StatedCharge], lis
 
 
 def _is_lost_removal(manifest: bytes | None, history: History) -> bool:
-    """Whether it is the notice of a removal of which the ledger does not know."""
+    """Returns whether it is the notice of a removal that the ledger does not record."""
     reservation = history.reservations.get(removed_release(manifest) or "")
     return reservation is not None and reservation.removal is None
 
 
 def _known_hashes(history: History) -> set[str]:
-    """The hashes that manifests may state if the ledger has their charges."""
+    """Returns the hashes that manifests may state if the ledger has their charges."""
     return {one for entry in (*history.refusals, *history.reservations.values()) for one in entry.hashes}
 
 
@@ -267,7 +267,7 @@ def missing_releases(
         and reservation.index > newest.get(subject(reservation), -1)
     ]
     return [
-        f"release {charge.release_id} (dataset {charge.dataset}, {charge.period}) was published and is gone"
+        f"release {charge.release_id} (dataset {charge.dataset}, {charge.period}) was published but is missing"
         for charge in missing
     ]
 
@@ -297,15 +297,14 @@ def check_not_lost(history: History, dataset: str, output: str, timeline: str | 
                 continue
             if _is_lost_removal(content, history):
                 raise LedgerError(
-                    f"ledger: {folder} holds the notice of a release that was taken down, and the named ledger does "
-                    f"not know it; make the removal again: sfumato ledger restore --releases {folder}"
+                    f"ledger: {folder} contains the notice of a removed release, but the ledger does not record the "
+                    f"removal; record it again: sfumato ledger restore --releases {folder}"
                 )
             if stated.get("hash") not in known:
                 raise LedgerError(
                     f"ledger: {folder} was charged to dataset {dataset} by entry {stated.get('entry')} of a "
-                    f"ledger, and the named ledger has {history.entries} entries without it: it was lost, restored "
-                    "from an old copy, or is another one; restore the newest copy (`sfumato ledger restore`), or name "
-                    "the right ledger"
+                    f"ledger, but this ledger has {history.entries} entries without it: entries were lost, or it is "
+                    "another ledger; restore the newest copy (`sfumato ledger restore`), or name the right ledger"
                 )
 
 

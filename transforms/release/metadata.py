@@ -26,8 +26,8 @@ _SOURCES = ("schemas", "transforms", "pipelines")
 _DRAWING = ("apache-beam", "cryptography", "numpy", "pandas", "pyarrow", "scipy")
 _CELL_IDS = frozenset({"cell_id", *(field.name for field in INDEX_FIELDS)})
 _PACKAGES = ("sfumato", "apache-beam", "numpy", "pyarrow", "scipy")
-LATE_FILES = "Files that arrive after the charge are left out of this release."
-UNSAFE = "The key came from a seed that anybody can guess: this release protects nobody."
+LATE_FILES = "Files that arrive after the charge are not part of this release."
+UNSAFE = "The key came from a seed that anyone can guess: this release protects nobody."
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ class ReleaseMetadata:
 
     @property
     def geography_files(self) -> dict[str, bytes]:
-        """The release's file of geography by name; none without geography."""
+        """Returns the release's file of geography by name; none without geography."""
         return {} if self.geography is None else {BASEMAP_FILE: self.geography}
 
     @property
     def source(self) -> dict[str, Any]:
-        """The manifest's entry `randomness`."""
+        """Returns the manifest's entry `randomness`."""
         return {"source": self.randomness, "safe": self.safe}
 
 

@@ -57,7 +57,7 @@ NO_COST = KeyError, TypeError, AttributeError, ValueError
 
 
 def _notice_page(text: str, fields: Mapping[str, str]) -> bytes:
-    """A page without a result. text: HTML of the body below the title; fields: plain text for the names in braces."""
+    """Returns a page without a result. text: HTML of the body; fields: plain text for the names in braces."""
     return (_PAGE + text + _PAGE_END).format(**{name: html.escape(value) for name, value in fields.items()}).encode()
 
 
@@ -111,7 +111,7 @@ def refusal_files(
 
 
 def removed_release(manifest: bytes | None) -> str | None:
-    """The id of the release in whose place a notice stands; None for any other manifest, or without one."""
+    """Returns the id of the release in whose place a notice stands; None for any other manifest, or without one."""
     try:
         content = json.loads(manifest or b"null")
         return str(content["release_id"]) if content["format"] == REMOVAL_FORMAT else None
@@ -180,12 +180,12 @@ class StatedCharge:
 
     @property
     def is_notice(self) -> bool:
-        """Whether the manifest replaces a release."""
+        """Returns whether the manifest replaces a release."""
         return self.manifest is None or self.removal is not None
 
 
 def _format_of(manifest: Mapping[str, Any]) -> str:
-    """The newest format of what a manifest says that it is: a refusal, a removal, or else a release."""
+    """Returns the newest format of the manifest's kind: a refusal, a removal, or else a release."""
     kind = str(manifest.get("format")).rpartition("/")[0]
     return {one.rpartition("/")[0]: one for one in (REFUSAL_FORMAT, REMOVAL_FORMAT)}.get(kind, MANIFEST_FORMAT)
 
@@ -252,4 +252,4 @@ def stated_charge(path: str, content: bytes) -> StatedCharge:
     except FormatError:
         raise
     except (*NO_COST, ArithmeticError, RecursionError) as error:
-        raise LedgerError(f"ledger: {path} was charged, and its manifest does not say for what ({error})") from None
+        raise LedgerError(f"ledger: {path} was charged, but its manifest does not state its charge ({error})") from None

@@ -48,7 +48,7 @@ _FORMATS = MANIFEST_FORMAT, REFUSAL_FORMAT, REMOVAL_FORMAT, EVALUATION_FORMAT, C
 
 
 def _table_of(name: str, text: str) -> cached_property[pd.DataFrame]:
-    """A property of a release that reads one of its tables. text: what it is."""
+    """Returns a property of a release that reads one of its tables. text: its docstring."""
     found: cached_property[pd.DataFrame] = cached_property(lambda release: release.table(name))
     found.__doc__ = text
     return found
@@ -77,7 +77,7 @@ class Release:
     ranges = _table_of("ranges", "One row a range, by RANGES_SCHEMA.")
     curve = _table_of("curve", "The estimated distribution function, by CURVE_SCHEMA.")
     moments = _table_of("moments", "Means and moments, a row a group and statistic, by MOMENTS_SCHEMA.")
-    bits = _table_of("bits", "Bit means of everybody, by BITS_SCHEMA.")
+    bits = _table_of("bits", "Bit means of all users, by BITS_SCHEMA.")
     bins = _table_of("bins", "Counted bins of a number's range, by BINS_SCHEMA.")
 
     def __repr__(self) -> str:
@@ -93,18 +93,18 @@ class Release:
 
     @property
     def guarantee(self) -> str:
-        """Two sentences: the promise of the release to each user, and its condition."""
+        """Returns two sentences: the promise of the release to each user, and its condition."""
         return guarantee.two_sentences(self.manifest)
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Names of the release's tables, such as `cells`."""
+        """Returns names of the release's tables, such as `cells`."""
         names = sorted(self.listed or ())
         return tuple(name.removesuffix(_PARQUET) for name in names if name.endswith(_PARQUET))
 
     @cached_property
     def _rows(self) -> dict[str, str]:
-        """The number of rows of each table by name; `damaged` where it cannot be read."""
+        """Returns the number of rows of each table by name; `damaged` where it cannot be read."""
         rows = {}
         for name in self.tables:
             try:
@@ -115,14 +115,14 @@ class Release:
 
     @property
     def grid(self) -> Grid | None:
-        """The map's region and depth; None if the manifest states none."""
+        """Returns the map's region and depth; None if the manifest states none."""
         try:
             return Grid(region_from(self.manifest["region"]), self.manifest["grid"]["depth"])
         except (KeyError, TypeError, ValueError):  # ValueError: or they are none
             return None
 
     def table(self, name: str) -> pd.DataFrame:
-        """A table of the release, one of `tables`, such as `cells` or `moments`.
+        """Returns a table of the release, one of `tables`, such as `cells` or `moments`.
 
         A table with geometries is a geopandas.GeoDataFrame where geopandas is installed; else its column `geometry`
         holds WKB. Raises RequestError if the release has no such table, or it is damaged.
@@ -130,7 +130,7 @@ class Release:
         return data_frame(self.arrow_table(name.removesuffix(_PARQUET) + _PARQUET))
 
     def total(self, cells: NDArray[Any]) -> tuple[float, float]:
-        """Users of several cells together, and the standard deviation of that sum's error.
+        """Returns users of several cells together, and the standard deviation of that sum's error.
 
         The errors of cells go together, so that their deviations cannot be added up separately. Unlike the sum of
         `count`, the sum is not shrunk. It is unbiased for cells that the last sub-query measured. A cell that an area
@@ -148,7 +148,7 @@ class Release:
         """
         table, weights = self.arrow_table(CELLS_FILE), np.asarray(cells, dtype=np.float64)
         if weights.shape != (table.num_rows,):
-            raise RequestError(f"cells: must hold one value for each of {table.num_rows} cells, got {weights.shape}")
+            raise RequestError(f"cells: must have one value for each of {table.num_rows} cells, got {weights.shape}")
         if TOTALS_FILE not in self.manifest.get("errors", {}).get("sums", ""):
             count, stddev = (table[name].to_numpy() for name in ("count", "stddev"))
             return float(count @ weights), float(np.sqrt((stddev * weights) @ (stddev * weights)))
@@ -156,7 +156,7 @@ class Release:
         return unbiased.total(weights[cell])
 
     def unbiased_cells(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Each cell's users without shrinkage and the standard deviation of their error, float64[cells] each.
+        """Returns each cell's users without shrinkage and the standard deviation of their error, float64[cells] each.
 
         The errors of two cells go together negatively if at all, so the variance of a sum is at most the sum of
         variances. A release without totals has counts without shrinkage: its `count` and `stddev`.
@@ -172,13 +172,13 @@ class Release:
         return users, np.sqrt(variance)
 
     def _unbiased_leaves(self) -> tuple[UnbiasedCounts, NDArray[np.int64]]:
-        """The counts of `totals.parquet`, and the row of each leaf in `cells`."""
+        """Returns the counts of `totals.parquet`, and the row of each leaf in `cells`."""
         totals = self.arrow_table(TOTALS_FILE)
         node, cell, users, variance = (totals[name].to_numpy() for name in ("node", "cell", "users", "variance"))
         return UnbiasedCounts.from_nodes(node, users, variance), cell[cell >= 0]
 
     def answered_tree(self, sub_query: int | None = None) -> Tree:
-        """The tree that a sub-query of a heatmap asked about, from `answers.parquet`; by default the last that is
+        """Returns the tree that a sub-query of a heatmap queried, from `answers.parquet`; by default the last one
         published.
 
         Raises RequestError if no answers are published, they are damaged, or the manifest lacks the map's region or
@@ -195,7 +195,7 @@ class Release:
             raise RequestError(f"{self.path}: {ANSWERS_FILE} is damaged ({error})") from None
 
     def arrow_table(self, name: str, max_rows: int | None = None) -> pa.Table:
-        """A Parquet file of the release. Raises RequestError if there is none, it is damaged or has too many rows.
+        """Returns a Parquet file of the release. Raises RequestError if it is missing, damaged or has too many rows.
 
         max_rows: the most rows; None for any number. A small file may hold billions of equal ones.
         """
@@ -203,13 +203,13 @@ class Release:
         try:
             rows = pq.read_metadata(io.BytesIO(content)).num_rows
             if max_rows is not None and rows > max_rows:
-                raise RequestError(f"{self.path}: {name} has {rows:,} rows, and {max_rows:,} are the most")
+                raise RequestError(f"{self.path}: {name} must have at most {max_rows:,} rows, got {rows:,}")
             return pq.read_table(io.BytesIO(content))
         except (pa.ArrowException, OSError) as error:  # OSError: damage inside, with the footer intact
             raise RequestError(f"{self.path}: {name} is damaged ({error})") from None
 
     def read(self, name: str) -> bytes:
-        """The content of a file of the release, checked against the manifest's digest of it.
+        """Returns the content of a file of the release, checked against the manifest's digest of it.
 
         Raises RequestError if there is none, or it is not what was published. Releases of earlier versions list no
         digests, and are read unchecked.
@@ -221,28 +221,28 @@ class Release:
             content = read_part(self.path, name)
         except FileNotFoundError:
             if listed is not None and name in listed:
-                raise RequestError(f"{self.path}: {name} is gone, which was published") from None
+                raise RequestError(f"{self.path}: {name} is missing; it was published") from None
             others = f"it has {', '.join(sorted(listed))}" if listed else "name another file"
             raise RequestError(
-                f"{self.path}: this release of `sfumato {self.manifest.get('job')}` has no {name}; {others}"
+                f"{self.path}: this release of `sfumato {self.manifest.get('job')}` does not contain {name}; {others}"
             ) from None
         if listed is not None and listed[name] != hashlib.sha256(content).hexdigest():
-            raise RequestError(f"{self.path}: {name} is damaged: it is not the file that was published")
+            raise RequestError(f"{self.path}: {name} is damaged: it differs from the published file")
         return content
 
     @property
     def listed(self) -> dict[str, str] | None:
-        """The SHA-256 of every other file by name; None if the manifest lists none. Raises RequestError."""
+        """Returns the SHA-256 of every other file by name; None if the manifest lists none. Raises RequestError."""
         files = self.manifest.get("files")
         if files is None:
             return None
         try:
             return {str(name): str(metadata["sha256"]) for name, metadata in files.items() if _is_file_name(name)}
         except (AttributeError, KeyError, TypeError):
-            raise RequestError(f"{self.path}: the manifest's list of files is damaged") from None
+            raise RequestError(f"{self.path}: the list of files in the manifest is damaged") from None
 
     def damage(self, names: Collection[str] | None = None) -> list[str]:
-        """A message for each file that is missing or changed since publication. Reads every listed file.
+        """Returns a message for each file that is missing or changed since publication. Reads every listed file.
 
         names: check only these of them; None for all.
         """
@@ -260,12 +260,12 @@ class Release:
 
     @cached_property
     def density(self) -> NDArray[np.float64]:
-        """float64[2^d, 2^d], row 0 in the north; sums to 1."""
+        """Returns float64[2^d, 2^d], row 0 in the north; sums to 1."""
         return np.asarray(np.load(io.BytesIO(self.read(DENSITY_FILE)), allow_pickle=False))
 
 
 def data_frame(table: pa.Table) -> pd.DataFrame:
-    """A table as a DataFrame; one with geometries as a GeoDataFrame where geopandas is installed, else with WKB."""
+    """Returns a DataFrame; for geometries a GeoDataFrame if geopandas is installed, else a column of WKB."""
     frame: pd.DataFrame = table.to_pandas()
     if "geometry" not in frame:
         return frame
@@ -300,24 +300,24 @@ def open_release(path: str | os.PathLike[str], *, changes: bool = False, planes:
         if not isinstance(manifest, dict):
             raise ValueError("no object")
     except (OSError, ValueError, RecursionError):
-        raise RequestError(f"{text}: no release here (no {MANIFEST_FILE} that can be read)") from None
+        raise RequestError(f"{text}: no release found (no readable {MANIFEST_FILE})") from None
     stated = manifest.get("format")
     known = [one for one in _FORMATS if str(stated).startswith(one.rpartition("/")[0] + "/")]
     check_format(f"{text}: {MANIFEST_FILE}", stated, known[0] if known else MANIFEST_FORMAT)
     if stated == EVALUATION_FORMAT:
         raise RequestError(
-            f"{text}: an evaluation on exact data, by `sfumato compare` of sfumato 0.1 of November 2026 or earlier; no "
-            "release, so open its page in a browser"
+            f"{text}: not a release but an evaluation on exact data (`sfumato compare`, sfumato 0.1 of November 2026 "
+            "or earlier); open its page in a browser"
         )
     if not planes and isinstance(region := manifest.get("region"), dict) and "axes" in region:
         raise FormatError(
-            f"{text}: a map of a plane (--axes), which this version does not read; sfumato 0.1 of November 2026 or "
-            "earlier reads it"
+            f"{text}: maps of planes (--axes) are not supported by this version; use sfumato 0.1 of November 2026 or "
+            "earlier"
         )
     if stated == CHANGES_FORMAT and not changes:
-        raise RequestError(f"{text}: changes between two releases, no release; read {CHANGES_FILE}")
+        raise RequestError(f"{text}: not a release but changes between two; read {CHANGES_FILE}")
     if stated == REFUSAL_FORMAT:
-        raise RequestError(f"{text}: this release was refused and holds no result: {manifest.get('reason')}")
+        raise RequestError(f"{text}: this release was refused and contains no result: {manifest.get('reason')}")
     if stated == REMOVAL_FORMAT:
         raise RequestError(f"{text}: this release was taken down: {manifest.get('reason')}")
     return Release(text, manifest, hashlib.sha256(content).hexdigest())
@@ -332,7 +332,7 @@ def open_start(path: str, read: Callable[[Release], T]) -> T:
 
 
 def read_part(folder: str, name: str) -> bytes:
-    """The bytes of a file in a release's folder, local or in a bucket. Raises OSError."""
+    """Returns the bytes of a file in a release's folder, local or in a bucket. Raises OSError."""
     return read_file(join(folder, name))
 
 

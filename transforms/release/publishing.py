@@ -45,10 +45,10 @@ def with_charge(metadata: ReleaseMetadata) -> ReleaseMetadata:
     reservation = open_ledger(metadata.ledger_location).history().reservations.get(metadata.release_id)
     if reservation is None:
         raise LedgerError(
-            f"ledger: {metadata.ledger_location} no longer holds the charge of release {metadata.release_id}"
+            f"ledger: {metadata.ledger_location} no longer contains the charge of release {metadata.release_id}"
         )
     if reservation.removal is not None:  # a repeated bundle of the run, or a run that was slower
-        raise LedgerError(f"ledger: release {metadata.release_id} was taken down, so it is not published again")
+        raise LedgerError(f"ledger: release {metadata.release_id} was taken down and cannot be published again")
     return replace(
         metadata,
         created=reservation.time,
@@ -90,9 +90,7 @@ class WriteRelease(beam.PTransform):
 def check_same_result(files: Mapping[str, bytes], metadata: ReleaseMetadata) -> None:
     """Raises LedgerError if another result was published under the same charge before."""
     if metadata.published_manifest_digest not in (None, hashlib.sha256(files[MANIFEST_FILE]).hexdigest()):
-        raise LedgerError(
-            f"ledger: release {metadata.release_id} has been published before, and this run differs from it"
-        )
+        raise LedgerError(f"ledger: release {metadata.release_id} has been published before with a different result")
 
 
 def ledger_metadata(reservation: Reservation) -> dict[str, Any]:
@@ -166,7 +164,9 @@ def commit_release(output: str, release_id: str, timeline: str | None, ledger: s
         if digest is not None:
             damage = [] if reservation.pruned is not None else open_release(output).damage()
             if damage:
-                raise LedgerError(f"ledger: {'; '.join(damage)}; run it again: it is made again under its charge")
+                raise LedgerError(
+                    f"ledger: {'; '.join(damage)}; run the job again: the release is restored under its charge"
+                )
             sync_release(output)  # a loss of power must not take back what the ledger calls published
             open_ledger(ledger).commit(reservation.charge.release_id, digest)
             clear_lost(output, reservation.charge.release_id)

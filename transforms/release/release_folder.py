@@ -32,7 +32,7 @@ from sfumato.transforms.release.published_release import read_part
 
 _NOUNS = {MANIFEST_FORMAT: "release", CHANGES_FORMAT: "folder of changes"}
 _KNOWN_FILES = RELEASE_FILES | CHANGES_FILES
-_TAKEN = "output: {} exists already; name another, or give --overwrite"
+_TAKEN = "output: {} already exists; name another, or add --overwrite"
 
 
 def check_output(output: str, overwrite: bool, kind: str = MANIFEST_FORMAT) -> None:
@@ -44,13 +44,13 @@ def check_output(output: str, overwrite: bool, kind: str = MANIFEST_FORMAT) -> N
         kind: format of the new manifest. A release only replaces a release, and changes only changes.
     """
     if not output:
-        raise RequestError("output: name a folder for the release")
+        raise RequestError("output: must name a folder for the release")
     if not _exists(output):
         if not is_remote(output):
             place = Path(output).absolute()
             nearest = next(parent for parent in place.parents if parent.exists())
             if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
-                raise RequestError(f"output: {place} cannot be made, {nearest} is no folder that can be written to")
+                raise RequestError(f"output: cannot create {place}: {nearest} is not a writable folder")
         return
     replaceable = _kind_of(manifest_at(output)) == kind if is_remote(output) else _is_replaceable(Path(output), kind)
     _check_kind(output, overwrite, replaceable, kind)
@@ -61,7 +61,10 @@ def _check_kind(output: str, overwrite: bool, replaceable: bool, kind: str) -> N
     if not overwrite and not is_refusal(manifest_at(output)):
         raise RequestError(_TAKEN.format(output))
     if not replaceable:
-        raise RequestError(f"output: {output} exists and is no {_NOUNS[kind]}, so --overwrite will not replace it")
+        raise RequestError(
+            f"output: {output} exists and is not a {_NOUNS[kind]}, so --overwrite does not replace it; name another "
+            "folder"
+        )
 
 
 def publish(output: str, files: Mapping[str, bytes], release_id: str, overwrite: bool, restores: bool = False) -> None:
@@ -102,7 +105,7 @@ def publish(output: str, files: Mapping[str, bytes], release_id: str, overwrite:
             check_output(output, overwrite, kind)
     elif foreign := {path.name for path in Path(output).iterdir()} - RELEASE_FILES:
         raise RequestError(
-            f"output: {output} holds {min(foreign)}, which is of no release; move it away, and run again"
+            f"output: {output} contains {min(foreign)}, which belongs to no release; move it away and run again"
         )
     _publish_local(Path(output), files, release_id, overwrite, restores)
 
@@ -243,7 +246,7 @@ def _check_placed(output: str, files: Mapping[str, bytes], names: list[str]) -> 
     """Raises OSError if another release's files were written to the same folder meanwhile."""
     for name in names:
         if read_part(output, name) != files[name]:
-            raise OSError(f"{output}: another release is being written here at the same time")
+            raise OSError(f"{output}: another release is being written to this folder")
 
 
 def _delete_remote(paths: list[str]) -> None:

@@ -77,7 +77,7 @@ def remove_index(root: str) -> None:
 
 
 def _damaged(folders: DatedFolders, history: History | None) -> list[DatedRelease]:
-    """The published nights whose manifest is gone or cannot be read, as far as the ledger knows them."""
+    """Returns the published nights whose manifest is gone or cannot be read, as far as the ledger knows them."""
     if history is None:
         return []
     ids = [str(release.manifest["release_id"]) for release in folders.releases.values()]
@@ -121,7 +121,7 @@ def _write_all(
 
 
 def _entry(date: str, release: Release, is_pruned: bool, history: History | None) -> DatedRelease:
-    """Returns a release of the timeline. The ledger knows which division of the users its cohort is of."""
+    """Returns a release of the timeline. The ledger identifies the user partition of its cohort."""
     manifest, map_file = release.manifest, None
     if manifest.get("job") == "heatmap" and not is_pruned:
         # The name of the map's file differs between releases of a day.

@@ -62,9 +62,9 @@ _CHANGE = (
 
 
 def timeline_bytes(title: str, nights: Sequence[DatedRelease], spending: Sequence[Spending]) -> bytes:
-    """The file that the page is made of. Raises ValueError without a night, or where a date stands twice.
+    """Returns the file that the page is made of. Raises ValueError without a night, or where a date stands twice.
 
-    title: what the releases are of, such as the dataset's name; may be empty. nights: in any order. spending: the
+    title: the subject of the releases, such as the dataset's name; may be empty. nights: in any order. spending: the
     ledger's limits and what had been spent of each; empty without a ledger.
     """
     nights = sorted(nights, key=lambda night: night.date)
@@ -77,7 +77,7 @@ def timeline_bytes(title: str, nights: Sequence[DatedRelease], spending: Sequenc
 
 
 def timeline_view(files: Mapping[str, bytes]) -> PageView:
-    """The page of `timeline.json` and, for its maps, `basemap.json`; equal files give equal pages."""
+    """Returns the page of `timeline.json` and, for its maps, `basemap.json`; equal files give equal pages."""
     content = json.loads(files[TIMELINE_FILE])
     nights = [DatedRelease.from_json(night) for night in content["nights"]]
     spending = [
@@ -118,7 +118,7 @@ def timeline_view(files: Mapping[str, bytes]) -> PageView:
 
 
 def _night(night: DatedRelease) -> Night:
-    """What the page's script shows of a night."""
+    """Returns the page's entry of a night."""
     values = {name: value for name, value in asdict(night).items() if name in Night.model_fields}
     periods = [Period.parse(text) for text in night.rests_on or ()]
     values["rests_on"] = [(str(period.first), str(period.last)) for period in periods]
@@ -245,7 +245,7 @@ def _dependence(nights: Sequence[DatedRelease]) -> list[Section]:
 
 
 def _spending_texts(nights: Sequence[DatedRelease], spending: Sequence[Spending]) -> list[str]:
-    """What was spent, in paragraphs."""
+    """Describes the budget spent, in paragraphs."""
     (asked, epsilon, delta), is_rotated = _one_user(nights), _is_rotated(nights)
     cost = f"ε {epsilon:.6g}" + (f" and δ {tiny(delta)}" if delta else "")
     releases = "release" if len(nights) == 1 else f"{len(nights):,} releases"
@@ -285,7 +285,7 @@ def _spending_texts(nights: Sequence[DatedRelease], spending: Sequence[Spending]
 
 
 def night_map(date: str, release: Release) -> bytes:
-    """One night's map as a script that hands it to the page; equal arguments give equal bytes.
+    """Returns one night's map as a script that hands it to the page; equal arguments give equal bytes.
 
     date: YYYY-MM-DD. release: of a heatmap.
 
@@ -301,7 +301,7 @@ def night_map(date: str, release: Release) -> bytes:
     except ValueError:
         names = []
     if not names:
-        raise RequestError(f"cells: names must be r and at most {grid.depth} digits 0..3")
+        raise RequestError(f"cells: names must be r and up to {grid.depth} digits 0..3")
     tree = Tree.of(grid.depth, nodes)
     own = np.minimum(np.searchsorted(tree.entries, nodes), len(tree.entries) - 1)
     count, stddev = (table[name].to_numpy() for name in ("count", "stddev"))
@@ -350,7 +350,7 @@ def night_map(date: str, release: Release) -> bytes:
 
 
 def _measured_levels(release: Release, nodes: NDArray[np.uint64], depth: int) -> NDArray[np.int64]:
-    """The level of the last sub-query's entry that covers each node; the node's own where answers are not published."""
+    """Returns the level of the last sub-query's entry that covers each node; its own level without answers."""
     levels = node_levels(nodes)
     if ANSWERS_FILE not in (release.listed or ()):
         return levels
@@ -362,7 +362,7 @@ def _measured_levels(release: Release, nodes: NDArray[np.uint64], depth: int) ->
 def _folded(
     nodes: NDArray[np.uint64], area: NDArray[np.float64], depth: int
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """At most MAX_CELLS nodes, ascending, and the place of each of `nodes` in them; the finest are added up first.
+    """Returns at most MAX_CELLS ascending nodes, and the place of each of `nodes` in them; merges the finest first.
 
     nodes: the tree's entries that own an area, ascending. area: in finest cells. depth: of the grid.
     """

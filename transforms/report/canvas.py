@@ -1,4 +1,4 @@
-"""What pictures share: colours, palettes, and a dark canvas with title and captions."""
+"""Shared parts of pictures: colours, palettes, and a dark canvas with title and captions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CHANGES = "c4ecff7cc4fb3f8fe02a62b024406f1d263d1c1a2242261e7a3617bb5213ec7d25fb
 
 
 def palette(kind: str, *, on_ground: bool = False) -> NDArray[np.float64]:
-    """The 256 colours of a measure, by its `kind` (`sfumato.schemas.views.Measure`): float64[256, 3] in 0..1.
+    """Returns the 256 colours of a measure, by its `kind` (`sfumato.schemas.views.Measure`): float64[256, 3] in 0..1.
 
     on_ground: whether cells lie on the bare ground, from which the lowest colour must stand out.
     """
@@ -50,7 +50,7 @@ def palette(kind: str, *, on_ground: bool = False) -> NDArray[np.float64]:
 
 
 def on_pixels(inches: float) -> float:
-    """A length that is a whole number of pixels."""
+    """Returns a length that is a whole number of pixels."""
     return round(inches * DPI) / DPI
 
 
@@ -58,7 +58,7 @@ class Canvas:
     """A dark figure with a title and headline above, captions below, and room for axes between.
 
     The view's title, headline and guarantee are written; a demonstration seed's alarm replaces the guarantee.
-    `height` is of the room, margins of axes included, in inches. `notes` are sentences under the figure.
+    `height`: inches of room, including the margins of axes. `notes` are sentences under the figure.
     """
 
     def __init__(self, view: PageView, width: float, height: float, notes: list[str]):
@@ -88,7 +88,7 @@ class Canvas:
         )  # fmt: skip
 
     def axes(self, left: float, bottom: float, width: float, height: float) -> Axes:
-        """Axes at a place in inches, `bottom` counted from the room's lower edge."""
+        """Returns axes at a place in inches, `bottom` counted from the room's lower edge."""
         w, h = self.width, self.height
         axes = self.figure.add_axes((left / w, (self.bottom + bottom) / h, width / w, height / h))
         axes.set_facecolor(GROUND)
@@ -108,13 +108,13 @@ class Canvas:
 
 
 def label(name: str, most: int = 34) -> str:
-    """A name short enough for a label, at most this many characters, in glyphs that the font has."""
+    """Truncates a name to at most this many characters, in glyphs that the font can render."""
     text = readable(name) or "(empty)"
     return drawable(text if len(text) <= most else text[: most - 1] + "…")
 
 
 def drawable(text: str, font: str = FONT) -> str:
-    """The text with a box for every character that a font cannot draw."""
+    """Returns the text with a box for every character that a font cannot draw."""
     return "".join(one if _has_glyph(one, font) else "□" for one in text)
 
 

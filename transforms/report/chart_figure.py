@@ -44,7 +44,7 @@ def chart_canvas(view: PageView, body: ChartBody) -> Canvas:
 
 
 def _charts(body: ChartBody) -> tuple[list[Chart], list[str]]:
-    """The charts from top to bottom, and the sentences under them."""
+    """Returns the charts from top to bottom, and the sentences under them."""
     if isinstance(body, BarsBody):
         leaves = len(_leaves(body))
         cut = f"The {_MOST_BARS} largest of {leaves:,}." if leaves > _MOST_BARS else ""
@@ -65,13 +65,13 @@ def _charts(body: ChartBody) -> tuple[list[Chart], list[str]]:
 
 
 def _leaves(body: BarsBody) -> list[int]:
-    """The rows that no other row extends, the largest first."""
+    """Returns the rows that no other row extends, the largest first."""
     inner = {bar.parent for bar in body.bars}
     return sorted((row for row in range(len(body.bars)) if row not in inner), key=lambda row: -body.bars[row].value)
 
 
 def _bars(body: BarsBody) -> Chart:
-    """Bars from zero; dots on an axis of their own where values have a reference or may be negative."""
+    """Returns bars from zero; dots on an axis of their own where values have a reference or may be negative."""
     bars = [body.bars[row] for row in _leaves(body)[:_MOST_BARS]]
     value, low, high = _columns(bars, "value", "low", "high")
     names = [label(bar.name) + ("…" if bar.cut else "") for bar in bars]
@@ -99,7 +99,7 @@ def _bars(body: BarsBody) -> Chart:
 
 
 def _columns(rows: Sequence[Any], *names: str) -> list[Array]:
-    """Attributes of rows, float64[n] each."""
+    """Returns attributes of rows, float64[n] each."""
     return [np.array([getattr(row, name) for row in rows], dtype=np.float64) for name in names]
 
 
@@ -140,7 +140,7 @@ def _head(axes: Axes, text: str) -> None:
 
 
 def _legend(axes: Axes, keys: list[Patch], below: bool = False) -> None:
-    """A key above the axes on the right, or at its lower end."""
+    """Draws a key above the axes on the right, or at its lower end."""
     axes.legend(
         handles=keys, ncols=3, loc="lower right", bbox_to_anchor=(1, 0 if below else 1), frameon=False, borderpad=0,
         labelcolor=SOFT, fontsize=9.5, handlelength=0.8, handleheight=0.8,
@@ -151,7 +151,7 @@ def _legend(axes: Axes, keys: list[Patch], below: bool = False) -> None:
 
 
 def _value_ends(body: CurveBody) -> tuple[float, float]:
-    """Where the axis of values begins and ends, for histogram and curve alike."""
+    """Returns the ends of the axis of values, the same for histogram and curve."""
     rows: list[QuantileRow | RangeRow] = [*body.quantiles, *body.histogram]
     ends = [*body.value, *(end for row in rows for end in (row.low, row.high))]
     low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
@@ -159,7 +159,7 @@ def _value_ends(body: CurveBody) -> tuple[float, float]:
 
 
 def _draw_histogram(axes: Axes, body: CurveBody) -> None:
-    """Users by intervals of the value; what is not published may hold up to `hidden` users."""
+    """Draws users by value; an unpublished interval may have up to `hidden` users."""
     low, high, users, least, most = _columns(body.histogram, "low", "high", "users", "users_low", "users_high")
     margins = np.maximum([users - np.maximum(least, 0), most - users], 0)
     axes.bar(low, users, high - low, align="edge", color=_BAND, ec=GROUND, lw=0.6, zorder=2)
@@ -201,9 +201,9 @@ def _draw_curve(axes: Axes, body: CurveBody) -> None:
 
 
 def _draw_spread(axes: Axes, body: MomentsBody) -> None:
-    """The first statistic on the axis of values, one standard deviation of the values around it, and the others' text.
+    """Draws the first statistic on the axis of values, one standard deviation around it, and the others' text.
 
-    As the page draws it (`spreadChart` of web/src/products/moments.ts).
+    The page draws the same (`spreadChart` of web/src/products/moments.ts).
     """
     if not body.statistics:
         axes.set_axis_off()
@@ -225,7 +225,7 @@ def _draw_spread(axes: Axes, body: MomentsBody) -> None:
 
 
 def _draw_bits(axes: Axes, bits: list[BitRow], texts: BitTexts, is_first: bool) -> None:
-    """Bars in the order of the rows, with a key over the first chart."""
+    """Draws bars in the order of the rows, with a key over the first chart."""
     share, low, high = np.nan_to_num(_columns(bits, "share", "low", "high"))
     known, place = np.array([bit.share is not None for bit in bits]), np.arange(len(bits))
     known &= np.array([bit.dropped for bit in bits]) | (high - low < 1.75)  # enough is known to draw it

@@ -30,7 +30,7 @@ def count_measure(
     place: str = "cell",
     noun: str = "users",
 ) -> Measure:
-    """The users of each cell or zone.
+    """Returns the users of each cell or zone.
 
     Args:
         users, stddev, low, high: float64[n], estimates with the ends of their intervals.
@@ -70,13 +70,13 @@ def count_measure(
 
 
 def rate_names(manifest: Manifest, one: bool = False) -> list[str]:
-    """The categories with published rates; with `one`, none where there are several."""
+    """Returns the categories with published rates; with `one`, none where there are several."""
     names = list(get(manifest, "auxiliary.rates.categories", []))
     return names if not one or len(names) == 1 else []
 
 
 def rate_measures(table: pa.Table, manifest: Manifest, place: str = "cell") -> list[Measure]:
-    """A measure for each category: the shrunk rate within its interval. place: what a row is, in one word."""
+    """Returns a measure for each category: the shrunk rate within its interval. place: what a row is, in one word."""
     names, column = rate_names(manifest), get(manifest, "auxiliary.column", "category")
     measures = []
     for name in names:
@@ -111,7 +111,7 @@ def rate_measures(table: pa.Table, manifest: Manifest, place: str = "cell") -> l
 
 
 def simultaneous_deviations(cells: int, noisy_sums: int) -> float:
-    """Deviations to each side within which all of these counts lie with a probability of 95%.
+    """Returns deviations to each side within which all of these counts lie with a probability of 95%.
 
     Chernoff's bound for sums of independent Laplace variables, with the deviation 1 for the sum.
     """
@@ -121,12 +121,12 @@ def simultaneous_deviations(cells: int, noisy_sums: int) -> float:
 
 
 def _listed(rows: NDArray[np.int64], *values: Array) -> list[tuple[int, float, float, float]]:
-    """Rows of a list with their value and the ends of its interval."""
+    """Returns rows of a list with their value and the ends of its interval."""
     return [(row, *(float(f"{one[row]:.5g}") for one in values)) for row in rows.tolist()]
 
 
 def _rounded(values: Array, spread: Array) -> list[float | None]:
-    """Values to a 20th of their spread or finer; None for NaN."""
+    """Returns values to a 20th of their spread or finer; None for NaN."""
     digits = np.clip(2 - np.floor(np.log10(np.where(spread > 0, spread, 1.0))), -9, 9)
     unit = 10.0**digits
     rounded = np.round(np.round(values * unit) / unit, 9) + 0.0

@@ -58,7 +58,7 @@ def zone_layer(
 
 
 def simple_paths(shapes: NDArray[np.object_], region: Region) -> list[list[Path]]:
-    """The rings of each zone, those of its holes among them, simplified to what a page can show.
+    """Returns the rings of each zone, those of its holes among them, simplified to what a page can show.
 
     Borders that two zones share stay shared where the file draws them with the same points.
     """
@@ -79,7 +79,7 @@ def simple_paths(shapes: NDArray[np.object_], region: Region) -> list[list[Path]
 
 
 def finest_metres(areas: NDArray[np.float64], region: Region) -> tuple[float, float]:
-    """How exactly places are written and how far a reader can zoom in: a tenth of the side of the smallest zone.
+    """Returns the precision of places and the zoom limit, metres: a tenth of the side of the smallest zone.
 
     areas: of the zones, square kilometres. region: that holds them.
     """

@@ -47,7 +47,7 @@ _FAINT_CELLS = 0.45  # opacity of the cells under arcs
 
 
 def mercator(latitude: NDArray[np.float64] | float) -> NDArray[np.float64]:
-    """Northing in radians. Latitudes beyond the poles' rim are moved to it."""
+    """Returns northing in radians. Latitudes beyond the poles' rim are moved to it."""
     return np.asarray(np.arcsinh(np.tan(np.radians(np.clip(latitude, -_POLE, _POLE)))))
 
 
@@ -65,7 +65,7 @@ class Frame:
 
     @classmethod
     def around(cls, region: Bounds, longer: int, margin: float = 0.0) -> Frame:
-        """The frame of a region. Its longer side, margins included, has `longer` pixels.
+        """Returns the frame of a region. Its longer side, margins included, has `longer` pixels.
 
         Parts of the region beyond 85 degrees north or south are left out, unless nothing else is in it. margin: how
         much wider the frame is on each side, as a share of the region's longer side.
@@ -84,16 +84,16 @@ class Frame:
 
     @property
     def middle_latitude(self) -> float:
-        """Latitude half way up the frame, for which its scale bar holds."""
+        """Returns latitude half way up the frame, for which its scale bar holds."""
         low, high = mercator(self.bounds.south), mercator(self.bounds.north)
         return math.degrees(_latitude((float(low) + float(high)) / 2))
 
     def columns(self, longitude: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Pixels from the left edge, float64 of the input's shape."""
+        """Returns pixels from the left edge, float64 of the input's shape."""
         return np.asarray((longitude - self.bounds.west) * (self.width / (self.bounds.east - self.bounds.west)))
 
     def rows(self, latitude: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Pixels from the upper edge, float64 of the input's shape."""
+        """Returns pixels from the upper edge, float64 of the input's shape."""
         low, high = (float(mercator(side)) for side in (self.bounds.south, self.bounds.north))
         return np.asarray((high - mercator(latitude)) * (self.height / (high - low)))
 
@@ -101,7 +101,7 @@ class Frame:
 def map_canvas(view: PageView, body: MapBody, measure: int = 0, flows: FlowTable | None = None) -> Canvas:
     """Draws one measure of the layer that the page shows first, with the view's texts and basemap.
 
-    body: the view's own, or a map within it. flows: of which the largest are drawn as arcs over the cells.
+    body: the view's own, or a map within it. flows: the largest are drawn as arcs over the cells.
     """
     values, basemap = body.layers[-1].measures[measure], view.basemap
     frame = Frame.around(body.start or body.region, round(_INCHES * DPI), _MARGIN if basemap or body.start else 0.0)
@@ -193,7 +193,7 @@ def _outlines(sides: NDArray[np.float64]) -> list[Path]:
 def _squares(
     layer: Layer, colours: NDArray[np.float64], hatched: NDArray[np.bool_], body: MapBody, frame: Frame
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
-    """Levels, colours, hatching and sides of the n squares that are drawn for cells.
+    """Returns levels, colours, hatching and sides of the n squares that are drawn for cells.
 
     Sides are in pixels, float64[2, 2, n]: left and right, then top and bottom. Cells smaller than a pixel are averaged.
     A few cells on bare ground have at least `_LEAST` inches, so that none is lost.
@@ -218,7 +218,7 @@ def _squares(
 
 
 def measure_values(layer: Layer, measure: Measure, region: Bounds) -> NDArray[np.float64]:
-    """What the colours show, float64[n]: a count by area of what its cell owns, others as they are; NaN if unknown."""
+    """Returns the coloured values, float64[n]: counts divided by owned area, others unchanged; NaN if unknown."""
     values = np.array([math.nan if one is None else one for one in measure.value], dtype=np.float64)
     if measure.kind != "count":
         return values
@@ -251,7 +251,7 @@ def _pixels(frame: Frame, points: list[tuple[float, float]]) -> NDArray[np.float
 
 
 def _draw_areas(axes: Axes, basemap: Basemap, frame: Frame) -> None:
-    """Land and water under the cells. On a map with land only the rest is water."""
+    """Draws land and water under the cells. On a map with only land, the rest is water."""
     if basemap.land:
         axes.set_facecolor(_AREAS["water"])
     for name in ("land", "water"):
@@ -260,7 +260,7 @@ def _draw_areas(axes: Axes, basemap: Basemap, frame: Frame) -> None:
 
 
 def _area(rings: list[NDArray[np.float64]]) -> Path:
-    """A path whose holes, which lie in an odd number of other rings, go round the other way, as Agg wants it."""
+    """Returns a path whose holes (in an odd number of other rings) have the opposite direction, as Agg requires."""
     if len(rings) == 1:
         return Path(rings[0], closed=True)
     loops = np.array([shapely.LinearRing(ring) for ring in rings])
@@ -273,7 +273,7 @@ def _area(rings: list[NDArray[np.float64]]) -> Path:
 
 
 def _draw_lines(axes: Axes, basemap: Basemap, frame: Frame, region: Bounds) -> None:
-    """Shores, lines and zones over the cells, and the region's border."""
+    """Draws shores, lines and zones over the cells, and the region's border."""
     shores = [_pixels(frame, ring) for area in (*basemap.land, *basemap.water) for ring in area]
     zones = [_pixels(frame, ring) for zone in basemap.zones for ring in zone.rings]
     lines = [_pixels(frame, line) for line in basemap.lines]
@@ -289,7 +289,7 @@ def _draw_lines(axes: Axes, basemap: Basemap, frame: Frame, region: Bounds) -> N
 
 
 def _draw_names(axes: Axes, basemap: Basemap, frame: Frame) -> None:
-    """The most important places that have room, then zones in the middle of their extent; no two names overlap."""
+    """Names the most important places, then zones at the middle of their extent, without overlaps."""
     taken: list[tuple[float, float, float, float]] = []
     names = [(place.name, place.longitude, place.latitude, place.rank) for place in basemap.places]
     for zone in basemap.zones:
@@ -317,7 +317,7 @@ def _draw_names(axes: Axes, basemap: Basemap, frame: Frame) -> None:
 
 
 def _draw_arcs(axes: Axes, flows: FlowTable, region: Bounds, frame: Frame) -> None:
-    """The largest flows between different cells, as arcs that bend to the left of their direction."""
+    """Draws the largest flows between different cells as arcs that bend to the left of their direction."""
     level, *places = (
         np.asarray(one, dtype=np.float64)
         for one in (flows.level, flows.origin_x, flows.origin_y, flows.destination_x, flows.destination_y)
@@ -354,7 +354,7 @@ def _draw_arcs(axes: Axes, flows: FlowTable, region: Bounds, frame: Frame) -> No
 
 
 def _draw_degrees(axes: Axes, frame: Frame, wide: float, tall: float) -> None:
-    """Degrees along two sides, as many as `wide` x `tall` inches have room for."""
+    """Draws degrees along two sides, with the ticks that fit into `wide` x `tall` inches."""
     b = frame.bounds
     for axis, ends, signs, room, at in (
         (axes.xaxis, (b.west, b.east), "EW", wide / 1.7, frame.columns),
@@ -372,7 +372,7 @@ def _draw_degrees(axes: Axes, frame: Frame, wide: float, tall: float) -> None:
 
 
 def _draw_scale_bar(axes: Axes, frame: Frame) -> None:
-    """A bar of a round number of metres, at least half an inch, right at the frame's middle latitude."""
+    """Draws a bar of a round number of metres, at least half an inch, right at the frame's middle latitude."""
     middle = frame.middle_latitude
     degrees = frame.bounds.east - frame.bounds.west
     metres = EARTH_RADIUS_KM * 1000 * math.radians(degrees) * max(math.cos(math.radians(middle)), 0.01)
@@ -395,7 +395,7 @@ def _draw_scale_bar(axes: Axes, frame: Frame) -> None:
 
 
 def _draw_colours(axes: Axes, scale: Scale, colours: NDArray[np.float64], unit: str, opacity: float) -> None:
-    """The legend: the scale's colours with its ticks and unit."""
+    """Draws the legend: the scale's colours with its ticks and unit."""
     axes.set_facecolor(VOID)
     axes.imshow(
         colours[:, None], alpha=opacity, extent=(0, 1, 0, 1), aspect="auto", origin="lower", interpolation="nearest"

@@ -22,19 +22,19 @@ CHANGES = (
 
 
 def column_texts(values: Sequence[float]) -> list[str]:
-    """Numbers of a column with equally many decimals: as many as one of them needs, of six digits in all."""
+    """Returns numbers of a column with equally many decimals: as many as one of them needs, of six digits in all."""
     exponents = (int(Decimal(f"{value:.6g}").as_tuple().exponent) for value in values)
     places = min(max((-power for power in exponents if power < 0), default=0), _MOST_PLACES)
     return [f"{value:,.{places}f}".replace("-", "−") for value in values]
 
 
 def percent(share: float, digits: int = 3) -> str:
-    """A share of the whole, as in `2.31%`."""
+    """Returns a share of the whole, as in `2.31%`."""
     return f"{100 * share:.{digits}g}%" if not 0 < abs(share) < 1e-4 else "under 0.01%"
 
 
 def tiny(value: float) -> str:
-    """A small number such as a delta: powers of ten below a thousandth."""
+    """Returns a small number such as a delta: powers of ten below a thousandth."""
     if not 0 < value < 1e-3:
         return f"{value:g}"
     mantissa, power = f"{value:.2e}".split("e")
@@ -43,13 +43,13 @@ def tiny(value: float) -> str:
 
 
 def length(metres: float) -> str:
-    """A length on the ground, as in `120 m` or `1.5 km`, of three digits."""
+    """Returns a length on the ground, as in `120 m` or `1.5 km`, of three digits."""
     size, unit = (1000.0, "km") if metres >= 995 else (1.0, "m") if metres >= 1 else (0.01, "cm")
     return f"{float(f'{metres / size:.3g}'):,g} {unit}"
 
 
 def coordinates(latitude: float, longitude: float, size: float) -> str:
-    """Returns a place in degrees, with the digits that tell cells of a size apart: of the shorter side, in degrees.
+    """Returns a place in degrees, with the digits that distinguish cells of a size: their shorter side, in degrees.
 
     >>> coordinates(37.78397, -122.45979, 0.0002)
     '37.7840, -122.4598'
@@ -59,18 +59,18 @@ def coordinates(latitude: float, longitude: float, size: float) -> str:
 
 
 def plural(number: int, one: str, many: str | None = None) -> str:
-    """A number of things, as in `1 cell` or `12 cells`."""
+    """Returns a number of things, as in `1 cell` or `12 cells`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def spoken(text: str) -> str:
-    """A date as people write it: 20 November 2026."""
+    """Returns a date as people write it: 20 November 2026."""
     day = datetime.date.fromisoformat(text)
     return f"{day.day} {day:%B} {day.year}"
 
 
 def times(number: int) -> str:
-    """How often, as in `once` or `3 times`."""
+    """Returns a number of times, as in `once` or `3 times`."""
     return ("never", "once", "twice")[number] if number < 3 else f"{number:,} times"
 
 
@@ -117,7 +117,7 @@ def rests_sentence(rests_on: Sequence[str]) -> str:
 
 
 def changes_table(changes: Sequence[PlaceChange]) -> Table:
-    """The places that changed, with their intervals; those that differ most come first."""
+    """Returns the places that changed, with their intervals; those that differ most come first."""
     rows = []
     for one in sorted(changes, key=lambda change: -abs(change.users - change.expected)):
         users, low, high = with_interval(*not_negative(one.users, one.low, one.high))

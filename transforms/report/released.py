@@ -35,12 +35,12 @@ class Released:
 
     @property
     def region(self) -> Region:
-        """The map's region."""
+        """Returns the map's region."""
         return Region(**self.manifest["region"])
 
     @property
     def bounds(self) -> Bounds:
-        """The map's region as a page shows it."""
+        """Returns the map's region as a page shows it."""
         return Bounds(**self.manifest["region"])
 
     def page(
@@ -53,7 +53,7 @@ class Released:
         noise: str = "The noise",
         **texts: Any,
     ) -> PageView:
-        """Returns the page with all that the manifest says of every job.
+        """Returns the page with the parts that the manifest states for every job.
 
         Args:
             body: what it shows.
@@ -61,7 +61,7 @@ class Released:
             own_chips: facts next to the title that other jobs do not have.
             files: descriptions of all files that a release of the job may have, by name.
             pictures: names of the pictures, that of the page first.
-            noise: what a known seed makes undone.
+            noise: what a known seed can undo.
             texts: title, headline and description; other fields of PageView replace those of the manifest.
         """
         manifest, geography = self.manifest, Geography.of(self.files)

@@ -12,8 +12,8 @@ from sfumato.schemas.views import Scale
 
 KNEE = 1 / 150  # of the brightest density: linear below it, logarithmic above it
 WIDE = 0.5  # of a scale: an interval that covers more leaves the colour open
-_CROWDED = 0.998  # of the published cells are told apart by their colours
-_CLIPPED = 0.01  # of the users may live where it is denser than the brightest colour tells
+_CROWDED = 0.998  # of the published cells have distinguishable colours
+_CLIPPED = 0.01  # of the users may live where it is denser than the brightest colour
 _REACH = 30.0  # times the density where the median user lives: then their colour is above a third of the scale
 _FINEST = 1e-6  # the shortest scale of rates
 _OUTSIDE = 0.02  # of the cells may lie beyond either end of a scale
@@ -21,7 +21,7 @@ _ROOM = 0.1  # of the scale's length between two ticks
 
 
 def density_scale(density: NDArray[np.float64], users: NDArray[np.float64], unit: str = "users per km²") -> Scale:
-    """A logarithmic scale from 0 on which at most 1% of the users are denser than the brightest colour.
+    """Returns a logarithmic scale from 0 on which at most 1% of the users are denser than the brightest colour.
 
     Cells count by the users they certainly hold, so neither a few tiny cells nor noise darken all others. The scale
     ends at 30 times the density where the median user lives, at most.
@@ -52,10 +52,10 @@ def density_scale(density: NDArray[np.float64], users: NDArray[np.float64], unit
 
 
 def rate_scale(rate: NDArray[np.float64], width: NDArray[np.float64]) -> Scale:
-    """A linear scale of rates that were shrunk towards their average, between round numbers in 0..1.
+    """Returns a linear scale of rates that were shrunk towards their average, between round numbers in 0..1.
 
     Its ends are the quantiles at 2% and 98%, so that few cells, however extreme, do not set the scale. It begins at 0
-    unless the rates differ by less than they are far from 0. Where they hardly differ it goes to twice their middle.
+    unless the rates differ by less than they are far from 0. Where almost equal, it ends at twice their middle.
 
     rate: float64 of any shape, NaN where unknown. width: the widths of the rates' intervals, of the same shape.
     """
@@ -83,7 +83,7 @@ def rate_scale(rate: NDArray[np.float64], width: NDArray[np.float64]) -> Scale:
 
 
 def linear_scale(low: float, high: float, unit: str) -> Scale:
-    """A linear scale between two values, with ticks at round steps and at its ends."""
+    """Returns a linear scale between two values, with ticks at round steps and at its ends."""
     step = nice(max(high - low, 1e-300) / 5)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     inner = [float(f"{place * step:.12g}") for place in range(first, last + 1)]
@@ -93,18 +93,18 @@ def linear_scale(low: float, high: float, unit: str) -> Scale:
 
 
 def _rounded(low: float, high: float) -> tuple[float, float, float]:
-    """The ends moved outwards to multiples of a round step, and the step, about a fifth of the scale."""
+    """Returns the ends moved outwards to multiples of a round step, and the step, about a fifth of the scale."""
     step = nice((high - low) / 5)
     return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step, step
 
 
 def number(value: float) -> str:
-    """A tick's value: `30,000`, `0.05`."""
+    """Returns a tick's value: `30,000`, `0.05`."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def published_scale(density: NDArray[np.float64]) -> Scale:
-    """A logarithmic scale for published cells: the ground is 0, and the sparsest cell stands out from it.
+    """Returns a logarithmic scale for published cells: the ground is 0, and the sparsest cell stands out from it.
 
     density: float64[n], > 0, users per km² of the published cells. The densest 0.2% share the brightest colour.
     """
@@ -129,7 +129,7 @@ def published_scale(density: NDArray[np.float64]) -> Scale:
 
 
 def value_scale(values: NDArray[np.float64], unit: str) -> Scale:
-    """A linear scale for values: all but the lowest and the highest fiftieth of them. NaN is not known."""
+    """Returns a linear scale for values: all but the lowest and the highest fiftieth of them. NaN is not known."""
     known = values[np.isfinite(values)]
     if not known.size:
         return Scale(kind="linear", low=0.0, high=1.0, unit=unit, ticks=[])
@@ -147,7 +147,7 @@ def value_scale(values: NDArray[np.float64], unit: str) -> Scale:
 
 
 def position(scale: Scale, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The place of values on a scale, in 0..1; NaN stays."""
+    """Returns the place of values on a scale, in 0..1; NaN stays."""
     if scale.kind == "log":
         knee = scale.knee or scale.high / 150
         return np.asarray(np.clip(np.log1p(np.maximum(values, 0) / knee) / math.log1p(scale.high / knee), 0, 1))
@@ -155,18 +155,18 @@ def position(scale: Scale, values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def uncertain(scale: Scale, low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """The cells whose interval covers more than half of the scale, or is not known: bool[n]."""
+    """Returns the cells whose interval covers more than half of the scale, or is not known: bool[n]."""
     return ~(position(scale, high) - position(scale, low) <= WIDE)
 
 
 def nice(least: float) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that is not below `least` (> 0)."""
+    """Returns the smallest of 1, 2, 5 times a power of ten that is not below `least` (> 0)."""
     ten = 10.0 ** math.floor(math.log10(least))
     return next(step * ten for step in (1, 2, 5, 10) if step * ten >= least * 0.999)
 
 
 def _apart(scale: Scale, rounds: list[float], low: float) -> list[tuple[float, str]]:
-    """Those of some round numbers that lie on the scale, from `low`, and not too near to each other."""
+    """Returns those of some round numbers that lie on the scale, from `low`, and not too near to each other."""
     ticks: list[tuple[float, str]] = []
     for tick in (tick for tick in rounds if low <= tick <= scale.high * (1 + 1e-9)):
         place, before = position(scale, np.array([tick, ticks[-1][0] if ticks else -1.0]))

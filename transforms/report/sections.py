@@ -1,4 +1,4 @@
-"""What the pages of all jobs say of a release's guarantee, from its manifest. Pure.
+"""Texts of all pages on a release's guarantee, from its manifest. Pure.
 
 A key that a manifest lacks costs the page that line, not the page.
 """
@@ -26,7 +26,7 @@ Manifest = Mapping[str, Any]
 
 
 def get(manifest: Manifest, path: str, default: Any = None) -> Any:
-    """The value at a path such as `privacy.epsilon`; `default` where there is none or null."""
+    """Returns the value at a path such as `privacy.epsilon`; `default` where there is none or null."""
     value: Any = manifest
     for key in path.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -34,21 +34,21 @@ def get(manifest: Manifest, path: str, default: Any = None) -> Any:
 
 
 def number(manifest: Manifest, path: str) -> float | None:
-    """The finite number at a path; None where there is none."""
+    """Returns the finite number at a path; None where there is none."""
     value = get(manifest, path)
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if is_number else None
 
 
 def facts(*rows: tuple[str, str | None]) -> list[Fact]:
-    """Facts, without those whose text is None."""
+    """Returns facts, without those whose text is None."""
     return [Fact(term=term, text=text) for term, text in rows if text is not None]
 
 
 def noisy_sums(query: Manifest) -> int:
-    """How many Laplace variables have a sum with the tails of a sub-query's noise: the sums with a noise of their own.
+    """Returns the number of Laplace terms whose sum matches the tail of a sub-query's noise.
 
-    1 with central noise, and where it is not said. With Gaussian noise many.
+    1 with central noise and where it is not stated; with Gaussian noise, NORMAL_SUMS.
 
     query: an entry of the manifest's `privacy.sub_queries`.
     """
@@ -57,23 +57,23 @@ def noisy_sums(query: Manifest) -> int:
 
 
 def table_section(title: str, heads: list[str], rows: list[list[str]], *, names: int = 0) -> Section:
-    """A section that is one table, of numbers but for its first `names` columns."""
+    """Returns a section that is one table, of numbers but for its first `names` columns."""
     numeric = [place >= names for place in range(len(heads))]
     return Section(title=title, table=Table(title=title, heads=heads, rows=rows, numeric=numeric))
 
 
 def noun(manifest: Manifest) -> str:
-    """What the release is, such as `map`."""
+    """Returns the noun for the release, such as `map`."""
     return _NOUNS.get(str(manifest.get("job")).split()[0], "release")
 
 
 def is_safe(manifest: Manifest) -> bool:
-    """Whether nobody knows the seed of the release's randomness, as far as the manifest says."""
+    """Returns whether the manifest states that the seed of the randomness is secret, or does not state it."""
     return get(manifest, "privacy.randomness.safe", True) is not False
 
 
 def guarantee(manifest: Manifest) -> str:
-    """What the release promises, in two plain sentences."""
+    """Describes the guarantee in two plain sentences."""
     epsilon, delta = number(manifest, "privacy.epsilon"), number(manifest, "privacy.delta") or 0.0
     this = f"this {noun(manifest)}"
     if not is_safe(manifest):
@@ -95,25 +95,25 @@ def guarantee(manifest: Manifest) -> str:
 
 
 def alarm(manifest: Manifest, what: str = "The noise") -> str | None:
-    """What a known seed makes of the release; None for a secret key. what: came from it."""
+    """Returns a warning if the release used a known seed, else None. what: what the seed generated."""
     if is_safe(manifest):
         return None
     source = get(manifest, "privacy.randomness.source", "unknown")
     return (
         f"Demonstration seed: NOT private. {what} came from a known source ({source}), so anyone with that source can "
-        "remove it. Do not publish this release."
+        "undo it. Do not publish this release."
     )
 
 
 def problems(manifest: Manifest) -> list[str]:
-    """What a reader must know first: gaps in the manifest, then its own warnings."""
+    """Returns problems to show first: gaps in the manifest, then its warnings."""
     unknown = "The manifest does not state the source of its randomness, so its secrecy cannot be judged."
     gaps = [unknown] if get(manifest, "privacy.randomness.safe") is None else []
     return [*gaps, *map(str, get(manifest, "warnings", []))]
 
 
 def chips(manifest: Manifest, *own: Fact) -> list[Fact]:
-    """The facts next to the title: the budget, those of the job, the days of its records, and the day it was made."""
+    """Returns the facts next to the title: budget, facts of the job, days of the records, day of creation."""
     epsilon, delta = number(manifest, "privacy.epsilon"), number(manifest, "privacy.delta") or 0.0
     budget = "unknown" if epsilon is None else f"ε = {epsilon:g}"
     first, last = (_day(get(manifest, f"ledger.{name}")) for name in ("first_day", "last_day"))
@@ -126,7 +126,7 @@ def chips(manifest: Manifest, *own: Fact) -> list[Fact]:
 
 
 def _day(written: object) -> str | None:
-    """A date or time of a manifest as in `9 Nov 2026`; None if it is not one."""
+    """Returns a date or time of a manifest as in `9 Nov 2026`; None if it is not one."""
     try:
         day = datetime.fromisoformat(str(written))
     except ValueError:
@@ -135,7 +135,7 @@ def _day(written: object) -> str | None:
 
 
 def common_sections(manifest: Manifest) -> list[Section]:
-    """What is promised, what must be trusted, and folded parameters, versions and identity."""
+    """Returns the sections on the guarantee and trust, and folded parameters, versions and identity."""
     identity = {name: manifest[name] for name in ("release_id", "job", "created") if name in manifest}
     region = get(manifest, "region")
     parts = {
@@ -149,7 +149,7 @@ def common_sections(manifest: Manifest) -> list[Section]:
         if values:
             texts = {str(name): one if isinstance(one, str) else json.dumps(one) for name, one in values.items()}
             folded.append(Section(title=title, facts=facts(*texts.items()), folded=True))
-    # Changes are post-processing: the promises are those of the two releases, and a section of their own says so.
+    # Changes are post-processing: the guarantees of the two releases apply, as a separate section states.
     promises = get(manifest, "privacy") and get(manifest, "job") != "changes"
     if not promises:
         return folded
@@ -191,7 +191,7 @@ def _promise(manifest: Manifest) -> Section:
 
 
 def _odds_factor(epsilon: float) -> str:
-    """e to the power epsilon, rounded up so that it stays above 1."""
+    """Returns e to the power epsilon, rounded up so that it stays above 1."""
     factor = math.exp(epsilon)
     digits = 2 - math.floor(math.log10(factor)) if factor >= 100 else max(math.ceil(-math.log10(factor - 1)), 2)
     text = f"{math.ceil(factor * 10**digits - 1e-6) / 10**digits:,.{max(digits, 0)}f}"

@@ -83,7 +83,7 @@ def zones_view(files: Files) -> PageView:
 
 
 def _layer(table: pa.Table, level: Mapping[str, Any], manifest: Manifest, region: Region) -> Layer:
-    """The zones of a level, with their users and rates."""
+    """Returns the zones of a level, with their users and rates."""
     rows = table.filter(pc.equal(table["level"], level["name"]))
     users, stddev, low, high, areas = (
         np.asarray(rows[name], dtype=np.float64) for name in ("users", "stddev", "low", "high", "area")
@@ -107,7 +107,7 @@ def _layer(table: pa.Table, level: Mapping[str, Any], manifest: Manifest, region
 
 
 def _margin(stddev: float) -> str:
-    """Half the width of a 95% interval."""
+    """Returns half the width of a 95% interval."""
     return f"± {significant(NOISE_Z * stddev, 2)}"
 
 

@@ -257,7 +257,7 @@ def test_release_without_output_goes_with_its_object(city: Path, tmp_path: Path,
     kept = release.save(tmp_path / "kept")
     assert place.exists()
     assert kept.digest == release.digest
-    with pytest.raises(sfumato.RequestError, match="exists already"):
+    with pytest.raises(sfumato.RequestError, match="already exists"):
         releases["quantiles"].save(kept.path)
     del release
     gc.collect()

@@ -237,7 +237,7 @@ def test_command_writes_the_table_and_reports_what_it_found(
     ("arguments", "words"),
     [
         (["{monday}", "{monday}"], "the same release"),
-        (["{monday}", "{nowhere}"], "no release here"),
+        (["{monday}", "{nowhere}"], "no release found"),
         (["{monday}", "{tuesday}", "--rate", "0"], "rate"),
         (["{monday}", "{tuesday}", "--rate", "much"], "rate"),
         (["{monday}", "{tuesday}", "--output", "{monday}"], "exists"),

@@ -306,6 +306,6 @@ def test_a_release_exports_itself(folders: dict[str, Path], tmp_path: Path) -> N
     assert release.export(tmp_path / "map.csv") == [
         str(tmp_path / "map.csv"), str(tmp_path / "map.csv.statement.json")
     ]  # fmt: skip
-    with pytest.raises(sfumato.RequestError, match=r"^output: .*exists already"):
+    with pytest.raises(sfumato.RequestError, match=r"^output: .*already exists"):
         release.export(tmp_path / "map.csv")
     assert release.export(tmp_path / "map.csv", overwrite=True)

@@ -94,8 +94,8 @@ def test_a_line_a_check(place: Path, capsys: pytest.CaptureFixture[str], monkeyp
 @pytest.mark.parametrize(
     ("mode", "content", "words"),
     [
-        (0o644, SECRET, "others than the owner may use"),
-        (0o600, b"short", "holds 5 bytes"),
+        (0o644, SECRET, "other users can read"),
+        (0o600, b"short", "contains 5 bytes"),
         (0o600, b"a word and another, and no key " * 2, "neither hexadecimal nor base64"),
         (0o600, bytes(32), "is not random"),
     ],
@@ -126,9 +126,9 @@ def test_a_ledger_of_a_newer_version(place: Path, run: Doctor) -> None:
 
 def test_a_ledger_in_no_folder_and_none_yet(place: Path, run: Doctor) -> None:
     found = run("--ledger", str(place / "nowhere" / "ledger.db"))["ledger"]
-    assert (found["state"], "there is no folder" in found["text"]) == ("failed", True)
+    assert (found["state"], "folder not found" in found["text"]) == ("failed", True)
     found = run("--ledger", str(place / "new.db"))["ledger"]
-    assert (found["state"], "the first charge begins one" in found["text"]) == ("warning", True)
+    assert (found["state"], "the first charge creates it" in found["text"]) == ("warning", True)
     assert not (place / "new.db").exists()
 
 
@@ -147,7 +147,7 @@ def test_other_limits_than_the_ledgers(place: Path, run: Doctor) -> None:
     open_ledger(str(place / "ledger.db")).set_limits("taxis", Limit.parse_all("0.5/1d"))
     found = run(*config_of(place))["ledger"]
     assert found["state"] == "failed"
-    assert "0.5/1d, and not 1/1d" in found["text"]
+    assert "0.5/1d, got 1/1d" in found["text"]
 
 
 def test_a_clock_before_the_ledgers_newest_entry(place: Path, run: Doctor) -> None:
@@ -155,7 +155,7 @@ def test_a_clock_before_the_ledgers_newest_entry(place: Path, run: Doctor) -> No
     Ledger(SqliteStore(str(place / "ledger.db")), lambda: later).set_limits("taxis", Limit.parse_all("0.9/1d"))
     found = run("--ledger", str(place / "ledger.db"))["clock"]
     assert found["state"] == "failed"
-    assert f"newest entry is of {later:%F %T}" in found["text"]
+    assert f"newest entry at {later:%F %T}" in found["text"]
 
 
 # --- runners ---
@@ -179,9 +179,9 @@ def _java(place: Path) -> str:
 ENGINE = ("--runner_config", "flink")
 # Options of a job and of `doctor`, and words of the message; none if a job can start.
 ENGINES = {
-    "no jar": (lambda place: ["--open_job_server", f"--flink_job_server_jar={place}/no.jar"], "`make flink-jar` makes"),
-    "no Java": (lambda place: ["--open_job_server", "--job_server_java_launcher=/nowhere/java"], "there is no program"),
-    "others reach it": (lambda place: [_java(place)], "could be reached by eth0"),
+    "no jar": (lambda place: ["--open_job_server", f"--flink_job_server_jar={place}/no.jar"], "make flink-jar"),
+    "no Java": (lambda place: ["--open_job_server", "--job_server_java_launcher=/nowhere/java"], "was not found"),
+    "others reach it": (lambda place: [_java(place)], "reachable through eth0"),
     "nobody answers": (lambda _: ["--job_endpoint", "127.0.0.1:1"], "127.0.0.1:1"),
     "a wrong option": (lambda _: ["--no_such_option", "1"], "--no_such_option"),
     "in order": (lambda place: ["--open_job_server", _java(place)], ""),

@@ -130,7 +130,7 @@ def every_column(tmp_path_factory: pytest.TempPathFactory) -> str:
         (f"--input {Path(__file__).parent}", "known format"),
         ("--runner_config nowhere", "runner_config"),
         ("--no_such_option 1", "--no_such_option"),
-        ("a second.parquet", "'a' belongs to no option"),
+        ("a second.parquet", "unexpected argument 'a'"),
         ("--direct_num_workers zwei", "direct_num_workers"),
         ("--runner NoSuchRunner", "runner"),
         ("--user_id_column rider", "set --user_id_column to one of: user_id, latitude"),

@@ -315,7 +315,7 @@ def test_a_listing_shows_what_a_pattern_matches_and_no_more(bucket: Emulator, lo
     assert [file.path for file in match_files(f"{BUCKET}/logs/day=2026-11-20/log-3.parquet")] == [
         f"{BUCKET}/logs/day=2026-11-20/log-3.parquet"
     ]
-    for status, words in ((403, "cannot be listed"), (404, "there is no such file or bucket")):
+    for status, words in ((403, "cannot be listed"), (404, "no such file or bucket")):
         bucket.fault = lambda method, path, status=status: status
         with pytest.raises(RequestError, match=words):
             match_files(logs)
@@ -338,7 +338,7 @@ def test_without_credentials_a_bucket_is_refused_at_once(tmp_path: Path) -> None
             env={**kept, **nowhere, **server}, capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
     assert done.returncode == 2, done.stderr
-    assert "no credentials for Google Cloud; log in with 'gcloud auth application-default login'" in done.stderr
+    assert "no credentials for Google Cloud; run: gcloud auth application-default login" in done.stderr
 
 
 def test_credentials_are_looked_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:

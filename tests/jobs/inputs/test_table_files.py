@@ -72,7 +72,7 @@ def test_deletion_vectors_and_mapped_columns_are_refused(tmp_path: Path) -> None
         if "add" in action:
             action["add"]["deletionVector"] = vector
     log.write_text("\n".join(map(json.dumps, [protocol, *actions])))
-    with pytest.raises(RequestError, match="has deletion vectors"):
+    with pytest.raises(RequestError, match="deletion vectors"):
         delta_files(str(tmp_path / "table"))
     for action in actions:
         action.get("add", {}).pop("deletionVector", None)
@@ -81,7 +81,7 @@ def test_deletion_vectors_and_mapped_columns_are_refused(tmp_path: Path) -> None
     assert changed != first.read_text()
     first.write_text(changed)
     log.write_text("\n".join(map(json.dumps, actions)))
-    with pytest.raises(RequestError, match=r"maps columns to other names|cannot be opened"):
+    with pytest.raises(RequestError, match=r"column mapping is not supported|cannot be opened"):
         delta_files(str(tmp_path / "table"))
 
 
@@ -172,10 +172,10 @@ def test_deleted_rows_and_other_formats_are_refused(catalog: SqlCatalog, monkeyp
         monkeypatch.setattr(DataScan, "plan_files", planned)
 
     changed(delete_files={"a file of deletes"})
-    with pytest.raises(RequestError, match="has row-level deletes"):
+    with pytest.raises(RequestError, match="row-level deletes"):
         match_files(TABLE)
     changed(file=SimpleNamespace(file_format=SimpleNamespace(value="ORC")))
-    with pytest.raises(RequestError, match="holds files of ORC; only Parquet can be read"):
+    with pytest.raises(RequestError, match="data files must be Parquet, got ORC"):
         match_files(TABLE)
 
 

@@ -194,7 +194,7 @@ def test_verify_finds_files_without_an_entry_gone(place: Place, capsys: pytest.C
             path.unlink()
     assert place.verify() == 4
     said = capsys.readouterr().err
-    assert "2026-11-20: cells.parquet is gone" in said
+    assert "2026-11-20: cells.parquet is missing" in said
     assert "2026-11-19" not in said
 
 
@@ -227,7 +227,7 @@ def test_prune_refuses_wrong_ages(tmp_path: Path, keep: str, capsys: pytest.Capt
 
 def test_prune_names_a_folder_without_releases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert prune(Place(tmp_path, None)) == 2
-    assert "timeline: there is no release in" in capsys.readouterr().err
+    assert "timeline: no release found in" in capsys.readouterr().err
 
 
 def test_prune_keeps_what_is_as_old_as_it_may_be(place: Place) -> None:

@@ -41,20 +41,20 @@ def test_it_prints_what_it_wrote(folder: Path, tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--output", "{out}/map.png"], "format: {out}/map.png has no suffix of a format; name one of geotiff"),
-        (["--output", "{out}/map", "--format", "shp"], "format: there is no format 'shp'"),
+        (["--output", "{out}/map.png"], "format: the suffix of {out}/map.png is unknown; use one of geotiff"),
+        (["--output", "{out}/map", "--format", "shp"], "format: unknown format 'shp'"),
         (["--output", "{out}/map", "--format", "geotif"], "did you mean geotiff?"),
-        (["--output", "{out}"], "format: {out} has no suffix"),
-        (["--output", "{out}", "--format", "csv"], "output: name a file"),
+        (["--output", "{out}"], "format: the suffix of {out} is unknown"),
+        (["--output", "{out}", "--format", "csv"], "output: must name a file"),
         (["--output", "{out}/map.csv", "--table", "items"], "table: {folder} has no table 'items'; it has answers,"),
-        (["--output", "{out}/map.tif", "--table", "cells"], "table: format geotiff takes none"),
+        (["--output", "{out}/map.tif", "--table", "cells"], "table: cannot be combined with --format geotiff"),
         (["--output", "{out}/map.geojson", "--table", "totals"], "table: totals of {folder} has no shapes"),
         (["--output", "{out}/map.tif", "--resolution", "8"], "resolution: format geotiff takes none"),
         (["--output", "{out}/map.tif", "--resolution", "16"], "resolution: must be a whole number between 0 and 15"),
         (["--output", "{out}/map.tif", "--lisence", "x"], "unknown option --lisence; did you mean --licence?"),
         ([], "output: required"),
-        (["--output", "{folder}/manifest.json/x.csv"], "output: {folder}/manifest.json/x.csv cannot be written"),
-        (["--output", "{folder}/manifest.json"], "output: {folder}/manifest.json exists already"),
+        (["--output", "{folder}/manifest.json/x.csv"], "output: cannot write {folder}/manifest.json/x.csv"),
+        (["--output", "{folder}/manifest.json"], "output: {folder}/manifest.json already exists"),
     ],
 )
 def test_a_wrong_option_is_named(
@@ -69,7 +69,7 @@ def test_a_wrong_option_is_named(
 @pytest.mark.parametrize("command", [["export", "--output", "map.csv"], ["page"]])
 def test_readers_refuse_what_is_no_release(command: list[str], tmp_path: Path) -> None:
     name, *options = command
-    with pytest.raises(RequestError, match="no release here"):
+    with pytest.raises(RequestError, match="no release found"):
         run_command(name, [str(tmp_path), *options])
 
 

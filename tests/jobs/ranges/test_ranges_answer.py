@@ -399,7 +399,7 @@ def test_other_bad_input_is_refused(place: Path) -> None:
             "ranges answer",
             ["--model", str(place / "no"), "--queries", str(place / "q.parquet"), "--output", str(place / "a.parquet")],
         )
-    with pytest.raises(RequestError, match="Dataflow's workers cannot reach this machine"):
+    with pytest.raises(RequestError, match="Dataflow workers cannot reach this machine"):
         answer(place, "q.parquet", "a.parquet", "--runner", "DataflowRunner")
     assert not (place / "a.parquet").exists()
 

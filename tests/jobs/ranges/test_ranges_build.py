@@ -167,7 +167,7 @@ def test_the_same_key_gives_the_same_release_on_every_runner(folder: Path, publi
     assert contents(tmp_path / "out") == contents(published)
     assert build(folder, tmp_path / "seed", *GRID, "--seed", "1") == 0
     assert (tmp_path / "seed" / "model.npz").read_bytes() != (published / "model.npz").read_bytes()
-    assert "a seed that anybody can guess" in open_release(tmp_path / "seed").manifest["warnings"][0]
+    assert "a seed that anyone can guess" in open_release(tmp_path / "seed").manifest["warnings"][0]
 
 
 @pytest.mark.slow
@@ -438,7 +438,7 @@ def test_what_a_heatmap_says_need_not_be_said_again(
     cells = pq.read_table(tmp_path / "damaged" / "cells.parquet")
     pq.write_table(cells.slice(1), tmp_path / "damaged" / "cells.parquet")
     assert of_heatmap(tmp_path / "damaged", tmp_path / "out") == 2
-    assert "cells.parquet is damaged: it is not the file that was published" in capsys.readouterr().err
+    assert "cells.parquet is damaged: it differs from the published file" in capsys.readouterr().err
     seal_again(tmp_path / "damaged")
     assert of_heatmap(tmp_path / "damaged", tmp_path / "out") == 2
     assert "release: the release's cells are damaged" in capsys.readouterr().err

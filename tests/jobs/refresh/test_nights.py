@@ -69,7 +69,7 @@ def test_night_rests_on_all_before_it(month: Place) -> None:
         assert stated["nights"]["rests_on"] == [f"{NIGHTS[0]}:{night}"]
         assert stated["nights"]["started_anew"] is None
         assert stated["parameters"]["warm_start"]["release_id"] == f"city-{before}"
-        assert "left out of this release" in stated["late_files"]
+        assert "not part of this release" in stated["late_files"]
     # Intervals are of the estimate, and not of the night's own noise.
     assert "all nights of `nights.rests_on`" in stated["errors"]["intervals"]
     assert "sub-query" not in stated["errors"]["intervals"]
@@ -216,7 +216,7 @@ def test_correction_beyond_the_budget_is_left_and_said(
 ) -> None:
     place, night = yesterdays(tmp_path, nights, late={"days": 3, "epsilon": 1.5})
     assert place.refresh() == 0
-    assert f"warning: {night}: late files are left out: ledger: city may spend epsilon 4" in capsys.readouterr().err
+    assert f"warning: {night}: late files are ignored: ledger: city may spend epsilon 4" in capsys.readouterr().err
     assert place.manifest(night)["release_id"] == f"city-{night}"
 
 

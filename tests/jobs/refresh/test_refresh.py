@@ -90,7 +90,7 @@ def test_ledger_shows_and_verifies_releases(backfilled: Place, capsys: pytest.Ca
     assert [one["epsilon"] for one in told["charges"]] == ["4", "4", "4"]
     assert backfilled.verify() == 0
     shown = capsys.readouterr().out
-    assert "7 entries, unbroken; every charge kept to its limits" in shown
+    assert "7 entries, unbroken; all charges are within their limits" in shown
     assert "3 releases charged as stated, and unchanged" in shown
     assert backfilled.ledger("show", "--dataset", "bikes") == 2
 

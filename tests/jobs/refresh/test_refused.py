@@ -178,7 +178,7 @@ def test_closed_manifest_is_no_missing_release(place: Place) -> None:
 def test_two_datasets_do_not_share_a_folder(place: Place) -> None:
     assert place.refresh("--date", DAY) == 0
     place.write(dataset="town")
-    with pytest.raises(RequestError, match="is of dataset city"):
+    with pytest.raises(RequestError, match="belongs to dataset city"):
         place.run("--date", DAY)
 
 

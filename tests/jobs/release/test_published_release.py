@@ -66,7 +66,7 @@ def test_methods_that_cannot_know_their_error_say_lower_bound() -> None:
 
 # --- releases of maps of a plane, which an earlier version made ---
 
-SENTENCE = r"map of a plane \(--axes\).*sfumato 0\.1 of November 2026 or earlier"
+SENTENCE = r"maps of planes \(--axes\).*sfumato 0\.1 of November 2026 or earlier"
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_commands_refuse_a_release_of_a_plane(
         command = command.replace(name, place)
     assert cli.main(command.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "a map of a plane (--axes)" in line
+    assert "maps of planes (--axes)" in line
     assert not list(tmp_path.iterdir())
 
 
@@ -185,12 +185,12 @@ def test_a_manifest_may_have_no_grid(changes: dict[str, Any]) -> None:
     [
         ({"release_id": "tuesday"}, "release tuesday was never charged"),
         ({"release_id": None}, "release None was never charged"),
-        ({"ledger": {"hash": "g"}}, "names another entry than the ledger's"),
-        ({"ledger": None}, "names another entry than the ledger's"),
-        ({"ledger": "h"}, "names another entry than the ledger's"),
-        ({"privacy": {"epsilon": 0.5}}, "states another cost than it was charged"),
-        ({"privacy": {"epsilon": 1.0, "delta": 1e-9}}, "states another cost than it was charged"),
-        ({"privacy": {"epsilon": 1.0, "rotation": {"cohort": 7, "cohorts": 30}}}, "states another cohort of users"),
+        ({"ledger": {"hash": "g"}}, "names a different entry"),
+        ({"ledger": None}, "names a different entry"),
+        ({"ledger": "h"}, "names a different entry"),
+        ({"privacy": {"epsilon": 0.5}}, "states a different cost"),
+        ({"privacy": {"epsilon": 1.0, "delta": 1e-9}}, "states a different cost"),
+        ({"privacy": {"epsilon": 1.0, "rotation": {"cohort": 7, "cohorts": 30}}}, "states a different cohort"),
     ],
 )
 def test_what_a_release_and_the_ledger_disagree_on(changes: dict[str, Any], words: str) -> None:
@@ -207,7 +207,7 @@ def test_a_release_states_the_cohort_that_it_was_charged_for(stated: Any) -> Non
     history = replace(HISTORY, reservations={"monday": asked})
     true = {"epsilon": 1.0, "delta": 0.0, "rotation": {"cohort": 7, "cohorts": 30}}
     assert disagreement(release(privacy=true), history) is None
-    assert "states another cohort of users" in str(disagreement(release(privacy={**true, "rotation": stated}), history))
+    assert "states a different cohort" in str(disagreement(release(privacy={**true, "rotation": stated}), history))
 
 
 def test_a_release_that_was_changed() -> None:

@@ -63,7 +63,7 @@ def test_an_existing_output_is_refused_or_replaced_whole(tmp_path: Path) -> None
 def test_overwrite_spares_what_is_no_release(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("years of work")
-    with pytest.raises(RequestError, match="is no release"):
+    with pytest.raises(RequestError, match="is not a release"):
         check_output(str(tmp_path / "out"), overwrite=True)
 
 
@@ -72,9 +72,9 @@ def test_a_release_and_changes_do_not_replace_each_other(tmp_path: Path) -> None
     for first, second, noun in ((FILES, changes, "folder of changes"), (changes, FILES, "release")):
         out = tmp_path / noun
         publish(str(out), first, "one", overwrite=False)
-        with pytest.raises(RequestError, match=f"is no {noun}, so --overwrite will not replace it"):
+        with pytest.raises(RequestError, match=f"is not a {noun}, so --overwrite does not replace it"):
             publish(str(out), second, "two", overwrite=True)
-        with pytest.raises(RequestError, match=f"is no {noun}"):
+        with pytest.raises(RequestError, match=f"is not a {noun}"):
             check_output(str(out), True, json.loads(second["manifest.json"])["format"])
         assert names(out) == set(first)
         publish(str(out), {**first, "manifest.json": first["manifest.json"] + b" "}, "three", overwrite=True)
@@ -84,7 +84,7 @@ def test_overwrite_spares_an_evaluation_of_an_earlier_version(tmp_path: Path) ->
     """What a release would leave of its files tells of the exact data. Readers of releases name it."""
     (tmp_path / "runs.csv").write_text("exact")
     (tmp_path / "manifest.json").write_text('{"format": "sfumato-evaluation/2"}')
-    with pytest.raises(RequestError, match="is no release, so --overwrite will not replace it"):
+    with pytest.raises(RequestError, match="is not a release, so --overwrite does not replace it"):
         publish(str(tmp_path), FILES, "one", overwrite=True)
     with pytest.raises(RequestError, match=r"sfumato 0\.1 of November 2026 or earlier"):
         open_release(tmp_path)
@@ -94,18 +94,18 @@ def test_overwrite_spares_more_than_a_release(tmp_path: Path) -> None:
     out = tmp_path / "out"
     publish(str(out), FILES, "one", overwrite=False)
     (out / "notes.txt").write_text("mine")
-    with pytest.raises(RequestError, match="is no release"):
+    with pytest.raises(RequestError, match="is not a release"):
         publish(str(out), OTHER, "two", overwrite=True)
     (tmp_path / "web").mkdir()
     (tmp_path / "web" / "manifest.json").write_text('{"name": "a web app"}')
-    with pytest.raises(RequestError, match="is no release"):
+    with pytest.raises(RequestError, match="is not a release"):
         check_output(str(tmp_path / "web"), overwrite=True)
 
 
 def test_the_same_release_id_with_other_content_is_no_retry(tmp_path: Path) -> None:
     publish(str(tmp_path / "out"), FILES, "one", overwrite=False)
     changed = {**FILES, "manifest.json": FILES["manifest.json"].replace(b"}", b', "epsilon": 2}')}
-    with pytest.raises(RequestError, match="exists already"):
+    with pytest.raises(RequestError, match="already exists"):
         publish(str(tmp_path / "out"), changed, "one", overwrite=False)
     publish(str(tmp_path / "out"), changed, "one", overwrite=True)
     assert open_release(tmp_path / "out").manifest["epsilon"] == 2
@@ -113,7 +113,7 @@ def test_the_same_release_id_with_other_content_is_no_retry(tmp_path: Path) -> N
 
 def test_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RequestError, match="is no folder that can be written to"):
+    with pytest.raises(RequestError, match="is not a writable folder"):
         check_output(str(tmp_path / "file" / "deep" / "out"), overwrite=False)
 
 
@@ -208,7 +208,7 @@ def test_publish_clears_away_its_own_killed_attempts(tmp_path: Path) -> None:
 
 
 def test_what_is_no_release_is_not_opened(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"no release here"):
+    with pytest.raises(RequestError, match=r"no release found"):
         open_release(tmp_path)
     (tmp_path / "manifest.json").write_text('{"format": "something else"}')
     with pytest.raises(RequestError, match="something else"):
@@ -238,7 +238,7 @@ def test_what_a_ledger_charged_is_restored(tmp_path: Path, name: str | None, con
 def test_only_this_very_release_is_restored(tmp_path: Path) -> None:
     out = tmp_path / "out"
     publish(str(out), OTHER, "two", overwrite=False)
-    with pytest.raises(RequestError, match="exists already"):
+    with pytest.raises(RequestError, match="already exists"):
         publish(str(out), FILES, "one", overwrite=False, restores=True)
     (out / "manifest.json").write_bytes(b"")
     (out / "thesis.tex").write_text("years of work")

@@ -157,7 +157,7 @@ def test_a_key_of_secret_manager_travels_by_name(logs: str, dry: list[str]) -> N
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (KEY_NAME.replace("/7", "/8"), "key_secret: there is no projects/"),
+        (KEY_NAME.replace("/7", "/8"), "key_secret: not found: projects/"),
         (KEY_NAME.replace("/7", "/latest"), "key_secret: the version must be a number, got 'latest'"),
         ("my-key", "key_secret: must be projects/P/secrets/S/versions/N, got 'my-key'"),
     ],

@@ -255,7 +255,7 @@ def test_an_existing_output_is_refused_and_overwrite_replaces_it(logs: str, caps
     publish(output, _files("old"), "old", overwrite=False)
     keyed = command(logs, output, "--key_file", f"{BUCKET}/key", "--release_id", "new")
     assert cli.main(keyed) == 2
-    assert f"output: {output} exists already; name another, or give --overwrite" in capsys.readouterr().err
+    assert f"output: {output} already exists; name another, or add --overwrite" in capsys.readouterr().err
     assert open_release(output).manifest["release_id"] == "old"
     assert cli.main([*keyed, "--overwrite"]) == 0
     assert names(output) == RELEASE
@@ -266,7 +266,7 @@ def test_an_existing_output_is_refused_and_overwrite_replaces_it(logs: str, caps
 def test_objects_that_are_no_release_are_in_the_way_too(logs: str, capsys: Any) -> None:
     put(f"{BUCKET}/thesis/chapters/1.tex", b"years of work")
     assert cli.main(command(logs, f"{BUCKET}/thesis", "--seed", "1")) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert names(f"{BUCKET}/thesis") == ["chapters/1.tex"]
 
 
@@ -277,7 +277,7 @@ def test_a_failure_while_writing_leaves_nothing(logs: str, monkeypatch: pytest.M
         cli.main(command(logs, output, "--seed", "1"))
     assert len(created) == 3
     assert names(output) == []
-    with pytest.raises(RequestError, match="no release here"):
+    with pytest.raises(RequestError, match="no release found"):
         open_release(output)
 
 
@@ -349,10 +349,10 @@ def test_nothing_of_what_is_replaced_is_left() -> None:
     publish(output, _files("new"), "new", overwrite=True)
     assert _content(output) == with_digests(_files("new"))
     changes = {"changes.png": b"of two maps", "manifest.json": b'{"format": "sfumato-changes/1"}'}
-    with pytest.raises(RequestError, match="is no folder of changes, so --overwrite will not replace it"):
+    with pytest.raises(RequestError, match="is not a folder of changes, so --overwrite does not replace it"):
         publish(output, changes, "changes", overwrite=True)
     publish(f"{BUCKET}/changes", changes, "changes", overwrite=False)
-    with pytest.raises(RequestError, match="is no release, so --overwrite will not replace it"):
+    with pytest.raises(RequestError, match="is not a release, so --overwrite does not replace it"):
         publish(f"{BUCKET}/changes", _files("new"), "new", overwrite=True)
     assert _content(f"{BUCKET}/changes") == with_digests(changes)
 
@@ -363,7 +363,7 @@ def test_a_retried_bundle_does_no_harm() -> None:
     before = FileSystems.match([f"{output}/*"])[0].metadata_list
     publish(output, _files("one"), "one", overwrite=False)
     assert FileSystems.match([f"{output}/*"])[0].metadata_list == before
-    with pytest.raises(RequestError, match="exists already"):
+    with pytest.raises(RequestError, match="already exists"):
         publish(output, _files("two"), "two", overwrite=False)
 
 
@@ -389,9 +389,9 @@ def test_two_releases_at_once_never_mix(monkeypatch: pytest.MonkeyPatch) -> None
             put(f"{output}/density.npy", b"of another attempt")
 
     monkeypatch.setattr(FileSystems, "rename", overtake)
-    with pytest.raises(OSError, match="another release is being written here"):
+    with pytest.raises(OSError, match="another release is being written to this folder"):
         publish(output, _files("one"), "one", overwrite=False)
-    with pytest.raises(RequestError, match="no release here"):
+    with pytest.raises(RequestError, match="no release found"):
         open_release(output)
     publish(output, _files("one"), "one", overwrite=False)
     assert _content(output) == with_digests(_files("one"))
@@ -408,7 +408,7 @@ def test_slow_attempt_replaces_no_published_release(monkeypatch: pytest.MonkeyPa
         return create(path, *more)
 
     monkeypatch.setattr(FileSystems, "create", overtaken)
-    with pytest.raises(RequestError, match="exists already"):
+    with pytest.raises(RequestError, match="already exists"):
         publish(output, _files("one"), "one", overwrite=False)
     assert _content(output) == with_digests(_files("two"))
 
@@ -504,7 +504,7 @@ def test_an_unreachable_bucket_is_not_taken_for_an_empty_one(bucket: Emulator, m
         patch.setattr(bucket, "fault", lambda method, path: 403 if path.startswith("/download/") else None)
         with pytest.raises(OSError, match="as the test wants it"):
             publish(output, _files("new"), "new", overwrite=False)
-        with pytest.raises(RequestError, match="no release here"):
+        with pytest.raises(RequestError, match="no release found"):
             open_release(output)
     assert _content(output) == with_digests(_files("old"))
 
@@ -529,7 +529,7 @@ def test_a_heatmap_starts_from_a_release_in_a_bucket(published: str, logs: str, 
     assert open_release(tmp_path / "out").cells.equals(open_release(output).cells)
     for nowhere in (f"{BUCKET}/nowhere", "gs://no-such-bucket/release"):
         assert cli.main(command(logs, tmp_path / "no", *keyed, "--warm_start", nowhere)) == 2
-        assert f"warm_start: {nowhere}: no release here" in capsys.readouterr().err
+        assert f"warm_start: {nowhere}: no release found" in capsys.readouterr().err
 
 
 # --- bad input ---
@@ -540,11 +540,11 @@ def test_a_heatmap_starts_from_a_release_in_a_bucket(published: str, logs: str, 
     [
         (["--input", f"{BUCKET}/nothing/*.parquet"], f"input: no file matches '{BUCKET}/nothing/*.parquet'"),
         (["--input", f"{BUCKET}/nothing.parquet"], "input: no file matches"),
-        (["--input", "gs://no-such-bucket/*.parquet"], "input: gs://no-such-bucket/*.parquet cannot be listed"),
+        (["--input", "gs://no-such-bucket/*.parquet"], "input: gs://no-such-bucket/*.parquet: cannot be listed"),
         (["--output", "gs://no-such-bucket/out"], "output: gs://no-such-bucket/out cannot be reached"),
         (["--output", "nowhere://bucket/out"], "output: nowhere://bucket/out cannot be reached"),
-        (["--key_file", f"{BUCKET}/no-key"], f"key_file: {BUCKET}/no-key cannot be read"),
-        (["--key_file", f"{BUCKET}/short-key"], f"key_file: {BUCKET}/short-key holds 5 bytes"),
+        (["--key_file", f"{BUCKET}/no-key"], f"key_file: cannot read {BUCKET}/no-key"),
+        (["--key_file", f"{BUCKET}/short-key"], f"key_file: {BUCKET}/short-key contains 5 bytes"),
     ],
 )
 def test_bad_places_end_with_2_before_any_work(logs: str, capsys: Any, changes: list[str], message: str) -> None:
@@ -559,7 +559,7 @@ def test_bad_places_end_with_2_before_any_work(logs: str, capsys: Any, changes: 
 
 def test_what_is_no_release_is_not_opened() -> None:
     for place in (f"{BUCKET}/nowhere", "gs://no-such-bucket/release", "nowhere://bucket/out"):
-        with pytest.raises(RequestError, match="no release here"):
+        with pytest.raises(RequestError, match="no release found"):
             open_release(place)
 
 

@@ -165,7 +165,7 @@ def test_release_says_that_it_has_a_seed_or_a_start() -> None:
     seed = replace(FACTS, safe=False, randomness="seed")
     files = assembled(ran(ages(), asked), asked, release=seed)
     manifest = manifest_of(files)
-    assert manifest["warnings"][0].startswith("The key came from a seed that anybody can guess")
+    assert manifest["warnings"][0].startswith("The key came from a seed that anyone can guess")
     assert any("earlier release that replaces the first round" in one for one in manifest["privacy"]["assumptions"])
     assert [one["round"] for one in manifest["results"]["rounds"]] == [2]
 

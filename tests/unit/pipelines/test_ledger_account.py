@@ -101,7 +101,7 @@ def test_charges_under_another_key_are_named_and_counted(place: Path, capsys: py
     book.reserve(other)
     assert run(place, *account(place, "bob")) == 0
     said = capsys.readouterr().out
-    assert "lost: charged under another key or column of ids, so the user's cohort is unknown" in said
+    assert "lost: charged with another key or id column, so the user's cohort is unknown" in said
     assert "asked by 2 of 60 charges" in said  # of the one that is lost it is unknown
     found = account_of(place, capsys, "bob")
     assert [one["release_id"] for one in found["charges_under_another_key"]] == ["lost"]
@@ -131,7 +131,7 @@ def test_show_has_cohorts_where_there_are_any(place: Path, tmp_path: Path, capsy
     first = Rotation.of_night(FIRST, 30)
     assert f"| n{FIRST} | heatmap | {first}" in said
     assert "| cohort |" in said
-    assert "those of the user who has spent the most" in said
+    assert "for the user who has spent the most" in said
     assert run(place, "show", "--format", "json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["charges"][0]["rotation"] == {"cohort": first.cohort, "cohorts": 30}

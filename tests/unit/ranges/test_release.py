@@ -145,7 +145,7 @@ def test_weighted_records_and_known_keys_are_told() -> None:
     )
     _, manifest, _ = released(plan("ug", population=USERS), metadata)
     assert "in proportion to their records' weights" in manifest["privacy"]["contribution_bound"]
-    assert [one for one in manifest["warnings"] if "a seed that anybody can guess" in one] == manifest["warnings"] != []
+    assert [one for one in manifest["warnings"] if "a seed that anyone can guess" in one] == manifest["warnings"] != []
 
 
 @pytest.mark.slow

@@ -105,7 +105,7 @@ def test_tracts_with_slivers_are_read(tmp_path: Path) -> None:
         ([(box(0, 80, 1, 95), {"id": "1"})], {}, "leaves the globe.*longitude first"),
         ([(box(-179, 0, 179, 10), {"id": "1"})], {}, "id 1 spans more than 180 degrees .*antimeridian"),
         ([(A, {"id": "1"})], {"crs": {"type": "name", "properties": {"name": "EPSG:3857"}}}, "EPSG:3857; convert"),
-        ([(A, {"id": "1"})], {"crs": None}, "does not say its coordinate system"),
+        ([(A, {"id": "1"})], {"crs": None}, "does not state its coordinate system"),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, rows: list, members: dict, message: str) -> None:

@@ -1,4 +1,4 @@
-"""What the page of moments says of a release by a trusted curator, from its manifest only. Pure."""
+"""Texts of the page of moments by a trusted curator, from its manifest only. Pure."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PROMISE = "A trusted curator added up the values, one record of each user, and a
 
 
 def _columns(manifest: Mapping[str, Any]) -> tuple[str, str]:
-    """The names of both columns, as readable text; the second is empty without one."""
+    """Returns the names of both columns, as readable text; the second is empty without one."""
     return readable(str(manifest["column"])), readable(str(get(manifest, "second.column", "")))
 
 
 def reading(manifest: Mapping[str, Any]) -> list[str]:
-    """What the intervals hold, and the range."""
+    """Describes the intervals and the range."""
     found = [
         "A 95% interval contains the value for the counted records, one record per user, about 95 times in 100 or a "
         "little more often. It allows only for the noise: other records of the users, or other users, would give "
@@ -42,14 +42,14 @@ def reading(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def values_chip(manifest: Mapping[str, Any]) -> str | None:
-    """The range, next to the title; None where no value was used."""
+    """Returns the range, next to the title; None where no value was used."""
     if get(manifest, "range") is None:
         return None
     return f"{get(manifest, 'range.low'):.6g} to {get(manifest, 'range.high'):.6g}".replace("-", "−")
 
 
 def made(manifest: Mapping[str, Any]) -> Section:
-    """How the sums were made."""
+    """Describes how the sums were computed."""
     of_pairs = get(manifest, "second") is not None
     place = "places of both values within their ranges set" if of_pairs else "place of a value within the range sets"
     products = ", all powers and the products of both columns" if of_pairs else " and all powers"
@@ -66,7 +66,7 @@ def made(manifest: Mapping[str, Any]) -> Section:
 
 
 def measured(manifest: Mapping[str, Any]) -> Section:
-    """The noise, and the users outside the range of each column."""
+    """Returns the noise, and the users outside the range of each column."""
     noise, z = get(manifest, "privacy.noise_stddev"), laplace_z(0.95)
     first, second = _columns(manifest)
     given = (first, "its range") if second else ("values", "the range")

@@ -66,23 +66,24 @@ def read_entries(entries: Sequence[bytes]) -> list[dict[str, Any]]:
                 # Where the hash is wrong, the entry was changed, and its format may have been.
                 check_format(f"entry {index}", body["format"], FORMAT, OLDEST)
             if not complete or not all(isinstance(body[name], str) for name in ("time", "nonce", "kind")):
-                raise ValueError("not in this program's form")
+                raise ValueError("not in the format of this program")
             if type(body["index"]) is not int or body["index"] != index:
                 raise ValueError(f"numbered {body['index']}")
             if body["previous"] != previous:
-                raise ValueError("not the one that followed the entry before it")
+                raise ValueError("not the successor of the previous entry")
             if stated != _hash(body):
-                raise ValueError("not what was written")
+                raise ValueError("changed since it was written")
         except (json.JSONDecodeError, UnicodeDecodeError):
             raise LedgerError(
-                f"ledger: entry {index} is no text of an entry; the ledger is damaged or has been tampered with, "
-                "nothing is charged"
+                f"ledger: entry {index} is not a ledger entry; the ledger is damaged or has been tampered with; "
+                "nothing was charged"
             ) from None
         except FormatError as error:
-            raise FormatError(f"ledger: {error}. A new ledger would forget what was spent") from None
+            raise FormatError(f"ledger: {error}; do not start a new ledger, which would lose what was spent") from None
         except (ValueError, RecursionError) as error:
             raise LedgerError(
-                f"ledger: entry {index} is {error}; the ledger is damaged or has been tampered with, nothing is charged"
+                f"ledger: entry {index} is {error}; the ledger is damaged or has been tampered with; nothing was "
+                "charged"
             ) from None
         previous = stated
         found.append({**body, "hash": stated})
@@ -109,7 +110,7 @@ def charge_content(charge: Charge) -> dict[str, Any]:
 
 
 def _named(one: Recorded) -> dict[str, Any]:
-    """What charges and disclosures state of their release alike, in JSON's types."""
+    """Returns the fields shared by charges and disclosures, in JSON types."""
     return {
         "release_id": one.release_id,
         "job": one.job,
@@ -126,7 +127,7 @@ def _named_of(content: Mapping[str, Any]) -> dict[str, Any]:
     """Reads what `_named` returned. Raises ValueError, KeyError or TypeError."""
     texts = {name: content[name] for name in ("release_id", "job", "dataset", "request", "binding")}
     if not all(isinstance(one, str) for one in texts.values()):
-        raise ValueError("a name or digest is no text")
+        raise ValueError("a name or digest is not text")
     period = Period(parse_day("first", content["first"]), parse_day("last", content["last"]))
     return {**texts, "period": period, "files": tuple(content["files"])}
 
@@ -135,7 +136,7 @@ def _rotation_of(rotation: Any) -> Rotation:
     if set(rotation) != {"cohort", "cohorts", "partition"} or not all(
         type(rotation[name]) is int for name in ("cohort", "cohorts")
     ):
-        raise ValueError("a rotation is a cohort, cohorts and a partition")
+        raise ValueError("a rotation must have a cohort, cohorts and a partition")
     return Rotation(**rotation)
 
 
@@ -148,7 +149,7 @@ def charge_of(content: Mapping[str, Any]) -> Charge:
     """Reads what `charge_content` returned. Raises LedgerError."""
     try:
         if content["unit"] != UNIT:
-            raise ValueError("of another privacy unit")
+            raise ValueError("another privacy unit")
         charge = Charge(
             **_named_of(content),
             epsilon=parse_amount("epsilon", content["epsilon"]),
@@ -184,7 +185,7 @@ def disclosure_of(content: Mapping[str, Any], index: int, time: str) -> Disclosu
 def settle_content(
     release_id: str, epsilon: Decimal, delta: Decimal, reason: str, rho: Decimal | None = None
 ) -> dict[str, Any]:
-    """Returns what a refused run spent, in JSON's types."""
+    """Returns the spending of a refused run, in JSON types."""
     amounts = {"epsilon": epsilon, "delta": delta} | ({} if rho is None else {"rho": rho})
     return {"release_id": release_id, **{name: format_amount(one) for name, one in amounts.items()}, "reason": reason}
 
@@ -204,7 +205,7 @@ def recovered_of(content: Mapping[str, Any]) -> tuple[Charge, str, str | None, s
     texts = [content.get(name) for name in ("lost", "manifest", "refusal")]
     lost, manifest, refusal = (one if isinstance(one, str) and one else None for one in texts)
     if lost is None or (manifest is None) == (refusal is None):
-        raise LedgerError("ledger: a charge that was made again does not say for what")
+        raise LedgerError("ledger: a restored charge does not state its release")
     return charge_of(content), lost, manifest, refusal
 
 
@@ -213,7 +214,7 @@ def limits_of(content: Mapping[str, Any]) -> tuple[str, tuple[Limit, ...]]:
     try:
         found = dataset_name(content["dataset"]), tuple(Limit.parse(text) for text in content["limits"])
         if not found[1]:
-            raise RequestError("there are none")
+            raise RequestError("limits: must not be empty")
         return found
     except (KeyError, TypeError, AttributeError, RequestError) as error:
         raise LedgerError(f"ledger: limits cannot be read ({error})") from None
@@ -253,12 +254,12 @@ class History:
 
     @property
     def datasets(self) -> list[str]:
-        """All datasets, in alphabetic order: with limits, or with disclosures."""
+        """Returns all datasets, in alphabetic order: with limits, or with disclosures."""
         return sorted({*self.limits, *(one.dataset for one in self.disclosures.values())})
 
     @property
     def charges(self) -> list[Charge]:
-        """All charges that count. The whole reservation of a crashed run counts as spent."""
+        """Returns all charges that count. The whole reservation of a crashed run counts as spent."""
         return _counted_charges((*self.refusals, *self.reservations.values()))
 
 
@@ -283,16 +284,18 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
         if kind == LIMITS:
             dataset, found = limits_of(content)
             if any(one.dataset == dataset for one in disclosures.values()):
-                raise LedgerError(f"ledger: entry {index} limits {dataset}, whose users sent bits as they are")
+                raise LedgerError(f"ledger: entry {index} sets limits for {dataset}, whose users sent bits unchanged")
             changes.append(LimitChange(index, entry["time"], dataset, limits.get(dataset, ()), found))
             limits[dataset] = found
         elif kind == DISCLOSE:
             disclosure = disclosure_of(content, index, entry["time"])
             if disclosure.dataset in limits or disclosure.release_id in (reservations.keys() | disclosures.keys()):
-                raise LedgerError(f"ledger: entry {index} is of a dataset with limits, or of a release that is there")
+                raise LedgerError(
+                    f"ledger: entry {index} records bits of a dataset with limits, or of an existing release"
+                )
             disclosures[disclosure.release_id] = disclosure
         elif kind == APPROVER:
-            approver = index  # no signature is checked any longer: `ledger verify` says so
+            approver = index  # no signature is checked any longer: `ledger verify` reports it
         elif kind == RECOVER:
             charge, lost, manifest, refusal = recovered_of(content)
             if charge.release_id in (reservations.keys() | disclosures.keys()) or charge.dataset not in limits:
@@ -318,7 +321,7 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
             changed = _changed(reservations.get(str(content.get("release_id"))), entry)
             reservations[changed.charge.release_id] = changed
         else:
-            raise LedgerError(f"ledger: entry {index} is of an unknown kind, {kind!r:.120}")
+            raise LedgerError(f"ledger: entry {index} has the unknown kind {kind!r:.120}")
     return History(len(entries), head, reservations, limits, tuple(changes), tuple(refusals), approver, disclosures)
 
 
@@ -330,7 +333,7 @@ def _check_partition(index: int, charge: Charge, cohorts: dict[str, int]) -> Non
     """Adds a charge's partition to the number of cohorts by partition. Raises LedgerError if it had another number."""
     rotation = charge.rotation
     if rotation is not None and cohorts.setdefault(rotation.partition, rotation.cohorts) != rotation.cohorts:
-        raise LedgerError(f"ledger: entry {index} has a partition of the users with another number of cohorts")
+        raise LedgerError(f"ledger: entry {index} changes the number of cohorts of a partition")
 
 
 def _check_limits(index: int, earlier: list[Charge], new: Charge, limits: Mapping[str, tuple[Limit, ...]]) -> None:
@@ -338,7 +341,9 @@ def _check_limits(index: int, earlier: list[Charge], new: Charge, limits: Mappin
     for charge in new.counted():
         in_force = limits.get(charge.dataset, ())
         if not is_bounded(charge, in_force):
-            raise LedgerError(f"ledger: entry {index} charges {charge.dataset}, and no limit of it bounds the charge")
+            raise LedgerError(
+                f"ledger: entry {index} charges {charge.dataset}, but none of its limits bounds the charge"
+            )
         if (over := find_overrun(earlier, charge, in_force)) is not None:
             raise LedgerError(f"ledger: entry {index} exceeds the limit of {over.limit.describe()}")
         earlier = [*earlier, charge]
@@ -347,14 +352,14 @@ def _check_limits(index: int, earlier: list[Charge], new: Charge, limits: Mappin
 # What an entry does to a release whose reservation does not fit it.
 _UNFIT = {
     SETTLE: "settles {}, which is not reserved",
-    COMMIT: "publishes {}, of which nothing is reserved",
-    PRUNE: "removes the files of {}, which has none",
+    COMMIT: "publishes {}, which is not reserved",
+    PRUNE: "removes the files of {}, which is not published",
     REMOVE: "takes down {}, which is not published",
 }
 
 
 def _changed(existing: Reservation | None, entry: Mapping[str, Any]) -> Reservation:
-    """The reservation of a release after an entry about it, of a kind in `_UNFIT`. Raises LedgerError."""
+    """Returns the reservation of a release after an entry about it, of a kind in `_UNFIT`. Raises LedgerError."""
     index, kind, content = entry["index"], entry["kind"], entry["content"]
     unfit = f"ledger: entry {index} " + _UNFIT[kind].format(f"{content.get('release_id')!r:.120}")
     if existing is None or (existing.manifest is None) != (kind in (SETTLE, COMMIT)):
@@ -373,12 +378,12 @@ def _changed(existing: Reservation | None, entry: Mapping[str, Any]) -> Reservat
         if existing.refusal is not None:
             raise LedgerError(f"ledger: entry {index} publishes {existing.charge.release_id!r}, which was refused")
         if not (isinstance(manifest := content.get("manifest"), str) and manifest):
-            raise LedgerError(f"ledger: entry {index} does not say what was published")
+            raise LedgerError(f"ledger: entry {index} does not state the published manifest")
         return replace(existing, manifest=manifest)
     if (existing.pruned if kind == PRUNE else existing.removal) is not None:
         raise LedgerError(unfit)
     if kind == PRUNE:
         return replace(existing, pruned=entry["time"])
     if not (isinstance(reason := content.get("reason"), str) and reason):
-        raise LedgerError(f"ledger: entry {index} does not say why a release was taken down")
+        raise LedgerError(f"ledger: entry {index} does not state why a release was taken down")
     return replace(existing, pruned=entry["time"], removal=reason)

@@ -74,7 +74,7 @@ class Ledger:
         return replay(self._store.read(), with_limits=with_limits)
 
     def reserve(self, charge: Charge, limits: Sequence[Limit] = (), *, allow_reuse: bool = False) -> Reservation:
-        """Charges a release, or returns its existing reservation. A release id is charged once.
+        """Returns charges a release, or returns its existing reservation. A release id is charged once.
 
         A refused and settled release is charged again if its input or request has changed. Both charges then count.
 
@@ -161,13 +161,15 @@ class Ledger:
         def decide(history: History) -> Reservation | tuple[str, Mapping[str, Any]]:
             existing = history.reservations.get(release_id)
             if existing is None:
-                raise LedgerError(f"ledger: release {release_id} was refused, but nothing was ever charged for it")
+                raise LedgerError(f"ledger: release {release_id} was refused but never charged")
             if binding not in (None, existing.charge.binding):
-                raise LedgerError(f"ledger: release {release_id} was charged anew since it was refused")
+                raise LedgerError(f"ledger: release {release_id} was charged again after it was refused")
             if existing.refusal is not None:
                 known = existing.charge
                 if (known.epsilon, known.delta, known.rho, existing.refusal) != (*spent, rho, reason):
-                    raise LedgerError(f"ledger: release {release_id} was refused before, at another cost or reason")
+                    raise LedgerError(
+                        f"ledger: release {release_id} was refused before with a different cost or reason"
+                    )
                 return existing
             if existing.manifest is not None:
                 raise LedgerError(f"ledger: release {release_id} was published, so its whole charge is spent")
@@ -191,13 +193,13 @@ class Ledger:
         def decide(history: History) -> Reservation | tuple[str, Mapping[str, Any]]:
             existing = history.reservations.get(release_id)
             if existing is None:
-                raise LedgerError(f"ledger: release {release_id} was published, but nothing was ever charged for it")
+                raise LedgerError(f"ledger: release {release_id} was published but never charged")
             if existing.refusal is not None:
-                raise LedgerError(f"ledger: release {release_id} was refused, so no result of it can be published")
+                raise LedgerError(f"ledger: release {release_id} was refused and cannot be published")
             if existing.manifest is None:
                 return COMMIT, {"release_id": release_id, "manifest": manifest}
             if existing.manifest != manifest:
-                raise LedgerError(f"ledger: release {release_id} has been published before, with another manifest")
+                raise LedgerError(f"ledger: release {release_id} has been published before with a different manifest")
             return existing
 
         self._append_until_done(decide)
@@ -212,7 +214,7 @@ class Ledger:
         def decide(history: History) -> Reservation | tuple[str, Mapping[str, Any]]:
             existing = history.reservations.get(release_id)
             if existing is None or existing.manifest is None:
-                raise LedgerError(f"ledger: release {release_id} is not known to be published, so it is not pruned")
+                raise LedgerError(f"ledger: release {release_id} is not recorded as published and cannot be pruned")
             return (PRUNE, {"release_id": release_id}) if existing.pruned is None else existing
 
         self._append_until_done(decide)
@@ -229,14 +231,14 @@ class Ledger:
         def decide(history: History) -> Reservation | tuple[str, Mapping[str, Any]]:
             existing = history.reservations.get(release_id)
             if existing is None or existing.manifest is None:
-                raise LedgerError(f"ledger: release {release_id} is not known to be published, so it is not taken down")
+                raise LedgerError(f"ledger: release {release_id} is not recorded as published and cannot be taken down")
             return (REMOVE, {"release_id": release_id, "reason": reason}) if existing.removal is None else existing
 
         removed: Reservation = self._append_until_done(decide)
         return removed
 
     def set_limits(self, dataset: str, limits: Sequence[Limit]) -> None:
-        """Changes a dataset's limits for later charges. What has been spent stays spent.
+        """Returns changes a dataset's limits for later charges. What has been spent stays spent.
 
         Args:
             dataset: name of the logs.
@@ -257,7 +259,7 @@ class Ledger:
         self._append_until_done(decide)
 
     def recover(self, charge: Charge, lost: str, manifest: str | None, refusal: str | None) -> bool:
-        """Charges a release again whose entry was lost, as its manifest states it. Safe to repeat.
+        """Returns charges a release again whose entry was lost, as its manifest states it. Safe to repeat.
 
         It counts even above the limits, because the release was published.
 
@@ -288,8 +290,8 @@ class Ledger:
                     )
             if charge.release_id in (history.reservations.keys() | history.disclosures.keys()):
                 raise LedgerError(
-                    f"ledger: release {charge.release_id} was charged by another entry than its manifest states; "
-                    "one of the two was rewritten, or the run was repeated with a restored ledger"
+                    f"ledger: release {charge.release_id} was charged by a different entry than its manifest "
+                    "states; one of them was rewritten, or the run was repeated with a restored ledger"
                 )
             for name in (one.dataset for one in charge.counted() if one.dataset not in history.limits):
                 raise RequestError(
@@ -299,7 +301,7 @@ class Ledger:
             content = recover_content(charge, lost, manifest, refusal)
             recovered_of(content)  # what could not be read again is not written
             if not same_cohorts(history.charges, charge):
-                raise LedgerError(f"ledger: {charge.release_id} states a partition with another number of cohorts")
+                raise LedgerError(f"ledger: {charge.release_id} states a different number of cohorts for its partition")
             written = True
             return RECOVER, content
 
@@ -322,8 +324,8 @@ class Ledger:
         replay(entries)
         if entries[: len(before)] != before:
             raise LedgerError(
-                f"ledger: the existing copy has {len(before)} entries, which are not the first ones of the "
-                f"{len(entries)} of this ledger; the ledger was restored from an old copy, or is another one"
+                f"ledger: the {len(before)} entries of the existing copy are not the first of the {len(entries)} "
+                "entries of this ledger; it was restored from an old copy, or is another ledger"
             )
         return b"".join(entry + b"\n" for entry in entries)
 
@@ -332,7 +334,7 @@ class Ledger:
 
         Raises:
             RequestError: the ledger has newer entries than the copy.
-            LedgerError: the copy or the ledger is damaged, or the copy is of another ledger.
+            LedgerError: the copy or the ledger is damaged, or the copy belongs to another ledger.
             NotReadyError: another writer appended meanwhile.
         """
         entries, existing = copy.splitlines(), self._store.read()
@@ -340,13 +342,13 @@ class Ledger:
         replay(entries)
         if len(existing) > len(entries):
             raise RequestError(
-                f"restore: the ledger has {len(existing)} entries, and the copy {len(entries)}; nothing is written over"
+                f"restore: the ledger has {len(existing)} entries and the copy {len(entries)}; nothing was overwritten"
             )
         if entries[: len(existing)] != existing:
-            raise LedgerError("ledger: the copy is of another ledger than the existing one")
+            raise LedgerError("ledger: the copy belongs to another ledger")
         for index in range(len(existing), len(entries)):
             if not self._store.append(index, entries[index]):
-                raise NotReadyError("ledger: others write to it while it is restored; stop them, and try again")
+                raise NotReadyError("ledger: changed during the restore; stop all jobs that write to it, and try again")
         return len(entries) - len(existing)
 
     def _append_until_done(self, decide: Callable[[History], Any]) -> Any:
@@ -362,7 +364,7 @@ class Ledger:
             entry = entry_bytes(history.entries, history.head, now, uuid.uuid4().hex, kind, content)
             if not self._store.append(history.entries, entry):
                 if time.monotonic() > deadline:
-                    raise NotReadyError("ledger: too many others write to it; try again")
+                    raise NotReadyError("ledger: too many concurrent writers; try again")
                 time.sleep(random.uniform(0.0, 0.05))
 
 
@@ -379,12 +381,14 @@ def check_limits(history: History, dataset: str, limits: Sequence[Limit]) -> tup
     if existing is None:
         _check_undisclosed(history, dataset)
         if not given:
-            raise RequestError(f"budget: the ledger has no limits for dataset {dataset!r}; give some, such as 10/365d")
+            raise RequestError(
+                f"budget: the ledger has no limits for dataset {dataset!r}; set them, for example --budget 10/365d"
+            )
         return given
     if given and given != existing:
         raise RequestError(
-            f"budget: the ledger's limits for dataset {dataset!r} are {','.join(map(str, existing))}, and not "
-            f"{','.join(map(str, given))}; `sfumato ledger limit` changes them"
+            f"budget: the ledger's limits for dataset {dataset!r} are {','.join(map(str, existing))}, got "
+            f"{','.join(map(str, given))}; change them with `sfumato ledger limit`"
         )
     return None
 
@@ -395,7 +399,7 @@ def _check_undisclosed(history: History, dataset: str) -> None:
     if disclosed:
         raise RequestError(
             f"budget: users of dataset {dataset!r} sent bits without differential privacy ({disclosed[0].release_id}), "
-            "so no limit holds for it; give another --dataset"
+            "so it cannot have limits; use another --dataset"
         )
 
 
@@ -407,23 +411,22 @@ def check_disclosure(history: History, disclosure: Disclosure, *, allow_reuse: b
     """
     if disclosure.dataset in history.limits:
         raise RequestError(
-            f"no_dp: dataset {disclosure.dataset!r} has limits, and no epsilon bounds what bits reveal that are sent "
-            "as they are; give --epsilon, or another --dataset"
+            f"no_dp: dataset {disclosure.dataset!r} has limits, but no epsilon bounds what unchanged bits reveal; use "
+            "--epsilon, or another --dataset"
         )
     existing = history.disclosures.get(disclosure.release_id)
     if disclosure.release_id in history.reservations or (
         existing is not None and replace(existing, index=disclosure.index, time=disclosure.time) != disclosure
     ):
         raise ReusedError(
-            f"release_id: the ledger has {disclosure.release_id} for another request, input or key; give another one"
+            f"release_id: the ledger has {disclosure.release_id} for another request, input or key; use another id"
         )
     files = set(disclosure.files)
     reused = next((one for one in history.charges if not files.isdisjoint(one.files)), None)
     if reused is not None and not allow_reuse:
         raise ReusedFileError(
-            f"input: release {reused.release_id} of dataset {reused.dataset} was charged for a file of this input, and "
-            "its limits would not bound what bits reveal that are sent as they are; take the file out, or give "
-            "--allow_reuse"
+            f"input: release {reused.release_id} of dataset {reused.dataset} was charged for a file of this input, but "
+            "its limits cannot bound what unchanged bits reveal; remove the file, or add --allow_reuse"
         )
 
 
@@ -438,15 +441,15 @@ def with_earlier_uses(history: History, charge: Charge, *, allow_reuse: bool) ->
         one = elsewhere[0]
         raise ReusedFileError(
             f"input: release {one.release_id} of dataset {one.dataset}, data of {one.period}, was charged for a file "
-            f"of this input, which would now be charged to dataset {charge.dataset}, data of {charge.period}; take the "
-            "file out, or give --allow_reuse to charge both"
+            f"of this input, now charged to dataset {charge.dataset}, data of {charge.period}; remove the file, or add "
+            "--allow_reuse to charge both"
         )
     files = set(charge.files)
     plain = [one.release_id for one in history.disclosures.values() if not files.isdisjoint(one.files)]
     if plain and not allow_reuse:
         raise ReusedFileError(
-            f"input: release {plain[0]} has bits of a file of this input as they are, which no limit bounds; take the "
-            "file out, or give --allow_reuse"
+            f"input: release {plain[0]} disclosed unchanged bits of a file of this input, which no limit bounds; "
+            "remove the file, or add --allow_reuse"
         )
     return replace(charge, also_charged=tuple(sorted({(one.dataset, one.period) for one in elsewhere}, key=str)))
 
@@ -460,14 +463,14 @@ def check_budget(history: History, charge: Charge, limits: Sequence[Limit] | Non
         limits: of the charge's own dataset; None for the ledger's.
 
     Raises:
-        BudgetError: the charge exceeds a limit. The message says when it would fit.
+        BudgetError: the charge exceeds a limit. The message states when it would fit.
         RequestError: no limit bounds the charge, its rho contradicts its epsilon and delta, or its partition had
             another number of cohorts.
     """
     check_rho(charge)
     charges = history.charges
     if not same_cohorts(charges, charge):
-        raise RequestError("rotation: the ledger has this partition with another number of cohorts")
+        raise RequestError("rotation: the ledger has a different number of cohorts for this partition")
     for one in charge.counted():
         own = limits if one.dataset == charge.dataset else None
         _check_budget(charges, one, history.limits[one.dataset] if own is None else own)
@@ -477,7 +480,7 @@ def check_budget(history: History, charge: Charge, limits: Sequence[Limit] | Non
 def _check_budget(charges: Sequence[Charge], charge: Charge, in_force: Sequence[Limit]) -> None:
     if not is_bounded(charge, in_force):
         raise RequestError(
-            f"budget: no limit of dataset {charge.dataset!r} bounds a release whose adjacency is {charge.adjacency}; "
+            f"budget: no limit of dataset {charge.dataset!r} bounds a release with adjacency {charge.adjacency}; "
             f"add one with `sfumato ledger limit`, such as 10/365d@{charge.adjacency}"
         )
     over = find_overrun(charges, charge, in_force)
@@ -489,7 +492,7 @@ def _check_budget(charges: Sequence[Charge], charge: Charge, in_force: Sequence[
     raise BudgetError(
         f"ledger: {charge.dataset} may spend {over.limit.describe()}; epsilon {format_amount(over.spent)} is spent on "
         f"the data of {over.window}{users}, and epsilon {format_amount(charge.epsilon)} more for {charge.period} "
-        f"exceeds it; {when}"
+        f"exceeds the limit; {when}"
     )
 
 
@@ -497,11 +500,11 @@ def _existing_reservation(history: History, charge: Charge) -> Reservation | Non
     """Returns the reservation for this charge; None if a new one is needed. Raises RequestError."""
     existing = history.reservations.get(charge.release_id)
     if charge.release_id in history.disclosures:
-        raise ReusedError(f"release_id: {charge.release_id} has bits without differential privacy; give another one")
+        raise ReusedError(f"release_id: {charge.release_id} has bits without differential privacy; use another id")
     if existing is not None and existing.removal is not None:
         raise RequestError(
-            f"release_id: {charge.release_id} was taken down ({existing.removal}), and its charge publishes nothing "
-            "any more; give another release_id (a refresh: --attempt 2), which is charged anew"
+            f"release_id: {charge.release_id} was taken down ({existing.removal}), so its charge cannot be used again; "
+            "use another release_id (in a refresh: --attempt 2), which is a new charge"
         )
     if existing is not None and (existing.refusal is None or existing.charge.binding == charge.binding):
         _check_same(existing.reserved_charge or existing.charge, charge)
@@ -509,8 +512,8 @@ def _existing_reservation(history: History, charge: Charge) -> Reservation | Non
     unknown = [one for one in (charge.starts_from or "").split(",") if one and one not in history.reservations]
     if unknown:
         raise RequestError(
-            f"warm_start: release {unknown[0]} is not in the ledger, so the ledger would not account for what "
-            "it reveals; start from a release that was charged there"
+            f"warm_start: release {unknown[0]} is not in the ledger, which would not account for what it reveals; "
+            "start from a release that the ledger charged"
         )
     return None
 
@@ -527,7 +530,6 @@ def _check_same(existing: Charge, charge: Charge) -> None:
     else:
         what = "another request"
     raise ReusedError(
-        f"release_id: {charge.release_id} was charged for {what}; the same noise on other data would expose the "
-        "difference: restore what was the same then, or give another release_id (a refresh: --attempt 2), which is "
-        "charged anew"
+        f"release_id: {charge.release_id} was charged for {what}; the same noise on other data would reveal the "
+        "difference: restore the original, or use another release_id (in a refresh: --attempt 2), which is a new charge"
     )

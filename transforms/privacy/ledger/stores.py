@@ -95,18 +95,18 @@ class SqliteStore:
             if not self._path.exists():
                 return []
             if not os.access(self._path, os.R_OK):
-                raise RequestError(f"ledger: {self._path} cannot be read by this user")
+                raise RequestError(f"ledger: {self._path} is not readable by this user; change its permissions")
             # Opened for writing if possible: only then SQLite rolls back a killed process's unfinished write.
             with closing(self._connect("rw")) as database:
                 # One query, because another process may create the table meanwhile.
                 tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master").fetchall()}
                 if "entries" not in tables:
                     if tables:
-                        raise LedgerError(f"ledger: {self._path} is a database, and no ledger")
+                        raise LedgerError(f"ledger: {self._path} is a database but not a ledger")
                     return []  # another process is creating it
                 rows = database.execute("SELECT number, entry FROM entries ORDER BY number").fetchall()
         if [number for number, _ in rows] != list(range(len(rows))):
-            raise LedgerError(f"ledger: {self._path} lacks entries; it is damaged or has been tampered with")
+            raise LedgerError(f"ledger: {self._path} misses entries; it is damaged or has been tampered with")
         return [bytes(entry) for _, entry in rows]
 
     def append(self, index: int, entry: bytes) -> bool:
@@ -131,12 +131,12 @@ class SqliteStore:
     def check_writable(self) -> None:
         folder = self._path.absolute().parent  # where SQLite puts a journal
         if not folder.exists():
-            raise RequestError(f"ledger: there is no folder {folder}; make it first")
+            raise RequestError(f"ledger: folder not found: {folder}; create it first")
         if os.statvfs(folder).f_flag & os.ST_RDONLY:
-            raise NotReadyError(f"ledger: {folder} is on a file system that can only be read now; try again later")
+            raise NotReadyError(f"ledger: {folder} is on a read-only file system; try again later")
         for place in (self._path, folder):
             if place.exists() and not os.access(place, os.W_OK):
-                raise RequestError(f"ledger: {place} cannot be written to by this user")
+                raise RequestError(f"ledger: {place} is not writable by this user; change its permissions")
 
     @contextmanager
     def _errors(self, done: str) -> Iterator[None]:
@@ -151,11 +151,13 @@ class SqliteStore:
                 passing, denied = error.errno in _PASSING_SYSTEM, True
             if passing:
                 raise NotReadyError(
-                    f"ledger: {self._path} cannot be {done} now ({error}); look at its disk, and try again later"
+                    f"ledger: {self._path} cannot be {done} now ({error}); check its disk, and try again later"
                 ) from None
             if denied:
                 raise RequestError(f"ledger: {self._path} cannot be {done} ({error})") from None
-            raise LedgerError(f"ledger: {self._path} cannot be {done} ({error}); it is damaged, or no ledger") from None
+            raise LedgerError(
+                f"ledger: {self._path} cannot be {done} ({error}); it is damaged, or not a ledger"
+            ) from None
 
 
 class BucketStore:
@@ -245,7 +247,7 @@ class BucketStore:
             if number:
                 found[int(number[1])] = int(blob.generation)
             elif name:  # an empty name is the folder, which Google's console creates
-                raise LedgerError(f"ledger: {self.location} holds {name!r}, which is no entry of a ledger")
+                raise LedgerError(f"ledger: {self.location} contains {name!r}, which is not a ledger entry")
         for index in range(len(found)):
             if index not in found:
                 raise LedgerError(f"ledger: {self.location} has later entries but no entry {index}: some were removed")
@@ -258,7 +260,9 @@ class BucketStore:
             try:
                 content = self._blob(index, generation).download_as_bytes(**_tried())
             except NotFound:
-                raise LedgerError(f"ledger: {self.location}: entry {index} was removed or replaced just now") from None
+                raise LedgerError(
+                    f"ledger: {self.location}: entry {index} was removed or replaced during the read"
+                ) from None
             self._cache[index, generation] = bytes(content)
         return self._cache[index, generation]
 
@@ -280,10 +284,10 @@ class BucketStore:
         try:
             yield
         except NotFound:
-            raise RequestError(f"ledger: {self.location}: there is no bucket {self._bucket_name!r}; make one") from None
+            raise RequestError(f"ledger: {self.location}: bucket not found: {self._bucket_name!r}; create it") from None
         except (Forbidden, Unauthorized) as error:
             raise RequestError(
-                f"ledger: {self.location} may not be {done} ({type(error).__name__}); give the account that runs the "
+                f"ledger: {self.location} may not be {done} ({type(error).__name__}); grant the account that runs the "
                 "job the roles Storage Object Creator and Storage Object Viewer on the bucket"
             ) from None
         except (GoogleAPIError, GoogleAuthError, OSError) as error:  # the errors of `requests` are OSErrors
@@ -294,8 +298,8 @@ class BucketStore:
                 ) from None
             if isinstance(error, GoogleAuthError):
                 raise RequestError(
-                    f"ledger: {self.location}: no credentials for Google Cloud ({kind}); log in with "
-                    "'gcloud auth application-default login' or set GOOGLE_APPLICATION_CREDENTIALS"
+                    f"ledger: {self.location}: no credentials for Google Cloud ({kind}); run: "
+                    "gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS"
                 ) from None
             raise RequestError(f"ledger: {self.location} cannot be {done} ({kind})") from None
 
@@ -308,7 +312,5 @@ def _import_client() -> Any:
     try:
         from google.cloud.storage import Client
     except ImportError:
-        raise RequestError(
-            "ledger: a ledger in a bucket needs Google's client; install it with: pip install 'sfumato[gcp]'"
-        ) from None
+        raise RequestError("ledger: a bucket requires the extra gcp; run: pip install 'sfumato[gcp]'") from None
     return Client

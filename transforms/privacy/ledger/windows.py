@@ -218,7 +218,7 @@ def daily_epsilon(limit: Limit, delta: float, cohorts: int = 1) -> float:
 def first_fit(charges: Sequence[Charge], new: Charge, limits: Sequence[Limit]) -> date | None:
     """Returns the first later day from which data of an equally long period would fit; None if they never fit.
 
-    The data are of the same cohort, if the charge has one.
+    The data belong to the same cohort, if the charge has one.
     """
     if find_overrun([], new, limits) is not None:
         return None
@@ -273,7 +273,7 @@ def max_spent(
 
 
 def _most_spent(window: MovingWindow, limit: Limit) -> Decimal:
-    """The `spent_epsilon` of the users who have spent the most in a window."""
+    """Returns the `spent_epsilon` of the users who have spent the most in a window."""
     return max(spent_epsilon(account, limit) for account in window.accounts())
 
 
@@ -316,7 +316,7 @@ class _Total(NamedTuple):
         )
 
     def costs_at_most(self, other: _Total) -> bool:
-        """Whether these charges cost at most as much as the other ones, whatever else a user is charged with."""
+        """Returns whether these charges cost at most as much as the others, whatever else a user is charged."""
         return (
             all(mine <= its for mine, its in zip(self[:3], other[:3], strict=True))
             and len(self.others) <= len(other.others)
@@ -375,7 +375,7 @@ class MovingWindow:
             del self._changed(charge)[number]
 
     def _changed(self, charge: Charge) -> dict[int, Charge]:
-        """The charges of the users for whom a charge counts, by number, to be changed: their cost is computed again."""
+        """Returns the mutable charges, by number, of the users for whom a charge counts, and discards their cost."""
         rotation = charge.rotation
         if rotation is None:
             return self._of_all
@@ -395,7 +395,7 @@ class MovingWindow:
         return [[*self._of_all.values(), *(one for own in cohorts for one in own)] for cohorts in product(*choices)]
 
     def _costliest_cohorts(self, partition: str) -> list[list[Charge]]:
-        """The charges of each cohort of a partition, without cohorts that cost at most as much as another one."""
+        """Returns the charges of each cohort of a partition, without cohorts that another cohort dominates."""
         if partition not in self._costliest:
             cohorts = self._cohorts[partition]
             for cohort, charges in cohorts.items():
@@ -411,7 +411,7 @@ class MovingWindow:
 
 
 def _upper_bound(cohorts: Sequence[Sequence[Charge]]) -> Iterator[Charge]:
-    """Charges that together cost at least as much as those of any cohort: the largest of each, the next largest, ..."""
+    """Yields charges that cost at least as much as those of any cohort: the largest of each, the next, ..."""
     for has_rho in (False, True):
         ranked = [
             sorted(

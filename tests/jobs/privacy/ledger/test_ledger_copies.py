@@ -70,7 +70,7 @@ def test_a_ledger_moves_to_a_bucket_and_back(
     assert open_ledger(bucket).history(with_limits=True) == open_ledger(file).history()
     open_ledger(bucket).reserve(charge("in the bucket".replace(" ", "-"), epsilon="0.5"))
     assert run("restore", bucket, str(tmp_path / "copy")) == 2  # the bucket is newer
-    assert "nothing is written over" in capsys.readouterr().err
+    assert "nothing was overwritten" in capsys.readouterr().err
     assert run("backup", bucket, copy) == 0
     assert run("restore", again, copy) == 0
     assert open_ledger(again).history() == open_ledger(bucket).history()
