@@ -103,14 +103,14 @@ def read_lines(option: str, path: str) -> tuple[str, ...]:
 def check_new_file(output: str, overwrite: bool) -> None:
     """Raises RequestError if the option `output` names no file, or one that must not be replaced."""
     if not os.path.basename(output) or (not is_remote(output) and Path(output).is_dir()):
-        raise RequestError(f"output: name a file, got {output!r}")
+        raise RequestError(f"output: must name a file, got {output!r}")
     if overwrite:
         return
     try:
         file_version(output)
     except OSError:
         return
-    raise RequestError(f"output: {output} exists already; name another, or give --overwrite")
+    raise RequestError(f"output: {output} already exists; name another, or add --overwrite")
 
 
 def write_output(output: str, content: bytes) -> None:
@@ -118,7 +118,7 @@ def write_output(output: str, content: bytes) -> None:
     try:
         write_file(output, content)
     except OSError as error:
-        raise RequestError(f"output: {output} cannot be written ({error.strerror or error})") from None
+        raise RequestError(f"output: cannot write {output} ({error.strerror or error})") from None
 
 
 def write_file(path: str, content: bytes) -> None:

@@ -33,7 +33,7 @@ def quantiles_view(files: Files) -> PageView:
 
 
 class QuantilesPage(SampledPage):
-    """What the page says of a distribution by sample and threshold."""
+    """Texts of the page of a distribution by sample and threshold."""
 
     FILES: ClassVar[dict[str, str]] = _FILES
 
@@ -110,8 +110,8 @@ class QuantilesPage(SampledPage):
         share = "half" if middle["share"] == 0.5 else f"{100 * middle['share']:g}%"
         value, low, high = with_interval(middle["value"], middle["low"], middle["high"])
         return (
-            f"One sampled record per user: {share} of about {self.all_users_text} users have {self.column} below {value} "
-            f"(between {low} and {high})"
+            f"One sampled record per user: {share} of about {self.all_users_text} users have {self.column} below "
+            f"{value} (between {low} and {high})"
         )
 
     def _histogram(self) -> list[RangeRow]:

@@ -5,5 +5,5 @@ bernstein_sums    exact sums of polynomials over a range, and the choice of the 
 central_moments   noisy sums: `CentralSums`, and the estimates from them
 transform         `SumMoments`: from paths of logs to noisy sums
 release           those sums -> the files of a release
-view              what the page of moments says of them
+view              what the page of moments states of them
 """
