@@ -65,7 +65,7 @@ _FILES = {
 def view_of(files: Files, sampled: type[SampledPage], central: type[SampledPage]) -> PageView:
     """Returns the page of a release of counted items. files: by name.
 
-    sampled: what the page says of a release by sample and threshold. central: of one by a trusted curator.
+    sampled: the texts for a release by sample and threshold. central: for one by a trusted curator.
     """
     release = Released(files)
     is_central = get(release.manifest, "privacy.trust") == Trust.CENTRAL
