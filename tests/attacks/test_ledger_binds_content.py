@@ -256,7 +256,7 @@ def test_a_job_from_a_kill_to_a_lost_ledger(tmp_path: Path, capsys: pytest.Captu
 
     (tmp_path / "ledger.db").unlink()
     assert run("two") == 4
-    assert "it was lost" in capsys.readouterr().err
+    assert "were lost" in capsys.readouterr().err
     assert not (tmp_path / "ledger.db").exists()
 
 

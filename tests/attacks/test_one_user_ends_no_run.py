@@ -175,7 +175,7 @@ def test_files_of_two_types_are_refused_whoever_is_drawn(tmp_path: Path) -> None
         pipeline = beam.Pipeline()
         paths = pipeline | beam.Create([str(tmp_path / name) for name in ("a.parquet", "b.parquet")])
         _ = paths | PrivateHistogram(column="kind", epsilon=4.0, delta=1e-5)
-        with pytest.raises(Exception, match=r"column 'kind' holds"):
+        with pytest.raises(Exception, match=r"column 'kind' contains"):
             pipeline.run().wait_until_finish()
 
 

@@ -120,7 +120,7 @@ def test_a_square_is_drawn_clicked_typed_and_linked(opened: Open, pages: dict[st
         "(() => { const side = document.querySelector('.square [name=size]'); side.value = '-3';"
         " side.dispatchEvent(new Event('input', {bubbles: true})); return true; })()"
     )
-    assert "A side is a number of metres above 0" in tab.text(".square .wrong")
+    assert "must be a number of metres above 0" in tab.text(".square .wrong")
     again = opened(pages["ranges"], link)
     assert square(again) == moved
     assert users(again) == users(tab)

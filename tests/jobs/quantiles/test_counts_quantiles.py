@@ -78,7 +78,7 @@ def test_a_release_is_the_answer_in_memory_with_noise(pattern: str, tmp_path: Pa
         assert np.abs(release.ranges["users"].to_numpy() - exact).max() < 40
         assert (release.ranges["stddev"] > 0).all()
     text = page_text((tmp_path / "out" / "index.html").read_text())
-    assert "The operator of the job was trusted" in text
+    assert "A trusted curator, the operator of this job, saw the logs" in text
     assert shares[1] in found["share"].tolist()
 
 

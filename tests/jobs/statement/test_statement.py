@@ -114,7 +114,7 @@ def test_output_is_a_file_that_is_not_replaced(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["{out}"], "no release here"),
+        (["{out}"], "no release found"),
         ([str(STORED / "few")], "was refused"),
         (["{release}", "--ledger", "{out}/none.db"], "ledger: "),
         (["{release}", "--ledger", str(STORED / "ledger.db")], "ledger: "),
