@@ -197,15 +197,15 @@ def test_a_bar_chooses_a_night(opened: Open, pages: dict[str, Path]) -> None:
     tab.until("document.querySelector('.night-words h2').innerText === 'Wednesday, 18 November 2026'")
     tab.run("(() => { location.hash = '#night=2026-11-22'; return true; })()")
     tab.until("document.querySelector('.map-place .absent') !== null")
-    assert "is a histogram, without a map" in tab.text(".map-place")
+    assert "has no map" in tab.text(".map-place")
 
 
 def test_night_names_its_sources_and_shows_changes_on_the_map(opened: Open, pages: dict[str, Path]) -> None:
     tab = opened(pages["rotated"])
     tab.until("document.querySelector('.listed .places') !== null")
     words = tab.text(".night-words")
-    assert "Cohort 3 of 3 was asked." in words
-    assert "rests on the answers of 3 nights, 18 November to 21 November 2026, without 20 November." in words
+    assert "Cohort 3 of 3 was queried." in words
+    assert "is based on the answers of 3 nights, 18 November to 21 November 2026, without 20 November." in words
     styles = "[...document.querySelectorAll('.nights .marks .bar')].map(one => one.getAttribute('class'))"
     assert [style.split()[-1] for style in tab.run(styles)] == ["s2", "s1", "s0"]
     item = tab.text(".listed .places li")
@@ -223,7 +223,7 @@ def test_a_map_that_is_missing_is_named(opened: Open, pages: dict[str, Path], tm
     (tmp_path / "index.html").write_bytes(pages["timeline"].read_bytes())
     tab = opened(tmp_path / "index.html")
     tab.until("document.querySelector('.map-place .absent') !== null")
-    assert "maps/2026-11-21.js could not be loaded. Was it copied along with this page?" in tab.text(".map-place")
+    assert "maps/2026-11-21.js could not be loaded. Copy it along with this page." in tab.text(".map-place")
     tab.errors.clear()  # the browser's own words on the missing file
 
 
