@@ -164,7 +164,7 @@ def test_two_nights_are_chosen_and_their_change_is_shown(opened: Open, pages: di
     assert tab.run("document.querySelector('.night-words a').getAttribute('href')") == "2026-11-21/index.html"
     tab.run("(() => { document.querySelectorAll('.when .choice input')[2].click(); return true; })()")
     tab.until("document.querySelector('.night-words h2').innerText.startsWith('Change from 19 Nov 2026')")
-    found = re.match(r"(\d+) of [\d,]+ cells changed", tab.text(".night-words p"))
+    found = re.match(r"Significant change in the share of all users: (\d+) of [\d,]+ cells", tab.text(".night-words p"))
     assert found
     assert int(found[1]) >= 3
     assert "At most 5% of these are expected to be false positives" in tab.text(".night-words .quiet")
@@ -242,7 +242,7 @@ def test_changes_are_downloaded(opened: Open, pages: dict[str, Path], downloads:
     with file.open(newline="") as content:
         rows: list[dict[str, Any]] = list(csv.DictReader(content))
     assert sum(float(row["share_b"]) for row in rows) == pytest.approx(1, abs=1e-6)
-    found = re.match(r"(\d+) of ([\d,]+) cells", tab.text(".night-words p"))
+    found = re.match(r"Significant change in the share of all users: (\d+) of ([\d,]+) cells", tab.text(".night-words p"))
     assert found
     assert sum(row["changed"] == "true" for row in rows) == int(found[1])
     assert len(rows) == int(found[2].replace(",", ""))
