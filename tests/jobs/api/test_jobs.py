@@ -154,7 +154,7 @@ def test_takes_a_table_in_place_of_files(kind: str, city: Path):
     [
         (5, "input: must be files, a pattern or several, a pandas data frame or a pyarrow table, got int"),
         ([1, 2], "got list"),
-        (pd.DataFrame([[1, "secret", 3]], columns=["user_id", "kind", "kind"]), "several columns 'kind'"),
+        (pd.DataFrame([[1, "secret", 3]], columns=["user_id", "kind", "kind"]), "several columns named 'kind'"),
         (pd.DataFrame({"user_id": [1, 2]}), "kind"),
         (None, "input: required"),
     ],
@@ -222,9 +222,9 @@ def test_plots_on_axes_of_its_own(releases: dict[str, sfumato.Release]):
 
 
 def test_a_table_that_is_not_there_names_those_that_are(releases: dict[str, sfumato.Release]):
-    with pytest.raises(sfumato.RequestError, match=r"no cells\.parquet; it has .*quantiles\.parquet"):
+    with pytest.raises(sfumato.RequestError, match=r"cells\.parquet; it has .*quantiles\.parquet"):
         _ = releases["quantiles"].cells
-    with pytest.raises(sfumato.RequestError, match=r"no model\.npz; it has"):
+    with pytest.raises(sfumato.RequestError, match=r"model\.npz; it has"):
         _ = releases["heatmap"].model
 
 

@@ -236,12 +236,12 @@ def test_command_writes_the_table_and_reports_what_it_found(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["{monday}", "{monday}"], "the same release"),
+        (["{monday}", "{monday}"], "same release as"),
         (["{monday}", "{nowhere}"], "no release found"),
         (["{monday}", "{tuesday}", "--rate", "0"], "rate"),
         (["{monday}", "{tuesday}", "--rate", "much"], "rate"),
         (["{monday}", "{tuesday}", "--output", "{monday}"], "exists"),
-        (["{monday}", "{tuesday}", "--output", "{monday}", "--overwrite"], "no folder of changes"),
+        (["{monday}", "{tuesday}", "--output", "{monday}", "--overwrite"], "not a folder of changes"),
         (["{monday}"], "after: required"),
         (["{monday}", "{tuesday}", "--share"], "--shares"),
     ],
@@ -305,5 +305,5 @@ def test_page_names_nights_by_days_and_other_releases_by_times() -> None:
 
 def test_open_release_rejects_changes(folders: tuple[Path, Path], tmp_path: Path) -> None:
     sfumato.changes(*folders, output=tmp_path / "changes")
-    with pytest.raises(RequestError, match="no release"):
+    with pytest.raises(RequestError, match="not a release"):
         sfumato.open_release(tmp_path / "changes")

@@ -210,7 +210,7 @@ def test_a_missing_library_is_named_with_its_extra(
 ) -> None:
     for name, module in (("geotiff", "rasterio"), ("gpkg", "geopandas"), ("pmtiles", "geopandas")):
         monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(RequestError, match=rf"^format {name}: needs {module}.*sfumato\[export\]"):
+        with pytest.raises(RequestError, match=rf"^format {name}: requires {module}.*sfumato\[export\]"):
             exported_files(sources["heatmap"], FORMATS[name])
 
 

@@ -220,7 +220,7 @@ def test_a_release_of_each_job_has_its_bands(sources: dict[str, ExportSource]) -
 @pytest.mark.parametrize("kind", RASTERS)
 def test_a_dataset_has_its_place_its_units_and_its_guarantee(kind: str, folders: dict[str, Path]) -> None:
     if kind == "changes":
-        with pytest.raises(sfumato.RequestError, match="changes between two releases"):
+        with pytest.raises(sfumato.RequestError, match="not a release but changes"):
             sfumato.open_release(folders[kind])
         return
     release = sfumato.open_release(folders[kind])
@@ -275,7 +275,7 @@ def test_slots_of_time_are_a_dimension(folders: dict[str, Path], tmp_path: Path)
     whole = release.to_xarray()
     assert dataset["users"].sum("slot").values == pytest.approx(whole["users"].values)
     assert float(dataset["users"].sel(slot="1-2 h").sum()) == pytest.approx(0.3 * count.sum())
-    with pytest.raises(sfumato.RequestError, match=r"^table: cells has no slots"):
+    with pytest.raises(sfumato.RequestError, match=r"^table: cells has no time slots"):
         release.to_xarray("cells")
     with pytest.raises(sfumato.RequestError, match=r"^table: .* has no table 'slots'"):
         release.to_xarray("slots")
@@ -289,15 +289,15 @@ def test_a_frame_has_shapes_and_the_guarantee(folders: dict[str, Path]) -> None:
     assert frame.geometry.is_valid.all()
     with pytest.raises(sfumato.RequestError, match=r"^table: bits .* has no shapes"):
         release.to_geodataframe("bits")
-    with pytest.raises(sfumato.RequestError, match=r"^to_geodataframe: needs a table with shapes"):
+    with pytest.raises(sfumato.RequestError, match=r"^to_geodataframe: requires a table with shapes"):
         sfumato.open_release(folders["words"]).to_geodataframe()
-    with pytest.raises(sfumato.RequestError, match=r"^to_xarray: needs a map of cells"):
+    with pytest.raises(sfumato.RequestError, match=r"^to_xarray: requires a map of cells"):
         sfumato.open_release(folders["words"]).to_xarray()
 
 
 def test_a_missing_library_is_named(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xarray", None)
-    with pytest.raises(sfumato.RequestError, match=r"^to_xarray: needs xarray.*sfumato\[export\]"):
+    with pytest.raises(sfumato.RequestError, match=r"^to_xarray: requires xarray.*sfumato\[export\]"):
         sfumato.open_release(folders["heatmap"]).to_xarray()
 
 

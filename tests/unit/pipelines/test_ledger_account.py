@@ -90,7 +90,7 @@ def test_a_user_is_asked_as_the_reader_asks_them(
 def test_the_account_as_text(sixty_nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(sixty_nights, *account(sixty_nights, "bob")) == 0
     said = capsys.readouterr().out
-    assert "user bob: asked by 2 of 60 charges of dataset taxis" in said
+    assert "user bob: queried by 2 of 60 charges of dataset taxis" in said
     assert all(f"| {night} | n{night} " in said for night in nights_of(sixty_nights, "bob"))
 
 
@@ -102,7 +102,7 @@ def test_charges_under_another_key_are_named_and_counted(place: Path, capsys: py
     assert run(place, *account(place, "bob")) == 0
     said = capsys.readouterr().out
     assert "lost: charged with another key or id column, so the user's cohort is unknown" in said
-    assert "asked by 2 of 60 charges" in said  # of the one that is lost it is unknown
+    assert "queried by 2 of 60 charges" in said  # of the one that is lost it is unknown
     found = account_of(place, capsys, "bob")
     assert [one["release_id"] for one in found["charges_under_another_key"]] == ["lost"]
     assert [one["epsilon_spent"] for one in found["limits"]] == ["0.5", "2.5"]
@@ -170,4 +170,4 @@ def test_bad_options_are_named(
 def test_a_key_that_others_may_read_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "key").chmod(0o644)
     assert run(place, *account(place, "bob")) == 2
-    assert ": key_file: others" in capsys.readouterr().err
+    assert ": key_file: other users can read" in capsys.readouterr().err
