@@ -296,7 +296,7 @@ def test_a_cell_that_is_clicked_shows_its_flows(opened: Open, flow_page: Path, w
     assert tab.run("document.querySelectorAll('.places li').length") == 8
     assert tab.run("document.documentElement.scrollWidth") <= width
     tab.run("(() => { document.querySelectorAll('.panel input[type=radio]')[2].click(); return true; })()")
-    assert "Click a cell of the map" in tab.run(NOTE)
+    assert "Click a cell on the map" in tab.run(NOTE)
     chosen = opened(flow_page, "#way=1&cell=3", width=width, scheme=scheme)
     assert "from the selected cell" in chosen.run(NOTE)
 

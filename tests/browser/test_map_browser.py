@@ -407,7 +407,7 @@ def test_tiles_are_fetched_only_when_the_reader_asks(opened: Open, tmp_path: Pat
     tab = opened(geography_page(tmp_path, "tiles", None, TILES))
     time.sleep(0.3)
     assert [one for one in tab.requests if not one.startswith(("file:", "data:", "blob:"))] == []
-    assert "tile.example.org: while it is on, that server sees" in tab.text(".map .source")
+    assert "tile.example.org. While it is on, that server sees" in tab.text(".map .source")
     button = "[...document.querySelectorAll('#tools button')].find(one => one.textContent.startsWith('Street'))"
     assert tab.run(f"{button}.getAttribute('aria-pressed')") == "false"
     tab.run(f"{button}.click()")
