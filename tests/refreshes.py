@@ -125,7 +125,7 @@ class Place:
 
 def repair(said: str) -> list[str]:
     """The arguments of the command that a message names as its remedy."""
-    found = re.search(r"make it again: sfumato (refresh --config \S+ --date \d{4}-\d{2}-\d{2})", said)
+    found = re.search(r"publish it again: sfumato (refresh --config \S+ --date \d{4}-\d{2}-\d{2})", said)
     assert found, said
     return shlex.split(found[1])
 

@@ -164,7 +164,7 @@ def test_numbers_and_groups_of_moments(form: str, tmp_path: Path) -> None:
         # By the declared type, and not by a value.
         ("E7 Parquet", None, {}, "column 'latitude' holds int64; set --coordinates e7"),
         # Degrees that are read as E7 would all lie in the Gulf of Guinea.
-        ("parquet", None, {"coordinates": "e7"}, "must hold integers"),
+        ("parquet", None, {"coordinates": "e7"}, "must contain integers"),
     ],
 )
 def test_columns_that_do_not_fit_are_named(

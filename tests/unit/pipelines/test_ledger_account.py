@@ -170,4 +170,4 @@ def test_bad_options_are_named(
 def test_a_key_that_others_may_read_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "key").chmod(0o644)
     assert run(place, *account(place, "bob")) == 2
-    assert ": key_file: other users" in capsys.readouterr().err
+    assert ": key_file: other users can read" in capsys.readouterr().err
