@@ -129,7 +129,11 @@ def test_hot_cells_are_found_by_their_own_counts(pattern: str, tmp_path: Path) -
     assert set(kept["cell_id"]) - set(finest["cell_id"]) != set(kept["cell_id"])
     assert top.manifest["results"]["hidden_count"] >= release.manifest["results"]["hidden_count"]
     page = page_text((tmp_path / "all" / "index.html").read_text())
-    for text in ("A trusted curator, the operator of this job, saw the logs", "was dropped", "One item per user, with noise"):
+    for text in (
+        "A trusted curator, the operator of this job, saw the logs",
+        "was dropped",
+        "One item per user, with noise",
+    ):
         assert text in page
     assert "sampl" not in page.split('"manifest"')[0]
 

@@ -554,7 +554,11 @@ def test_a_trusted_curators_correlation_is_that_of_the_logs(
     assert stated["second"]["range"]["source"] == ("given" if second else "noisy counts")
     assert stated["range"]["source"] == "given"
     page = page_text((release / "index.html").read_text())
-    for sentence in ("Those of delay lie between", "Users with speed above its range", "Users with delay above its range"):
+    for sentence in (
+        "Those of delay lie between",
+        "Users with speed above its range",
+        "Users with delay above its range",
+    ):
         assert sentence in page
 
 
