@@ -68,17 +68,6 @@ def trust_lines(job: ReleaseJob) -> list[str]:
     return lines
 
 
-def simulation_note(job: ReleaseJob) -> str | None:
-    """Returns what a run loses that simulates shards on logs which its operator holds; None for other runs."""
-    if Trust.CENTRAL not in _offered(job) or job.parameters()["trust"] != Trust.SECAGG:
-        return None
-    try:
-        central = _with_trust(job, Trust.CENTRAL).accuracy()
-    except RequestError:  # these options need shards
-        return None
-    return f"simulates secure aggregation: {job.accuracy()}; --trust central, for logs that you hold: {central}"
-
-
 def _offered(job: ReleaseJob) -> tuple[str, ...]:
     """Returns the trust models among which a request chooses; none without --trust."""
     option = type(job.request).model_fields.get("trust")

@@ -16,7 +16,7 @@ from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from sfumato.pipelines.frame.accounting import LedgerGate, admission_cost, rho_amount
 from sfumato.pipelines.frame.console import identify, log_metrics, show_progress
-from sfumato.pipelines.frame.dry_run import dry_run_text, simulation_note
+from sfumato.pipelines.frame.dry_run import dry_run_text
 from sfumato.pipelines.frame.inputs import (
     ICEBERG,
     InputFile,
@@ -101,8 +101,6 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     memory = plan_memory(settings, rows, job.run_bytes(rows), request.memory)
     settings = settings.with_workers(memory.workers) if settings.local else settings
     log_event("files", f"{len(files)} file{'s'[: len(files) != 1]} to read", files=len(files))
-    if (note := simulation_note(job)) is not None:
-        log_event("trust", note)
     logs = named_by_content(files) if job.is_repeatable else [file.log for file in files]
     rule = job.admission()
     try:

@@ -20,7 +20,7 @@ from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from sfumato.pipelines.command_line import cli, run
 from sfumato.pipelines.command_line.run import request_of
-from sfumato.pipelines.frame.dry_run import simulation_note, trust_lines
+from sfumato.pipelines.frame.dry_run import trust_lines
 from sfumato.pipelines.frame.release_run import run_release
 from sfumato.pipelines.heatmap import HeatmapJob
 from sfumato.pipelines.runners.runner_settings import runner_settings
@@ -304,17 +304,6 @@ def test_trust_models_stand_side_by_side_the_runs_own_first() -> None:
     plans = [make_plan(replace(parameters, trust=trust)) for trust in ("secagg", "central")]
     assert noise == [pytest.approx(NOISE_Z * plan.noise_stddev, rel=0.01) for plan in plans]
     assert noise[0] > 5 * noise[1]  # 100 shards, of two halves of the users, against one curator
-
-
-def test_a_simulation_says_what_a_trusted_curator_would_get() -> None:
-    given = {"input": "in", "output": "out", "region": "3,1,3.1,1.1", "population": 1_000_000}
-    note = simulation_note(HeatmapJob.of(request_of("heatmap", given)))
-    assert note is not None
-    simulated, central = (float(noise) for noise in re.findall(r"±([\d.]+) users", note))
-    assert simulated > 5 * central
-    assert simulation_note(HeatmapJob.of(request_of("heatmap", {**given, "trust": "central"}))) is None
-    only_shards = request_of("heatmap", {**given, "colluding": 0.1})
-    assert simulation_note(HeatmapJob.of(only_shards)) is None
 
 
 # --- a runner that ends a job without success: the command fails, and nothing is called published ---

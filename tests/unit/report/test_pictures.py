@@ -101,7 +101,7 @@ def test_the_picture_says_what_it_shows_and_is_the_same_again() -> None:
     assert b"Hatched" not in data
     assert b"Dark" not in data
     counted = map_of(layer_of({(0, 0, 0): 5.0}, kind="count", uncertain=[(0, 0, 0)]))
-    assert b"Hatched: perhaps nobody." in map_picture(view_of(counted), counted)
+    assert b"Hatched: may be empty." in map_picture(view_of(counted), counted)
 
 
 @pytest.mark.slow
