@@ -50,9 +50,11 @@ def trust_lines(job: ReleaseJob) -> list[str]:
 
     None for a job that has no option --trust.
     """
-    offered = _offered(job)
-    if not offered:
+    kind = type(job.request)
+    if "trust" not in kind.model_fields:
         return []
+    offered = get_args(kind.model_fields["trust"].annotation)
+    given = job.request.given(kind.model_fields)
     own = job.parameters()["trust"]
     lines = []
     for trust in sorted(Trust, key=lambda trust: trust != own):
@@ -60,24 +62,12 @@ def trust_lines(job: ReleaseJob) -> list[str]:
             lines.append(f"{trust}: not offered")
             continue
         try:
-            other = job if trust == own else _with_trust(job, trust)
+            other = job if trust == own else job.of(kind.of({**given, "trust": trust}))
             text = "; ".join(filter(None, (SEES[trust], other.accuracy())))
         except RequestError as error:
             text = f"not with these options ({error})"
         lines.append(f"{trust}{', this run' if trust == own else ''}: {text}")
     return lines
-
-
-def _offered(job: ReleaseJob) -> tuple[str, ...]:
-    """Returns the trust models among which a request chooses; none without --trust."""
-    option = type(job.request).model_fields.get("trust")
-    return () if option is None else get_args(option.annotation)
-
-
-def _with_trust(job: ReleaseJob, trust: Trust) -> ReleaseJob:
-    """Returns the job under another trust model. Raises RequestError if its options do not allow it."""
-    kind = type(job.request)
-    return job.of(kind.of({**job.request.given(kind.model_fields), "trust": trust}))
 
 
 def _with_margin(heading: str, lines: Sequence[str]) -> list[str]:
@@ -92,11 +82,11 @@ def _no_ledger(cost: Cost) -> list[str]:
         return ["nothing: there is no differential privacy that a ledger could account for"]
     epsilon, delta = parse_amount("epsilon", cost.epsilon), parse_amount("delta", cost.delta)
     amounts = f"epsilon {format_amount(epsilon)}" + (f" and delta {format_amount(delta)}" if delta else "")
-    return [f"no ledger (--ledger): nobody keeps account of the {amounts} that it costs"]
+    return [f"no ledger (--ledger): the {amounts} spent will not be recorded"]
 
 
 def _publishes(request: ReleaseRequest) -> list[str]:
-    replaced = ", in place of an existing release (--overwrite)" if request.overwrite else ""
+    replaced = ", replacing an existing release (--overwrite)" if request.overwrite else ""
     lines = [f"{request.output}{replaced}"]
     if request.release_id is not None:
         lines.append(f"as release {request.release_id}")

@@ -6,10 +6,10 @@ import json
 import sys
 
 from sfumato.pipelines.operations.ledger_account import read_history
-from sfumato.schemas.errors import CheckFailedError, RequestError, reason_of
+from sfumato.schemas.errors import CheckFailedError
 from sfumato.transforms.audit.findings import Evidence, audit, report, verdict
 from sfumato.transforms.audit.request import AuditRequest
-from sfumato.transforms.io.files import join, write_file
+from sfumato.transforms.io.files import check_new_file, join, write_output
 from sfumato.transforms.io.storage import matching
 from sfumato.transforms.release.catalog import disagreement, is_disclosed, is_pruned
 from sfumato.transforms.release.published_release import open_release
@@ -17,17 +17,14 @@ from sfumato.transforms.release.published_release import open_release
 
 def run(request: AuditRequest) -> None:
     """Runs the command. Raises RequestError, LedgerError if the ledger is damaged, or CheckFailedError."""
-    if request.output is not None and matching(request.output):
-        raise RequestError(f"output: {request.output} exists already; name another")
+    if request.output is not None:
+        check_new_file(request.output, overwrite=False)
     evidence = gather(request.folder, request.ledger)
     findings = audit(evidence)
     head = f"{request.folder}: release {evidence.release.manifest.get('release_id')}"
     sys.stdout.write("\n".join([head, "", *map(str, findings), ""]) + "\n")
     if request.output is not None:
-        try:
-            write_file(request.output, (json.dumps(report(evidence, findings), indent=2) + "\n").encode())
-        except OSError as error:
-            raise RequestError(f"output: {request.output} cannot be written ({reason_of(error)})") from None
+        write_output(request.output, (json.dumps(report(evidence, findings), indent=2) + "\n").encode())
     if any(one.result == "violation" for one in findings):
         raise CheckFailedError(verdict(findings))
     sys.stdout.write(f"{verdict(findings)}\n")

@@ -6,7 +6,7 @@ import shlex
 import sys
 
 from sfumato.pipelines.frame.inputs import match_files
-from sfumato.pipelines.operations.inspection import ROLES, Facts, causes, inspect_logs
+from sfumato.pipelines.operations.log_facts import ROLES, Facts, causes, inspect_logs
 from sfumato.schemas.log_layout import LogLayout
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.requests.commands import InspectRequest

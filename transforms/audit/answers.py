@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.guarantee import entry_of
 from sfumato.schemas.release import ANSWERS_FILE, CELLS_FILE, ZONES_FILE
-from sfumato.transforms.audit.claims import Noise, sub_query_noises
+from sfumato.transforms.audit.claims import StatedNoise, sub_query_noises
 from sfumato.transforms.release.published_release import Release
 
 FALSE_ALARM = 1e-6  # of a whole audit
@@ -47,7 +47,7 @@ class Layer:
     name: str
     nodes: Sequence[str]
     users: Floats
-    noise: Noise
+    noise: StatedNoise
 
     def sums(self) -> dict[str, tuple[float, int]]:
         """The users of every node that is an answer or holds one, and how many answers they are added up from."""
@@ -81,7 +81,7 @@ def comparisons(layers: Sequence[Layer]) -> list[Comparison]:
     return found
 
 
-def tail_bound(differences: Floats, noises: Sequence[tuple[Noise, Floats]]) -> Floats:
+def tail_bound(differences: Floats, noises: Sequence[tuple[StatedNoise, Floats]]) -> Floats:
     """Bounds the probability of absolute differences at least as large: float64[n].
 
     noises: of the answers, and how many of each a difference adds up, float64[n].
@@ -96,7 +96,7 @@ def tail_bound(differences: Floats, noises: Sequence[tuple[Noise, Floats]]) -> F
     return np.asarray(np.minimum(2 * np.exp(best), 1.0))
 
 
-def _cumulant(noise: Noise, t: float) -> float:
+def _cumulant(noise: StatedNoise, t: float) -> float:
     """ln E[e^(t Z)] of one draw, for t below the decay of Laplace noise."""
     if noise.kind == "gaussian":
         return (1.001 * noise.stddev * t) ** 2 / 2  # sigma is above the standard deviation by less than this
@@ -132,8 +132,8 @@ def _table(release: Release, name: str) -> pa.Table:
     return release.arrow_table(name, _MOST_ROWS)
 
 
-def _noise(stated: Mapping[str, Any]) -> Noise:
-    return Noise(stated.get("noise", "laplace"), stated["noise_stddev"])
+def _noise(stated: Mapping[str, Any]) -> StatedNoise:
+    return StatedNoise(stated.get("noise", "laplace"), stated["noise_stddev"])
 
 
 def _check_same_users(manifest: Mapping[str, Any]) -> None:

@@ -37,7 +37,7 @@ Manifest = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Noise:
+class StatedNoise:
     """Noise of a published count, in terms of the integers that it was added to. Raises ValueError.
 
     Attributes:
@@ -85,10 +85,10 @@ class Claim:
         return self.computed is not None and not self.computed <= self.stated * (1 + TOLERANCE)
 
 
-def composed_epsilon(noises: Sequence[Noise], delta: float = 0.0) -> float:
+def composed_epsilon(noises: Sequence[StatedNoise], delta: float = 0.0) -> float:
     """Returns the epsilon of several mechanisms together at a delta. Raises ValueError for a delta that is none.
 
-    >>> round(composed_epsilon([Noise("laplace", 14.13623), Noise("laplace", 1.35675)]), 3)
+    >>> round(composed_epsilon([StatedNoise("laplace", 14.13623), StatedNoise("laplace", 1.35675)]), 3)
     1.1
     """
     if not 0 <= delta < 1:
@@ -122,7 +122,7 @@ def claims(manifest: Manifest) -> Iterator[Claim]:
 _Costs = tuple[list[Claim], float]  # of a release's parts, and the epsilon of all
 
 
-def sub_query_noises(manifest: Manifest) -> list[Noise]:
+def sub_query_noises(manifest: Manifest) -> list[StatedNoise]:
     """Returns the noise of each sub-query of a heatmap, zones or ranges. Raises as `claims`."""
     privacy, parameters = manifest["privacy"], manifest["parameters"]
     parameters = parameters.get("heatmap") or parameters
@@ -130,7 +130,7 @@ def sub_query_noises(manifest: Manifest) -> list[Noise]:
     if "sub_queries" not in privacy:
         if not (central and privacy.get("noise_stddev")):
             raise ValueError("the manifest states no noise of each count")
-        return [Noise(kind, privacy["noise_stddev"])]
+        return [StatedNoise(kind, privacy["noise_stddev"])]
     if not privacy["sub_queries"]:
         raise ValueError("the manifest states no sub-query")
     gamma, method = parameters.get("gamma"), parameters.get("method")
@@ -151,14 +151,14 @@ def sub_query_noises(manifest: Manifest) -> list[Noise]:
                 expected = cohort["users"] / cohort["shards"] * (1 - parameters.get("simulated_dropout", 0.0))
                 draws *= max(expected / required, 1.0)
             unit *= cohort["shards"] / live
-        found.append(Noise(kind, query["noise_stddev"] / (unit * math.sqrt(draws)), sensitivity, draws, unit))
+        found.append(StatedNoise(kind, query["noise_stddev"] / (unit * math.sqrt(draws)), sensitivity, draws, unit))
     return found
 
 
 def _of_counts(manifest: Manifest) -> _Costs:
     """Heatmaps, zones and ranges: the noisy user count and all sub-queries, or one of them with disjoint cohorts."""
     privacy, queries = manifest["privacy"], sub_query_noises(manifest)
-    count = Noise(privacy["noise"], privacy["population"]["noise_stddev"])
+    count = StatedNoise(privacy["noise"], privacy["population"]["noise_stddev"])
     is_parallel = privacy.get("composition") == "parallel"
     together = [[count, query] for query in queries] if is_parallel else [[count, *queries]]
     if count.kind == "gaussian":
@@ -175,7 +175,7 @@ def _of_counts(manifest: Manifest) -> _Costs:
 def _of_flows(manifest: Manifest) -> _Costs:
     privacy, trips = manifest["privacy"], manifest["parameters"]["max_trips"]
     # A trip is counted in one round; in those above it only decisions were drawn, whose noise is not stated.
-    costs = [composed_epsilon([Noise("laplace", one["noise_stddev"], trips)]) for one in privacy["rounds"]]
+    costs = [composed_epsilon([StatedNoise("laplace", one["noise_stddev"], trips)]) for one in privacy["rounds"]]
     decisions = privacy["rounds_guarantee"]["epsilon"] - max(one["epsilon"] for one in privacy["rounds"])
     return [Claim("epsilon of the decisions to split pairs", decisions, None)], max(costs) + _admission(privacy)
 
@@ -184,7 +184,7 @@ def _admission(privacy: Manifest) -> float:
     """The epsilon of the two noisy counts that admit a run, of a secret sample where a sampling rate is stated."""
     admission = privacy["admission"]
     rate = admission.get("sampling_rate", 1.0)
-    return math.log1p(rate * math.expm1(Noise("laplace", admission["noise_stddev"] * rate).decay))
+    return math.log1p(rate * math.expm1(StatedNoise("laplace", admission["noise_stddev"] * rate).decay))
 
 
 def _of_rounds(manifest: Manifest) -> _Costs:
@@ -216,10 +216,10 @@ def _noisy_round(one: Manifest, items: int, records: int) -> tuple[float, float]
     """
     kind, threshold, stddev = one["noise"], one.get("threshold"), one["noise_stddev"]
     if kind == "gaussian":
-        noise = Noise(kind, stddev, records * math.sqrt(items))
+        noise = StatedNoise(kind, stddev, records * math.sqrt(items))
         return composed_epsilon([noise], one["delta"]), one["delta"]
     reach = min(int(one["limit"]), _MOST) if kind == "truncated" else 0
-    decay = Noise("laplace", stddev).decay
+    decay = StatedNoise("laplace", stddev).decay
     if reach:  # the noise is within -reach..reach, so its standard deviation is below that of complete noise
         decay = bisect(lambda a: _truncated(a, reach, records)[0] >= stddev, 1e-9, 1e3, 200)[0]
     shown = 0.0
@@ -266,13 +266,13 @@ def _of_moments(manifest: Manifest) -> _Costs:
         sums = int(re.findall(r"on (\d+) sum", privacy["mechanism"])[0])
         each = stddev / math.sqrt(sums)
         # Users add thousands of units to sums of values, as with continuous noise, and 1 to a number of users.
-        computed["sums"] = composed_epsilon([Noise("laplace", each)]) if sums == 1 else math.sqrt(2) / each
+        computed["sums"] = composed_epsilon([StatedNoise("laplace", each)]) if sums == 1 else math.sqrt(2) / each
         if "outside" in shares:
             outside = manifest["results"]["clipped"]["stddev"] * max(manifest["results"]["clients"], 1.0)
-            computed["outside"] = composed_epsilon([Noise("laplace", outside, 1 + ("second" in manifest))])
+            computed["outside"] = composed_epsilon([StatedNoise("laplace", outside, 1 + ("second" in manifest))])
     else:
         bits, truth = privacy["meter"]["bits_per_client"], privacy["meter"]["truth_probability"]
-        computed["tallies"] = composed_epsilon([Noise("laplace", stddev, bits)])
+        computed["tallies"] = composed_epsilon([StatedNoise("laplace", stddev, bits)])
         sent = bits * math.log(truth / (1 - truth)) if truth < 1 else None
         parts.append(Claim("epsilon towards the collector", privacy["collector"]["epsilon"], sent))
     parts += [Claim(f"epsilon of the part {name}", shares[name], computed.get(name)) for name in shares]

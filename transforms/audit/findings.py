@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.guarantee import entry_of
+from sfumato.schemas.guarantee import has_secret_key
 from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.transforms.audit.answers import FALSE_ALARM, answer_layers, comparisons, contradictions
 from sfumato.transforms.audit.claims import claims
@@ -121,7 +121,7 @@ def _check_tables(evidence: Evidence) -> Outcomes:
 
 
 def _check_key(evidence: Evidence) -> Outcomes:
-    if entry_of(evidence.release.manifest["privacy"], "randomness").get("safe") is True:
+    if has_secret_key(evidence.release.manifest["privacy"]):
         yield "holds", "the manifest names no seed that anybody can guess"
     else:
         yield "violation", "the manifest states no secret key, so anybody may subtract the noise"

@@ -39,9 +39,9 @@ def exported_files(source: ExportSource, kind: ExportFormat) -> dict[str, bytes]
             or a file of the release is damaged.
     """
     if kind.resolution != (source.resolution is not None):
-        example = "requires --resolution, such as 8"
-        wrong = example if kind.resolution else "cannot be combined with --resolution"
-        raise RequestError(f"resolution: --format {kind.name} {wrong}")
+        if kind.resolution:
+            raise RequestError(f"resolution: required with --format {kind.name}, such as 8")
+        raise RequestError(f"resolution: cannot be combined with --format {kind.name}")
     if source.table_name is not None and kind.needs not in (MAP, TABLE):
         raise RequestError(f"table: cannot be combined with --format {kind.name}")
     if kind.needs not in source.parts:

@@ -19,7 +19,7 @@ Measured = tuple[list[MeasuredLevel], NoisyUserCounts]  # noisy counts of trips,
 
 
 class PrivateFlows(CountRounds):
-    """Paths of logs -> a singleton Measured, differentially private as a whole.
+    """Bundles of log files -> a singleton Measured, differentially private as a whole.
 
     `release.flow_files` makes the files of a release of it.
 

@@ -21,7 +21,7 @@ from sfumato.schemas.locations import DROP_REASONS, ItemColumns, LocationColumns
 from sfumato.schemas.moments import OTHER
 from sfumato.schemas.region import Grid
 from sfumato.transforms.histogram.user_sample import Sample
-from sfumato.transforms.inputs.text_values import without_views
+from sfumato.transforms.inputs.text_values import decoded, without_views
 from sfumato.transforms.locations.encode import NULL_USER, encode_locations
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash
 from sfumato.transforms.privacy.user_hashes import hash_users
@@ -230,9 +230,7 @@ class NumberItems:
 
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
         rows, dropped = _present(batch, self.columns)
-        values = rows.column(1)
-        if pt.is_dictionary(values.type):
-            values = values.dictionary_decode()
+        values = decoded(rows.column(1))
         numbers = values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
         usable = ~np.isnan(numbers)  # infinity is clamped to the range
         if not usable.all():

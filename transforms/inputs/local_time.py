@@ -9,7 +9,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from sfumato.schemas.log_layout import DayRows
-from sfumato.transforms.inputs.text_values import nulls
+from sfumato.transforms.inputs.text_values import decoded, nulls
 
 DAY_SECONDS = 24 * 3600
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -23,8 +23,7 @@ def local_seconds(column: pa.Array, time_zone: str) -> tuple[NDArray[np.int64], 
     A timestamp without a zone, and a number of seconds since 1970, is in UTC. A moment outside the years 1 to 9999
     counts as no time.
     """
-    if pt.is_dictionary(column.type):
-        column = column.dictionary_decode()
+    column = decoded(column)
     if pt.is_timestamp(column.type):
         known = ~nulls(column)
         seconds = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False) // PER_SECOND[column.type.unit]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import holds_text, is_text
 from sfumato.schemas.log_layout import CellColumn
-from sfumato.transforms.inputs.text_values import as_bytes
+from sfumato.transforms.inputs.text_values import as_bytes, decoded
 
 Degrees = tuple[pa.Array, pa.Array]  # latitudes and longitudes, float64[n], missing where there is no place
 _WGS_84 = {("EPSG", "4326"), ("OGC", "CRS84")}
@@ -90,8 +90,7 @@ def points_of(column: pa.Array) -> Degrees:
     """Returns the places of a column of points. What is no point, or has an SRID other than 4326, is missing."""
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
-    if pt.is_dictionary(column.type):
-        column = column.dictionary_decode()
+    column = decoded(column)
     if pt.is_struct(column.type):
         x, y = (pc.struct_field(column, axis).cast(pa.float64(), safe=False) for axis in ("x", "y"))
         return y, x

@@ -112,6 +112,11 @@ def as_bytes(column: pa.Array) -> pa.Array:
     return column.cast(pa.large_binary())
 
 
+def decoded(column: pa.Array) -> pa.Array:
+    """Returns the values of a dictionary-encoded column, and any other column as it is."""
+    return column.dictionary_decode() if pt.is_dictionary(column.type) else column
+
+
 def without_views(column: pa.Array) -> pa.Array:
     """Returns strings and bytes as such where they are views: Arrow filters no views.
 

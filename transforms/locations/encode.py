@@ -17,7 +17,7 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.region import Locator
 from sfumato.schemas.slots import Slots
 from sfumato.transforms.inputs.local_time import DAY_SECONDS, PER_SECOND, local_seconds
-from sfumato.transforms.inputs.text_values import as_bytes, nulls, without_views
+from sfumato.transforms.inputs.text_values import as_bytes, decoded, nulls, without_views
 from sfumato.transforms.privacy.user_hashes import hash_users
 
 REASONS = ("null_value", "bad_weight", "unknown_category")
@@ -62,13 +62,9 @@ def _note(faults: NDArray[np.int8], reason: str, where: NDArray[np.bool_]) -> No
     faults[where] = 1 + REASONS.index(reason)
 
 
-def _plain(column: pa.Array) -> pa.Array:
-    return column.dictionary_decode() if pt.is_dictionary(column.type) else column
-
-
 def _numbers(column: pa.Array) -> NDArray[np.float64]:
     """Numbers, and times in seconds. Nulls are NaN."""
-    column, unit = _plain(column), 1
+    column, unit = decoded(column), 1
     if pt.is_timestamp(column.type):
         column, unit = column.cast(pa.int64()), PER_SECOND[column.type.unit]
     return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64) / unit
@@ -92,7 +88,7 @@ def slots_of(column: pa.Array, slots: Slots) -> tuple[NDArray[np.uint64], NDArra
 
 def _categories(column: pa.Array, auxiliary: Auxiliary) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
     """The index of each value among the categories, and whether it is one of them: uint64[n], bool[n]."""
-    column = _plain(column)
+    column = decoded(column)
     if holds_text(column.type):
         texts = pa.array([name.encode() for name in auxiliary.categories], pa.large_binary())
         found = pc.index_in(as_bytes(column), value_set=texts).fill_null(-1).to_numpy()

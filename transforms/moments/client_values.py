@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from sfumato.schemas.locations import DROP_REASONS
 from sfumato.schemas.moments import FixedPoint, ValueColumns
-from sfumato.transforms.inputs.text_values import nulls, without_views
+from sfumato.transforms.inputs.text_values import decoded, nulls, without_views
 from sfumato.transforms.locations.spill import Spill, join, load
 from sfumato.transforms.locations.users import any_repeated, by_user_group, keyed_below
 from sfumato.transforms.moments.groups import Groups
@@ -209,9 +208,7 @@ class Values:
 
 def _numbers(batch: pa.RecordBatch, name: str, form: FixedPoint | None, bad: NDArray[np.int8]) -> Array:
     """A column's numbers: float64[n]. `bad`, int8[n], gets the reason of each row that this form cannot use."""
-    column = batch.column(name)
-    if pt.is_dictionary(column.type):
-        column = column.dictionary_decode()
+    column = decoded(batch.column(name))
     numbers: Array = column.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
     if form is not None and form.signed == "no":
         bad[numbers < 0] = _NEGATIVE

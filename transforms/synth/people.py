@@ -7,8 +7,8 @@ location and position also depend on the day. People, homes and work places stay
 
 For trips, a user has a home, a work place and a place elsewhere, drawn separately from those of records, and each trip
 joins two of the three. The work place is the one nearest the home among CANDIDATES places drawn by the density of work,
-and likewise the place elsewhere. Distances are between the centres of DISTRICTS x DISTRICTS squares; ties take the
-first. So the probability of each pair of cells is known exactly.
+and so is the place elsewhere among its own. Distances are between the centres of DISTRICTS x DISTRICTS squares; ties
+take the first. So the probability of each pair of cells is known exactly.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Users in public zones: the sub-queries of `transforms/counting`, with nested zones in place of a tree's cells.
+"""Users in public zones: the sub-queries of `transforms/counting`, with nested zones instead of a tree's cells.
 
 request           the options of `sfumato zones`, from logs and from a published heatmap
 zone_file         polygons of a file, or the cells of an index, with the levels that they add up to: `Zones`

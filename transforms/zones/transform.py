@@ -1,4 +1,4 @@
-"""Private counts of zones as one transform: the sub-queries of a heatmap, with zones in place of cells."""
+"""Private counts of zones as one transform: the sub-queries of a heatmap, with zones instead of cells."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sfumato.transforms.zones.zone_raster import ZoneLocator
 
 
 class PrivateZones(CountLocations):
-    """Paths of location logs -> a singleton HeatmapState, differentially private as a whole.
+    """Bundles of log files -> a singleton HeatmapState, differentially private as a whole.
 
     `release.zone_counts` makes the estimates of all levels of it, and `release.zones_files` the files of a release.
 

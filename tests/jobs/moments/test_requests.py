@@ -288,7 +288,7 @@ def test_dry_run_states_the_error_of_the_best_probabilities(
 def test_a_dry_run_is_what_the_run_does(pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = ["--column", "change", "--bits", "10", "--signed", "shift:512", *LISTED, "--group_epsilon", "2.5"]
     text = dry(pattern, tmp_path / "out", capsys, *more, "--epsilon", "1.5")
-    assert "nobody keeps account of the epsilon 2.5 that it costs" in text
+    assert "the epsilon 2.5 spent will not be recorded" in text
     assert "columns user_id, change, kind" in text
     assert run(pattern, tmp_path / "out", *more, "--epsilon", "1.5") == 0
     manifest = open_release(tmp_path / "out").manifest

@@ -49,7 +49,7 @@ def test_it_prints_what_it_wrote(folder: Path, tmp_path: Path, capsys: pytest.Ca
         (["--output", "{out}/map.csv", "--table", "items"], "table: {folder} has no table 'items'; it has answers,"),
         (["--output", "{out}/map.tif", "--table", "cells"], "table: cannot be combined with --format geotiff"),
         (["--output", "{out}/map.geojson", "--table", "totals"], "table: totals of {folder} has no shapes"),
-        (["--output", "{out}/map.tif", "--resolution", "8"], "resolution: --format geotiff cannot be"),
+        (["--output", "{out}/map.tif", "--resolution", "8"], "resolution: cannot be combined with --format geotiff"),
         (["--output", "{out}/map.tif", "--resolution", "16"], "resolution: must be a whole number between 0 and 15"),
         (["--output", "{out}/map.tif", "--lisence", "x"], "unknown option --lisence; did you mean --licence?"),
         ([], "output: required"),

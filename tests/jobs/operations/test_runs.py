@@ -126,7 +126,7 @@ def test_nothing_is_touched(
     assert "3 files, 3MB" in told.out
     assert str(output) in told.out
     assert ("to dataset rides for 2026-11-20" in told.out) == with_ledger
-    assert ("nobody keeps account" in told.out) != with_ledger
+    assert ("spent will not be recorded" in told.out) != with_ledger
     assert max(map(len, told.out.replace(str(tmp_path), "").splitlines())) <= 105  # sfumato plan has lines of 104
     assert cli.main([one for one in command if one != "--dry_run"]) != 0  # as soon as a file is opened
 
@@ -289,7 +289,7 @@ def test_what_is_wrong_with_a_request_is_wrong_before_it_runs(
     assert cli.main(command) == 2
     assert "--overwrite" in capfd.readouterr().err
     assert cli.main([*command, "--overwrite"]) == 0
-    assert "in place of an existing release" in " ".join(capfd.readouterr().out.split())
+    assert "replacing an existing release" in " ".join(capfd.readouterr().out.split())
     assert cli.main([*command, "--overwrite", "--input", str(tmp_path / "none*.parquet")]) == 2
 
 

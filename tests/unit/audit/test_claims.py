@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 
 from sfumato.transforms.audit.answers import Layer, comparisons, tail_bound
-from sfumato.transforms.audit.claims import Claim, Noise, composed_epsilon
+from sfumato.transforms.audit.claims import Claim, StatedNoise, composed_epsilon
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, epsilon_for_delta
 
 
 @pytest.mark.parametrize("sensitivity", [1, 7])
 def test_composed_epsilon_adds_up_laplace(sensitivity: int) -> None:
     parts = [0.01, 0.3, 2.0]
-    noises = [Noise("laplace", discrete_laplace_stddev(part, sensitivity), sensitivity) for part in parts]
+    noises = [StatedNoise("laplace", discrete_laplace_stddev(part, sensitivity), sensitivity) for part in parts]
     assert composed_epsilon(noises) == pytest.approx(math.fsum(parts), rel=1e-3)
 
 
 def test_composed_epsilon_of_gaussians_is_that_of_rhos() -> None:
-    noises = [Noise("gaussian", 20.0, 2.0), Noise("gaussian", 9.0)]
+    noises = [StatedNoise("gaussian", 20.0, 2.0), StatedNoise("gaussian", 9.0)]
     rho = math.fsum(one.multiplier**-2 / 2 for one in noises)
     assert composed_epsilon(noises, 1e-6) == pytest.approx(epsilon_for_delta(rho, 1e-6), rel=1e-3)
 
@@ -30,7 +30,7 @@ def test_composed_epsilon_of_gaussians_is_that_of_rhos() -> None:
 )
 def test_noise_rejects_what_has_no_known_cost(kind: str, stddev: float) -> None:
     with pytest.raises(ValueError, match=r"standard deviation|noise"):
-        Noise(kind, stddev)
+        StatedNoise(kind, stddev)
 
 
 def test_claim_is_broken_by_understatement_and_nan() -> None:
@@ -43,7 +43,7 @@ def test_claim_is_broken_by_understatement_and_nan() -> None:
 @pytest.mark.parametrize("stddev", [0.3, 2.0])
 def test_tail_bound_is_above_the_exact_probability(stddev: float) -> None:
     """The difference of one answer and the sum of four, by convolution."""
-    noise = Noise("laplace", stddev)
+    noise = StatedNoise("laplace", stddev)
     one = np.exp(-noise.decay * np.abs(np.arange(-300, 301)))
     one /= one.sum()
     exact = one
@@ -61,7 +61,7 @@ def test_tail_bound_is_above_the_exact_probability(stddev: float) -> None:
 
 def test_comparisons_find_the_node_that_differs() -> None:
     fine = [f"r{a}{b}" for a in range(4) for b in range(4)]
-    noise = Noise("laplace", 2.0)
+    noise = StatedNoise("laplace", 2.0)
     before = Layer("before", ["r0", "r1", "r2", "r3"], np.array([40.0, 40.0, 140.0, 40.0]), noise)
     after = Layer("after", fine, np.full(16, 10.0), noise)
     (found,) = comparisons([before, after])

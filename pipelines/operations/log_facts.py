@@ -21,7 +21,7 @@ from sfumato.schemas.locations import is_text
 from sfumato.schemas.rectangle import Region
 from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import open_raw, slice_file
-from sfumato.transforms.inputs.text_values import parsed
+from sfumato.transforms.inputs.text_values import decoded, nulls, parsed, without_views
 from sfumato.transforms.privacy.user_hashes import hash_users
 
 Array = NDArray[np.float64]
@@ -35,7 +35,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "time_column": ("timestamp", "time", "datetime", "date_time", "ts", "date", "when", "started", "started_at",
                     "start_time"),
 }  # fmt: skip
-_PLACES = 1_000_000  # at most about so many places are kept for the suggested region
+_PLACES = 1_000_000  # the number of places, at most about, that are kept for the suggested region
 _MIDDLE = (0.005, 0.995)  # quantiles of the users' coordinates; the region may leave out what is beyond them
 _COMMA = r"^\s*[+-]?[0-9]{1,3},[0-9]+\s*$"
 _SLASHES = r"^\s*[0-9]{1,2}/[0-9]{1,2}/[0-9]{2,4}\b"
@@ -94,13 +94,13 @@ def inspect_logs(logs: Sequence[LogFile], given: Mapping[str, str]) -> Facts:
         facts.rows += batch.num_rows
         user = np.zeros(batch.num_rows, np.uint64)
         if (name := roles.get("user_id_column")) is not None:
-            ids = _plain(batch.column(name))
-            known = pc.not_equal(ids, "").fill_null(False) if is_text(ids.type) else ids.is_valid()
-            _count(facts.unusable, "have no user id", pc.invert(known))
-            user[known.to_numpy(zero_copy_only=False)] = hash_users(ids.filter(known), key)
-            hashes.append(user[known.to_numpy(zero_copy_only=False)])
+            ids = _plain(batch, name)
+            known = ~nulls(ids)
+            _count(facts.unusable, "have no user id", ~known)
+            user[known] = hash_users(ids.filter(pa.array(known)), key)
+            hashes.append(user[known])
         if (name := roles.get("time_column")) is not None:
-            _note_times(facts, _plain(batch.column(name)))
+            _note_times(facts, _plain(batch, name))
         if len(axes) == 2:
             kept, found = _note_places(facts, batch)
             places.append(found[:, ::step])
@@ -111,7 +111,7 @@ def inspect_logs(logs: Sequence[LogFile], given: Mapping[str, str]) -> Facts:
         middle, high = np.quantile(each, (0.5, 0.99), method="higher").tolist()
         facts.rows_a_user = int(middle), int(high), int(each.max())
     all_places = np.concatenate(places, axis=1)
-    if "user_id_column" in roles:  # one place of each user, so that nobody with many rows decides
+    if "user_id_column" in roles:  # one place of each user, so that no user with many rows decides
         all_places = all_places[:, np.unique(np.concatenate(visitors), return_index=True)[1]]
     facts.region = suggested_region(all_places)
     return facts
@@ -191,8 +191,9 @@ def _batches(logs: Sequence[LogFile], names: Sequence[str]) -> Iterator[pa.Recor
                 yield from file.batches(part, [name for name in names if name in file.schema.names])
 
 
-def _plain(column: pa.Array) -> pa.Array:
-    return column.dictionary_decode() if pt.is_dictionary(column.type) else column
+def _plain(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """Returns a column's values in a type that Arrow can filter."""
+    return without_views(decoded(batch.column(name)))
 
 
 def _count(counts: dict[str, int], name: str, where: pa.BooleanArray | NDArray[np.bool_]) -> None:
@@ -235,7 +236,7 @@ def _note_places(facts: Facts, batch: pa.RecordBatch) -> tuple[NDArray[np.bool_]
 
 def _degrees(facts: Facts, batch: pa.RecordBatch, option: str) -> Array:
     """Returns the degrees of a column, NaN where there is none, and counts those with a decimal comma."""
-    column = _plain(batch.column(facts.roles[option]))
+    column = _plain(batch, facts.roles[option])
     if facts.is_e7:
         return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64) / _E7
     if is_text(column.type):
