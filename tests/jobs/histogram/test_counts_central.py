@@ -175,7 +175,7 @@ def test_a_dry_run_says_noise_threshold_and_what_is_hidden(
     assert run("histogram", pattern, tmp_path / "out", "--cells", "3", *REGION, *CENTRAL, "--dry_run") == 0
     text = capsys.readouterr().out
     assert "on every item, present or not; all are published" in text
-    assert "the epsilon 1 that it costs" in text  # and no delta
+    assert "the epsilon 1 spent will not be recorded" in text  # and no delta
     assert not (tmp_path / "out").exists()
 
 
