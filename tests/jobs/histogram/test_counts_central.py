@@ -131,11 +131,11 @@ def test_hot_cells_are_found_by_their_own_counts(pattern: str, tmp_path: Path) -
     page = page_text((tmp_path / "all" / "index.html").read_text())
     for text in (
         "A trusted curator, the operator of this job, saw the logs",
-        "was dropped",
+        "were dropped",
         "One item per user, with noise",
     ):
         assert text in page
-    assert "sampl" not in page.split('"manifest"')[0]
+    assert "sampled users" not in page.split('"manifest"')[0]
 
 
 @pytest.mark.false_alarm(1e-9)
