@@ -104,15 +104,18 @@ CELLS: list[Any] = [
 
 
 def of_others(count: int = 24) -> list[Row]:
-    """The records of other users, with quotes, blanks and text of several scripts in them."""
+    """The records of other users, with quotes, blanks and text of several scripts in them.
+
+    They lie further inside the region than an H3 cell reaches, so that the middle of each one's cell is inside too.
+    """
     rng = seeded_rng(3)
     kinds = ["k0", "k1", "k2"]
     notes = ["", "plain", 'a "quoted", note', "zwölf", "7", "two\nlines", "[]"]
     return [
         {
             "user_id": [f"v-{number}", 1000 + number, f"u, {number}"][number % 3],
-            "latitude": round(50 + float(rng.random()), 6),
-            "longitude": round(float(rng.random()), 6),
+            "latitude": round(float(rng.uniform(50.02, 50.98)), 6),
+            "longitude": round(float(rng.uniform(-0.98, 0.98)), 6),
             "t": ["2026-11-20T10:00:00Z", "2026-11-20 11:30:00.25", "1795168800", "2026-11-20T10:00:00+02:00"][
                 number % 4
             ],

@@ -418,7 +418,7 @@ def test_cells_slope_as_in_the_heatmaps_density() -> None:
     sloping, even = (TreeModel(Estimate(tree, counts, np.ones(len(counts)), slope=slope)) for slope in (0.6, 0.0))
     expected = [(overlaps(boxes, one, 256) * density).sum() for one in range(len(boxes))]
     answers = sloping.answer(boxes).users
-    np.testing.assert_allclose(answers, expected, rtol=1e-9)
+    np.testing.assert_allclose(answers, expected, rtol=1e-9, atol=1e-9)
     assert np.abs(answers - even.answer(boxes).users).max() > 1  # and that is another answer
     np.testing.assert_allclose(answers[0], counts.sum())
 

@@ -164,14 +164,18 @@ def test_intervals_hold_the_truth(users: int, epsilon: float, skewed: bool) -> N
             assert np.median([one.stddev for one in rows]) < 1.5 * error
 
 
+@pytest.mark.false_alarm(3 * FLAKE_RATE)
 def test_nothing_is_known_of_nobody() -> None:
-    for number in range(30):
+    """An interval narrower than all that is possible is an error of a 95% interval: it may happen in 5% of runs."""
+    keys, narrower = 300, dict.fromkeys(("mean", "variance", "count"), 0)
+    for number in range(keys):
         rows = {one.statistic: one for one in run_centrally(np.zeros(0), plan(), key(number)).estimates()}
-        assert (rows["mean"].low, rows["mean"].high) == (SPAN.low, SPAN.high)
-        assert (rows["variance"].low, rows["variance"].high) == (0.0, 60.0**2)
-        assert rows["count"].low == 0.0
+        narrower["mean"] += (rows["mean"].low, rows["mean"].high) != (SPAN.low, SPAN.high)
+        narrower["variance"] += (rows["variance"].low, rows["variance"].high) != (0.0, 60.0**2)
+        narrower["count"] += rows["count"].low > 0
         assert SPAN.low <= rows["mean"].value <= SPAN.high
         assert all(math.isfinite(one.value) for one in rows.values())
+    assert max(narrower.values()) <= stats.binom.isf(FLAKE_RATE, keys, 0.05)
 
 
 def test_one_value_has_no_variance() -> None:

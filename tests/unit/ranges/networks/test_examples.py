@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -360,22 +362,21 @@ def test_an_even_population_has_even_worlds() -> None:
     assert cells.var() / cells.mean() > 20
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_a_clumped_population_has_worlds_as_clumped() -> None:
-    users = clumped(64, 1000, 20_000, 0.7, 1)
-    grid = counted(users, 28.0)
-    worlds = [
-        seeded_rng(9).poisson(coarse(sample_world(grid, users.sum(), seeded_rng(seed)), SUBDIVISION)).astype(float)
-        for seed in range(4)
-    ]
-    even = seeded_rng(1).poisson(users.mean(), users.shape).astype(float)
-    for times in (1, 4):
-        truth = size_biased(users, times)
-
-        def off(value: float, truth: float = truth) -> float:
-            return abs(np.log(value / truth))
-
-        # A third: half of all users are in a few dozen clumps, each known to within the noise of its few cells.
-        # On average over worlds 0.09 was seen; 0.59 and 0.40 of counts as they are, cut off below 0.
-        assert off(float(np.mean([size_biased(world, times) for world in worlds]))) < np.log(4 / 3)
-        assert off(size_biased(np.maximum(grid.users, 0.0), times)) > np.log(4 / 3)
-        assert off(size_biased(even, times)) > np.log(4 / 3)
+    """Over eight populations. The worlds of 40 had an error with a standard deviation of 0.12 and no bias."""
+    off, of_even = [], []
+    for number in range(8):
+        users = clumped(64, 1000, 20_000, 0.7, number)
+        grid = counted(users, 28.0)
+        worlds = [
+            seeded_rng(9).poisson(coarse(sample_world(grid, users.sum(), seeded_rng(seed)), SUBDIVISION)).astype(float)
+            for seed in range(4)
+        ]
+        even = seeded_rng(1).poisson(users.mean(), users.shape).astype(float)
+        for times in (1, 4):
+            truth = size_biased(users, times)
+            off.append(math.log(np.mean([size_biased(world, times) for world in worlds]) / truth))
+            of_even.append(math.log(size_biased(even, times) / truth))
+    error, error_of_even = (math.sqrt(np.mean(np.square(one))) for one in (off, of_even))
+    assert error < math.log(1.5) < error_of_even
