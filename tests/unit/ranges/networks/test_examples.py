@@ -347,19 +347,21 @@ def test_an_even_population_has_even_worlds() -> None:
         # Well measured: no world is less even than Poisson counts about the noisy counts, (20 + (20 + 25)) / 20.
         (5.0, 3.25),
         # Drowned in noise: shares of the least uneven Dirichlet have, over five levels, variance 5 * 0.025 * 20^2 = 50
-        # about the users that noise leaves open; twice that, and the Poisson 20, make 6 times the mean. Of 30 draws the
-        # largest had 8.6 times; what is not even has above 20.
+        # about the users that noise leaves open; twice that, and the Poisson 20, make 6 times the mean. Of 40 draws the
+        # largest had 9.5 times.
         (28.0, 16.0),
     ):
         grid = counted(users, noise)
         world = sample_world(grid, users.sum(), seeded_rng(1))
         cells = seeded_rng(9).poisson(coarse(world, SUBDIVISION))
         assert 0.8 < cells.var() / cells.mean() < highest
-    plain = np.maximum(grid.users, 0.0)
-    assert plain.var() / plain.mean() > 20
-    uneven = clumped(32, 60, int(users.sum()), 1.0, 3)
-    cells = coarse(sample_world(counted(uneven, 28.0), users.sum(), seeded_rng(1)), SUBDIVISION)
-    assert cells.var() / cells.mean() > 20
+    # What is not even: 45 to 870 times the mean in 40 draws of one population, on average 170.
+    ratios = []
+    for number in range(6):
+        uneven = clumped(32, 60, int(users.sum()), 1.0, number)
+        cells = coarse(sample_world(counted(uneven, 28.0), users.sum(), seeded_rng(1)), SUBDIVISION)
+        ratios.append(cells.var() / cells.mean())
+    assert np.mean(ratios) > 2 * highest
 
 
 @pytest.mark.false_alarm(1e-9)
