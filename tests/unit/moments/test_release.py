@@ -439,13 +439,14 @@ def test_values_beyond_the_range_bring_a_warning() -> None:
     assert not any("--range" in one for one in few["warnings"])  # noise is no reason
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_a_range_that_is_a_guess_is_said() -> None:
     guessed = manifest_of(made(curated(ages(30), span=None, epsilon=0.05)))
     assert any("the range is a guess: give --range" in one for one in guessed["warnings"])
     assert guessed["range"]["source"] == "noisy counts"
     found = manifest_of(made(curated(ages(20_000), span=None, epsilon=1.0)))
     assert found["warnings"] == []
-    assert found["range"]["high"] in (64.0, 128.0)
+    assert 64 <= found["range"]["high"] < 128 * 2**7  # it grows by each empty power of two in 5% of runs
 
 
 def test_unknown_means_and_groups_that_nobody_is_in_are_said() -> None:

@@ -55,7 +55,7 @@ def networks(seed: int = 2, sizes: tuple[float, ...] = (100.0, 140.0, 220.0)) ->
                 "first_bias": own(5),
                 "hidden": own(2, 5, 5),
                 "hidden_bias": own(2, 5),
-                "last": own(5),
+                "last": np.abs(own(5)),  # so that an output below 0, which is cut off, is rare
                 "last_bias": np.float32(1.5),
             },
         )
