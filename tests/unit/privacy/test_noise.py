@@ -208,7 +208,7 @@ def test_large_polya_differences_have_their_moments(shape: float, epsilon: float
     assert abs((z**2).mean() - 1) < 8 * math.sqrt((2 + 3 / shape) / z.size)
     if shape == 1:  # the discrete Laplace distribution
         assert stats.kstest(z * math.sqrt(2), "laplace").pvalue > FLAKE_RATE
-        for scale in (0.9, 1.1):
+        for scale in (0.8, 1.25):
             assert stats.kstest(z * math.sqrt(2) * scale, "laplace").pvalue < FLAKE_RATE
 
 

@@ -88,6 +88,7 @@ def test_many_users_and_little_noise_give_the_exact_statistics() -> None:
         assert one.clients == pytest.approx(30_000, abs=30)
 
 
+@pytest.mark.false_alarm(FLAKE_RATE)
 def test_groups_are_disjoint_and_everybody_is_their_sum() -> None:
     values, groups = ages(20_000), seeded_rng(1).integers(0, 3, 20_000)
     state = run_centrally(values, plan(20.0), key(), groups, 4)
@@ -99,7 +100,7 @@ def test_groups_are_disjoint_and_everybody_is_their_sum() -> None:
     for number, group in enumerate("abc"):
         exact = truth("mean", values[groups == number])
         assert rows[group, "mean"].value == pytest.approx(exact, abs=0.5)
-    assert (rows["d", "mean"].low, rows["d", "mean"].high) == (SPAN.low, SPAN.high)  # nobody is in it
+    assert abs(rows["d", "count"].value) < 16 * rows["d", "count"].stddev  # nobody is in it; e^-22 of Laplace noise
     merged = list(state.estimates(("ab", "rest"), np.array([0, 0, 1, 1])))
     assert merged[0].clients == pytest.approx(rows["a", "count"].value + rows["b", "count"].value)
 
