@@ -1,20 +1,22 @@
-"""The jobs as PTransforms, for your own pipelines.
+"""The jobs as PTransforms, for your own pipelines: rows or paths of logs in, typed rows out.
 
-Each transform takes paths of logs (Parquet, CSV or NDJSON), local or gs://, and yields plain rows. Constructors check
-their options and raise RequestError. A run raises NotAdmittedError if noisy counts find too many unusable records.
+A transform takes a bounded PCollection of rows (`beam.Row`, NamedTuples, dictionaries), of tables (pyarrow, pandas), or
+of paths of logs (Parquet, CSV or NDJSON; local or gs://). It yields `beam.Row`s with a declared schema: those of the
+table that the job of this name publishes. Options are those of the job, by name. Constructors raise RequestError for a
+wrong one. A run raises NotAdmittedError if noisy counts find too many unusable records.
 
 No transform charges a ledger. Each result costs `epsilon`, and counts by sample and threshold also cost `delta`. Add
-both to the earlier releases of the same users. For a ledger, call `sfumato.heatmap(..., ledger=...)` and the like.
+both to the earlier releases of the same users. For a ledger, call `sfumato.heatmap(..., ledger=...)`.
 
 A key draws the noise. Without one, each use of a transform draws a new key. This is safe in runners that work in this
 process. A remote runner would reveal the key in the job's graph; there, make a key with `run_key`. Use a key for one
-input: the difference of two results with the same noise has no noise. A pipeline that is run again over the same files
-gives the same rows. If a file has changed, the run raises DataError in this process, so build the pipeline again. The
+input: the difference of two results with the same noise has no noise. A pipeline that is run again over the same rows
+or files gives the same result. Over others the run raises DataError in this process, so build the pipeline again. The
 workers of a remote runner do not know of earlier runs.
 
-Paths are bounded and in the global window with Beam's default trigger, because all records of a user must meet.
+Input is in the global window with Beam's default trigger, because all records of a user must meet.
 
-The dataclasses are not frozen, because Beam assigns a label to a transform. Their examples begin with
+The examples begin with
 
     import glob
     from pathlib import Path
@@ -24,56 +26,64 @@ The dataclasses are not frozen, because Beam assigns a label to a transform. The
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, ClassVar
 
 import apache_beam as beam
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+from apache_beam.typehints.row_type import RowTypeConstraint
 
-from sfumato.pipelines.counts import HistogramJob, HotspotsJob, QuantilesJob, SampledJob
+from sfumato.pipelines.command_line.run import release_job
+from sfumato.pipelines.frame.elements import LogsOfKey, key_of
 from sfumato.pipelines.frame.job import Inputs
-from sfumato.pipelines.runners.runner_settings import check_runner, check_running_mode
-from sfumato.schemas.errors import DataError, RequestError
-from sfumato.schemas.locations import Auxiliary, Columns, LocationColumns
-from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
-from sfumato.schemas.ranges import Sizes
-from sfumato.schemas.region import Grid, Region
-from sfumato.schemas.requests.publish_request import region_of
-from sfumato.schemas.requests.request_base import Request
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.moments import MOMENTS_SCHEMA
+from sfumato.schemas.release import (
+    CELLS_FILE,
+    FLOWS_FILE,
+    ITEMS_FILE,
+    MODEL_FILE,
+    MOMENTS_FILE,
+    QUANTILES_FILE,
+    QUANTILES_SCHEMA,
+    ZONES_FILE,
+    cells_schema,
+    flows_schema,
+    hot_cells_schema,
+    items_schema,
+    zones_schema,
+)
+from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.schemas.trust import Trust
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import HeatmapState
-from sfumato.transforms.heatmap.release import cells_table, published_estimate
-from sfumato.transforms.heatmap.request import heatmap_parameters
-from sfumato.transforms.heatmap.transform import PrivateHeatmap as HeatmapRounds
-from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberBins
-from sfumato.transforms.histogram.release import cells_table as counted_cells_table
-from sfumato.transforms.histogram.release import items_table
-from sfumato.transforms.histogram.request import CELL_DEPTH, HistogramRequest, HotspotsRequest
-from sfumato.transforms.histogram.sampling_round import Trie
-from sfumato.transforms.inputs.log_file import LogFile
-from sfumato.transforms.inputs.log_reader import inspect_log, kinds_of, log_version
+from sfumato.transforms.counting.rates import published_categories
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.moments.client_values import Values
-from sfumato.transforms.moments.local.plan import MomentsPlan
-from sfumato.transforms.moments.local.transform import PushBits
 from sfumato.transforms.privacy.admission import Admit
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.secrets import FileSecret, entropy_secret
-from sfumato.transforms.quantiles.curve import build_hierarchy, quantile
-from sfumato.transforms.quantiles.request import QuantilesRequest
-from sfumato.transforms.ranges.plan import RangesPlan
-from sfumato.transforms.ranges.transform import BuildRanges
-from sfumato.transforms.release.metadata import code_digest, package_versions
+from sfumato.transforms.privacy.secrets import FileSecret
+from sfumato.transforms.ranges.model import RangeModel
+from sfumato.transforms.ranges.model_file import read_model
+from sfumato.transforms.release.metadata import ReleaseMetadata, code_digest, package_versions
+from sfumato.transforms.release.publishing import CommitRelease, WriteRelease
+from sfumato.transforms.release.release_folder import check_output
 
-Area = Region | Sequence[float] | str
-Row = dict[str, Any]
-# Runners that work in this process, by the names of their classes.
-_LOCAL_RUNNERS = {"DirectRunner", "SwitchingDirectRunner", "BundleBasedDirectRunner", "FnApiRunner"}
-# The files that each key reads in this process, both as digests. A key has noise for one input.
-_INPUTS: dict[bytes, bytes] = {}
+# Options of every release that a transform has, too; others belong to a run of the command line.
+_OPTIONS = (
+    *("input_format", "min_users", "max_bad_fraction", "overwrite", "release_id"),
+    *("day_column", "period", "time_zone"),
+)
+_TYPES = (
+    (pt.is_floating, float),
+    (pt.is_boolean, bool),
+    (pt.is_integer, int),
+    (pt.is_string, str),
+    (pt.is_large_string, str),
+    (pt.is_binary, bytes),
+)
 
 
 def run_key(key_file: str, name: str) -> RunKey:
@@ -93,253 +103,227 @@ def run_key(key_file: str, name: str) -> RunKey:
     return RunKey.derive(secret, {"name": name, "versions": package_versions(), "code": code_digest()})
 
 
-@dataclass(kw_only=True, eq=False)
-class PrivateHeatmap(beam.PTransform):
-    """Paths of logs -> one dict for each cell of a private heatmap, as in its `cells.parquet`.
+class _PrivateJob(beam.PTransform):
+    """Rows or paths of logs -> the rows of the table that a job publishes.
 
     Args:
-        region: borders in degrees: a Region, (west, south, east, north), or "W,S,E,N".
-        epsilon: privacy budget of the complete heatmap.
-        depth: the finest grid has 2^depth x 2^depth cells.
-        method: see `sfumato.heatmap`.
-        options: further options of the heatmap by name, such as {"shard_size": 5_000}.
-        columns: names of the columns.
         key: see the module.
+        output: a folder for the job's complete release, with its page and manifest; None makes none.
+        **options: those of the job, by name.
+
+    Raises:
+        RequestError: an option is wrong, or belongs to a run of the command line.
+    """
+
+    JOB: ClassVar[str]  # its name in the registry of jobs
+
+    def __init__(self, *, key: RunKey | None = None, output: str | None = None, **options: Any):
+        super().__init__()
+        for name in options:
+            if name in ReleaseRequest.model_fields and name not in _OPTIONS:
+                raise RequestError(
+                    f"{name}: not available in a pipeline of your own; run sfumato {self.JOB}, or call "
+                    f"sfumato.{self.JOB.split()[0]}(..., {name}=...)"
+                )
+        # The request requires both. Input comes from a pipeline, and without `output` only rows leave it.
+        values = {"input": "-", "output": output or "-", **options}
+        # Numbers may be of NumPy's types.
+        plain = {name: one.item() if hasattr(one, "item") else one for name, one in values.items()}
+        self._key = key
+        self._output = output
+        self._job = release_job(self.JOB, plain)
+        if output is not None:
+            check_output(output, self._job.request.overwrite, self._job.FORMAT)
+
+    def table(self, job: Any) -> tuple[str, pa.Schema]:
+        """Returns the file of the release whose rows the transform yields, and its columns."""
+        raise NotImplementedError
+
+    def expand(self, elements: beam.PCollection) -> beam.PCollection:
+        job = self._job
+        key = key_of(self._key, elements)
+        logs = elements | "Logs" >> LogsOfKey(key, job)  # PCollection[LogFile]
+        metadata = self._metadata(self._key)
+        bound = key.narrowed({"job": metadata.job, **metadata.parameters})
+        files = job.build(logs, Inputs({}, Spill(), Admit(job.admission())), bound, metadata)
+        if self._output is not None:
+            _ = (
+                files
+                | "Write" >> WriteRelease(self._output, metadata, job.request.overwrite)  # PCollection[path]
+                | "Commit" >> CommitRelease(metadata.release_id)
+            )
+        return self.results(files)
+
+    def results(self, files: beam.PCollection) -> beam.PCollection:
+        """Returns what the transform yields of a release's files."""
+        file, schema = self.table(self._job)
+        rows = beam.FlatMap(_rows_of, file, schema).with_output_types(row_type(schema))
+        return files | "Rows" >> rows  # PCollection[beam.Row]
+
+    def _metadata(self, given: RunKey | None) -> ReleaseMetadata:
+        """Returns the identity of the release. given: the key that the caller made."""
+        job, is_kept = self._job, given is not None and isinstance(given.secret, FileSecret)
+        return ReleaseMetadata(
+            job=job.request.JOB,
+            release_id=job.request.release_id or uuid.uuid4().hex,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            randomness="operating system" if given is None else "key file" if is_kept else "seed",
+            safe=given is None or is_kept,
+            parameters=job.parameters(),
+            geography=job.geography,
+        )
+
+
+class PrivateHeatmap(_PrivateJob):
+    """Rows or paths of logs -> a row for each cell of a private heatmap, as in `cells.parquet` of `sfumato heatmap`.
 
     Example:
         >>> heatmap = PrivateHeatmap(region=(3.00, 1.00, 3.13, 1.13), epsilon=1.0, depth=6)
         >>> with beam.Pipeline() as pipeline:
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
         ...     cells = files | heatmap
-        ...     busy = cells | beam.Filter(lambda cell: cell["count"] > 3 * cell["stddev"])
-        ...     lines = busy | beam.Map(lambda cell: f"{cell['cell_id']},{cell['count']:.0f}")
+        ...     busy = cells | beam.Filter(lambda cell: cell.count > 3 * cell.stddev)
+        ...     lines = busy | beam.Map(lambda cell: f"{cell.cell_id},{cell.count:.0f}")
         ...     _ = lines | beam.io.WriteToText("busy", file_name_suffix=".csv", shard_name_template="")
         >>> len(Path("busy.csv").read_text().splitlines()) > 10
         True
     """
 
-    region: Area
-    epsilon: float = 1.0
-    depth: int = 10
-    method: str = "adaptive"
-    options: Row | None = None
-    columns: LocationColumns = field(default_factory=LocationColumns)
-    key: RunKey | None = None
+    JOB = "heatmap"
 
-    def __post_init__(self) -> None:
-        own, options = {"epsilon": self.epsilon, "depth": self.depth}, self.options or {}
-        if both := own.keys() & options.keys():
-            raise RequestError(f"options: {min(both)} is an argument of its own")
-        self._parameters = heatmap_parameters(self.method, {**options, **own}, self.columns.categories)
-        self._grid = Grid(region_of(self.region), self.depth)
-
-    def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        key, files = _files_of_key(self.key, paths, self.columns)
-        rounds = HeatmapRounds(self._grid.region, self._parameters, key, self.columns)
-        rows = beam.FlatMap(_heatmap_rows, self._parameters, self._grid, self.columns.auxiliary)
-        state = files | "Rounds" >> rounds  # PCollection[HeatmapState]
-        return state | "Rows" >> rows  # PCollection[Row]
+    def table(self, job: Any) -> tuple[str, pa.Schema]:
+        return CELLS_FILE, cells_schema(*_categories(job), job.counting.method.errors == "posterior")
 
 
-def _heatmap_rows(
-    state: HeatmapState, parameters: HeatmapParameters, grid: Grid, auxiliary: Auxiliary | None
-) -> Iterator[Row]:
-    categories = auxiliary.categories if auxiliary else ()
-    estimate, unbiased, rates = published_estimate(state, parameters, grid, categories)
-    yield from cells_table(estimate, grid, categories, rates, unbiased).to_pylist()
+class PrivateZones(_PrivateJob):
+    """Rows or paths of logs -> a row for each public zone, as in `zones.parquet` of `sfumato zones`.
+
+    Example:
+        >>> rows = [{"user_id": user, "latitude": 1.0 + user / 1e5, "longitude": 3.05} for user in range(10_000)]
+        >>> zones = PrivateZones(h3=7, region=(3.00, 1.00, 3.13, 1.13), epsilon=1.0)
+        >>> with beam.Pipeline() as pipeline:
+        ...     users = pipeline | beam.Create(rows) | zones | beam.Map(lambda zone: f"{zone.zone},{zone.users:.0f}")
+        ...     _ = users | beam.io.WriteToText("zones", file_name_suffix=".csv", shard_name_template="")
+        >>> len(Path("zones.csv").read_text().splitlines()) > 10
+        True
+    """
+
+    JOB = "zones"
+
+    def table(self, job: Any) -> tuple[str, pa.Schema]:
+        return ZONES_FILE, zones_schema(*_categories(job))
 
 
-@dataclass(kw_only=True, eq=False)
-class PrivateHistogram(beam.PTransform):
-    """Paths of logs -> one row for each item that enough users hold, as dicts, by sample and threshold.
+class PrivateFlows(_PrivateJob):
+    """Rows or paths of logs -> a row for each flow between two places, as in `flows.parquet` of `sfumato flows`.
 
-    The rows are those of `items.parquet`, or with a region `cells.parquet`, of `sfumato histogram`.
+    Example:
+        >>> trips = PrivateFlows(region=(3.00, 1.00, 3.13, 1.13), depth=4, time_column="timestamp", epsilon=4.0)
+        >>> with beam.Pipeline() as pipeline:
+        ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
+        ...     flows = files | trips | beam.Map(lambda flow: f"{flow.origin_cell},{flow.trips:.0f}")
+        ...     _ = flows | beam.io.WriteToText("flows", file_name_suffix=".csv", shard_name_template="")
+        >>> len(Path("flows.csv").read_text().splitlines()) > 0
+        True
+    """
 
-    Its arguments are those of `sfumato.histogram`, with user_id, the name of the column of user ids, and the key.
+    JOB = "flows"
+
+    def table(self, job: Any) -> tuple[str, pa.Schema]:
+        return FLOWS_FILE, flows_schema(job.requested.zones is not None)
+
+
+class PrivateHistogram(_PrivateJob):
+    """Rows or paths of logs -> a row for each item that enough users hold, as `sfumato histogram` publishes them.
+
+    The rows are those of `items.parquet`, or with a region of `cells.parquet`. Items are text.
 
     Example:
         >>> with beam.Pipeline() as pipeline:
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
         ...     items = files | PrivateHistogram(column="infected", epsilon=1.0, delta=1e-6)
-        ...     lines = items | beam.Map(lambda row: f"{row['item']},{row['count']:.0f}")
+        ...     lines = items | beam.Map(lambda row: f"{row.item},{row.count:.0f}")
         ...     _ = lines | beam.io.WriteToText("infected", file_name_suffix=".csv", shard_name_template="")
         >>> sorted(line.split(",")[0] for line in Path("infected.csv").read_text().splitlines())
         ['false', 'true']
     """
 
-    epsilon: float
-    delta: float
-    column: str | None = None
-    region: Area | None = None
-    cells: int | None = None
-    user_id: str = "user_id"
-    key: RunKey | None = None
+    JOB = "histogram"
 
-    def __post_init__(self) -> None:
-        options = {"column": self.column, "region": self.region, "cells": self.cells}
-        self._job = _job_of(HistogramJob, HistogramRequest, self, **options)
-
-    def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        counted = _count(paths, self.key, self._job)  # PCollection[Trie]
-        return counted | "Rows" >> beam.FlatMap(_counted_rows, self._job.counted)  # PCollection[Row]
+    def table(self, job: Any) -> tuple[str, pa.Schema]:
+        noisy = job.request.trust == Trust.CENTRAL
+        if job.request.column is None:
+            return CELLS_FILE, hot_cells_schema(noisy)
+        return ITEMS_FILE, items_schema(pa.string(), noisy)
 
 
-_Job = TypeVar("_Job", bound=SampledJob)
+class PrivateHotspots(PrivateHistogram):
+    """Rows or paths of logs -> a row for each popular item, level by level, as `sfumato hotspots` publishes them.
 
-
-def _job_of(kind: type[_Job], request: type[Request], transform: Any, **options: Any) -> _Job:
-    """The job that a transform has in common with the command line, by sample and threshold. Raises RequestError."""
-    shared = {"epsilon": transform.epsilon, "delta": transform.delta, "user_id_column": transform.user_id}
-    if left_out := [name for name, value in shared.items() if value is None]:  # `of` would take the command's defaults
-        raise RequestError(f"{left_out[0]}: required")
-    # Paths come from a pipeline, and rows go to one.
-    values = {"input": "-", "output": "-", **shared, **options}
-    # Numbers may be of NumPy's types.
-    return kind.of(request.of({name: one.item() if hasattr(one, "item") else one for name, one in values.items()}))
-
-
-def _count(paths: beam.PCollection, given: RunKey | None, job: SampledJob) -> beam.PCollection:
-    """Counts a job's items: a Trie."""
-    key, files = _files_of_key(given, paths, job.columns())
-    return files | "Count" >> job.count(Inputs({}, Spill(), Admit(job.admission())), key)
-
-
-def _counted_rows(trie: Trie, counted: Items) -> Iterator[Row]:
-    for level in trie.levels:
-        table = counted_cells_table(level, counted.grid) if isinstance(counted, CellItems) else items_table(level)
-        yield from table.to_pylist()
-
-
-@dataclass(kw_only=True, eq=False)
-class PrivateHotspots(beam.PTransform):
-    """Paths of logs -> a row a popular cell of a map, level by level, as dicts, by sample and threshold.
-
-    The rows are those of `cells.parquet` of `sfumato hotspots`. A cell is searched where the cell above it is popular
-    (TrieHH++), so the region may have many more cells than users.
-
-    Its arguments are those of `sfumato.hotspots`, with user_id, the name of the column of user ids, and the key. The
-    levels of the search are spread evenly up to the depth, and each costs a round.
+    An item is searched where the prefix above it is popular (TrieHH++), so there may be many more items than users. The
+    rows are those of `items.parquet`, or with a region of `cells.parquet`. A column must hold text.
 
     Example:
         >>> places = PrivateHotspots(region=(3.00, 1.00, 3.13, 1.13), depth=4, levels=2, epsilon=1.0, delta=1e-6)
         >>> with beam.Pipeline() as pipeline:
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
-        ...     finest = files | places | beam.Filter(lambda cell: cell["depth"] == 4)
-        ...     lines = finest | beam.Map(lambda cell: f"{cell['cell_id']},{cell['count']:.0f}")
+        ...     finest = files | places | beam.Filter(lambda cell: cell.depth == 4)
+        ...     lines = finest | beam.Map(lambda cell: f"{cell.cell_id},{cell.count:.0f}")
         ...     _ = lines | beam.io.WriteToText("places", file_name_suffix=".csv", shard_name_template="")
         >>> len(Path("places.csv").read_text().splitlines()) > 1
         True
     """
 
-    region: Area
-    epsilon: float
-    delta: float
-    depth: int = CELL_DEPTH
-    levels: int = 3
-    top: int | None = None
-    user_id: str = "user_id"
-    key: RunKey | None = None
-
-    def __post_init__(self) -> None:
-        options = {"region": self.region, "depth": self.depth, "levels": self.levels, "top": self.top}
-        self._job = _job_of(HotspotsJob, HotspotsRequest, self, **options)
-
-    def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        counted = _count(paths, self.key, self._job)  # PCollection[Trie]
-        return counted | "Rows" >> beam.FlatMap(_counted_rows, self._job.counted)  # PCollection[Row]
+    JOB = "hotspots"
 
 
-@dataclass(kw_only=True, eq=False)
-class PrivateQuantiles(beam.PTransform):
-    """Paths of logs -> one row for each quantile of a number over users, as dicts, by sample and threshold.
-
-    The rows are those of `quantiles.parquet` of `sfumato quantiles`: share, value, low, high.
-
-    Its arguments are those of `sfumato.quantiles`, with user_id, the name of the column of user ids, and the key.
+class PrivateQuantiles(_PrivateJob):
+    """Rows or paths of logs -> a row for each quantile of a number over users: share, value, low, high.
 
     Example:
         >>> median = PrivateQuantiles(column="km_from_home", range=(0, 30), quantiles=(0.5,), epsilon=1.0, delta=1e-6)
         >>> with beam.Pipeline() as pipeline:
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
-        ...     lines = files | median | beam.Map(lambda row: f"{row['value']:.1f}")
+        ...     lines = files | median | beam.Map(lambda row: f"{row.value:.1f}")
         ...     _ = lines | beam.io.WriteToText("median", file_name_suffix=".csv", shard_name_template="")
         >>> 0 < float(Path("median.csv").read_text()) < 30
         True
     """
 
-    column: str
-    range: tuple[float, float]
-    epsilon: float
-    delta: float
-    quantiles: Sequence[float] = (0.1, 0.25, 0.5, 0.75, 0.9)
-    user_id: str = "user_id"
-    key: RunKey | None = None
+    JOB = "quantiles"
 
-    def __post_init__(self) -> None:
-        options = {"column": self.column, "range": self.range, "quantiles": tuple(self.quantiles)}
-        self._job = _job_of(QuantilesJob, QuantilesRequest, self, **options)
-
-    def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        rows = beam.FlatMap(_quantile_rows, self._job.requested.counted.scale, self._job.request.quantiles)
-        counted = _count(paths, self.key, self._job)  # PCollection[Trie]
-        return counted | "Rows" >> rows  # PCollection[Row]
+    def table(self, job: Any) -> tuple[str, pa.Schema]:
+        return QUANTILES_FILE, QUANTILES_SCHEMA
 
 
-def _quantile_rows(trie: Trie, bins: NumberBins, shares: Sequence[float]) -> Iterator[Row]:
-    hierarchy = build_hierarchy(trie, bins)
-    if hierarchy.users:
-        curve = hierarchy.curve()
-        yield from (asdict(quantile(curve, share)) for share in shares)
-
-
-@dataclass(kw_only=True, eq=False)
-class PrivateMoments(beam.PTransform):
-    """Paths of logs -> a row a statistic of a number, as dicts, of which each user sends randomised bits.
-
-    The rows are those of `moments.parquet` of `sfumato moments`, of all users. One record of each user counts.
-
-    Its arguments are those of `sfumato.moments`, with user_id, the name of the column of user ids, and the key. Epsilon
-    is the local budget of all that a user sends, and the budget of the result.
+class PrivateMoments(_PrivateJob):
+    """Rows or paths of logs -> a row for each statistic of a number, and of each group, as `sfumato moments` has them.
 
     Example:
         >>> with beam.Pipeline() as pipeline:
         ...     files = pipeline | beam.Create(glob.glob("logs/*.parquet"))
         ...     means = files | PrivateMoments(column="km_from_home", epsilon=4.0, bits=12, fraction_bits=6)
-        ...     lines = means | beam.Map(lambda row: f"{row['statistic']},{row['value']:.1f}")
+        ...     lines = means | beam.Map(lambda row: f"{row.statistic},{row.value:.1f}")
         ...     _ = lines | beam.io.WriteToText("mean", file_name_suffix=".csv", shard_name_template="")
         >>> Path("mean.csv").read_text().startswith("mean,")
         True
     """
 
-    column: str
-    epsilon: float
-    bits: int = 16
-    fraction_bits: int = 0
-    statistics: Sequence[str] = ("mean",)
-    user_id: str = "user_id"
-    key: RunKey | None = None
+    JOB = "moments"
 
-    def __post_init__(self) -> None:
-        if self.epsilon is None:
-            raise RequestError("epsilon: must be a number; without one the reports would have no differential privacy")
-        form = FixedPoint(self.bits, self.fraction_bits)
-        statistics = tuple(Statistic(name) for name in self.statistics)
-        self._plan = MomentsPlan(form=form, statistics=statistics, epsilon=self.epsilon)
-        self._values = Values(ValueColumns(self.column, self.user_id), form)
+    def __init__(self, **options: Any):
+        if options.get("no_dp"):
+            raise RequestError(
+                "no_dp: not available in a pipeline, as nothing would protect a user; give epsilon=..."
+            )
+        super().__init__(**options)
 
-    def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        key, files = _files_of_key(self.key, paths, self._values.columns)
-        state = files | "Push" >> PushBits(self._values, self._plan, key)  # PCollection[MomentsState]
-        return state | "Rows" >> beam.FlatMap(lambda state: map(asdict, state.estimates()))  # PCollection[Row]
+    def table(self, job: Any) -> tuple[str, pa.Schema]:
+        return MOMENTS_FILE, MOMENTS_SCHEMA
 
 
-@dataclass(kw_only=True, eq=False)
-class PrivateRanges(beam.PTransform):
-    """Paths of logs -> one RangeModel, which answers the number of users in any square.
-
-    `sfumato.transforms.ranges.model_file.model_bytes` makes a file of it, which `sfumato.open_model` reads.
-
-    Its arguments are those of `sfumato.ranges`, with the names of the columns and the key.
+class PrivateRanges(_PrivateJob):
+    """Rows or paths of logs -> one RangeModel, which answers the number of users in any square.
 
     Example:
         >>> ranges = PrivateRanges(region=(3.00, 1.00, 3.13, 1.13), epsilon=1.0, method="grid", sizes=(500, 5000))
@@ -351,102 +335,43 @@ class PrivateRanges(beam.PTransform):
         True
     """
 
-    region: Area
-    epsilon: float = 1.0
-    sizes: tuple[float, float] = (25.0, 100.0)
-    method: str = "auto"
-    columns: LocationColumns = field(default_factory=LocationColumns)
-    key: RunKey | None = None
+    JOB = "ranges build"
 
-    def __post_init__(self) -> None:
-        counting = HeatmapParameters(epsilon=self.epsilon, trust=Trust.CENTRAL)
-        self._plan = RangesPlan(region_of(self.region), Sizes(*self.sizes), self.method, {}, counting)
+    def __init__(self, **options: Any):
+        if options.get("release") is not None:
+            raise RequestError("release: not available in a pipeline; run sfumato ranges build --release FOLDER")
+        super().__init__(**options)
 
-    def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        key, files = _files_of_key(self.key, paths, self.columns)
-        built = files | "Build" >> BuildRanges(self._plan, key, self.columns)  # PCollection[Built]
-        return built | "Model" >> beam.Map(lambda built: built.model)  # PCollection[RangeModel]
+    def results(self, files: beam.PCollection) -> beam.PCollection:
+        model = beam.Map(lambda content: read_model(content[MODEL_FILE], MODEL_FILE)).with_output_types(RangeModel)
+        return files | "Model" >> model  # PCollection[RangeModel]
 
 
-def _runner_name(runner: Any) -> str:
-    """The class that runs the pipeline: not its bases, since Dask's runner is a kind of direct runner."""
-    while (inner := getattr(runner, "_underlying_runner", None)) is not None:
-        runner = inner
-    return type(runner).__name__
+def _categories(job: Any) -> tuple[tuple[str, ...], list[str]]:
+    """Returns the categories of a job's auxiliary data, and those with published rates."""
+    auxiliary = job.columns().auxiliary
+    names = () if auxiliary is None else tuple(auxiliary.categories)
+    return names, [names[one] for one in published_categories(names)]
 
 
-def _files_of_key(given: RunKey | None, paths: beam.PCollection, columns: Columns) -> tuple[RunKey, beam.PCollection]:
-    """Returns the key and the LogFiles that it is for. See `_key` and `_bind`.
-
-    columns: that the transform reads.
-
-    Raises RequestError for paths in several windows or firings: each would draw the same noise.
-    """
-    if not (paths.is_bounded and paths.windowing.is_default()):
-        raise RequestError(
-            "input: paths must be a bounded PCollection in the global window with Beam's default trigger; "
-            "apply beam.WindowInto(beam.window.GlobalWindows()) to bounded paths, and start a pipeline "
-            "for each batch of unbounded ones"
-        )
-    key = _key(given, paths)
-    files = (
-        paths
-        | "Inspect" >> beam.Map(_as_found, columns)  # PCollection[tuple[LogFile, kinds of its columns]]
-        | "Gather" >> beam.combiners.ToList()  # PCollection[list of these, of all files]
-        | "Bind" >> beam.FlatMap(_bind, key)  # PCollection[LogFile]
-        | "Spread" >> beam.Reshuffle()
-    )
-    return key, files
+def row_type(schema: pa.Schema) -> RowTypeConstraint:
+    """Returns the type of a table's rows, as Beam declares it: for SQL, BigQuery, other languages and data frames."""
+    fields = []
+    for field in schema:
+        kind: Any = next(python for is_kind, python in _TYPES if is_kind(field.type))
+        fields.append((_field_name(field.name), kind | None if field.nullable else kind))
+    return RowTypeConstraint.from_fields(fields)
 
 
-def _as_found(path: str, columns: Columns) -> tuple[LogFile, dict[str, str]]:
-    """Returns the file in its version, which the reader then requires, and its kinds. Raises DataError."""
-    try:
-        file = LogFile(path, log_version(path))
-        return file, inspect_log(file, columns).column_types
-    except RequestError as error:
-        raise DataError(str(error)) from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be opened ({error.strerror or error})") from error
+def _field_name(column: str) -> str:
+    """Returns the name of a row's field: a column of a category may hold any text."""
+    return re.sub(r"\W", "_", column)
 
 
-def _bind(found: list[tuple[LogFile, dict[str, str]]], key: RunKey) -> list[LogFile]:
-    """Binds the key to the first files that it meets in this process, before anything is drawn.
-
-    The files' schemas must agree: else the type of what is published would show who was drawn.
-
-    A pipeline object may be run twice. Over other data its noise would be the same, and the difference
-    of both results would have none.
-
-    Raises:
-        DataError: the key has met other files, or other versions of these, or a column is of several kinds.
-    """
-    files = [file for file, _ in found]
-    try:
-        kinds_of((file.path, kinds) for file, kinds in found)
-    except RequestError as error:
-        raise DataError(str(error)) from error
-    stated = json.dumps(sorted((file.path, file.version) for file in files))
-    digest = hashlib.sha256(stated.encode()).digest()
-    if _INPUTS.setdefault(key.subkey("input files"), digest) != digest:
-        raise DataError(
-            "key: it has drawn noise for other files, or for other versions of these; build the pipeline "
-            "again, with another key if you gave one, or restore the files"
-        )
-    return files
-
-
-def _key(given: RunKey | None, paths: beam.PCollection) -> RunKey:
-    """The key that was given, or a fresh one. Raises RequestError for a fresh one if other machines would see it."""
-    runner = _runner_name(paths.pipeline.runner)
-    check_runner(runner)
-    if runner in _LOCAL_RUNNERS:
-        check_running_mode(paths.pipeline.options, "use in_memory")
-    if given is not None:
-        return given
-    if runner not in _LOCAL_RUNNERS:
-        raise RequestError(
-            f"key: {runner} would show a fresh key in the job's graph; make one with "
-            "sfumato.beam.run_key(key_file, name)"
-        )
-    return RunKey.derive(entropy_secret(), {})
+def _rows_of(files: Mapping[str, bytes], name: str, schema: pa.Schema) -> Iterator[beam.Row]:
+    """Yields the rows of one of a release's tables. Items that are integers become text, as the schema has them."""
+    table = pq.read_table(pa.BufferReader(files[name]))
+    columns = [table.column(field.name).cast(field.type).to_pylist() for field in schema]
+    names = [_field_name(field.name) for field in schema]
+    for values in zip(*columns, strict=True):
+        yield beam.Row(**dict(zip(names, values, strict=True)))

@@ -12,6 +12,7 @@ from sfumato.schemas.requests.publish_request import ReleaseRequest, RunnerOptio
 from sfumato.schemas.requests.request_base import Request
 
 if TYPE_CHECKING:  # Beam is imported only for a valid request
+    from sfumato.pipelines.frame.job import ReleaseJob
     from sfumato.pipelines.runners.runner_settings import RunnerSettings
     from sfumato.schemas.locations import Columns
 
@@ -181,6 +182,12 @@ def columns_of(request: Request) -> Columns:
     """Returns the columns that a request for a release reads. Raises RequestError."""
     columns: Columns = _load(JOBS[request.COMMAND].release).of(request).columns()
     return columns
+
+
+def release_job(job: str, values: Mapping[str, Any]) -> ReleaseJob:
+    """Returns a job that publishes a release, by its name and its options. Raises RequestError."""
+    found: ReleaseJob = _load(JOBS[job].release).of(request_of(job, values))
+    return found
 
 
 def run_job(request: Request, runner: RunnerSettings | None = None, beam_arguments: Sequence[str] = ()) -> int:

@@ -30,6 +30,7 @@ from sfumato.transforms.histogram.item_encoding import ColumnItems, NumberItems
 from sfumato.transforms.inputs import text_lines
 from sfumato.transforms.inputs.data_frame import table_of
 from sfumato.transforms.inputs.log_reader import read_batches, slice_file
+from sfumato.transforms.inputs.rows import log_of_rows
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.moments.client_values import Values
 from sfumato.transforms.moments.groups import ColumnGroups
@@ -196,6 +197,26 @@ def frame_of(rows: list[Row]) -> pd.DataFrame:
         except (UnicodeEncodeError, OverflowError):  # of pandas, which makes text or numbers of them
             columns[name] = pd.Series(values, dtype=object)
     return pd.DataFrame(columns)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("column", hostile.COLUMNS)
+def test_a_hostile_value_in_a_row_changes_no_other_user(column: str) -> None:
+    """Rows of a caller's pipeline: the guest's row is in their bundle, and may lack the column."""
+    layout = LogLayout(columns=tuple(COLUMNS.names()))
+
+    def kept(rows: list[Row]) -> Counter[tuple[Any, ...]]:
+        log = log_of_rows(rows, COLUMNS, layout)
+        return kept_of(
+            pa.Table.from_batches(batch for part in slice_file(log) for batch in read_batches(part, COLUMNS))
+        )
+
+    others = of_others()
+    expected = kept(others)
+    for number, value in enumerate(value for value in VALUES if not isinstance(value, Raw)):
+        check_others(kept(placed(others, of_guest(column, value), PLACES[number % 3])), expected, repr(value)[:80])
+    lacks = [{name: value for name, value in row.items() if name != column} for row in of_guest(column, "")]
+    check_others(kept([*others, *lacks]), expected, "no such column")
 
 
 @pytest.mark.slow

@@ -26,16 +26,18 @@ from apache_beam.transforms import trigger, window
 
 from sfumato import jobs
 from sfumato.beam import (
+    PrivateFlows,
     PrivateHeatmap,
     PrivateHistogram,
     PrivateHotspots,
     PrivateMoments,
     PrivateQuantiles,
     PrivateRanges,
-    _key,
+    PrivateZones,
     run_key,
 )
 from sfumato.pipelines.command_line.run import request_of
+from sfumato.pipelines.frame.elements import key_of
 from sfumato.releases import Release
 from sfumato.schemas.errors import DataError, FormatError, NotAdmittedError, RequestError
 from sfumato.schemas.ledger import Limit, Period
@@ -67,7 +69,7 @@ class InteractiveRunner(beam.runners.runner.PipelineRunner):
 
 def key_on(runner: Any, *flags: str) -> object:
     """The fresh key of a transform on a runner."""
-    return _key(None, beam.Pipeline(runner=runner, options=PipelineOptions(list(flags))) | beam.Create(["x"]))
+    return key_of(None, beam.Pipeline(runner=runner, options=PipelineOptions(list(flags))) | beam.Create(["x"]))
 
 
 def test_a_fresh_key_stays_in_this_process() -> None:
@@ -98,23 +100,30 @@ def test_a_kept_key_is_private_and_bound_to_the_code(tmp_path: Path, monkeypatch
 
 def test_a_missing_epsilon_is_an_error() -> None:
     with rejects("epsilon"):
-        PrivateMoments(column="km", epsilon=None)  # type: ignore[arg-type]
+        PrivateMoments(column="km")
+    with rejects("no_dp"):
+        PrivateMoments(column="km", no_dp=True, trust="secagg")
 
 
 @pytest.mark.parametrize(
     ("options", "option"),
     [
-        ({"epsilon": 8.0}, "options"),
-        ({"depth": 4}, "options"),
-        ({"allow_overflow": "false"}, "allow_overflow"),
         ({"shard_size": True}, "shard_size"),
         ({"shardsize": 5000}, "shardsize"),
+        ({"options": {"epsilon": 8.0}}, "options"),
+        # A transform would have no run to charge, to resume, or to draw anything twice for.
+        ({"ledger": "ledger.db"}, "ledger"),
+        ({"key_file": "key"}, "key_file"),
+        ({"seed": 1}, "seed"),
+        ({"where": "dt=2026-11-20"}, "where"),
+        ({"timeline": "all"}, "timeline"),
+        ({"dry_run": True}, "dry_run"),
     ],
 )
-def test_further_options_do_not_replace_the_stated_ones(options: dict[str, Any], option: str) -> None:
+def test_a_transform_refuses_options_of_a_run(options: dict[str, Any], option: str) -> None:
     with rejects(option):
-        PrivateHeatmap(region=REGION, epsilon=1.0, depth=6, options=options)
-    PrivateHeatmap(region=REGION, depth=6, options={"shard_size": 5000, "dropout": 0, "allow_overflow": False})
+        PrivateHeatmap(region=REGION, epsilon=1.0, depth=6, **options)
+    PrivateHeatmap(region=REGION, depth=6, shard_size=5000, dropout=0)
 
 
 @pytest.mark.parametrize("name", ["ledger", "timeline", "key_file", "weight_column", "auxiliary", "warm_start"])
@@ -236,17 +245,20 @@ TRANSFORMS: dict[str, Callable[..., beam.PTransform]] = {
     "quantiles": lambda **key: PrivateQuantiles(column="latitude", range=(50, 51), **LEAST, **key),
     "moments": lambda **key: PrivateMoments(column="latitude", epsilon=1.0, bits=6, **key),
     "ranges": lambda **key: PrivateRanges(region=REGION, method="grid", sizes=(500, 900), **key),
+    "zones": lambda **key: PrivateZones(region=REGION, quadkey=8, **key),
+    "flows": lambda **key: PrivateFlows(region=REGION, depth=2, time_column="time", **key),
 }
 
 
 def write_log(path: Path, users: int) -> None:
     kinds = pa.array([f"k{number % 3}" for number in range(users)])
-    pq.write_table(make_logs(users, 1, seed=1).append_column("kind", kinds), path)
+    times = pa.array(range(users), pa.timestamp("s", "UTC"))
+    pq.write_table(make_logs(users, 1, seed=1).append_column("kind", kinds).append_column("time", times), path)
 
 
 def lines_of(rows: beam.PCollection, place: Path) -> None:
     """Writes rows as text; a model is not compared."""
-    text = rows | "Text" >> beam.Map(lambda row: repr(row) if isinstance(row, dict) else "model")
+    text = rows | "Text" >> beam.Map(lambda row: repr(row) if isinstance(row, beam.Row) else "model")
     _ = text | "Write" >> beam.io.WriteToText(str(place), shard_name_template="")
 
 
@@ -283,9 +295,33 @@ def test_a_kept_key_has_one_input_in_a_process(tmp_path: Path) -> None:
     run(["1", "2"], key)
     run(["2", "1"], key)
     for others in (["1"], ["1", "1", "2"], []):
-        with pytest.raises(DataError, match="other files"):
+        with pytest.raises(DataError, match="other rows or files"):
             run(others, key)
     run(["1"], RunKey.derive(entropy_secret(), {}))
+
+
+def test_a_key_that_has_met_rows_draws_nothing_for_others(tmp_path: Path) -> None:
+    """One user more, fewer, or elsewhere. The order and the bundles of rows are no difference."""
+    key = RunKey.derive(entropy_secret(), {})
+    users = [{"user_id": f"u{number}", "kind": "ab"[number % 2]} for number in range(500)]
+
+    def run(rows: list[Any]) -> list[str]:
+        with beam.Pipeline(runner="DirectRunner") as pipeline:
+            lines_of(pipeline | beam.Create(rows) | TRANSFORMS["histogram"](key=key), tmp_path / "rows")
+        return sorted((tmp_path / "rows").read_text().splitlines())
+
+    first = run(users)
+    assert run(users[::-1]) == run([pd.DataFrame(users[:100]), pd.DataFrame(users[100:])]) == first != []
+    for others in (
+        [*users, {"user_id": "one more", "kind": "a"}],
+        [*users, users[0]],
+        users[1:],
+        [*users[1:], {**users[0], "kind": "b"}],
+        [*users[1:], {**users[0], "user_id": None}],
+        [],
+    ):
+        with pytest.raises(DataError, match="other rows or files"):
+            run(others)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ class LogFile:
     partition: tuple[tuple[str, str | None], ...] = ()
     field_ids: tuple[tuple[str, int], ...] = ()
     size: int | None = None  # in bytes, of this version; None if unknown
+    content: bytes | None = field(default=None, repr=False)  # of rows that are in no file: an Arrow stream, see `rows`
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from sfumato.transforms.inputs.local_time import of_days
 from sfumato.transforms.inputs.log_file import TO_THE_END, FileSlice, LogFile, LogFormat, OpenLog, types_of
 from sfumato.transforms.inputs.parquet_log import BATCH_ROWS, open_parquet_log
 from sfumato.transforms.inputs.points import centres_of, check_cells, check_points, points_of
+from sfumato.transforms.inputs.rows import open_rows
 from sfumato.transforms.inputs.text_lines import open_json_log
 from sfumato.transforms.inputs.text_values import parsed, text_array, without_views
 from sfumato.transforms.io.files import file_version, is_remote
@@ -35,13 +36,14 @@ FORMATS: Mapping[str, LogFormat] = MappingProxyType({
     "csv": open_csv_log,
     "ndjson": open_json_log,
     "bigquery": open_bigquery_log,
+    "rows": open_rows,
 })  # fmt: skip
 SUFFIXES: Mapping[str, str] = MappingProxyType({
     **dict.fromkeys((".parquet", ".geoparquet", ".pq"), "parquet"),
     **dict.fromkeys((".csv", ".tsv", ".csv.gz", ".tsv.gz"), "csv"),
     **dict.fromkeys((".ndjson", ".jsonl", ".ndjson.gz", ".jsonl.gz"), "ndjson"),
 })  # fmt: skip
-_WITH_ROWS = ("parquet", "bigquery")  # formats whose files state the number of their rows
+_WITH_ROWS = ("parquet", "bigquery", "rows")  # formats whose files state the number of their rows
 LeftOut = Callable[[int, int], None]  # is given the numbers of rows of earlier and of later days
 # Small files share an element of a pipeline: at most this many bytes and files.
 BUNDLE_BYTES, BUNDLE_FILES = 64 << 20, 128
@@ -220,7 +222,7 @@ def _check_version(log: LogFile) -> None:
 
 
 def _format_of(log: LogFile) -> str:
-    return log.layout.format or format_by_name(log.path) or "parquet"
+    return "rows" if log.content is not None else log.layout.format or format_by_name(log.path) or "parquet"
 
 
 def open_raw(log: LogFile, names: Iterable[str] = ()) -> AbstractContextManager[OpenLog]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import apache_beam as beam
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from apache_beam.runners.runner import PipelineRunner
 from apache_beam.testing.util import assert_that
+from apache_beam.typehints.row_type import RowTypeConstraint
 
 import sfumato
 from sfumato.beam import (
@@ -17,9 +21,11 @@ from sfumato.beam import (
     PrivateMoments,
     PrivateQuantiles,
     PrivateRanges,
+    PrivateZones,
     run_key,
 )
 from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.frame import elements
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
 from tests.jobs.api.conftest import REGION
@@ -35,7 +41,7 @@ def counts_of(transforms: list[PrivateHeatmap], city: Path, folder: Path) -> lis
         files = pipeline | beam.Create([str(path) for path in (city / "logs").glob("*.parquet")])
         for number, transform in enumerate(transforms):
             rows = files | f"Heatmap{number}" >> transform
-            lines = rows | f"Line{number}" >> beam.Map(lambda row: f"{row['cell_id']} {row['count']!r}")
+            lines = rows | f"Line{number}" >> beam.Map(lambda row: f"{row.cell_id} {row.count!r}")
             _ = lines | f"Write{number}" >> beam.io.WriteToText(str(folder / str(number)), shard_name_template="")
     return [(folder / str(number)).read_text() for number in range(len(transforms))]
 
@@ -83,17 +89,14 @@ def test_keys_of_other_names_are_others(tmp_path: Path):
         (lambda: PrivateHotspots(region=REGION, epsilon=1, delta=1e-6, depth=3, levels=4), "levels: must lie in 1..3"),
         (lambda: PrivateHotspots(region=REGION, epsilon=1, delta=1e-6, top=0), "top: must be a whole number >= 1"),
         (lambda: PrivateHotspots(region=REGION, epsilon=1, delta=1e-6, depth=99), "depth"),
-        (lambda: PrivateHeatmap(region=REGION, options={"shard_sise": 9}), "shard_sise: .*did you mean shard_size?"),
-        (lambda: PrivateHeatmap(region=REGION, options={"depth": 9}), "options: depth is an argument of its own"),
+        (lambda: PrivateHeatmap(region=REGION, shard_sise=9), "shard_sise: .*did you mean shard_size?"),
         (
-            lambda: PrivateHeatmap(region=REGION, options={"shard_size": 9.5}),
+            lambda: PrivateHeatmap(region=REGION, shard_size=9.5),
             "shard_size: must be a whole number",
         ),
         (lambda: PrivateHistogram(epsilon=1, delta=1e-6), "column, region: "),
         (lambda: PrivateHistogram(epsilon=1, delta=1e-6, region=REGION), "cells: required with --region"),
         (lambda: PrivateHistogram(epsilon=1, delta=2, column="x"), "delta"),
-        (lambda: PrivateHistogram(epsilon=1, delta=None, column="x"), "delta: required"),
-        (lambda: PrivateHotspots(region=REGION, epsilon=None, delta=1e-6), "epsilon: required"),
         (lambda: PrivateQuantiles(column="x", range=(0, 1), epsilon=1, delta=1e-6, quantiles=(2,)), "quantiles"),
         (lambda: PrivateMoments(column="x", epsilon=1, bits=99), "bits"),
         (lambda: PrivateRanges(region=REGION, method="none"), "method"),
@@ -110,16 +113,13 @@ def test_hotspots_are_those_of_the_job(city: Path):
         files = pipeline | beam.Create([str(path) for path in (city / "logs").glob("*.parquet")])
         rows = files | PrivateHotspots(region=REGION, depth=4, levels=2, top=5, epsilon=1.0, delta=1e-6)
 
-        def check(found: list[dict[str, float]]) -> None:
-            cells = {depth: [row for row in found if row["depth"] == depth] for depth in (2, 4)}
+        def check(found: list[beam.Row]) -> None:
+            cells = {depth: [row for row in found if row.depth == depth] for depth in (2, 4)}
             assert 0 < len(cells[2]) <= 16
             assert 0 < len(cells[4]) <= 5
             assert len(found) == len(cells[2]) + len(cells[4])
             for row in cells[4]:
-                assert any(
-                    one["west"] <= row["west"] < one["east"] and one["south"] <= row["south"] < one["north"]
-                    for one in cells[2]
-                )
+                assert any(one.west <= row.west < one.east and one.south <= row.south < one.north for one in cells[2])
 
         assert_that(rows, check)
 
@@ -129,8 +129,99 @@ def test_histograms_count_cells(city: Path):
         files = pipeline | beam.Create([str(path) for path in (city / "logs").glob("*.parquet")])
         rows = files | PrivateHistogram(region=REGION, cells=2, epsilon=1.0, delta=1e-6)
 
-        def check(found: list[dict[str, float]]) -> None:
+        def check(found: list[beam.Row]) -> None:
             assert 0 < len(found) <= 16
-            assert {"cell_id", "count", "stddev", "geometry"} <= set(found[0])
+            assert {"cell_id", "count", "stddev", "geometry"} <= set(found[0].as_dict())
 
         assert_that(rows, check)
+
+
+# --- rows in, rows out ---
+
+
+class Record(NamedTuple):
+    user_id: int
+    latitude: float
+    longitude: float
+    infected: bool
+
+
+def rows_by(transform: beam.PTransform, given: list[Any], folder: Path, kind: Any = None) -> list[str]:
+    """What a transform yields of some elements, as text, after a shuffle that encodes each row by its schema."""
+    folder.mkdir()
+    with beam.Pipeline(runner="FnApiRunner") as pipeline:
+        create = beam.Create(given)
+        rows = pipeline | (create.with_output_types(kind) if kind else create) | transform
+        assert isinstance(rows.element_type, RowTypeConstraint)
+        text = rows | beam.Reshuffle() | "Text" >> beam.Map(lambda row: repr(sorted(row._asdict().items())))
+        _ = text | beam.io.WriteToText(str(folder / "rows"), shard_name_template="")
+    return sorted((folder / "rows").read_text().splitlines())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda key: PrivateHeatmap(region=REGION, depth=4, key=key),
+        lambda key: PrivateHistogram(column="infected", epsilon=2.0, trust="central", key=key),
+        lambda key: PrivateZones(region=REGION, quadkey=14, key=key),
+    ],
+    ids=["heatmap", "histogram", "zones"],
+)
+def test_rows_tables_and_files_give_the_same(make, city: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(elements, "_INPUTS", {})  # the key has one input by design, and these are four
+    paths = [str(path) for path in (city / "logs").glob("*.parquet")]
+    table = pq.read_table(paths).select(list(Record._fields))
+    rows = table.to_pylist()
+    key = RunKey.derive(seed_secret(1), {})
+    found = rows_by(make(key), paths, tmp_path / "files")
+    assert len(found) >= 2
+    for name, given, kind in (
+        ("dictionaries", rows[::-1], None),
+        ("beam.Row", [beam.Row(**row) for row in rows], None),
+        ("NamedTuple", [Record(**row) for row in rows], Record),
+        ("tables", [table.slice(0, 1000), *table.slice(1000).to_batches()], None),
+        ("frames", [table.slice(0, 1000).to_pandas(), table.slice(1000).to_pandas()], None),
+    ):
+        elements._INPUTS.clear()
+        assert rows_by(make(key), given, tmp_path / name, kind) == found, name
+
+
+def test_rows_without_a_column_are_refused_at_once():
+    rows = beam.Pipeline() | beam.Create([Record(1, 50.0, 0.0, True)]).with_output_types(Record)
+    with pytest.raises(sfumato.RequestError, match=r"no column 'user'; did you mean user_id"):
+        _ = rows | PrivateHeatmap(region=REGION, user_id_column="user")
+
+
+def test_elements_that_are_no_rows_are_refused():
+    pipeline = beam.Pipeline()
+    _ = pipeline | beam.Create([7]) | heatmap()
+    with pytest.raises(sfumato.DataError, match="got int"):
+        pipeline.run().wait_until_finish()
+
+
+def test_output_is_the_release_of_the_rows(city: Path, tmp_path: Path):
+    with beam.Pipeline(runner="FnApiRunner") as pipeline:
+        files = pipeline | beam.Create([str(path) for path in (city / "logs").glob("*.parquet")])
+        zones = files | PrivateZones(region=REGION, quadkey=14, output=str(tmp_path / "out"))
+        text = zones | beam.Map(lambda zone: f"{zone.zone} {zone.users}")
+        _ = text | beam.io.WriteToText(str(tmp_path / "rows"), shard_name_template="")
+    release = sfumato.open_release(tmp_path / "out")
+    assert release.manifest["privacy"]["randomness"] == {"source": "operating system", "safe": True}
+    assert not release.damage()
+    table = release.zones_table
+    lines = [f"{zone} {users}" for zone, users in zip(table["zone"], table["users"], strict=True)]
+    assert sorted((tmp_path / "rows").read_text().splitlines()) == sorted(lines)
+    with pytest.raises(sfumato.RequestError, match="output"):
+        PrivateZones(region=REGION, quadkey=14, output=str(tmp_path / "out"))
+
+
+def test_hot_spots_of_a_column_are_found_in_text_alone(tmp_path: Path):
+    """The prefixes of integers are digits, and a graph is built before a file is read."""
+    pq.write_table(pa.table({"user_id": range(500), "code": [7] * 500}), tmp_path / "log.parquet")
+    hot = {"column": "code", "depth": 2, "levels": 2, "epsilon": 4.0, "delta": 1e-5}
+    pipeline = beam.Pipeline()
+    _ = pipeline | beam.Create([str(tmp_path / "log.parquet")]) | PrivateHotspots(**hot)
+    with pytest.raises(sfumato.DataError, match="contains integers"):
+        pipeline.run().wait_until_finish()
+    rows = [{"user_id": number, "code": "7b"} for number in range(500)]
+    assert any("7b" in line for line in rows_by(PrivateHotspots(**hot), rows, tmp_path / "found"))

@@ -85,7 +85,7 @@ EXAMPLES = [
     for one in doctest.DocTestFinder(recurse=False).find(getattr(sfumato, name), f"sfumato.{name}")
     if one.examples and name.islower()
 ]
-TRANSFORMS = [one for one in vars(sfumato.beam).values() if isinstance(one, type) and one.__module__ == "sfumato.beam"]
+TRANSFORMS = [one for name, one in vars(sfumato.beam).items() if name.startswith("Private")]
 PIPELINES = [one for value in TRANSFORMS for one in doctest.DocTestFinder(recurse=False).find(value, value.__name__)]
 MAX_LINES = 12
 FUNCTIONS = {name for name in sfumato.__all__ if name.islower() and name not in ("beam", "open_model")}
