@@ -313,9 +313,7 @@ class PrivateMoments(_PrivateJob):
 
     def __init__(self, **options: Any):
         if options.get("no_dp"):
-            raise RequestError(
-                "no_dp: not available in a pipeline, as nothing would protect a user; give epsilon=..."
-            )
+            raise RequestError("no_dp: not available in a pipeline, as nothing would protect a user; give epsilon=...")
         super().__init__(**options)
 
     def table(self, job: Any) -> tuple[str, pa.Schema]:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import shapely.geometry
 from numpy.typing import NDArray
 
 from sfumato.schemas import guarantee
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _PARQUET = ".parquet"
+_MAIN_TABLES = ("cells", "zones", "flows", "changes", "items", "moments", "quantiles")
+_GEOMETRY = "geometry"
+_GEOARROW = {"ARROW:extension:name": "geoarrow.wkb", "ARROW:extension:metadata": '{"crs": "OGC:CRS84"}'}
 _FORMATS = MANIFEST_FORMAT, REFUSAL_FORMAT, REMOVAL_FORMAT, EVALUATION_FORMAT, CHANGES_FORMAT
 
 
@@ -128,6 +132,40 @@ class Release:
         holds WKB. Raises RequestError if the release has no such table, or it is damaged.
         """
         return data_frame(self.arrow_table(name.removesuffix(_PARQUET) + _PARQUET))
+
+    @property
+    def main_table(self) -> str:
+        """Returns the name of the table that the job is about, such as `cells`. Raises RequestError without one."""
+        for name in _MAIN_TABLES:
+            if name in self.tables:
+                return name
+        raise RequestError(f"{self.path}: this release has no table")
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Returns the main table for DuckDB, Polars, GeoPandas or Lonboard, which read it without a copy.
+
+        A column `geometry` holds WKB with GeoArrow's name of it, in degrees.
+        """
+        table = self.arrow_table(self.main_table + _PARQUET)
+        if _GEOMETRY in table.column_names:
+            index = table.schema.get_field_index(_GEOMETRY)
+            field = table.schema.field(index).with_metadata(_GEOARROW)
+            table = table.set_column(index, field, table.column(index))
+        return table.__arrow_c_stream__(requested_schema)
+
+    @property
+    def __geo_interface__(self) -> dict[str, Any]:
+        """Returns the main table as a GeoJSON FeatureCollection. Raises RequestError without geometries."""
+        table = self.arrow_table(self.main_table + _PARQUET)
+        if _GEOMETRY not in table.column_names:
+            raise RequestError(f"{self.path}: its table {self.main_table} has no geometry")
+        shapes = shapely.from_wkb(table.column(_GEOMETRY).to_pylist())
+        rows = table.drop_columns([_GEOMETRY]).to_pylist()
+        features = [
+            {"type": "Feature", "properties": row, "geometry": shapely.geometry.mapping(shape)}
+            for row, shape in zip(rows, shapes, strict=True)
+        ]
+        return {"type": "FeatureCollection", "features": features}
 
     def total(self, cells: NDArray[Any]) -> tuple[float, float]:
         """Returns users of several cells together, and the standard deviation of that sum's error.

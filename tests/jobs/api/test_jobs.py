@@ -6,9 +6,12 @@ import gc
 import inspect
 from pathlib import Path
 
+import duckdb
+import geopandas
 import matplotlib
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -233,6 +236,25 @@ def test_cells_have_shapes(releases: dict[str, sfumato.Release]):
     cells = releases["heatmap"].cells
     assert isinstance(cells, geopandas.GeoDataFrame)
     assert cells.crs == "OGC:CRS84"
+
+
+def test_other_libraries_read_a_release_without_a_copy(releases: dict[str, sfumato.Release]):
+    release = releases["heatmap"]
+    table = release.arrow_table("cells.parquet")
+    (found,) = duckdb.sql("select count(*), sum(count) from release").fetchall()
+    assert found == pytest.approx((table.num_rows, sum(table["count"].to_pylist())))
+    assert pl.DataFrame(release)["cell_id"].to_list() == table["cell_id"].to_pylist()
+    frame = geopandas.GeoDataFrame.from_arrow(release)
+    assert frame.crs == "OGC:CRS84"
+    features = geopandas.GeoDataFrame.from_features(release)
+    assert (features.geometry.values == frame.geometry.values).all()
+    assert features["count"].to_list() == frame["count"].to_list()
+
+
+def test_a_release_without_shapes_has_no_features(releases: dict[str, sfumato.Release]):
+    with pytest.raises(sfumato.RequestError, match="no geometry"):
+        _ = releases["quantiles"].__geo_interface__
+    assert pl.DataFrame(releases["quantiles"])["share"].to_list()
 
 
 def test_a_heatmap_has_users_of_zones(releases: dict[str, sfumato.Release]):
