@@ -59,7 +59,7 @@ from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.moments.client_values import Values
 from sfumato.transforms.moments.local.plan import MomentsPlan
 from sfumato.transforms.moments.local.transform import PushBits
-from sfumato.transforms.privacy.admission import Admit
+from sfumato.transforms.privacy.admission import ChargeAndAdmit
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import FileSecret, entropy_secret
 from sfumato.transforms.quantiles.curve import build_hierarchy, quantile
@@ -201,7 +201,7 @@ def _job_of(kind: type[_Job], request: type[Request], transform: Any, **options:
 def _count(paths: beam.PCollection, given: RunKey | None, job: SampledJob) -> beam.PCollection:
     """Counts a job's items: a Trie."""
     key, files = _files_of_key(given, paths, job.columns())
-    return files | "Count" >> job.count(Inputs({}, Spill(), Admit(job.admission())), key)
+    return files | "Count" >> job.count(Inputs({}, Spill(), ChargeAndAdmit(job.admission())), key)
 
 
 def _counted_rows(trie: Trie, counted: Items) -> Iterator[Row]:

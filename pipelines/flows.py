@@ -19,7 +19,7 @@ from sfumato.transforms.flows.transform import Measured, PrivateFlows
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import with_charge
+from sfumato.transforms.release.publishing import with_charge_statement
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,15 @@ class FlowsJob(ReleaseJob):
 
     def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         plan, rule, region, zones = self.plan, self.requested.rule, self.requested.region, self.requested.zones
-        flows = PrivateFlows(self.requested.items, rule, plan, key, zones, admit=inputs.admit, spill=inputs.spill)
+        flows = PrivateFlows(
+            self.requested.items, rule, plan, key, zones, admit=inputs.charge_and_admit, spill=inputs.spill
+        )
 
         def assemble(measured: Measured) -> dict[str, bytes]:
             levels, admission = measured
-            return flow_files(levels, FlowMetadata(with_charge(metadata), plan, region, rule, admission, zones))
+            return flow_files(
+                levels, FlowMetadata(with_charge_statement(metadata), plan, region, rule, admission, zones)
+            )
 
         return (
             logs

@@ -35,7 +35,7 @@ from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.user_hashes import AskedUsers, rotation_key, with_partition
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import with_charge
+from sfumato.transforms.release.publishing import with_charge_statement
 
 
 @dataclass(frozen=True)
@@ -128,13 +128,20 @@ class HeatmapJob(CountingJob):
         request, parameters = self.request, self.counting
         grid = Grid(request.region, parameters.depth)
         heatmap = PrivateHeatmap(
-            request.region, parameters, key, self.columns(), inputs.spill, self.prior, inputs.admit, self.asked
+            request.region,
+            parameters,
+            key,
+            self.columns(),
+            inputs.spill,
+            self.prior,
+            inputs.charge_and_admit,
+            self.asked,
         )
         night, folders = request.night, request.warm_start or ()
 
         def assemble(state: HeatmapState) -> dict[str, bytes]:
             nights = None if night is None else nights_before(folders, night)
-            return release_files(state, parameters, with_charge(metadata), grid, nights)
+            return release_files(state, parameters, with_charge_statement(metadata), grid, nights)
 
         return (
             logs

@@ -33,7 +33,7 @@ from sfumato.transforms.ranges.release import HeatmapRelease, files_of_release, 
 from sfumato.transforms.ranges.request import SHARDS, RangesRequest
 from sfumato.transforms.ranges.transform import BuildRanges
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import with_charge
+from sfumato.transforms.release.publishing import with_charge_statement
 from sfumato.transforms.release.release_folder import check_output, publish
 
 
@@ -81,9 +81,10 @@ class RangesJob(CountingJob):
         plan = self.plan
         return (
             logs
-            | "Build" >> BuildRanges(plan, key, self.columns(), inputs.spill, inputs.admit)  # PCollection[Built]
+            | "Build"
+            >> BuildRanges(plan, key, self.columns(), inputs.spill, inputs.charge_and_admit)  # PCollection[Built]
             # PCollection[dict[file name, bytes]]
-            | "Assemble" >> beam.Map(lambda built: ranges_files(built, plan, with_charge(metadata)))
+            | "Assemble" >> beam.Map(lambda built: ranges_files(built, plan, with_charge_statement(metadata)))
         )
 
 

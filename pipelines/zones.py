@@ -19,7 +19,7 @@ from sfumato.transforms.counting.schedule import check_plan
 from sfumato.transforms.counting.state import HeatmapState
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import with_charge
+from sfumato.transforms.release.publishing import with_charge_statement
 from sfumato.transforms.zones.plan import ZoneLevels, zones_parameters
 from sfumato.transforms.zones.release import zones_files
 from sfumato.transforms.zones.request import ZonesRequest
@@ -94,10 +94,10 @@ class ZonesJob(CountingJob):
 
     def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         parameters, method = self.counting, self.method
-        counts = PrivateZones(parameters, key, self.columns(), inputs.spill, inputs.admit)
+        counts = PrivateZones(parameters, key, self.columns(), inputs.spill, inputs.charge_and_admit)
 
         def assemble(state: HeatmapState) -> dict[str, bytes]:
-            return zones_files(state, parameters, method, with_charge(metadata))
+            return zones_files(state, parameters, method, with_charge_statement(metadata))
 
         return (
             logs

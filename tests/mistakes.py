@@ -486,7 +486,7 @@ FAULTS: tuple[Fault, ...] = (
           "if result.state != PipelineState.DONE:",
           "if result.state is None:"),
     Fault("failures", "a refused run leaves no notice",
-          "_publish_refusal(job, with_charge(metadata), rule, refusal)",
+          "_publish_refusal(job, with_charge_statement(metadata), rule, refusal)",
           "pass"),
     # Requests and checks of options.
     Fault("requests", "a region beyond the poles is taken",

@@ -22,7 +22,7 @@ from sfumato.schemas.requests.request_base import Request
 from sfumato.transforms.io.files import read_file
 from sfumato.transforms.io.storage import matching
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.privacy.admission import AdmissionRule, Admit
+from sfumato.transforms.privacy.admission import AdmissionRule, ChargeAndAdmit
 from sfumato.transforms.privacy.keys import RunKey, Secret
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
 from sfumato.transforms.release.basemap_file import MAX_FILE_BYTES, file_basemap, geography_bytes
@@ -153,7 +153,8 @@ class Inputs:
 
     column_types: dict[str, str]  # the type of each column's values (see Columns.check)
     spill: Spill  # the place for bulky data between stages
-    admit: Admit  # charges the ledger once all input is read, and decides whether the run goes on
+    # Charges the ledger once all input is read, then draws the noisy counts of users that admit or refuse the run.
+    charge_and_admit: ChargeAndAdmit
 
 
 def geography_of(request: Request, region: Region | None = None) -> bytes | None:

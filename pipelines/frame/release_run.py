@@ -43,12 +43,12 @@ from sfumato.transforms.inputs.bigquery_table import BIGQUERY
 from sfumato.transforms.inputs.log_reader import bundled
 from sfumato.transforms.io.files import is_remote
 from sfumato.transforms.observability.logs import log_event
-from sfumato.transforms.privacy.admission import AdmissionRule, Admit
+from sfumato.transforms.privacy.admission import AdmissionRule, ChargeAndAdmit
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.catalog import check_not_lost
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.notices import refusal_files
-from sfumato.transforms.release.publishing import CommitRelease, WriteRelease, is_published, with_charge
+from sfumato.transforms.release.publishing import CommitRelease, WriteRelease, is_published, with_charge_statement
 from sfumato.transforms.release.release_folder import check_output, is_refusal, manifest_at, publish
 
 
@@ -109,7 +109,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
             show_progress(len(files), settings.verbose, settings.log_format),
             settings.pipeline() as root,
         ):
-            inputs = Inputs(column_types, spill, Admit(rule, gate))
+            inputs = Inputs(column_types, spill, ChargeAndAdmit(rule, gate))
             bundles = root | "Files" >> beam.Create(bundled(logs))  # PCollection[tuple[LogFile, ...]]
             _ = (
                 job.build(bundles, inputs, key, metadata)  # PCollection[dict[file name, bytes]]
@@ -120,7 +120,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
         # Beam adds the failing step to a message; the published reason goes without it.
         refusal = error_of(error)
         if isinstance(refusal, RefusedError):
-            _publish_refusal(job, with_charge(metadata), rule, refusal)
+            _publish_refusal(job, with_charge_statement(metadata), rule, refusal)
             raise refusal from error
         raise
     if flex_launch(settings):

@@ -25,7 +25,7 @@ from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.schedule import advance, start
 from sfumato.transforms.counting.state import Estimate, HeatmapState
 from sfumato.transforms.heatmap.transform import bind_key
-from sfumato.transforms.privacy.admission import Admit, UserCounts
+from sfumato.transforms.privacy.admission import ChargeAndAdmit, UserCounts
 from sfumato.transforms.privacy.discrete_gaussian import discrete_gaussian
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash, random_bits
 from sfumato.transforms.privacy.mechanism import sigma_for_rho
@@ -151,7 +151,7 @@ def heatmap(
         users = {user: slots_of_user(user, mine, parameters) for user, mine in present.items()}
     else:
         users = weights_of_users(present, parameters, columns)
-    admission = Admit(parameters.admission())(UserCounts(len(users), len(records) - len(users)), key)
+    admission = ChargeAndAdmit(parameters.admission())(UserCounts(len(users), len(records) - len(users)), key)
     state = start(admission, parameters, prior)
     shard_plan = state.shard_plan
     rate = shard_plan.shards / Fraction(shard_plan.sampling_rate)

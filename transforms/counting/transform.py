@@ -11,16 +11,16 @@ from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.refine import RunSubQueries, start_sub_queries
 from sfumato.transforms.counting.state import Estimate, HeatmapState
 from sfumato.transforms.locations.read import (
-    AdmitUsers,
     BoundGroups,
     BuildShards,
+    ChargeAndAdmitUsers,
     LocationBound,
     LocationEncoding,
     ReadLogs,
 )
 from sfumato.transforms.locations.shards import ShardPlan
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.privacy.admission import Admit
+from sfumato.transforms.privacy.admission import ChargeAndAdmit
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.user_hashes import AskedUsers
 
@@ -48,7 +48,7 @@ class CountLocations(beam.PTransform):
         columns: LocationColumns,
         spill: Spill | str | None = None,
         prior: Estimate | None = None,
-        admit: Admit | None = None,
+        admit: ChargeAndAdmit | None = None,
         asked: AskedUsers | None = None,
     ):
         super().__init__()
@@ -58,7 +58,7 @@ class CountLocations(beam.PTransform):
         self._columns = columns
         self._spill = Spill.of(spill)
         self._prior = prior
-        self._admit = admit or Admit(parameters.admission())
+        self._admit = admit or ChargeAndAdmit(parameters.admission())
         self._asked = asked
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
@@ -76,7 +76,9 @@ class CountLocations(beam.PTransform):
         # PCollection[tuple[UserGroup, Chunk]], PCollection[RowCounts]
         chunks, rows = paths | "ReadLocations" >> ReadLogs(encoding)
         bounded, users = chunks | "BoundUsers" >> BoundGroups(bound)  # PCollection[bytes], PCollection[UserCounts]
-        admitted = (users, rows) | "AdmitUsers" >> AdmitUsers(self._admit, key)  # PCollection[NoisyUserCounts]
+        # The ledger is charged here, once all input is read. All noise is drawn after it.
+        charge = ChargeAndAdmitUsers(self._admit, key)
+        admitted = (users, rows) | "ChargeAndAdmitUsers" >> charge  # PCollection[NoisyUserCounts]
         start = beam.Map(start_sub_queries, parameters, self._prior).with_output_types(HeatmapState)
         state = admitted | "Start" >> start  # PCollection[HeatmapState]
         # PCollection[ShardPlan]

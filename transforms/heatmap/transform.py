@@ -12,7 +12,7 @@ from sfumato.transforms.counting.parameters import HeatmapParameters, check_prio
 from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.counting.transform import CountLocations
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.privacy.admission import Admit
+from sfumato.transforms.privacy.admission import ChargeAndAdmit
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.user_hashes import AskedUsers
 
@@ -42,7 +42,7 @@ class PrivateHeatmap(CountLocations):
         columns: LocationColumns | None = None,
         spill: Spill | str | None = None,
         prior: Estimate | None = None,
-        admit: Admit | None = None,
+        admit: ChargeAndAdmit | None = None,
         asked: AskedUsers | None = None,
     ):
         columns = columns or LocationColumns()

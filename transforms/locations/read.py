@@ -1,6 +1,6 @@
 """From logs to shards, as pipeline stages: read slices, group records by user, bound contributions, count users.
 
-    logs -> ReadLogs -> BoundGroups -> AdmitUsers
+    logs -> ReadLogs -> BoundGroups -> ChargeAndAdmitUsers: here the ledger is charged
                                     -> BuildShards
 
 A job passes its own encoding of rows and its own bound. `LocationEncoding` and `LocationBound` are those of locations,
@@ -66,7 +66,7 @@ from sfumato.transforms.observability.metrics import (
     USER_GROUP_BYTES,
     Stopwatch,
 )
-from sfumato.transforms.privacy.admission import Admit, NoisyUserCounts, UserCounts, sum_user_counts
+from sfumato.transforms.privacy.admission import ChargeAndAdmit, NoisyUserCounts, UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.user_hashes import AskedUsers
 
@@ -226,19 +226,25 @@ class BoundGroups(beam.PTransform):
         return bounded.bounded, bounded[_USERS]
 
 
-class AdmitUsers(beam.PTransform):
-    """A PCollection of UserCounts and a singleton RowCounts -> a singleton NoisyUserCounts, if the run is admitted.
+class ChargeAndAdmitUsers(beam.PTransform):
+    """The step that charges the ledger: exact UserCounts and a singleton RowCounts -> a singleton NoisyUserCounts.
+
+    No noise may be drawn and nothing decided on counts before this step. Its result is a side input of all later ones.
 
     Args:
-        admit: charges the run and counts its users; None admits the run and gives None.
+        admit: charges the ledger and counts the users; None charges nothing and gives None.
         nobody: how many users without an id count, from `RowCounts.nobody`; for counts of a sample.
         event: logged after the admission; None for the noisy count.
 
-    Raises NotAdmittedError when the pipeline runs, see `Admit`.
+    Raises NotAdmittedError when the pipeline runs, see `ChargeAndAdmit`.
     """
 
     def __init__(
-        self, admit: Admit | None, key: RunKey, nobody: Callable[[int], int] | None = None, event: Event | None = None
+        self,
+        admit: ChargeAndAdmit | None,
+        key: RunKey,
+        nobody: Callable[[int], int] | None = None,
+        event: Event | None = None,
     ):
         super().__init__()
         self._admit = admit
@@ -254,10 +260,11 @@ class AdmitUsers(beam.PTransform):
             | "Once" >> beam.Create([None])
             # Side inputs are complete before this step starts, so all input was read, decoded and bounded before the
             # charge. Otherwise a damaged file would cost the epsilon of a release that never appears.
-            | "Admit" >> beam.Map(self._admitted, beam.pvalue.AsSingleton(total), beam.pvalue.AsSingleton(rows))
+            | "ChargeAndAdmit"
+            >> beam.Map(self._charge_and_admit, beam.pvalue.AsSingleton(total), beam.pvalue.AsSingleton(rows))
         )  # PCollection[NoisyUserCounts | None]
 
-    def _admitted(self, _: None, users: UserCounts, rows: RowCounts) -> NoisyUserCounts | None:
+    def _charge_and_admit(self, _: None, users: UserCounts, rows: RowCounts) -> NoisyUserCounts | None:
         rows.emit()
         admission = None
         if self._admit is not None:

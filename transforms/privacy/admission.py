@@ -1,7 +1,8 @@
-"""Admission: a run continues or is refused by two noisy counts of users, which every release pays for. Pure.
+"""Charge and admission: the ledger is charged, then two noisy counts of users admit or refuse the run.
 
 A user has a usable record or has none. So the two counts are of disjoint users, and cost their epsilon once (parallel
-composition, add-or-remove-one-user adjacency). No exact number decides anything after the charge.
+composition, add-or-remove-one-user adjacency), which is a part of the charge. No exact number decides anything after
+the charge. All is pure but the gate, which writes to the ledger.
 """
 
 from __future__ import annotations
@@ -123,14 +124,17 @@ class ChargeGate(Protocol):
 
 
 @dataclass(frozen=True)
-class Admit:
-    """Charges the ledger, if any, then draws the noisy counts and decides. gate: None without a ledger."""
+class ChargeAndAdmit:
+    """The charge of a run, and the decision that follows it. gate: charges the ledger; None without one.
+
+    Every job's graph calls it once, in the step `ChargeAndAdmitUsers`, between reading and noise.
+    """
 
     rule: AdmissionRule
     gate: ChargeGate | None = None
 
     def __call__(self, counts: UserCounts, key: RunKey) -> NoisyUserCounts:
-        """Charges the run, counts its users with noise, and checks the rule.
+        """Charges the ledger, counts the run's users with noise, and checks the rule.
 
         Args:
             counts: exact numbers of users. If the rule has a sampling rate below 1, of the users in the sample.
