@@ -102,7 +102,7 @@ def _sum_of_noise(query: ShardQuery, shards: int, rng: np.random.Generator) -> N
     """The sum of the shards' discrete Laplace noise: int64[T]."""
     if query.noise.kind is not LAPLACE:
         raise TypeError("shards have Laplace noise here")
-    success = -math.expm1(-query.epsilon / query.sensitivity)
+    success = -math.expm1(-query.cost / query.sensitivity)
     first, second = (rng.negative_binomial(shards, success, query.encoding.length) for _ in range(2))
     return np.asarray(first - second)
 

@@ -108,7 +108,7 @@ class Population:
 
     users: float  # the number that a run is planned for, at least 1
     source: str  # `public`, or `noisy` where it is the noisy user count
-    epsilon: float = 0.0  # of the noisy user count, which every run draws; a rho with Gaussian noise
+    cost: float = 0.0  # of the noisy user count, which every run draws: an epsilon, or a rho with Gaussian noise
     noise_stddev: float = 0.0  # of that count, in users
     counted: float | None = None  # that count, which may be negative; None without one
 

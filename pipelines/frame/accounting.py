@@ -163,11 +163,11 @@ class LedgerGate:
             return None
         return ledger.reserve(self.planned, self.accounting.budget, allow_reuse=allow_reuse).refusal
 
-    def settle(self, epsilon: float, reason: str) -> None:
+    def settle(self, cost: float, reason: str) -> None:
         """See ChargeGate.settle. The record of a disclosure stays: an upper bound."""
         planned = self.planned
         if isinstance(planned, Charge):
-            spent, delta, rho = admission_cost(epsilon, planned.epsilon, planned.delta, planned.rho)
+            spent, delta, rho = admission_cost(cost, planned.epsilon, planned.delta, planned.rho)
             self.accounting.open().settle(
                 planned.release_id, spent, delta, message_of(reason), rho=rho, binding=planned.binding
             )

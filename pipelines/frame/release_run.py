@@ -233,7 +233,7 @@ def _publish_refusal(job: ReleaseJob, metadata: ReleaseMetadata, rule: Admission
         return
     epsilon = parse_amount("epsilon", cost.epsilon)
     if isinstance(refusal, NotAdmittedError):  # only the noisy counts of users were drawn
-        spent, delta, _ = admission_cost(rule.epsilon, epsilon, parse_amount("delta", cost.delta), rho_amount(cost))
+        spent, delta, _ = admission_cost(rule.cost, epsilon, parse_amount("delta", cost.delta), rho_amount(cost))
         adjacency, bits = ADD_OR_REMOVE, None
     else:
         spent, delta, adjacency, bits = epsilon, parse_amount("delta", cost.delta), cost.adjacency, cost.bits

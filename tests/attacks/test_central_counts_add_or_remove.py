@@ -128,7 +128,7 @@ def test_a_user_more_changes_the_counts_that_admit_a_run_by_one(tmp_path: Path, 
                 pa.table({"user_id": pa.array(ids, pa.int64()), "kind": pa.array(kinds, pa.string())}),
                 tmp_path / folder / f"{number}.parquet",
             )
-        admit = ChargeAndAdmit(AdmissionRule(epsilon=50.0, max_bad_fraction=1.0))  # next to no noise
+        admit = ChargeAndAdmit(AdmissionRule(cost=50.0, max_bad_fraction=1.0))  # next to no noise
         counting = CountItems(Rounds(ColumnItems(ItemColumns("kind")), KEY), ItemBound(2), admit=admit)
         found = run(f"{tmp_path / folder}/*.parquet", counting).admission
         seen.append(UserCounts(found.users, found.unusable))

@@ -136,9 +136,9 @@ def test_the_noise_has_the_stated_epsilon_for_any_users(users: int, noise: str) 
         sample.append(answer(rows, parameters, query, key).sums - exact)
     drawn = np.concatenate(sample)
     assert len(drawn) == 16 * 256
-    assert chi_square_p(drawn, discrete_laplace_pmf(query.epsilon, 60)) > FLAKE_RATE
+    assert chi_square_p(drawn, discrete_laplace_pmf(query.cost, 60)) > FLAKE_RATE
     for scale in (0.7, 1.3):
-        assert chi_square_p(drawn, discrete_laplace_pmf(query.epsilon / scale, 60)) < FLAKE_RATE
+        assert chi_square_p(drawn, discrete_laplace_pmf(query.cost / scale, 60)) < FLAKE_RATE
 
 
 def test_lost_shards_depend_on_the_plan_alone() -> None:

@@ -208,7 +208,7 @@ def ask(
             surplus = (query.noise.required if planned else len(clients)) / query.noise.honest - 1
             share, slots = np.array([surplus]), np.array([length])
             label = f"surplus noise {query.index}"
-        events = polya_difference_events(key, label, stream, share, slots, query.epsilon, state.gamma)
+        events = polya_difference_events(key, label, stream, share, slots, query.cost, state.gamma)
         for slot, value in zip(events.slot.tolist(), events.value.tolist(), strict=True):
             if planned or parameters.noise_source == "shard" or slot // length in set(clients):
                 vector[slot % length] += value
@@ -233,6 +233,6 @@ def ask(
 def noise(key: RunKey, label: str, stream: int, query: ShardQuery) -> list[int]:
     streams = np.array([stream], dtype=np.uint64)
     if query.noise.kind.NAME == "gaussian":
-        sigma = sigma_for_rho(query.epsilon, query.gamma)
+        sigma = sigma_for_rho(query.cost, query.gamma)
         return discrete_gaussian(key, label, streams, query.encoding.length, sigma)[0].tolist()
-    return discrete_laplace(key, label, streams, query.encoding.length, query.epsilon, query.gamma)[0].tolist()
+    return discrete_laplace(key, label, streams, query.encoding.length, query.cost, query.gamma)[0].tolist()

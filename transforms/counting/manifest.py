@@ -188,7 +188,7 @@ def _results(state: HeatmapState) -> dict[str, float]:
 
 def population_entry(population: Population, noise: AdditiveNoise) -> dict[str, Any]:
     """The manifest's entry on the number of users, with the cost of the noisy count in the unit of its noise."""
-    return {noise.UNIT if name == "epsilon" else name: value for name, value in asdict(population).items()}
+    return {noise.UNIT if name == "cost" else name: value for name, value in asdict(population).items()}
 
 
 def _sub_query(answer: NoisyCounts, rotation: int) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class HeatmapParameters:
     participation: Participation = "planned"
     users: Users | None = None  # number of users who take part; None for all users
     population: Users | None = None  # public number of users, if it is known
-    # Share of epsilon that the noisy user counts cost, with and without a usable record.
+    # Share of the budget that the noisy user counts cost, with and without a usable record.
     population_share: Annotated[float, Interval(ge=0.001, le=0.5)] = ADMISSION_SHARE
     # What a user adds: one random location, the most frequent one (top), or a distribution over all; None for the
     # method's default.
@@ -336,7 +336,7 @@ def _largest_within(
     modulus: int, max_gamma: int, parameters: HeatmapParameters, shard_plan: ShardPlan, length: int
 ) -> int:
     """The largest gamma in 1..max_gamma whose sums fit the modulus."""
-    counting_epsilon = parameters.laplace_epsilon(parameters.admission().epsilon)
+    counting_epsilon = parameters.laplace_epsilon(parameters.admission().cost)
     probability = parameters.overflow_probability / parameters.max_rounds()
     counted = max_counted(min(shard_plan.users, SHARD_TOLERANCE * parameters.shard_size), counting_epsilon, probability)
 
@@ -344,7 +344,7 @@ def _largest_within(
         return min_window(
             expected_size=counted + noise_quantile(counting_epsilon, COUNT_SHARE * probability),
             noise=parameters.noise_of(shard_plan, LAPLACE),
-            epsilon=MIN_QUERY_SHARE * parameters.laplace_epsilon(parameters.budget.total),
+            cost=MIN_QUERY_SHARE * parameters.laplace_epsilon(parameters.budget.total),
             sensitivity=l1_sensitivity(gamma, parameters.rounding, math.ceil(MIN_QUERY_SHARE * length)),
             gamma=gamma,
             entries=length,

@@ -45,7 +45,7 @@ class Plan:
     @property
     def spent(self) -> float:
         """The cost of the sub-queries, for one user, in the unit of the noise."""
-        return self.state.budget.spent - self.state.population.epsilon
+        return self.state.budget.spent - self.state.population.cost
 
     @property
     def entries(self) -> int:
@@ -102,10 +102,10 @@ def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> P
     users = parameters.population or parameters.users
     if users is None:
         raise ValueError("users: a plan needs the number of users")
-    epsilon = parameters.admission().epsilon
+    cost = parameters.admission().cost
     source = "noisy" if parameters.population is None else "public"
-    population = Population(float(users), source, epsilon, parameters.count_noise.stddev(epsilon), float(users))
-    state = plan(population, parameters.budget.charge(epsilon), parameters, prior)
+    population = Population(float(users), source, cost, parameters.count_noise.stddev(cost), float(users))
+    state = plan(population, parameters.budget.charge(cost), parameters, prior)
     overflow = []
     while state.query is not None:
         query, shard_plan = state.query, state.shard_plan
@@ -121,7 +121,7 @@ def overflow_probability(query: ShardQuery, state: HeatmapState) -> float:
     """The smallest certified bound on the probability that any sum of a sub-query wraps around; 1 without a bound."""
 
     def fits(log_probability: float) -> bool:
-        window = window_for(query.encoding, query.epsilon, state, math.exp(log_probability))
+        window = window_for(query.encoding, query.cost, state, math.exp(log_probability))
         return window.modulus <= query.window.modulus
 
     return math.exp(bisect(fits, 0.0, math.log(1e-300), 40)[0]) if fits(-1e-9) else 1.0

@@ -30,13 +30,13 @@ class Query:
 
     Attributes:
         encoding: of what clients send.
-        epsilon: its cost, in the unit of the budget; ALL_REMAINING spends the rest of the budget.
+        cost: in the unit of the budget, epsilon or rho; ALL_REMAINING spends the rest of the budget.
         shard_fractions: the part of the shards to query, as two fractions: (0, 0.1) is the first tenth. None is all.
             The parts of a run must not overlap. Each user is then queried once, and has the whole budget for it.
     """
 
     encoding: Encoding
-    epsilon: float
+    cost: float
     shard_fractions: tuple[float, float] | None = None
 
 
@@ -71,7 +71,7 @@ class NoisyCounts:
     @property
     def cost(self) -> float:
         """Of the sub-query, for a user who takes part, in the unit of its noise."""
-        return self.query.epsilon
+        return self.query.cost
 
     @property
     def shards_answered(self) -> int:
@@ -183,7 +183,7 @@ class HeatmapState:
     @property
     def initial_budget(self) -> Budget:
         """The budget before the first sub-query, after the noisy user count."""
-        return self.budget.first(1 if self.population.epsilon else 0)
+        return self.budget.first(1 if self.population.cost else 0)
 
     @property
     def has_disjoint_shards(self) -> bool:
@@ -221,14 +221,14 @@ class HeatmapState:
             else self.shard_plan.shards
         )
 
-    def charged(self, epsilon: float, has_shard_range: bool) -> Budget:
+    def charged(self, cost: float, has_shard_range: bool) -> Budget:
         """The budget of the user who has spent most, after the next sub-query.
 
         Args:
-            epsilon: of the sub-query.
+            cost: of the sub-query.
             has_shard_range: whether it queries a part of the shards.
         """
-        charged = self.next_query_budget.charge(epsilon)
+        charged = self.next_query_budget.charge(cost)
         return max(self.budget, charged, key=lambda budget: budget.spent) if has_shard_range else charged
 
     def max_users(self, probability: float) -> float:
@@ -236,7 +236,7 @@ class HeatmapState:
         population = self.population
         if population.counted is None:
             return population.users
-        return max(1.0, population.counted + self.noise.kind.quantile(population.epsilon, probability))
+        return max(1.0, population.counted + self.noise.kind.quantile(population.cost, probability))
 
     @property
     def counted_users(self) -> float:
@@ -292,15 +292,15 @@ class HeatmapState:
             length = len(self.results[-1].counts) if self.results else 0
         return sensitivity_of(self.noise.kind, self.gamma, self.rounding, length, entries)
 
-    def noise_stddev(self, epsilon: float, sensitivity: int = 1, length: int | None = None) -> float:
+    def noise_stddev(self, cost: float, sensitivity: int = 1, length: int | None = None) -> float:
         """Standard deviation, in users, of an entry's sum over all shards (paper 000, Eq. 5).
 
         Args:
-            epsilon: cost of the sub-query.
+            cost: of the sub-query.
             sensitivity: how many entries a location adds to.
             length: of the vector; None for that of the last result.
         """
-        return self.noise.stddev(epsilon, self.sensitivity(length, sensitivity), self.noisy_sums, self.unit)
+        return self.noise.stddev(cost, self.sensitivity(length, sensitivity), self.noisy_sums, self.unit)
 
     def epsilon_against(self, share: float) -> float:
         """The epsilon of a real protocol's run so far against its server and the clients who collude with it.
@@ -310,7 +310,7 @@ class HeatmapState:
                 The noise is Laplace noise in the sums of shards.
         """
         costs = [self.noise.epsilon_against(share, result.cost, result.query.sensitivity) for result in self.results]
-        return self.population.epsilon + (max if self.has_disjoint_shards else math.fsum)(costs)
+        return self.population.cost + (max if self.has_disjoint_shards else math.fsum)(costs)
 
 
 def _weighted_mean(values: Sequence[float], variances: Sequence[float]) -> tuple[float, float]:

@@ -275,9 +275,7 @@ class ChargeAndAdmitUsers(beam.PTransform):
         elif self._admit is not None and admission is not None:
             cohorts, unit = self._admit.rule.cohorts, self._admit.rule.noise.UNIT
             event, fields = (COUNTED_USERS, {}) if cohorts == 1 else (COUNTED_COHORT, {"cohorts": cohorts})
-            event.emit(
-                users=admission.users, noise_stddev=admission.noise_stddev, **fields, **{unit: admission.epsilon}
-            )
+            event.emit(users=admission.users, noise_stddev=admission.noise_stddev, **fields, **{unit: admission.cost})
         return admission
 
 

@@ -1,6 +1,6 @@
 """Charge and admission: the ledger is charged, then two noisy counts of users admit or refuse the run.
 
-A user has a usable record or has none. So the two counts are of disjoint users, and cost their epsilon once (parallel
+A user has a usable record or has none. So the two counts are of disjoint users, and their cost is paid once (parallel
 composition, add-or-remove-one-user adjacency), which is a part of the charge. No exact number decides anything after
 the charge. All is pure but the gate, which writes to the ledger.
 """
@@ -25,7 +25,7 @@ from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON
 # Probability that the noise of one count exceeds the margin of a refusal. A clean run is refused with at most a few
 # times this probability.
 FALSE_REFUSAL_PROBABILITY = 1e-7
-ADMISSION_SHARE = 0.01  # of the epsilon of a release, for the noisy counts of users
+ADMISSION_SHARE = 0.01  # of the budget of a release, for the noisy counts of users
 POPULATION_TOLERANCE = 0.1  # relative difference allowed between a public number of users and the logs'
 
 
@@ -55,7 +55,7 @@ class AdmissionRule:
     """The conditions under which a run continues.
 
     Attributes:
-        epsilon: cost of both noisy counts together, in the unit of the noise.
+        cost: of both noisy counts together, in the unit of the noise: epsilon or rho.
         max_bad_fraction: largest share of users without a usable record, in 0..1.
         min_users: smallest number of users; 0 for any.
         population: a public number of users; None if there is none.
@@ -68,7 +68,7 @@ class AdmissionRule:
         RequestError: max_bad_fraction is out of range.
     """
 
-    epsilon: float
+    cost: float
     max_bad_fraction: float = 0.1
     min_users: int = 0
     population: int | None = None
@@ -81,12 +81,16 @@ class AdmissionRule:
             raise RequestError(f"max_bad_fraction: must be a number in [0, 1], got {self.max_bad_fraction}")
 
     @property
-    def noise_epsilon(self) -> float:
-        """The noise's cost. On a secret sample with rate r it costs ln(1 + r (e^noise_epsilon - 1)) = epsilon."""
-        epsilon = min(self.epsilon, MAX_NOISE_EPSILON)
+    def noise_cost(self) -> float:
+        """The cost that noise is drawn for, above `cost` where only a secret sample of the users is counted.
+
+        Sampling amplifies privacy: noise of epsilon e on a sample with rate r costs ln(1 + r (exp(e) - 1)), and this is
+        the e that costs `cost`. A sample has Laplace noise, so there the cost is an epsilon.
+        """
+        cost = min(self.cost, MAX_NOISE_EPSILON)
         if self.sampling_rate == 1:
-            return epsilon
-        return min(math.log1p(math.expm1(epsilon) / self.sampling_rate), MAX_NOISE_EPSILON)
+            return cost
+        return min(math.log1p(math.expm1(cost) / self.sampling_rate), MAX_NOISE_EPSILON)
 
 
 @dataclass(frozen=True)
@@ -96,13 +100,13 @@ class NoisyUserCounts:
     Attributes:
         users: noisy number of users with a usable record.
         unusable: noisy number of users without one.
-        epsilon: cost of both counts together, in the unit of the rule's noise.
+        cost: of both counts together, in the unit of the rule's noise.
         noise_stddev: standard deviation of either count, in users.
     """
 
     users: float
     unusable: float
-    epsilon: float
+    cost: float
     noise_stddev: float
 
 
@@ -119,8 +123,8 @@ class ChargeGate(Protocol):
             BudgetError, RequestError, LedgerError or NotReadyError: the release must not be made.
         """
 
-    def settle(self, epsilon: float, reason: str) -> None:
-        """Lowers the charge of a refused release to the epsilon of its admission."""
+    def settle(self, cost: float, reason: str) -> None:
+        """Lowers the charge of a refused release to the cost of its admission, in the unit of the noise."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +157,7 @@ class ChargeAndAdmit:
             check_admission(counted, self.rule)
         except NotAdmittedError as refusal:
             if self.gate is not None:
-                self.gate.settle(self.rule.epsilon, str(refusal))
+                self.gate.settle(self.rule.cost, str(refusal))
             raise
         if refused is not None:  # the ledger holds the cost of only the refusal
             raise LedgerError("ledger: this release was refused before, and would not be now; give another release id")
@@ -167,13 +171,13 @@ class ChargeAndAdmit:
 def count_users(counts: UserCounts, rule: AdmissionRule, key: RunKey) -> NoisyUserCounts:
     """Adds noise to both counts and scales them from the sample to all users."""
     streams = np.zeros(1, dtype=np.uint64)
-    noise = rule.noise.draw(key, "admission", streams, 2, rule.noise_epsilon)[0]
+    noise = rule.noise.draw(key, "admission", streams, 2, rule.noise_cost)[0]
     rate = rule.sampling_rate
     return NoisyUserCounts(
         users=(counts.usable + int(noise[0])) / rate,
         unusable=(counts.unusable + int(noise[1])) / rate,
-        epsilon=rule.epsilon,
-        noise_stddev=rule.noise.stddev(rule.noise_epsilon) / rate,
+        cost=rule.cost,
+        noise_stddev=rule.noise.stddev(rule.noise_cost) / rate,
     )
 
 
@@ -183,7 +187,7 @@ def check_admission(counted: NoisyUserCounts, rule: AdmissionRule) -> None:
     Bad records or a wrong population are a reason only beyond what noise and sampling explain, except with probability
     FALSE_REFUSAL_PROBABILITY. The minimum number of users is compared with the noisy count itself.
     """
-    margin = rule.noise.quantile(rule.noise_epsilon, FALSE_REFUSAL_PROBABILITY) / rule.sampling_rate
+    margin = rule.noise.quantile(rule.noise_cost, FALSE_REFUSAL_PROBABILITY) / rule.sampling_rate
     users, unusable = counted.users, counted.unusable
     some = f"about {shown(users, counted.noise_stddev)}"
     limit = rule.max_bad_fraction

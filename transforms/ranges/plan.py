@@ -220,7 +220,7 @@ class RangesPlan:
     def accuracy(self) -> str:
         """The error to expect in one phrase."""
         counting = self.counting
-        left = counting.budget.total - counting.admission().epsilon
+        left = counting.budget.total - counting.admission().cost
         if counting.is_central:
             return f"noise of ±{significant(NOISE_Z * counting.count_noise.stddev(left))} users (95%) on a cell's count"
         users = counting.population or TYPICAL_USERS
@@ -241,7 +241,7 @@ class RangesPlan:
                 f"secure aggregation counts every cell of level {heatmap.depth}, {width:.3g} x {height:.3g} m:"
             )
             return "\n".join([*lines, "", heatmap_plan_text(heatmap)])
-        spent, kind = counting.admission().epsilon, counting.count_noise
+        spent, kind = counting.admission().cost, counting.count_noise
         delta = f", delta {counting.delta:g}: rho {counting.rho:.4g}" if counting.rho is not None else ""
         lines.append(f"epsilon {counting.epsilon:g}{delta} in all, of which the count of users costs {spent:.3g}")
         chosen = self.options.get("cell_width")
@@ -323,7 +323,7 @@ def collected_from_heatmap(state: HeatmapState, plan: RangesPlan) -> Collected:
     population = state.population
     if plan.uses_tree:
         estimate = parameters.method.decode(state, parameters.depth)
-        spent = parameters.laplace_epsilon(state.budget.spent - population.epsilon)
+        spent = parameters.laplace_epsilon(state.budget.spent - population.cost)
         spec = plan.collection_spec(population.users, spent)
         return Collected(estimate, spec, None, population, state)
     grid = _grid_from_estimate(state.results[-1].to_estimate())

@@ -67,7 +67,7 @@ def min_window(
     *,
     expected_size: float,
     noise: Noise,
-    epsilon: float,
+    cost: float,
     sensitivity: float,
     gamma: int,
     entries: int,
@@ -82,7 +82,7 @@ def min_window(
     Args:
         expected_size: an upper bound of the expected number of users in a shard.
         noise: of a shard.
-        epsilon: cost of the sub-query, in the unit of the noise.
+        cost: of the sub-query, in the unit of the noise.
         sensitivity: largest norm of a client's vector.
         gamma: the largest value that one client adds to one entry.
         entries: of the vector.
@@ -95,9 +95,9 @@ def min_window(
     tail = probability / (4 * shards * entries)
     shape = noise.shape if is_planned else max(users / noise.honest, 1.0)
     if is_planned and shape == 1:
-        bound = noise.kind.quantile(epsilon, tail, sensitivity)
+        bound = noise.kind.quantile(cost, tail, sensitivity)
     else:
-        bound = noise_bound(epsilon, int(sensitivity), shape, tail)
+        bound = noise_bound(cost, int(sensitivity), shape, tail)  # clients add shares of Laplace noise only
     return Window(users * gamma + 2 * bound + 1, bound)
 
 

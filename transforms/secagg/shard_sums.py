@@ -38,7 +38,7 @@ class ShardQuery:
     Attributes:
         index: of the sub-query in the run, from 1.
         encoding: of the clients' vectors.
-        epsilon: that it costs; a rho if the noise is Gaussian.
+        cost: of the sub-query for a user in its shards, in the unit of the noise: epsilon or rho.
         window: of the secure sums.
         noise: of a shard's sums, or of the sums of all users. Its required clients must respond in every shard.
         gamma: the sum of a client's vector, for each entry that a location adds to: 1 for one location a user.
@@ -51,7 +51,7 @@ class ShardQuery:
 
     index: int
     encoding: Encoding
-    epsilon: float
+    cost: float
     window: Window
     noise: Noise
     gamma: int = 1
@@ -71,7 +71,7 @@ class ShardQuery:
         The tree of a later sub-query follows from noisy counts in floating point, and another machine may round them in
         another way. A run that is repeated there must not publish sums of two trees under one noise.
         """
-        parts = (self.index, self.encoding.fingerprint, self.epsilon.hex(), self.shard_range, self.gamma, self.rounding)
+        parts = (self.index, self.encoding.fingerprint, self.cost.hex(), self.shard_range, self.gamma, self.rounding)
         return key.narrowed({"question": repr(parts)})
 
 
@@ -161,7 +161,7 @@ def add_central_noise(totals: ShardTotals, query: ShardQuery, key: RunKey) -> Sh
         f"central noise {query.index}",
         np.zeros(1, dtype=np.uint64),
         query.encoding.length,
-        query.epsilon,
+        query.cost,
         query.sensitivity,
     )
     return ShardTotals(totals.sums + noise[0], totals.live)
@@ -226,7 +226,7 @@ def shard_noise(
     with fewer survivors lack noise and must not be used.
     """
     entries = query.encoding.length
-    noise = query.noise.kind.draw(key, f"shard noise {query.index}", shards, entries, query.epsilon, query.sensitivity)
+    noise = query.noise.kind.draw(key, f"shard noise {query.index}", shards, entries, query.cost, query.sensitivity)
     planned = query.planned_clients is not None
     if planned and not query.noise.colluders:
         return noise
@@ -238,7 +238,7 @@ def shard_noise(
         shards,
         surplus,
         np.full(len(shards), entries),
-        query.epsilon,
+        query.cost,
         int(query.sensitivity),
     )
     np.add.at(noise, (events.row, events.slot), events.value)
@@ -262,7 +262,7 @@ def client_noise(
         group.numbers()[block],
         np.full(len(offsets), 1 / query.noise.honest),
         (sizes if query.planned_clients is None else np.full_like(sizes, query.noise.required)) * entries,
-        query.epsilon,
+        query.cost,
         int(query.sensitivity),
     )
     client, entry = np.divmod(events.slot, entries)

@@ -171,7 +171,7 @@ def test_warm_start_reads_a_release_by_any_method(baselines: None, method: str, 
     # It serves: the next release asks once, for everything.
     warm = replace(parameters, method=Adaptive(), contribution=None, gamma=None)
     again = run_in_memory(crowd(3000, categories), 3000, warm, KEY, start.estimate)
-    assert [result.cost for result in again.results] == [2.0 - again.population.epsilon]
+    assert [result.cost for result in again.results] == [2.0 - again.population.cost]
     assert np.isfinite(warm.method.decode(again, DEPTH).counts).all()
 
 

@@ -376,12 +376,12 @@ def test_modulus_holds_its_gamma_and_not_the_next(
         state = plan(Population(float(many), "public"), Budget(epsilon), parameters)
         d = length_of(parameters, many, state.shard_plan.shards)
         probability = parameters.overflow_probability / parameters.method.max_rounds(6)
-        counting = parameters.admission().epsilon
+        counting = parameters.admission().cost
         counted = max_counted(min(many, 1.05 * shard_size), counting, probability)
         return min_window(
             expected_size=counted + noise_quantile(counting, 0.1 * probability),
             noise=Noise(),
-            epsilon=MIN_QUERY_SHARE * epsilon,
+            cost=MIN_QUERY_SHARE * epsilon,
             sensitivity=l1_sensitivity(gamma, parameters.rounding, math.ceil(MIN_QUERY_SHARE * d)),
             gamma=gamma,
             entries=d,
@@ -547,7 +547,7 @@ def test_overflow_probability_is_the_least_certified() -> None:
     assert generous.query is not None
     certified = overflow_probability(generous.query, generous)
     assert certified <= 1e-9 / 10
-    encoding, epsilon = generous.query.encoding, generous.query.epsilon
+    encoding, epsilon = generous.query.encoding, generous.query.cost
     assert window_for(encoding, epsilon, generous, certified).modulus <= generous.query.window.modulus
     assert window_for(encoding, epsilon, generous, certified / 10).modulus > generous.query.window.modulus
     tiny = HeatmapParameters(users=100_000, modulus=16, allow_overflow=True)

@@ -198,7 +198,7 @@ def test_no_two_questions_share_noise() -> None:
     others = [
         replace(one, index=2),
         replace(one, encoding=TreeEncoding(Tree.uniform(one.encoding.tree.depth, 2))),
-        replace(one, epsilon=0.5000000001),
+        replace(one, cost=0.5000000001),
         replace(one, shard_range=(0, 1)),
         replace(one, gamma=2),
     ]

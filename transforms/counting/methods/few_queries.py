@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 MIN_ENTRIES = 16  # of any tree: two levels are always split
 LEVELS = 6  # by which one sub-query refines the tree of the one before
-_FIRST_SHARE = 0.2  # of the remaining epsilon, for every sub-query but the last, where all shards are queried
+_FIRST_SHARE = 0.2  # of the remaining budget, for every sub-query but the last, where all shards are queried
 _FIRST_FRACTION = 0.1  # of the shards, for every sub-query but the last, where each has shards of its own
-_FIRST_SLOT_SHARE = 0.1  # of the remaining epsilon, for every sub-query without slots but the last of them
+_FIRST_SLOT_SHARE = 0.1  # of the remaining budget, for every sub-query without slots but the last of them
 _SLOTLESS_SHARE = 0.3  # for the last of them; the sub-query by slot spends the rest
 _SLOT_SPLIT_SNR = 32.0  # users of a node that is split, in deviations of one slot's noise times the root of the slots
 _MIN_SHARDS = 2
@@ -103,7 +103,7 @@ class FewQueries:
         return Query(TreeEncoding(tree, state.slots, summed=True), share * remaining)
 
     def uses_disjoint_shards(self, state: HeatmapState) -> bool:
-        """Whether each user takes part in one sub-query with the whole epsilon, decided from public figures only.
+        """Whether each user takes part in one sub-query with the whole budget, decided from public figures only.
 
         Let n be the shards, f the share of them that is queried first, and s^2(e) the noise variance of one shard. With
         disjoint shards the last sub-query has the variance n s^2(eps) / (1 - f) + f / (1 - f) T for a cell of T users.
@@ -208,9 +208,9 @@ class FewQueries:
         return known.tree
 
 
-def noise_variance(state: HeatmapState, epsilon: float, fraction: float = 1.0) -> float:
-    """Noise variance of an entry's users, over all categories, in a sub-query of a fraction of the shards."""
-    return state.categories * state.noise_stddev(min(epsilon, state.budget.total)) ** 2 / fraction
+def noise_variance(state: HeatmapState, cost: float, fraction: float = 1.0) -> float:
+    """Returns the noise variance of an entry over all categories, in a sub-query of a fraction of the shards."""
+    return state.categories * state.noise_stddev(min(cost, state.budget.total)) ** 2 / fraction
 
 
 def first_grid_level(users: float, stddev: float, min_cell_snr: float, depth: int) -> int:

@@ -63,7 +63,7 @@ def moments_files(state: MomentsState, metadata: MomentsMetadata) -> dict[str, b
         "epsilon": plan.released_epsilon if local else None,
         "delta": 0.0,
         "collector": {"epsilon": plan.epsilon, "adjacency": REPLACE_VALUE} if local else None,
-        "shares": {"admission": plan.admission().epsilon, "tallies": plan.tally_epsilon} if local else None,
+        "shares": {"admission": plan.admission().cost, "tallies": plan.tally_epsilon} if local else None,
         "noise_stddev": plan.noise_stddev,
         "mechanism": "; ".join(mechanism),
         "randomness": metadata.release.source,

@@ -273,10 +273,10 @@ def test_emd_epsilons_follow_the_formula_and_add_up(
         sums = rng.integers(-1000, 20000, state.query.encoding.length)
         state = advance(state, ShardTotals(sums, state.shard_plan.shards), parameters)
     spent = [result.cost for result in state.results]
-    assert state.budget.spent == math.fsum([*spent, state.population.epsilon]) == epsilon
+    assert state.budget.spent == math.fsum([*spent, state.population.cost]) == epsilon
     first = min(depth, math.floor(math.log2(math.sqrt(width))))
     weights = [decay ** abs(i - first) for i in range(first, depth + 1)]
-    wanted = [(epsilon - state.population.epsilon) * one / sum(weights) for one in weights]
+    wanted = [(epsilon - state.population.cost) * one / sum(weights) for one in weights]
     np.testing.assert_allclose(spent, wanted, rtol=1e-9)
 
 
