@@ -19,8 +19,8 @@ from sfumato.schemas.region import deinterleave
 from sfumato.schemas.tree import Tree
 from sfumato.schemas.trust import CentralOrSecagg
 from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.schedule import receive
 from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.sub_queries import add_noise_and_advance
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.secagg.encodings import TreeEncoding
@@ -89,7 +89,7 @@ class CountNight:
             sums = _entry_counts(asked, query.encoding.tree)
             if not parameters.is_central:
                 sums = sums + _sum_of_noise(query, queried, rng)
-            state = receive(state, ShardTotals(sums, queried), parameters, key)
+            state = add_noise_and_advance(state, ShardTotals(sums, queried), parameters, key)
         return state
 
 

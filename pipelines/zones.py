@@ -15,8 +15,8 @@ from sfumato.schemas.requests.log_columns import IN_COLUMNS
 from sfumato.schemas.trust import Trust
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.plan import accuracy, heatmap_plan_text
-from sfumato.transforms.counting.schedule import check_plan
 from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.counting.sub_queries import check_first_query
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import with_charge_statement
@@ -42,7 +42,7 @@ class ZonesJob(CountingJob):
     zones: Zones
 
     def __post_init__(self) -> None:
-        check_plan(self.counting)
+        check_first_query(self.counting)
 
     @cached_property
     def counting(self) -> HeatmapParameters:

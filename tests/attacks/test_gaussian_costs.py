@@ -25,7 +25,7 @@ from sfumato.schemas.errors import BudgetError, LedgerError, RequestError
 from sfumato.schemas.ledger import REPLACE, ZERO_OUT, Charge, Limit, Period, Reservation
 from sfumato.schemas.places import Places
 from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.schedule import receive
+from sfumato.transforms.counting.sub_queries import add_noise_and_advance
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.privacy.admission import UserCounts, count_users
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -69,7 +69,7 @@ def answers(parameters: HeatmapParameters, keys: int) -> tuple[np.ndarray, float
         assert query is not None
         groups = nobody(parameters.distribution_gamma is not None).shard_groups(state.shard_plan)
         parts = [sum_shards(one, query, key, parameters.shard_noise, parameters.simulated_dropout) for one in groups]
-        after = receive(state, functools.reduce(operator.add, parts, NOTHING), parameters, key)
+        after = add_noise_and_advance(state, functools.reduce(operator.add, parts, NOTHING), parameters, key)
         drawn.append(after.results[0].counts * state.gamma)
     return np.rint(np.concatenate(drawn)).astype(np.int64), query.cost
 

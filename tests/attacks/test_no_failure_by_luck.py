@@ -21,9 +21,8 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.counting.methods import METHODS
 from sfumato.transforms.counting.parameters import COUNT_SHARE, HeatmapParameters
-from sfumato.transforms.counting.schedule import plan, receive, window_for
-from sfumato.transforms.counting.schedule import start as start_admitted
 from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.counting.sub_queries import add_noise_and_advance, first_state, start_run, window_for
 from sfumato.transforms.heatmap.release import add_up_to
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.privacy.admission import (
@@ -72,7 +71,7 @@ def wrong(users: int, noise: int, parameters: HeatmapParameters) -> float:
     epsilon = parameters.admission().cost
     counted = users + noise
     population = Population(max(1.0, counted), "noisy", epsilon, discrete_laplace_stddev(epsilon), float(counted))
-    state = plan(population, Budget(parameters.epsilon).charge(epsilon), parameters)
+    state = first_state(population, Budget(parameters.epsilon).charge(epsilon), parameters)
     rounds = parameters.method.max_rounds(parameters.depth)
     total = 0.0
     while state.query is not None:
@@ -83,7 +82,9 @@ def wrong(users: int, noise: int, parameters: HeatmapParameters) -> float:
         first, last = query.shard_range or (0, state.shard_plan.shards)
         share = users * (last - first) / state.shard_plan.shards
         sums = np.round(query.encoding.shares * share * state.gamma).astype(np.int64)
-        state = receive(state, ShardTotals(sums, last - first), parameters, RunKey.derive(FixedSecret(b"x" * 32), {}))
+        state = add_noise_and_advance(
+            state, ShardTotals(sums, last - first), parameters, RunKey.derive(FixedSecret(b"x" * 32), {})
+        )
     return total
 
 
@@ -124,7 +125,7 @@ def test_a_probability_that_can_be_seen_is_kept(probability: float) -> None:
     for noise in (rng.geometric(-math.expm1(-epsilon), trials) - rng.geometric(-math.expm1(-epsilon), trials)).tolist():
         counted = float(users + noise)
         population = Population(max(1.0, counted), "noisy", epsilon, discrete_laplace_stddev(epsilon), counted)
-        state = plan(population, Budget(0.1).charge(epsilon), parameters)
+        state = first_state(population, Budget(0.1).charge(epsilon), parameters)
         query, shard_plan = state.query, state.shard_plan
         assert query is not None
         window = window_for(query.encoding, query.cost, state, probability)
@@ -161,7 +162,7 @@ def test_a_count_below_nobody_refuses_nothing() -> None:
         for users in (50.0 - noise, -1.0, 0.0):
             admission = NoisyUserCounts(users, 0.0, rule.cost, discrete_laplace_stddev(rule.cost))
             check_admission(admission, rule)
-            assert start_admitted(admission, HeatmapParameters(epsilon=epsilon)).query is not None
+            assert start_run(admission, HeatmapParameters(epsilon=epsilon)).query is not None
 
 
 def run_of(users: int, epsilon: float, number: int, **values: object) -> HeatmapState:
@@ -175,7 +176,7 @@ def run_of(users: int, epsilon: float, number: int, **values: object) -> Heatmap
     groups = rows.shard_groups(state.shard_plan)
     while state.query is not None:
         totals = sum((sum_shards(group, state.query, key) for group in groups), start=NOTHING)
-        state = receive(state, totals, parameters, key)
+        state = add_noise_and_advance(state, totals, parameters, key)
     return state
 
 

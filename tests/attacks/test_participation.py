@@ -23,8 +23,7 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.plan import make_plan
-from sfumato.transforms.counting.schedule import advance, plan
-from sfumato.transforms.counting.schedule import start as start_admitted
+from sfumato.transforms.counting.sub_queries import advance, first_state, start_run
 from sfumato.transforms.heatmap.plan import trust_table
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.locations.read import BuildShards
@@ -201,7 +200,7 @@ def test_whether_a_run_goes_on_depends_on_the_noisy_count_alone() -> None:
         counts = [count_users(UserCounts(users), rule, key) for users in (POPULATION - 1, POPULATION)]
         for admission in counts:
             check_admission(admission, rule)  # neither is refused: 10% and the noise are allowed for
-            start_admitted(admission, one_shard(epsilon=30))
+            start_run(admission, one_shard(epsilon=30))
         assert counts[1].users - counts[0].users == 1
 
 
@@ -351,7 +350,7 @@ def test_the_honest_clients_shares_keep_epsilon(colluding: float, epsilon: float
 
 def plan_of(**values: Any) -> ShardQuery:
     parameters = HeatmapParameters(**values)
-    query = plan(Population(200_000.0, "public"), parameters.budget, parameters).query
+    query = first_state(Population(200_000.0, "public"), parameters.budget, parameters).query
     assert query is not None
     return query
 

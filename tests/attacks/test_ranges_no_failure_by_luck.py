@@ -15,7 +15,7 @@ import pytest
 
 from sfumato.schemas.ranges import Boxes
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE
-from sfumato.transforms.counting.schedule import population_and_budget
+from sfumato.transforms.counting.sub_queries import population_and_budget
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges import methods
 from sfumato.transforms.ranges.field_counts import ExactCounts

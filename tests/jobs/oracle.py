@@ -22,8 +22,8 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Region
 from sfumato.schemas.slots import Slots
 from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.schedule import advance, start
 from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.sub_queries import advance, start_run
 from sfumato.transforms.heatmap.transform import bind_key
 from sfumato.transforms.privacy.admission import ChargeAndAdmit, UserCounts
 from sfumato.transforms.privacy.discrete_gaussian import discrete_gaussian
@@ -152,7 +152,7 @@ def heatmap(
     else:
         users = weights_of_users(present, parameters, columns)
     admission = ChargeAndAdmit(parameters.admission())(UserCounts(len(users), len(records) - len(users)), key)
-    state = start(admission, parameters, prior)
+    state = start_run(admission, parameters, prior)
     shard_plan = state.shard_plan
     rate = shard_plan.shards / Fraction(shard_plan.sampling_rate)
     shards: dict[int, list[dict[int, int]]] = defaultdict(list)

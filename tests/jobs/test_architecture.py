@@ -23,7 +23,7 @@ WITH_BEAM = {
     "transforms/beam_support/__init__.py",
     "transforms/counting/transform.py",
     "transforms/heatmap/transform.py",
-    "transforms/counting/refine.py",
+    "transforms/counting/run_sub_queries.py",
     "transforms/histogram/transform.py",
     "transforms/flows/transform.py",
     "transforms/moments/transform.py",

@@ -12,8 +12,8 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.schedule import advance, plan, window_for
 from sfumato.transforms.counting.state import Estimate, HeatmapState, NoisyCounts
+from sfumato.transforms.counting.sub_queries import advance, first_state, window_for
 from sfumato.transforms.observability.text_tables import EXAMPLE_USERS, TYPICAL_USERS, markdown_table, significant
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.secagg.encodings import TreeEncoding
@@ -105,7 +105,7 @@ def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> P
     cost = parameters.admission().cost
     source = "noisy" if parameters.population is None else "public"
     population = Population(float(users), source, cost, parameters.count_noise.stddev(cost), float(users))
-    state = plan(population, parameters.budget.charge(cost), parameters, prior)
+    state = first_state(population, parameters.budget.charge(cost), parameters, prior)
     overflow = []
     while state.query is not None:
         query, shard_plan = state.query, state.shard_plan

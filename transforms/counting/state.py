@@ -26,7 +26,7 @@ ALL_REMAINING = math.inf
 
 @dataclass(frozen=True)
 class Query:
-    """The next sub-query as a method requests it. The schedule makes a ShardQuery of it.
+    """The next sub-query as a method requests it. `sub_queries` makes a ShardQuery of it.
 
     Attributes:
         encoding: of what clients send.

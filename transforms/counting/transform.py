@@ -8,7 +8,7 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Locator
 from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.refine import RunSubQueries, start_sub_queries
+from sfumato.transforms.counting.run_sub_queries import RunSubQueries, start_sub_queries
 from sfumato.transforms.counting.state import Estimate, HeatmapState
 from sfumato.transforms.locations.read import (
     BoundGroups,

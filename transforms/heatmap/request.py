@@ -44,7 +44,7 @@ from sfumato.schemas.trust import CentralOrSecagg, Trust
 from sfumato.transforms.counting.methods import METHODS, Adaptive, Method
 from sfumato.transforms.counting.methods.adaptive import Refine, Schedule
 from sfumato.transforms.counting.parameters import HeatmapParameters, check_prior
-from sfumato.transforms.counting.schedule import check_plan
+from sfumato.transforms.counting.sub_queries import check_first_query
 from sfumato.transforms.locations.shards import Participation
 from sfumato.transforms.locations.users import Contribution
 from sfumato.transforms.nights.warm_start import MAX_CELLS, WarmStart, nights_before
@@ -280,7 +280,7 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
                 "warm_start: must be a release made without --seed: anyone can remove the noise of a seed, and the new "
                 "release would then reveal exact counts"
             )
-        check_plan(self.parameters, prior)
+        check_first_query(self.parameters, prior)
         return start
 
     @model_validator(mode="after")

@@ -24,8 +24,8 @@ from sfumato.transforms.counting.methods import Adaptive
 from sfumato.transforms.counting.methods.base import Flat
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.plan import heatmap_plan_text
-from sfumato.transforms.counting.schedule import population_and_budget
 from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.sub_queries import population_and_budget
 from sfumato.transforms.locations.shards import ShardPlan
 from sfumato.transforms.observability.text_tables import TYPICAL_USERS, significant
 from sfumato.transforms.privacy.additive_noise import LAPLACE

@@ -21,7 +21,7 @@ from sfumato.transforms.locations.users import Contribution as Contribution
 from sfumato.transforms.secagg.encodings import TreeEncoding
 
 MAX_UNIFORM_LEVEL = 12  # 4096 x 4096 entries: every shard pays for every entry of a complete level
-MIN_LEVEL_SHARE = 1e-4  # of the budget, for a level: well above the minimum of `schedule`, 1e-5
+MIN_LEVEL_SHARE = 1e-4  # of the budget, for a level: well above the minimum of `sub_queries`, 1e-5
 Errors = Literal["independent", "posterior", "lower bound"]
 
 

@@ -36,7 +36,7 @@ from sfumato.transforms.statistics.posterior.full_tree import children_of
 Floats = NDArray[np.float64]
 
 MAX_WIDTH = 4096  # up to here the program is solved in seconds
-# A sub-query costs at least 1e-5 of the budget and 1e-8 of gamma (`schedule`): the finest level's share is above both.
+# A sub-query costs at least 1e-5 of the budget and 1e-8 of gamma (`sub_queries`): the finest share is above both.
 _MIN_RATIO = 2  # of the cost of a level to the least cost of its noise
 
 

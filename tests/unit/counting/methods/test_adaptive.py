@@ -17,8 +17,8 @@ from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.estimator import density, estimate_density
 from sfumato.transforms.counting.methods import Adaptive, few_queries
 from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.schedule import advance, plan
 from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.sub_queries import advance, first_state
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.locations.shards import ShardGroup, key_dtype
 from sfumato.transforms.privacy.budget import Budget
@@ -43,7 +43,7 @@ def parameters_of(users: int, depth: int = 8, trust: str = "secagg", categories:
 
 
 def begun(parameters: HeatmapParameters) -> HeatmapState:
-    return plan(Population(float(parameters.population or 0), "public"), Budget(parameters.epsilon), parameters)
+    return first_state(Population(float(parameters.population or 0), "public"), Budget(parameters.epsilon), parameters)
 
 
 def tree_of_query(state: HeatmapState) -> Tree:

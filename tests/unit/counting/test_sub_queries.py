@@ -23,8 +23,8 @@ from sfumato.transforms.counting.methods import METHODS, Adaptive, Method
 from sfumato.transforms.counting.methods.adaptive import target_cost, update_tree
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.plan import make_plan
-from sfumato.transforms.counting.schedule import advance, check_plan, plan
 from sfumato.transforms.counting.state import ALL_REMAINING, Estimate, HeatmapState, Query
+from sfumato.transforms.counting.sub_queries import advance, check_first_query, first_state
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.locations.shards import Participation, ShardGroup, ShardPlan, key_dtype
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -225,7 +225,7 @@ def test_papers_schedule_leaves_no_crumb_of_the_budget(share: float, epsilon: fl
 def test_check_plan_rejects_gamma_of_later_sub_queries(baselines: None, method: str, values: dict[str, float]) -> None:
     parameters = heatmap_parameters(method, {"contribution": "all", **values})
     with rejects("gamma"):
-        check_plan(parameters)
+        check_first_query(parameters)
 
 
 @given(st.sampled_from(sorted(METHODS)), st.floats(0.01, 30), st.integers(1, 10**7), st.sampled_from(["one", "all"]))
@@ -235,7 +235,7 @@ def test_check_plan_accepts_only_plans_that_end(method: str, epsilon: float, gam
     values = {"depth": 5, "epsilon": epsilon, "gamma": gamma, "contribution": contribution, "users": 20_000}
     parameters = heatmap_parameters(method, values)
     try:
-        check_plan(parameters)
+        check_first_query(parameters)
     except RequestError:
         return
     made = make_plan(parameters)
@@ -294,15 +294,15 @@ def test_count_of_the_population_is_private_and_paid_for() -> None:
 
 def test_check_plan_names_the_least_modulus_that_would_do() -> None:
     with rejects("modulus") as caught:
-        check_plan(HeatmapParameters(population=100_000, modulus=10_000))
+        check_first_query(HeatmapParameters(population=100_000, modulus=10_000))
     least = int(str(caught.value).split("would do is ")[1].split()[0])
-    check_plan(HeatmapParameters(population=100_000, modulus=least))
+    check_first_query(HeatmapParameters(population=100_000, modulus=least))
     with rejects("modulus"):
-        check_plan(HeatmapParameters(population=100_000, modulus=least - 1))
-    check_plan(HeatmapParameters(population=100_000, modulus=10_000, allow_overflow=True))
+        check_first_query(HeatmapParameters(population=100_000, modulus=least - 1))
+    check_first_query(HeatmapParameters(population=100_000, modulus=10_000, allow_overflow=True))
     # Without a public figure it would be known only after the users are counted, and paid for.
     with rejects("modulus"):
-        check_plan(HeatmapParameters(users=100_000, modulus=1 << 30))
+        check_first_query(HeatmapParameters(users=100_000, modulus=1 << 30))
 
 
 COHORTS_KEY = earlier_key(b"cohorts" * 5, {})
@@ -429,8 +429,10 @@ def test_one_shard_is_asked_whole() -> None:
     _, asked = run([group], parameters)
     assert [query.shard_range for query in asked] == [None, None]
     with rejects("cohorts"):
-        check_plan(disjoint(100, 1))
-    check_plan(heatmap_parameters("adaptive", {"cohorts": "disjoint"}))  # of how many shards is still to be counted
+        check_first_query(disjoint(100, 1))
+    check_first_query(
+        heatmap_parameters("adaptive", {"cohorts": "disjoint"})
+    )  # of how many shards is still to be counted
 
 
 @pytest.mark.parametrize(
@@ -522,7 +524,7 @@ def test_each_part_has_the_whole_rest_of_the_budget(
     population, budget = count_population(users, parameters, COHORTS_KEY)
     if ShardPlan.for_users(population.users, users, 100, parameters.dropout).shards != shards:
         return  # the noisy user count came out far lower
-    state, rng = plan(population, budget, parameters), seeded_rng(0)
+    state, rng = first_state(population, budget, parameters), seeded_rng(0)
     counted = state.population.cost
     assert counted > 0  # also where a public figure makes the plan
     while state.query is not None:

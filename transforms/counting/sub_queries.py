@@ -1,9 +1,12 @@
-"""A heatmap as a state machine, for every method: one step for each sub-query. Pure.
+"""The sub-queries of a run, as a state machine: from a method's query to the shards', and from their sums on. Pure.
 
-state = start(counted, parameters)
-while state.query:
-    totals = <sum state.query over the shards>
-    state = receive(state, totals, parameters, key)
+    state = start_run(counted, parameters)
+    while state.query:
+        totals = <sums of state.query over the shards>
+        state = add_noise_and_advance(state, totals, parameters, key)
+
+A method chooses what to query next (`Query`). This module decides what the query costs within the budget, the modulus
+of its secure sums, and its shards (`ShardQuery`). `run_sub_queries` makes Beam stages of the loop.
 """
 
 from __future__ import annotations
@@ -36,20 +39,20 @@ def population_and_budget(counted: NoisyUserCounts, parameters: HeatmapParameter
     return population, parameters.budget.charge(counted.cost)
 
 
-def start(counted: NoisyUserCounts, parameters: HeatmapParameters, prior: Estimate | None = None) -> HeatmapState:
-    """The state with the first sub-query of an admitted run. See `plan`."""
+def start_run(counted: NoisyUserCounts, parameters: HeatmapParameters, prior: Estimate | None = None) -> HeatmapState:
+    """Returns the state with the first sub-query of an admitted run. Raises the errors of `first_state`."""
     population, budget = population_and_budget(counted, parameters)
-    return plan(population, budget, parameters, prior)
+    return first_state(population, budget, parameters, prior)
 
 
-def plan(
+def first_state(
     population: Population, budget: Budget, parameters: HeatmapParameters, prior: Estimate | None = None
 ) -> HeatmapState:
-    """Plans the shards and the first sub-query.
+    """Returns the state with the planned shards and the first sub-query.
 
     Args:
         population: the users to plan for.
-        budget: what remains after the noisy user count.
+        budget: the release's, with the noisy user count charged.
         parameters: of the heatmap.
         prior: the map of an earlier release of the same depth to start from.
 
@@ -75,15 +78,21 @@ def plan(
     return _with_next_query(state, parameters)
 
 
-def receive(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParameters, key: RunKey) -> HeatmapState:
-    """Adds central noise to the totals where the parameters want it, then advances. See `advance`."""
+def add_noise_and_advance(
+    state: HeatmapState, totals: ShardTotals, parameters: HeatmapParameters, key: RunKey
+) -> HeatmapState:
+    """Returns the state after the current sub-query, see `advance`. With trust central it adds the curator's noise.
+
+    totals: sums over the live shards. Each shard's sum has noise already; with trust central the sums are exact until
+    the noise is added here.
+    """
     if parameters.is_central and state.query is not None:
         totals = add_central_noise(totals, state.query, key)
     return advance(state, totals, parameters)
 
 
 def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParameters) -> HeatmapState:
-    """Records the result of the current sub-query and decides on the next one.
+    """Returns the state with the result of the current sub-query and with the next one, if any.
 
     Args:
         state: with the current sub-query; without one it is returned as it is.
@@ -121,7 +130,7 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
     return _with_next_query(replace(state, budget=budget, results=(*state.results, result), query=None), parameters)
 
 
-def check_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> None:
+def check_first_query(parameters: HeatmapParameters, prior: Estimate | None = None) -> None:
     """Checks that the first sub-query can be run, before any data is read.
 
     A given modulus is checked for the largest count that a public population allows.
@@ -140,18 +149,18 @@ def check_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> 
     users = float(parameters.population or parameters.users or 2 * parameters.shard_size)
     most = max_counted(users, parameters.laplace_epsilon(cost), parameters.overflow_probability)
     population = Population(users, "public", cost, parameters.count_noise.stddev(cost), most)
-    plan(population, parameters.budget.charge(cost), parameters, prior)
+    first_state(population, parameters.budget.charge(cost), parameters, prior)
 
 
 def _with_next_query(state: HeatmapState, parameters: HeatmapParameters) -> HeatmapState:
-    """The state with the method's next query, if there is one and any budget remains."""
+    """Returns the state with the method's next query, if there is one and any budget remains."""
     has_budget = state.next_query_budget.remaining > 0
     query = parameters.method.next_query(state, parameters.depth) if has_budget else None
     return state if query is None else replace(state, query=_shard_query(state, query, parameters))
 
 
 def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameters) -> ShardQuery:
-    """The query with its cost, modulus and shards decided. Raises RequestError where it cannot be run."""
+    """Returns the query with its cost, modulus and shards decided. Raises RequestError where it cannot be run."""
     shard_plan, encoding, budget = state.shard_plan, query.encoding, state.next_query_budget
     shard_range, available = _shard_range(query, state), budget.remaining
     if shard_range is not None and parameters.is_central:
@@ -192,7 +201,7 @@ def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameter
 
 
 def _shard_range(query: Query, state: HeatmapState) -> tuple[int, int] | None:
-    """The shards of a query, as first and end; None for all. Raises ValueError where one was queried before."""
+    """Returns a query's shards, as first and end; None for all. Raises ValueError where one was queried before."""
     before = [result.shard_range for result in state.results]
     if query.shard_fractions is None:
         if any(one is not None for one in before):
@@ -206,7 +215,7 @@ def _shard_range(query: Query, state: HeatmapState) -> tuple[int, int] | None:
 
 
 def window_for(encoding: Encoding, cost: float, state: HeatmapState, probability: float) -> Window:
-    """The smallest window in which any sum of a sub-query wraps around with at most this probability.
+    """Returns the smallest window in which any sum of a sub-query wraps around with at most this probability.
 
     A share of the probability covers more users than the noisy user count suggests.
     """
