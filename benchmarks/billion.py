@@ -127,7 +127,7 @@ def run(simulation: Simulation, state: HeatmapState, parameters: HeatmapParamete
             return NOTHING
         group = group_of(number, state.query.index == 1)
         began = time.thread_time()
-        found = sum_shards(group, state.query, key, parameters.shard_noise)
+        found = sum_shards(group, state.query, key, parameters.shard_noise_source)
         times.add(f"sub-query {state.query.index}", began)
         return found
 

@@ -147,7 +147,7 @@ def run_in_memory(
     groups = rows.shard_groups(state.shard_plan)
     while state.query is not None:
         parts = [
-            sum_shards(group, state.query, key, parameters.shard_noise, parameters.simulated_dropout)
+            sum_shards(group, state.query, key, parameters.shard_noise_source, parameters.simulated_dropout)
             for group in groups
         ]
         totals = functools.reduce(operator.add, parts, NOTHING)

@@ -68,7 +68,9 @@ def answers(parameters: HeatmapParameters, keys: int) -> tuple[np.ndarray, float
         query = state.query
         assert query is not None
         groups = nobody(parameters.distribution_gamma is not None).shard_groups(state.shard_plan)
-        parts = [sum_shards(one, query, key, parameters.shard_noise, parameters.simulated_dropout) for one in groups]
+        parts = [
+            sum_shards(one, query, key, parameters.shard_noise_source, parameters.simulated_dropout) for one in groups
+        ]
         after = add_noise_and_advance(state, functools.reduce(operator.add, parts, NOTHING), parameters, key)
         drawn.append(after.results[0].counts * state.gamma)
     return np.rint(np.concatenate(drawn)).astype(np.int64), query.cost

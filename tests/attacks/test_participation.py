@@ -39,9 +39,9 @@ from sfumato.transforms.secagg.shard_sums import (
     NOTHING,
     ShardQuery,
     ShardTotals,
-    client_noise,
+    draw_shard_noise,
     planned_shards,
-    shard_noise,
+    sum_client_shares,
     sum_shards,
 )
 from tests.admitted import count_population, start
@@ -78,7 +78,7 @@ def parameters_of(users: int, **values: Any) -> HeatmapParameters:
 def answer(rows: Rows, parameters: HeatmapParameters, query: ShardQuery, key: RunKey) -> ShardTotals:
     shard_plan = start(0, parameters, key).shard_plan
     groups = rows.shard_groups(shard_plan)
-    noise, dropout = parameters.shard_noise, parameters.simulated_dropout
+    noise, dropout = parameters.shard_noise_source, parameters.simulated_dropout
     return functools.reduce(operator.add, [sum_shards(one, query, key, noise, dropout) for one in groups], NOTHING)
 
 
@@ -361,7 +361,9 @@ def test_noise_of_epsilon_remains_only_with_colluding(colluders: int) -> None:
     """The server subtracts the shares of four of twenty clients in 256 shards of 256 entries."""
     group = minimal_shards()
     honest = np.tile(np.arange(REQUIRED) >= 4, SHARDS)
-    remaining = client_noise(group, slice(0, SHARDS), honest, minimal_query(colluders, None), COLLUDING_KEY).ravel()
+    remaining = sum_client_shares(
+        group, slice(0, SHARDS), honest, minimal_query(colluders, None), COLLUDING_KEY
+    ).ravel()
     laplace = discrete_laplace_pmf(1.0, REACH)
     if colluders:
         assert chi_square_p(remaining, laplace) > FLAKE_RATE
@@ -377,15 +379,15 @@ def test_a_planned_shard_has_the_noise_of_all_required_clients(mode: str) -> Non
 
     def draw(one: ShardQuery) -> NDArray[np.int64]:
         if mode == "shard":
-            return shard_noise(group.numbers(), group.sizes(), one, COLLUDING_KEY).ravel()
-        return client_noise(group, slice(0, SHARDS), None, one, COLLUDING_KEY).ravel()
+            return draw_shard_noise(group.numbers(), group.sizes(), one, COLLUDING_KEY).ravel()
+        return sum_client_shares(group, slice(0, SHARDS), None, one, COLLUDING_KEY).ravel()
 
     pmf = polya_difference_pmf(20 / 15, 1.0, REACH)
     assert chi_square_p(draw(query), pmf) > FLAKE_RATE
     assert chi_square_p(draw(minimal_query(0, REQUIRED)), pmf) < FLAKE_RATE
     empty = ShardGroup(0, SHARDS, Places(4), np.zeros(0, dtype=np.uint32))
     if mode == "shard":  # whoever is there
-        assert (shard_noise(empty.numbers(), empty.sizes(), query, COLLUDING_KEY).ravel() == draw(query)).all()
+        assert (draw_shard_noise(empty.numbers(), empty.sizes(), query, COLLUDING_KEY).ravel() == draw(query)).all()
 
 
 @pytest.mark.slow

@@ -270,8 +270,8 @@ class HeatmapParameters:
         return self.trust == Trust.CENTRAL
 
     @property
-    def shard_noise(self) -> NoiseSource | None:
-        """How a shard's noise is made; None where shards have none, because a trusted curator adds it."""
+    def shard_noise_source(self) -> NoiseSource | None:
+        """How a shard's noise is drawn; None where shards have none, because a trusted curator adds central noise."""
         return None if self.is_central else self.noise_source
 
     @property

@@ -63,7 +63,7 @@ def _sum_group(group: ShardGroup, state: HeatmapState, parameters: HeatmapParame
     if state.query is None:
         return NOTHING
     with SUM_TIME.timed():
-        return sum_shards(group, state.query, key, parameters.shard_noise, parameters.simulated_dropout)
+        return sum_shards(group, state.query, key, parameters.shard_noise_source, parameters.simulated_dropout)
 
 
 def _add_totals(totals: Iterable[ShardTotals]) -> ShardTotals:

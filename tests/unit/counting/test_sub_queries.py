@@ -369,7 +369,9 @@ def run(
 
 
 def total(groups: Sequence[ShardGroup], query: ShardQuery, parameters: HeatmapParameters, key: RunKey) -> ShardTotals:
-    parts = [sum_shards(group, query, key, parameters.shard_noise, parameters.simulated_dropout) for group in groups]
+    parts = [
+        sum_shards(group, query, key, parameters.shard_noise_source, parameters.simulated_dropout) for group in groups
+    ]
     return functools.reduce(operator.add, parts, NOTHING)
 
 

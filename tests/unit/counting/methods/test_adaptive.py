@@ -314,7 +314,7 @@ def finish(users: int, parameters: HeatmapParameters) -> HeatmapState:
     state = start(users, parameters, KEY)
     group = uneven(users, state.shard_plan.shards)
     while state.query is not None:
-        totals = sum_shards(group, state.query, KEY, parameters.shard_noise, parameters.simulated_dropout)
+        totals = sum_shards(group, state.query, KEY, parameters.shard_noise_source, parameters.simulated_dropout)
         state = advance(state, totals, parameters)
     return state
 
