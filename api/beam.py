@@ -359,8 +359,8 @@ class PrivateRanges(beam.PTransform):
     key: RunKey | None = None
 
     def __post_init__(self) -> None:
-        counting = HeatmapParameters(epsilon=self.epsilon, trust=Trust.CENTRAL)
-        self._plan = RangesPlan(region_of(self.region), Sizes(*self.sizes), self.method, {}, counting)
+        parameters = HeatmapParameters(epsilon=self.epsilon, trust=Trust.CENTRAL)
+        self._plan = RangesPlan(region_of(self.region), Sizes(*self.sizes), self.method, {}, parameters)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         key, files = _files_of_key(self.key, paths, self.columns)

@@ -48,21 +48,21 @@ class CountingJob(ReleaseJob):
 
     @property
     @abstractmethod
-    def counting(self) -> HeatmapParameters:
+    def count_parameters(self) -> HeatmapParameters:
         """The parameters of the sub-queries."""
 
     def columns(self) -> LocationColumns:
         return location_columns(self.request)
 
     def cost(self) -> Cost:
-        counting = self.counting
-        return Cost(counting.epsilon, counting.stated_delta, trust=counting.trust, rho=counting.rho)
+        parameters = self.count_parameters
+        return Cost(parameters.epsilon, parameters.stated_delta, trust=parameters.trust, rho=parameters.rho)
 
     def admission(self) -> AdmissionRule:
-        return self.counting.admission(self.request.min_users)
+        return self.count_parameters.admission(self.request.min_users)
 
     def run_bytes(self, rows: int) -> RunBytes:
-        size = DISTRIBUTION_BYTES_PER_ROW if self.counting.distribution_gamma else BYTES_PER_ROW
+        size = DISTRIBUTION_BYTES_PER_ROW if self.count_parameters.distribution_gamma else BYTES_PER_ROW
         stored = rows * (size + VALUE_BYTES_PER_ROW * self.columns().has_weights)
         return RunBytes(stored, stored // 2, MAP_BYTES)
 
@@ -80,14 +80,14 @@ class HeatmapJob(CountingJob):
         return None if self.warm_start is None else self.warm_start.estimate
 
     @property
-    def counting(self) -> HeatmapParameters:
+    def count_parameters(self) -> HeatmapParameters:
         return self.request.parameters
 
     def plan_text(self) -> str:
-        return cohort_plan_text(self.counting, self.prior)
+        return cohort_plan_text(self.count_parameters, self.prior)
 
     def accuracy(self) -> str:
-        return accuracy(self.counting, self.prior)
+        return accuracy(self.count_parameters, self.prior)
 
     @cached_property
     def asked(self) -> AskedUsers | None:
@@ -106,7 +106,7 @@ class HeatmapJob(CountingJob):
         return () if self.request.night is None else self.request.warm_start or ()
 
     def cost(self) -> Cost:
-        protected = self.counting.is_central or self.counting.participation == "planned"
+        protected = self.count_parameters.is_central or self.count_parameters.participation == "planned"
         return replace(
             super().cost(),
             adjacency=ADD_OR_REMOVE if protected else ZERO_OUT,
@@ -117,7 +117,7 @@ class HeatmapJob(CountingJob):
         night, rotation = self.request.night, self.request.rotation
         return {
             "region": asdict(self.request.region),
-            **self.counting.metadata(),
+            **self.count_parameters.metadata(),
             "warm_start": None if self.warm_start is None else self.warm_start.metadata(),
             "columns": self.columns().metadata(),
             **({} if night is None else {"night": str(night)}),
@@ -125,7 +125,7 @@ class HeatmapJob(CountingJob):
         }
 
     def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
-        request, parameters = self.request, self.counting
+        request, parameters = self.request, self.count_parameters
         grid = Grid(request.region, parameters.depth)
         heatmap = PrivateHeatmap(
             request.region,

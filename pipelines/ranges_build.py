@@ -61,8 +61,8 @@ class RangesJob(CountingJob):
         return replace(job, plan=replace(job.plan, options={**options, "workload": squares}))
 
     @property
-    def counting(self) -> HeatmapParameters:
-        return self.plan.counting
+    def count_parameters(self) -> HeatmapParameters:
+        return self.plan.count_parameters
 
     def plan_text(self) -> str:
         return self.plan.text()

@@ -42,13 +42,13 @@ class ZonesJob(CountingJob):
     zones: Zones
 
     def __post_init__(self) -> None:
-        check_first_query(self.counting)
+        check_first_query(self.count_parameters)
 
     @cached_property
-    def counting(self) -> HeatmapParameters:
+    def count_parameters(self) -> HeatmapParameters:
         """Those of a heatmap with zones as its cells."""
         request = self.request
-        options = request.counting()
+        options = request.parameter_values()
         if request.trust == Trust.CENTRAL:
             options["shard_size"] = _CENTRAL_SHARD_SIZE
         given = HeatmapParameters(
@@ -63,7 +63,7 @@ class ZonesJob(CountingJob):
     @property
     def method(self) -> ZoneLevels:
         """The levels to query, with their shares of the budget."""
-        method = self.counting.method
+        method = self.count_parameters.method
         assert isinstance(method, ZoneLevels)
         return method
 
@@ -72,13 +72,13 @@ class ZonesJob(CountingJob):
         return geography_of(self.request, self.zones.region)
 
     def plan_text(self) -> str:
-        return heatmap_plan_text(self.counting)
+        return heatmap_plan_text(self.count_parameters)
 
     def accuracy(self) -> str:
-        return accuracy(self.counting, place="a zone's count")
+        return accuracy(self.count_parameters, place="a zone's count")
 
     def resolved(self) -> dict[str, Any]:
-        zones, parameters = self.zones, self.counting
+        zones, parameters = self.zones, self.count_parameters
         levels = [
             {"column": name, "zones": len(ids), "share": share}
             for name, ids, share in zip(zones.level_names, zones.ids_of_levels, self.method.shares, strict=True)
@@ -93,7 +93,7 @@ class ZonesJob(CountingJob):
         }
 
     def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
-        parameters, method = self.counting, self.method
+        parameters, method = self.count_parameters, self.method
         counts = PrivateZones(parameters, key, self.columns(), inputs.spill, inputs.charge_and_admit)
 
         def assemble(state: HeatmapState) -> dict[str, bytes]:

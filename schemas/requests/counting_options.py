@@ -51,7 +51,7 @@ class CountingOptions(ReleaseRequest):
     shard_size: ShardSize | None = option(None, SHARD_SIZE_HELP, PROTOCOL)
     dropout: Dropout | None = option(None, DROPOUT_HELP, PROTOCOL)
 
-    def counting(self) -> dict[str, Any]:
+    def parameter_values(self) -> dict[str, Any]:
         """Returns the values of these options that were given or have a default, by parameter name."""
         names = [name for name in CountingOptions.model_fields if name not in ReleaseRequest.model_fields]
         values = {name: value for name in (*names, "max_bad_fraction") if (value := getattr(self, name)) is not None}

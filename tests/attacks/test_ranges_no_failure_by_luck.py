@@ -83,7 +83,7 @@ def test_a_count_of_users_far_below_nothing_is_no_failure(method: str, noisy_use
     asked, people = plan(method, epsilon=0.1), few(50)
     admission = admission_of(people, asked, run_key(1))
     low = type(admission)(noisy_users, 0.0, admission.cost, admission.noise_stddev)
-    assert population_and_budget(low, asked.counting)[0].users >= 1
+    assert population_and_budget(low, asked.count_parameters)[0].users >= 1
     assert collect(people, low, asked, run_key(1)).counts.users.size > 0
 
 

@@ -243,7 +243,7 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
         """The parameters of the heatmap. Raises RequestError."""
         columns = self.columns
         slots = 1 if columns.slots is None else len(columns.slots)
-        values = {**self.counting(), **self.given(parameter_owners())}
+        values = {**self.parameter_values(), **self.given(parameter_owners())}
         return heatmap_parameters(
             self.method,
             values if self.night is not None else with_estimator(values),

@@ -122,8 +122,8 @@ class RangesRequest(LogColumns, MapGeography, CountingOptions):
         given = self.given(owners_of(METHODS))
         if "tuner" in given:
             given["tuner"] = open_tuner(given["tuner"])
-        counting = HeatmapParameters(**self.counting(), **self.given(("depth",)))
-        plan = RangesPlan(self.region, Sizes(*self.sizes), self.method, given, counting)
+        parameters = HeatmapParameters(**self.parameter_values(), **self.given(("depth",)))
+        plan = RangesPlan(self.region, Sizes(*self.sizes), self.method, given, parameters)
         if plan.trains and not all(map(importlib.util.find_spec, ("jax", "optax", "tqdm"))):
             raise RequestError(
                 f"method: {plan.method} requires JAX and optax; run pip install 'sfumato[neural]', or use --method grid"

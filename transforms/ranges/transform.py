@@ -50,7 +50,7 @@ class BuildRanges(beam.PTransform):
         admit: ChargeAndAdmit | None = None,
     ):
         super().__init__()
-        columns, admit = columns or LocationColumns(), admit or ChargeAndAdmit(plan.counting.admission())
+        columns, admit = columns or LocationColumns(), admit or ChargeAndAdmit(plan.count_parameters.admission())
         self._plan = plan
         self._collect: beam.PTransform
         if plan.heatmap is None:

@@ -20,7 +20,7 @@ def run_key(number: int) -> RunKey:
 
 def admission_of(people: ExactCounts, plan: RangesPlan, key: RunKey) -> NoisyUserCounts:
     """What a job has counted where all rows are usable."""
-    return ChargeAndAdmit(plan.counting.admission())(UserCounts(int(people.users.sum())), key)
+    return ChargeAndAdmit(plan.count_parameters.admission())(UserCounts(int(people.users.sum())), key)
 
 
 def people_at(depth: int, x: np.ndarray, y: np.ndarray) -> ExactCounts:

@@ -49,8 +49,8 @@ SIDES = (141_458, 111_195)  # of the region, in metres
 
 def plan(method: str = "grid", *, sizes: Sizes = SIZES, trust: Any = "central", **given: Any) -> RangesPlan:
     """given: fields of HeatmapParameters; all else are options of the method."""
-    counting = {name: given.pop(name) for name in list(given) if name in HeatmapParameters.__dataclass_fields__}
-    return RangesPlan(REGION, sizes, method, given, HeatmapParameters(**counting, trust=trust))
+    values = {name: given.pop(name) for name in list(given) if name in HeatmapParameters.__dataclass_fields__}
+    return RangesPlan(REGION, sizes, method, given, HeatmapParameters(**values, trust=trust))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_auto_uses_a_tree_by_public_figures_alone() -> None:
     chosen = plan("auto", **LARGE)
     assert chosen.uses_tree
     assert not chosen.trains
-    assert chosen.heatmap == chosen.counting
+    assert chosen.heatmap == chosen.count_parameters
     assert chosen.metadata()["heatmap"] == plan("adaptive", **LARGE).metadata()["heatmap"]
     for other in (
         {"population": None},
