@@ -78,10 +78,9 @@ class ReleaseJob(ABC):
         """What the job makes of its options, in JSON's types: values that it chooses, columns, groups, plans."""
 
     def parameters(self) -> dict[str, Any]:
-        """Everything that the result depends on, in JSON's types: the manifest states it, the key is bound to it.
+        """Returns all options that the result depends on, in JSON's types, for the manifest and `run_key.key_binding`.
 
-        An option of the request is stated as it is, unless `resolved` states it. So no option is forgotten: two
-        requests for different numbers under one key would share their noise, and the difference would have none.
+        An option of the request is stated as it is, unless `resolved` states it. So none is forgotten.
         """
         resolved = self.resolved()
         given = {name: value for name, value in self.request.shaping().items() if name not in self.STATED_AS}
@@ -123,7 +122,7 @@ class ReleaseJob(ABC):
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether another run has the same key over the same data: it is bound to their content, not to file names."""
+        """Whether another run over the same data has the same key, see `run_key.key_binding`."""
         return self.kept_secret is not None and self.request.release_id is not None
 
     @cached_property

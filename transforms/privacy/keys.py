@@ -2,7 +2,8 @@
 
 Beam retries bundles and recomputes fused stages. A second, different draw for the same data would leak. So nothing
 here has state: AES, a pseudo-random permutation, encrypts the counter, and equal counters give equal bits. The run's
-key is derived from a secret and the whole request, so that the same noise is never added to other data.
+key is derived from a secret and from all that the numbers depend on, so that the same noise is never added to other
+data. `key_binding` in `pipelines/frame/run_key.py` lists what that is.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class RunKey:
 
     @classmethod
     def derive(cls, secret: Secret, request: Mapping[str, Any]) -> RunKey:
-        """Returns the key for a request: every parameter, the release id and the input's fingerprint."""
+        """Returns the key for a request in JSON's types. A job's request is its `key_binding`."""
         kept = secret.read()
         # Keyed, because it is part of the job's graph: an unkeyed digest of the input would confirm a guess at it.
         digest = hmac.digest(kept, _digest(b"", request), hashlib.sha256)
