@@ -36,13 +36,13 @@ from sfumato.pipelines.counts import HistogramJob, HotspotsJob, QuantilesJob, Sa
 from sfumato.pipelines.frame.job import Inputs
 from sfumato.pipelines.runners.runner_settings import check_runner, check_running_mode
 from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.locations import Auxiliary, Columns, LocationColumns
 from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.requests.publish_request import region_of
 from sfumato.schemas.requests.request_base import Request
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.state import HeatmapState
 from sfumato.transforms.heatmap.release import cells_table, published_estimate

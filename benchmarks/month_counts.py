@@ -15,9 +15,9 @@ from benchmarks.city_people import density_on
 from benchmarks.evaluation.density_metrics import coarsen
 from benchmarks.evaluation.in_memory import planned_state
 from benchmarks.month_ways import WINDOW, Array, Way
+from sfumato.schemas.guarantee import CentralOrSecagg
 from sfumato.schemas.region import deinterleave
 from sfumato.schemas.tree import Tree
-from sfumato.schemas.trust import CentralOrSecagg
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.state import Estimate, HeatmapState
 from sfumato.transforms.counting.sub_queries import add_noise_and_advance

@@ -11,8 +11,8 @@ import apache_beam as beam
 
 from sfumato.pipelines.frame.job import Inputs, geography_of
 from sfumato.pipelines.heatmap import CountingJob
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.plan import accuracy, heatmap_plan_text
 from sfumato.transforms.counting.state import HeatmapState

@@ -13,8 +13,8 @@ from datetime import date, timedelta
 from decimal import Decimal, InvalidOperation
 
 from sfumato.schemas.errors import RequestError, shown
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.rotation import Rotation
-from sfumato.schemas.trust import Trust
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")  # of a dataset or a release
 _LIMIT = re.compile(r"(?P<epsilon>[^:/]+)(:(?P<delta>[^:/]+))?/(?P<days>[0-9]{1,6})d(@(?P<adjacency>[a-z-]+))?")

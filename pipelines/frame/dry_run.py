@@ -12,10 +12,10 @@ from sfumato.pipelines.frame.job import ReleaseJob
 from sfumato.pipelines.frame.scratch import memory_lines
 from sfumato.pipelines.runners.runner_settings import RunnerSettings
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import SEES, Trust
 from sfumato.schemas.known_digits import byte_text
 from sfumato.schemas.ledger import Cost, format_amount, parse_amount
 from sfumato.schemas.requests.publish_request import ReleaseRequest
-from sfumato.schemas.trust import SEES, Trust
 
 _WIDTH, _MARGIN = 100, 11  # columns of a terminal, and of its left margin for the headings
 

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from annotated_types import Interval
 
+from sfumato.schemas.guarantee import CentralOrSecagg, Trust
 from sfumato.schemas.rectangle import MAX_DEPTH
 from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.schemas.requests.request_base import PRIVACY, PROTOCOL, option
-from sfumato.schemas.trust import CentralOrSecagg, Trust
 
 Depth = Annotated[int, Interval(ge=1, le=MAX_DEPTH)]
 Epsilon = Annotated[float, Interval(ge=1e-4, le=30)]  # the noise of a larger one is not drawn

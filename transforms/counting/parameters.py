@@ -40,6 +40,7 @@ import numpy as np
 from annotated_types import Interval
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import CentralOrSecagg, Trust
 from sfumato.schemas.locations import MAX_CATEGORIES
 from sfumato.schemas.requests.checks import check_declared, check_integer
 from sfumato.schemas.requests.counting_options import (
@@ -54,7 +55,6 @@ from sfumato.schemas.requests.counting_options import (
 )
 from sfumato.schemas.requests.publish_request import MAX_BAD_FRACTION
 from sfumato.schemas.rotation import MAX_COHORTS
-from sfumato.schemas.trust import CentralOrSecagg, Trust
 from sfumato.transforms.counting.methods import Adaptive, Method
 from sfumato.transforms.counting.methods.base import Contribution
 from sfumato.transforms.counting.state import Estimate

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.trust import SEES, CentralOrSecagg, Trust
+from sfumato.schemas.guarantee import SEES, CentralOrSecagg, Trust
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.plan import Plan, heatmap_plan_text, make_plan, percent
 from sfumato.transforms.counting.state import Estimate

@@ -14,6 +14,7 @@ from annotated_types import Interval
 from pydantic import PlainValidator, model_validator
 
 from sfumato.schemas.errors import RequestError, did_you_mean
+from sfumato.schemas.guarantee import CentralOrSecagg, Trust
 from sfumato.schemas.ledger import Period, parse_day
 from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.region import Grid
@@ -40,7 +41,6 @@ from sfumato.schemas.requests.publish_request import LogOptions, MapGeography, R
 from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, PRIVACY, PROTOCOL, Several, option
 from sfumato.schemas.rotation import MAX_COHORTS, Rotation
 from sfumato.schemas.slots import UTC, Slots
-from sfumato.schemas.trust import CentralOrSecagg, Trust
 from sfumato.transforms.counting.methods import METHODS, Adaptive, Method
 from sfumato.transforms.counting.methods.adaptive import Refine, Schedule
 from sfumato.transforms.counting.parameters import HeatmapParameters, check_prior

@@ -19,6 +19,7 @@ from sfumato.schemas.guarantee import (
     SAMPLING_ASSUMPTIONS,
     NoiseRound,
     SampleRound,
+    Trust,
 )
 from sfumato.schemas.region import Grid, area_km2, deinterleave
 from sfumato.schemas.release import (
@@ -28,7 +29,6 @@ from sfumato.schemas.release import (
     items_schema,
 )
 from sfumato.schemas.tree import node_names
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.geo.cell_indexes import index_columns
 from sfumato.transforms.histogram.central_counts import CentralCountPlan, NoisyHistogram, NoisyLevels
 from sfumato.transforms.histogram.central_counts_view import counts_view

@@ -16,6 +16,7 @@ from sfumato.schemas.guarantee import (
     ASSUMPTIONS,
     CURATOR,
     PRIVACY_UNIT,
+    Trust,
 )
 from sfumato.schemas.release import (
     BINS_FILE,
@@ -27,7 +28,6 @@ from sfumato.schemas.release import (
     RANGES_FILE,
     RANGES_SCHEMA,
 )
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.histogram.item_encoding import NumberItems
 from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.histogram.release import (

@@ -19,6 +19,7 @@ from sfumato.schemas.guarantee import (
     PRIVATE_GROUPS,
     REPLACE_VALUE,
     ROWS_ARE_USERS,
+    Trust,
 )
 from sfumato.schemas.moments import (
     BITS_SCHEMA,
@@ -26,7 +27,6 @@ from sfumato.schemas.moments import (
     FixedPoint,
 )
 from sfumato.schemas.release import BITS_FILE
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.moments.local.protocol import MomentsState
 from sfumato.transforms.moments.local.quantities import SECOND
 from sfumato.transforms.moments.local.tally import meter_entry
