@@ -106,10 +106,9 @@ class HeatmapJob(CountingJob):
         return () if self.request.night is None else self.request.warm_start or ()
 
     def cost(self) -> Cost:
-        protected = self.count_parameters.is_central or self.count_parameters.participation == "planned"
         return replace(
             super().cost(),
-            adjacency=ADD_OR_REMOVE if protected else ZERO_OUT,
+            adjacency=ADD_OR_REMOVE if self.count_parameters.protects_participation else ZERO_OUT,
             rotation=None if self.asked is None else self.asked.rotation,
         )
 

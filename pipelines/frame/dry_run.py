@@ -37,12 +37,11 @@ def dry_run_text(job: ReleaseJob, files: Sequence[InputFile], settings: RunnerSe
         "publishes": _publishes(request),
         "memory": memory_lines(settings, max(job.run_bytes(1).held, 1), request.memory),
         "trust": trust_lines(job),
-        "plan": job.plan_text().splitlines(),
     }
     text = [f"sfumato {request.COMMAND}, a dry run: no data file was opened, and nothing was charged or written"]
     for heading, lines in sections.items():
-        text += ["", heading, *lines] if heading == "plan" else ["", *_with_margin(heading, lines)]
-    return "\n".join(text).rstrip() + "\n"
+        text += ["", *_with_margin(heading, lines)]
+    return "\n".join([*text, "", "plan", job.plan_text()]).rstrip() + "\n"
 
 
 def trust_lines(job: ReleaseJob) -> list[str]:

@@ -27,14 +27,14 @@ def key_and_metadata(
     Raises RequestError: the secret cannot be used, or a remote runner has none.
     """
     request = job.request
-    secret, source = _secret_of(job, settings)
+    secret = _secret_of(job, settings)
     release_id = request.release_id or (uuid.uuid4().hex if request.seed is None else f"seed-{request.seed}")
     key = RunKey.derive(secret, key_binding(job, files, release_id))
     metadata = ReleaseMetadata(
         job=request.JOB,
         release_id=release_id,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        randomness=source,
+        randomness=secret.source,
         safe=request.seed is None,
         parameters=job.parameters(),
         timeline=timeline_link(request.output, job.request.timeline),
@@ -81,17 +81,17 @@ def key_binding(job: ReleaseJob, files: Sequence[InputFile], release_id: str) ->
     }
 
 
-def _secret_of(job: ReleaseJob, settings: RunnerSettings) -> tuple[Secret, str]:
-    """Returns the secret of a run, and its source as the manifest states it. Raises RequestError for a bad one."""
+def _secret_of(job: ReleaseJob, settings: RunnerSettings) -> Secret:
+    """Returns the secret of a run. Raises RequestError for a bad one."""
     if job.request.seed is not None:
-        return seed_secret(job.request.seed), "seed"
+        return seed_secret(job.request.seed)
     if job.kept_secret is not None:
         if isinstance(job.kept_secret, FileSecret):
             job.kept_secret.check_private()
         job.kept_secret.read()  # raises RequestError for a bad key
-        return job.kept_secret, "key file" if job.request.key_secret is None else "Secret Manager"
+        return job.kept_secret
     if settings.local:
-        return entropy_secret(), "operating system"
+        return entropy_secret()
     raise RequestError(
         "key_file: a remote runner would carry the key in the job's graph, where others can read it; put a "
         "secret where only the workers can read it, and name it with --key_file or --key_secret"

@@ -124,7 +124,7 @@ def counts_content(
 
     state: after the last sub-query; place: what is counted, in one word.
     """
-    shard_plan, central, model = state.shard_plan, parameters.is_central, parameters.participation
+    shard_plan, central, protected = state.shard_plan, parameters.is_central, parameters.protects_participation
     asked = None if parameters.rotation == 1 else Rotation.parse(metadata.parameters["rotation"])
     epsilon_spent = state.budget.spent
     if parameters.rho is not None:  # the epsilon of all charges at the release's delta
@@ -140,7 +140,7 @@ def counts_content(
         "privacy": {
             "unit": PRIVACY_UNIT,
             "contribution_bound": _contribution(parameters, metadata, place),
-            "adjacency": ZERO_OUT if model == "paper" else ADD_OR_REMOVE,
+            "adjacency": ADD_OR_REMOVE if protected else ZERO_OUT,
             "trust": parameters.trust,
             "epsilon": parameters.epsilon,
             "epsilon_spent": epsilon_spent,
@@ -163,11 +163,11 @@ def counts_content(
             "composition_rule": COMPOSITIONS[composition],
             "sub_queries": [known(_sub_query(one, state.rotation)) for one in state.results],
             "participation": {
-                "model": model,
-                "protected": model == "planned",
-                "epsilon": 0.0 if model == "planned" else None,
-                "delta": 0.0 if model == "planned" else 1.0,
-                "description": PARTICIPATION[model],
+                "model": parameters.participation,
+                "protected": protected,
+                "epsilon": 0.0 if protected else None,
+                "delta": 0.0 if protected else 1.0,
+                "description": PARTICIPATION[parameters.participation],
             },
             "assumptions": _assumptions(state, parameters, metadata),
         },
@@ -250,7 +250,7 @@ def counts_warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[
         )
     if parameters.noise_source == "client":
         warnings.append(f"{FLOATING_NOISE} Publish a run with --noise_source shard instead.")
-    if parameters.participation == "paper":
+    if not parameters.protects_participation:
         warnings.append(f"Who takes part is not protected (participation paper). {PARTICIPATION['paper']}")
     # Disjoint shards are queried once each; others are all queried in every sub-query.
     queried, where = state.results[-1:], " in the last sub-query"

@@ -222,7 +222,7 @@ class HeatmapParameters:
             raise RequestError("auxiliary: a map has slots or rates, not both; leave out --auxiliary or --slots")
         if self.contributes == "all":
             raise RequestError("contribution: with slots a user gives records, not a distribution; use one or top")
-        if self.participation != "planned":
+        if not self.protects_participation:
             raise RequestError("participation: paper is for maps without slots; leave it out")
         self.method.check_slots(self.slots)
         if self.records_per_user > 1:
@@ -258,11 +258,16 @@ class HeatmapParameters:
     @property
     def _by_client(self) -> str:
         """The option by which every client's share of the noise counts; empty where a shard's noise does."""
-        if self.participation != "planned":
+        if not self.protects_participation:
             return "participation"
         if self.colluding:
             return "colluding"
         return "" if self.noise_source == "shard" else "noise_source"
+
+    @property
+    def protects_participation(self) -> bool:
+        """Whether nothing that is published depends on who takes part, so that adding a user is covered."""
+        return self.participation == "planned"
 
     @property
     def is_central(self) -> bool:
@@ -350,7 +355,7 @@ def _largest_within(
             entries=length,
             shards=shard_plan.shards,
             probability=(1 - COUNT_SHARE) * probability,
-            is_planned=parameters.participation == "planned",
+            is_planned=parameters.protects_participation,
         ).modulus
 
     if (smallest := min_modulus(1)) > modulus:

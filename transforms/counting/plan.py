@@ -137,7 +137,7 @@ def plan_details(plan: Plan) -> str:
     else:
         noun = "shard" if shard_plan.shards == 1 else "shards"
         shards = f" in {shard_plan.shards:,} {noun} of about {shard_plan.users / shard_plan.shards:,.0f}"
-        if own.participation == "paper":
+        if not own.protects_participation:
             shards += (
                 f"; a shard needs {shard_plan.required_survivors:,} survivors, and who takes part is not protected"
             )
@@ -178,7 +178,7 @@ def plan_details(plan: Plan) -> str:
         rows.append(row)
     lines += ["", markdown_table([header, *rows])]
     if not is_central:
-        if own.participation != "paper":
+        if own.protects_participation:
             lines.append(
                 "This job loses no shard. In a real protocol a shard is lost when fewer than "
                 f"{shard_plan.required_survivors:,} devices report:\n"

@@ -29,6 +29,10 @@ _HASHED_AT_ONCE = 1 << 16  # temporary columns stay in the processor's cache
 class Secret(Protocol):
     """The secret behind a run's key."""
 
+    @property
+    def source(self) -> str:
+        """Where the secret is from, as a manifest states it."""
+
     def read(self) -> bytes: ...
 
 
@@ -37,6 +41,7 @@ class FixedSecret:
     """A secret in memory, from the operating system's entropy or a seed."""
 
     secret: bytes = field(repr=False)
+    source: str = "memory"
 
     def read(self) -> bytes:
         return self.secret
