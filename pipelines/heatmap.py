@@ -33,7 +33,7 @@ from sfumato.transforms.heatmap.transform import PrivateHeatmap
 from sfumato.transforms.nights.warm_start import WarmStart, nights_before
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.user_hashes import AskedUsers, rotation_key, with_partition
+from sfumato.transforms.privacy.user_hashes import ActiveCohort, rotation_key, with_partition
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import with_charge_statement
 
@@ -90,8 +90,8 @@ class HeatmapJob(CountingJob):
         return accuracy(self.count_parameters, self.prior)
 
     @cached_property
-    def asked(self) -> AskedUsers | None:
-        """The rotating cohort that is asked; None asks all users. Raises RequestError if the key cannot be read."""
+    def active_cohort(self) -> ActiveCohort | None:
+        """The rotating cohort whose users are counted; None counts all users. Raises RequestError for a bad key."""
         request = self.request
         if request.rotation is None:
             return None
@@ -99,7 +99,7 @@ class HeatmapJob(CountingJob):
         assert self.kept_secret is not None
         cohorts, id_column = request.rotation.cohorts, request.user_id_column
         key = rotation_key(self.kept_secret, request.dataset, cohorts, id_column)
-        return AskedUsers(with_partition(request.rotation, key), key)
+        return ActiveCohort(with_partition(request.rotation, key), key)
 
     @property
     def read_by_workers(self) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ class HeatmapJob(CountingJob):
         return replace(
             super().cost(),
             adjacency=ADD_OR_REMOVE if self.count_parameters.protects_participation else ZERO_OUT,
-            rotation=None if self.asked is None else self.asked.rotation,
+            rotation=None if self.active_cohort is None else self.active_cohort.rotation,
         )
 
     def resolved(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class HeatmapJob(CountingJob):
             inputs.spill,
             self.prior,
             inputs.charge_and_admit,
-            self.asked,
+            self.active_cohort,
         )
         night, folders = request.night, request.warm_start or ()
 

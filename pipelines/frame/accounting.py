@@ -174,7 +174,7 @@ class LedgerGate:
 
 
 def rounded_up(amount: float) -> str:
-    """An amount rounded up to six digits, as the ledger adds it up."""
+    """Returns an amount rounded up to six digits, as the ledger adds it up."""
     return format_amount(Context(prec=6, rounding=ROUND_CEILING).create_decimal_from_float(amount))
 
 

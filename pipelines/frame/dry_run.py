@@ -21,7 +21,7 @@ _WIDTH, _MARGIN = 100, 11  # columns of a terminal, and of its left margin for t
 
 
 def dry_run_text(job: ReleaseJob, files: Sequence[InputFile], settings: RunnerSettings) -> str:
-    """What a job would read, charge and publish, in lines for a terminal.
+    """Returns what a job would read, charge and publish, in lines for a terminal.
 
     files: that match the input. settings: where the run would take place.
     """
@@ -70,7 +70,7 @@ def trust_lines(job: ReleaseJob) -> list[str]:
 
 
 def _with_margin(heading: str, lines: Sequence[str]) -> list[str]:
-    """The wrapped lines, to the right of their heading."""
+    """Returns the wrapped lines, to the right of their heading."""
     wrapper = textwrap.TextWrapper(_WIDTH - _MARGIN, break_long_words=False, break_on_hyphens=False)
     wrapped = [part for line in lines for part in wrapper.wrap(line)]
     return [f"{heading if number == 0 else '':<{_MARGIN}}{line}" for number, line in enumerate(wrapped)]

@@ -62,7 +62,7 @@ class ReleaseJob(ABC):
 
     @classmethod
     def of(cls, request: Any, *resolved: Any) -> Self:
-        """The job of a request. Raises RequestError.
+        """Returns the job of a request. Raises RequestError.
 
         resolved: what `request.resolve` returned; it is called where that is left out.
         """
@@ -71,11 +71,11 @@ class ReleaseJob(ABC):
 
     @abstractmethod
     def columns(self) -> Columns:
-        """The columns that the job reads. They check their own types."""
+        """Returns the columns that the job reads. They check their own types."""
 
     @abstractmethod
     def resolved(self) -> dict[str, Any]:
-        """What the job makes of its options, in JSON's types: values that it chooses, columns, groups, plans."""
+        """Returns what the job makes of its options, in JSON's types: chosen values, columns, groups, plans."""
 
     def parameters(self) -> dict[str, Any]:
         """Returns all options that the result depends on, in JSON's types, for the manifest and `run_key.key_binding`.
@@ -88,26 +88,26 @@ class ReleaseJob(ABC):
 
     @abstractmethod
     def cost(self) -> Cost:
-        """The cost of the complete release, which the ledger charges."""
+        """Returns the cost of the complete release, which the ledger charges."""
 
     @abstractmethod
     def admission(self) -> AdmissionRule:
-        """The rule by which noisy counts of users admit or refuse the run."""
+        """Returns the rule by which noisy counts of users admit or refuse the run."""
 
     @abstractmethod
     def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         """Adds the job's graph to a pipeline: from LogFiles, in bundles, to the release's files, {name: content}."""
 
     def plan_text(self) -> str:
-        """Text for a terminal: the cost of the release for a client, and its accuracy, from public figures only."""
+        """Returns text for a terminal: what a client sends, and the accuracy, from public figures only."""
         return ""
 
     def accuracy(self) -> str:
-        """The error to expect in one phrase, from public figures only, to compare trust models by."""
+        """Returns the error to expect in one phrase, from public figures only, to compare trust models by."""
         return ""
 
     def run_bytes(self, rows: int) -> RunBytes:
-        """Expected bytes of the run, for this number of input rows."""
+        """Returns the expected bytes of the run, for this number of input rows."""
         return RunBytes(rows * BYTES_PER_ROW, rows * BYTES_PER_ROW, PLAIN_BYTES)
 
     @property
@@ -157,7 +157,7 @@ class Inputs:
 
 
 def geography_of(request: Request, region: Region | None = None) -> bytes | None:
-    """The content of `basemap.json` for a request; None without a map or geography.
+    """Returns the content of `basemap.json` for a request; None without a map or geography.
 
     request: of any job. region: of the map; None takes the request's.
 

@@ -155,7 +155,7 @@ def check_places(job: ReleaseJob, settings: RunnerSettings) -> None:
 
 
 def _check_output(job: ReleaseJob) -> Reservation | None:
-    """The charge that an earlier run made under this release id. Without one the output must be free."""
+    """Returns the charge that an earlier run made under this release id. Without one the output must be free."""
     resumed, release_id = None, job.request.release_id
     if job.accounting is not None and not job.discloses and release_id is not None:
         resumed = job.accounting.open().history().reservations.get(release_id)
@@ -167,7 +167,7 @@ def _check_output(job: ReleaseJob) -> Reservation | None:
 def _select_files(
     job: ReleaseJob, files: list[InputFile], resumed: Reservation | None
 ) -> tuple[list[InputFile], list[str]]:
-    """The files that the run reads and their keyed digests, see `select_input`."""
+    """Returns the files that the run reads and their keyed digests, see `select_input`."""
     if job.accounting is None:
         return files, []
     if not job.discloses:
@@ -181,7 +181,7 @@ def _select_files(
 def _gate(
     job: ReleaseJob, key: RunKey, metadata: ReleaseMetadata, digests: Sequence[str]
 ) -> tuple[LedgerGate | None, ReleaseMetadata]:
-    """What charges the ledger, which allows it now, and the metadata, which name a ledger that is charged."""
+    """Returns what charges the ledger, which allows it now, and the metadata, which name a ledger that is charged."""
     ledger = job.accounting
     if ledger is None:
         return None, metadata
@@ -190,7 +190,7 @@ def _gate(
 
 
 def _is_published(gate: LedgerGate, output: str) -> bool:
-    """Whether the release is published already, under a charge that the ledger has. Raises the errors of a charge."""
+    """Returns whether the release is published already, under a charge in the ledger. Raises the errors of a charge."""
     reservation = gate.check()
     if reservation is None:
         return False

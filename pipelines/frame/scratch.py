@@ -51,7 +51,7 @@ def available_memory(system: Path = Path("/")) -> int:
 
 
 def _fields(path: Path) -> dict[str, int]:
-    """The numbers of a file of lines `name: number kB`, in bytes. None of a file that cannot be read."""
+    """Returns the numbers of a file of lines `name: number kB`, in bytes. None of a file that cannot be read."""
     found = {}
     try:
         for line in path.read_text().splitlines():
@@ -85,7 +85,7 @@ def _left_in_groups(system: Path) -> Iterator[int]:
 
 
 def _upwards(root: Path, group: str) -> Iterator[Path]:
-    """The folders of a group and of all that hold it, below the root."""
+    """Returns the folders of a group and of all that hold it, below the root."""
     parts = [part for part in group.split("/") if part not in ("", "..")]
     for length in range(len(parts), 0, -1):
         yield root.joinpath(*parts[:length])
@@ -119,7 +119,7 @@ class MemoryPlan:
 
 
 def plan_memory(settings: RunnerSettings, rows: int, size: RunBytes, memory: int | None = None) -> MemoryPlan:
-    """The plan of a run.
+    """Returns the plan of a run.
 
     Memory is the place if it suffices. Otherwise the data are written to a folder, with as many threads as the memory
     allows. Where the workers are elsewhere, the memory is that of one worker, and a group may have a quarter of it.
@@ -159,7 +159,7 @@ def plan_memory(settings: RunnerSettings, rows: int, size: RunBytes, memory: int
 
 
 def _plan(budget: int, rows: int, size: RunBytes, workers: int) -> MemoryPlan:
-    """A plan with this many threads. Without held bytes the place is a folder."""
+    """Returns a plan with this many threads. Without held bytes the place is a folder."""
     left = (budget - PLAIN_BYTES - size.held) / (workers * _SKEW)
     bits = group_bits(rows, min(max(left, _MIN_GROUP_BYTES), MAX_GROUP_BYTES))
     group = _SKEW * rows / (1 << bits) * ROW_BYTES
@@ -170,7 +170,7 @@ def _plan(budget: int, rows: int, size: RunBytes, workers: int) -> MemoryPlan:
 
 @contextmanager
 def scratch(plan: MemoryPlan) -> Iterator[Spill]:
-    """A place for bulky data, cleared when the block ends.
+    """Returns a place for bulky data, cleared when the block ends.
 
     In memory users' cells never reach a disk. A folder can be read by this user only.
     """
@@ -189,7 +189,7 @@ def scratch(plan: MemoryPlan) -> Iterator[Spill]:
 
 
 def memory_lines(settings: RunnerSettings, row_bytes: int, memory: int | None) -> list[str]:
-    """What a dry run says of memory, without a look at the logs.
+    """Returns what a dry run states about memory, without a look at the logs.
 
     settings: where the run takes place. row_bytes: expected bytes of bulky data in memory for one row. memory: bytes
     that the run may use; None for what is available.

@@ -129,7 +129,8 @@ class HeatmapParameters:
     categories: int = 1  # of the auxiliary data; 1 without
     slots: int = 1  # of time, each with a map of its own; 1 without
     records_per_user: int = 1  # the most slots in which a user counts, each by one record
-    # The number of rotating cohorts, one of which is asked; 1 asks all users. See `schemas.rotation`.
+    # The number of rotating cohorts, one of which is active: only its users are counted; 1 counts all users. See
+    # `schemas.rotation`.
     rotation: int = 1
     method: Method = field(default_factory=Adaptive)  # with its own parameters
 
@@ -161,7 +162,7 @@ class HeatmapParameters:
         self.distribution_gamma  # noqa: B018  (raises if no gamma is possible)
 
     def admission(self, min_users: int = 0) -> AdmissionRule:
-        """The conditions under which a run continues. min_users: see AdmissionRule."""
+        """Returns the conditions under which a run continues. min_users: see AdmissionRule."""
         budget = self.budget
         cost = budget.affordable(budget.total * self.population_share)
         return AdmissionRule(
@@ -182,11 +183,11 @@ class HeatmapParameters:
         return LAPLACE if self.rho is None else GAUSSIAN
 
     def plan_shards(self, users: float) -> ShardPlan:
-        """How users, of whom `self.users` take part, are spread over shards."""
+        """Returns how users, of whom `self.users` take part, are spread over shards."""
         return ShardPlan.for_users(users, self.users, self.shard_size, self.dropout, self.participation)
 
     def noise_of(self, shard_plan: ShardPlan, kind: AdditiveNoise | None = None) -> Noise:
-        """The noise of a planned shard's sums, or of a curator's. kind: its distribution; None for `count_noise`."""
+        """Returns the noise of a planned shard's sums, or of a curator's. kind: None for `count_noise`."""
         required = 1 if self.is_central else shard_plan.required_survivors
         return Noise(kind or self.count_noise, required, self.colluding or 0.0)
 
@@ -201,7 +202,7 @@ class HeatmapParameters:
         return 0.0 if self.rho is None else self.delta
 
     def laplace_epsilon(self, cost: float) -> float:
-        """The epsilon of as much Laplace noise as a cost has."""
+        """Returns the epsilon of as much Laplace noise as a cost has."""
         return LAPLACE.cost(self.count_noise.stddev(cost)) if self.rho is not None else cost
 
     def _check_noise(self) -> None:
@@ -252,7 +253,7 @@ class HeatmapParameters:
         return self.categories * self.slots
 
     def max_rounds(self) -> int:
-        """The largest number of sub-queries in one run."""
+        """Returns the largest number of sub-queries in one run."""
         return self.method.max_rounds(self.depth) + (self.slots > 1)
 
     @property
@@ -297,7 +298,7 @@ class HeatmapParameters:
         return self.distribution_gamma and stored_total(self.distribution_gamma, self.rounding)
 
     def metadata(self) -> dict[str, Any]:
-        """The parameters and the method's own by name, in JSON's types. The key is bound to them."""
+        """Returns the parameters and the method's own by name, in JSON's types. The key is bound to them."""
         own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "method"}
         own["gamma"] = self.distribution_gamma
         if self.slots == 1:  # the keys of maps without slots stay as they were
@@ -310,7 +311,7 @@ class HeatmapParameters:
 
 
 def automatic_gamma(parameters: HeatmapParameters) -> int:
-    """The gamma of `auto`. Raises RequestError if no gamma fits the modulus, or epsilon is too small for noise."""
+    """Returns the gamma of `auto`. Raises RequestError if none fits the modulus, or epsilon is too small for noise."""
     # With Gaussian noise, the epsilon of as much Laplace noise.
     epsilon, max_rounds = parameters.laplace_epsilon(parameters.budget.total), parameters.max_rounds()
     users = min(parameters.users or UNKNOWN_USERS, parameters.population or UNKNOWN_USERS)
@@ -340,7 +341,7 @@ def automatic_gamma(parameters: HeatmapParameters) -> int:
 def _largest_within(
     modulus: int, max_gamma: int, parameters: HeatmapParameters, shard_plan: ShardPlan, length: int
 ) -> int:
-    """The largest gamma in 1..max_gamma whose sums fit the modulus."""
+    """Returns the largest gamma in 1..max_gamma whose sums fit the modulus."""
     counting_epsilon = parameters.laplace_epsilon(parameters.admission().cost)
     probability = parameters.overflow_probability / parameters.max_rounds()
     counted = max_counted(min(shard_plan.users, SHARD_TOLERANCE * parameters.shard_size), counting_epsilon, probability)
@@ -367,13 +368,13 @@ def _largest_within(
 
 
 def max_counted(population: float, epsilon: float, probability: float) -> float:
-    """The largest noisy user count of this epsilon that does not contradict a public population."""
+    """Returns the largest noisy user count of this epsilon that does not contradict a public population."""
     margin = noise_quantile(epsilon, min(COUNT_SHARE * probability, FALSE_REFUSAL_PROBABILITY))
     return (1 + POPULATION_TOLERANCE) * population + margin
 
 
 def vector_length(epsilon: float, max_cells: int, users: float, noisy_sums: int) -> int:
-    """The expected entries of a tree of the cells above the noise; see the module."""
+    """Returns the expected entries of a tree of the cells above the noise; see the module."""
     threshold = 2 * math.sqrt(2 * noisy_sums) / epsilon
     return min(max_cells, math.ceil(4 * users / threshold))
 
@@ -390,7 +391,7 @@ def check_prior(prior: Estimate | None, parameters: HeatmapParameters) -> None:
 
 
 def digest(estimate: Estimate) -> str:
-    """SHA-256 of an estimate. The key of a run that starts from the estimate is bound to it."""
+    """Returns the SHA-256 of an estimate. The key of a run that starts from the estimate is bound to it."""
     columns = [estimate.tree.nodes, estimate.counts, estimate.stddev]
     if estimate.memory != 1:
         columns.append(np.array([estimate.memory]))

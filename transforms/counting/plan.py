@@ -80,7 +80,7 @@ class Plan:
         return encoding.tree.level if cells == math.inf else min(encoding.tree.level, int(math.log(cells, 4)))
 
     def shards_lost(self, dropout: float) -> float:
-        """Expected share of lost shards in a real protocol or in the paper's participation model.
+        """Returns the expected share of lost shards in a real protocol or in the paper's participation model.
 
         A shard's survivors are a Poisson number, because hashes assign users to shards. dropout: share of the devices
         that fail, in 0..1.
@@ -118,7 +118,7 @@ def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> P
 
 
 def overflow_probability(query: ShardQuery, state: HeatmapState) -> float:
-    """The smallest certified bound on the probability that any sum of a sub-query wraps around; 1 without a bound."""
+    """Returns the smallest certified bound on the probability that any sum of a sub-query wraps around; 1 for none."""
 
     def fits(log_probability: float) -> bool:
         window = window_for(query.encoding, query.cost, state, math.exp(log_probability))
@@ -128,7 +128,7 @@ def overflow_probability(query: ShardQuery, state: HeatmapState) -> float:
 
 
 def plan_details(plan: Plan) -> str:
-    """The text of one plan, with a table of its sub-queries."""
+    """Returns the text of one plan, with a table of its sub-queries."""
     own, state, is_central = plan.parameters, plan.state, plan.parameters.is_central
     shard_plan, counting_cost = state.shard_plan, state.budget.total - plan.spent
     unit = state.noise.kind.UNIT
@@ -198,7 +198,7 @@ def plan_details(plan: Plan) -> str:
 
 
 def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = None) -> str:
-    """The text of a heatmap's plan. Without a public number of users: bounds, and a table by the number of users.
+    """Returns the text of a heatmap's plan. Without a public number of users it has bounds, and a table by that number.
 
     With a rotation the plan is for the users of one cohort. The users of a prior, the map of an earlier release of all
     users, stand in for an unknown number. Raises RequestError where a run would raise it too.
@@ -235,7 +235,7 @@ def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = No
 
 
 def _bounds(parameters: HeatmapParameters) -> list[str]:
-    """Lines that hold for any number of users in any places."""
+    """Returns lines that hold for any number of users in any places."""
     rounds, delta = parameters.max_rounds(), ""
     if parameters.rho is not None:
         delta = f" and delta {parameters.delta:g}, with Gaussian noise"
@@ -249,7 +249,7 @@ def _bounds(parameters: HeatmapParameters) -> list[str]:
         )
     entries = parameters.method.max_query_entries(parameters.depth, parameters.categories)
     if entries is None:
-        return [*lines, f"- at most {rounds:,} sub-queries; their vectors depend on the number of users alone"]
+        return [*lines, f"- at most {rounds:,} sub-queries; their vectors depend only on the number of users"]
     lines.append(f"- at most {rounds:,} sub-queries of at most {entries:,} entries each")
     if not parameters.is_central:
         bits = ((MAX_MODULUS if parameters.modulus is None else parameters.modulus) - 1).bit_length()
@@ -259,7 +259,7 @@ def _bounds(parameters: HeatmapParameters) -> list[str]:
 
 
 def accuracy(parameters: HeatmapParameters, prior: Estimate | None = None, place: str = "a count") -> str:
-    """The error of a count of all users, in one phrase. prior: see `make_plan`. place: what is counted."""
+    """Returns the error of a count of all users, in one phrase. prior: see `make_plan`. place: what is counted."""
     users, cohorts = parameters.population or TYPICAL_USERS, parameters.rotation
     plan = make_plan(replace(parameters, rotation=1, users=max(users // cohorts, 1)), prior)
     noise = significant(NOISE_Z * cohorts * plan.noise_stddev)
@@ -267,5 +267,5 @@ def accuracy(parameters: HeatmapParameters, prior: Estimate | None = None, place
 
 
 def percent(share: float) -> str:
-    """A share in 0..1 as a percentage with three significant digits."""
+    """Returns a share in 0..1 as a percentage with three significant digits."""
     return f"{significant(100 * share)}%"

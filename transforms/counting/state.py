@@ -112,7 +112,7 @@ class NoisyCounts:
         return self.encoding.tree
 
     def to_estimate(self) -> Estimate:
-        """The users at each entry of the tree, over all categories, with the noise's deviation. See `tree`."""
+        """Returns the users at each entry of the tree, over all categories, with the noise's deviation. See `tree`."""
         tree, noise = self.tree, self.noise_stddev
         by_category = self.counts.reshape(-1, len(tree.entries))
         each = np.full(len(tree.entries), noise)
@@ -139,7 +139,7 @@ class HeatmapState:
         noise: of every sum.
         slots: of time, by which the last sub-query counts; 1 without any.
         records_per_user: the most slots in which a user counts. Above 1, all counts are of user-slots.
-        rotation: the number of rotating cohorts. Above 1, all counts are of the users of the cohort that is asked.
+        rotation: the number of rotating cohorts. Above 1, all counts are of the users of the active cohort.
     """
 
     population: Population
@@ -222,7 +222,7 @@ class HeatmapState:
         )
 
     def charged(self, cost: float, has_shard_range: bool) -> Budget:
-        """The budget of the user who has spent most, after the next sub-query.
+        """Returns the budget of the user who has spent most, after the next sub-query.
 
         Args:
             cost: of the sub-query.
@@ -232,7 +232,7 @@ class HeatmapState:
         return max(self.budget, charged, key=lambda budget: budget.spent) if has_shard_range else charged
 
     def max_users(self, probability: float) -> float:
-        """An upper bound of the users that fails with at most this probability, by the noisy user count only."""
+        """Returns an upper bound of the users by the noisy user count. It fails with at most this probability."""
         population = self.population
         if population.counted is None:
             return population.users
@@ -245,7 +245,7 @@ class HeatmapState:
         return self.shard_plan.users if counted is None else counted * self.shard_plan.sampling_rate
 
     def users_estimate(self) -> tuple[float, float]:
-        """The number of users who take part and its standard deviation, from all noisy figures.
+        """Returns the number of users who take part and its standard deviation, from all noisy figures.
 
         The noisy user count and the total of every result are weighted by inverse variance. The users of a sub-query
         are a sample of all who take part. With several records a user it is the number of user-slots, which the noisy
@@ -272,9 +272,9 @@ class HeatmapState:
         return max(users, 0.0), math.sqrt(error)
 
     def all_users_estimate(self) -> tuple[float, float]:
-        """The number of users of all rotating cohorts and its standard deviation, in users.
+        """Returns the number of users of all rotating cohorts and its standard deviation, in users.
 
-        One of `rotation` cohorts was asked. Its size is a binomial number of all T users, whose variance adds
+        One of `rotation` cohorts was counted. Its size is a binomial number of all T users, whose variance adds
         (rotation - 1) T. Without a rotation it is `users_estimate`.
         """
         users, stddev = self.users_estimate()
@@ -282,7 +282,7 @@ class HeatmapState:
         return self.rotation * users, math.sqrt((self.rotation * stddev) ** 2 + sampling)
 
     def sensitivity(self, length: int | None = None, entries: int = 1) -> float:
-        """The largest norm of a user's vector, the one that the noise protects.
+        """Returns the largest norm of a user's vector, the one that the noise protects.
 
         Args:
             length: of the vector; None for that of the last result.
@@ -293,7 +293,7 @@ class HeatmapState:
         return sensitivity_of(self.noise.kind, self.gamma, self.rounding, length, entries)
 
     def noise_stddev(self, cost: float, sensitivity: int = 1, length: int | None = None) -> float:
-        """Standard deviation, in users, of an entry's sum over all shards (paper 000, Eq. 5).
+        """Returns the standard deviation, in users, of an entry's sum over all shards (paper 000, Eq. 5).
 
         Args:
             cost: of the sub-query.
@@ -303,7 +303,7 @@ class HeatmapState:
         return self.noise.stddev(cost, self.sensitivity(length, sensitivity), self.noisy_sums, self.unit)
 
     def epsilon_against(self, share: float) -> float:
-        """The epsilon of a real protocol's run so far against its server and the clients who collude with it.
+        """Returns the epsilon of a real protocol's run so far against its server and the clients who collude with it.
 
         Args:
             share: of a minimal shard's clients, the required survivors, who collude; below 1, rounded down to clients.
@@ -314,7 +314,7 @@ class HeatmapState:
 
 
 def _weighted_mean(values: Sequence[float], variances: Sequence[float]) -> tuple[float, float]:
-    """The mean of independent values, weighted by inverse variance, and its variance."""
+    """Returns the mean of independent values, weighted by inverse variance, and its variance."""
     weights = [1 / max(variance, 1e-12) for variance in variances]
     total = math.fsum(weights)
     return math.fsum(w * value for w, value in zip(weights, values, strict=True)) / total, 1 / total
@@ -344,5 +344,5 @@ class Estimate:
     memory: float = 1.0
 
     def scaled(self, factor: float) -> Estimate:
-        """The map with this many times the users. Maps by category are not scaled: no rotation has them."""
+        """Returns the map with this many times the users. Maps by category are not scaled: no rotation has them."""
         return replace(self, counts=factor * self.counts, stddev=factor * self.stddev)

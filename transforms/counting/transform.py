@@ -22,7 +22,7 @@ from sfumato.transforms.locations.shards import ShardPlan
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.admission import ChargeAndAdmit
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.user_hashes import AskedUsers
+from sfumato.transforms.privacy.user_hashes import ActiveCohort
 
 
 class CountLocations(beam.PTransform):
@@ -37,7 +37,7 @@ class CountLocations(beam.PTransform):
             None leaves the data to the runner.
         prior: the map of an earlier release to start from.
         admit: charges the run and counts its users; None counts them by the parameters' rule, without a ledger.
-        asked: the rotating cohort whose rows are read; None reads all rows.
+        active_cohort: the rotating cohort whose rows are read; None reads all rows.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class CountLocations(beam.PTransform):
         spill: Spill | str | None = None,
         prior: Estimate | None = None,
         admit: ChargeAndAdmit | None = None,
-        asked: AskedUsers | None = None,
+        active_cohort: ActiveCohort | None = None,
     ):
         super().__init__()
         self._locator = locator
@@ -59,7 +59,7 @@ class CountLocations(beam.PTransform):
         self._spill = Spill.of(spill)
         self._prior = prior
         self._admit = admit or ChargeAndAdmit(parameters.admission())
-        self._asked = asked
+        self._active_cohort = active_cohort
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         locator, parameters, key, spill = self._locator, self._parameters, self._key, self._spill
@@ -72,7 +72,7 @@ class CountLocations(beam.PTransform):
             columns.dwell_limit,
             parameters.records_per_user,
         )
-        encoding = LocationEncoding(columns, locator, key, spill, self._asked)
+        encoding = LocationEncoding(columns, locator, key, spill, self._active_cohort)
         # PCollection[tuple[UserGroup, Chunk]], PCollection[RowCounts]
         chunks, rows = paths | "ReadLocations" >> ReadLogs(encoding)
         bounded, users = chunks | "BoundUsers" >> BoundGroups(bound)  # PCollection[bytes], PCollection[UserCounts]

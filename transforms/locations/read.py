@@ -68,7 +68,7 @@ from sfumato.transforms.observability.metrics import (
 )
 from sfumato.transforms.privacy.admission import ChargeAndAdmit, NoisyUserCounts, UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.user_hashes import AskedUsers
+from sfumato.transforms.privacy.user_hashes import ActiveCohort
 
 ROW_COUNTS = "row_counts"  # tag of the output with row counts
 _USERS = "users"
@@ -281,19 +281,19 @@ class ChargeAndAdmitUsers(beam.PTransform):
 
 @dataclass(frozen=True)
 class LocationEncoding:
-    """Locations of users, as chunks of `UserGroups`. asked: the users whose rows are read; None reads all."""
+    """Locations of users, as chunks of `UserGroups`. active_cohort: the users whose rows are read; None reads all."""
 
     columns: LocationColumns
     locator: Locator
     run_key: RunKey
     spill: Spill
-    asked: AskedUsers | None = None
+    active_cohort: ActiveCohort | None = None
 
     def encode(self, parts: Sequence[FileSlice]) -> Iterator[tuple[RowCounts, Iterable[tuple[int, bytes]]]]:
         user_key, groups = self.run_key.subkey("users"), UserGroups(self.spill)
         for batch in read_bundle(parts, self.columns, count_other_days):
-            if self.asked is not None:
-                batch = self.asked.only(batch, self.columns)
+            if self.active_cohort is not None:
+                batch = self.active_cohort.only(batch, self.columns)
             encoded = encode_locations(batch, self.columns, self.locator, user_key)
             groups.add(encoded)
             yield RowCounts(encoded.rows, encoded.dropped), groups.chunks() if groups.is_full else ()

@@ -198,14 +198,14 @@ def check_admission(counted: NoisyUserCounts, rule: AdmissionRule) -> None:
     if excess > margin + _sampling_slack(max_total * limit * (1 - limit), rule.sampling_rate):
         raise NotAdmittedError(
             f"about {shown(unusable, counted.noise_stddev)} of {about(users + unusable, counted.noise_stddev)} have no "
-            f"usable record, more than --max_bad_fraction {limit:g} allows; check the columns and the region, mend the "
+            f"usable record, more than --max_bad_fraction {limit:g} allows; check the columns and the region, fix the "
             "files, or raise --max_bad_fraction (--verbose shows the operator the reasons)"
         )
     if rule.population is not None:
         allowed = POPULATION_TOLERANCE * rule.population + margin + _sampling_slack(max_total, rule.sampling_rate)
         if abs(users - rule.population) > allowed:
             raise NotAdmittedError(
-                f"--population says {rule.population:,} users, and the logs hold {some}; correct it, or leave it out"
+                f"--population states {rule.population:,} users, and the logs hold {some}; correct it, or leave it out"
             )
     if rule.min_users and users * rule.cohorts < rule.min_users:  # without a minimum, a negative count is no reason
         if rule.cohorts > 1:
@@ -221,7 +221,7 @@ def _sampling_slack(squares: float, rate: float) -> float:
         rate: sampling rate of the sample, in 0..1.
 
     Returns:
-        The bound in users, exceeded with probability FALSE_REFUSAL_PROBABILITY at most; 0 if everybody is counted.
+        The bound in users, exceeded with probability FALSE_REFUSAL_PROBABILITY at most; 0 if all users are counted.
     """
     if rate >= 1:
         return 0.0

@@ -39,7 +39,7 @@ class Noise:
         kind: the distribution whose noise of a cost protects a user.
         required: the clients whose shares add up to the noise; 1 where a trusted curator adds it.
         colluding: the largest share of them, below 1, who may give their shares of the noise to the server. The others
-            have the noise of the cost by themselves, so all together have more.
+            have the noise of the cost without them, so all together have more.
 
     >>> noise = Noise(required=100, colluding=0.05)
     >>> noise.colluders, round(noise.stddev(cost=0.1), 2)
@@ -101,12 +101,12 @@ class Noise:
 
 
 def _whole_clients(share: float, clients: int) -> int:
-    """A share of some clients in whole clients, rounded down."""
+    """Returns a share of some clients in whole clients, rounded down."""
     return math.floor(share * clients * (1 + 1e-12))  # 0.29 * 100 is 28.999999999999996
 
 
 def colluding_epsilon(epsilon: float, sensitivity: float, shape: float) -> float:
-    """The epsilon of a secure sum from which colluding clients have subtracted their shares of the noise.
+    """Returns the epsilon of a secure sum from which colluding clients have subtracted their shares of the noise.
 
     Args:
         epsilon: of the sum with the noise of all required clients.
@@ -114,8 +114,8 @@ def colluding_epsilon(epsilon: float, sensitivity: float, shape: float) -> float
         shape: of the remaining noise, above 0: 1 for the discrete Laplace noise of epsilon.
 
     Returns:
-        The smallest epsilon that holds for every user of this sensitivity who may add to as many entries; epsilon
-        itself from shape 1 on.
+        The smallest epsilon that holds for all users of this sensitivity, who may add 1 to `sensitivity` entries;
+        epsilon itself from shape 1 on.
 
     >>> round(colluding_epsilon(1.0, 1, shape=1.0), 6)
     1.0

@@ -32,7 +32,7 @@ class Window:
 
 
 def noise_bound(epsilon: float, sensitivity: int, shape: float, probability: float) -> int:
-    """A t with P[X - Y >= t] <= probability, X and Y Polya(shape, exp(-epsilon / sensitivity)): Chernoff's bound."""
+    """Returns a t with P[X - Y >= t] <= probability, X and Y Polya(shape, exp(-epsilon / sensitivity)) (Chernoff)."""
     rate = epsilon / sensitivity
     # Any s in (0, rate) gives a valid bound. The best of a fine grid is near the best of all.
     s = rate * (1 - np.geomspace(1e-6, 0.999, 2000))
@@ -41,7 +41,7 @@ def noise_bound(epsilon: float, sensitivity: int, shape: float, probability: flo
 
 
 def size_bound(expected: float, probability: float) -> int:
-    """An n with P[a shard has more than n users] <= probability, for a binomial size (Chernoff).
+    """Returns an n with P[a shard has more than n users] <= probability, for a binomial size (Chernoff).
 
     expected: the size's expectation, in users.
 
@@ -75,7 +75,7 @@ def min_window(
     probability: float,
     is_planned: bool = True,
 ) -> Window:
-    """The smallest window that wraps with at most this probability anywhere in a sub-query.
+    """Returns the smallest window that wraps with at most this probability anywhere in a sub-query.
 
     Half of the probability is for shards that are larger than expected, half for noise.
 
@@ -102,7 +102,7 @@ def min_window(
 
 
 def choose_window(least: Window, modulus: int | None, allow_overflow: bool) -> Window:
-    """The smallest power of two that holds the window `least`, or the given modulus with the same share below 0.
+    """Returns the smallest power of two that holds the window `least`, or the given modulus with its share below 0.
 
     Raises:
         RequestError: the given modulus is too small and overflow is not allowed.

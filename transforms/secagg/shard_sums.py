@@ -76,7 +76,7 @@ class ShardQuery:
         return sensitivity_of(self.noise.kind, self.gamma, self.rounding, encoding.length, encoding.sensitivity)
 
     def bind(self, key: RunKey) -> RunKey:
-        """The key for this query. Any other query under the same run's key gets other noise.
+        """Returns the key for this query. Any other query under the same run's key gets other noise.
 
         The tree of a later sub-query follows from noisy counts in floating point, and another machine may round them in
         another way. A run that is repeated there must not publish sums of two trees under one noise.

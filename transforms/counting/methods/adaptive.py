@@ -177,11 +177,11 @@ class PaperSchedule:
     options: Adaptive
 
     def max_rounds(self, depth: int) -> int:
-        """The most sub-queries."""
+        """Returns the most sub-queries."""
         return self.options.max_sub_queries
 
     def next_query(self, state: HeatmapState, depth: int) -> Query | None:
-        """The next sub-query; None when the run is complete."""
+        """Returns the next sub-query; None when the run is complete."""
         if not state.results:
             first = state.prior.tree if state.prior is not None else Tree.uniform(depth, self.options.start_level)
             return self._query(state, first, is_last=False)
