@@ -211,7 +211,7 @@ class Recorded:
     period: Period  # days that the logs cover
     request: str  # SHA-256 of the job's parameters
     binding: str  # keyed digest of request, input and key; without the key it reveals nothing about the input
-    files: tuple[str, ...] = ()  # keyed digest of each input file's content (see `ledger.input_files`)
+    files: tuple[str, ...] = ()  # keyed digest of each input file's content (see `ledger.charge_rules`)
     bits: int | None = None  # of their value that each user sends, if they send nothing else; None otherwise
 
     def __post_init__(self) -> None:

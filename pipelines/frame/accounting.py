@@ -25,7 +25,8 @@ from sfumato.schemas.ledger import (
 )
 from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.ledger.ledger import Ledger, check_budget, check_disclosure, check_limits, open_ledger
+from sfumato.transforms.privacy.ledger.charge_rules import check_budget, check_disclosure, check_limits
+from sfumato.transforms.privacy.ledger.ledger import Ledger, open_ledger
 from sfumato.transforms.privacy.ledger.stores import absolute_location
 from sfumato.transforms.privacy.ledger.windows import daily_epsilon, spent_in_window
 from sfumato.transforms.privacy.mechanism import epsilon_for_delta, gaussian_delta

@@ -33,7 +33,7 @@ from sfumato.transforms.io.files import content_digest, file_version, is_remote,
 from sfumato.transforms.io.storage import CONNECTIONS, StoredFile, listed, walk
 from sfumato.transforms.observability.logs import LATE_ROWS, log_event
 from sfumato.transforms.privacy.keys import Secret
-from sfumato.transforms.privacy.ledger.input_files import file_digest, select_files
+from sfumato.transforms.privacy.ledger.charge_rules import file_digest, select_files
 
 ICEBERG = "iceberg:"
 # What a table of files's name begins with, and the function that lists its data files.
