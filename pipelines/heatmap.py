@@ -30,7 +30,7 @@ from sfumato.transforms.heatmap.plan import cohort_plan_text
 from sfumato.transforms.heatmap.release import release_files
 from sfumato.transforms.heatmap.request import HeatmapRequest, location_columns
 from sfumato.transforms.heatmap.transform import PrivateHeatmap
-from sfumato.transforms.nights.warm_start import WarmStart, nights_before
+from sfumato.transforms.nights.warm_start import WarmStart
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.user_hashes import ActiveCohort, rotation_key, with_partition
@@ -139,8 +139,13 @@ class HeatmapJob(CountingJob):
         night, folders = request.night, request.warm_start or ()
 
         def assemble(state: HeatmapState) -> dict[str, bytes]:
-            nights = None if night is None else nights_before(folders, night)
-            return release_files(state, parameters, with_charge_statement(metadata), grid, nights)
+            made = with_charge_statement(metadata)
+            if night is None:
+                return release_files(state, parameters, made, grid)
+            # Imported here: only the map of a night needs the posterior over nights.
+            from sfumato.transforms.nights.night import nights_before
+
+            return release_files(state, parameters, made, grid, nights_before(folders, night))
 
         return (
             logs

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any, Self
 
-from sfumato.pipelines.runners.failures import message_of
 from sfumato.schemas.errors import BudgetError, RequestError
 from sfumato.schemas.ledger import (
     Charge,
@@ -169,9 +168,7 @@ class LedgerGate:
         planned = self.planned
         if isinstance(planned, Charge):
             spent, delta, rho = admission_cost(cost, planned.epsilon, planned.delta, planned.rho)
-            self.accounting.open().settle(
-                planned.release_id, spent, delta, message_of(reason), rho=rho, binding=planned.binding
-            )
+            self.accounting.open().settle(planned.release_id, spent, delta, reason, rho=rho, binding=planned.binding)
 
 
 def rounded_up(amount: float) -> str:

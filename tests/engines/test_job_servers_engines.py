@@ -132,7 +132,7 @@ def test_the_metrics_are_the_direct_runners(
     ("logs", "more", "message"),
     [
         ("damaged", [], "log-1.parquet: cannot be read as Parquet"),
-        ("few", ["--population", "1000"], "--population says 1,000 users, and the logs hold about"),
+        ("few", ["--population", "1000"], "1,000 users, and the logs hold about"),
     ],
 )
 def test_a_workers_error_is_one_line(

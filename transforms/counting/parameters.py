@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -181,6 +181,14 @@ class HeatmapParameters:
     def count_noise(self) -> AdditiveNoise:
         """The distribution of the noise, chosen for `auto`."""
         return LAPLACE if self.rho is None else GAUSSIAN
+
+    def with_trust(self, trust: Trust) -> HeatmapParameters:
+        """Returns the parameters with another trust model; a curator's noise has no clients who may collude.
+
+        Raises RequestError: the trust model is not offered, or not with these parameters.
+        """
+        colluding = None if trust == Trust.CENTRAL else self.colluding
+        return replace(self, trust=trust, colluding=colluding)  # type: ignore[arg-type]
 
     def plan_shards(self, users: float) -> ShardPlan:
         """Returns how users, of whom `self.users` take part, are spread over shards."""

@@ -47,7 +47,7 @@ from sfumato.transforms.counting.parameters import HeatmapParameters, check_prio
 from sfumato.transforms.counting.sub_queries import check_first_query
 from sfumato.transforms.locations.shards import Participation
 from sfumato.transforms.locations.users import Contribution
-from sfumato.transforms.nights.warm_start import MAX_CELLS, WarmStart, nights_before
+from sfumato.transforms.nights.warm_start import MAX_CELLS, WarmStart
 from sfumato.transforms.release.published_release import Release, open_start
 from sfumato.transforms.secagg.shard_sums import NoiseSource
 
@@ -269,6 +269,9 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
         starts = [open_start(folder, lambda one: start_of(one, grid)) for folder in self.warm_start or ()]
         start = starts[0] if starts else None
         if start is not None and self.night is not None:
+            # Imported here: only the map of a night needs the posterior over nights.
+            from sfumato.transforms.nights.night import nights_before
+
             state = nights_before(self.warm_start or (), self.night).state
             if state is not None:
                 expected = state.predict(self.night, float(start.estimate.counts.sum()))

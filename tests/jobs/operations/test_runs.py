@@ -210,7 +210,7 @@ def test_a_trusted_server_is_sent_no_bits() -> None:
 
 def test_methods_whose_vectors_do_not_depend_on_places() -> None:
     text = heatmap_plan_text(heatmap_parameters("flat", {"depth": 6}, 1))
-    assert "depend on the number of users alone" in text
+    assert "depend only on the number of users" in text
     assert "| 1,000,000 |" in " ".join(text.split())
 
 

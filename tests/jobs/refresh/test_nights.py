@@ -20,8 +20,8 @@ from sfumato.pipelines.operations.refresh import newest_day, read_config
 from sfumato.schemas.ledger import Limit
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.timeline import DatedRelease
+from sfumato.transforms.nights.night import nights_before
 from sfumato.transforms.nights.nights_state import NightsState
-from sfumato.transforms.nights.warm_start import nights_before
 from sfumato.transforms.privacy.ledger.charge_rules import ReusedFileError
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.timeline_view import timeline_view
