@@ -41,7 +41,7 @@ class Accounting:
     period: Period  # days that the logs cover
     budget: tuple[Limit, ...] = ()  # the dataset's expected limits; empty to accept the ledger's
     allow_reuse: bool = False  # charge input files that were charged to another dataset or other days before
-    rows_by: str | None = None  # see Charge
+    rows_by: str | None = None  # the column and time zone by which only some days' rows are read; see Charge
 
     @classmethod
     def of(cls, request: ReleaseRequest) -> Self | None:

@@ -79,29 +79,38 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     """
     request = job.request
     identify(job=request.JOB, release_id=request.release_id)
+    # 1. Places.
     check_places(job, settings)
     resumed = _check_output(job)
+    # 2. Files.
     files = match_files(request.input, layout_of(request, job.columns()), request.where)
     if request.dry_run:
         sys.stdout.write(dry_run_text(job, files, settings))
         return
+    # 3. Files of the charge.
     files, digests = _select_files(job, files, resumed)
+    # 4. Footers.
     rows, column_types = inspect(files, job.columns())
     warn_of_cells(job)
+    # 5. The key.
     key, metadata = key_and_metadata(job, files, settings)
     identify(release_id=metadata.release_id)
+    # 6. Does the ledger allow the charge? It is charged in step 8, once all input is read.
     gate, metadata = _gate(job, key, metadata, digests)
+    reservation = None if gate is None else gate.check()
     commit = CommitRelease(metadata.release_id, request.timeline, metadata.ledger_location)
-    if gate is not None and _is_published(gate, request.output):
+    if reservation is not None and _is_published(reservation, request.output):
         commit.commit(request.output)
         launch_nothing(settings)
         _print_page(request.output)
         return
+    # 7. Workers and memory.
     settings = settings.sized(rows)
     memory = plan_memory(settings, rows, job.run_bytes(rows), request.memory)
     settings = settings.with_workers(memory.workers) if settings.local else settings
     log_event("files", f"{len(files)} file{'s'[: len(files) != 1]} to read", files=len(files))
     logs = named_by_content(files) if job.is_repeatable else [file.log for file in files]
+    # 8. The graph: it charges the ledger, draws all noise and publishes.
     rule = job.admission()
     try:
         with (
@@ -117,12 +126,13 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
                 | "CommitRelease" >> commit
             )
     except Exception as error:
-        # Beam adds the failing step to a message; the published reason goes without it.
+        # 9. A refusal. Beam adds the failing step to a message; the published reason goes without it.
         refusal = error_of(error)
         if isinstance(refusal, RefusedError):
             _publish_refusal(job, with_charge_statement(metadata), rule, refusal)
             raise refusal from error
         raise
+    # 10. The report.
     if flex_launch(settings):
         text = f"handed to Dataflow, which publishes {request.output} when it is done"
         log_event("launched", text, output=request.output)
@@ -181,7 +191,7 @@ def _select_files(
 def _gate(
     job: ReleaseJob, key: RunKey, metadata: ReleaseMetadata, digests: Sequence[str]
 ) -> tuple[LedgerGate | None, ReleaseMetadata]:
-    """Returns what charges the ledger, which allows it now, and the metadata, which name a ledger that is charged."""
+    """Returns what will charge the ledger, None without one, and the metadata, which name a ledger that is charged."""
     ledger = job.accounting
     if ledger is None:
         return None, metadata
@@ -189,12 +199,9 @@ def _gate(
     return gate, metadata if job.discloses else replace(metadata, ledger_location=ledger.ledger)
 
 
-def _is_published(gate: LedgerGate, output: str) -> bool:
-    """Returns whether the release is published already, under a charge in the ledger. Raises the errors of a charge."""
-    reservation = gate.check()
-    if reservation is None:
-        return False
-    release_id = gate.planned.release_id
+def _is_published(reservation: Reservation, output: str) -> bool:
+    """Returns whether the reserved release is published already. One that is gone or damaged is made again."""
+    release_id = reservation.charge.release_id
     if reservation.refusal is None and is_published(output, reservation):
         log_event("already_published", f"{release_id} is published already; nothing is charged")
         return True
@@ -229,7 +236,7 @@ def _publish_refusal(job: ReleaseJob, metadata: ReleaseMetadata, rule: Admission
     if existing is not None and not is_refusal(existing):
         return
     cost = job.cost()
-    if math.isinf(cost.epsilon):  # a notice states what was spent of an epsilon, and there is none
+    if math.isinf(cost.epsilon):  # a notice states how much of the epsilon was spent, and there is none
         return
     epsilon = parse_amount("epsilon", cost.epsilon)
     if isinstance(refusal, NotAdmittedError):  # only the noisy counts of users were drawn

@@ -29,7 +29,7 @@ class Query:
     """The next sub-query as a method requests it. `sub_queries` makes a ShardQuery of it.
 
     Attributes:
-        encoding: of what clients send.
+        encoding: how a client's cells become a vector.
         cost: in the unit of the budget, epsilon or rho; ALL_REMAINING spends the rest of the budget.
         shard_fractions: the part of the shards to query, as two fractions: (0, 0.1) is the first tenth. None is all.
             The parts of a run must not overlap. Each user is then queried once, and has the whole budget for it.
@@ -45,11 +45,11 @@ class NoisyCounts:
     """The shards' answer to a sub-query. Every figure is public or differentially private.
 
     Attributes:
-        query: that was answered.
+        query: the sub-query.
         counts: float64[length], the noisy sums, in users of all shards.
-        noise_stddev: of one count, in users.
-        shards: that were queried.
-        shards_lost: of these, those with too few survivors.
+        noise_stddev: standard deviation of one count, in users.
+        shards: number of shards that were queried.
+        shards_lost: number of those that had too few survivors.
     """
 
     query: ShardQuery
@@ -60,7 +60,7 @@ class NoisyCounts:
 
     @property
     def encoding(self) -> Encoding:
-        """Of the counts."""
+        """The encoding by which clients' cells became the counts."""
         return self.query.encoding
 
     @property
@@ -70,7 +70,7 @@ class NoisyCounts:
 
     @property
     def cost(self) -> float:
-        """Of the sub-query, for a user who takes part, in the unit of its noise."""
+        """The cost of the sub-query for a user who takes part, in the unit of its noise."""
         return self.query.cost
 
     @property
@@ -128,16 +128,16 @@ class HeatmapState:
     Attributes:
         population: the number of users that the run is planned for.
         shard_plan: how users are spread over shards.
-        budget: of the user who has spent most, in the unit of the noise: epsilon or rho.
+        budget: the budget of the user who has spent most, in the unit of the noise: epsilon or rho.
         gamma: the sum of a user's weights; 1 for one location a user; the most records of a user with several.
         noisy_sums: number of sums with independent noise that are added up: the shards, or 1 with central noise.
         query: the sub-query to run next; None when the run is complete.
-        results: of all sub-queries so far, in order.
-        categories: of the auxiliary data; 1 without any.
-        rounding: of the users' distributions.
+        results: the noisy counts of all sub-queries so far, in order.
+        categories: number of categories of the auxiliary data; 1 without any.
+        rounding: how users' distributions become integers.
         prior: the map of an earlier release that this one starts from.
-        noise: of every sum.
-        slots: of time, by which the last sub-query counts; 1 without any.
+        noise: the noise of every sum.
+        slots: number of slots of time by which the last sub-query counts; 1 without any.
         records_per_user: the most slots in which a user counts. Above 1, all counts are of user-slots.
         rotation: the number of rotating cohorts. Above 1, all counts are of the users of the active cohort.
     """
@@ -175,7 +175,7 @@ class HeatmapState:
 
     @property
     def next_query_budget(self) -> Budget:
-        """The budget of the next sub-query's users. Users of new shards have paid only for the noisy user count."""
+        """The budget of the next sub-query's users; those of new shards have paid only for the noisy user count."""
         if self.has_disjoint_shards and self.remaining_shards:
             return self.initial_budget
         return self.budget
@@ -285,7 +285,7 @@ class HeatmapState:
         """Returns the largest norm of a user's vector, the one that the noise protects.
 
         Args:
-            length: of the vector; None for that of the last result.
+            length: entries of the vector; None takes the last result's.
             entries: how many entries a location adds to.
         """
         if length is None:
@@ -298,7 +298,7 @@ class HeatmapState:
         Args:
             cost: of the sub-query.
             sensitivity: how many entries a location adds to.
-            length: of the vector; None for that of the last result.
+            length: entries of the vector; None takes the last result's.
         """
         return self.noise.stddev(cost, self.sensitivity(length, sensitivity), self.noisy_sums, self.unit)
 
@@ -306,8 +306,8 @@ class HeatmapState:
         """Returns the epsilon of a real protocol's run so far against its server and the clients who collude with it.
 
         Args:
-            share: of a minimal shard's clients, the required survivors, who collude; below 1, rounded down to clients.
-                The noise is Laplace noise in the sums of shards.
+            share: fraction of a shard's required clients who collude, below 1; rounded down to whole clients. The noise
+                must be Laplace noise in the sums of shards.
         """
         costs = [self.noise.epsilon_against(share, result.cost, result.query.sensitivity) for result in self.results]
         return self.population.cost + (max if self.has_disjoint_shards else math.fsum)(costs)
@@ -331,8 +331,8 @@ class Estimate:
         by_category: float64[categories, T], noisy users of each category; None without auxiliary data.
         category_stddev: float64[T], standard deviation of the noise in each of them, independent between categories.
         slope: the share of the gradient between neighbours that continues inside a cell; 0 spreads users evenly.
-        memory: of an expected map, how many nights' measurements of the same nodes add up, about. It pays to measure
-            nodes that are finer than the noise of one night warrants.
+        memory: for a map that is predicted from earlier nights, roughly how many nights' measurements of one node it
+            adds up; 1 for other maps. With more of them, nodes that are too fine for the noise of one night are useful.
     """
 
     tree: Tree

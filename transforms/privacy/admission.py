@@ -59,10 +59,10 @@ class AdmissionRule:
         max_bad_fraction: largest share of users without a usable record, in 0..1.
         min_users: smallest number of users; 0 for any.
         population: a public number of users; None if there is none.
-        sampling_rate: share of the users who are counted: a secret Poisson sample, drawn with the run's key. Such a
-            sample has Laplace noise.
-        noise: of the counts.
-        cohorts: rotating cohorts, one of which is counted; `min_users` is of the users of all.
+        sampling_rate: probability, in (0, 1], with which each user is counted: a secret Poisson sample, drawn with the
+            run's key. Below 1 the noise must be Laplace noise.
+        noise: distribution of the noise of both counts.
+        cohorts: number of rotating cohorts, one of which is counted; `min_users` applies to the users of all cohorts.
 
     Raises:
         RequestError: max_bad_fraction is out of range.
@@ -159,7 +159,7 @@ class ChargeAndAdmit:
             if self.gate is not None:
                 self.gate.settle(self.rule.cost, str(refusal))
             raise
-        if refused is not None:  # the ledger holds the cost of only the refusal
+        if refused is not None:  # the ledger was charged only for the refusal, and the release would cost more
             raise LedgerError("ledger: this release was refused before, and would not be now; give another release id")
         if (
             counted.users < 2 * counted.noise_stddev

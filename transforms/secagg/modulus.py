@@ -81,13 +81,13 @@ def min_window(
 
     Args:
         expected_size: an upper bound of the expected number of users in a shard.
-        noise: of a shard.
+        noise: of a shard's sum.
         cost: of the sub-query, in the unit of the noise.
         sensitivity: largest norm of a client's vector.
         gamma: the largest value that one client adds to one entry.
-        entries: of the vector.
-        shards: that are queried.
-        probability: that any sum wraps around.
+        entries: length of the vector.
+        shards: number of queried shards.
+        probability: largest probability with which any sum wraps around.
         is_planned: whether a shard has the noise of its required clients; false in the paper's model, where every user
             of the shard adds noise.
     """
