@@ -28,7 +28,7 @@ _FREE_SHARE = 0.8  # of free memory: the rest is for other programs and for file
 
 
 def available_memory(system: Path = Path("/")) -> int:
-    """Bytes that this process may use in all; 0 if nobody says.
+    """Returns the bytes that this process may use in all; 0 if unknown.
 
     On Linux it is what the process has, and four fifths of what the machine, every control group around it (versions
     1 and 2) and the limit of its address space (`ulimit -v`) have left. On other systems it is half of the machine's
@@ -64,7 +64,7 @@ def _fields(path: Path) -> dict[str, int]:
 
 
 def _left_in_groups(system: Path) -> Iterator[int]:
-    """Bytes that each control group around this process has left."""
+    """Yields the bytes that each control group around this process has left."""
     try:
         lines = (system / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -92,7 +92,7 @@ def _upwards(root: Path, group: str) -> Iterator[Path]:
 
 
 def _left(folder: Path, limit: str, usage: str, reclaimable: str) -> Iterator[int]:
-    """Bytes that a group has left, with those of files that it may drop; nothing without a limit."""
+    """Yields the bytes that a group has left, with those of files that it may drop; nothing without a limit."""
     try:
         most, used = (folder / limit).read_text(), int((folder / usage).read_text())
         counts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
@@ -170,7 +170,7 @@ def _plan(budget: int, rows: int, size: RunBytes, workers: int) -> MemoryPlan:
 
 @contextmanager
 def scratch(plan: MemoryPlan) -> Iterator[Spill]:
-    """Returns a place for bulky data, cleared when the block ends.
+    """Yields a place for bulky data, cleared when the block ends.
 
     In memory users' cells never reach a disk. A folder can be read by this user only.
     """

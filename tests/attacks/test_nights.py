@@ -327,7 +327,7 @@ print(hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest())"""
 
 
 def test_the_mathematics_of_nights_imports_no_reader() -> None:
-    modules = sorted(set(ROOM.glob("*.py")) - {ROOM / "plan.py", ROOM / "warm_start.py"})
+    modules = sorted(set(ROOM.glob("*.py")) - {ROOM / "plan.py", ROOM / "warm_start.py", ROOM / "night.py"})
     assert len(modules) == 5
     for module in modules:
         for node in ast.walk(ast.parse(module.read_text())):

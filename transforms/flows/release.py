@@ -188,7 +188,7 @@ def _manifest(flows: Flows, levels: Sequence[MeasuredLevel], metadata: FlowMetad
             "randomness": metadata.release.source,
             "rounds": rounds,
             "rounds_guarantee": {"epsilon": plan.tree_epsilon, "delta": 0.0},
-            "admission": asdict(admission),
+            "admission": admission.entry(),
             "composition": f"a trip is counted in {once}; the epsilons of these and of the admission are added up",
             "assumptions": [CURATOR, *ASSUMPTIONS[2:]],
         },

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Protocol
 
 import numpy as np
@@ -108,6 +108,10 @@ class NoisyUserCounts:
     unusable: float
     cost: float
     noise_stddev: float
+
+    def entry(self, unit: str = "epsilon") -> dict[str, float]:
+        """Returns the fields that a manifest states, with the cost under the name of its unit."""
+        return {unit if name == "cost" else name: value for name, value in asdict(self).items()}
 
 
 class ChargeGate(Protocol):

@@ -90,7 +90,7 @@ def quantiles_files(result: PrivateDistribution, metadata: CountMetadata[Quantil
             "randomness": metadata.release.source,
             "rounds": rounds,
             "rounds_guarantee": {"epsilon": plan.mechanism_epsilon, "delta": plan.delta},
-            "admission": None if admission is None else asdict(admission),
+            "admission": None if admission is None else admission.entry(),
             "composition": _COMPOSITION,
             "population": {"users": plan.population, "source": "unknown" if plan.population is None else "given"},
             "assumptions": [CURATOR, *ASSUMPTIONS[2:]],

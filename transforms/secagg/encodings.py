@@ -61,7 +61,7 @@ class Encoding(ABC):
 
     @abstractmethod
     def entries_of(self, group: ShardGroup, block: slice) -> Iterator[NDArray[np.signedinteger[Any]]]:
-        """Returns the entries that each row of the block adds its weight to: `sensitivity` arrays int[n].
+        """Yields the entries that each row of the block adds its weight to: `sensitivity` arrays int[n].
 
         The arrays have no entry in common.
         """

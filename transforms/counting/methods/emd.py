@@ -257,7 +257,7 @@ class _Program:
         return mass
 
     def _child_bounds(self, lower: Floats, upper: Floats, max_remainder: Floats, level: slice) -> tuple[Floats, Floats]:
-        """Bounds of the mass in each child of the cells of a level: float64[cells, 4] each."""
+        """Returns bounds of the mass in each child of the cells of a level: float64[cells, 4] each."""
         rows = self.child_rows[level]
         return np.where(rows < 0, 0.0, lower[rows]), np.where(rows < 0, max_remainder[level, None], upper[rows])
 
