@@ -13,7 +13,7 @@ import pyarrow as pa
 from sfumato.schemas.errors import DataError, NotReadyError, RequestError
 from sfumato.transforms.inputs.log_file import FileSlice, LogFile, Types
 from sfumato.transforms.inputs.parquet_log import BATCH_ROWS
-from sfumato.transforms.io.files import google_retry, may_pass
+from sfumato.transforms.io.google_errors import google_retry, may_pass
 
 BIGQUERY = "bigquery:"
 _MAX_STREAMS = 64

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.inputs.log_file import LogFile
-from sfumato.transforms.io.files import FIRST_PAUSE_S, LONGEST_PAUSE_S, MAX_WAIT_S, join
+from sfumato.transforms.io.files import join
+from sfumato.transforms.io.google_errors import FIRST_PAUSE_S, LONGEST_PAUSE_S, MAX_WAIT_S
 
 
 def delta_files(reference: str) -> list[LogFile]:

@@ -21,7 +21,7 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from sfumato.schemas.errors import NotReadyError, RequestError
-from sfumato.transforms.io.files import google_retry, may_pass
+from sfumato.transforms.io.google_errors import google_retry, may_pass
 
 CREDENTIALS_S = 6  # seconds to find credentials; Google's client also tries the network, repeatedly
 CONNECTIONS = 64  # requests at once to a storage: each waits tens of milliseconds, and needs little of the processor

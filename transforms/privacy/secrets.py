@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sfumato.schemas.errors import NotReadyError, RequestError, reason_of
-from sfumato.transforms.io.files import MAX_WAIT_S, google_retry, is_remote, may_pass, read_file
+from sfumato.transforms.io.files import is_remote, read_file
+from sfumato.transforms.io.google_errors import MAX_WAIT_S, google_retry, may_pass
 from sfumato.transforms.privacy.keys import FixedSecret
 
 _SECRET_NAME = re.compile(r"projects/[^/\s]+/secrets/[A-Za-z0-9_-]{1,255}/versions/(?P<version>[^/\s]+)")

@@ -196,7 +196,7 @@ def test_a_table_that_changes_is_another_one_and_ends_a_run(warehouse: Warehouse
 
 
 def test_services_that_fail_are_asked_again(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sfumato.transforms.io.files.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("sfumato.transforms.io.google_errors.FIRST_PAUSE_S", 0.01)
     warehouse.failures = 2
     (file,) = match_files(TABLE)
     assert warehouse.failures == -1

@@ -26,6 +26,7 @@ from sfumato.pipelines.frame.inputs import match_files
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.transform import PrivateHeatmap
+from sfumato.transforms.io import google_errors
 from sfumato.transforms.io.files import content_digest, write_file
 from sfumato.transforms.io.storage import content_version
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -416,7 +417,7 @@ def test_slow_attempt_replaces_no_published_release(monkeypatch: pytest.MonkeyPa
 def test_a_storage_that_fails_now_is_asked_again_later(
     bucket: Emulator, monkeypatch: pytest.MonkeyPatch, logs: str, capsys: Any
 ) -> None:
-    monkeypatch.setattr("sfumato.transforms.io.files.MAX_WAIT_S", 0.5)
+    monkeypatch.setattr(google_errors, "MAX_WAIT_S", 0.5)
     monkeypatch.setattr(bucket, "fault", lambda method, path: 503 if path.startswith("/download/") else None)
     for place in ("output", "key"):
         files = ["--key_file", f"{BUCKET}/key", "--release_id", "x"]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from sfumato.schemas.errors import NotReadyError, RequestError
+from sfumato.transforms.io import google_errors
 from sfumato.transforms.io.files import content_digest, file_version, read_file, write_file
 from sfumato.transforms.io.storage import listed, matching
 from sfumato.transforms.privacy.ledger.stores import BucketStore
@@ -245,7 +246,7 @@ FAILURES = 2
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("sfumato.transforms.io.files.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(google_errors, "FIRST_PAUSE_S", 0.01)
     yield
     collect_refused()
 
@@ -319,7 +320,7 @@ def test_what_does_not_pass_is_not_tried_again(emulator: Emulator) -> None:
 
 @pytest.mark.slow
 def test_a_storage_that_stays_away_is_given_up_in_time(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sfumato.transforms.io.files.MAX_WAIT_S", 0.3)
+    monkeypatch.setattr(google_errors, "MAX_WAIT_S", 0.3)
     emulator.fault = lambda method, path: 503
     try:
         for call in ("version", "digest", "read", "listing", "write"):

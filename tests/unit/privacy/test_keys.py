@@ -169,7 +169,7 @@ def test_a_short_secret_is_refused_and_not_shown(stub: SecretManager) -> None:
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_service_that_is_down_is_for_later(stub: SecretManager, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
-    monkeypatch.setattr("sfumato.transforms.io.files.MAX_WAIT_S", 0.5)
+    monkeypatch.setattr("sfumato.transforms.io.google_errors.MAX_WAIT_S", 0.5)
     stub.status = status
     with rejects("key_secret", NotReadyError):
         SecretManagerSecret(NAME).read()

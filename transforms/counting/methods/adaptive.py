@@ -63,26 +63,26 @@ class Adaptive(Method):
     # bayes takes all results, with a prior learned from them; last takes the last result only.
     estimator: Estimator = "bayes"
     cohorts: Literal["auto", "shared", "disjoint"] = "auto"  # see `FewQueries.uses_disjoint_shards`
-    # Of a vector, at least MIN_ENTRIES for each category.
+    # The most entries of a vector: at least MIN_ENTRIES for each category.
     max_entries: Annotated[int, Interval(ge=MIN_ENTRIES, le=1 << 24)] = 32_768
     blur_weight: Annotated[float, Interval(gt=0, lt=1e6)] = 1.0  # cost of blur against detail, see `next_tree`
     # With auxiliary data, splits nodes by their count, or while the intervals of their rates stay sharp.
     refine: Refine = "count"
     # Widest 95% interval (high - low) of a rate that a split may leave.
     interval_width: Annotated[float, Interval(gt=0, lt=1)] = 0.1
-    # Of the paper's schedule, as are all others. c of Eq. 7: the target of the noise, as a share of the average users
-    # of an entry.
+    # This option and all below apply to the paper's schedule. c of Eq. 7: the target of the noise, as a share of the
+    # average users of an entry.
     calibration: Annotated[float, Interval(gt=0, lt=100)] = 0.1
     # b of Eq. 9: a sub-query leaves at least (b - 1) times its own cost, or spends all.
     expansion: Annotated[float, Interval(ge=1, le=1000)] = 2.0
     # k of Eq. 6: a node is split above k standard deviations of the noise to come.
     split_threshold: Annotated[float, Interval(gt=0, lt=1000)] = 2.0
     target: Target = "corrected"  # how Eq. 7 is read, see `target_cost`.
-    # Splits a node above this many users; None by Eq. 6.
+    # Splits a node above this number of users; None follows Eq. 6.
     split_count: Annotated[float, Interval(gt=0, lt=1e12)] | None = None
-    # Of the budget, for every sub-query; None by Eqs. 7 to 9.
+    # The share of the budget for every sub-query; None follows Eqs. 7 to 9.
     sub_query_share: Annotated[float, Interval(ge=0.01, le=1)] | None = None
-    start_level: Annotated[int, Interval(ge=0, le=8)] = 1  # of the first, uniform tree
+    start_level: Annotated[int, Interval(ge=0, le=8)] = 1  # the level of the first tree, which is uniform
     max_sub_queries: Annotated[int, Interval(ge=1, le=40)] = 10  # the last one spends the rest of the budget
 
     def __post_init__(self) -> None:

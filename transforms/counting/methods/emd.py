@@ -60,7 +60,7 @@ class Emd(Method):
 
     # w: cells of each level that are refined; in the paper 20 (Section 4).
     emd_width: Annotated[int, Interval(ge=1, le=MAX_WIDTH)] = 20
-    # g: epsilon of a level as a multiple of that of the level above, in theory above 1/2 and below 1, in the paper
+    # g: cost of a level as a multiple of that of the level above. In theory it lies in (1/2, 1); the paper takes
     # 1/sqrt(2).
     emd_decay: Annotated[float, Interval(ge=0.5, le=1)] = math.sqrt(0.5)
     # `all` fits the map to all cells of T_i, though only w of them are refined, which is better by nearly every

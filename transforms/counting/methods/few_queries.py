@@ -25,8 +25,8 @@ from sfumato.transforms.statistics.posterior.next_tree import next_tree
 if TYPE_CHECKING:
     from sfumato.transforms.counting.methods.adaptive import Adaptive
 
-MIN_ENTRIES = 16  # of any tree: two levels are always split
-LEVELS = 6  # by which one sub-query refines the tree of the one before
+MIN_ENTRIES = 16  # that any tree may have: two levels are always split
+LEVELS = 6  # the most levels by which a sub-query refines the tree of the one before
 _FIRST_SHARE = 0.2  # of the remaining budget, for every sub-query but the last, where all shards are queried
 _FIRST_FRACTION = 0.1  # of the shards, for every sub-query but the last, where each has shards of its own
 _FIRST_SLOT_SHARE = 0.1  # of the remaining budget, for every sub-query without slots but the last of them

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sfumato.schemas.errors import LedgerError, NotReadyError, RequestError
-from sfumato.transforms.io.files import FIRST_PAUSE_S, LONGEST_PAUSE_S, MAX_WAIT_S, google_retry, may_pass
+from sfumato.transforms.io.google_errors import FIRST_PAUSE_S, LONGEST_PAUSE_S, MAX_WAIT_S, google_retry, may_pass
 
 _WAIT = 60.0  # seconds for another process's write
 # Errors that pass, or have causes outside the ledger: another process, a full or failing disk.

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sfumato.schemas.errors import LedgerError, NotReadyError, RequestError
-from sfumato.transforms.io import files
+from sfumato.transforms.io import google_errors
 from sfumato.transforms.privacy.ledger import stores
 from sfumato.transforms.privacy.ledger.stores import BucketStore, LedgerStore
 from tests.rejections import rejects
@@ -114,7 +114,7 @@ def test_after_a_lost_answer_anothers_entry_is_not_ours(place: str, emulator: Em
 
 
 def test_a_service_that_is_down_is_for_later(place: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (stores, files):
+    for module in (stores, google_errors):
         monkeypatch.setattr(module, "MAX_WAIT_S", 0.5)
     store = BucketStore(place)
     emulator.fault = lambda method, path: 503
