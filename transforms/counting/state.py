@@ -33,6 +33,9 @@ class Query:
         cost: in the unit of the budget, epsilon or rho; ALL_REMAINING spends the rest of the budget.
         shard_fractions: the part of the shards to query, as two fractions: (0, 0.1) is the first tenth. None is all.
             The parts of a run must not overlap. Each user is then queried once, and has the whole budget for it.
+
+    >>> Query(TreeEncoding(Tree.uniform(depth=8, level=2)), cost=0.5).encoding.length
+    16
     """
 
     encoding: Encoding

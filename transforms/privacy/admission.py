@@ -136,6 +136,16 @@ class ChargeAndAdmit:
     """The charge of a run, and the decision that follows it. gate: charges the ledger; None without one.
 
     Every job's graph calls it once, in the step `ChargeAndAdmitUsers`, between reading and noise.
+
+    >>> from sfumato.transforms.privacy.keys import FixedSecret
+    >>> key = RunKey.derive(FixedSecret(b"k" * 32), {})
+    >>> charge_and_admit = ChargeAndAdmit(AdmissionRule(cost=0.5, min_users=100))
+    >>> charge_and_admit(UserCounts(usable=1000), key).users
+    999.0
+    >>> charge_and_admit(UserCounts(usable=20), key)
+    Traceback (most recent call last):
+        ...
+    sfumato.schemas.errors.TooFewUsersError: about 19 users (± 5.9, 95%), fewer than --min_users 100
     """
 
     rule: AdmissionRule
