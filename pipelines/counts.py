@@ -100,13 +100,15 @@ class SampledJob(ReleaseJob):
 
     def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         described = self.plan, self.counted
-        assemble = self.assembler()
+        files_of = self.assembler()
+
+        def assemble(result: Any) -> dict[str, bytes]:
+            return files_of(result, CountMetadata(with_charge_statement(metadata), *described))
+
         return (
             logs
             | "Publish" >> self.count(inputs, key)  # PCollection[noisy counts]: published from here on
-            # PCollection[dict[file name, bytes]]
-            | "Assemble"
-            >> beam.Map(lambda result: assemble(result, CountMetadata(with_charge_statement(metadata), *described)))
+            | "Assemble" >> beam.Map(assemble)  # PCollection[dict[file name, bytes]]
         )
 
 

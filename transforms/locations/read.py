@@ -229,7 +229,7 @@ class BoundGroups(beam.PTransform):
 class ChargeAndAdmitUsers(beam.PTransform):
     """The step that charges the ledger: exact UserCounts and a singleton RowCounts -> a singleton NoisyUserCounts.
 
-    No noise may be drawn and nothing decided on counts before this step. Its result is a side input of all later ones.
+    No noise may be drawn and nothing decided on counts before this step. So all later steps depend on its result.
 
     Args:
         admit: charges the ledger and counts the users; None charges nothing and gives None.
@@ -255,13 +255,13 @@ class ChargeAndAdmitUsers(beam.PTransform):
     def expand(self, counts: tuple[beam.PCollection, beam.PCollection]) -> beam.PCollection:
         users, rows = counts
         total = users | "SumUserCounts" >> beam.CombineGlobally(sum_user_counts)  # PCollection[UserCounts]
+        sides = beam.pvalue.AsSingleton(total), beam.pvalue.AsSingleton(rows)
         return (
             users.pipeline
             | "Once" >> beam.Create([None])
             # Side inputs are complete before this step starts, so all input was read, decoded and bounded before the
             # charge. Otherwise a damaged file would cost the epsilon of a release that never appears.
-            | "ChargeAndAdmit"
-            >> beam.Map(self._charge_and_admit, beam.pvalue.AsSingleton(total), beam.pvalue.AsSingleton(rows))
+            | "ChargeAndAdmit" >> beam.Map(self._charge_and_admit, *sides)
         )  # PCollection[NoisyUserCounts | None]
 
     def _charge_and_admit(self, _: None, users: UserCounts, rows: RowCounts) -> NoisyUserCounts | None:
