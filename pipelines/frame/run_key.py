@@ -53,9 +53,10 @@ def key_binding(job: ReleaseJob, files: Sequence[InputFile], release_id: str) ->
     - `job`, and the parameters by name: the options that shape the numbers (`ReleaseRequest.shaping`, which takes every
       option that a job adds, so that none is forgotten), `min_users`, and what the job makes of them
       (`ReleaseJob.resolved`: columns, gamma, groups, the digests of an earlier map, of zones and of a tuner).
-    - `release_id`: random unless it is given.
-    - `files`: their content where the run `is_repeatable`; otherwise names, sizes and times, next to a random id.
-    - `versions` of Python and of packages, and `code`, the digest of sfumato's sources, unless there is a seed.
+    - `release_id`: random unless it is given or there is a seed.
+    - `files`: their content where the run `is_repeatable`; otherwise names, sizes and times, because then the secret or
+      the release id is random (but for a seed, which protects nobody).
+    - `versions` of Python and of packages, and `code`, the digest of sfumato's sources; with a seed only the versions.
 
     Not bound, because no number depends on it: where a run takes place and writes, the ledger, and what a page shows
     around the numbers (basemap, tiles, timeline).
