@@ -42,6 +42,7 @@ from sfumato.pipelines.command_line.run import release_job
 from sfumato.pipelines.frame.elements import LogsOfKey, key_of
 from sfumato.pipelines.frame.job import Inputs
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.moments import MOMENTS_SCHEMA
 from sfumato.schemas.release import (
     CELLS_FILE,
@@ -59,10 +60,9 @@ from sfumato.schemas.release import (
     zones_schema,
 )
 from sfumato.schemas.requests.publish_request import ReleaseRequest
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.counting.rates import published_categories
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.privacy.admission import Admit
+from sfumato.transforms.privacy.admission import ChargeAndAdmit
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import FileSecret
 from sfumato.transforms.ranges.model import RangeModel
@@ -145,7 +145,7 @@ class _PrivateJob(beam.PTransform):
         logs = elements | "Logs" >> LogsOfKey(key, job)  # PCollection[LogFile]
         metadata = self._metadata(self._key)
         bound = key.narrowed({"job": metadata.job, **metadata.parameters})
-        files = job.build(logs, Inputs({}, Spill(), Admit(job.admission())), bound, metadata)
+        files = job.build(logs, Inputs({}, Spill(), ChargeAndAdmit(job.admission())), bound, metadata)
         if self._output is not None:
             _ = (
                 files

@@ -36,8 +36,8 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, deinterleave
 from sfumato.transforms.counting.estimator import estimate_density
 from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.schedule import receive
 from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.counting.sub_queries import add_noise_and_advance
 from sfumato.transforms.heatmap.release import release_files
 from sfumato.transforms.locations.shards import ShardGroup, ShardPlan, build_shard_group, key_dtype, shards_in
 from sfumato.transforms.locations.spill import Spill
@@ -127,7 +127,7 @@ def run(simulation: Simulation, state: HeatmapState, parameters: HeatmapParamete
             return NOTHING
         group = group_of(number, state.query.index == 1)
         began = time.thread_time()
-        found = sum_shards(group, state.query, key, parameters.shard_noise)
+        found = sum_shards(group, state.query, key, parameters.shard_noise_source)
         times.add(f"sub-query {state.query.index}", began)
         return found
 
@@ -139,7 +139,7 @@ def run(simulation: Simulation, state: HeatmapState, parameters: HeatmapParamete
             entries.append(state.query.encoding.length)
             totals = functools.reduce(operator.add, pool.map(totals_of, groups), NOTHING)
             began = time.thread_time()
-            state = receive(state, totals, parameters, key)
+            state = add_noise_and_advance(state, totals, parameters, key)
             times.add("next query", began)
     return Run(state, exact, draws, entries)
 

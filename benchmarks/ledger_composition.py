@@ -17,9 +17,9 @@ from decimal import Decimal
 from dp_accounting.pld import privacy_loss_distribution
 
 from benchmarks.baselines.heatmap_methods import CountMin, Hierarchical
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.ledger import Charge, Limit, Period, parse_amount
 from sfumato.schemas.rotation import Rotation
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.counting.methods import Adaptive, Flat
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.plan import make_plan

@@ -48,9 +48,9 @@ from benchmarks.month_ways import (
     publish_all,
 )
 from benchmarks.month_year import year_table
+from sfumato.schemas.guarantee import CentralOrSecagg, Trust
 from sfumato.schemas.region import deinterleave
 from sfumato.schemas.tree import node_positions
-from sfumato.schemas.trust import CentralOrSecagg, Trust
 from sfumato.transforms.observability.text_tables import markdown_table, significant
 from sfumato.transforms.synth.city import EVENTS, event_of
 from sfumato.transforms.synth.landscape import SIZE_KM

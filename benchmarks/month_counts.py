@@ -15,12 +15,12 @@ from benchmarks.city_people import density_on
 from benchmarks.evaluation.density_metrics import coarsen
 from benchmarks.evaluation.in_memory import planned_state
 from benchmarks.month_ways import WINDOW, Array, Way
+from sfumato.schemas.guarantee import CentralOrSecagg
 from sfumato.schemas.region import deinterleave
 from sfumato.schemas.tree import Tree
-from sfumato.schemas.trust import CentralOrSecagg
 from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.schedule import receive
 from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.sub_queries import add_noise_and_advance
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.secagg.encodings import TreeEncoding
@@ -89,7 +89,7 @@ class CountNight:
             sums = _entry_counts(asked, query.encoding.tree)
             if not parameters.is_central:
                 sums = sums + _sum_of_noise(query, queried, rng)
-            state = receive(state, ShardTotals(sums, queried), parameters, key)
+            state = add_noise_and_advance(state, ShardTotals(sums, queried), parameters, key)
         return state
 
 
@@ -102,7 +102,7 @@ def _sum_of_noise(query: ShardQuery, shards: int, rng: np.random.Generator) -> N
     """The sum of the shards' discrete Laplace noise: int64[T]."""
     if query.noise.kind is not LAPLACE:
         raise TypeError("shards have Laplace noise here")
-    success = -math.expm1(-query.epsilon / query.sensitivity)
+    success = -math.expm1(-query.cost / query.sensitivity)
     first, second = (rng.negative_binomial(shards, success, query.encoding.length) for _ in range(2))
     return np.asarray(first - second)
 

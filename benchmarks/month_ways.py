@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from benchmarks.city_nights import SIDE
 from benchmarks.evaluation.density_metrics import mean_squared_error
+from sfumato.schemas.guarantee import CentralOrSecagg
 from sfumato.schemas.tree import Tree
-from sfumato.schemas.trust import CentralOrSecagg
 from sfumato.transforms.counting.estimator import estimate_density, unbiased_counts
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.state import Estimate, HeatmapState

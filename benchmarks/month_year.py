@@ -24,7 +24,7 @@ import yaml
 from benchmarks.month_counts import draw_nights
 from benchmarks.month_ways import WAYS, WINDOW, Publisher, run_key, scaled_measurements
 from benchmarks.speed import command
-from sfumato.schemas.trust import Trust
+from sfumato.schemas.guarantee import Trust
 from sfumato.transforms.nights.nights_update import update
 from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.synth.people import DEFAULT_REGION

@@ -22,8 +22,8 @@ from benchmarks.evaluation.in_memory import Rows, planned_state
 from sfumato.transforms.counting.estimator import estimate_density
 from sfumato.transforms.counting.methods import Adaptive
 from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.schedule import advance
 from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.counting.sub_queries import advance
 from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret

@@ -84,12 +84,12 @@ def central(data: Data, shares: Sequence[float], epsilon: float, method: str, bi
     plan = QuantilesPlan(epsilon, tuple(shares), bits, method, levels)
     counts = data.counts(items.bits, items.low, items.high)
     users = SpreadUsers(counts.items.astype(np.int64), counts.counts, items.bits)
-    stddev = discrete_laplace_stddev(plan.admission_rule.epsilon)
+    stddev = discrete_laplace_stddev(plan.admission_rule.cost)
 
     def run(number: int) -> tuple[np.ndarray, Sequence[Quantile]]:
         key = RunKey.derive(FixedSecret(b"a key of the benchmark, 32 bytes"), {"run": number})
         noise = np.random.default_rng(number).laplace(0, stddev / 2**0.5)
-        admission = NoisyUserCounts(len(data.values) + noise, 0.0, plan.admission_rule.epsilon, stddev)
+        admission = NoisyUserCounts(len(data.values) + noise, 0.0, plan.admission_rule.cost, stddev)
         values = Values(items.low, items.high, asked.high, items is not asked)
         found = private_distribution(users, plan, key, values, (), admission).quantiles
         return np.array([one.value for one in found]), found

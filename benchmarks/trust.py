@@ -32,8 +32,8 @@ from benchmarks.baselines.histogram_mechanisms import BernoulliShuffle, Histogra
 from benchmarks.baselines.location_oracles import local_epsilon, reported_shares, share_messages, shuffled_noise_shares
 from benchmarks.evaluation.earth_mover import earth_mover
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.region import Grid, Region, by_row, deinterleave
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.counting.methods import Emd
 from sfumato.transforms.observability.text_tables import markdown_table, significant
 

@@ -35,7 +35,7 @@ from sfumato.transforms.quantiles.release import hierarchy_files, quantiles_file
 from sfumato.transforms.quantiles.request import QuantilesRequest, RequestedQuantiles
 from sfumato.transforms.quantiles.transform import CentralQuantiles, InteractiveQuantiles
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import with_charge
+from sfumato.transforms.release.publishing import with_charge_statement
 
 # (published result, its CountMetadata) -> {file name: content}
 Assemble = Callable[[Any, Any], dict[str, bytes]]
@@ -71,9 +71,9 @@ class SampledJob(ReleaseJob):
     def count_rounds(self, inputs: Inputs, rounds: Rounds, top: int | None = None) -> beam.PTransform:
         """The transform that counts items with noise, or by a sample."""
         if isinstance(self.plan, CentralCountPlan):
-            return NoisyItems(rounds, self.plan, top, admit=inputs.admit, spill=inputs.spill)
+            return NoisyItems(rounds, self.plan, top, admit=inputs.charge_and_admit, spill=inputs.spill)
         assert isinstance(self.plan, SamplePlan)
-        return TrieHeavyHitters(rounds, self.plan.sampling, top, admit=inputs.admit, spill=inputs.spill)
+        return TrieHeavyHitters(rounds, self.plan.sampling, top, admit=inputs.charge_and_admit, spill=inputs.spill)
 
     def assembler(self) -> Assemble:
         """The function from the published result to the release's files."""
@@ -100,12 +100,15 @@ class SampledJob(ReleaseJob):
 
     def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         described = self.plan, self.counted
-        assemble = self.assembler()
+        files_of = self.assembler()
+
+        def assemble(result: Any) -> dict[str, bytes]:
+            return files_of(result, CountMetadata(with_charge_statement(metadata), *described))
+
         return (
             logs
             | "Publish" >> self.count(inputs, key)  # PCollection[noisy counts]: published from here on
-            # PCollection[dict[file name, bytes]]
-            | "Assemble" >> beam.Map(lambda result: assemble(result, CountMetadata(with_charge(metadata), *described)))
+            | "Assemble" >> beam.Map(assemble)  # PCollection[dict[file name, bytes]]
         )
 
 
@@ -157,7 +160,7 @@ class QuantilesJob(SampledJob):
 
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
         items, plan = self.requested.counted, self.requested.plan
-        options: CountOptions = {"admit": inputs.admit, "spill": inputs.spill}
+        options: CountOptions = {"admit": inputs.charge_and_admit, "spill": inputs.spill}
         if isinstance(plan, QuantilesPlan):
             ranges, whole = self.request.ranges or (), inputs.column_types.get(self.request.column) == "integers"
             return CentralQuantiles(items, plan, key, ranges, whole, **options)

@@ -16,10 +16,11 @@ from sfumato.transforms.flows.plan import FlowPlan
 from sfumato.transforms.flows.release import FlowMetadata, flow_files
 from sfumato.transforms.flows.request import FlowsRequest, RequestedFlows
 from sfumato.transforms.flows.transform import Measured, PrivateFlows
+from sfumato.transforms.histogram.transform import CountOptions
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import with_charge
+from sfumato.transforms.release.publishing import with_charge_statement
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,13 @@ class FlowsJob(ReleaseJob):
 
     def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         plan, rule, region, zones = self.plan, self.requested.rule, self.requested.region, self.requested.zones
-        flows = PrivateFlows(self.requested.items, rule, plan, key, zones, admit=inputs.admit, spill=inputs.spill)
+        options: CountOptions = {"admit": inputs.charge_and_admit, "spill": inputs.spill}
+        flows = PrivateFlows(self.requested.items, rule, plan, key, zones, **options)
 
         def assemble(measured: Measured) -> dict[str, bytes]:
             levels, admission = measured
-            return flow_files(levels, FlowMetadata(with_charge(metadata), plan, region, rule, admission, zones))
+            stated = with_charge_statement(metadata)
+            return flow_files(levels, FlowMetadata(stated, plan, region, rule, admission, zones))
 
         return (
             logs

@@ -30,12 +30,12 @@ from sfumato.transforms.heatmap.plan import cohort_plan_text
 from sfumato.transforms.heatmap.release import release_files
 from sfumato.transforms.heatmap.request import HeatmapRequest, location_columns
 from sfumato.transforms.heatmap.transform import PrivateHeatmap
-from sfumato.transforms.nights.warm_start import WarmStart, nights_before
+from sfumato.transforms.nights.warm_start import WarmStart
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.user_hashes import AskedUsers, rotation_key, with_partition
+from sfumato.transforms.privacy.user_hashes import ActiveCohort, rotation_key, with_partition
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import with_charge
+from sfumato.transforms.release.publishing import with_charge_statement
 
 
 @dataclass(frozen=True)
@@ -48,21 +48,21 @@ class CountingJob(ReleaseJob):
 
     @property
     @abstractmethod
-    def counting(self) -> HeatmapParameters:
+    def count_parameters(self) -> HeatmapParameters:
         """The parameters of the sub-queries."""
 
     def columns(self) -> LocationColumns:
         return location_columns(self.request)
 
     def cost(self) -> Cost:
-        counting = self.counting
-        return Cost(counting.epsilon, counting.stated_delta, trust=counting.trust, rho=counting.rho)
+        parameters = self.count_parameters
+        return Cost(parameters.epsilon, parameters.stated_delta, trust=parameters.trust, rho=parameters.rho)
 
     def admission(self) -> AdmissionRule:
-        return self.counting.admission(self.request.min_users)
+        return self.count_parameters.admission(self.request.min_users)
 
     def run_bytes(self, rows: int) -> RunBytes:
-        size = DISTRIBUTION_BYTES_PER_ROW if self.counting.distribution_gamma else BYTES_PER_ROW
+        size = DISTRIBUTION_BYTES_PER_ROW if self.count_parameters.distribution_gamma else BYTES_PER_ROW
         stored = rows * (size + VALUE_BYTES_PER_ROW * self.columns().has_weights)
         return RunBytes(stored, stored // 2, MAP_BYTES)
 
@@ -80,18 +80,18 @@ class HeatmapJob(CountingJob):
         return None if self.warm_start is None else self.warm_start.estimate
 
     @property
-    def counting(self) -> HeatmapParameters:
+    def count_parameters(self) -> HeatmapParameters:
         return self.request.parameters
 
     def plan_text(self) -> str:
-        return cohort_plan_text(self.counting, self.prior)
+        return cohort_plan_text(self.count_parameters, self.prior)
 
     def accuracy(self) -> str:
-        return accuracy(self.counting, self.prior)
+        return accuracy(self.count_parameters, self.prior)
 
     @cached_property
-    def asked(self) -> AskedUsers | None:
-        """The rotating cohort that is asked; None asks all users. Raises RequestError if the key cannot be read."""
+    def active_cohort(self) -> ActiveCohort | None:
+        """The rotating cohort whose users are counted; None counts all users. Raises RequestError for a bad key."""
         request = self.request
         if request.rotation is None:
             return None
@@ -99,25 +99,24 @@ class HeatmapJob(CountingJob):
         assert self.kept_secret is not None
         cohorts, id_column = request.rotation.cohorts, request.user_id_column
         key = rotation_key(self.kept_secret, request.dataset, cohorts, id_column)
-        return AskedUsers(with_partition(request.rotation, key), key)
+        return ActiveCohort(with_partition(request.rotation, key), key)
 
     @property
     def read_by_workers(self) -> tuple[str, ...]:
         return () if self.request.night is None else self.request.warm_start or ()
 
     def cost(self) -> Cost:
-        protected = self.counting.is_central or self.counting.participation == "planned"
         return replace(
             super().cost(),
-            adjacency=ADD_OR_REMOVE if protected else ZERO_OUT,
-            rotation=None if self.asked is None else self.asked.rotation,
+            adjacency=ADD_OR_REMOVE if self.count_parameters.protects_participation else ZERO_OUT,
+            rotation=None if self.active_cohort is None else self.active_cohort.rotation,
         )
 
     def resolved(self) -> dict[str, Any]:
         night, rotation = self.request.night, self.request.rotation
         return {
             "region": asdict(self.request.region),
-            **self.counting.metadata(),
+            **self.count_parameters.metadata(),
             "warm_start": None if self.warm_start is None else self.warm_start.metadata(),
             "columns": self.columns().metadata(),
             **({} if night is None else {"night": str(night)}),
@@ -125,16 +124,28 @@ class HeatmapJob(CountingJob):
         }
 
     def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
-        request, parameters = self.request, self.counting
+        request, parameters = self.request, self.count_parameters
         grid = Grid(request.region, parameters.depth)
         heatmap = PrivateHeatmap(
-            request.region, parameters, key, self.columns(), inputs.spill, self.prior, inputs.admit, self.asked
+            request.region,
+            parameters,
+            key,
+            self.columns(),
+            inputs.spill,
+            self.prior,
+            inputs.charge_and_admit,
+            self.active_cohort,
         )
         night, folders = request.night, request.warm_start or ()
 
         def assemble(state: HeatmapState) -> dict[str, bytes]:
-            nights = None if night is None else nights_before(folders, night)
-            return release_files(state, parameters, with_charge(metadata), grid, nights)
+            made = with_charge_statement(metadata)
+            if night is None:
+                return release_files(state, parameters, made, grid)
+            # Imported here: only the map of a night needs the posterior over nights.
+            from sfumato.transforms.nights.night import nights_before
+
+            return release_files(state, parameters, made, grid, nights_before(folders, night))
 
         return (
             logs

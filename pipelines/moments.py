@@ -25,7 +25,7 @@ from sfumato.transforms.moments.request import MomentsRequest, RequestedMoments
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import with_charge
+from sfumato.transforms.release.publishing import with_charge_statement
 
 
 @dataclass(frozen=True)
@@ -101,11 +101,11 @@ class MomentsJob(ReleaseJob):
 
     def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         values, columns, grouping = self.requested.values, self.requested.values.columns, self.requested.grouping
-        plan, spill, admit = self.plan, inputs.spill, inputs.admit
+        plan, spill, admit = self.plan, inputs.spill, inputs.charge_and_admit
 
         def described() -> MomentsMetadata:
             bounded = columns.user_id is not None
-            return MomentsMetadata(with_charge(metadata), grouping, columns.column, bounded, columns.second)
+            return MomentsMetadata(with_charge_statement(metadata), grouping, columns.column, bounded, columns.second)
 
         # PCollection[dict[file name, bytes]]
         if isinstance(plan, CentralMomentsPlan):

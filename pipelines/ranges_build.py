@@ -27,13 +27,13 @@ from sfumato.transforms.observability.logs import log_event
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.methods import METHODS
 from sfumato.transforms.ranges.model import RangeModel, TreeModel
-from sfumato.transforms.ranges.plan import ADAPTIVE, RangesPlan
+from sfumato.transforms.ranges.plan import ADAPTIVE, Built, RangesPlan
 from sfumato.transforms.ranges.query_files import read_workload
 from sfumato.transforms.ranges.release import HeatmapRelease, files_of_release, open_heatmap, ranges_files
 from sfumato.transforms.ranges.request import SHARDS, RangesRequest
 from sfumato.transforms.ranges.transform import BuildRanges
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import with_charge
+from sfumato.transforms.release.publishing import with_charge_statement
 from sfumato.transforms.release.release_folder import check_output, publish
 
 
@@ -61,8 +61,8 @@ class RangesJob(CountingJob):
         return replace(job, plan=replace(job.plan, options={**options, "workload": squares}))
 
     @property
-    def counting(self) -> HeatmapParameters:
-        return self.plan.counting
+    def count_parameters(self) -> HeatmapParameters:
+        return self.plan.count_parameters
 
     def plan_text(self) -> str:
         return self.plan.text()
@@ -79,11 +79,15 @@ class RangesJob(CountingJob):
 
     def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         plan = self.plan
+        build = BuildRanges(plan, key, self.columns(), inputs.spill, inputs.charge_and_admit)
+
+        def assemble(built: Built) -> dict[str, bytes]:
+            return ranges_files(built, plan, with_charge_statement(metadata))
+
         return (
             logs
-            | "Build" >> BuildRanges(plan, key, self.columns(), inputs.spill, inputs.admit)  # PCollection[Built]
-            # PCollection[dict[file name, bytes]]
-            | "Assemble" >> beam.Map(lambda built: ranges_files(built, plan, with_charge(metadata)))
+            | "Build" >> build  # PCollection[Built]
+            | "Assemble" >> beam.Map(assemble)  # PCollection[dict[file name, bytes]]
         )
 
 

@@ -11,15 +11,15 @@ import apache_beam as beam
 
 from sfumato.pipelines.frame.job import Inputs, geography_of
 from sfumato.pipelines.heatmap import CountingJob
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.plan import accuracy, heatmap_plan_text
-from sfumato.transforms.counting.schedule import check_plan
 from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.counting.sub_queries import check_first_query
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import with_charge
+from sfumato.transforms.release.publishing import with_charge_statement
 from sfumato.transforms.zones.plan import ZoneLevels, zones_parameters
 from sfumato.transforms.zones.release import zones_files
 from sfumato.transforms.zones.request import ZonesRequest
@@ -42,13 +42,13 @@ class ZonesJob(CountingJob):
     zones: Zones
 
     def __post_init__(self) -> None:
-        check_plan(self.counting)
+        check_first_query(self.count_parameters)
 
     @cached_property
-    def counting(self) -> HeatmapParameters:
+    def count_parameters(self) -> HeatmapParameters:
         """Those of a heatmap with zones as its cells."""
         request = self.request
-        options = request.counting()
+        options = request.parameter_values()
         if request.trust == Trust.CENTRAL:
             options["shard_size"] = _CENTRAL_SHARD_SIZE
         given = HeatmapParameters(
@@ -63,7 +63,7 @@ class ZonesJob(CountingJob):
     @property
     def method(self) -> ZoneLevels:
         """The levels to query, with their shares of the budget."""
-        method = self.counting.method
+        method = self.count_parameters.method
         assert isinstance(method, ZoneLevels)
         return method
 
@@ -72,13 +72,13 @@ class ZonesJob(CountingJob):
         return geography_of(self.request, self.zones.region)
 
     def plan_text(self) -> str:
-        return heatmap_plan_text(self.counting)
+        return heatmap_plan_text(self.count_parameters)
 
     def accuracy(self) -> str:
-        return accuracy(self.counting, place="a zone's count")
+        return accuracy(self.count_parameters, place="a zone's count")
 
     def resolved(self) -> dict[str, Any]:
-        zones, parameters = self.zones, self.counting
+        zones, parameters = self.zones, self.count_parameters
         levels = [
             {"column": name, "zones": len(ids), "share": share}
             for name, ids, share in zip(zones.level_names, zones.ids_of_levels, self.method.shares, strict=True)
@@ -93,11 +93,11 @@ class ZonesJob(CountingJob):
         }
 
     def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
-        parameters, method = self.counting, self.method
-        counts = PrivateZones(parameters, key, self.columns(), inputs.spill, inputs.admit)
+        parameters, method = self.count_parameters, self.method
+        counts = PrivateZones(parameters, key, self.columns(), inputs.spill, inputs.charge_and_admit)
 
         def assemble(state: HeatmapState) -> dict[str, bytes]:
-            return zones_files(state, parameters, method, with_charge(metadata))
+            return zones_files(state, parameters, method, with_charge_statement(metadata))
 
         return (
             logs

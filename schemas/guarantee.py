@@ -1,13 +1,33 @@
-"""The privacy guarantee: the texts of the manifest, and the record of what each sub-query spent."""
+"""The privacy guarantee: trust models, the texts of the manifest, and the record of what each sub-query spent."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from enum import StrEnum
+from typing import Any, Literal
 
-from sfumato.schemas.trust import Trust
+
+class Trust(StrEnum):
+    """The party that must be trusted with unprotected data.
+
+    CENTRAL: the operator of the job is a trusted curator, who sees the logs and adds noise to exact results once.
+    SECAGG: a server that sees only sums over many users (secure aggregation), never a single user's report.
+    LOCAL: no party of the system that the job simulates: every report is protected separately.
+    """
+
+    CENTRAL = "central"
+    SECAGG = "secagg"
+    LOCAL = "local"
+
+
+CentralOrSecagg = Literal[Trust.CENTRAL, Trust.SECAGG]  # of a job that supports both
+SEES = {
+    Trust.CENTRAL: "the operator is a trusted curator, who sees exact results and adds noise once",
+    Trust.SECAGG: "a server sees only sums over many users",
+    Trust.LOCAL: "the collector sees only reports that are protected one by one",
+}
 
 PRIVACY_UNIT = "user"
 NORMAL_SUMS = 1_000_000  # the sum of this many Laplace variables has the tails of a normal variable
@@ -108,7 +128,7 @@ class Population:
 
     users: float  # the number that a run is planned for, at least 1
     source: str  # `public`, or `noisy` where it is the noisy user count
-    epsilon: float = 0.0  # of the noisy user count, which every run draws; a rho with Gaussian noise
+    cost: float = 0.0  # of the noisy user count, which every run draws: an epsilon, or a rho with Gaussian noise
     noise_stddev: float = 0.0  # of that count, in users
     counted: float | None = None  # that count, which may be negative; None without one
 

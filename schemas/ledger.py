@@ -13,8 +13,8 @@ from datetime import date, timedelta
 from decimal import Decimal, InvalidOperation
 
 from sfumato.schemas.errors import RequestError, shown
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.rotation import Rotation
-from sfumato.schemas.trust import Trust
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")  # of a dataset or a release
 _LIMIT = re.compile(r"(?P<epsilon>[^:/]+)(:(?P<delta>[^:/]+))?/(?P<days>[0-9]{1,6})d(@(?P<adjacency>[a-z-]+))?")
@@ -211,7 +211,7 @@ class Recorded:
     period: Period  # days that the logs cover
     request: str  # SHA-256 of the job's parameters
     binding: str  # keyed digest of request, input and key; without the key it reveals nothing about the input
-    files: tuple[str, ...] = ()  # keyed digest of each input file's content (see `ledger.input_files`)
+    files: tuple[str, ...] = ()  # keyed digest of each input file's content (see `ledger.charge_rules`)
     bits: int | None = None  # of their value that each user sends, if they send nothing else; None otherwise
 
     def __post_init__(self) -> None:

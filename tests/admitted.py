@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sfumato.schemas.guarantee import Population
-from sfumato.transforms.counting import schedule
+from sfumato.transforms.counting import sub_queries
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.state import Estimate, HeatmapState
 from sfumato.transforms.privacy.admission import UserCounts, count_users
@@ -13,9 +13,9 @@ from sfumato.transforms.privacy.keys import RunKey
 
 def count_population(users: int, parameters: HeatmapParameters, key: RunKey) -> tuple[Population, Budget]:
     """The population to plan from and what is left of the budget, for a true number of users; nothing is refused."""
-    return schedule.population_and_budget(count_users(UserCounts(users), parameters.admission(), key), parameters)
+    return sub_queries.population_and_budget(count_users(UserCounts(users), parameters.admission(), key), parameters)
 
 
 def start(users: int, parameters: HeatmapParameters, key: RunKey, prior: Estimate | None = None) -> HeatmapState:
     """The cohort's plan and the first sub-query, for a true number of users; nothing is refused."""
-    return schedule.plan(*count_population(users, parameters, key), parameters, prior)
+    return sub_queries.first_state(*count_population(users, parameters, key), parameters, prior)

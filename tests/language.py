@@ -45,9 +45,9 @@ PYTHON_WORDS = WORDS | {
 # Folders and modules of the product whose docstrings and strings are checked.
 CLEAN = (
     "transforms/release", "transforms/report", "transforms/export", "transforms/changes", "transforms/inputs",
-    "transforms/io", "transforms/geo", "transforms/observability", "transforms/privacy/ledger",
-    "transforms/privacy/secrets.py", "transforms/*/view.py", "transforms/histogram/central_counts_view.py",
-    "transforms/moments/central", "pipelines/operations", "pipelines/runners", "pipelines/frame/console.py",
+    "transforms/io", "transforms/geo", "transforms/observability", "transforms/privacy", "transforms/counting",
+    "transforms/secagg", "transforms/*/view.py", "transforms/histogram/central_counts_view.py",
+    "transforms/moments/central", "pipelines/operations", "pipelines/runners", "pipelines/frame",
     "schemas/views.py", "schemas/guarantee.py", "schemas/charts.py", "schemas/known_digits.py",
 )  # fmt: skip
 # Their words are those of the product's options and columns.

@@ -109,7 +109,7 @@ def run_local(
         if not isinstance(query.encoding, TreeEncoding):
             raise TypeError(f"method: {method.NAME} has encodings without prefixes")
         budget, takes_part = state.next_query_budget, (0, clients)
-        cost = budget.affordable(min(query.epsilon, budget.remaining))
+        cost = budget.affordable(min(query.cost, budget.remaining))
         if budget.remaining - cost < _MIN_SHARE * epsilon:  # the rest is too small for another round
             cost = budget.remaining
         if query.shard_fractions is not None:  # these clients take part in this round alone

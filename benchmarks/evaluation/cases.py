@@ -12,7 +12,7 @@ from benchmarks.evaluation.outcomes import Setting
 from sfumato.schemas.requests.checks import declared_of, is_optional
 from sfumato.schemas.requests.request_base import option_type
 from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.schedule import check_plan
+from sfumato.transforms.counting.sub_queries import check_first_query
 from sfumato.transforms.heatmap.request import find_method, heatmap_parameters, option_grid, parameter_owners
 
 MARGIN = "dropout_margin"
@@ -67,7 +67,7 @@ def parse_cases(text: str) -> tuple[list[Case], tuple[str, ...]]:
     }
     cases = make_cases(methods, values)
     for case in cases:
-        check_plan(case.parameters)
+        check_first_query(case.parameters)
     return cases, metrics
 
 

@@ -16,8 +16,8 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
 from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.schedule import plan, population_and_budget, receive
 from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.sub_queries import add_noise_and_advance, first_state, population_and_budget
 from sfumato.transforms.locations.distributions import (
     Distributions,
     bound_distributions,
@@ -147,11 +147,11 @@ def run_in_memory(
     groups = rows.shard_groups(state.shard_plan)
     while state.query is not None:
         parts = [
-            sum_shards(group, state.query, key, parameters.shard_noise, parameters.simulated_dropout)
+            sum_shards(group, state.query, key, parameters.shard_noise_source, parameters.simulated_dropout)
             for group in groups
         ]
         totals = functools.reduce(operator.add, parts, NOTHING)
-        state = receive(state, totals, parameters, key)
+        state = add_noise_and_advance(state, totals, parameters, key)
     return state
 
 
@@ -165,4 +165,4 @@ def planned_state(
     counted, budget = population_and_budget(
         count_users(UserCounts(population), parameters.admission(), key), parameters
     )
-    return plan(replace(counted, users=float(population), source="public"), budget, parameters, prior)
+    return first_state(replace(counted, users=float(population), source="public"), budget, parameters, prior)

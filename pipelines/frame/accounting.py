@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any, Self
 
-from sfumato.pipelines.runners.failures import message_of
 from sfumato.schemas.errors import BudgetError, RequestError
 from sfumato.schemas.ledger import (
     Charge,
@@ -25,7 +24,8 @@ from sfumato.schemas.ledger import (
 )
 from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.ledger.ledger import Ledger, check_budget, check_disclosure, check_limits, open_ledger
+from sfumato.transforms.privacy.ledger.charge_rules import check_budget, check_disclosure, check_limits
+from sfumato.transforms.privacy.ledger.ledger import Ledger, open_ledger
 from sfumato.transforms.privacy.ledger.stores import absolute_location
 from sfumato.transforms.privacy.ledger.windows import daily_epsilon, spent_in_window
 from sfumato.transforms.privacy.mechanism import epsilon_for_delta, gaussian_delta
@@ -41,7 +41,7 @@ class Accounting:
     period: Period  # days that the logs cover
     budget: tuple[Limit, ...] = ()  # the dataset's expected limits; empty to accept the ledger's
     allow_reuse: bool = False  # charge input files that were charged to another dataset or other days before
-    rows_by: str | None = None  # see Charge
+    rows_by: str | None = None  # the column and time zone by which only some days' rows are read; see Charge
 
     @classmethod
     def of(cls, request: ReleaseRequest) -> Self | None:
@@ -163,18 +163,16 @@ class LedgerGate:
             return None
         return ledger.reserve(self.planned, self.accounting.budget, allow_reuse=allow_reuse).refusal
 
-    def settle(self, epsilon: float, reason: str) -> None:
+    def settle(self, cost: float, reason: str) -> None:
         """See ChargeGate.settle. The record of a disclosure stays: an upper bound."""
         planned = self.planned
         if isinstance(planned, Charge):
-            spent, delta, rho = admission_cost(epsilon, planned.epsilon, planned.delta, planned.rho)
-            self.accounting.open().settle(
-                planned.release_id, spent, delta, message_of(reason), rho=rho, binding=planned.binding
-            )
+            spent, delta, rho = admission_cost(cost, planned.epsilon, planned.delta, planned.rho)
+            self.accounting.open().settle(planned.release_id, spent, delta, reason, rho=rho, binding=planned.binding)
 
 
 def rounded_up(amount: float) -> str:
-    """An amount rounded up to six digits, as the ledger adds it up."""
+    """Returns an amount rounded up to six digits, as the ledger adds it up."""
     return format_amount(Context(prec=6, rounding=ROUND_CEILING).create_decimal_from_float(amount))
 
 

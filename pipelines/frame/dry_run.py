@@ -12,16 +12,16 @@ from sfumato.pipelines.frame.job import ReleaseJob
 from sfumato.pipelines.frame.scratch import memory_lines
 from sfumato.pipelines.runners.runner_settings import RunnerSettings
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import SEES, Trust
 from sfumato.schemas.known_digits import byte_text
 from sfumato.schemas.ledger import Cost, format_amount, parse_amount
 from sfumato.schemas.requests.publish_request import ReleaseRequest
-from sfumato.schemas.trust import SEES, Trust
 
 _WIDTH, _MARGIN = 100, 11  # columns of a terminal, and of its left margin for the headings
 
 
 def dry_run_text(job: ReleaseJob, files: Sequence[InputFile], settings: RunnerSettings) -> str:
-    """What a job would read, charge and publish, in lines for a terminal.
+    """Returns what a job would read, charge and publish, in lines for a terminal.
 
     files: that match the input. settings: where the run would take place.
     """
@@ -37,12 +37,11 @@ def dry_run_text(job: ReleaseJob, files: Sequence[InputFile], settings: RunnerSe
         "publishes": _publishes(request),
         "memory": memory_lines(settings, max(job.run_bytes(1).held, 1), request.memory),
         "trust": trust_lines(job),
-        "plan": job.plan_text().splitlines(),
     }
     text = [f"sfumato {request.COMMAND}, a dry run: no data file was opened, and nothing was charged or written"]
     for heading, lines in sections.items():
-        text += ["", heading, *lines] if heading == "plan" else ["", *_with_margin(heading, lines)]
-    return "\n".join(text).rstrip() + "\n"
+        text += ["", *_with_margin(heading, lines)]
+    return "\n".join([*text, "", "plan", job.plan_text()]).rstrip() + "\n"
 
 
 def trust_lines(job: ReleaseJob) -> list[str]:
@@ -71,7 +70,7 @@ def trust_lines(job: ReleaseJob) -> list[str]:
 
 
 def _with_margin(heading: str, lines: Sequence[str]) -> list[str]:
-    """The wrapped lines, to the right of their heading."""
+    """Returns the wrapped lines, to the right of their heading."""
     wrapper = textwrap.TextWrapper(_WIDTH - _MARGIN, break_long_words=False, break_on_hyphens=False)
     wrapped = [part for line in lines for part in wrapper.wrap(line)]
     return [f"{heading if number == 0 else '':<{_MARGIN}}{line}" for number, line in enumerate(wrapped)]

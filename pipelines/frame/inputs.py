@@ -33,7 +33,7 @@ from sfumato.transforms.io.files import content_digest, file_version, is_remote,
 from sfumato.transforms.io.storage import CONNECTIONS, StoredFile, listed, walk
 from sfumato.transforms.observability.logs import LATE_ROWS, log_event
 from sfumato.transforms.privacy.keys import Secret
-from sfumato.transforms.privacy.ledger.input_files import file_digest, select_files
+from sfumato.transforms.privacy.ledger.charge_rules import file_digest, select_files
 
 ICEBERG = "iceberg:"
 # What a table of files's name begins with, and the function that lists its data files.
@@ -117,12 +117,12 @@ def layout_of(request: Request, columns: Columns | None = None) -> LogLayout:
 def match_files(
     patterns: str | Sequence[str], layout: LogLayout | None = None, where: Sequence[str] | None = None
 ) -> list[InputFile]:
-    """Every file that one of the patterns, folders or tables names, once, sorted by path.
+    """Returns every file that one of the patterns, folders or tables names, once, sorted by path.
 
     Args:
         patterns: one or several. Of a folder all files of known formats count, in its folders too, but for those whose
             name or whose folder's name begins with `_` or `.`.
-        layout: what the run says of its logs.
+        layout: what the run states about its logs.
         where: filters of the partitions to read.
 
     Raises RequestError: a pattern names no file, or the filters leave none.
@@ -179,7 +179,7 @@ def _matches(pattern: str, layout: LogLayout) -> list[InputFile]:
 
 
 def _each(function: Callable[[_In], _Out], items: Sequence[_In], logs: Sequence[LogFile]) -> list[_Out]:
-    """The function's results for some items, by threads: many where the logs are remote and each request waits.
+    """Returns the function's results for some items, by threads: many where the logs are remote and each request waits.
 
     A thread takes every n-th item, because to hand over one at a time takes longer than to open a local file.
     """
@@ -194,7 +194,7 @@ def _each(function: Callable[[_In], _Out], items: Sequence[_In], logs: Sequence[
 
 
 def _files(pattern: str, form: str | None) -> list[StoredFile]:
-    """The files of a pattern or a folder. Raises RequestError if there is none."""
+    """Returns the files of a pattern or a folder. Raises RequestError if there is none."""
     found = listed(pattern)
     is_folder = os.path.isdir(pattern)
     if not found and is_remote(pattern) and not (set(pattern) & set("*?[") or format_by_name(pattern)):
@@ -203,7 +203,7 @@ def _files(pattern: str, form: str | None) -> list[StoredFile]:
         return _files_below(pattern, form)
     for match in found:
         if os.path.isdir(match.path):
-            raise RequestError(f"{match.path} is a folder; give '{match.path}/*.parquet', or the folder alone")
+            raise RequestError(f"{match.path} is a folder; give '{match.path}/*.parquet', or only the folder")
     if not is_remote(pattern):
         _check_found([file.path for file in found], glob(pattern))
     if not found:
@@ -238,7 +238,7 @@ def _parents(path: str) -> Iterator[str]:
 
 
 def _files_below(folder: str, form: str | None) -> list[StoredFile]:
-    """The files in a folder and its folders that are logs by their names."""
+    """Returns the files in a folder and its folders that are logs by their names."""
     found = _below(folder)
     if any(path.startswith("_delta_log/") for path in found):
         raise RequestError(
@@ -260,7 +260,7 @@ def _files_below(folder: str, form: str | None) -> list[StoredFile]:
 
 
 def _logs(folder: str, form: str | None, found: Mapping[str, StoredFile]) -> list[StoredFile]:
-    """The logs among the files below a folder, by their paths there. Raises RequestError, see `_check_found`."""
+    """Returns the logs among the files below a folder. Raises RequestError: see `_check_found`. found: by path."""
     logs = {path: match for path, match in found.items() if _is_log(path, form)}
     packed = [path for path in found if not _is_hidden(path) and path not in logs and _PACKED.search(path.lower())]
     if packed:
@@ -276,12 +276,12 @@ def _logs(folder: str, form: str | None, found: Mapping[str, StoredFile]) -> lis
 
 
 def _is_hidden(path: str) -> bool:
-    """Whether a name below a folder, or a folder's, begins with `_` or `.`."""
+    """Returns whether a name below a folder, or a folder's, begins with `_` or `.`."""
     return any(part.startswith(("_", ".")) for part in path.split("/"))
 
 
 def _is_log(path: str, form: str | None) -> bool:
-    """Whether a file in a folder is a log by its name. path: below the folder."""
+    """Returns whether a file in a folder is a log by its name. path: below the folder."""
     return not _is_hidden(path) and (form or format_by_name(path)) is not None
 
 
@@ -303,7 +303,7 @@ def check_listable(folder: str) -> None:
 
 
 def has_logs(folder: str, form: str | None) -> bool:
-    """Whether a folder holds a log. form: the format of its files; None for that of their names.
+    """Returns whether a folder holds a log. form: the format of its files; None for that of their names.
 
     Raises RequestError if it cannot be listed, or for what is named like a log and cannot be read.
     """
@@ -315,7 +315,7 @@ def has_logs(folder: str, form: str | None) -> bool:
 
 
 def _below(folder: str) -> dict[str, StoredFile]:
-    """The files in a folder and its folders, by their paths below it."""
+    """Returns the files in a folder and its folders, by their paths below it."""
     found = listed(join(folder, "**"))
     return {_name_below(folder, match.path): match for match in found}
 
@@ -325,7 +325,7 @@ def _name_below(folder: str, path: str) -> str:
 
 
 def partition_of(path: str) -> tuple[tuple[str, str | None], ...]:
-    """The columns that folders `name=value` state, as Hive and Spark write them."""
+    """Returns the columns that folders `name=value` state, as Hive and Spark write them."""
     folders = [part.partition("=") for part in path.replace(os.sep, "/").split("/")[:-1]]
     return tuple(
         (unquote(name), None if value == _NO_VALUE else unquote(value, errors="surrogateescape"))
@@ -335,7 +335,7 @@ def partition_of(path: str) -> tuple[tuple[str, str | None], ...]:
 
 
 def inspect(files: Sequence[InputFile], source: Columns) -> tuple[int, dict[str, str]]:
-    """The total number of rows, and the type of each column's values, from the files' footers or first rows.
+    """Returns the total number of rows, and the type of each column's values, from the files' footers or first rows.
 
     Raises RequestError if a file lacks a column, or has a column of another type than the first file.
     """
@@ -345,7 +345,7 @@ def inspect(files: Sequence[InputFile], source: Columns) -> tuple[int, dict[str,
 
 
 def with_rows(files: Sequence[InputFile], columns: Columns | None = None) -> list[InputFile]:
-    """The files that are not empty. Raises DataError if a file cannot be read.
+    """Returns the files that are not empty. Raises DataError if a file cannot be read.
 
     columns: that the job reads. Then `inspect` need not open the files again.
     """
@@ -362,12 +362,12 @@ def with_rows(files: Sequence[InputFile], columns: Columns | None = None) -> lis
 
 
 def content_digests(files: Sequence[InputFile]) -> list[str]:
-    """The digest of each file."""
+    """Returns the digest of each file."""
     return _each(lambda file: file.digest, files, [file.log for file in files])
 
 
 def named_by_content(files: Sequence[InputFile]) -> list[LogFile]:
-    """The files as a pipeline reads them, named by their content. So names do not change when files are moved."""
+    """Returns the files as a pipeline reads them, named by their content, so that moving files changes no name."""
     copies: Counter[str] = Counter()
     logs = []
     for file, digest in zip(files, content_digests(files), strict=True):
@@ -388,7 +388,7 @@ def log_late_files(late: Sequence[InputFile], release_id: str) -> None:
 def select_input(
     secret: Secret | None, files: Sequence[InputFile], resumed: Reservation | None, columns: Columns | None = None
 ) -> tuple[list[InputFile], list[InputFile], list[str]]:
-    """The files that a run reads, those that came after its charge, and the keyed digests of the former.
+    """Returns the files that a run reads, those that came after its charge, and the keyed digests of the former.
 
     A charge holds digests of its files' content, so a run can be resumed after files were moved.
 
@@ -416,7 +416,7 @@ def select_input(
 
 
 def content_fingerprint(files: Sequence[InputFile], columns: Columns) -> list[Any]:
-    """What the files hold, without their names and times: their digests, with what their folders say of columns.
+    """Returns what the files hold, without names and times: their digests, and the columns that their folders state.
 
     A column of a partition is no part of a file's content. So without its values a renamed folder, or another table of
     the same files, would be other data under the same noise.

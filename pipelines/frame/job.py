@@ -22,7 +22,7 @@ from sfumato.schemas.requests.request_base import Request
 from sfumato.transforms.io.files import read_file
 from sfumato.transforms.io.storage import matching
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.privacy.admission import AdmissionRule, Admit
+from sfumato.transforms.privacy.admission import AdmissionRule, ChargeAndAdmit
 from sfumato.transforms.privacy.keys import RunKey, Secret
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
 from sfumato.transforms.release.basemap_file import MAX_FILE_BYTES, file_basemap, geography_bytes
@@ -62,7 +62,7 @@ class ReleaseJob(ABC):
 
     @classmethod
     def of(cls, request: Any, *resolved: Any) -> Self:
-        """The job of a request. Raises RequestError.
+        """Returns the job of a request. Raises RequestError.
 
         resolved: what `request.resolve` returned; it is called where that is left out.
         """
@@ -71,17 +71,16 @@ class ReleaseJob(ABC):
 
     @abstractmethod
     def columns(self) -> Columns:
-        """The columns that the job reads. They check their own types."""
+        """Returns the columns that the job reads. They check their own types."""
 
     @abstractmethod
     def resolved(self) -> dict[str, Any]:
-        """What the job makes of its options, in JSON's types: values that it chooses, columns, groups, plans."""
+        """Returns what the job makes of its options, in JSON's types: chosen values, columns, groups, plans."""
 
     def parameters(self) -> dict[str, Any]:
-        """Everything that the result depends on, in JSON's types: the manifest states it, the key is bound to it.
+        """Returns all options that the result depends on, in JSON's types, for the manifest and `run_key.key_binding`.
 
-        An option of the request is stated as it is, unless `resolved` states it. So no option is forgotten: two
-        requests for different numbers under one key would share their noise, and the difference would have none.
+        An option of the request is stated as it is, unless `resolved` states it. So none is forgotten.
         """
         resolved = self.resolved()
         given = {name: value for name, value in self.request.shaping().items() if name not in self.STATED_AS}
@@ -89,26 +88,26 @@ class ReleaseJob(ABC):
 
     @abstractmethod
     def cost(self) -> Cost:
-        """The cost of the complete release, which the ledger charges."""
+        """Returns the cost of the complete release, which the ledger charges."""
 
     @abstractmethod
     def admission(self) -> AdmissionRule:
-        """The rule by which noisy counts of users admit or refuse the run."""
+        """Returns the rule by which noisy counts of users admit or refuse the run."""
 
     @abstractmethod
     def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         """Adds the job's graph to a pipeline: from LogFiles, in bundles, to the release's files, {name: content}."""
 
     def plan_text(self) -> str:
-        """Text for a terminal: the cost of the release for a client, and its accuracy, from public figures only."""
+        """Returns text for a terminal: what a client sends, and the accuracy, from public figures only."""
         return ""
 
     def accuracy(self) -> str:
-        """The error to expect in one phrase, from public figures only, to compare trust models by."""
+        """Returns the error to expect in one phrase, from public figures only, to compare trust models by."""
         return ""
 
     def run_bytes(self, rows: int) -> RunBytes:
-        """Expected bytes of the run, for this number of input rows."""
+        """Returns the expected bytes of the run, for this number of input rows."""
         return RunBytes(rows * BYTES_PER_ROW, rows * BYTES_PER_ROW, PLAIN_BYTES)
 
     @property
@@ -123,7 +122,7 @@ class ReleaseJob(ABC):
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether another run has the same key over the same data: it is bound to their content, not to file names."""
+        """Whether another run over the same data has the same key, see `run_key.key_binding`."""
         return self.kept_secret is not None and self.request.release_id is not None
 
     @cached_property
@@ -153,11 +152,12 @@ class Inputs:
 
     column_types: dict[str, str]  # the type of each column's values (see Columns.check)
     spill: Spill  # the place for bulky data between stages
-    admit: Admit  # charges the ledger once all input is read, and decides whether the run goes on
+    # Charges the ledger once all input is read, then draws the noisy counts of users that admit or refuse the run.
+    charge_and_admit: ChargeAndAdmit
 
 
 def geography_of(request: Request, region: Region | None = None) -> bytes | None:
-    """The content of `basemap.json` for a request; None without a map or geography.
+    """Returns the content of `basemap.json` for a request; None without a map or geography.
 
     request: of any job. region: of the map; None takes the request's.
 

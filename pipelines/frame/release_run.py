@@ -43,12 +43,12 @@ from sfumato.transforms.inputs.bigquery_table import BIGQUERY
 from sfumato.transforms.inputs.log_reader import bundled
 from sfumato.transforms.io.files import is_remote
 from sfumato.transforms.observability.logs import log_event
-from sfumato.transforms.privacy.admission import AdmissionRule, Admit
+from sfumato.transforms.privacy.admission import AdmissionRule, ChargeAndAdmit
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.catalog import check_not_lost
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.notices import refusal_files
-from sfumato.transforms.release.publishing import CommitRelease, WriteRelease, is_published, with_charge
+from sfumato.transforms.release.publishing import CommitRelease, WriteRelease, is_published, with_charge_statement
 from sfumato.transforms.release.release_folder import check_output, is_refusal, manifest_at, publish
 
 
@@ -79,29 +79,38 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     """
     request = job.request
     identify(job=request.JOB, release_id=request.release_id)
+    # 1. Places.
     check_places(job, settings)
     resumed = _check_output(job)
+    # 2. Files.
     files = match_files(request.input, layout_of(request, job.columns()), request.where)
     if request.dry_run:
         sys.stdout.write(dry_run_text(job, files, settings))
         return
+    # 3. Files of the charge.
     files, digests = _select_files(job, files, resumed)
+    # 4. Footers.
     rows, column_types = inspect(files, job.columns())
     warn_of_cells(job)
+    # 5. The key.
     key, metadata = key_and_metadata(job, files, settings)
     identify(release_id=metadata.release_id)
+    # 6. Does the ledger allow the charge? It is charged in step 8, once all input is read.
     gate, metadata = _gate(job, key, metadata, digests)
+    reservation = None if gate is None else gate.check()
     commit = CommitRelease(metadata.release_id, request.timeline, metadata.ledger_location)
-    if gate is not None and _is_published(gate, request.output):
+    if reservation is not None and _is_published(reservation, request.output):
         commit.commit(request.output)
         launch_nothing(settings)
         _print_page(request.output)
         return
+    # 7. Workers and memory.
     settings = settings.sized(rows)
     memory = plan_memory(settings, rows, job.run_bytes(rows), request.memory)
     settings = settings.with_workers(memory.workers) if settings.local else settings
     log_event("files", f"{len(files)} file{'s'[: len(files) != 1]} to read", files=len(files))
     logs = named_by_content(files) if job.is_repeatable else [file.log for file in files]
+    # 8. The graph: it charges the ledger, draws all noise and publishes.
     rule = job.admission()
     try:
         with (
@@ -109,7 +118,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
             show_progress(len(files), settings.verbose, settings.log_format),
             settings.pipeline() as root,
         ):
-            inputs = Inputs(column_types, spill, Admit(rule, gate))
+            inputs = Inputs(column_types, spill, ChargeAndAdmit(rule, gate))
             bundles = root | "Files" >> beam.Create(bundled(logs))  # PCollection[tuple[LogFile, ...]]
             _ = (
                 job.build(bundles, inputs, key, metadata)  # PCollection[dict[file name, bytes]]
@@ -117,12 +126,13 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
                 | "CommitRelease" >> commit
             )
     except Exception as error:
-        # Beam adds the failing step to a message; the published reason goes without it.
+        # 9. A refusal. Beam adds the failing step to a message; the published reason goes without it.
         refusal = error_of(error)
         if isinstance(refusal, RefusedError):
-            _publish_refusal(job, with_charge(metadata), rule, refusal)
+            _publish_refusal(job, with_charge_statement(metadata), rule, refusal)
             raise refusal from error
         raise
+    # 10. The report.
     if flex_launch(settings):
         text = f"handed to Dataflow, which publishes {request.output} when it is done"
         log_event("launched", text, output=request.output)
@@ -155,7 +165,7 @@ def check_places(job: ReleaseJob, settings: RunnerSettings) -> None:
 
 
 def _check_output(job: ReleaseJob) -> Reservation | None:
-    """The charge that an earlier run made under this release id. Without one the output must be free."""
+    """Returns the charge that an earlier run made under this release id. Without one the output must be free."""
     resumed, release_id = None, job.request.release_id
     if job.accounting is not None and not job.discloses and release_id is not None:
         resumed = job.accounting.open().history().reservations.get(release_id)
@@ -167,7 +177,7 @@ def _check_output(job: ReleaseJob) -> Reservation | None:
 def _select_files(
     job: ReleaseJob, files: list[InputFile], resumed: Reservation | None
 ) -> tuple[list[InputFile], list[str]]:
-    """The files that the run reads and their keyed digests, see `select_input`."""
+    """Returns the files that the run reads and their keyed digests, see `select_input`."""
     if job.accounting is None:
         return files, []
     if not job.discloses:
@@ -181,7 +191,7 @@ def _select_files(
 def _gate(
     job: ReleaseJob, key: RunKey, metadata: ReleaseMetadata, digests: Sequence[str]
 ) -> tuple[LedgerGate | None, ReleaseMetadata]:
-    """What charges the ledger, which allows it now, and the metadata, which name a ledger that is charged."""
+    """Returns what will charge the ledger, None without one, and the metadata, which name a ledger that is charged."""
     ledger = job.accounting
     if ledger is None:
         return None, metadata
@@ -189,12 +199,9 @@ def _gate(
     return gate, metadata if job.discloses else replace(metadata, ledger_location=ledger.ledger)
 
 
-def _is_published(gate: LedgerGate, output: str) -> bool:
-    """Whether the release is published already, under a charge that the ledger has. Raises the errors of a charge."""
-    reservation = gate.check()
-    if reservation is None:
-        return False
-    release_id = gate.planned.release_id
+def _is_published(reservation: Reservation, output: str) -> bool:
+    """Returns whether the reserved release is published already. One that is gone or damaged is made again."""
+    release_id = reservation.charge.release_id
     if reservation.refusal is None and is_published(output, reservation):
         log_event("already_published", f"{release_id} is published already; nothing is charged")
         return True
@@ -229,11 +236,11 @@ def _publish_refusal(job: ReleaseJob, metadata: ReleaseMetadata, rule: Admission
     if existing is not None and not is_refusal(existing):
         return
     cost = job.cost()
-    if math.isinf(cost.epsilon):  # a notice states what was spent of an epsilon, and there is none
+    if math.isinf(cost.epsilon):  # a notice states how much of the epsilon was spent, and there is none
         return
     epsilon = parse_amount("epsilon", cost.epsilon)
     if isinstance(refusal, NotAdmittedError):  # only the noisy counts of users were drawn
-        spent, delta, _ = admission_cost(rule.epsilon, epsilon, parse_amount("delta", cost.delta), rho_amount(cost))
+        spent, delta, _ = admission_cost(rule.cost, epsilon, parse_amount("delta", cost.delta), rho_amount(cost))
         adjacency, bits = ADD_OR_REMOVE, None
     else:
         spent, delta, adjacency, bits = epsilon, parse_amount("delta", cost.delta), cost.adjacency, cost.bits

@@ -28,7 +28,7 @@ _FREE_SHARE = 0.8  # of free memory: the rest is for other programs and for file
 
 
 def available_memory(system: Path = Path("/")) -> int:
-    """Bytes that this process may use in all; 0 if nobody says.
+    """Returns the bytes that this process may use in all; 0 if unknown.
 
     On Linux it is what the process has, and four fifths of what the machine, every control group around it (versions
     1 and 2) and the limit of its address space (`ulimit -v`) have left. On other systems it is half of the machine's
@@ -51,7 +51,7 @@ def available_memory(system: Path = Path("/")) -> int:
 
 
 def _fields(path: Path) -> dict[str, int]:
-    """The numbers of a file of lines `name: number kB`, in bytes. None of a file that cannot be read."""
+    """Returns the numbers of a file of lines `name: number kB`, in bytes. None of a file that cannot be read."""
     found = {}
     try:
         for line in path.read_text().splitlines():
@@ -64,7 +64,7 @@ def _fields(path: Path) -> dict[str, int]:
 
 
 def _left_in_groups(system: Path) -> Iterator[int]:
-    """Bytes that each control group around this process has left."""
+    """Yields the bytes that each control group around this process has left."""
     try:
         lines = (system / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -85,14 +85,14 @@ def _left_in_groups(system: Path) -> Iterator[int]:
 
 
 def _upwards(root: Path, group: str) -> Iterator[Path]:
-    """The folders of a group and of all that hold it, below the root."""
+    """Returns the folders of a group and of all that hold it, below the root."""
     parts = [part for part in group.split("/") if part not in ("", "..")]
     for length in range(len(parts), 0, -1):
         yield root.joinpath(*parts[:length])
 
 
 def _left(folder: Path, limit: str, usage: str, reclaimable: str) -> Iterator[int]:
-    """Bytes that a group has left, with those of files that it may drop; nothing without a limit."""
+    """Yields the bytes that a group has left, with those of files that it may drop; nothing without a limit."""
     try:
         most, used = (folder / limit).read_text(), int((folder / usage).read_text())
         counts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
@@ -119,7 +119,7 @@ class MemoryPlan:
 
 
 def plan_memory(settings: RunnerSettings, rows: int, size: RunBytes, memory: int | None = None) -> MemoryPlan:
-    """The plan of a run.
+    """Returns the plan of a run.
 
     Memory is the place if it suffices. Otherwise the data are written to a folder, with as many threads as the memory
     allows. Where the workers are elsewhere, the memory is that of one worker, and a group may have a quarter of it.
@@ -159,7 +159,7 @@ def plan_memory(settings: RunnerSettings, rows: int, size: RunBytes, memory: int
 
 
 def _plan(budget: int, rows: int, size: RunBytes, workers: int) -> MemoryPlan:
-    """A plan with this many threads. Without held bytes the place is a folder."""
+    """Returns a plan with this many threads. Without held bytes the place is a folder."""
     left = (budget - PLAIN_BYTES - size.held) / (workers * _SKEW)
     bits = group_bits(rows, min(max(left, _MIN_GROUP_BYTES), MAX_GROUP_BYTES))
     group = _SKEW * rows / (1 << bits) * ROW_BYTES
@@ -170,7 +170,7 @@ def _plan(budget: int, rows: int, size: RunBytes, workers: int) -> MemoryPlan:
 
 @contextmanager
 def scratch(plan: MemoryPlan) -> Iterator[Spill]:
-    """A place for bulky data, cleared when the block ends.
+    """Yields a place for bulky data, cleared when the block ends.
 
     In memory users' cells never reach a disk. A folder can be read by this user only.
     """
@@ -189,7 +189,7 @@ def scratch(plan: MemoryPlan) -> Iterator[Spill]:
 
 
 def memory_lines(settings: RunnerSettings, row_bytes: int, memory: int | None) -> list[str]:
-    """What a dry run says of memory, without a look at the logs.
+    """Returns what a dry run states about memory, without a look at the logs.
 
     settings: where the run takes place. row_bytes: expected bytes of bulky data in memory for one row. memory: bytes
     that the run may use; None for what is available.

@@ -18,7 +18,8 @@ from sfumato.pipelines.runners.runner_settings import flags_of, settings_of
 from sfumato.schemas.errors import CheckFailedError, SfumatoError
 from sfumato.schemas.refresh import RefreshConfig
 from sfumato.schemas.requests.commands import DoctorRequest
-from sfumato.transforms.privacy.ledger.ledger import check_limits, open_ledger
+from sfumato.transforms.privacy.ledger.charge_rules import check_limits
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
 
 OK, WARNING, FAILED = "ok", "warning", "failed"

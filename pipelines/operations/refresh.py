@@ -45,8 +45,9 @@ from sfumato.transforms.heatmap.request import HeatmapRequest
 from sfumato.transforms.io.files import read_file
 from sfumato.transforms.nights.plan import make_rotation_plan
 from sfumato.transforms.observability.logs import log_event
+from sfumato.transforms.privacy.ledger.charge_rules import ReusedError
 from sfumato.transforms.privacy.ledger.history import History
-from sfumato.transforms.privacy.ledger.ledger import ReusedError, open_ledger
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
 from sfumato.transforms.release.catalog import RELEASES, is_pruned
 from sfumato.transforms.release.published_release import Release, open_release

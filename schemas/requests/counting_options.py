@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from annotated_types import Interval
 
+from sfumato.schemas.guarantee import CentralOrSecagg, Trust
 from sfumato.schemas.rectangle import MAX_DEPTH
 from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.schemas.requests.request_base import PRIVACY, PROTOCOL, option
-from sfumato.schemas.trust import CentralOrSecagg, Trust
 
 Depth = Annotated[int, Interval(ge=1, le=MAX_DEPTH)]
 Epsilon = Annotated[float, Interval(ge=1e-4, le=30)]  # the noise of a larger one is not drawn
@@ -51,7 +51,7 @@ class CountingOptions(ReleaseRequest):
     shard_size: ShardSize | None = option(None, SHARD_SIZE_HELP, PROTOCOL)
     dropout: Dropout | None = option(None, DROPOUT_HELP, PROTOCOL)
 
-    def counting(self) -> dict[str, Any]:
+    def parameter_values(self) -> dict[str, Any]:
         """Returns the values of these options that were given or have a default, by parameter name."""
         names = [name for name in CountingOptions.model_fields if name not in ReleaseRequest.model_fields]
         values = {name: value for name in (*names, "max_bad_fraction") if (value := getattr(self, name)) is not None}

@@ -27,7 +27,7 @@ from sfumato.transforms.histogram.item_encoding import ColumnItems
 from sfumato.transforms.histogram.release import CountMetadata, central_files
 from sfumato.transforms.histogram.transform import CountItems, Rounds
 from sfumato.transforms.histogram.user_sample import ItemCounts, Sample
-from sfumato.transforms.privacy.admission import AdmissionRule, Admit, UserCounts
+from sfumato.transforms.privacy.admission import AdmissionRule, ChargeAndAdmit, UserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.jobs.histogram.test_sample_and_threshold import run
@@ -128,7 +128,7 @@ def test_a_user_more_changes_the_counts_that_admit_a_run_by_one(tmp_path: Path, 
                 pa.table({"user_id": pa.array(ids, pa.int64()), "kind": pa.array(kinds, pa.string())}),
                 tmp_path / folder / f"{number}.parquet",
             )
-        admit = Admit(AdmissionRule(epsilon=50.0, max_bad_fraction=1.0))  # next to no noise
+        admit = ChargeAndAdmit(AdmissionRule(cost=50.0, max_bad_fraction=1.0))  # next to no noise
         counting = CountItems(Rounds(ColumnItems(ItemColumns("kind")), KEY), ItemBound(2), admit=admit)
         found = run(f"{tmp_path / folder}/*.parquet", counting).admission
         seen.append(UserCounts(found.users, found.unusable))

@@ -323,7 +323,7 @@ def test_one_user_more_changes_no_decision_but_through_the_noise() -> None:
 @pytest.mark.false_alarm(1e-9)  # the noise would have to hide 600 users at epsilon 0.05, in one of 200 runs
 def test_too_many_bad_users_are_refused() -> None:
     rule = AdmissionRule(0.05)
-    margin = noise_quantile(rule.epsilon, FALSE_REFUSAL_PROBABILITY)
+    margin = noise_quantile(rule.cost, FALSE_REFUSAL_PROBABILITY)
     for number in range(200):
         key = RunKey.derive(FixedSecret(b"k" * 32), {"number": number})
         admission = count_users(UserCounts(10_000, 1_000 + 2 * margin + 600), rule, key)

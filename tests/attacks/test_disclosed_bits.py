@@ -18,6 +18,7 @@ from sfumato.pipelines.frame.release_run import _publish_refusal
 from sfumato.pipelines.moments import MomentsJob
 from sfumato.schemas.errors import LedgerError, NotAdmittedError, RefusedError
 from sfumato.schemas.ledger import Disclosure, Limit, Period
+from sfumato.transforms.privacy.ledger.charge_rules import ReusedError, ReusedFileError
 from sfumato.transforms.privacy.ledger.history import (
     DISCLOSE,
     LIMITS,
@@ -29,7 +30,7 @@ from sfumato.transforms.privacy.ledger.history import (
     recover_content,
     replay,
 )
-from sfumato.transforms.privacy.ledger.ledger import ReusedError, ReusedFileError, open_ledger
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.notices import stated_charge
 from sfumato.transforms.release.publishing import ledger_metadata

@@ -90,7 +90,7 @@ def test_no_trip_is_measured_with_more_than_the_budget(
         spent += np.isin(probes >> np.uint64(BITS - 4 * level), nodes) * rate / sensitivity
     assert (spent * bound <= plan.tree_epsilon * (1 + 1e-9)).all()
     assert (spent * bound >= plan.tree_epsilon * (1 - 1e-9)).all()  # and nothing is left over
-    assert plan.tree_epsilon + plan.admission_rule.epsilon <= epsilon * (1 + 1e-12)
+    assert plan.tree_epsilon + plan.admission_rule.cost <= epsilon * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("bound", [1, 4])

@@ -25,7 +25,7 @@ from sfumato.schemas.errors import BudgetError, LedgerError, RequestError
 from sfumato.schemas.ledger import REPLACE, ZERO_OUT, Charge, Limit, Period, Reservation
 from sfumato.schemas.places import Places
 from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.schedule import receive
+from sfumato.transforms.counting.sub_queries import add_noise_and_advance
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.privacy.admission import UserCounts, count_users
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -68,10 +68,12 @@ def answers(parameters: HeatmapParameters, keys: int) -> tuple[np.ndarray, float
         query = state.query
         assert query is not None
         groups = nobody(parameters.distribution_gamma is not None).shard_groups(state.shard_plan)
-        parts = [sum_shards(one, query, key, parameters.shard_noise, parameters.simulated_dropout) for one in groups]
-        after = receive(state, functools.reduce(operator.add, parts, NOTHING), parameters, key)
+        parts = [
+            sum_shards(one, query, key, parameters.shard_noise_source, parameters.simulated_dropout) for one in groups
+        ]
+        after = add_noise_and_advance(state, functools.reduce(operator.add, parts, NOTHING), parameters, key)
         drawn.append(after.results[0].counts * state.gamma)
-    return np.rint(np.concatenate(drawn)).astype(np.int64), query.epsilon
+    return np.rint(np.concatenate(drawn)).astype(np.int64), query.cost
 
 
 @pytest.mark.false_alarm(3e-9)
@@ -125,7 +127,7 @@ def test_sub_queries_and_the_count_add_up_to_the_charged_rho(baselines: None, me
     spent = [result.cost for result in state.results]
     parts = [spent] if not state.has_disjoint_shards else [[one] for one in spent]
     worst = max(math.fsum(one) for one in parts)
-    assert state.population.epsilon + worst == parameters.rho  # exactly: multiples of its last binary place
+    assert state.population.cost + worst == parameters.rho  # exactly: multiples of its last binary place
     assert gaussian_delta(parameters.rho, EPSILON) <= DELTA
     for result in state.results:  # the noise that is stated is the one that so much rho buys, and not less
         sums = 1 if parameters.is_central else result.shards - result.shards_lost
@@ -138,7 +140,7 @@ def test_sub_queries_and_the_count_add_up_to_the_charged_rho(baselines: None, me
 @pytest.mark.false_alarm(1e-9)
 def test_the_user_count_has_gaussian_noise_of_its_rho() -> None:
     rule = parameters_of().admission()
-    sigma = sigma_for_rho(rule.epsilon)
+    sigma = sigma_for_rho(rule.cost)
     drawn = [count_users(UserCounts(), rule, KEY.narrowed({"n": number})) for number in range(1000)]
     sample = np.array([value for one in drawn for value in (one.users, one.unusable)]).astype(np.int64)
     reach = math.ceil(7 * sigma)
@@ -286,7 +288,7 @@ def test_a_refusal_fits_into_its_charge_and_covers_its_counts(epsilon: float, de
     """Else the run would fail on the ledger after its charge. A share of delta needs a large epsilon if delta is."""
     parameters = parameters_of(epsilon=epsilon, delta=delta, population_share=share)
     amounts = (Decimal(repr(one)) for one in (epsilon, delta, parameters.rho))
-    cost = parameters.admission().epsilon
+    cost = parameters.admission().cost
     spent, left, rho = admission_cost(cost, *amounts)
     assert rho is not None
     assert (spent <= epsilon, left <= delta, cost <= rho <= parameters.rho) == (True,) * 3

@@ -27,8 +27,7 @@ from sfumato.schemas.errors import BudgetError, LedgerError
 from sfumato.schemas.ledger import Limit, Period
 from sfumato.schemas.log_layout import DayRows
 from sfumato.transforms.inputs.local_time import of_days
-from sfumato.transforms.privacy.ledger.input_files import file_digest, select_files
-from sfumato.transforms.privacy.ledger.ledger import ReusedError, ReusedFileError
+from sfumato.transforms.privacy.ledger.charge_rules import ReusedError, ReusedFileError, file_digest, select_files
 from sfumato.transforms.release import metadata
 from sfumato.transforms.release.metadata import code_digest
 from sfumato.transforms.release.published_release import open_release

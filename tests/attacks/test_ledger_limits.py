@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from sfumato.pipelines.command_line import cli
 from sfumato.schemas.errors import BudgetError, LedgerError, RequestError
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.ledger import (
     ADD_OR_REMOVE,
     REPLACE,
@@ -30,7 +31,6 @@ from sfumato.schemas.ledger import (
     parse_day,
 )
 from sfumato.schemas.refresh import RefreshConfig
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.privacy.ledger.history import LIMITS, RESERVE, charge_content, read_entries, replay
 from sfumato.transforms.privacy.ledger.windows import (
     convert_adjacency,

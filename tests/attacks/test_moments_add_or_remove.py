@@ -144,7 +144,7 @@ def test_the_noise_is_for_that_many_counts() -> None:
         plan = MomentsPlan(form=FORM, epsilon=epsilon, bits_per_client=reports)
         assert plan.noise_stddev >= discrete_laplace_stddev(epsilon, reports)
         assert plan.tally_epsilon is not None
-        assert plan.tally_epsilon + plan.admission().epsilon <= epsilon * (1 + 1e-12)
+        assert plan.tally_epsilon + plan.admission().cost <= epsilon * (1 + 1e-12)
         apart = MomentsPlan(form=FORM, epsilon=epsilon, release_epsilon=0.5, bits_per_client=reports)
         assert apart.noise_stddev >= discrete_laplace_stddev(0.5, reports)
 
@@ -275,4 +275,4 @@ def test_the_method_is_chosen_by_the_noisy_number_of_users() -> None:
     plan = MomentsPlan(form=FixedPoint(8), method="auto", epsilon=1.0, statistics=(Statistic("mean"),))
     for users in (999.0, 1001.0):
         assert MomentsState(plan, users=users).method == chosen_method(users, 1.0, 8)
-    assert plan.admission().epsilon > 0
+    assert plan.admission().cost > 0

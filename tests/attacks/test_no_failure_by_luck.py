@@ -21,9 +21,8 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.counting.methods import METHODS
 from sfumato.transforms.counting.parameters import COUNT_SHARE, HeatmapParameters
-from sfumato.transforms.counting.schedule import plan, receive, window_for
-from sfumato.transforms.counting.schedule import start as start_admitted
 from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.counting.sub_queries import add_noise_and_advance, first_state, start_run, window_for
 from sfumato.transforms.heatmap.release import add_up_to
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.privacy.admission import (
@@ -61,31 +60,31 @@ def wraps(users: int, state: HeatmapState, window: Window) -> float:
     sizes = np.arange(int(size.mean() + 12 * size.std() + 60) + 1)
     room = window.modulus - window.low - 1  # the largest value that is read as it is
     full, empty = query.encoding.sensitivity, query.encoding.length - query.encoding.sensitivity
-    high = tail(query.epsilon, np.maximum(room - sizes * state.gamma, -1), query.sensitivity)
-    none = tail(query.epsilon, room, query.sensitivity)
+    high = tail(query.cost, np.maximum(room - sizes * state.gamma, -1), query.sensitivity)
+    none = tail(query.cost, room, query.sensitivity)
     over = float((size.pmf(sizes) * np.minimum(full * high + empty * none, 1)).sum() + size.sf(sizes[-1]))
-    return float(
-        shard_plan.shards * (over + query.encoding.length * tail(query.epsilon, window.low, query.sensitivity))
-    )
+    return float(shard_plan.shards * (over + query.encoding.length * tail(query.cost, window.low, query.sensitivity)))
 
 
 def wrong(users: int, noise: int, parameters: HeatmapParameters) -> float:
     """The probability of a wrong count in a run whose noisy user count came out with this noise."""
-    epsilon = parameters.admission().epsilon
+    epsilon = parameters.admission().cost
     counted = users + noise
     population = Population(max(1.0, counted), "noisy", epsilon, discrete_laplace_stddev(epsilon), float(counted))
-    state = plan(population, Budget(parameters.epsilon).charge(epsilon), parameters)
+    state = first_state(population, Budget(parameters.epsilon).charge(epsilon), parameters)
     rounds = parameters.method.max_rounds(parameters.depth)
     total = 0.0
     while state.query is not None:
         query = state.query
-        least = window_for(query.encoding, query.epsilon, state, parameters.overflow_probability / rounds)
+        least = window_for(query.encoding, query.cost, state, parameters.overflow_probability / rounds)
         assert query.window.modulus >= least.modulus
         total += wraps(users, state, least)
         first, last = query.shard_range or (0, state.shard_plan.shards)
         share = users * (last - first) / state.shard_plan.shards
         sums = np.round(query.encoding.shares * share * state.gamma).astype(np.int64)
-        state = receive(state, ShardTotals(sums, last - first), parameters, RunKey.derive(FixedSecret(b"x" * 32), {}))
+        state = add_noise_and_advance(
+            state, ShardTotals(sums, last - first), parameters, RunKey.derive(FixedSecret(b"x" * 32), {})
+        )
     return total
 
 
@@ -93,7 +92,7 @@ def wrong(users: int, noise: int, parameters: HeatmapParameters) -> float:
 @pytest.mark.parametrize("users", SIZES)
 def test_no_count_is_wrong_but_with_a_billionth(users: int, epsilon: float) -> None:
     parameters = HeatmapParameters(epsilon=epsilon)
-    counting, rounds = parameters.admission().epsilon, parameters.method.max_rounds(parameters.depth)
+    counting, rounds = parameters.admission().cost, parameters.method.max_rounds(parameters.depth)
     assert parameters.overflow_probability == 1e-9
     margin = noise_quantile(counting, COUNT_SHARE * 0.9e-9 / rounds)
     beyond = tail(counting, margin)  # that the count allows for fewer users than there are
@@ -106,7 +105,7 @@ def test_no_count_is_wrong_but_with_a_billionth(users: int, epsilon: float) -> N
 @pytest.mark.parametrize("contribution", ["one", "all"])
 def test_nor_in_any_other_method(baselines: None, method: str, contribution: str) -> None:
     parameters = heatmap_parameters(method, {"contribution": contribution, "depth": 6})
-    margin = noise_quantile(parameters.admission().epsilon, COUNT_SHARE * 0.9e-9 / parameters.method.max_rounds(6))
+    margin = noise_quantile(parameters.admission().cost, COUNT_SHARE * 0.9e-9 / parameters.method.max_rounds(6))
     assert max(wrong(2000, noise, parameters) for noise in (-margin, -300, 0)) <= 1e-9
 
 
@@ -121,22 +120,22 @@ def test_a_probability_that_can_be_seen_is_kept(probability: float) -> None:
     parameters = heatmap_parameters(
         "flat", {"epsilon": 0.1, "level": 1, "overflow_probability": probability, "depth": 6}
     )
-    epsilon = parameters.admission().epsilon
+    epsilon = parameters.admission().cost
     failed = without = 0
     for noise in (rng.geometric(-math.expm1(-epsilon), trials) - rng.geometric(-math.expm1(-epsilon), trials)).tolist():
         counted = float(users + noise)
         population = Population(max(1.0, counted), "noisy", epsilon, discrete_laplace_stddev(epsilon), counted)
-        state = plan(population, Budget(0.1).charge(epsilon), parameters)
+        state = first_state(population, Budget(0.1).charge(epsilon), parameters)
         query, shard_plan = state.query, state.shard_plan
         assert query is not None
-        window = window_for(query.encoding, query.epsilon, state, probability)
+        window = window_for(query.encoding, query.cost, state, probability)
         sizes = rng.multinomial(users, np.full(shard_plan.shards, 1 / shard_plan.shards))
-        p = -math.expm1(-query.epsilon)
+        p = -math.expm1(-query.cost)
         drawn = rng.geometric(p, (shard_plan.shards, 4)) - rng.geometric(p, (shard_plan.shards, 4))
         drawn[:, 0] += sizes  # all users in one cell, the largest entry there can be
         failed += bool((drawn >= window.modulus - window.low).any() or (drawn < -window.low).any())
         known = replace(state, population=replace(population, counted=None))  # as if the count had no noise
-        small = window_for(query.encoding, query.epsilon, known, probability)
+        small = window_for(query.encoding, query.cost, known, probability)
         without += bool((drawn >= small.modulus - small.low).any() or (drawn < -small.low).any())
     assert failed <= probability * trials + 6 * math.sqrt(probability * trials)
     assert without > 0.35 * trials
@@ -151,19 +150,19 @@ def test_a_clean_run_is_refused_with_less_than_a_millionth() -> None:
     """
     for epsilon in (0.1, 1.0, 3.0):
         rule = HeatmapParameters(epsilon=epsilon, population=1000).admission()
-        margin = noise_quantile(rule.epsilon, FALSE_REFUSAL_PROBABILITY)
-        assert 4 * tail(rule.epsilon, margin) <= 1e-6
+        margin = noise_quantile(rule.cost, FALSE_REFUSAL_PROBABILITY)
+        assert 4 * tail(rule.cost, margin) <= 1e-6
 
 
 def test_a_count_below_nobody_refuses_nothing() -> None:
     """50 users at epsilon 1: the count is negative in 3 of 10 runs."""
     for epsilon in (0.1, 1.0):
         rule = HeatmapParameters(epsilon=epsilon).admission()
-        noise = noise_quantile(rule.epsilon, 1e-9)
+        noise = noise_quantile(rule.cost, 1e-9)
         for users in (50.0 - noise, -1.0, 0.0):
-            admission = NoisyUserCounts(users, 0.0, rule.epsilon, discrete_laplace_stddev(rule.epsilon))
+            admission = NoisyUserCounts(users, 0.0, rule.cost, discrete_laplace_stddev(rule.cost))
             check_admission(admission, rule)
-            assert start_admitted(admission, HeatmapParameters(epsilon=epsilon)).query is not None
+            assert start_run(admission, HeatmapParameters(epsilon=epsilon)).query is not None
 
 
 def run_of(users: int, epsilon: float, number: int, **values: object) -> HeatmapState:
@@ -177,7 +176,7 @@ def run_of(users: int, epsilon: float, number: int, **values: object) -> Heatmap
     groups = rows.shard_groups(state.shard_plan)
     while state.query is not None:
         totals = sum((sum_shards(group, state.query, key) for group in groups), start=NOTHING)
-        state = receive(state, totals, parameters, key)
+        state = add_noise_and_advance(state, totals, parameters, key)
     return state
 
 

@@ -23,8 +23,7 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.plan import make_plan
-from sfumato.transforms.counting.schedule import advance, plan
-from sfumato.transforms.counting.schedule import start as start_admitted
+from sfumato.transforms.counting.sub_queries import advance, first_state, start_run
 from sfumato.transforms.heatmap.plan import trust_table
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.locations.read import BuildShards
@@ -40,9 +39,9 @@ from sfumato.transforms.secagg.shard_sums import (
     NOTHING,
     ShardQuery,
     ShardTotals,
-    client_noise,
+    draw_shard_noise,
     planned_shards,
-    shard_noise,
+    sum_client_shares,
     sum_shards,
 )
 from tests.admitted import count_population, start
@@ -79,7 +78,7 @@ def parameters_of(users: int, **values: Any) -> HeatmapParameters:
 def answer(rows: Rows, parameters: HeatmapParameters, query: ShardQuery, key: RunKey) -> ShardTotals:
     shard_plan = start(0, parameters, key).shard_plan
     groups = rows.shard_groups(shard_plan)
-    noise, dropout = parameters.shard_noise, parameters.simulated_dropout
+    noise, dropout = parameters.shard_noise_source, parameters.simulated_dropout
     return functools.reduce(operator.add, [sum_shards(one, query, key, noise, dropout) for one in groups], NOTHING)
 
 
@@ -136,9 +135,9 @@ def test_the_noise_has_the_stated_epsilon_for_any_users(users: int, noise: str) 
         sample.append(answer(rows, parameters, query, key).sums - exact)
     drawn = np.concatenate(sample)
     assert len(drawn) == 16 * 256
-    assert chi_square_p(drawn, discrete_laplace_pmf(query.epsilon, 60)) > FLAKE_RATE
+    assert chi_square_p(drawn, discrete_laplace_pmf(query.cost, 60)) > FLAKE_RATE
     for scale in (0.7, 1.3):
-        assert chi_square_p(drawn, discrete_laplace_pmf(query.epsilon / scale, 60)) < FLAKE_RATE
+        assert chi_square_p(drawn, discrete_laplace_pmf(query.cost / scale, 60)) < FLAKE_RATE
 
 
 def test_lost_shards_depend_on_the_plan_alone() -> None:
@@ -201,7 +200,7 @@ def test_whether_a_run_goes_on_depends_on_the_noisy_count_alone() -> None:
         counts = [count_users(UserCounts(users), rule, key) for users in (POPULATION - 1, POPULATION)]
         for admission in counts:
             check_admission(admission, rule)  # neither is refused: 10% and the noise are allowed for
-            start_admitted(admission, one_shard(epsilon=30))
+            start_run(admission, one_shard(epsilon=30))
         assert counts[1].users - counts[0].users == 1
 
 
@@ -351,7 +350,7 @@ def test_the_honest_clients_shares_keep_epsilon(colluding: float, epsilon: float
 
 def plan_of(**values: Any) -> ShardQuery:
     parameters = HeatmapParameters(**values)
-    query = plan(Population(200_000.0, "public"), parameters.budget, parameters).query
+    query = first_state(Population(200_000.0, "public"), parameters.budget, parameters).query
     assert query is not None
     return query
 
@@ -362,7 +361,9 @@ def test_noise_of_epsilon_remains_only_with_colluding(colluders: int) -> None:
     """The server subtracts the shares of four of twenty clients in 256 shards of 256 entries."""
     group = minimal_shards()
     honest = np.tile(np.arange(REQUIRED) >= 4, SHARDS)
-    remaining = client_noise(group, slice(0, SHARDS), honest, minimal_query(colluders, None), COLLUDING_KEY).ravel()
+    remaining = sum_client_shares(
+        group, slice(0, SHARDS), honest, minimal_query(colluders, None), COLLUDING_KEY
+    ).ravel()
     laplace = discrete_laplace_pmf(1.0, REACH)
     if colluders:
         assert chi_square_p(remaining, laplace) > FLAKE_RATE
@@ -378,15 +379,15 @@ def test_a_planned_shard_has_the_noise_of_all_required_clients(mode: str) -> Non
 
     def draw(one: ShardQuery) -> NDArray[np.int64]:
         if mode == "shard":
-            return shard_noise(group.numbers(), group.sizes(), one, COLLUDING_KEY).ravel()
-        return client_noise(group, slice(0, SHARDS), None, one, COLLUDING_KEY).ravel()
+            return draw_shard_noise(group.numbers(), group.sizes(), one, COLLUDING_KEY).ravel()
+        return sum_client_shares(group, slice(0, SHARDS), None, one, COLLUDING_KEY).ravel()
 
     pmf = polya_difference_pmf(20 / 15, 1.0, REACH)
     assert chi_square_p(draw(query), pmf) > FLAKE_RATE
     assert chi_square_p(draw(minimal_query(0, REQUIRED)), pmf) < FLAKE_RATE
     empty = ShardGroup(0, SHARDS, Places(4), np.zeros(0, dtype=np.uint32))
     if mode == "shard":  # whoever is there
-        assert (shard_noise(empty.numbers(), empty.sizes(), query, COLLUDING_KEY).ravel() == draw(query)).all()
+        assert (draw_shard_noise(empty.numbers(), empty.sizes(), query, COLLUDING_KEY).ravel() == draw(query)).all()
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import pytest
 
 from sfumato.schemas.ranges import Boxes
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE
-from sfumato.transforms.counting.schedule import population_and_budget
+from sfumato.transforms.counting.sub_queries import population_and_budget
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges import methods
 from sfumato.transforms.ranges.field_counts import ExactCounts
@@ -82,8 +82,8 @@ def test_a_count_of_users_far_below_nothing_is_no_failure(method: str, noisy_use
     """The noise of the count has a mean size of 1,000 users at epsilon 0.1, so it may be anything."""
     asked, people = plan(method, epsilon=0.1), few(50)
     admission = admission_of(people, asked, run_key(1))
-    low = type(admission)(noisy_users, 0.0, admission.epsilon, admission.noise_stddev)
-    assert population_and_budget(low, asked.counting)[0].users >= 1
+    low = type(admission)(noisy_users, 0.0, admission.cost, admission.noise_stddev)
+    assert population_and_budget(low, asked.count_parameters)[0].users >= 1
     assert collect(people, low, asked, run_key(1)).counts.users.size > 0
 
 

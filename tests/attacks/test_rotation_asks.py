@@ -27,7 +27,7 @@ from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.state import HeatmapState
 from sfumato.transforms.heatmap.transform import PrivateHeatmap, bind_key
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.privacy.user_hashes import AskedUsers, cohort_of, rotation_key
+from sfumato.transforms.privacy.user_hashes import ActiveCohort, cohort_of, rotation_key
 from tests.attacks.jobs import charged_run, charges
 from tests.conftest import make_logs, write_files
 from tests.keys import SECRET, write_key
@@ -50,11 +50,11 @@ def table(users: int) -> pa.Table:
 
 def state_of(logs: str, cohort: int) -> HeatmapState:
     """The final state of a run that asks a cohort, under a key that other runs have too."""
-    asked = AskedUsers(Rotation(cohort, COHORTS), ROTATION_KEY)
+    asked = ActiveCohort(Rotation(cohort, COHORTS), ROTATION_KEY)
     key, place = RunKey.derive(OWN_SECRET, {"night": 1}), Path(logs) / f"{cohort}.state"
     with beam.Pipeline(runner=FnApiRunner()) as root:
         files = sorted(map(str, Path(logs).glob("*.parquet")))
-        found = root | beam.Create(files) | PrivateHeatmap(REGION, PARAMETERS, key, asked=asked)
+        found = root | beam.Create(files) | PrivateHeatmap(REGION, PARAMETERS, key, active_cohort=asked)
         _ = found | beam.Map(lambda state: place.write_bytes(pickle.dumps(state)))
     state = pickle.loads(place.read_bytes())
     assert isinstance(state, HeatmapState)
@@ -91,7 +91,7 @@ def test_a_user_shows_on_the_nights_that_ask_them_alone(with_and_without: tuple[
 
 def test_another_cohort_has_other_noise() -> None:
     """The same key for two cohorts would give their difference without noise."""
-    asked = [AskedUsers(Rotation(cohort, COHORTS), ROTATION_KEY) for cohort in (1, 2)]
+    asked = [ActiveCohort(Rotation(cohort, COHORTS), ROTATION_KEY) for cohort in (1, 2)]
     run = RunKey.derive(OWN_SECRET, {})
     keys = [bind_key(run, REGION, PARAMETERS, LocationColumns(), None, one) for one in asked]
     assert keys[0].subkey("noise") != keys[1].subkey("noise")

@@ -63,13 +63,13 @@ def test_clean_logs_are_refused_with_less_than_a_millionth(
 ) -> None:
     """Exactly, for every number of users: usable users only lower the statistic, so nobody is the worst case."""
     rule = plan(epsilon=epsilon, max_bad_fraction=limit).admission_rule
-    margin = noise_quantile(rule.noise_epsilon, FALSE_REFUSAL_PROBABILITY)
-    noise, law = laplace(rule.noise_epsilon, 4 * margin + 50)
+    margin = noise_quantile(rule.noise_cost, FALSE_REFUSAL_PROBABILITY)
+    noise, law = laplace(rule.noise_cost, 4 * margin + 50)
     # Refused where (1 - limit) unusable - limit users > margin, in numbers of the sample.
     at_least = np.append(np.cumsum(law[::-1])[::-1], 0.0)  # P[Z >= noise[i]]
     needed = np.floor((margin + limit * noise) / (1 - limit)) + 1
     tail = at_least[np.clip(needed - noise[0], 0, len(noise)).astype(int)]
-    cut_off = 4 * math.exp(-rule.noise_epsilon * noise[-1])
+    cut_off = 4 * math.exp(-rule.noise_cost * noise[-1])
     assert law @ tail + cut_off < MOST
     assert law @ tail > 0  # there is a refusal to speak of
 
@@ -80,8 +80,8 @@ def test_a_true_population_is_hardly_ever_refused() -> None:
 
     for users in (50, 1000, 20_000, 10**6):
         rule = SamplePlan(population=max(users, 200)).admission_rule
-        margin = noise_quantile(rule.noise_epsilon, FALSE_REFUSAL_PROBABILITY)
-        assert laplace_tail(rule.noise_epsilon, margin) <= FALSE_REFUSAL_PROBABILITY
+        margin = noise_quantile(rule.noise_cost, FALSE_REFUSAL_PROBABILITY)
+        assert laplace_tail(rule.noise_cost, margin) <= FALSE_REFUSAL_PROBABILITY
         exponent = -math.log(FALSE_REFUSAL_PROBABILITY)
         rate = rule.sampling_rate
         slack = rate * (math.sqrt(2 * exponent * users * (1 - rate) / rate) + exponent / (3 * rate))
@@ -119,7 +119,7 @@ def test_no_status_tells_how_many_users_drew_themselves(tmp_path: Path) -> None:
 def test_the_noisy_counts_cost_what_they_say(epsilon: float, rate: float) -> None:
     """One user more in a secret sample: the exact laws of the noisy count differ by epsilon at most, and by no less."""
     rule = AdmissionRule(epsilon, sampling_rate=rate)
-    _, law = laplace(rule.noise_epsilon, math.ceil(20 / rule.noise_epsilon))
+    _, law = laplace(rule.noise_cost, math.ceil(20 / rule.noise_cost))
     without = law[1:-1]
     beside = (1 - rate) * law[1:-1] + rate * law[:-2]  # drawn with probability `rate`, and then one more
     loss = np.abs(np.log(beside / without))

@@ -88,7 +88,7 @@ def test_a_busy_user_adds_to_as_many_slots_as_stated(kind: str, contribution: Co
     )
     plan = make_plan(parameters)
     assert plan.state.sensitivity() == most
-    spent = sum(one.cost for one in plan.sub_queries) + parameters.admission().epsilon
+    spent = sum(one.cost for one in plan.sub_queries) + parameters.admission().cost
     assert spent == pytest.approx(parameters.epsilon)
     for one in plan.sub_queries:
         assert one.noise_stddev == pytest.approx(parameters.count_noise.stddev(one.cost, most))

@@ -79,7 +79,7 @@ def test_levels_and_the_count_of_users_cost_epsilon_together(epsilon: float, sha
     own = parameters(shares, epsilon=epsilon)
     state = state_of(np.zeros(500, dtype=np.uint64), own)
     spent = [result.cost for result in state.results]
-    assert math.fsum([*[one for one in spent if one], state.population.epsilon]) == epsilon
+    assert math.fsum([*[one for one in spent if one], state.population.cost]) == epsilon
     for result in state.results:
         cost = result.cost
         assert cost is not None

@@ -132,7 +132,7 @@ def test_the_metrics_are_the_direct_runners(
     ("logs", "more", "message"),
     [
         ("damaged", [], "log-1.parquet: cannot be read as Parquet"),
-        ("few", ["--population", "1000"], "--population says 1,000 users, and the logs hold about"),
+        ("few", ["--population", "1000"], "1,000 users, and the logs hold about"),
     ],
 )
 def test_a_workers_error_is_one_line(
@@ -159,9 +159,9 @@ def test_a_workers_error_is_one_line(
 
 def fail_once(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Makes the stage that sums shards fail at its second element; returns what it was called with."""
-    from sfumato.transforms.counting import refine
+    from sfumato.transforms.counting import run_sub_queries
 
-    sum_shards, calls = refine.sum_shards, []
+    sum_shards, calls = run_sub_queries.sum_shards, []
 
     def failing(group: Any, *arguments: Any) -> Any:
         calls.append(group.first)
@@ -169,7 +169,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             raise RuntimeError("a worker is lost")
         return sum_shards(group, *arguments)
 
-    monkeypatch.setattr(refine, "sum_shards", failing)
+    monkeypatch.setattr(run_sub_queries, "sum_shards", failing)
     return calls
 
 

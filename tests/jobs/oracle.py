@@ -22,10 +22,10 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Region
 from sfumato.schemas.slots import Slots
 from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.schedule import advance, start
 from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.sub_queries import advance, start_run
 from sfumato.transforms.heatmap.transform import bind_key
-from sfumato.transforms.privacy.admission import Admit, UserCounts
+from sfumato.transforms.privacy.admission import ChargeAndAdmit, UserCounts
 from sfumato.transforms.privacy.discrete_gaussian import discrete_gaussian
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash, random_bits
 from sfumato.transforms.privacy.mechanism import sigma_for_rho
@@ -151,8 +151,8 @@ def heatmap(
         users = {user: slots_of_user(user, mine, parameters) for user, mine in present.items()}
     else:
         users = weights_of_users(present, parameters, columns)
-    admission = Admit(parameters.admission())(UserCounts(len(users), len(records) - len(users)), key)
-    state = start(admission, parameters, prior)
+    admission = ChargeAndAdmit(parameters.admission())(UserCounts(len(users), len(records) - len(users)), key)
+    state = start_run(admission, parameters, prior)
     shard_plan = state.shard_plan
     rate = shard_plan.shards / Fraction(shard_plan.sampling_rate)
     shards: dict[int, list[dict[int, int]]] = defaultdict(list)
@@ -208,7 +208,7 @@ def ask(
             surplus = (query.noise.required if planned else len(clients)) / query.noise.honest - 1
             share, slots = np.array([surplus]), np.array([length])
             label = f"surplus noise {query.index}"
-        events = polya_difference_events(key, label, stream, share, slots, query.epsilon, state.gamma)
+        events = polya_difference_events(key, label, stream, share, slots, query.cost, state.gamma)
         for slot, value in zip(events.slot.tolist(), events.value.tolist(), strict=True):
             if planned or parameters.noise_source == "shard" or slot // length in set(clients):
                 vector[slot % length] += value
@@ -233,6 +233,6 @@ def ask(
 def noise(key: RunKey, label: str, stream: int, query: ShardQuery) -> list[int]:
     streams = np.array([stream], dtype=np.uint64)
     if query.noise.kind.NAME == "gaussian":
-        sigma = sigma_for_rho(query.epsilon, query.gamma)
+        sigma = sigma_for_rho(query.cost, query.gamma)
         return discrete_gaussian(key, label, streams, query.encoding.length, sigma)[0].tolist()
-    return discrete_laplace(key, label, streams, query.encoding.length, query.epsilon, query.gamma)[0].tolist()
+    return discrete_laplace(key, label, streams, query.encoding.length, query.cost, query.gamma)[0].tolist()

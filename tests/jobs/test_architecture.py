@@ -23,7 +23,7 @@ WITH_BEAM = {
     "transforms/beam_support/__init__.py",
     "transforms/counting/transform.py",
     "transforms/heatmap/transform.py",
-    "transforms/counting/refine.py",
+    "transforms/counting/run_sub_queries.py",
     "transforms/histogram/transform.py",
     "transforms/flows/transform.py",
     "transforms/moments/transform.py",
@@ -232,9 +232,11 @@ def test_every_public_thing_has_a_docstring() -> None:
 # Modules that only some commands need, and that are expensive to load or not always installed.
 DEFERRED = {
     "pipelines/frame/console.py": {"sfumato.transforms.observability.metrics"},
+    "pipelines/heatmap.py": {"sfumato.transforms.nights.night"},
     "pipelines/operations/ledger.py": {"sfumato.pipelines.operations.releases"},
     "pipelines/operations/ledger_account.py": {"pyarrow", "sfumato.transforms.privacy.user_hashes"},
     "pipelines/operations/readers.py": {"sfumato.transforms.release.release_folder"},
+    "transforms/heatmap/request.py": {"sfumato.transforms.nights.night"},
     "transforms/io/files.py": {"sfumato.transforms.io"},
     "transforms/histogram/accountant.py": {"dp_accounting.pld.pld_pmf", "dp_accounting.pld.privacy_loss_distribution"},
     "transforms/privacy/ledger/windows.py": {"dp_accounting.pld"},

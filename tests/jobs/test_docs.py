@@ -21,7 +21,7 @@ from benchmarks.synthetic_maps import KINDS, synthetic_map
 from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.command_line.run import JOBS, Job, request_class
 from sfumato.schemas.errors import BudgetError, RequestError
-from sfumato.schemas.trust import Trust
+from sfumato.schemas.guarantee import Trust
 from sfumato.transforms.counting.methods import METHODS
 from sfumato.transforms.heatmap.request import parameter_owners
 from sfumato.transforms.moments.statistic_kinds import STATISTICS

@@ -22,8 +22,7 @@ from dp_accounting import dp_event
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 
-from sfumato.schemas.guarantee import entry_of
-from sfumato.schemas.trust import Trust
+from sfumato.schemas.guarantee import Trust, entry_of
 from sfumato.transforms.statistics.bisection import bisect
 
 TOLERANCE = 0.01  # relative; a stated cost that is lower than the computed one by more is a violation

@@ -34,7 +34,7 @@ def decode(state: HeatmapState, estimator: Estimator) -> Estimate:
 
 
 def sampling_of(state: HeatmapState) -> float:
-    """1 - sampling rate: the variance that a node has for each of its users because they are a sample.
+    """Returns 1 - sampling rate: the variance that a node has for each of its users because they are a sample.
 
     A rotating cohort is a sample of all users, and the users who take part may be a sample of it.
     """
@@ -42,7 +42,7 @@ def sampling_of(state: HeatmapState) -> float:
 
 
 def posterior_of(state: HeatmapState) -> Posterior:
-    """The posterior of the nodes of all queried trees, from all results and from the shares of the prior map."""
+    """Returns the posterior of the nodes of all queried trees, from all results and the shares of the prior map."""
     measured = [measurement_of(result, state) for result in state.results]
     full = FullTree.from_trees(*(one.tree for one in measured))
     guide = None
@@ -62,7 +62,9 @@ def posterior_of(state: HeatmapState) -> Posterior:
 
 
 def unbiased_counts(estimate: Estimate, state: HeatmapState) -> UnbiasedCounts:
-    """Users of an estimate's cells without shrinkage: from the last result, from earlier ones where cells are finer.
+    """Returns the users of an estimate's cells without shrinkage.
+
+    They are from the last result, and from earlier ones where cells are finer than it measured.
 
     With slots the last result is that of the last sub-query of all slots together, whose noise is less. Cells finer
     than the last tree's entries are not unbiased, see `unbiased`. estimate: by the estimator `bayes`.
@@ -90,7 +92,7 @@ def unbiased_counts(estimate: Estimate, state: HeatmapState) -> UnbiasedCounts:
 
 
 def measurement_of(result: NoisyCounts, state: HeatmapState) -> TreeMeasurement:
-    """A result's users and their noise."""
+    """Returns a result's users and their noise."""
     total = result.to_estimate()
     # The share of the shards that are in the result. The users of the others are estimated from theirs.
     share = result.shards_answered / state.shard_plan.shards
@@ -98,7 +100,7 @@ def measurement_of(result: NoisyCounts, state: HeatmapState) -> TreeMeasurement:
 
 
 def prior_posterior(prior: Estimate, users: float) -> Posterior:
-    """The posterior of an earlier map, scaled to this many users."""
+    """Returns the posterior of an earlier map, scaled to this many users."""
     full = FullTree.from_trees(prior.tree)
     counts = np.maximum(prior.counts, 0)
     total = counts.sum()
@@ -109,7 +111,7 @@ def prior_posterior(prior: Estimate, users: float) -> Posterior:
 
 
 def estimate_of(posterior: Posterior, state: HeatmapState) -> Estimate:
-    """The map: the leaves of all queried trees. With categories, the entries of the last tree."""
+    """Returns the map: the leaves of all queried trees. With categories, the entries of the last tree."""
     full = posterior.full
     counts, variance = full.leaf_values(posterior.users), full.leaf_values(posterior.variance)
     if state.categories == 1:
@@ -126,12 +128,12 @@ def estimate_of(posterior: Posterior, state: HeatmapState) -> Estimate:
 
 
 def _summed(entry: NDArray[np.int64], values: Floats, entries: int) -> Floats:
-    """Values added up by entry: float64[entries]."""
+    """Returns values added up by entry: float64[entries]."""
     return np.bincount(entry, values, entries).astype(np.float64)
 
 
 def move_to_tree(estimate: Estimate, tree: Tree) -> Estimate:
-    """An estimate on another tree: the users of each entry, by category too, are spread evenly over its area."""
+    """Returns an estimate on another tree. Each entry's users, by category too, are spread evenly over its area."""
     before, after = estimate.tree.index, tree.index
     borders = np.union1d(before.boundaries, after.boundaries)[:-1]
     area = np.diff(borders, append=np.uint64(4**tree.depth)).astype(np.float64)
@@ -147,7 +149,7 @@ def move_to_tree(estimate: Estimate, tree: Tree) -> Estimate:
 
 
 def density(tree: Tree, counts: Floats, depth: int | None = None) -> Floats:
-    """The density float64[2^d, 2^d] of counts float64[T], one for each entry. It adds up to 1.
+    """Returns the density float64[2^d, 2^d] of counts float64[T], one for each entry. It adds up to 1.
 
     Row 0 is in the north. An entry is a node without the area of its children. d is `depth`, at most the tree's; by
     default it is the tree's, at most 12. Negative counts count as 0. Without positive counts the density is uniform.
@@ -170,7 +172,7 @@ def density(tree: Tree, counts: Floats, depth: int | None = None) -> Floats:
 
 
 def estimate_density(estimate: Estimate, depth: int | None = None) -> Floats:
-    """The density float64[2^d, 2^d] of an estimate, as `density` gives it, with slopes inside cells.
+    """Returns the density float64[2^d, 2^d] of an estimate, as `density` gives it, with slopes inside cells.
 
     Nothing was measured inside a cell. But where counts grow from cell to cell, they most likely also grow inside a
     cell. The strength of slopes was learned on the measured levels above. Every cell keeps its total.
@@ -198,7 +200,7 @@ def estimate_density(estimate: Estimate, depth: int | None = None) -> Floats:
 
 
 def _slope(values: Floats, limit: Floats) -> Floats:
-    """The difference of each cell's four children from a quarter of the cell: float64[2 n, 2 n]. See `gradient`.
+    """Returns how much each cell's four children differ from a quarter of the cell: float64[2 n, 2 n].
 
     Differences are clipped to [-limit, limit] and add up to 0 in every cell.
     """
@@ -214,15 +216,15 @@ def _slope(values: Floats, limit: Floats) -> Floats:
 
 
 def _quarters(cells: Floats) -> list[Floats]:
-    """The four cells of each block of 2 x 2, float64[n, n] each of float64[2 n, 2 n]; row 0 is in the north."""
+    """Returns the four cells of each block of 2 x 2, float64[n, n] each of float64[2 n, 2 n]; row 0 is in the north."""
     return [cells[row::2, column::2] for column in (0, 1) for row in (0, 1)]
 
 
 def painted(tree: Tree, values: Floats, depth: int | None = None) -> Floats:
-    """The value of each cell's entry, float64[2^d, 2^d], row 0 in the north, of values float64[T], one for each entry.
+    """Returns the value of each cell's entry, float64[2^d, 2^d], row 0 in the north.
 
-    Without `depth`, d is the tree's deepest level, at most 11. Where entries are finer, a cell shows the entry at its
-    corner.
+    values: float64[T], one for each entry. depth: d; None takes the tree's deepest level, at most 11. Where entries are
+    finer, a cell shows the entry at its corner.
     """
     depth = min(tree.level, MAX_PAINTED_DEPTH) if depth is None else depth
     step = np.uint64(1 << (2 * (tree.depth - depth)))

@@ -36,7 +36,7 @@ _MECHANISMS = {  # by the noise, and whether a trusted curator adds it
     ("laplace", False): "distributed discrete Laplace (Polya shares) over secure-aggregation shards",
     ("laplace", True): "discrete Laplace, added once to the sums by a trusted curator",
     ("gaussian", False): "discrete Gaussian, added to the sums of each secure-aggregation shard; a user is in one "
-    "shard, whose noise alone gives the guarantee",
+    "shard, whose noise gives the guarantee without that of the others",
     ("gaussian", True): "discrete Gaussian, added once to the sums by a trusted curator",
 }
 _ONE = "one location a user, chosen {} by the key"
@@ -59,10 +59,10 @@ _SEVERAL_SLOTS = (
 )
 _SLOTS = (
     "users by slot of local time, estimated together: slots.parquet has users of cells with 95% intervals, which are "
-    "pointwise and hold the noise alone; slots.npy has the users of every slot on a grid. The slots of a cell add up "
+    "pointwise and hold only the noise; slots.npy has the users of every slot on a grid. The slots of a cell add up "
     "to the map of all slots."
 )
-_ASKED = "; of the users of cohort {} alone, which a keyed hash of their ids chooses; counts are scaled to all users"
+_COHORT = "; only of the users of cohort {}, which a keyed hash of their ids chooses; counts are scaled to all users"
 _BINS = "; each location with its category, one of {} bins of its {}"
 _POSTERIOR_STDDEV = (
     "standard deviation of the posterior, on average over cells; a lower bound for cells that are chosen by their "
@@ -79,7 +79,7 @@ _SUMS = (
 _NOISE_STDDEV = (
     "standard deviation of the noise; a lower bound if shards were lost or only a part of the users was queried"
 )
-_LOWER_BOUND = "lower bound: the noise alone, without errors from spreading, dropping, collisions or shrinkage"
+_LOWER_BOUND = "lower bound: only the noise, without errors from spreading, dropping, collisions or shrinkage"
 _ERRORS: dict[Errors, dict[str, str]] = {  # the entry on the meaning of the published standard deviations
     "posterior": {"stddev": _POSTERIOR_STDDEV, "intervals": _INTERVALS, "sums": _SUMS.format(TOTALS_FILE)},
     "independent": {"stddev": _NOISE_STDDEV, "sums": "errors of cells are independent: variances add up"},
@@ -100,7 +100,7 @@ def heatmap_manifest(
     grid: Grid,
     slots: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """The manifest: identity, guarantee, spending by sub-query, communication, parameters, versions, warnings.
+    """Returns the manifest: identity, guarantee, spending by sub-query, communication, parameters, versions, warnings.
 
     state: after the last sub-query; slots: the users of the region in each slot, None without slots.
     """
@@ -120,12 +120,12 @@ def heatmap_manifest(
 def counts_content(
     state: HeatmapState, parameters: HeatmapParameters, metadata: ReleaseMetadata, place: str = "cell"
 ) -> dict[str, Any]:
-    """The manifest's entries on privacy, the number of users and communication, of cells or of zones.
+    """Returns the manifest's entries on privacy, the number of users and communication, of cells or of zones.
 
     state: after the last sub-query; place: what is counted, in one word.
     """
-    shard_plan, central, model = state.shard_plan, parameters.is_central, parameters.participation
-    asked = None if parameters.rotation == 1 else Rotation.parse(metadata.parameters["rotation"])
+    shard_plan, central, protected = state.shard_plan, parameters.is_central, parameters.protects_participation
+    cohort = None if parameters.rotation == 1 else Rotation.parse(metadata.parameters["rotation"])
     epsilon_spent = state.budget.spent
     if parameters.rho is not None:  # the epsilon of all charges at the release's delta
         is_all = epsilon_spent == parameters.rho
@@ -133,14 +133,14 @@ def counts_content(
     composition = "parallel" if state.has_disjoint_shards else "sequential"
 
     def known(fields: dict[str, Any]) -> dict[str, Any]:
-        """The fields; those of secure aggregation are null with central noise."""
+        """Returns the fields; those of secure aggregation are null with central noise."""
         return {k: None if central and k in _SECURE_AGGREGATION_FIELDS else value for k, value in fields.items()}
 
     return {
         "privacy": {
             "unit": PRIVACY_UNIT,
             "contribution_bound": _contribution(parameters, metadata, place),
-            "adjacency": ZERO_OUT if model == "paper" else ADD_OR_REMOVE,
+            "adjacency": ADD_OR_REMOVE if protected else ZERO_OUT,
             "trust": parameters.trust,
             "epsilon": parameters.epsilon,
             "epsilon_spent": epsilon_spent,
@@ -149,7 +149,7 @@ def counts_content(
             "noise": state.noise.kind.NAME,
             "mechanism": _MECHANISMS[state.noise.kind.NAME, central],
             "randomness": metadata.source,
-            **({} if asked is None else {"rotation": {"cohort": asked.cohort, "cohorts": asked.cohorts}}),
+            **({} if cohort is None else {"rotation": {"cohort": cohort.cohort, "cohorts": cohort.cohorts}}),
             "population": population_entry(state.population, state.noise.kind),
             "cohort": known(
                 {
@@ -163,11 +163,11 @@ def counts_content(
             "composition_rule": COMPOSITIONS[composition],
             "sub_queries": [known(_sub_query(one, state.rotation)) for one in state.results],
             "participation": {
-                "model": model,
-                "protected": model == "planned",
-                "epsilon": 0.0 if model == "planned" else None,
-                "delta": 0.0 if model == "planned" else 1.0,
-                "description": PARTICIPATION[model],
+                "model": parameters.participation,
+                "protected": protected,
+                "epsilon": 0.0 if protected else None,
+                "delta": 0.0 if protected else 1.0,
+                "description": PARTICIPATION[parameters.participation],
             },
             "assumptions": _assumptions(state, parameters, metadata),
         },
@@ -177,7 +177,7 @@ def counts_content(
 
 
 def _results(state: HeatmapState) -> dict[str, float]:
-    """The users, and where a user counts in several slots the user-slots that the maps count."""
+    """Returns the users, and where a user counts in several slots the user-slots that the maps count."""
     counted, stddev = state.all_users_estimate()
     if state.records_per_user == 1:
         return {"users": counted, "users_stddev": stddev}
@@ -187,22 +187,22 @@ def _results(state: HeatmapState) -> dict[str, float]:
 
 
 def population_entry(population: Population, noise: AdditiveNoise) -> dict[str, Any]:
-    """The manifest's entry on the number of users, with the cost of the noisy count in the unit of its noise."""
-    return {noise.UNIT if name == "epsilon" else name: value for name, value in asdict(population).items()}
+    """Returns the manifest's entry on the number of users. The cost of the noisy count is named for its unit."""
+    return {noise.UNIT if name == "cost" else name: value for name, value in asdict(population).items()}
 
 
 def _sub_query(answer: NoisyCounts, rotation: int) -> dict[str, Any]:
-    """A sub-query's fields, with its noise in users of the published map."""
+    """Returns a sub-query's fields, with its noise in users of the published map."""
     return {**answer.entry(), "noise_stddev": rotation * answer.noise_stddev}
 
 
 def category_names(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> tuple[str, ...]:
-    """The names of the categories; none without auxiliary data."""
+    """Returns the names of the categories; none without auxiliary data."""
     return tuple(metadata.parameters["columns"]["auxiliary"]["categories"]) if parameters.categories > 1 else ()
 
 
 def auxiliary_content(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> dict[str, Any]:
-    """The manifest's entry on auxiliary data; empty without."""
+    """Returns the manifest's entry on auxiliary data; empty without."""
     categories = category_names(parameters, metadata)
     if not categories:
         return {}
@@ -214,7 +214,7 @@ def auxiliary_content(parameters: HeatmapParameters, metadata: ReleaseMetadata) 
 
 
 def _contribution(parameters: HeatmapParameters, metadata: ReleaseMetadata, place: str) -> str:
-    """The bound on one user's contribution, as a text."""
+    """Returns the bound on one user's contribution, as a text."""
     gamma, columns = parameters.distribution_gamma, metadata.parameters.get("columns", {})
     if gamma is not None:
         bound = (_ALL if parameters.rounding == "systematic" else _ROUNDED).format(place, gamma)
@@ -228,7 +228,7 @@ def _contribution(parameters: HeatmapParameters, metadata: ReleaseMetadata, plac
         slots = (len(stated["names"]), stated["kind"], stated["time_zone"])
         return _SEVERAL_SLOTS.format(most, *slots) if most > 1 else bound + _ONE_SLOT.format(*slots)
     if parameters.rotation > 1:
-        bound += _ASKED.format(metadata.parameters["rotation"].replace("/", " of "))
+        bound += _COHORT.format(metadata.parameters["rotation"].replace("/", " of "))
     return bound + (_BINS.format(parameters.categories, place) if parameters.categories > 1 else "")
 
 
@@ -242,7 +242,7 @@ def _assumptions(state: HeatmapState, parameters: HeatmapParameters, metadata: R
 
 
 def counts_warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[str]:
-    """The manifest's warnings on how the counts were made."""
+    """Returns the manifest's warnings on how the counts were made."""
     warnings = []
     if parameters.users is not None and parameters.users > state.population.users:
         warnings.append(
@@ -250,7 +250,7 @@ def counts_warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[
         )
     if parameters.noise_source == "client":
         warnings.append(f"{FLOATING_NOISE} Publish a run with --noise_source shard instead.")
-    if parameters.participation == "paper":
+    if not parameters.protects_participation:
         warnings.append(f"Who takes part is not protected (participation paper). {PARTICIPATION['paper']}")
     # Disjoint shards are queried once each; others are all queried in every sub-query.
     queried, where = state.results[-1:], " in the last sub-query"

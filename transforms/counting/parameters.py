@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -40,6 +40,7 @@ import numpy as np
 from annotated_types import Interval
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import CentralOrSecagg, Trust
 from sfumato.schemas.locations import MAX_CATEGORIES
 from sfumato.schemas.requests.checks import check_declared, check_integer
 from sfumato.schemas.requests.counting_options import (
@@ -54,7 +55,6 @@ from sfumato.schemas.requests.counting_options import (
 )
 from sfumato.schemas.requests.publish_request import MAX_BAD_FRACTION
 from sfumato.schemas.rotation import MAX_COHORTS
-from sfumato.schemas.trust import CentralOrSecagg, Trust
 from sfumato.transforms.counting.methods import Adaptive, Method
 from sfumato.transforms.counting.methods.base import Contribution
 from sfumato.transforms.counting.state import Estimate
@@ -107,7 +107,7 @@ class HeatmapParameters:
     participation: Participation = "planned"
     users: Users | None = None  # number of users who take part; None for all users
     population: Users | None = None  # public number of users, if it is known
-    # Share of epsilon that the noisy user counts cost, with and without a usable record.
+    # Share of the budget that the noisy user counts cost, with and without a usable record.
     population_share: Annotated[float, Interval(ge=0.001, le=0.5)] = ADMISSION_SHARE
     # What a user adds: one random location, the most frequent one (top), or a distribution over all; None for the
     # method's default.
@@ -129,7 +129,8 @@ class HeatmapParameters:
     categories: int = 1  # of the auxiliary data; 1 without
     slots: int = 1  # of time, each with a map of its own; 1 without
     records_per_user: int = 1  # the most slots in which a user counts, each by one record
-    # The number of rotating cohorts, one of which is asked; 1 asks all users. See `schemas.rotation`.
+    # The number of rotating cohorts, one of which is active: only its users are counted; 1 counts all users. See
+    # `schemas.rotation`.
     rotation: int = 1
     method: Method = field(default_factory=Adaptive)  # with its own parameters
 
@@ -161,7 +162,7 @@ class HeatmapParameters:
         self.distribution_gamma  # noqa: B018  (raises if no gamma is possible)
 
     def admission(self, min_users: int = 0) -> AdmissionRule:
-        """The conditions under which a run continues. min_users: see AdmissionRule."""
+        """Returns the conditions under which a run continues. min_users: see AdmissionRule."""
         budget = self.budget
         cost = budget.affordable(budget.total * self.population_share)
         return AdmissionRule(
@@ -181,12 +182,20 @@ class HeatmapParameters:
         """The distribution of the noise, chosen for `auto`."""
         return LAPLACE if self.rho is None else GAUSSIAN
 
+    def with_trust(self, trust: Trust) -> HeatmapParameters:
+        """Returns the parameters with another trust model; a curator's noise has no clients who may collude.
+
+        Raises RequestError: the trust model is not offered, or not with these parameters.
+        """
+        colluding = None if trust == Trust.CENTRAL else self.colluding
+        return replace(self, trust=trust, colluding=colluding)  # type: ignore[arg-type]
+
     def plan_shards(self, users: float) -> ShardPlan:
-        """How users, of whom `self.users` take part, are spread over shards."""
+        """Returns how users, of whom `self.users` take part, are spread over shards."""
         return ShardPlan.for_users(users, self.users, self.shard_size, self.dropout, self.participation)
 
     def noise_of(self, shard_plan: ShardPlan, kind: AdditiveNoise | None = None) -> Noise:
-        """The noise of a planned shard's sums, or of a curator's. kind: its distribution; None for `count_noise`."""
+        """Returns the noise of a planned shard's sums, or of a curator's. kind: None for `count_noise`."""
         required = 1 if self.is_central else shard_plan.required_survivors
         return Noise(kind or self.count_noise, required, self.colluding or 0.0)
 
@@ -201,7 +210,7 @@ class HeatmapParameters:
         return 0.0 if self.rho is None else self.delta
 
     def laplace_epsilon(self, cost: float) -> float:
-        """The epsilon of as much Laplace noise as a cost has."""
+        """Returns the epsilon of as much Laplace noise as a cost has."""
         return LAPLACE.cost(self.count_noise.stddev(cost)) if self.rho is not None else cost
 
     def _check_noise(self) -> None:
@@ -222,7 +231,7 @@ class HeatmapParameters:
             raise RequestError("auxiliary: a map has slots or rates, not both; leave out --auxiliary or --slots")
         if self.contributes == "all":
             raise RequestError("contribution: with slots a user gives records, not a distribution; use one or top")
-        if self.participation != "planned":
+        if not self.protects_participation:
             raise RequestError("participation: paper is for maps without slots; leave it out")
         self.method.check_slots(self.slots)
         if self.records_per_user > 1:
@@ -252,17 +261,22 @@ class HeatmapParameters:
         return self.categories * self.slots
 
     def max_rounds(self) -> int:
-        """The largest number of sub-queries in one run."""
+        """Returns the largest number of sub-queries in one run."""
         return self.method.max_rounds(self.depth) + (self.slots > 1)
 
     @property
     def _by_client(self) -> str:
         """The option by which every client's share of the noise counts; empty where a shard's noise does."""
-        if self.participation != "planned":
+        if not self.protects_participation:
             return "participation"
         if self.colluding:
             return "colluding"
         return "" if self.noise_source == "shard" else "noise_source"
+
+    @property
+    def protects_participation(self) -> bool:
+        """Whether nothing that is published depends on who takes part, so that adding a user is covered."""
+        return self.participation == "planned"
 
     @property
     def is_central(self) -> bool:
@@ -270,8 +284,8 @@ class HeatmapParameters:
         return self.trust == Trust.CENTRAL
 
     @property
-    def shard_noise(self) -> NoiseSource | None:
-        """How a shard's noise is made; None where shards have none, because a trusted curator adds it."""
+    def shard_noise_source(self) -> NoiseSource | None:
+        """How a shard's noise is drawn; None where shards have none, because a trusted curator adds central noise."""
         return None if self.is_central else self.noise_source
 
     @property
@@ -292,7 +306,7 @@ class HeatmapParameters:
         return self.distribution_gamma and stored_total(self.distribution_gamma, self.rounding)
 
     def metadata(self) -> dict[str, Any]:
-        """The parameters and the method's own by name, in JSON's types. The key is bound to them."""
+        """Returns the parameters and the method's own by name, in JSON's types. The key is bound to them."""
         own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "method"}
         own["gamma"] = self.distribution_gamma
         if self.slots == 1:  # the keys of maps without slots stay as they were
@@ -305,7 +319,7 @@ class HeatmapParameters:
 
 
 def automatic_gamma(parameters: HeatmapParameters) -> int:
-    """The gamma of `auto`. Raises RequestError if no gamma fits the modulus, or epsilon is too small for noise."""
+    """Returns the gamma of `auto`. Raises RequestError if none fits the modulus, or epsilon is too small for noise."""
     # With Gaussian noise, the epsilon of as much Laplace noise.
     epsilon, max_rounds = parameters.laplace_epsilon(parameters.budget.total), parameters.max_rounds()
     users = min(parameters.users or UNKNOWN_USERS, parameters.population or UNKNOWN_USERS)
@@ -335,8 +349,8 @@ def automatic_gamma(parameters: HeatmapParameters) -> int:
 def _largest_within(
     modulus: int, max_gamma: int, parameters: HeatmapParameters, shard_plan: ShardPlan, length: int
 ) -> int:
-    """The largest gamma in 1..max_gamma whose sums fit the modulus."""
-    counting_epsilon = parameters.laplace_epsilon(parameters.admission().epsilon)
+    """Returns the largest gamma in 1..max_gamma whose sums fit the modulus."""
+    counting_epsilon = parameters.laplace_epsilon(parameters.admission().cost)
     probability = parameters.overflow_probability / parameters.max_rounds()
     counted = max_counted(min(shard_plan.users, SHARD_TOLERANCE * parameters.shard_size), counting_epsilon, probability)
 
@@ -344,13 +358,13 @@ def _largest_within(
         return min_window(
             expected_size=counted + noise_quantile(counting_epsilon, COUNT_SHARE * probability),
             noise=parameters.noise_of(shard_plan, LAPLACE),
-            epsilon=MIN_QUERY_SHARE * parameters.laplace_epsilon(parameters.budget.total),
+            cost=MIN_QUERY_SHARE * parameters.laplace_epsilon(parameters.budget.total),
             sensitivity=l1_sensitivity(gamma, parameters.rounding, math.ceil(MIN_QUERY_SHARE * length)),
             gamma=gamma,
             entries=length,
             shards=shard_plan.shards,
             probability=(1 - COUNT_SHARE) * probability,
-            is_planned=parameters.participation == "planned",
+            is_planned=parameters.protects_participation,
         ).modulus
 
     if (smallest := min_modulus(1)) > modulus:
@@ -362,13 +376,13 @@ def _largest_within(
 
 
 def max_counted(population: float, epsilon: float, probability: float) -> float:
-    """The largest noisy user count of this epsilon that does not contradict a public population."""
+    """Returns the largest noisy user count of this epsilon that does not contradict a public population."""
     margin = noise_quantile(epsilon, min(COUNT_SHARE * probability, FALSE_REFUSAL_PROBABILITY))
     return (1 + POPULATION_TOLERANCE) * population + margin
 
 
 def vector_length(epsilon: float, max_cells: int, users: float, noisy_sums: int) -> int:
-    """The expected entries of a tree of the cells above the noise; see the module."""
+    """Returns the expected entries of a tree of the cells above the noise; see the module."""
     threshold = 2 * math.sqrt(2 * noisy_sums) / epsilon
     return min(max_cells, math.ceil(4 * users / threshold))
 
@@ -385,7 +399,7 @@ def check_prior(prior: Estimate | None, parameters: HeatmapParameters) -> None:
 
 
 def digest(estimate: Estimate) -> str:
-    """SHA-256 of an estimate. The key of a run that starts from the estimate is bound to it."""
+    """Returns the SHA-256 of an estimate. The key of a run that starts from the estimate is bound to it."""
     columns = [estimate.tree.nodes, estimate.counts, estimate.stddev]
     if estimate.memory != 1:
         columns.append(np.array([estimate.memory]))

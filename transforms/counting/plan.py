@@ -12,8 +12,8 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.schedule import advance, plan, window_for
 from sfumato.transforms.counting.state import Estimate, HeatmapState, NoisyCounts
+from sfumato.transforms.counting.sub_queries import advance, first_state, window_for
 from sfumato.transforms.observability.text_tables import EXAMPLE_USERS, TYPICAL_USERS, markdown_table, significant
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.secagg.encodings import TreeEncoding
@@ -45,7 +45,7 @@ class Plan:
     @property
     def spent(self) -> float:
         """The cost of the sub-queries, for one user, in the unit of the noise."""
-        return self.state.budget.spent - self.state.population.epsilon
+        return self.state.budget.spent - self.state.population.cost
 
     @property
     def entries(self) -> int:
@@ -80,7 +80,7 @@ class Plan:
         return encoding.tree.level if cells == math.inf else min(encoding.tree.level, int(math.log(cells, 4)))
 
     def shards_lost(self, dropout: float) -> float:
-        """Expected share of lost shards in a real protocol or in the paper's participation model.
+        """Returns the expected share of lost shards in a real protocol or in the paper's participation model.
 
         A shard's survivors are a Poisson number, because hashes assign users to shards. dropout: share of the devices
         that fail, in 0..1.
@@ -102,10 +102,10 @@ def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> P
     users = parameters.population or parameters.users
     if users is None:
         raise ValueError("users: a plan needs the number of users")
-    epsilon = parameters.admission().epsilon
+    cost = parameters.admission().cost
     source = "noisy" if parameters.population is None else "public"
-    population = Population(float(users), source, epsilon, parameters.count_noise.stddev(epsilon), float(users))
-    state = plan(population, parameters.budget.charge(epsilon), parameters, prior)
+    population = Population(float(users), source, cost, parameters.count_noise.stddev(cost), float(users))
+    state = first_state(population, parameters.budget.charge(cost), parameters, prior)
     overflow = []
     while state.query is not None:
         query, shard_plan = state.query, state.shard_plan
@@ -118,17 +118,17 @@ def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> P
 
 
 def overflow_probability(query: ShardQuery, state: HeatmapState) -> float:
-    """The smallest certified bound on the probability that any sum of a sub-query wraps around; 1 without a bound."""
+    """Returns the smallest certified bound on the probability that any sum of a sub-query wraps around; 1 for none."""
 
     def fits(log_probability: float) -> bool:
-        window = window_for(query.encoding, query.epsilon, state, math.exp(log_probability))
+        window = window_for(query.encoding, query.cost, state, math.exp(log_probability))
         return window.modulus <= query.window.modulus
 
     return math.exp(bisect(fits, 0.0, math.log(1e-300), 40)[0]) if fits(-1e-9) else 1.0
 
 
 def plan_details(plan: Plan) -> str:
-    """The text of one plan, with a table of its sub-queries."""
+    """Returns the text of one plan, with a table of its sub-queries."""
     own, state, is_central = plan.parameters, plan.state, plan.parameters.is_central
     shard_plan, counting_cost = state.shard_plan, state.budget.total - plan.spent
     unit = state.noise.kind.UNIT
@@ -137,7 +137,7 @@ def plan_details(plan: Plan) -> str:
     else:
         noun = "shard" if shard_plan.shards == 1 else "shards"
         shards = f" in {shard_plan.shards:,} {noun} of about {shard_plan.users / shard_plan.shards:,.0f}"
-        if own.participation == "paper":
+        if not own.protects_participation:
             shards += (
                 f"; a shard needs {shard_plan.required_survivors:,} survivors, and who takes part is not protected"
             )
@@ -178,7 +178,7 @@ def plan_details(plan: Plan) -> str:
         rows.append(row)
     lines += ["", markdown_table([header, *rows])]
     if not is_central:
-        if own.participation != "paper":
+        if own.protects_participation:
             lines.append(
                 "This job loses no shard. In a real protocol a shard is lost when fewer than "
                 f"{shard_plan.required_survivors:,} devices report:\n"
@@ -198,7 +198,7 @@ def plan_details(plan: Plan) -> str:
 
 
 def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = None) -> str:
-    """The text of a heatmap's plan. Without a public number of users: bounds, and a table by the number of users.
+    """Returns the text of a heatmap's plan. Without a public number of users it has bounds, and a table by that number.
 
     With a rotation the plan is for the users of one cohort. The users of a prior, the map of an earlier release of all
     users, stand in for an unknown number. Raises RequestError where a run would raise it too.
@@ -235,7 +235,7 @@ def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = No
 
 
 def _bounds(parameters: HeatmapParameters) -> list[str]:
-    """Lines that hold for any number of users in any places."""
+    """Returns lines that hold for any number of users in any places."""
     rounds, delta = parameters.max_rounds(), ""
     if parameters.rho is not None:
         delta = f" and delta {parameters.delta:g}, with Gaussian noise"
@@ -249,7 +249,7 @@ def _bounds(parameters: HeatmapParameters) -> list[str]:
         )
     entries = parameters.method.max_query_entries(parameters.depth, parameters.categories)
     if entries is None:
-        return [*lines, f"- at most {rounds:,} sub-queries; their vectors depend on the number of users alone"]
+        return [*lines, f"- at most {rounds:,} sub-queries; their vectors depend only on the number of users"]
     lines.append(f"- at most {rounds:,} sub-queries of at most {entries:,} entries each")
     if not parameters.is_central:
         bits = ((MAX_MODULUS if parameters.modulus is None else parameters.modulus) - 1).bit_length()
@@ -259,7 +259,7 @@ def _bounds(parameters: HeatmapParameters) -> list[str]:
 
 
 def accuracy(parameters: HeatmapParameters, prior: Estimate | None = None, place: str = "a count") -> str:
-    """The error of a count of all users, in one phrase. prior: see `make_plan`. place: what is counted."""
+    """Returns the error of a count of all users, in one phrase. prior: see `make_plan`. place: what is counted."""
     users, cohorts = parameters.population or TYPICAL_USERS, parameters.rotation
     plan = make_plan(replace(parameters, rotation=1, users=max(users // cohorts, 1)), prior)
     noise = significant(NOISE_Z * cohorts * plan.noise_stddev)
@@ -267,5 +267,5 @@ def accuracy(parameters: HeatmapParameters, prior: Estimate | None = None, place
 
 
 def percent(share: float) -> str:
-    """A share in 0..1 as a percentage with three significant digits."""
+    """Returns a share in 0..1 as a percentage with three significant digits."""
     return f"{significant(100 * share)}%"

@@ -89,7 +89,7 @@ class Rates:
 def estimate_rates(
     estimate: Estimate, categories: Sequence[str], noisy_sums: int, sampling_weight: float = 1.0
 ) -> Rates | None:
-    """The rates of an estimate; None without auxiliary data.
+    """Returns the rates of an estimate; None without auxiliary data.
 
     Args:
         estimate: of users by category.
@@ -111,7 +111,7 @@ def rates_of_counts(
     noisy_sums: int,
     sampling_weight: float = 1.0,
 ) -> Rates:
-    """The rates of T cells or zones that have no users in common.
+    """Returns the rates of T cells or zones that have no users in common.
 
     Args:
         by_category: float64[k, T], noisy users.
@@ -136,7 +136,7 @@ def rates_of_counts(
 def _simultaneous(
     test: _RateTest, covers_area: NDArray[np.bool_], categories: int
 ) -> tuple[Array, Array, Array, Array]:
-    """The average, and for each cell the shrunk rate and the ends of its simultaneous interval; see `Rates`.
+    """Returns the average, and for each cell the shrunk rate and the ends of its simultaneous interval; see `Rates`.
 
     covers_area: bool[T], whether a cell covers any area; categories: number of those with published rates.
     """
@@ -164,7 +164,7 @@ def _simultaneous(
         selected, rate = test.select(above), np.minimum(test.counts / np.where(above, users, 1), 1)[above]
 
         def end(outside: float, side: float) -> Array:
-            """The rate between the observed one and a rejected one at which the exponent passes the bound."""
+            """Returns the rate between the observed one and a rejected one at which the exponent passes the bound."""
             passes = bisect_each(
                 lambda p: ~(selected.exponent(p, side) > bound), rate, np.full_like(rate, outside), _STEPS
             )
@@ -176,7 +176,7 @@ def _simultaneous(
 
 
 def published_categories(categories: Sequence[str]) -> list[int]:
-    """The categories with published rates: all of several; of two the second, or `true`, as the other adds up to 1."""
+    """Returns the categories with published rates: all; of two only the second, or `true`, as both add up to 1."""
     if len(categories) != 2:
         return list(range(len(categories)))
     return [list(categories).index("true") if set(categories) == {"false", "true"} else 1]
@@ -185,7 +185,7 @@ def published_categories(categories: Sequence[str]) -> list[int]:
 def rate_intervals(
     counts: Array, rest: Array, stddev: Array, others: int = 1, noisy_sums: int = 1, sampling_weight: float = 1.0
 ) -> tuple[Array, Array, Array]:
-    """Rate and lower and upper end of its pointwise 95% interval for each cell: float64[T] each.
+    """Returns the rate and the lower and upper end of its pointwise 95% interval for each cell: float64[T] each.
 
     Args:
         counts: float64[T], noisy users of the category.
@@ -209,11 +209,11 @@ class _RateTest:
     sampling_weight: float
 
     def select(self, cells: NDArray[np.bool_]) -> _RateTest:
-        """The test of some of the cells: bool[T]."""
+        """Returns the test of some of the cells: bool[T]."""
         return replace(self, counts=self.counts[cells], rest=self.rest[cells], variance=self.variance[cells])
 
     def intervals(self) -> tuple[Array, Array, Array]:
-        """Rate and lower and upper end of its pointwise 95% interval: float64[T] each."""
+        """Returns the rate and the lower and upper end of its pointwise 95% interval: float64[T] each."""
         users, rest = np.maximum(self.counts, 0), np.maximum(self.rest, 0)
         # The rate where D is 0, or the nearer end, is never rejected. So each end of the interval lies between it and
         # a rejected end of [0, 1].
@@ -223,26 +223,26 @@ class _RateTest:
         return np.where((low == 0) & (high == 1), np.nan, rate), low, high
 
     def _end(self, outermost: Array, inside: Array) -> Array:
-        """The end of the interval between accepted rates and 0 or 1."""
+        """Returns the end of the interval between accepted rates and 0 or 1."""
         end, cells = outermost.copy(), ~self._accepts(outermost)
         end[cells] = bisect_each(self.select(cells)._accepts, inside[cells], outermost[cells], _BISECTIONS)[0]
         return end
 
     def users_at(self, p: Array, deviations: float = 0.0) -> Array:
-        """M by least squares at the rate p, plus some deviations of its error; see the module."""
+        """Returns M by least squares at the rate p, plus some deviations of its error; see the module."""
         squares = p * p + (1 - p) ** 2 / self.others
         deviation = np.sqrt(self.variance / squares)
         users = (p * self.counts + (1 - p) * self.rest / self.others) / squares
         return np.asarray(np.maximum(users, deviation) + deviations * deviation)
 
     def variance_at(self, p: Array) -> Array:
-        """The variance of D(p)."""
+        """Returns the variance of D(p)."""
         q = 1 - p
         sampling = self.sampling_weight * self.users_at(p) * p * q
         return np.asarray(sampling + self.variance * (q * q + self.others * p * p))
 
     def exponent(self, p: Array, side: float) -> Array:
-        """-log of Chernoff's bound on the probability of D(p) this far above (side 1) or below (-1) 0; 0 elsewhere."""
+        """Returns -log of Chernoff's bound on the probability of D(p) this far above (side 1) or below (-1) 0, or 0."""
         users, q = self.users_at(p, 2.0), 1 - p
         distance = side * (q * self.counts - p * self.rest)
         step = self.sampling_weight  # counts are multiples of it
@@ -266,7 +266,7 @@ class _RateTest:
         return np.where(distance > 0, np.maximum(gain((low + high) / 2), 0), 0)
 
     def _accepts(self, p: Array) -> NDArray[np.bool_]:
-        """Whether the pointwise interval holds p: bool[T]."""
+        """Returns whether the pointwise interval holds p: bool[T]."""
         q, others = 1 - p, self.others
         p2, q2 = p * p, q * q
         users = self.users_at(p)
@@ -290,7 +290,7 @@ class _RateTest:
 
 
 def _cornish_fisher(z: Array, skewness: Array, excess: Array) -> Array:
-    """The quantile, in deviations, at which a normal distribution has z (Cornish and Fisher 1937)."""
+    """Returns the quantile, in deviations, at which a normal distribution has z (Cornish and Fisher 1937)."""
     s = np.clip(z, -_EXPANDED, _EXPANDED)
     s2 = s * s
     shift = skewness * (s2 - 1) / 6 + s * (excess * (s2 - 3) / 24 - skewness**2 * (2 * s2 - 5) / 36)
@@ -298,7 +298,7 @@ def _cornish_fisher(z: Array, skewness: Array, excess: Array) -> Array:
 
 
 def _critical_values(distance: Array) -> tuple[Array, Array]:
-    """Accepted deviations inward and outward at a distance from an end of [0, 1], in deviations: float64[T] each."""
+    """Returns the accepted deviations inward and outward, float64[T] each. distance: from 0 or 1, in deviations."""
     near = np.clip(distance, _NEAREST, _TWO_SIDED)
     h = np.interp(near, *_inward_table())
     # Both limits have the same likelihood ratio: h^2 = near^2 - 2 near x, with x beyond the end.
@@ -307,7 +307,7 @@ def _critical_values(distance: Array) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=1)
 def _inward_table() -> tuple[Array, Array]:
-    """Distances from an end, and the accepted deviations inward that give 95% (Feldman and Cousins): float64[400]."""
+    """Returns distances from 0 or 1, and accepted deviations inward for 95% (Feldman, Cousins): float64[400] each."""
     near = np.linspace(_NEAREST, _TWO_SIDED, 400)
 
     def misses(h: Array) -> NDArray[np.bool_]:
@@ -320,7 +320,7 @@ def _inward_table() -> tuple[Array, Array]:
 def split_by_interval(
     estimate: Estimate, next_stddev: float, width: float, noisy_sums: int, threshold: float
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """The nodes to split and to collapse so that rates keep intervals of a given width, for `Tree.refine`.
+    """Returns the nodes to split and to collapse so that rates keep intervals of a given width, for `Tree.refine`.
 
     A node is split if its children, each with a quarter of its users in every category, would have intervals of at most
     `width` in the next sub-query. It is collapsed if its own interval would be wider than twice `width`. So a child
@@ -346,7 +346,7 @@ def split_by_interval(
 
 
 def _widest_intervals(counts: Array, stddev: float, noisy_sums: int) -> Array:
-    """The width of each node's widest interval: float64[categories, T] -> float64[T]."""
+    """Returns the width of each node's widest interval: float64[categories, T] -> float64[T]."""
     total, noise, others = counts.sum(axis=0), np.full(counts.shape[1], stddev), len(counts) - 1
     widest = np.zeros(counts.shape[1])
     for category in counts[: others if others == 1 else None]:  # of two categories both have the same width
@@ -356,7 +356,7 @@ def _widest_intervals(counts: Array, stddev: float, noisy_sums: int) -> Array:
 
 
 def auxiliary_columns(by_category: NDArray[np.float64], categories: Sequence[str], rates: Rates) -> dict[str, pa.Array]:
-    """Rates with their intervals, and counts by category float64[k, T], of T cells or zones."""
+    """Returns rates with their intervals, and counts by category float64[k, T], of T cells or zones."""
     columns = {}
     kinds = (rates.rate, rates.low, rates.high, rates.shrunk, rates.simultaneous_low, rates.simultaneous_high)
     for category, name in enumerate(rates.names):

@@ -26,17 +26,20 @@ ALL_REMAINING = math.inf
 
 @dataclass(frozen=True)
 class Query:
-    """The next sub-query as a method requests it. The schedule makes a ShardQuery of it.
+    """The next sub-query as a method requests it. `sub_queries` makes a ShardQuery of it.
 
     Attributes:
-        encoding: of what clients send.
-        epsilon: its cost, in the unit of the budget; ALL_REMAINING spends the rest of the budget.
+        encoding: how a client's cells become a vector.
+        cost: in the unit of the budget, epsilon or rho; ALL_REMAINING spends the rest of the budget.
         shard_fractions: the part of the shards to query, as two fractions: (0, 0.1) is the first tenth. None is all.
             The parts of a run must not overlap. Each user is then queried once, and has the whole budget for it.
+
+    >>> Query(TreeEncoding(Tree.uniform(depth=8, level=2)), cost=0.5).encoding.length
+    16
     """
 
     encoding: Encoding
-    epsilon: float
+    cost: float
     shard_fractions: tuple[float, float] | None = None
 
 
@@ -45,11 +48,11 @@ class NoisyCounts:
     """The shards' answer to a sub-query. Every figure is public or differentially private.
 
     Attributes:
-        query: that was answered.
+        query: the sub-query.
         counts: float64[length], the noisy sums, in users of all shards.
-        noise_stddev: of one count, in users.
-        shards: that were queried.
-        shards_lost: of these, those with too few survivors.
+        noise_stddev: standard deviation of one count, in users.
+        shards: number of shards that were queried.
+        shards_lost: number of those that had too few survivors.
     """
 
     query: ShardQuery
@@ -60,7 +63,7 @@ class NoisyCounts:
 
     @property
     def encoding(self) -> Encoding:
-        """Of the counts."""
+        """The encoding by which clients' cells became the counts."""
         return self.query.encoding
 
     @property
@@ -70,8 +73,8 @@ class NoisyCounts:
 
     @property
     def cost(self) -> float:
-        """Of the sub-query, for a user who takes part, in the unit of its noise."""
-        return self.query.epsilon
+        """The cost of the sub-query for a user who takes part, in the unit of its noise."""
+        return self.query.cost
 
     @property
     def shards_answered(self) -> int:
@@ -112,7 +115,7 @@ class NoisyCounts:
         return self.encoding.tree
 
     def to_estimate(self) -> Estimate:
-        """The users at each entry of the tree, over all categories, with the noise's deviation. See `tree`."""
+        """Returns the users at each entry of the tree, over all categories, with the noise's deviation. See `tree`."""
         tree, noise = self.tree, self.noise_stddev
         by_category = self.counts.reshape(-1, len(tree.entries))
         each = np.full(len(tree.entries), noise)
@@ -128,18 +131,18 @@ class HeatmapState:
     Attributes:
         population: the number of users that the run is planned for.
         shard_plan: how users are spread over shards.
-        budget: of the user who has spent most, in the unit of the noise: epsilon or rho.
+        budget: the budget of the user who has spent most, in the unit of the noise: epsilon or rho.
         gamma: the sum of a user's weights; 1 for one location a user; the most records of a user with several.
         noisy_sums: number of sums with independent noise that are added up: the shards, or 1 with central noise.
         query: the sub-query to run next; None when the run is complete.
-        results: of all sub-queries so far, in order.
-        categories: of the auxiliary data; 1 without any.
-        rounding: of the users' distributions.
+        results: the noisy counts of all sub-queries so far, in order.
+        categories: number of categories of the auxiliary data; 1 without any.
+        rounding: how users' distributions become integers.
         prior: the map of an earlier release that this one starts from.
-        noise: of every sum.
-        slots: of time, by which the last sub-query counts; 1 without any.
+        noise: the noise of every sum.
+        slots: number of slots of time by which the last sub-query counts; 1 without any.
         records_per_user: the most slots in which a user counts. Above 1, all counts are of user-slots.
-        rotation: the number of rotating cohorts. Above 1, all counts are of the users of the cohort that is asked.
+        rotation: the number of rotating cohorts. Above 1, all counts are of the users of the active cohort.
     """
 
     population: Population
@@ -175,7 +178,7 @@ class HeatmapState:
 
     @property
     def next_query_budget(self) -> Budget:
-        """The budget of the next sub-query's users. Users of new shards have paid only for the noisy user count."""
+        """The budget of the next sub-query's users; those of new shards have paid only for the noisy user count."""
         if self.has_disjoint_shards and self.remaining_shards:
             return self.initial_budget
         return self.budget
@@ -183,7 +186,7 @@ class HeatmapState:
     @property
     def initial_budget(self) -> Budget:
         """The budget before the first sub-query, after the noisy user count."""
-        return self.budget.first(1 if self.population.epsilon else 0)
+        return self.budget.first(1 if self.population.cost else 0)
 
     @property
     def has_disjoint_shards(self) -> bool:
@@ -221,22 +224,22 @@ class HeatmapState:
             else self.shard_plan.shards
         )
 
-    def charged(self, epsilon: float, has_shard_range: bool) -> Budget:
-        """The budget of the user who has spent most, after the next sub-query.
+    def charged(self, cost: float, has_shard_range: bool) -> Budget:
+        """Returns the budget of the user who has spent most, after the next sub-query.
 
         Args:
-            epsilon: of the sub-query.
+            cost: of the sub-query.
             has_shard_range: whether it queries a part of the shards.
         """
-        charged = self.next_query_budget.charge(epsilon)
+        charged = self.next_query_budget.charge(cost)
         return max(self.budget, charged, key=lambda budget: budget.spent) if has_shard_range else charged
 
     def max_users(self, probability: float) -> float:
-        """An upper bound of the users that fails with at most this probability, by the noisy user count only."""
+        """Returns an upper bound of the users by the noisy user count. It fails with at most this probability."""
         population = self.population
         if population.counted is None:
             return population.users
-        return max(1.0, population.counted + self.noise.kind.quantile(population.epsilon, probability))
+        return max(1.0, population.counted + self.noise.kind.quantile(population.cost, probability))
 
     @property
     def counted_users(self) -> float:
@@ -245,7 +248,7 @@ class HeatmapState:
         return self.shard_plan.users if counted is None else counted * self.shard_plan.sampling_rate
 
     def users_estimate(self) -> tuple[float, float]:
-        """The number of users who take part and its standard deviation, from all noisy figures.
+        """Returns the number of users who take part and its standard deviation, from all noisy figures.
 
         The noisy user count and the total of every result are weighted by inverse variance. The users of a sub-query
         are a sample of all who take part. With several records a user it is the number of user-slots, which the noisy
@@ -272,9 +275,9 @@ class HeatmapState:
         return max(users, 0.0), math.sqrt(error)
 
     def all_users_estimate(self) -> tuple[float, float]:
-        """The number of users of all rotating cohorts and its standard deviation, in users.
+        """Returns the number of users of all rotating cohorts and its standard deviation, in users.
 
-        One of `rotation` cohorts was asked. Its size is a binomial number of all T users, whose variance adds
+        One of `rotation` cohorts was counted. Its size is a binomial number of all T users, whose variance adds
         (rotation - 1) T. Without a rotation it is `users_estimate`.
         """
         users, stddev = self.users_estimate()
@@ -282,39 +285,39 @@ class HeatmapState:
         return self.rotation * users, math.sqrt((self.rotation * stddev) ** 2 + sampling)
 
     def sensitivity(self, length: int | None = None, entries: int = 1) -> float:
-        """The largest norm of a user's vector, the one that the noise protects.
+        """Returns the largest norm of a user's vector, the one that the noise protects.
 
         Args:
-            length: of the vector; None for that of the last result.
+            length: entries of the vector; None takes the last result's.
             entries: how many entries a location adds to.
         """
         if length is None:
             length = len(self.results[-1].counts) if self.results else 0
         return sensitivity_of(self.noise.kind, self.gamma, self.rounding, length, entries)
 
-    def noise_stddev(self, epsilon: float, sensitivity: int = 1, length: int | None = None) -> float:
-        """Standard deviation, in users, of an entry's sum over all shards (paper 000, Eq. 5).
+    def noise_stddev(self, cost: float, sensitivity: int = 1, length: int | None = None) -> float:
+        """Returns the standard deviation, in users, of an entry's sum over all shards (paper 000, Eq. 5).
 
         Args:
-            epsilon: cost of the sub-query.
+            cost: of the sub-query.
             sensitivity: how many entries a location adds to.
-            length: of the vector; None for that of the last result.
+            length: entries of the vector; None takes the last result's.
         """
-        return self.noise.stddev(epsilon, self.sensitivity(length, sensitivity), self.noisy_sums, self.unit)
+        return self.noise.stddev(cost, self.sensitivity(length, sensitivity), self.noisy_sums, self.unit)
 
     def epsilon_against(self, share: float) -> float:
-        """The epsilon of a real protocol's run so far against its server and the clients who collude with it.
+        """Returns the epsilon of a real protocol's run so far against its server and the clients who collude with it.
 
         Args:
-            share: of a minimal shard's clients, the required survivors, who collude; below 1, rounded down to clients.
-                The noise is Laplace noise in the sums of shards.
+            share: fraction of a shard's required clients who collude, below 1; rounded down to whole clients. The noise
+                must be Laplace noise in the sums of shards.
         """
         costs = [self.noise.epsilon_against(share, result.cost, result.query.sensitivity) for result in self.results]
-        return self.population.epsilon + (max if self.has_disjoint_shards else math.fsum)(costs)
+        return self.population.cost + (max if self.has_disjoint_shards else math.fsum)(costs)
 
 
 def _weighted_mean(values: Sequence[float], variances: Sequence[float]) -> tuple[float, float]:
-    """The mean of independent values, weighted by inverse variance, and its variance."""
+    """Returns the mean of independent values, weighted by inverse variance, and its variance."""
     weights = [1 / max(variance, 1e-12) for variance in variances]
     total = math.fsum(weights)
     return math.fsum(w * value for w, value in zip(weights, values, strict=True)) / total, 1 / total
@@ -331,8 +334,8 @@ class Estimate:
         by_category: float64[categories, T], noisy users of each category; None without auxiliary data.
         category_stddev: float64[T], standard deviation of the noise in each of them, independent between categories.
         slope: the share of the gradient between neighbours that continues inside a cell; 0 spreads users evenly.
-        memory: of an expected map, how many nights' measurements of the same nodes add up, about. It pays to measure
-            nodes that are finer than the noise of one night warrants.
+        memory: for a map that is predicted from earlier nights, roughly how many nights' measurements of one node it
+            adds up; 1 for other maps. With more of them, nodes that are too fine for the noise of one night are useful.
     """
 
     tree: Tree
@@ -344,5 +347,5 @@ class Estimate:
     memory: float = 1.0
 
     def scaled(self, factor: float) -> Estimate:
-        """The map with this many times the users. Maps by category are not scaled: no rotation has them."""
+        """Returns the map with this many times the users. Maps by category are not scaled: no rotation has them."""
         return replace(self, counts=factor * self.counts, stddev=factor * self.stddev)

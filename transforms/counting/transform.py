@@ -8,21 +8,21 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Locator
 from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.refine import RunSubQueries, start_sub_queries
+from sfumato.transforms.counting.run_sub_queries import RunSubQueries, start_sub_queries
 from sfumato.transforms.counting.state import Estimate, HeatmapState
 from sfumato.transforms.locations.read import (
-    AdmitUsers,
     BoundGroups,
     BuildShards,
+    ChargeAndAdmitUsers,
     LocationBound,
     LocationEncoding,
     ReadLogs,
 )
 from sfumato.transforms.locations.shards import ShardPlan
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.privacy.admission import Admit
+from sfumato.transforms.privacy.admission import ChargeAndAdmit
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.user_hashes import AskedUsers
+from sfumato.transforms.privacy.user_hashes import ActiveCohort
 
 
 class CountLocations(beam.PTransform):
@@ -37,7 +37,7 @@ class CountLocations(beam.PTransform):
             None leaves the data to the runner.
         prior: the map of an earlier release to start from.
         admit: charges the run and counts its users; None counts them by the parameters' rule, without a ledger.
-        asked: the rotating cohort whose rows are read; None reads all rows.
+        active_cohort: the rotating cohort whose rows are read; None reads all rows.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class CountLocations(beam.PTransform):
         columns: LocationColumns,
         spill: Spill | str | None = None,
         prior: Estimate | None = None,
-        admit: Admit | None = None,
-        asked: AskedUsers | None = None,
+        admit: ChargeAndAdmit | None = None,
+        active_cohort: ActiveCohort | None = None,
     ):
         super().__init__()
         self._locator = locator
@@ -58,8 +58,8 @@ class CountLocations(beam.PTransform):
         self._columns = columns
         self._spill = Spill.of(spill)
         self._prior = prior
-        self._admit = admit or Admit(parameters.admission())
-        self._asked = asked
+        self._admit = admit or ChargeAndAdmit(parameters.admission())
+        self._active_cohort = active_cohort
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         locator, parameters, key, spill = self._locator, self._parameters, self._key, self._spill
@@ -72,11 +72,13 @@ class CountLocations(beam.PTransform):
             columns.dwell_limit,
             parameters.records_per_user,
         )
-        encoding = LocationEncoding(columns, locator, key, spill, self._asked)
+        encoding = LocationEncoding(columns, locator, key, spill, self._active_cohort)
         # PCollection[tuple[UserGroup, Chunk]], PCollection[RowCounts]
         chunks, rows = paths | "ReadLocations" >> ReadLogs(encoding)
         bounded, users = chunks | "BoundUsers" >> BoundGroups(bound)  # PCollection[bytes], PCollection[UserCounts]
-        admitted = (users, rows) | "AdmitUsers" >> AdmitUsers(self._admit, key)  # PCollection[NoisyUserCounts]
+        # The ledger is charged here, once all input is read. All noise is drawn after it.
+        charge = ChargeAndAdmitUsers(self._admit, key)
+        admitted = (users, rows) | "ChargeAndAdmitUsers" >> charge  # PCollection[NoisyUserCounts]
         start = beam.Map(start_sub_queries, parameters, self._prior).with_output_types(HeatmapState)
         state = admitted | "Start" >> start  # PCollection[HeatmapState]
         # PCollection[ShardPlan]

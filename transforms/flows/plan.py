@@ -42,18 +42,18 @@ class FlowPlan:
         check_epsilon("epsilon", self.epsilon)
         check_integer("max_trips_per_user", self.max_trips, 1, MAX_TRIPS)
         check_integer("depth", self.depth, 1, MAX_PAIR_DEPTH)
-        if min(self.admission_rule.epsilon, self.split_epsilon / self.max_trips) < MIN_NOISE_EPSILON:
+        if min(self.admission_rule.cost, self.split_epsilon / self.max_trips) < MIN_NOISE_EPSILON:
             raise RequestError(f"epsilon: {self.epsilon:g} is too small for {self.max_trips} trips a user; raise it")
 
     @property
     def admission_rule(self) -> AdmissionRule:
         """The rule for the noisy counts of users that admit a run, with their cost."""
-        return AdmissionRule(epsilon=ADMISSION_SHARE * self.epsilon, max_bad_fraction=self.max_bad_fraction)
+        return AdmissionRule(cost=ADMISSION_SHARE * self.epsilon, max_bad_fraction=self.max_bad_fraction)
 
     @property
     def tree_epsilon(self) -> float:
         """The epsilon of all counts of trips. Beyond a limit the noise is 0 but for a probability of 2e-13 each."""
-        return min(self.epsilon - self.admission_rule.epsilon, MAX_NOISE_EPSILON * self.max_trips)
+        return min(self.epsilon - self.admission_rule.cost, MAX_NOISE_EPSILON * self.max_trips)
 
     @property
     def split_epsilon(self) -> float:
@@ -92,6 +92,6 @@ class FlowPlan:
         )
         return (
             f"trusted curator: epsilon {self.epsilon:g}, delta 0; at most {self.max_trips} trips of a user count\n"
-            f"admission: epsilon {self.admission_rule.epsilon:g}, for two noisy counts of users\n"
+            f"admission: epsilon {self.admission_rule.cost:g}, for two noisy counts of users\n"
             + (tree if zones is None else f"trips: {self.accuracy(zones)}, of {zones:,} x {zones:,} zones\n")
         )

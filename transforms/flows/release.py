@@ -12,7 +12,7 @@ import pyarrow as pa
 import shapely
 from numpy.typing import NDArray
 
-from sfumato.schemas.guarantee import ADD_OR_REMOVE, ASSUMPTIONS, CURATOR, PRIVACY_UNIT
+from sfumato.schemas.guarantee import ADD_OR_REMOVE, ASSUMPTIONS, CURATOR, PRIVACY_UNIT, Trust
 from sfumato.schemas.region import Grid, Region, deinterleave
 from sfumato.schemas.release import (
     FLOW_ZONES_FILE,
@@ -22,7 +22,6 @@ from sfumato.schemas.release import (
     flows_schema,
 )
 from sfumato.schemas.tree import node_names
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.flows.flow_estimate import Flows, MeasuredLevel, estimate_flows, estimate_zone_flows
 from sfumato.transforms.flows.plan import FlowPlan
 from sfumato.transforms.flows.user_trips import TripRule, split_pairs
@@ -189,7 +188,7 @@ def _manifest(flows: Flows, levels: Sequence[MeasuredLevel], metadata: FlowMetad
             "randomness": metadata.release.source,
             "rounds": rounds,
             "rounds_guarantee": {"epsilon": plan.tree_epsilon, "delta": 0.0},
-            "admission": asdict(admission),
+            "admission": admission.entry(),
             "composition": f"a trip is counted in {once}; the epsilons of these and of the admission are added up",
             "assumptions": [CURATOR, *ASSUMPTIONS[2:]],
         },

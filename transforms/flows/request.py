@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import model_validator
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.locations import LocationColumns, TripColumns
 from sfumato.schemas.region import Grid, Locator, Region
 from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
 from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, MapGeography, RegionOption
 from sfumato.schemas.requests.request_base import COLUMNS, MAP, PRIVACY, Several, option
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.flows.flow_tree import ZonedCells
 from sfumato.transforms.flows.plan import MAX_TRIPS, MAX_ZONES, FlowPlan
 from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, RecordItems, TripItems, TripRule

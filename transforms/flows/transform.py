@@ -11,7 +11,7 @@ from sfumato.transforms.flows.plan import FlowPlan
 from sfumato.transforms.flows.user_trips import PAIR_BITS, RecordItems, TripItems, TripRule, count_trips
 from sfumato.transforms.histogram.transform import CountedRounds, CountOptions, CountRounds
 from sfumato.transforms.histogram.user_sample import Everybody
-from sfumato.transforms.privacy.admission import Admit, NoisyUserCounts
+from sfumato.transforms.privacy.admission import ChargeAndAdmit, NoisyUserCounts
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.zones.zone_file import Zones
 
@@ -43,7 +43,7 @@ class PrivateFlows(CountRounds):
         zones: Zones | None = None,
         **options: Unpack[CountOptions],
     ):
-        options.setdefault("admit", Admit(plan.admission_rule))
+        options.setdefault("admit", ChargeAndAdmit(plan.admission_rule))
         count = partial(count_trips, max_trips=plan.max_trips, rule=rule, key=key)
         measure = partial(_measure, plan=plan, key=key, zones=zones)
         super().__init__(items, Everybody(key), count, 1, measure, **options)  # expands to PCollection[Measured]

@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, get_args
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.trust import SEES, CentralOrSecagg, Trust
+from sfumato.schemas.guarantee import SEES, CentralOrSecagg, Trust
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.plan import Plan, heatmap_plan_text, make_plan, percent
 from sfumato.transforms.counting.state import Estimate
@@ -25,7 +24,7 @@ def cohort_plan_text(parameters: HeatmapParameters, prior: Estimate | None = Non
     if parameters.rotation == 1:
         return text
     return (
-        f"for the users of the cohort that is asked; scaled to all users, counts and noise are "
+        f"for the users of the active cohort; scaled to all users, counts and noise are "
         f"{parameters.rotation} times as many:\n\n{text}"
     )
 
@@ -35,8 +34,7 @@ def trust_table(parameters: HeatmapParameters) -> str:
     rows = [["trust", "noise, users", "seen from, users", "KB a client", "who sees what"]]
     for trust in Trust:
         try:
-            colluding = None if trust == Trust.CENTRAL else parameters.colluding
-            plan = make_plan(replace(parameters, trust=trust, colluding=colluding))  # type: ignore[arg-type]
+            plan = make_plan(parameters.with_trust(trust))
         except RequestError:  # a model that the heatmap does not offer, or not with these options
             offered = trust in get_args(CentralOrSecagg)
             rows.append([trust, *["-"] * 3, "not with these options" if offered else "not offered for a heatmap"])

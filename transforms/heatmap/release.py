@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,11 +34,13 @@ from sfumato.transforms.counting.state import Estimate, HeatmapState, NoisyCount
 from sfumato.transforms.geo.cell_indexes import index_columns
 from sfumato.transforms.heatmap.slot_maps import SlotMaps
 from sfumato.transforms.heatmap.view import heatmap_view
-from sfumato.transforms.nights.warm_start import NIGHT_INTERVALS, NIGHT_STDDEV, Night, night_map, nights_content
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.statistics.posterior.unbiased import UnbiasedCounts, user_intervals
+
+if TYPE_CHECKING:
+    from sfumato.transforms.nights.night import Night
 
 
 def cells_table(
@@ -197,11 +199,11 @@ def release_files(
     manifest = heatmap_manifest(state, parameters, metadata, grid, None if slots is None else slots.profile())
     finest, intervals, parts = estimate, None, dict[str, pa.Table | bytes](metadata.geography_files)
     if night is not None:
-        after, tonight = night_map(state, night)
+        after, tonight = night.map_of(state)
         finest = tonight.estimate
         estimate, *intervals = tonight.on(estimate.tree)
-        manifest["nights"] = nights_content(after, tonight, night)
-        manifest["errors"] |= {"stddev": NIGHT_STDDEV, "intervals": NIGHT_INTERVALS}
+        manifest["nights"] = night.content(after, tonight)
+        manifest["errors"] |= night.ERRORS
         parts[NIGHTS_FILE] = after.to_table()
     parts[CELLS_FILE] = cells_table(estimate, grid, categories, rates, unbiased, intervals)
     parts[DENSITY_FILE] = _array_bytes(estimate_density(finest))

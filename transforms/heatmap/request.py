@@ -14,6 +14,7 @@ from annotated_types import Interval
 from pydantic import PlainValidator, model_validator
 
 from sfumato.schemas.errors import RequestError, did_you_mean
+from sfumato.schemas.guarantee import CentralOrSecagg, Trust
 from sfumato.schemas.ledger import Period, parse_day
 from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.region import Grid
@@ -40,14 +41,13 @@ from sfumato.schemas.requests.publish_request import LogOptions, MapGeography, R
 from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, PRIVACY, PROTOCOL, Several, option
 from sfumato.schemas.rotation import MAX_COHORTS, Rotation
 from sfumato.schemas.slots import UTC, Slots
-from sfumato.schemas.trust import CentralOrSecagg, Trust
 from sfumato.transforms.counting.methods import METHODS, Adaptive, Method
 from sfumato.transforms.counting.methods.adaptive import Refine, Schedule
 from sfumato.transforms.counting.parameters import HeatmapParameters, check_prior
-from sfumato.transforms.counting.schedule import check_plan
+from sfumato.transforms.counting.sub_queries import check_first_query
 from sfumato.transforms.locations.shards import Participation
 from sfumato.transforms.locations.users import Contribution
-from sfumato.transforms.nights.warm_start import MAX_CELLS, WarmStart, nights_before
+from sfumato.transforms.nights.warm_start import MAX_CELLS, WarmStart
 from sfumato.transforms.release.published_release import Release, open_start
 from sfumato.transforms.secagg.shard_sums import NoiseSource
 
@@ -243,7 +243,7 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
         """The parameters of the heatmap. Raises RequestError."""
         columns = self.columns
         slots = 1 if columns.slots is None else len(columns.slots)
-        values = {**self.counting(), **self.given(parameter_owners())}
+        values = {**self.parameter_values(), **self.given(parameter_owners())}
         return heatmap_parameters(
             self.method,
             values if self.night is not None else with_estimator(values),
@@ -269,6 +269,9 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
         starts = [open_start(folder, lambda one: start_of(one, grid)) for folder in self.warm_start or ()]
         start = starts[0] if starts else None
         if start is not None and self.night is not None:
+            # Imported here: only the map of a night needs the posterior over nights.
+            from sfumato.transforms.nights.night import nights_before
+
             state = nights_before(self.warm_start or (), self.night).state
             if state is not None:
                 expected = state.predict(self.night, float(start.estimate.counts.sum()))
@@ -280,7 +283,7 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
                 "warm_start: must be a release made without --seed: anyone can remove the noise of a seed, and the new "
                 "release would then reveal exact counts"
             )
-        check_plan(self.parameters, prior)
+        check_first_query(self.parameters, prior)
         return start
 
     @model_validator(mode="after")

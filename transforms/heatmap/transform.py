@@ -12,9 +12,9 @@ from sfumato.transforms.counting.parameters import HeatmapParameters, check_prio
 from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.counting.transform import CountLocations
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.privacy.admission import Admit
+from sfumato.transforms.privacy.admission import ChargeAndAdmit
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.user_hashes import AskedUsers
+from sfumato.transforms.privacy.user_hashes import ActiveCohort
 
 
 class PrivateHeatmap(CountLocations):
@@ -28,7 +28,7 @@ class PrivateHeatmap(CountLocations):
         key: of the run. It is bound to the region, the parameters, the columns and the prior, but not to the input.
             Use it for one input, once: two inputs under one key would get the same noise, which their difference
             cancels.
-        columns, spill, prior, admit, asked: see `CountLocations`. The prior has the same region and depth.
+        columns, spill, prior, admit, active_cohort: see `CountLocations`. The prior has the same region and depth.
 
     Raises:
         RequestError: categories, slots or rotation differ from the parameters', or the prior does not fit.
@@ -42,8 +42,8 @@ class PrivateHeatmap(CountLocations):
         columns: LocationColumns | None = None,
         spill: Spill | str | None = None,
         prior: Estimate | None = None,
-        admit: Admit | None = None,
-        asked: AskedUsers | None = None,
+        admit: ChargeAndAdmit | None = None,
+        active_cohort: ActiveCohort | None = None,
     ):
         columns = columns or LocationColumns()
         for name, given in (
@@ -53,13 +53,13 @@ class PrivateHeatmap(CountLocations):
         ):
             if given != (expected := getattr(parameters, name)):
                 raise RequestError(f"{name}: the columns have {given}, the heatmap's parameters {expected}")
-        if (1 if asked is None else asked.rotation.cohorts) != parameters.rotation:
+        if (1 if active_cohort is None else active_cohort.rotation.cohorts) != parameters.rotation:
             raise RequestError(
                 f"rotation: the heatmap's parameters have {parameters.rotation} cohorts, the rows others"
             )
         check_prior(prior, parameters)
-        bound = bind_key(key, region, parameters, columns, prior, asked)
-        super().__init__(Grid(region, parameters.depth), parameters, bound, columns, spill, prior, admit, asked)
+        bound = bind_key(key, region, parameters, columns, prior, active_cohort)
+        super().__init__(Grid(region, parameters.depth), parameters, bound, columns, spill, prior, admit, active_cohort)
 
 
 def bind_key(
@@ -68,12 +68,12 @@ def bind_key(
     parameters: HeatmapParameters,
     columns: LocationColumns,
     prior: Estimate | None = None,
-    asked: AskedUsers | None = None,
+    active_cohort: ActiveCohort | None = None,
 ) -> RunKey:
     """The key for one heatmap's region, parameters, columns, earlier map and cohort."""
     metadata: dict[str, Any] = {"region": asdict(region), **parameters.metadata(), "columns": columns.metadata()}
     if prior is not None:
         metadata["prior"] = digest(prior)
-    if asked is not None:
-        metadata["asked"] = asdict(asked.rotation)
+    if active_cohort is not None:
+        metadata["asked"] = asdict(active_cohort.rotation)
     return key.narrowed(metadata)

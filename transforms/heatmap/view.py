@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.known_digits import about
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.rectangle import region_from
@@ -29,7 +30,6 @@ from sfumato.schemas.release import (
 from sfumato.schemas.slots import Slots
 from sfumato.schemas.timeline import PlaceChange, stated_rotation
 from sfumato.schemas.tree import Tree, node_levels, node_positions, nodes_from_names
-from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import Layer, MapBody, Measure, PageView, Scale, Section, Table, TimeSlots
 from sfumato.transforms.counting.methods import METHODS
 from sfumato.transforms.observability.text_tables import significant

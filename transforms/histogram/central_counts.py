@@ -126,7 +126,7 @@ class CentralCountPlan:
                 f"delta: 0 needs noise on every item, so a public list of {_MAX_PUBLIC_ITEMS:,} items at most, such as "
                 "the cells of a region at a depth of 10; give a delta far below 1 / users"
             )
-        if self.admission_rule.epsilon < MIN_NOISE_EPSILON:
+        if self.admission_rule.cost < MIN_NOISE_EPSILON:
             raise RequestError(f"epsilon: {self.epsilon:g} is too small for the admission of a run; raise it")
         if self.population is not None:
             check_count("population", self.population)
@@ -139,13 +139,13 @@ class CentralCountPlan:
     def admission_rule(self) -> AdmissionRule:
         """The rule for the noisy counts of all users that admit a run, with their cost."""
         return AdmissionRule(
-            epsilon=ADMISSION_SHARE * self.epsilon, max_bad_fraction=self.max_bad_fraction, population=self.population
+            cost=ADMISSION_SHARE * self.epsilon, max_bad_fraction=self.max_bad_fraction, population=self.population
         )
 
     @property
     def rounds_epsilon(self) -> float:
         """The epsilon of all rounds together."""
-        return self.epsilon - self.admission_rule.epsilon
+        return self.epsilon - self.admission_rule.cost
 
     @cached_property
     def noises(self) -> tuple[CountNoise, ...]:
@@ -188,7 +188,7 @@ class CentralCountPlan:
         """The noise, and what the release shows, for a terminal."""
         lines = [
             f"trusted curator: epsilon {self.rounds_epsilon:g}, delta {self.delta_spent:.3g} of {self.delta:g}",
-            f"admission: epsilon {self.admission_rule.epsilon:g}, for two noisy counts of users",
+            f"admission: epsilon {self.admission_rule.cost:g}, for two noisy counts of users",
             self.bound.text,
         ]
         for number, noise in enumerate(self.noises):

@@ -237,7 +237,7 @@ class SamplePlan:
     def __post_init__(self) -> None:
         check_epsilon("epsilon", self.epsilon)
         check_delta(self.delta)
-        if self.admission_rule.noise_epsilon < MIN_NOISE_EPSILON:
+        if self.admission_rule.noise_cost < MIN_NOISE_EPSILON:
             raise RequestError(f"epsilon: {self.epsilon:g} is too small for the admission of a run; raise it")
         for name in ("population", "items"):
             if getattr(self, name) is not None:
@@ -259,7 +259,7 @@ class SamplePlan:
     def admission_rule(self) -> AdmissionRule:
         """The rule for the noisy counts of users that admit a run, with their cost."""
         return AdmissionRule(
-            epsilon=ADMISSION_SHARE * self.epsilon,
+            cost=ADMISSION_SHARE * self.epsilon,
             max_bad_fraction=self.max_bad_fraction,
             population=self.population,
             sampling_rate=_ADMISSION_RATE,
@@ -268,7 +268,7 @@ class SamplePlan:
     @property
     def rounds_epsilon(self) -> float:
         """The epsilon of all rounds together."""
-        return self.epsilon - self.admission_rule.epsilon
+        return self.epsilon - self.admission_rule.cost
 
     @cached_property
     def sampling(self) -> Sampling:
@@ -323,7 +323,7 @@ class SamplePlan:
         bits = _item_bits(counted)
         lines = [
             f"sample and threshold: epsilon {self.rounds_epsilon:g}, delta {self.delta_spent:.3g} of {self.delta:g}",
-            f"admission: epsilon {self.admission_rule.epsilon:g}, for two noisy counts of users",
+            f"admission: epsilon {self.admission_rule.cost:g}, for two noisy counts of users",
             f"sampling: {self.sampling_text}",
             f"p = {sampling.rate:.4g}: the probability that a user takes part{each}",
             f"tau = {sampling.threshold}: an item is shown if this many of the users who take part share it",

@@ -19,6 +19,7 @@ from sfumato.schemas.guarantee import (
     SAMPLING_ASSUMPTIONS,
     NoiseRound,
     SampleRound,
+    Trust,
 )
 from sfumato.schemas.region import Grid, area_km2, deinterleave
 from sfumato.schemas.release import (
@@ -28,7 +29,6 @@ from sfumato.schemas.release import (
     items_schema,
 )
 from sfumato.schemas.tree import node_names
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.geo.cell_indexes import index_columns
 from sfumato.transforms.histogram.central_counts import CentralCountPlan, NoisyHistogram, NoisyLevels
 from sfumato.transforms.histogram.central_counts_view import counts_view
@@ -151,7 +151,7 @@ def sample_manifest(
         "round_guarantee": {"epsilon": plan.rounds_epsilon, "delta": plan.round_delta},
         "admission": None
         if admission is None
-        else {**asdict(admission), "sampling_rate": plan.admission_rule.sampling_rate},
+        else {**admission.entry(), "sampling_rate": plan.admission_rule.sampling_rate},
         "composition": f"{rounds_composition}; the epsilon of the admission is added",
         "contact": plan.contact_manifest,
         "population": _population_entry(plan),
@@ -267,7 +267,7 @@ def central_files(counts: NoisyLevels, metadata: CountMetadata[CentralCountPlan]
         **_budget_entries(metadata, Trust.CENTRAL, plan.bound.text, mechanism),
         "rounds": [asdict(one) for one in rounds],
         "rounds_guarantee": {"epsilon": plan.rounds_epsilon, "delta": plan.delta_spent},
-        "admission": None if counts.admission is None else asdict(counts.admission),
+        "admission": None if counts.admission is None else counts.admission.entry(),
         "composition": "epsilons and deltas of the rounds and of the admission are added up",
         "population": _population_entry(plan),
         "assumptions": [CURATOR, *ASSUMPTIONS[2:]],

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import model_validator
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import CentralOrSecagg, Trust
 from sfumato.schemas.locations import CATEGORIES, PREFIXES, ItemColumns, LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
@@ -19,7 +20,6 @@ from sfumato.schemas.requests.publish_request import (
     ReleaseRequest,
 )  # fmt: skip
 from sfumato.schemas.requests.request_base import MAP, METHOD, PRIVACY, option
-from sfumato.schemas.trust import CentralOrSecagg, Trust
 from sfumato.transforms.histogram.central_counts import CentralCountPlan
 from sfumato.transforms.histogram.count_noise import ItemBound
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, ListedItems

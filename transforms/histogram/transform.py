@@ -43,12 +43,12 @@ from sfumato.transforms.histogram.user_sample import (
 from sfumato.transforms.inputs.log_file import FileSlice
 from sfumato.transforms.inputs.log_reader import read_bundle
 from sfumato.transforms.locations.encode import NULL_USER
-from sfumato.transforms.locations.read import AdmitUsers, ReadLogs, RowCounts, count_other_days
+from sfumato.transforms.locations.read import ChargeAndAdmitUsers, ReadLogs, RowCounts, count_other_days
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import by_user_group
 from sfumato.transforms.observability.logs import SAMPLED_USERS
 from sfumato.transforms.observability.metrics import COUNT_TIME
-from sfumato.transforms.privacy.admission import Admit, NoisyUserCounts
+from sfumato.transforms.privacy.admission import ChargeAndAdmit, NoisyUserCounts
 from sfumato.transforms.privacy.keys import RunKey
 
 _COMPACT_ROWS = 1 << 20  # the fewest new records that make an accumulator merge its samples
@@ -190,11 +190,11 @@ def split_by_item(counts: ItemCounts) -> Iterator[tuple[int, ItemCounts]]:
 class CountOptions(TypedDict, total=False):
     """Options of CountRounds.
 
-    admit: decides from noisy counts of users whether the run may go on. None admits every run.
+    admit: charges the ledger and counts the users. None charges nothing and admits every run.
     spill: a folder for bulky intermediate data, for workers that share a disk (see Spill). None: the runner holds them.
     """
 
-    admit: Admit | None
+    admit: ChargeAndAdmit | None
     spill: Spill | str | None
 
 
@@ -284,8 +284,9 @@ class CountRounds(beam.PTransform):
         )  # PCollection[UserCounts]
         users = (marked_users, counted[_ADMISSION_USERS]) | "AllUserCounts" >> beam.Flatten()  # PCollection[UserCounts]
         nobody = None if sampler is None else sampler.drawn_nobody
-        admitting = AdmitUsers(admit, key, nobody, SAMPLED_USERS)
-        admitted = (users, rows) | "AdmitUsers" >> admitting  # PCollection[NoisyUserCounts | None]
+        # The ledger is charged here, once all input is read. All noise is drawn after it.
+        charge = ChargeAndAdmitUsers(admit, key, nobody, SAMPLED_USERS)
+        admitted = (users, rows) | "ChargeAndAdmitUsers" >> charge  # PCollection[NoisyUserCounts | None]
         # PCollection[CountedRounds], or of what `publish` makes of them
         return admitted | "Collect" >> beam.Map(collect, beam.pvalue.AsDict(counts))
 

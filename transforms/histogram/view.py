@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from sfumato.schemas.charts import readable
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.known_digits import Z, about, figures, not_negative
 from sfumato.schemas.region import Grid, Region, area_km2, ground_metres
 from sfumato.schemas.release import (
@@ -23,7 +24,6 @@ from sfumato.schemas.release import (
     QUANTILES_PICTURE,
 )
 from sfumato.schemas.tree import nodes_from_names
-from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import (
     Bar,
     BarsBody,

@@ -1,6 +1,6 @@
 """From logs to shards, as pipeline stages: read slices, group records by user, bound contributions, count users.
 
-    logs -> ReadLogs -> BoundGroups -> AdmitUsers
+    logs -> ReadLogs -> BoundGroups -> ChargeAndAdmitUsers: here the ledger is charged
                                     -> BuildShards
 
 A job passes its own encoding of rows and its own bound. `LocationEncoding` and `LocationBound` are those of locations,
@@ -66,9 +66,9 @@ from sfumato.transforms.observability.metrics import (
     USER_GROUP_BYTES,
     Stopwatch,
 )
-from sfumato.transforms.privacy.admission import Admit, NoisyUserCounts, UserCounts, sum_user_counts
+from sfumato.transforms.privacy.admission import ChargeAndAdmit, NoisyUserCounts, UserCounts, sum_user_counts
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.user_hashes import AskedUsers
+from sfumato.transforms.privacy.user_hashes import ActiveCohort
 
 ROW_COUNTS = "row_counts"  # tag of the output with row counts
 _USERS = "users"
@@ -226,19 +226,25 @@ class BoundGroups(beam.PTransform):
         return bounded.bounded, bounded[_USERS]
 
 
-class AdmitUsers(beam.PTransform):
-    """A PCollection of UserCounts and a singleton RowCounts -> a singleton NoisyUserCounts, if the run is admitted.
+class ChargeAndAdmitUsers(beam.PTransform):
+    """The step that charges the ledger: exact UserCounts and a singleton RowCounts -> a singleton NoisyUserCounts.
+
+    No noise may be drawn and nothing decided on counts before this step. So all later steps depend on its result.
 
     Args:
-        admit: charges the run and counts its users; None admits the run and gives None.
+        admit: charges the ledger and counts the users; None charges nothing and gives None.
         nobody: how many users without an id count, from `RowCounts.nobody`; for counts of a sample.
         event: logged after the admission; None for the noisy count.
 
-    Raises NotAdmittedError when the pipeline runs, see `Admit`.
+    Raises NotAdmittedError when the pipeline runs, see `ChargeAndAdmit`.
     """
 
     def __init__(
-        self, admit: Admit | None, key: RunKey, nobody: Callable[[int], int] | None = None, event: Event | None = None
+        self,
+        admit: ChargeAndAdmit | None,
+        key: RunKey,
+        nobody: Callable[[int], int] | None = None,
+        event: Event | None = None,
     ):
         super().__init__()
         self._admit = admit
@@ -249,15 +255,16 @@ class AdmitUsers(beam.PTransform):
     def expand(self, counts: tuple[beam.PCollection, beam.PCollection]) -> beam.PCollection:
         users, rows = counts
         total = users | "SumUserCounts" >> beam.CombineGlobally(sum_user_counts)  # PCollection[UserCounts]
+        sides = beam.pvalue.AsSingleton(total), beam.pvalue.AsSingleton(rows)
         return (
             users.pipeline
             | "Once" >> beam.Create([None])
             # Side inputs are complete before this step starts, so all input was read, decoded and bounded before the
             # charge. Otherwise a damaged file would cost the epsilon of a release that never appears.
-            | "Admit" >> beam.Map(self._admitted, beam.pvalue.AsSingleton(total), beam.pvalue.AsSingleton(rows))
+            | "ChargeAndAdmit" >> beam.Map(self._charge_and_admit, *sides)
         )  # PCollection[NoisyUserCounts | None]
 
-    def _admitted(self, _: None, users: UserCounts, rows: RowCounts) -> NoisyUserCounts | None:
+    def _charge_and_admit(self, _: None, users: UserCounts, rows: RowCounts) -> NoisyUserCounts | None:
         rows.emit()
         admission = None
         if self._admit is not None:
@@ -268,27 +275,25 @@ class AdmitUsers(beam.PTransform):
         elif self._admit is not None and admission is not None:
             cohorts, unit = self._admit.rule.cohorts, self._admit.rule.noise.UNIT
             event, fields = (COUNTED_USERS, {}) if cohorts == 1 else (COUNTED_COHORT, {"cohorts": cohorts})
-            event.emit(
-                users=admission.users, noise_stddev=admission.noise_stddev, **fields, **{unit: admission.epsilon}
-            )
+            event.emit(users=admission.users, noise_stddev=admission.noise_stddev, **fields, **{unit: admission.cost})
         return admission
 
 
 @dataclass(frozen=True)
 class LocationEncoding:
-    """Locations of users, as chunks of `UserGroups`. asked: the users whose rows are read; None reads all."""
+    """Locations of users, as chunks of `UserGroups`. active_cohort: the users whose rows are read; None reads all."""
 
     columns: LocationColumns
     locator: Locator
     run_key: RunKey
     spill: Spill
-    asked: AskedUsers | None = None
+    active_cohort: ActiveCohort | None = None
 
     def encode(self, parts: Sequence[FileSlice]) -> Iterator[tuple[RowCounts, Iterable[tuple[int, bytes]]]]:
         user_key, groups = self.run_key.subkey("users"), UserGroups(self.spill)
         for batch in read_bundle(parts, self.columns, count_other_days):
-            if self.asked is not None:
-                batch = self.asked.only(batch, self.columns)
+            if self.active_cohort is not None:
+                batch = self.active_cohort.only(batch, self.columns)
             encoded = encode_locations(batch, self.columns, self.locator, user_key)
             groups.add(encoded)
             yield RowCounts(encoded.rows, encoded.dropped), groups.chunks() if groups.is_full else ()

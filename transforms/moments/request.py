@@ -11,6 +11,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import model_validator
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.moments import FixedPoint, Signed, Statistic, ValueColumns, ValueRange
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import BITS_FILE
@@ -23,7 +24,6 @@ from sfumato.schemas.requests.publish_request import (
     ReleaseRequest,
 )  # fmt: skip
 from sfumato.schemas.requests.request_base import COLUMNS, GROUPS, INPUT, METHOD, PRIVACY, Pair, Several, option
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.io.files import read_lines
 from sfumato.transforms.moments.central.plan import CentralMomentsPlan
 from sfumato.transforms.moments.client_values import Values

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from sfumato.transforms.inputs.log_file import FileSlice
 from sfumato.transforms.inputs.log_reader import read_batches, read_bundle
-from sfumato.transforms.locations.read import AdmitUsers, BoundGroups, ReadLogs, RowCounts, count_other_days
+from sfumato.transforms.locations.read import BoundGroups, ChargeAndAdmitUsers, ReadLogs, RowCounts, count_other_days
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.moments.central.plan import CentralMomentsPlan
 from sfumato.transforms.moments.client_values import (
@@ -24,7 +24,7 @@ from sfumato.transforms.moments.client_values import (
 )
 from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.local.plan import MomentsPlan
-from sfumato.transforms.privacy.admission import Admit, UserCounts
+from sfumato.transforms.privacy.admission import ChargeAndAdmit, UserCounts
 from sfumato.transforms.privacy.keys import RunKey
 
 Plan = TypeVar("Plan", MomentsPlan, CentralMomentsPlan)
@@ -81,11 +81,11 @@ class UserMoments(beam.PTransform, Generic[Plan]):
         key: of the run; use each key for one input, once.
         grouping: the groups; None for all users together.
         spill: a folder for blocks between stages (see Spill).
-        admit: decides from noisy counts of users whether the run goes on.
+        admit: charges the ledger and counts the users; None counts them by the plan's rule, without a ledger.
 
     Raises:
         DataError: when the pipeline runs. A file is damaged.
-        NotAdmittedError: see Admit.
+        NotAdmittedError: see ChargeAndAdmit.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class UserMoments(beam.PTransform, Generic[Plan]):
         grouping: Grouping | None = None,
         *,
         spill: Spill | str | None = None,
-        admit: Admit | None = None,
+        admit: ChargeAndAdmit | None = None,
     ):
         super().__init__()
         groups = None if grouping is None else [grouping.stated(), list(grouping.groups.names())]
@@ -105,7 +105,7 @@ class UserMoments(beam.PTransform, Generic[Plan]):
         self._plan: Plan = plan
         self._rows = 1 if grouping is None else grouping.tally_rows
         self._spill = Spill.of(spill)
-        self._admit = admit or Admit(plan.admission())
+        self._admit = admit or ChargeAndAdmit(plan.admission())
 
     def read(self, paths: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
         """Returns stored blocks with one client a user, and the NoisyUserCounts once the run is admitted."""
@@ -119,8 +119,9 @@ class UserMoments(beam.PTransform, Generic[Plan]):
         else:
             # PCollection[bytes], PCollection[UserCounts]
             blocks, users = records | "BoundUsers" >> BoundGroups(users_of.bound)
+        # The ledger is charged here, once all input is read. All noise is drawn after it.
         # PCollection[NoisyUserCounts]
-        return blocks, (users, rows) | "AdmitUsers" >> AdmitUsers(self._admit, self._key)
+        return blocks, (users, rows) | "ChargeAndAdmitUsers" >> ChargeAndAdmitUsers(self._admit, self._key)
 
 
 def _rows_as_users(rows: RowCounts) -> UserCounts:

@@ -12,12 +12,12 @@ import shapely
 from numpy.typing import NDArray
 
 from sfumato.schemas.charts import readable
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.known_digits import Z, about, between, figures, not_negative, raised, with_interval
 from sfumato.schemas.moments import EVERYBODY, OTHER, PAIRS, SUMS, FixedPoint, MomentEstimate, Statistic, ValueRange
 from sfumato.schemas.region import ground_metres
 from sfumato.schemas.release import BITS_FILE, CELLS_FILE, MANIFEST_FILE, MOMENTS_FILE, MOMENTS_PICTURE, ZONES_FILE
 from sfumato.schemas.tree import nodes_from_names
-from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import (
     Bar,
     BarsBody,

@@ -176,7 +176,7 @@ def _choice(parameters: HeatmapParameters, limit: Limit, cohorts: int) -> Rotati
         night = replace(
             parameters, epsilon=epsilon, delta=delta, noise=name, users=max(1, round(asked)), population=None
         )
-        of_one_sum = kind.stddev(night.budget.total - night.admission().epsilon)
+        of_one_sum = kind.stddev(night.budget.total - night.admission().cost)
         stddev = cohorts * math.sqrt(sums * noise.shape) * of_one_sum
         shards = None if parameters.is_central else sums
         found.append(RotationChoice(cohorts, times_asked, epsilon, delta, name, shards, stddev))

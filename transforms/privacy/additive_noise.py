@@ -1,7 +1,8 @@
 """The noise of counts by its distribution: how much a cost buys, and how it is drawn.
 
-A cost is a part of a privacy budget: an epsilon for discrete Laplace noise, a rho for discrete Gaussian noise. Costs of
-sub-queries add up, in the same way for both (see `mechanism`).
+A *cost* is what noisy counts take of a privacy budget, in the unit of their noise: an epsilon for discrete Laplace
+noise, a rho for discrete Gaussian noise. Costs of sub-queries add up, in the same way for both (see `mechanism`). In
+all of the code `cost` means either unit; `epsilon` and `rho` mean only themselves.
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON, discrete_laplace
 class AdditiveNoise(ABC):
     """A distribution of noise. Its instances are LAPLACE and GAUSSIAN.
 
+    A sensitivity is the largest norm by which one user changes the counts.
+
     Attributes:
         NAME: of the option and the manifest.
-        UNIT: of a cost.
+        UNIT: of a cost: `epsilon` or `rho`.
         NORM: of one user's change of the counts, whose largest value is the sensitivity: 1 for L1, 2 for L2.
     """
 

@@ -1,14 +1,15 @@
-"""Admission: a run continues or is refused by two noisy counts of users, which every release pays for. Pure.
+"""Charge and admission: the ledger is charged, then two noisy counts of users admit or refuse the run.
 
-A user has a usable record or has none. So the two counts are of disjoint users, and cost their epsilon once (parallel
-composition, add-or-remove-one-user adjacency). No exact number decides anything after the charge.
+A user has a usable record or has none. So the two counts are of disjoint users, and their cost is paid once (parallel
+composition, add-or-remove-one-user adjacency), which is a part of the charge. No exact number decides anything after
+the charge. All is pure but the gate, which writes to the ledger.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Protocol
 
 import numpy as np
@@ -24,7 +25,7 @@ from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON
 # Probability that the noise of one count exceeds the margin of a refusal. A clean run is refused with at most a few
 # times this probability.
 FALSE_REFUSAL_PROBABILITY = 1e-7
-ADMISSION_SHARE = 0.01  # of the epsilon of a release, for the noisy counts of users
+ADMISSION_SHARE = 0.01  # of the budget of a release, for the noisy counts of users
 POPULATION_TOLERANCE = 0.1  # relative difference allowed between a public number of users and the logs'
 
 
@@ -54,20 +55,20 @@ class AdmissionRule:
     """The conditions under which a run continues.
 
     Attributes:
-        epsilon: cost of both noisy counts together, in the unit of the noise.
+        cost: of both noisy counts together, in the unit of the noise: epsilon or rho.
         max_bad_fraction: largest share of users without a usable record, in 0..1.
         min_users: smallest number of users; 0 for any.
         population: a public number of users; None if there is none.
-        sampling_rate: share of the users who are counted: a secret Poisson sample, drawn with the run's key. Such a
-            sample has Laplace noise.
-        noise: of the counts.
-        cohorts: rotating cohorts, one of which is counted; `min_users` is of the users of all.
+        sampling_rate: probability, in (0, 1], with which each user is counted: a secret Poisson sample, drawn with the
+            run's key. Below 1 the noise must be Laplace noise.
+        noise: distribution of the noise of both counts.
+        cohorts: number of rotating cohorts, one of which is counted; `min_users` applies to the users of all cohorts.
 
     Raises:
         RequestError: max_bad_fraction is out of range.
     """
 
-    epsilon: float
+    cost: float
     max_bad_fraction: float = 0.1
     min_users: int = 0
     population: int | None = None
@@ -80,12 +81,16 @@ class AdmissionRule:
             raise RequestError(f"max_bad_fraction: must be a number in [0, 1], got {self.max_bad_fraction}")
 
     @property
-    def noise_epsilon(self) -> float:
-        """The noise's cost. On a secret sample with rate r it costs ln(1 + r (e^noise_epsilon - 1)) = epsilon."""
-        epsilon = min(self.epsilon, MAX_NOISE_EPSILON)
+    def noise_cost(self) -> float:
+        """The cost that noise is drawn for, above `cost` where only a secret sample of the users is counted.
+
+        Sampling amplifies privacy: noise of epsilon e on a sample with rate r costs ln(1 + r (exp(e) - 1)), and this is
+        the e that costs `cost`. A sample has Laplace noise, so there the cost is an epsilon.
+        """
+        cost = min(self.cost, MAX_NOISE_EPSILON)
         if self.sampling_rate == 1:
-            return epsilon
-        return min(math.log1p(math.expm1(epsilon) / self.sampling_rate), MAX_NOISE_EPSILON)
+            return cost
+        return min(math.log1p(math.expm1(cost) / self.sampling_rate), MAX_NOISE_EPSILON)
 
 
 @dataclass(frozen=True)
@@ -95,14 +100,18 @@ class NoisyUserCounts:
     Attributes:
         users: noisy number of users with a usable record.
         unusable: noisy number of users without one.
-        epsilon: cost of both counts together, in the unit of the rule's noise.
+        cost: of both counts together, in the unit of the rule's noise.
         noise_stddev: standard deviation of either count, in users.
     """
 
     users: float
     unusable: float
-    epsilon: float
+    cost: float
     noise_stddev: float
+
+    def entry(self, unit: str = "epsilon") -> dict[str, float]:
+        """Returns the fields that a manifest states, with the cost under the name of its unit."""
+        return {unit if name == "cost" else name: value for name, value in asdict(self).items()}
 
 
 class ChargeGate(Protocol):
@@ -118,19 +127,32 @@ class ChargeGate(Protocol):
             BudgetError, RequestError, LedgerError or NotReadyError: the release must not be made.
         """
 
-    def settle(self, epsilon: float, reason: str) -> None:
-        """Lowers the charge of a refused release to the epsilon of its admission."""
+    def settle(self, cost: float, reason: str) -> None:
+        """Lowers the charge of a refused release to the cost of its admission, in the unit of the noise."""
 
 
 @dataclass(frozen=True)
-class Admit:
-    """Charges the ledger, if any, then draws the noisy counts and decides. gate: None without a ledger."""
+class ChargeAndAdmit:
+    """The charge of a run, and the decision that follows it. gate: charges the ledger; None without one.
+
+    Every job's graph calls it once, in the step `ChargeAndAdmitUsers`, between reading and noise.
+
+    >>> from sfumato.transforms.privacy.keys import FixedSecret
+    >>> key = RunKey.derive(FixedSecret(b"k" * 32), {})
+    >>> charge_and_admit = ChargeAndAdmit(AdmissionRule(cost=0.5, min_users=100))
+    >>> charge_and_admit(UserCounts(usable=1000), key).users
+    999.0
+    >>> charge_and_admit(UserCounts(usable=20), key)
+    Traceback (most recent call last):
+        ...
+    sfumato.schemas.errors.TooFewUsersError: about 19 users (± 5.9, 95%), fewer than --min_users 100
+    """
 
     rule: AdmissionRule
     gate: ChargeGate | None = None
 
     def __call__(self, counts: UserCounts, key: RunKey) -> NoisyUserCounts:
-        """Charges the run, counts its users with noise, and checks the rule.
+        """Charges the ledger, counts the run's users with noise, and checks the rule.
 
         Args:
             counts: exact numbers of users. If the rule has a sampling rate below 1, of the users in the sample.
@@ -149,9 +171,9 @@ class Admit:
             check_admission(counted, self.rule)
         except NotAdmittedError as refusal:
             if self.gate is not None:
-                self.gate.settle(self.rule.epsilon, str(refusal))
+                self.gate.settle(self.rule.cost, str(refusal))
             raise
-        if refused is not None:  # the ledger holds the cost of only the refusal
+        if refused is not None:  # the ledger was charged only for the refusal, and the release would cost more
             raise LedgerError("ledger: this release was refused before, and would not be now; give another release id")
         if (
             counted.users < 2 * counted.noise_stddev
@@ -163,13 +185,13 @@ class Admit:
 def count_users(counts: UserCounts, rule: AdmissionRule, key: RunKey) -> NoisyUserCounts:
     """Adds noise to both counts and scales them from the sample to all users."""
     streams = np.zeros(1, dtype=np.uint64)
-    noise = rule.noise.draw(key, "admission", streams, 2, rule.noise_epsilon)[0]
+    noise = rule.noise.draw(key, "admission", streams, 2, rule.noise_cost)[0]
     rate = rule.sampling_rate
     return NoisyUserCounts(
         users=(counts.usable + int(noise[0])) / rate,
         unusable=(counts.unusable + int(noise[1])) / rate,
-        epsilon=rule.epsilon,
-        noise_stddev=rule.noise.stddev(rule.noise_epsilon) / rate,
+        cost=rule.cost,
+        noise_stddev=rule.noise.stddev(rule.noise_cost) / rate,
     )
 
 
@@ -179,7 +201,7 @@ def check_admission(counted: NoisyUserCounts, rule: AdmissionRule) -> None:
     Bad records or a wrong population are a reason only beyond what noise and sampling explain, except with probability
     FALSE_REFUSAL_PROBABILITY. The minimum number of users is compared with the noisy count itself.
     """
-    margin = rule.noise.quantile(rule.noise_epsilon, FALSE_REFUSAL_PROBABILITY) / rule.sampling_rate
+    margin = rule.noise.quantile(rule.noise_cost, FALSE_REFUSAL_PROBABILITY) / rule.sampling_rate
     users, unusable = counted.users, counted.unusable
     some = f"about {shown(users, counted.noise_stddev)}"
     limit = rule.max_bad_fraction
@@ -190,14 +212,14 @@ def check_admission(counted: NoisyUserCounts, rule: AdmissionRule) -> None:
     if excess > margin + _sampling_slack(max_total * limit * (1 - limit), rule.sampling_rate):
         raise NotAdmittedError(
             f"about {shown(unusable, counted.noise_stddev)} of {about(users + unusable, counted.noise_stddev)} have no "
-            f"usable record, more than --max_bad_fraction {limit:g} allows; check the columns and the region, mend the "
+            f"usable record, more than --max_bad_fraction {limit:g} allows; check the columns and the region, fix the "
             "files, or raise --max_bad_fraction (--verbose shows the operator the reasons)"
         )
     if rule.population is not None:
         allowed = POPULATION_TOLERANCE * rule.population + margin + _sampling_slack(max_total, rule.sampling_rate)
         if abs(users - rule.population) > allowed:
             raise NotAdmittedError(
-                f"--population says {rule.population:,} users, and the logs hold {some}; correct it, or leave it out"
+                f"--population states {rule.population:,} users, and the logs hold {some}; correct it, or leave it out"
             )
     if rule.min_users and users * rule.cohorts < rule.min_users:  # without a minimum, a negative count is no reason
         if rule.cohorts > 1:
@@ -213,7 +235,7 @@ def _sampling_slack(squares: float, rate: float) -> float:
         rate: sampling rate of the sample, in 0..1.
 
     Returns:
-        The bound in users, exceeded with probability FALSE_REFUSAL_PROBABILITY at most; 0 if everybody is counted.
+        The bound in users, exceeded with probability FALSE_REFUSAL_PROBABILITY at most; 0 if all users are counted.
     """
     if rate >= 1:
         return 0.0

@@ -17,7 +17,7 @@ def check_epsilon(name: str, value: float) -> float:
 
 @dataclass(frozen=True)
 class Budget:
-    """A total above 0 of pure epsilon under basic composition, and the charges of it, in order.
+    """A total cost above 0 (see `additive_noise`: an epsilon or a rho), and the charges of it, in order.
 
     Every charge is a multiple of the total's last binary place. So sums and differences of charges are not rounded,
     and remaining + spent == total holds exactly.
@@ -49,13 +49,13 @@ class Budget:
         """Returns the budget after its first `charges` charges."""
         return Budget(self.total, self.charges[:charges])
 
-    def affordable(self, epsilon: float) -> float:
-        """Returns the largest possible charge of at most epsilon and at most what remains."""
+    def affordable(self, cost: float) -> float:
+        """Returns the largest possible charge of at most `cost` and at most what remains."""
         unit = math.ulp(self.total)
-        return min(math.floor(epsilon / unit) * unit, self.remaining)
+        return min(math.floor(cost / unit) * unit, self.remaining)
 
-    def charge(self, epsilon: float) -> Budget:
-        """Returns the budget after spending epsilon: at most what remains, by the last binary place, or ValueError."""
-        if not epsilon > 0 or epsilon != self.affordable(epsilon):
-            raise ValueError(f"cannot charge {epsilon} of {self.remaining} remaining")
-        return Budget(self.total, (*self.charges, epsilon))
+    def charge(self, cost: float) -> Budget:
+        """Returns the budget after a charge. Raises ValueError unless it is `affordable`, to the last binary place."""
+        if not cost > 0 or cost != self.affordable(cost):
+            raise ValueError(f"cannot charge {cost} of {self.remaining} remaining")
+        return Budget(self.total, (*self.charges, cost))

@@ -2,7 +2,8 @@
 
 Beam retries bundles and recomputes fused stages. A second, different draw for the same data would leak. So nothing
 here has state: AES, a pseudo-random permutation, encrypts the counter, and equal counters give equal bits. The run's
-key is derived from a secret and the whole request, so that the same noise is never added to other data.
+key is derived from a secret and from all that the numbers depend on, so that the same noise is never added to other
+data. `key_binding` in `pipelines/frame/run_key.py` lists what that is.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ _HASHED_AT_ONCE = 1 << 16  # temporary columns stay in the processor's cache
 class Secret(Protocol):
     """The secret behind a run's key."""
 
+    @property
+    def source(self) -> str:
+        """Where the secret is from, as a manifest states it."""
+
     def read(self) -> bytes: ...
 
 
@@ -36,6 +41,7 @@ class FixedSecret:
     """A secret in memory, from the operating system's entropy or a seed."""
 
     secret: bytes = field(repr=False)
+    source: str = "memory"
 
     def read(self) -> bytes:
         return self.secret
@@ -65,7 +71,7 @@ class RunKey:
 
     @classmethod
     def derive(cls, secret: Secret, request: Mapping[str, Any]) -> RunKey:
-        """Returns the key for a request: every parameter, the release id and the input's fingerprint."""
+        """Returns the key for a request in JSON's types. A job's request is its `key_binding`."""
         kept = secret.read()
         # Keyed, because it is part of the job's graph: an unkeyed digest of the input would confirm a guess at it.
         digest = hmac.digest(kept, _digest(b"", request), hashlib.sha256)

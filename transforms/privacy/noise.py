@@ -147,7 +147,7 @@ def geometric(
 def _geometric(
     key: RunKey, label: str, streams: NDArray[np.uint64], count: int, epsilon: float, sensitivity: int
 ) -> NDArray[np.int16 | np.int64]:
-    """Like `geometric`; int16 where every value is at most _MAX_SMALL, whose halves cost a quarter of the time."""
+    """Draws as `geometric` does, in int16 where all values are at most _MAX_SMALL: sums are then four times faster."""
     _check_rate(epsilon, sensitivity)
     digits = 0
     while epsilon / sensitivity < _MIN_TABLE_RATE:

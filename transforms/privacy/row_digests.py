@@ -1,4 +1,4 @@
-"""Keyed digests of rows that are in no file, to which a key is bound in place of files' versions. Pure."""
+"""Keyed digests of rows that are in no file, to which a key is bound instead of to versions of files. Pure."""
 
 from __future__ import annotations
 

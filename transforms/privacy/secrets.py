@@ -34,12 +34,12 @@ _BASE64 = len(string.ascii_letters) + 12  # 10 digits, two signs
 
 def entropy_secret() -> FixedSecret:
     """Returns 32 bytes of the operating system's entropy."""
-    return FixedSecret(os.urandom(SECRET_BYTES))
+    return FixedSecret(os.urandom(SECRET_BYTES), "operating system")
 
 
 def seed_secret(seed: int) -> FixedSecret:
     """Returns a secret that anybody can guess, for tests and demonstrations only."""
-    return FixedSecret(f"unsafe seed {seed}".encode())
+    return FixedSecret(f"unsafe seed {seed}".encode(), "seed")
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class FileSecret:
     """A secret that each worker reads from a file, local or gs://. The job's graph holds the path only."""
 
     path: str
+    source = "key file"
 
     def read(self) -> bytes:
         """Returns the file's bytes. Raises RequestError if it cannot be read or holds a weak key (see key_weakness)."""
@@ -86,6 +87,7 @@ class SecretManagerSecret:
     """
 
     name: str
+    source = "Secret Manager"
 
     def __post_init__(self) -> None:
         found = _SECRET_NAME.fullmatch(self.name)

@@ -36,10 +36,10 @@ class Noise:
     """The noise of one sum.
 
     Attributes:
-        kind: the distribution whose noise of a cost protects a user.
-        required: the clients whose shares add up to the noise; 1 where a trusted curator adds it.
-        colluding: the largest share of them, below 1, who may give their shares of the noise to the server. The others
-            have the noise of the cost by themselves, so all together have more.
+        kind: the distribution of the noise that protects a user at a cost.
+        required: the number of clients whose shares add up to the noise; 1 where a trusted curator adds it.
+        colluding: the largest fraction of them, below 1, who may give their shares of the noise to the server. The
+            shares of the others must then suffice for the cost, so all together have more noise than it needs.
 
     >>> noise = Noise(required=100, colluding=0.05)
     >>> noise.colluders, round(noise.stddev(cost=0.1), 2)
@@ -54,7 +54,7 @@ class Noise:
 
     @property
     def allows_colluders(self) -> bool:
-        """Whether the noise was made for clients who collude, even if their share is less than one client."""
+        """Whether clients may collude, even where their fraction is less than one client."""
         return self.colluding > 0
 
     @property
@@ -69,19 +69,19 @@ class Noise:
 
     @property
     def shape(self) -> float:
-        """The noise of all required clients, in units of the noise of its cost: 1 if none may collude."""
+        """The variance of all required clients' noise over that of the cost's noise: 1 if none may collude."""
         return self.required / self.honest
 
     def stddev(self, cost: float, sensitivity: float = 1, sums: int = 1, unit: float = 1) -> float:
-        """Returns the standard deviation of the noise of some such sums, added up and divided by `unit`."""
+        """Returns the standard deviation of the noise of `sums` such sums, added up and divided by `unit`."""
         return math.sqrt(sums * self.shape) * (self.kind.stddev(cost, sensitivity) / unit)
 
     def epsilon_against(self, share: float, cost: float, sensitivity: float = 1) -> float:
         """Returns the epsilon of a sum of Laplace noise against a server to which clients gave their shares.
 
         Args:
-            share: of the required clients who did so, below 1; rounded down to whole clients.
-            cost: of the sum.
+            share: fraction of the required clients who did so, below 1; rounded down to whole clients.
+            cost: epsilon of the sum.
             sensitivity: largest L1 norm of a user's vector of integers.
         """
         others = self.required - _whole_clients(share, self.required)
@@ -101,12 +101,12 @@ class Noise:
 
 
 def _whole_clients(share: float, clients: int) -> int:
-    """A share of some clients in whole clients, rounded down."""
+    """Returns a share of some clients in whole clients, rounded down."""
     return math.floor(share * clients * (1 + 1e-12))  # 0.29 * 100 is 28.999999999999996
 
 
 def colluding_epsilon(epsilon: float, sensitivity: float, shape: float) -> float:
-    """The epsilon of a secure sum from which colluding clients have subtracted their shares of the noise.
+    """Returns the epsilon of a secure sum from which colluding clients have subtracted their shares of the noise.
 
     Args:
         epsilon: of the sum with the noise of all required clients.
@@ -114,8 +114,8 @@ def colluding_epsilon(epsilon: float, sensitivity: float, shape: float) -> float
         shape: of the remaining noise, above 0: 1 for the discrete Laplace noise of epsilon.
 
     Returns:
-        The smallest epsilon that holds for every user of this sensitivity who may add to as many entries; epsilon
-        itself from shape 1 on.
+        The smallest epsilon that holds for all users of this sensitivity, who may add 1 to `sensitivity` entries;
+        epsilon itself from shape 1 on.
 
     >>> round(colluding_epsilon(1.0, 1, shape=1.0), 6)
     1.0

@@ -59,7 +59,7 @@ def _hash_integers(ids: pa.Array, user_key: bytes) -> NDArray[np.uint64]:
 
 
 def _is_above(text: pa.Array, limit: bytes) -> pa.Array:
-    """Whether bytes are as many as those of a limit and above it: of integers, the one with larger digits."""
+    """Returns whether each text has the length of a limit and is above it: for integers, a larger number."""
     return pc.and_(pc.equal(pc.binary_length(text), len(limit)), pc.greater(text, pa.scalar(limit, text.type)))
 
 
@@ -86,10 +86,10 @@ def cohort_of(ids: pa.Array, key: RunKey, cohorts: int) -> NDArray[np.int64]:
 
 
 def _hashes(ids: pa.Array, user_key: bytes) -> NDArray[np.uint64]:
-    """Keyed hashes, uint64[n], in which text that is an integer of 64 bits, signed or not, has the integer's hash.
+    """Returns keyed hashes for cohorts, uint64[n]. Text that is an integer of 64 bits has the integer's hash.
 
-    Unlike `hash_users`, an unsigned integer beyond 63 bits has the hash of the signed one with the same bits. A cohort
-    is for years: whoever changes this asks users of running divisions twice.
+    Unlike `hash_users`, an unsigned integer beyond 63 bits has the hash of the signed one with the same bits. Do not
+    change this: a division into cohorts lasts for years, and users who moved to another cohort would be queried twice.
     """
     if pt.is_dictionary(ids.type):
         return np.asarray(_hashes(ids.dictionary, user_key)[ids.indices.to_numpy(zero_copy_only=False)])
@@ -114,8 +114,8 @@ def with_partition(rotation: Rotation, key: RunKey) -> Rotation:
 
 
 @dataclass(frozen=True)
-class AskedUsers:
-    """The cohort that a run asks. All other users' rows are left out where they are read. key: from `rotation_key`.
+class ActiveCohort:
+    """The cohort whose users a run counts. Other users' rows are left out as they are read. key: from `rotation_key`.
 
     All rows without a user id count as one user (`RowCounts.nobody`), with a cohort like any other's.
     """
@@ -124,7 +124,7 @@ class AskedUsers:
     key: RunKey
 
     def only(self, batch: pa.RecordBatch, columns: LocationColumns) -> pa.RecordBatch:
-        """The rows of the asked users."""
+        """Returns the rows of the cohort's users."""
         names = batch.schema.names
         batch = pa.RecordBatch.from_arrays([without_views(column) for column in batch.columns], names)
         ids = batch.column(columns.user_id)

@@ -135,7 +135,7 @@ class QuantilesPlan:
             raise RequestError(f"bits: the hierarchy of a curator needs a level, and {MAX_BITS} bits at most")
         if self.population is not None:
             check_count("population", self.population)
-        if self.admission_rule.epsilon < MIN_NOISE_EPSILON:
+        if self.admission_rule.cost < MIN_NOISE_EPSILON:
             raise RequestError(f"epsilon: {self.epsilon:g} is too small for the admission of a run; raise it")
 
     @property
@@ -152,13 +152,13 @@ class QuantilesPlan:
     def admission_rule(self) -> AdmissionRule:
         """The rule for the noisy counts of all users that admit a run, with their cost."""
         return AdmissionRule(
-            epsilon=ADMISSION_SHARE * self.epsilon, max_bad_fraction=self.max_bad_fraction, population=self.population
+            cost=ADMISSION_SHARE * self.epsilon, max_bad_fraction=self.max_bad_fraction, population=self.population
         )
 
     @property
     def mechanism_epsilon(self) -> float:
         """The epsilon of all draws, or of all levels of the hierarchy."""
-        return self.epsilon - self.admission_rule.epsilon
+        return self.epsilon - self.admission_rule.cost
 
     def draws(self, users: float) -> DrawPlan:
         """The draws of the exponential method. users: their public or noisy number; see `plan_draws`."""
@@ -186,7 +186,7 @@ class QuantilesPlan:
         """The draws or the noise, and the error to expect, for a terminal."""
         return (
             f"trusted curator: epsilon {self.mechanism_epsilon:g}, delta 0\n"
-            f"admission: epsilon {self.admission_rule.epsilon:g}, for two noisy counts of users\n"
+            f"admission: epsilon {self.admission_rule.cost:g}, for two noisy counts of users\n"
             f"{MECHANISMS[self.method]}\n"
             f"expected error of a quantile's rank: {significant(self.rank_stddev())} users (root mean square), where "
             "values lie densely\n"

@@ -16,6 +16,7 @@ from sfumato.schemas.guarantee import (
     ASSUMPTIONS,
     CURATOR,
     PRIVACY_UNIT,
+    Trust,
 )
 from sfumato.schemas.release import (
     BINS_FILE,
@@ -27,7 +28,6 @@ from sfumato.schemas.release import (
     RANGES_FILE,
     RANGES_SCHEMA,
 )
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.histogram.item_encoding import NumberItems
 from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.histogram.release import (
@@ -90,7 +90,7 @@ def quantiles_files(result: PrivateDistribution, metadata: CountMetadata[Quantil
             "randomness": metadata.release.source,
             "rounds": rounds,
             "rounds_guarantee": {"epsilon": plan.mechanism_epsilon, "delta": plan.delta},
-            "admission": None if admission is None else asdict(admission),
+            "admission": None if admission is None else admission.entry(),
             "composition": _COMPOSITION,
             "population": {"users": plan.population, "source": "unknown" if plan.population is None else "given"},
             "assumptions": [CURATOR, *ASSUMPTIONS[2:]],

@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BeforeValidator, model_validator
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.locations import NUMBERS, ItemColumns
 from sfumato.schemas.requests.request_base import COLUMNS, METHOD, Pair, Several, option, parts_of
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.histogram.item_encoding import NumberBins, NumberItems
 from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.histogram.request import SampledRequest

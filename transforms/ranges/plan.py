@@ -24,8 +24,8 @@ from sfumato.transforms.counting.methods import Adaptive
 from sfumato.transforms.counting.methods.base import Flat
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.plan import heatmap_plan_text
-from sfumato.transforms.counting.schedule import population_and_budget
 from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.sub_queries import population_and_budget
 from sfumato.transforms.locations.shards import ShardPlan
 from sfumato.transforms.observability.text_tables import TYPICAL_USERS, significant
 from sfumato.transforms.privacy.additive_noise import LAPLACE
@@ -78,15 +78,15 @@ class RangesPlan:
         sizes: sides of the squares to be queried, in metres.
         method: a name in METHODS, or adaptive.
         options: of the method, those that were given.
-        counting: who adds the noise (trust), epsilon, the number of users, the shards of secure aggregation; for
-            adaptive the whole heatmap.
+        count_parameters: who adds the noise (trust), epsilon, the number of users, the shards of secure aggregation;
+            for adaptive the whole heatmap.
     """
 
     region: Region
     sizes: Sizes
     method: str
     options: Mapping[str, Any]
-    counting: HeatmapParameters
+    count_parameters: HeatmapParameters
 
     def __post_init__(self) -> None:
         check_choice("method", self.method, (*METHODS, ADAPTIVE))
@@ -111,10 +111,10 @@ class RangesPlan:
     def heatmap(self) -> HeatmapParameters | None:
         """The heatmap that counts: adaptive, or all cells of one level. None where a trusted curator counts."""
         if self.uses_tree:
-            return self.counting
-        if self.counting.is_central:
+            return self.count_parameters
+        if self.count_parameters.is_central:
             return None
-        return replace(self.counting, depth=self._level, method=Flat())
+        return replace(self.count_parameters, depth=self._level, method=Flat())
 
     @cached_property
     def uses_tree(self) -> bool:
@@ -123,10 +123,11 @@ class RangesPlan:
         The tree is collected in another way than a grid, so auto chooses it by figures that are known before the logs
         are read. Without a public number of users, or with an option of networks or of the grid, it does not.
         """
-        if self.method == ADAPTIVE or self.options or self.counting.population is None:
+        if self.method == ADAPTIVE or self.options or self.count_parameters.population is None:
             return self.method == ADAPTIVE
-        central = self.counting.is_central
-        epsilon = self.counting.laplace_epsilon(self.counting.budget.total) if central else self._central_epsilon
+        parameters = self.count_parameters
+        by_budget = parameters.laplace_epsilon(parameters.budget.total)
+        epsilon = by_budget if parameters.is_central else self._central_epsilon
         return METHODS[self.method].prefers_tree(self.collection_spec(self._population, epsilon))
 
     @property
@@ -140,8 +141,8 @@ class RangesPlan:
 
     def metadata(self) -> dict[str, Any]:
         """The plan in JSON's types. The run's key is bound to it."""
-        counting = {
-            name: getattr(self.counting, name)
+        stated = {
+            name: getattr(self.count_parameters, name)
             for name in ("epsilon", "delta", "noise", "population", "population_share")
         }
         return {
@@ -149,9 +150,9 @@ class RangesPlan:
             "sizes": [self.sizes.low, self.sizes.high],
             "method": self.method,
             "options": {name: _json_value(value) for name, value in self.options.items()},
-            "trust": self.counting.trust,
-            **counting,
-            "max_bad_fraction": self.counting.max_bad_fraction,
+            "trust": self.count_parameters.trust,
+            **stated,
+            "max_bad_fraction": self.count_parameters.max_bad_fraction,
             "heatmap": None if self.heatmap is None else self.heatmap.metadata(),
         }
 
@@ -190,40 +191,42 @@ class RangesPlan:
 
         They follow from public figures only. rows: of the logs, at least as many as users.
         """
-        most, users = 1 << 2 * BASE_DEPTH, max(rows, self.counting.population or 0)
-        epsilon = self.counting.laplace_epsilon(self.counting.budget.total)
+        most, users = 1 << 2 * BASE_DEPTH, max(rows, self.count_parameters.population or 0)
+        epsilon = self.count_parameters.laplace_epsilon(self.count_parameters.budget.total)
         if self.heatmap is not None:
             return 0 if self.uses_tree else _GRID_BYTES * (1 << 2 * self.heatmap.depth)
         return _GRID_BYTES * min(most, math.ceil(self._cells_per_side(users, epsilon)) ** 2)
 
     @property
     def _population(self) -> float:
-        if self.counting.population is None:
+        if self.count_parameters.population is None:
             width = ", or --cell_width METRES" if self.method in owners_of(METHODS)[_WIDTH] else ""
             raise RequestError(
                 "population: with trust secagg the width of cells must be known before the logs are read; give the "
                 f"public number of users{width}"
             )
-        return float(self.counting.population)
+        return float(self.count_parameters.population)
 
     @property
     def _central_epsilon(self) -> float:
         """The epsilon of a trusted curator whose noise equals that of all shards together."""
-        return LAPLACE.cost(self.shards_stddev(self._population, self.counting.budget.total))
+        return LAPLACE.cost(self.shards_stddev(self._population, self.count_parameters.budget.total))
 
     def shards_stddev(self, users: float, cost: float) -> float:
         """Returns the standard deviation of all shards' noise on one count, at a cost in the noise's unit."""
-        counting = self.counting
-        shards = ShardPlan.for_users(users, None, counting.shard_size, counting.dropout).shards
-        return math.sqrt(shards) * counting.count_noise.stddev(cost)
+        parameters = self.count_parameters
+        shards = ShardPlan.for_users(users, None, parameters.shard_size, parameters.dropout).shards
+        return math.sqrt(shards) * parameters.count_noise.stddev(cost)
 
     def accuracy(self) -> str:
         """The error to expect in one phrase."""
-        counting = self.counting
-        left = counting.budget.total - counting.admission().epsilon
-        if counting.is_central:
-            return f"noise of ±{significant(NOISE_Z * counting.count_noise.stddev(left))} users (95%) on a cell's count"
-        users = counting.population or TYPICAL_USERS
+        parameters = self.count_parameters
+        left = parameters.budget.total - parameters.admission().cost
+        if parameters.is_central:
+            return (
+                f"noise of ±{significant(NOISE_Z * parameters.count_noise.stddev(left))} users (95%) on a cell's count"
+            )
+        users = parameters.population or TYPICAL_USERS
         noise = self.shards_stddev(users, left)
         return f"noise of ±{significant(NOISE_Z * noise)} users (95%) on a cell's count, if {users:,} take part"
 
@@ -231,8 +234,8 @@ class RangesPlan:
         """The cost and the noise of a model of range queries, for a terminal. Raises RequestError."""
         if self.uses_tree:
             head = "" if self.method == ADAPTIVE else f"method {self.method}: {method_texts()[ADAPTIVE]}\n\n"
-            return head + heatmap_plan_text(self.counting)
-        counting, heatmap = self.counting, self.heatmap
+            return head + heatmap_plan_text(self.count_parameters)
+        parameters, heatmap = self.count_parameters, self.heatmap
         squares = f"squares of {self.sizes.low:g} to {self.sizes.high:g} m"
         lines = [f"method {self.method}: {method_texts()[self.method]}, for {squares}"]
         if heatmap is not None:
@@ -241,14 +244,14 @@ class RangesPlan:
                 f"secure aggregation counts every cell of level {heatmap.depth}, {width:.3g} x {height:.3g} m:"
             )
             return "\n".join([*lines, "", heatmap_plan_text(heatmap)])
-        spent, kind = counting.admission().epsilon, counting.count_noise
-        delta = f", delta {counting.delta:g}: rho {counting.rho:.4g}" if counting.rho is not None else ""
-        lines.append(f"epsilon {counting.epsilon:g}{delta} in all, of which the count of users costs {spent:.3g}")
+        spent, kind = parameters.admission().cost, parameters.count_noise
+        delta = f", delta {parameters.delta:g}: rho {parameters.rho:.4g}" if parameters.rho is not None else ""
+        lines.append(f"epsilon {parameters.epsilon:g}{delta} in all, of which the count of users costs {spent:.3g}")
         chosen = self.options.get("cell_width")
         if chosen is None:
             lines.append("a trusted curator adds the noise; the cells follow from the number of users and epsilon")
         else:
-            noise = significant(NOISE_Z * kind.stddev(counting.budget.total - spent))
+            noise = significant(NOISE_Z * kind.stddev(parameters.budget.total - spent))
             lines.append(
                 f"a trusted curator adds noise of ±{noise} (95%) to the users of every cell of about {chosen:g} x "
                 f"{chosen:g} m"
@@ -308,10 +311,10 @@ class Built:
 
 def collect(exact: ExactCounts, admission: NoisyUserCounts, plan: RangesPlan, key: RunKey) -> Collected:
     """Collects noisy counts with a trusted curator. It is the only access to the exact counts."""
-    population, budget = population_and_budget(admission, plan.counting)
+    population, budget = population_and_budget(admission, plan.count_parameters)
     left = budget.remaining
-    rho = None if plan.counting.rho is None else left
-    spec = replace(plan.collection_spec(population.users, plan.counting.laplace_epsilon(left)), rho=rho)
+    rho = None if plan.count_parameters.rho is None else left
+    spec = replace(plan.collection_spec(population.users, plan.count_parameters.laplace_epsilon(left)), rho=rho)
     method = make_method(plan.method, plan.options, spec)
     return Collected(method.collect(exact, spec, key), spec, method, population)
 
@@ -323,7 +326,7 @@ def collected_from_heatmap(state: HeatmapState, plan: RangesPlan) -> Collected:
     population = state.population
     if plan.uses_tree:
         estimate = parameters.method.decode(state, parameters.depth)
-        spent = parameters.laplace_epsilon(state.budget.spent - population.epsilon)
+        spent = parameters.laplace_epsilon(state.budget.spent - population.cost)
         spec = plan.collection_spec(population.users, spent)
         return Collected(estimate, spec, None, population, state)
     grid = _grid_from_estimate(state.results[-1].to_estimate())
@@ -345,4 +348,4 @@ def build(collected: Collected, plan: RangesPlan, trained: Sequence[Any]) -> Bui
     diverged = sum(network is None for network in trained)
     if diverged and diverged == len(trained):
         method = PlainGrid.NAME
-    return Built(collected, RangeModel(plan.field, model, method, plan.counting.epsilon), diverged)
+    return Built(collected, RangeModel(plan.field, model, method, plan.count_parameters.epsilon), diverged)

@@ -70,9 +70,9 @@ def ranges_files(built: Built, plan: RangesPlan, metadata: ReleaseMetadata) -> d
         "cell_metres": cell,  # width and height; None unless all cells are alike
         "privacy": {
             **privacy,
-            "trust": plan.counting.trust,
+            "trust": plan.count_parameters.trust,
             "noise_stddev": noise,
-            "population": population_entry(collected.population, plan.counting.count_noise),
+            "population": population_entry(collected.population, plan.count_parameters.count_noise),
         },
         "results": _results(built.model.model, counts),
     }
@@ -127,11 +127,11 @@ def _central_privacy(plan: RangesPlan, metadata: ReleaseMetadata) -> dict[str, A
         "unit": PRIVACY_UNIT,
         "contribution_bound": _BOUND.format(chosen),
         "adjacency": ADD_OR_REMOVE,
-        "epsilon": plan.counting.epsilon,
-        "delta": plan.counting.stated_delta,
-        **({} if plan.counting.rho is None else {"rho": plan.counting.rho}),
-        "noise": plan.counting.count_noise.NAME,
-        "mechanism": _MECHANISM.format(plan.counting.count_noise.NAME.capitalize()),
+        "epsilon": plan.count_parameters.epsilon,
+        "delta": plan.count_parameters.stated_delta,
+        **({} if plan.count_parameters.rho is None else {"rho": plan.count_parameters.rho}),
+        "noise": plan.count_parameters.count_noise.NAME,
+        "mechanism": _MECHANISM.format(plan.count_parameters.count_noise.NAME.capitalize()),
         "randomness": metadata.source,
         "assumptions": [CURATOR, *ASSUMPTIONS[2:], EXACT_NOISE],
     }

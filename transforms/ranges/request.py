@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BeforeValidator, model_validator
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.requests.checks import owners_of
 from sfumato.schemas.requests.counting_options import CountingOptions, Depth
@@ -22,7 +23,6 @@ from sfumato.schemas.requests.publish_request import (
     RunnerOptions,
 )
 from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, PRIVACY, RUN, Several, option, parts_of
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.ranges.methods import METHODS, Models, Network
 from sfumato.transforms.ranges.plan import ADAPTIVE, RangesPlan, method_texts
@@ -122,8 +122,8 @@ class RangesRequest(LogColumns, MapGeography, CountingOptions):
         given = self.given(owners_of(METHODS))
         if "tuner" in given:
             given["tuner"] = open_tuner(given["tuner"])
-        counting = HeatmapParameters(**self.counting(), **self.given(("depth",)))
-        plan = RangesPlan(self.region, Sizes(*self.sizes), self.method, given, counting)
+        parameters = HeatmapParameters(**self.parameter_values(), **self.given(("depth",)))
+        plan = RangesPlan(self.region, Sizes(*self.sizes), self.method, given, parameters)
         if plan.trains and not all(map(importlib.util.find_spec, ("jax", "optax", "tqdm"))):
             raise RequestError(
                 f"method: {plan.method} requires JAX and optax; run pip install 'sfumato[neural]', or use --method grid"

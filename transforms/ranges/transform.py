@@ -13,10 +13,16 @@ from apache_beam import typehints
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.transforms.heatmap.transform import PrivateHeatmap
-from sfumato.transforms.locations.read import AdmitUsers, BoundGroups, LocationBound, LocationEncoding, ReadLogs
+from sfumato.transforms.locations.read import (
+    BoundGroups,
+    ChargeAndAdmitUsers,
+    LocationBound,
+    LocationEncoding,
+    ReadLogs,
+)
 from sfumato.transforms.locations.spill import Spill, take
 from sfumato.transforms.observability.logs import TRAINED
-from sfumato.transforms.privacy.admission import Admit
+from sfumato.transforms.privacy.admission import ChargeAndAdmit
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.field_counts import CellTally, ExactCounts
 from sfumato.transforms.ranges.plan import Built, Collected, RangesPlan, build, collect, collected_from_heatmap
@@ -32,7 +38,7 @@ class BuildRanges(beam.PTransform):
         key: of the run. It is narrowed to the plan and the columns, or as PrivateHeatmap narrows it.
         columns: of the logs.
         spill: folder for temporary files; see `Spill`.
-        admit: charges the ledger; by default there is none.
+        admit: charges the ledger and counts the users; None counts them without a ledger.
     """
 
     def __init__(
@@ -41,10 +47,10 @@ class BuildRanges(beam.PTransform):
         key: RunKey,
         columns: LocationColumns | None = None,
         spill: Spill | str | None = None,
-        admit: Admit | None = None,
+        admit: ChargeAndAdmit | None = None,
     ):
         super().__init__()
-        columns, admit = columns or LocationColumns(), admit or Admit(plan.counting.admission())
+        columns, admit = columns or LocationColumns(), admit or ChargeAndAdmit(plan.count_parameters.admission())
         self._plan = plan
         self._collect: beam.PTransform
         if plan.heatmap is None:
@@ -73,11 +79,11 @@ class BuildRanges(beam.PTransform):
 class CollectCounts(beam.PTransform):
     """Paths of Parquet location logs -> a singleton Collected, with noise added by a trusted curator.
 
-    Raises DataError for damaged files, and NotAdmittedError (see Admit).
+    Raises DataError for damaged files, and NotAdmittedError (see ChargeAndAdmit).
     """
 
     def __init__(
-        self, plan: RangesPlan, key: RunKey, columns: LocationColumns, spill: Spill | str | None, admit: Admit
+        self, plan: RangesPlan, key: RunKey, columns: LocationColumns, spill: Spill | str | None, admit: ChargeAndAdmit
     ):
         super().__init__()
         self._plan = plan
@@ -94,7 +100,9 @@ class CollectCounts(beam.PTransform):
         # PCollection[tuple[UserGroup, Chunk]], PCollection[RowCounts]
         chunks, rows = paths | "ReadLocations" >> ReadLogs(encoding)
         locations, users = chunks | "BoundUsers" >> bound  # PCollection[bytes], PCollection[UserCounts]
-        admitted = (users, rows) | "AdmitUsers" >> AdmitUsers(self._admit, self._key)  # PCollection[NoisyUserCounts]
+        # The ledger is charged here, once all input is read. All noise is drawn after it.
+        charge = ChargeAndAdmitUsers(self._admit, self._key)
+        admitted = (users, rows) | "ChargeAndAdmitUsers" >> charge  # PCollection[NoisyUserCounts]
         return (
             locations
             | "CountByCell" >> beam.CombineGlobally(SumExactCounts(places))  # PCollection[ExactCounts], used once

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.known_digits import NOISE_Z, Z, about
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes
 from sfumato.schemas.region import interleave
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE, RANGES_PICTURE
-from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import Bounds, MapBody, Measure, PageView, RangesBody, Section
 from sfumato.transforms.observability.text_tables import counted, significant
 from sfumato.transforms.ranges.field_counts import MIN_CLUMPING, NoisyGrid, clumping, strip_at, strip_edges

@@ -103,8 +103,8 @@ def code_digest() -> str:
     """Returns the SHA-256 of the running code, in hexadecimal: sfumato's sources and the versions of packages that draw
     noise.
 
-    A run's key is bound to it, because other code under the same key might add the same noise to other numbers. It does
-    not depend on the machine or on where sfumato is installed.
+    A run's key is bound to it (`key_binding` in `pipelines/frame/run_key.py`). It does not depend on the machine or on
+    where sfumato is installed.
     """
     root = Path(__file__).resolve().parents[2]  # .../sfumato/transforms/release/metadata.py
     found = hashlib.sha256(f"python {sys.version_info[0]}.{sys.version_info[1]}".encode())

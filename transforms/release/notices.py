@@ -16,6 +16,7 @@ from typing import Any
 
 from sfumato.schemas import guarantee
 from sfumato.schemas.errors import FormatError, LedgerError, check_format
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.ledger import (
     ADD_OR_REMOVE,
     ZERO_OUT,
@@ -29,7 +30,6 @@ from sfumato.schemas.ledger import (
 from sfumato.schemas.release import MANIFEST_FILE, MANIFEST_FORMAT, PAGE_FILE, REFUSAL_FORMAT, REMOVAL_FORMAT
 from sfumato.schemas.requests.commands import removal_reason
 from sfumato.schemas.rotation import Rotation
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, package_versions
 
 _PAGE = """<!doctype html>

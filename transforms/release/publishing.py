@@ -32,11 +32,11 @@ from sfumato.transforms.release.release_folder import (
 )
 
 
-def with_charge(metadata: ReleaseMetadata) -> ReleaseMetadata:
-    """Adds the ledger entry that charged a release to its metadata. Call it after the run has charged the ledger.
+def with_charge_statement(metadata: ReleaseMetadata) -> ReleaseMetadata:
+    """Returns the metadata with a statement of the charge that `ChargeAndAdmit` made. It charges nothing.
 
-    Returns the metadata with the entry, the time of the charge, and the digest of the manifest published under it, if
-    any; without a ledger the metadata unchanged.
+    The statement has the ledger's entry, the time of the charge, and the digest of the manifest published under it, if
+    any. Without a ledger the metadata are unchanged.
 
     Raises LedgerError if the ledger does not hold the charge, or the release was taken down.
     """
@@ -77,7 +77,7 @@ class WriteRelease(beam.PTransform):
     def expand(self, files: beam.PCollection) -> beam.PCollection:
         def write(content: dict[str, bytes], output: str, metadata: ReleaseMetadata, overwrite: bool) -> str:
             content = with_digests({**metadata.geography_files, **content})
-            check_same_result(content, with_charge(metadata))
+            check_same_result(content, with_charge_statement(metadata))
             is_charged = metadata.ledger_location is not None
             with RELEASE_TIME.timed():
                 publish(output, content, metadata.release_id, overwrite, is_charged)

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sfumato.schemas.guarantee import NORMAL_SUMS
-from sfumato.schemas.trust import SEES
+from sfumato.schemas.guarantee import NORMAL_SUMS, SEES
 from sfumato.schemas.views import Fact, Section, Table
 from sfumato.transforms.report.numbers import tiny
 

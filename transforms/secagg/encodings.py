@@ -57,11 +57,11 @@ class Encoding(ABC):
 
     @abstractmethod
     def count(self, group: ShardGroup, block: slice) -> NDArray[np.int64]:
-        """Sums of the vectors of each shard of the block: int64[shards of block, length]."""
+        """Returns the sums of the vectors of each shard of the block: int64[shards of block, length]."""
 
     @abstractmethod
     def entries_of(self, group: ShardGroup, block: slice) -> Iterator[NDArray[np.signedinteger[Any]]]:
-        """The entries that each row of the block adds its weight to: `sensitivity` arrays int[n].
+        """Yields the entries that each row of the block adds its weight to: `sensitivity` arrays int[n].
 
         The arrays have no entry in common.
         """
@@ -77,7 +77,7 @@ class Encoding(ABC):
         """Each entry's share of a user who is evenly spread over the map: float64[length]."""
 
     def reads_every_row(self, group: ShardGroup) -> bool:
-        """Whether `count` reads every row of a shard. Large shards then need small blocks."""
+        """Returns whether `count` reads every row of a shard. Large shards then need small blocks."""
         return True
 
 
@@ -151,7 +151,7 @@ class TreeEncoding(Encoding):
         yield category * len(self.tree.entries) + self._entry_at(cells)
 
     def _entry_at(self, cells: NDArray[np.uint64]) -> NDArray[np.signedinteger[Any]]:
-        """The entry of each cell: int[n], by a table or, for a deep tree, by binary search."""
+        """Returns the entry of each cell: int[n], by a table or, for a deep tree, by binary search."""
         tree = self.tree
         if tree.level > _MAX_TABLE_LEVEL:
             return tree.index.owners(cells)
@@ -159,7 +159,7 @@ class TreeEncoding(Encoding):
 
 
 def parts_and_cells(group: ShardGroup, block: slice) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """The part and the cell of every row of the block: int64[n], uint64[n].
+    """Returns the part and the cell of every row of the block: int64[n], uint64[n].
 
     A part is shard << category_bits | category, with shards counted from the block's first one. With one category it is
     the shard.
@@ -192,7 +192,7 @@ _MAX_FRACTION_BITS = 16  # a share is then exact to 1 / 65536 of a unit
 
 
 def fraction_bits(gamma: int) -> int:
-    """f: the fraction bits of weights for gamma, as many as fit below MAX_GAMMA, at most 16.
+    """Returns f: the fraction bits of weights for gamma, as many as fit below MAX_GAMMA, at most 16.
 
     From gamma = 2^30 on there are none, and both roundings are the same.
     """
@@ -200,28 +200,28 @@ def fraction_bits(gamma: int) -> int:
 
 
 def stored_total(gamma: int, rounding: Rounding) -> int:
-    """The sum of a user's stored weights: gamma, or gamma 2^f before independent rounding."""
+    """Returns the sum of a user's stored weights: gamma, or gamma 2^f before independent rounding."""
     return gamma << fraction_bits(gamma) if rounding == "independent" else gamma
 
 
 def sensitivity_of(noise: AdditiveNoise, gamma: int, rounding: Rounding, length: int, entries: int = 1) -> float:
-    """The largest norm of one user's vector, the one that the noise protects."""
+    """Returns the largest norm of one user's vector, the one that the noise protects."""
     norm = l1_sensitivity if noise.NORM == 1 else l2_sensitivity
     return norm(gamma, rounding, length, entries)
 
 
 def l1_sensitivity(gamma: int, rounding: Rounding, length: int, entries: int = 1) -> int:
-    """The largest L1 norm of one user's vector of `length` entries, where a location adds to `entries` of them."""
+    """Returns the largest L1 norm of a user's vector of `length` entries, `entries` of which a location adds to."""
     return gamma * entries + (length if rounding == "independent" else 0)
 
 
 def l2_sensitivity(gamma: int, rounding: Rounding, length: int, entries: int = 1) -> float:
-    """The largest L2 norm of such a vector, by the triangle inequality: over locations, and over the rounding."""
+    """Returns the largest L2 norm of such a vector, by the triangle inequality over locations and over the rounding."""
     return gamma * math.sqrt(entries) + (math.sqrt(length) if rounding == "independent" else 0)
 
 
 def rounded_sums(group: ShardGroup, block: slice, encoding: Encoding, bits: int, subkey: bytes) -> NDArray[np.int64]:
-    """Sums of the vectors of each shard of the block, each client's entries rounded: int64[shards of block, length].
+    """Returns the sums of the clients' rounded vectors in each shard of the block: int64[shards of block, length].
 
     The R of a client and an entry depends on the subkey, the client's shard, their rank in it and the entry only.
 

@@ -32,7 +32,7 @@ class Window:
 
 
 def noise_bound(epsilon: float, sensitivity: int, shape: float, probability: float) -> int:
-    """A t with P[X - Y >= t] <= probability, X and Y Polya(shape, exp(-epsilon / sensitivity)): Chernoff's bound."""
+    """Returns a t with P[X - Y >= t] <= probability, X and Y Polya(shape, exp(-epsilon / sensitivity)) (Chernoff)."""
     rate = epsilon / sensitivity
     # Any s in (0, rate) gives a valid bound. The best of a fine grid is near the best of all.
     s = rate * (1 - np.geomspace(1e-6, 0.999, 2000))
@@ -41,7 +41,7 @@ def noise_bound(epsilon: float, sensitivity: int, shape: float, probability: flo
 
 
 def size_bound(expected: float, probability: float) -> int:
-    """An n with P[a shard has more than n users] <= probability, for a binomial size (Chernoff).
+    """Returns an n with P[a shard has more than n users] <= probability, for a binomial size (Chernoff).
 
     expected: the size's expectation, in users.
 
@@ -67,7 +67,7 @@ def min_window(
     *,
     expected_size: float,
     noise: Noise,
-    epsilon: float,
+    cost: float,
     sensitivity: float,
     gamma: int,
     entries: int,
@@ -75,19 +75,19 @@ def min_window(
     probability: float,
     is_planned: bool = True,
 ) -> Window:
-    """The smallest window that wraps with at most this probability anywhere in a sub-query.
+    """Returns the smallest window that wraps with at most this probability anywhere in a sub-query.
 
     Half of the probability is for shards that are larger than expected, half for noise.
 
     Args:
         expected_size: an upper bound of the expected number of users in a shard.
-        noise: of a shard.
-        epsilon: cost of the sub-query, in the unit of the noise.
+        noise: of a shard's sum.
+        cost: of the sub-query, in the unit of the noise.
         sensitivity: largest norm of a client's vector.
         gamma: the largest value that one client adds to one entry.
-        entries: of the vector.
-        shards: that are queried.
-        probability: that any sum wraps around.
+        entries: length of the vector.
+        shards: number of queried shards.
+        probability: largest probability with which any sum wraps around.
         is_planned: whether a shard has the noise of its required clients; false in the paper's model, where every user
             of the shard adds noise.
     """
@@ -95,14 +95,14 @@ def min_window(
     tail = probability / (4 * shards * entries)
     shape = noise.shape if is_planned else max(users / noise.honest, 1.0)
     if is_planned and shape == 1:
-        bound = noise.kind.quantile(epsilon, tail, sensitivity)
+        bound = noise.kind.quantile(cost, tail, sensitivity)
     else:
-        bound = noise_bound(epsilon, int(sensitivity), shape, tail)
+        bound = noise_bound(cost, int(sensitivity), shape, tail)  # clients add shares of Laplace noise only
     return Window(users * gamma + 2 * bound + 1, bound)
 
 
 def choose_window(least: Window, modulus: int | None, allow_overflow: bool) -> Window:
-    """The smallest power of two that holds the window `least`, or the given modulus with the same share below 0.
+    """Returns the smallest power of two that holds the window `least`, or the given modulus with its share below 0.
 
     Raises:
         RequestError: the given modulus is too small and overflow is not allowed.

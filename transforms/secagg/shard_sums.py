@@ -1,7 +1,17 @@
 """One sub-query in every shard: encode, add noise, sum modulo m, drop lost shards, decode, add up. Pure.
 
-Clients' vectors and noise shares are never materialised. The modulo commutes with sums, so a shard's sum modulo m of
-(vector + noise) is (counts + noise of all survivors) modulo m (paper 000, Eq. 2).
+Clients' vectors are never materialised. The modulo commutes with sums, so a shard's sum modulo m of (vector + share)
+over its clients is (counts + shard noise) modulo m (paper 000, Eq. 2). Words for noise:
+
+- A *client's share* is what one client adds to each entry of the vector: a difference of two Polya variates.
+- *Shard noise* is the sum of the shares of a shard's clients. It is drawn in closed form (`draw_shard_noise`, the
+  default), or share by share (`sum_client_shares`, to study the protocol). Both have one distribution.
+- Shard noise in closed form has two parts: the *guarantee's noise*, an exact variate of the sub-query's cost, to which
+  the shares of the required honest clients add up; and *surplus noise*, the shares of all further clients. The second
+  is independent of the first and only adds to the error.
+- *Central noise* is what a trusted curator adds once to the exact sum of all shards. Shards then have no noise.
+
+`ShardQuery.noise` describes the distribution of shard noise or of central noise, and draws nothing.
 """
 
 from __future__ import annotations
@@ -38,9 +48,9 @@ class ShardQuery:
     Attributes:
         index: of the sub-query in the run, from 1.
         encoding: of the clients' vectors.
-        epsilon: that it costs; a rho if the noise is Gaussian.
+        cost: of the sub-query for a user in its shards, in the unit of the noise: epsilon or rho.
         window: of the secure sums.
-        noise: of a shard's sums, or of the sums of all users. Its required clients must respond in every shard.
+        noise: the distribution of shard noise, or of central noise. Its required clients must respond in every shard.
         gamma: the sum of a client's vector, for each entry that a location adds to: 1 for one location a user.
         rounding: `independent` where the weights, with `fraction_bits`, are rounded entry by entry in this sub-query.
         shard_range: the first shard to query and the one after the last; None for all.
@@ -51,7 +61,7 @@ class ShardQuery:
 
     index: int
     encoding: Encoding
-    epsilon: float
+    cost: float
     window: Window
     noise: Noise
     gamma: int = 1
@@ -66,12 +76,12 @@ class ShardQuery:
         return sensitivity_of(self.noise.kind, self.gamma, self.rounding, encoding.length, encoding.sensitivity)
 
     def bind(self, key: RunKey) -> RunKey:
-        """The key for this query. Any other query under the same run's key gets other noise.
+        """Returns the key for this query. Any other query under the same run's key gets other noise.
 
         The tree of a later sub-query follows from noisy counts in floating point, and another machine may round them in
         another way. A run that is repeated there must not publish sums of two trees under one noise.
         """
-        parts = (self.index, self.encoding.fingerprint, self.epsilon.hex(), self.shard_range, self.gamma, self.rounding)
+        parts = (self.index, self.encoding.fingerprint, self.cost.hex(), self.shard_range, self.gamma, self.rounding)
         return key.narrowed({"question": repr(parts)})
 
 
@@ -97,10 +107,10 @@ def sum_shards(
     group: ShardGroup,
     query: ShardQuery,
     key: RunKey,
-    noise: NoiseSource | None = "shard",
+    noise_source: NoiseSource | None = "shard",
     simulated_dropout: float = 0.0,
 ) -> ShardTotals:
-    """The decoded sum over the live shards of a group.
+    """Returns the decoded sum over the live shards of a group, with shard noise.
 
     Without shard noise there is no secure aggregation: no shard is lost and the sum is exact, for `add_central_noise`.
 
@@ -108,8 +118,9 @@ def sum_shards(
         group: of shards.
         query: the sub-query.
         key: of the run.
-        noise: how it is made: in closed form by shard, or by client. None for exact sums, which a trusted curator sees.
-        simulated_dropout: probability that a client vanishes with its value; in the paper's model with its noise too.
+        noise_source: how shard noise is drawn: in closed form for a shard, or as clients' shares. None for exact sums,
+            which a trusted curator sees.
+        simulated_dropout: probability that a client vanishes with its value; in the paper's model with its share too.
     """
     present = survivors(group, query.index, key, simulated_dropout)
     kept = planned_shards(group.numbers(), query, key, simulated_dropout)
@@ -123,7 +134,7 @@ def sum_shards(
         step = max(1, min(step, _BLOCK_USERS * group.shards // (1 + len(surviving.keys))))
     for first in range(0, group.shards, step):
         block = slice(first, min(first + step, group.shards))
-        if noise is None:
+        if noise_source is None:
             live = np.ones(block.stop - block.start, dtype=bool)
         elif query.planned_clients is None:
             live = sizes[block] >= query.noise.required
@@ -135,19 +146,18 @@ def sum_shards(
         if not live.any():
             continue
         sums = count_vectors(surviving, block, query, key)
-        if noise is not None:
-            sums += (
-                shard_noise(group.numbers()[block], sizes[block], query, key)
-                if noise == "shard"
-                else client_noise(group, block, present, query, key)
-            )
+        if noise_source == "shard":
+            sums += draw_shard_noise(group.numbers()[block], sizes[block], query, key)
+        elif noise_source == "client":
+            sums += sum_client_shares(group, block, present, query, key)
+        if noise_source is not None:
             sums = decode(encode(sums, query.window), query.window)
         total += ShardTotals((sums if live.all() else sums[live]).sum(axis=0), int(live.sum()))
     return total
 
 
 def count_vectors(group: ShardGroup, block: slice, query: ShardQuery, key: RunKey) -> NDArray[np.int64]:
-    """Sums of the clients' vectors in each shard of the block, without noise: int64[shards of block, T]."""
+    """Returns the sums of the clients' vectors in each shard of the block, without noise: int64[shards of block, T]."""
     if query.rounding == "systematic":
         return query.encoding.count(group, block)
     bits = fraction_bits(query.gamma)
@@ -155,20 +165,20 @@ def count_vectors(group: ShardGroup, block: slice, query: ShardQuery, key: RunKe
 
 
 def add_central_noise(totals: ShardTotals, query: ShardQuery, key: RunKey) -> ShardTotals:
-    """The exact totals of all shards plus the noise that a trusted curator adds once."""
-    noise = query.noise.kind.draw(
+    """Returns the exact totals of all shards plus central noise, drawn once."""
+    central_noise = query.noise.kind.draw(
         query.bind(key),
         f"central noise {query.index}",
         np.zeros(1, dtype=np.uint64),
         query.encoding.length,
-        query.epsilon,
+        query.cost,
         query.sensitivity,
     )
-    return ShardTotals(totals.sums + noise[0], totals.live)
+    return ShardTotals(totals.sums + central_noise[0], totals.live)
 
 
 def encode(sums: NDArray[np.int64], window: Window) -> NDArray[np.int64]:
-    """The sums modulo m, as secure aggregation shows them to the server."""
+    """Returns the sums modulo m, as secure aggregation shows them to the server."""
     modulus = window.modulus
     if modulus & (modulus - 1) == 0:  # in two's complement this is the modulo, and several times faster
         return sums & (modulus - 1)
@@ -176,14 +186,14 @@ def encode(sums: NDArray[np.int64], window: Window) -> NDArray[np.int64]:
 
 
 def decode(sums: NDArray[np.int64], window: Window) -> NDArray[np.int64]:
-    """The integers in [-low, modulus - low) that are congruent to the sums."""
+    """Returns the integers in [-low, modulus - low) that are congruent to the sums."""
     moved = encode(sums + window.low, window)
     moved -= window.low
     return moved
 
 
 def survivors(group: ShardGroup, index: int, key: RunKey, dropout: float) -> NDArray[np.bool_] | None:
-    """Whether each user of the group responds to sub-query `index`: bool[users]; None for all of them."""
+    """Returns whether each user of the group responds to sub-query `index`: bool[users]; None for all of them."""
     if dropout <= 0:
         return None
     shard = np.repeat(np.arange(group.shards), group.sizes())
@@ -192,7 +202,7 @@ def survivors(group: ShardGroup, index: int, key: RunKey, dropout: float) -> NDA
 
 
 def planned_shards(shards: NDArray[np.uint64], query: ShardQuery, key: RunKey, dropout: float) -> NDArray[np.bool_]:
-    """Whether each shard keeps the required number of its planned clients, who vanish with this probability.
+    """Returns whether each shard keeps the required number of its planned clients, who vanish with this probability.
 
     The coins depend on the key, the sub-query and the shard's number, and not on the data.
 
@@ -212,21 +222,22 @@ def planned_shards(shards: NDArray[np.uint64], query: ShardQuery, key: RunKey, d
 
 
 def _coins(subkey: bytes, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Uniform numbers in [0, 1), one for each pair."""
+    """Returns uniform numbers in [0, 1), one for each pair (high, low): float64[n]."""
     return np.asarray((random_bits(subkey, high, low)[:, 0] >> np.uint64(11)) * 2.0**-53)
 
 
-def shard_noise(
+def draw_shard_noise(
     shards: NDArray[np.uint64], sizes: NDArray[np.int64], query: ShardQuery, key: RunKey
 ) -> NDArray[np.int64]:
-    """The noise of each shard in closed form: int64[shards, T].
+    """Returns the noise of each shard in closed form: int64[shards, T].
 
-    It has the query's noise, one exact variate an entry. Clients above the number of honest survivors add more: the
-    other required ones in planned shards, and all others who respond in the paper's model. Rows of shards of that model
-    with fewer survivors lack noise and must not be used.
+    It is the guarantee's noise, one exact variate an entry, plus surplus noise: the shares of the clients above the
+    number of honest required ones. In planned shards these are the other required clients; in the paper's model all
+    others who respond. A shard of that model with fewer survivors than required lacks noise: its row must not be used.
     """
     entries = query.encoding.length
-    noise = query.noise.kind.draw(key, f"shard noise {query.index}", shards, entries, query.epsilon, query.sensitivity)
+    # The guarantee's noise.
+    noise = query.noise.kind.draw(key, f"shard noise {query.index}", shards, entries, query.cost, query.sensitivity)
     planned = query.planned_clients is not None
     if planned and not query.noise.colluders:
         return noise
@@ -238,21 +249,21 @@ def shard_noise(
         shards,
         surplus,
         np.full(len(shards), entries),
-        query.epsilon,
+        query.cost,
         int(query.sensitivity),
     )
-    np.add.at(noise, (events.row, events.slot), events.value)
+    np.add.at(noise, (events.row, events.slot), events.value)  # surplus noise
     return noise
 
 
-def client_noise(
+def sum_client_shares(
     group: ShardGroup, block: slice, present: NDArray[np.bool_] | None, query: ShardQuery, key: RunKey
 ) -> NDArray[np.int64]:
-    """The sum of every client's noise share in each shard: int64[shards of block, T].
+    """Returns the sum of all clients' shares in each shard: int64[shards of block, T].
 
-    Shares are drawn sparsely. A slot is a (client, entry) pair. A planned shard has the shares of the required number
-    of clients, whatever the number of its users, so that the sum is discrete Laplace if none may collude. In the
-    paper's model they are the survivors' shares, by their rank in the shard.
+    Shares are drawn sparsely: most are 0. A slot is a (client, entry) pair. A planned shard has the shares of the
+    required number of clients, whatever the number of its users, so that the sum is discrete Laplace if none may
+    collude. In the paper's model they are the survivors' shares, by their rank in the shard.
     """
     entries = query.encoding.length
     offsets, sizes = group.user_starts[block], group.sizes()[block]
@@ -262,13 +273,13 @@ def client_noise(
         group.numbers()[block],
         np.full(len(offsets), 1 / query.noise.honest),
         (sizes if query.planned_clients is None else np.full_like(sizes, query.noise.required)) * entries,
-        query.epsilon,
+        query.cost,
         int(query.sensitivity),
     )
     client, entry = np.divmod(events.slot, entries)
     kept = np.ones(len(client), dtype=bool)
     if present is not None and query.planned_clients is None:
         kept = present[offsets[events.row] + client]
-    noise = np.zeros((len(offsets), entries), dtype=np.int64)
-    np.add.at(noise, (events.row[kept], entry[kept]), events.value[kept])
-    return noise
+    shares = np.zeros((len(offsets), entries), dtype=np.int64)
+    np.add.at(shares, (events.row[kept], entry[kept]), events.value[kept])
+    return shares

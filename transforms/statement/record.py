@@ -15,12 +15,13 @@ from sfumato.schemas.guarantee import (
     EXACT_NOISE,
     FLOATING_NOISE,
     PRIVACY_UNIT,
+    SEES,
+    Trust,
     entry_of,
     has_secret_key,
     two_sentences,
 )
 from sfumato.schemas.release import NEGATIVE
-from sfumato.schemas.trust import SEES, Trust
 from sfumato.transforms.release.metadata import UNSAFE
 from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.statement.request import StatementRequest

@@ -119,7 +119,7 @@ class ZoneLevels(Method):
 def zones_parameters(given: HeatmapParameters, zones: Zones) -> HeatmapParameters:
     """The given parameters with the levels to query, each with its share of the budget. Raises RequestError."""
     sizes = [len(ids) for ids in zones.ids_of_levels]
-    budget = given.budget.total - given.admission().epsilon
+    budget = given.budget.total - given.admission().cost
     shares = level_shares(sizes, given.count_noise, budget, given.distribution_gamma or 1)
     return replace(given, method=ZoneLevels(zones, shares))
 

@@ -8,11 +8,11 @@ from typing import ClassVar, Literal, Self
 from pydantic import model_validator
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.requests.counting_options import CountingOptions
 from sfumato.schemas.requests.log_columns import LogColumns, RateColumn
 from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, LogOptions, MapGeography, RegionOption
 from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, OUTPUT, Request, Several, option
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.zones.zone_file import MAX_SHOWN, Zones, zones_of
 
 NO_ID_COLUMN = "id_column: required with --zones, such as --id_column tract"

@@ -6,7 +6,7 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.transform import CountLocations
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.privacy.admission import Admit
+from sfumato.transforms.privacy.admission import ChargeAndAdmit
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.zones.plan import ZoneLevels
 from sfumato.transforms.zones.zone_raster import ZoneLocator
@@ -29,7 +29,7 @@ class PrivateZones(CountLocations):
         key: RunKey,
         columns: LocationColumns,
         spill: Spill | str | None = None,
-        admit: Admit | None = None,
+        admit: ChargeAndAdmit | None = None,
     ):
         assert isinstance(parameters.method, ZoneLevels)
         super().__init__(ZoneLocator(parameters.method.zones), parameters, key, columns, spill, admit=admit)

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 import shapely
 
 from sfumato.schemas.charts import readable
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.known_digits import NOISE_Z, Z, about
 from sfumato.schemas.region import Region, ground_metres
 from sfumato.schemas.release import MANIFEST_FILE, RATES_PICTURE, ZONES_FILE, ZONES_PICTURE
-from sfumato.schemas.trust import Trust
 from sfumato.schemas.views import Layer, MapBody, PageView, Section, Table
 from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.report.count_measures import count_measure, rate_measures, rate_names

@@ -276,7 +276,7 @@ def test_errors_in_json(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert cli.main(arguments(pattern, tmp_path / "out", *elsewhere)) == 1
     *_, line = written(capfd.readouterr().err)
     assert (line["error"], line["exit_code"], line["release_id"]) == ("NotAdmittedError", 1, "night-1")
-    assert "--population says 5,000 users" in line["message"]
+    assert "5,000 users" in line["message"]
     assert cli.main(["heatmp", "--log_format", "json"]) == 2
     (line,) = written(capfd.readouterr().err)
     assert line["job"] == "heatmp"

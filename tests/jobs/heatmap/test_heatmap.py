@@ -30,7 +30,7 @@ from sfumato.pipelines.runners.runner_settings import LocalRunner, runner_settin
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
-from sfumato.transforms.counting import refine
+from sfumato.transforms.counting import run_sub_queries
 from sfumato.transforms.counting.methods import METHODS, Adaptive
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.state import Estimate
@@ -148,7 +148,7 @@ def test_a_retried_bundle_draws_the_same_noise(logs, monkeypatch: pytest.MonkeyP
     """The shard-summing stage is done twice for every element, as after a lost worker; the second result is used."""
     pattern, parameters = logs(900), heatmap_parameters("adaptive", SMALL)
     expected = run_state(pattern, parameters)
-    first_try, retries = refine.sum_shards, []
+    first_try, retries = run_sub_queries.sum_shards, []
 
     def twice(group, *arguments):
         lost, kept = first_try(group, *arguments), first_try(group, *arguments)
@@ -156,7 +156,7 @@ def test_a_retried_bundle_draws_the_same_noise(logs, monkeypatch: pytest.MonkeyP
         retries.append(group.first)
         return kept
 
-    monkeypatch.setattr(refine, "sum_shards", twice)
+    monkeypatch.setattr(run_sub_queries, "sum_shards", twice)
     assert_same(run_state(pattern, parameters), expected)
     assert len(retries) >= len(expected.results)
 

@@ -229,7 +229,7 @@ def test_a_wrong_population_publishes_its_refusal_alone(
 ) -> None:
     more = ["--column", "kind", "--population", str(population), "--epsilon", "3"]
     assert run("histogram", pattern, tmp_path / "out", *more) == 1
-    assert f"--population says {population:,} users, and the logs hold about" in capsys.readouterr().err
+    assert f"{population:,} users, and the logs hold about" in capsys.readouterr().err
     assert set(os.listdir(tmp_path / "out")) == PLAIN
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["status"] == "refused"

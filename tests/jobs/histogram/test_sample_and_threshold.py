@@ -39,7 +39,7 @@ from sfumato.transforms.histogram.user_sample import (
     merge,
     threshold_rounds,
 )
-from sfumato.transforms.privacy.admission import AdmissionRule, Admit
+from sfumato.transforms.privacy.admission import AdmissionRule, ChargeAndAdmit
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.privacy.user_hashes import hash_users
 from sfumato.transforms.quantiles.curve import search_quantiles
@@ -262,7 +262,7 @@ def with_unusable(usable: int, unusable: int, both: int, without_id: int) -> pa.
 def test_admission_counts_users_and_not_rows(tmp_path: Path, files: int, bounded: Sampling | ItemBound) -> None:
     """At a rate of 1 and with next to no noise: users with a usable record, and those without any."""
     pattern = write_files(with_unusable(900, 40, 60, 7), tmp_path / "logs", files)
-    admit = Admit(AdmissionRule(epsilon=50.0, max_bad_fraction=1.0))
+    admit = ChargeAndAdmit(AdmissionRule(cost=50.0, max_bad_fraction=1.0))
     counting = CountSamples if isinstance(bounded, Sampling) else CountItems
     found = run(pattern, counting(Rounds(ColumnItems(ItemColumns("category")), KEY), bounded, admit=admit))
     assert (found.admission.users, found.admission.unusable) == (960, 41)
@@ -288,10 +288,10 @@ def test_admission_samples_users_of_its_own(tmp_path: Path) -> None:
 def test_too_many_bad_users_are_refused_by_their_noisy_number(tmp_path: Path) -> None:
     pattern = write_files(with_unusable(2400, 600, 0, 0), tmp_path / "logs", 1)
     items = ColumnItems(ItemColumns("category"))
-    allowed = Admit(AdmissionRule(epsilon=1.0, max_bad_fraction=0.2, sampling_rate=0.5))
+    allowed = ChargeAndAdmit(AdmissionRule(cost=1.0, max_bad_fraction=0.2, sampling_rate=0.5))
     found = run(pattern, CountSamples(Rounds(items, KEY), SAMPLING, admit=allowed))
     assert found.admission.users == pytest.approx(2400, 0.2)  # a deviation of 49, by sampling a half
-    strict = Admit(AdmissionRule(epsilon=1.0, max_bad_fraction=0.01, sampling_rate=0.5))
+    strict = ChargeAndAdmit(AdmissionRule(cost=1.0, max_bad_fraction=0.01, sampling_rate=0.5))
     with pytest.raises(Exception, match="--max_bad_fraction"):
         run(pattern, CountSamples(Rounds(items, KEY), SAMPLING, admit=strict))
 
@@ -394,7 +394,7 @@ def test_counted_items_equal_the_in_memory_answer(tmp_path: Path, files: int, op
     table = pa.table({"user_id": users, "category": names})
     pattern = write_files(table, tmp_path / "logs", files, row_group_size=300)
     bound, items = ItemBound(3, 2), ColumnItems(ItemColumns("category"))
-    admit = Admit(AdmissionRule(epsilon=50.0, max_bad_fraction=1.0))
+    admit = ChargeAndAdmit(AdmissionRule(cost=50.0, max_bad_fraction=1.0))
     counting = CountItems(Rounds(items, BOUNDED_KEY, TextPrefixes(7), (6, 7)), bound, admit=admit)
     found = run(pattern, counting, *options)
     held: defaultdict[int, Counter] = defaultdict(Counter)

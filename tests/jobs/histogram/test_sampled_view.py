@@ -47,7 +47,7 @@ SAFE = ReleaseMetadata("histogram", "monday", "2026-11-21T00:00:00+00:00", "key 
 CELLS = CellItems(LocationColumns("user_id", "latitude", "longitude"), Grid(REGION, 6))
 TEXTS = ColumnItems(ItemColumns("code"))
 NUMBERS = NumberItems(ItemColumns("km"), -4.0, 28.0, 8)
-ADMITTED = NoisyUserCounts(users=20_000.0, unusable=3.0, epsilon=0.01, noise_stddev=50.0)
+ADMITTED = NoisyUserCounts(users=20_000.0, unusable=3.0, cost=0.01, noise_stddev=50.0)
 
 
 def metadata(counted: Items, job: str = "histogram", rounds: int = 1, **parameters: Any) -> CountMetadata[SamplePlan]:

@@ -48,7 +48,7 @@ from sfumato.transforms.inputs.log_reader import (
     slice_bundle,
     slice_file,
 )
-from sfumato.transforms.io import google_errors, storage
+from sfumato.transforms.io import storage
 from sfumato.transforms.io.files import content_digest, file_version
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from tests.conftest import make_logs, write_files
@@ -196,7 +196,7 @@ def test_a_table_that_changes_is_another_one_and_ends_a_run(warehouse: Warehouse
 
 
 def test_services_that_fail_are_asked_again(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(google_errors, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("sfumato.transforms.io.google_errors.FIRST_PAUSE_S", 0.01)
     warehouse.failures = 2
     (file,) = match_files(TABLE)
     assert warehouse.failures == -1

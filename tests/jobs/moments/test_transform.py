@@ -37,7 +37,7 @@ from sfumato.transforms.moments.local.protocol import MomentsState
 from sfumato.transforms.moments.local.quantities import Thresholds
 from sfumato.transforms.moments.local.tally import Query, Tally, with_noise
 from sfumato.transforms.moments.local.transform import PushBits, SumTallies
-from sfumato.transforms.privacy.admission import Admit
+from sfumato.transforms.privacy.admission import ChargeAndAdmit
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits
 from sfumato.transforms.privacy.user_hashes import hash_users
 from tests.conftest import REGION, make_logs, write_files
@@ -470,7 +470,9 @@ def test_nobody_is_released_as_noise(tmp_path: Path) -> None:
     logs = moment_logs.table(300, 1)
     nothing = logs.drop(["length"]).append_column("length", pa.nulls(logs.num_rows, pa.float64()))
     sums = curator(OF_KINDS, GIVEN, 20.0)
-    sums._admit = Admit(sums._plan.admission(1.0))  # nobody has a usable value, so the default rule would refuse
+    sums._admit = ChargeAndAdmit(
+        sums._plan.admission(1.0)
+    )  # nobody has a usable value, so the default rule would refuse
     found = run(write_files(nothing, tmp_path / "logs", 2), sums)
     empty = CentralSums(sums._plan, (GIVEN,)).release(ExactSums.zeros(4, (2,)), sums._key)
     assert np.array_equal(found.slots, empty.slots)

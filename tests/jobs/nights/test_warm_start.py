@@ -25,8 +25,8 @@ from sfumato.schemas.tree import Tree, node_names
 from sfumato.transforms.counting.manifest import heatmap_manifest
 from sfumato.transforms.counting.methods import Adaptive, Flat
 from sfumato.transforms.counting.parameters import HeatmapParameters, check_prior
-from sfumato.transforms.counting.schedule import plan
 from sfumato.transforms.counting.state import Estimate
+from sfumato.transforms.counting.sub_queries import first_state
 from sfumato.transforms.heatmap.release import add_up_to, cells_table, release_files
 from sfumato.transforms.heatmap.request import heatmap_parameters, start_of
 from sfumato.transforms.heatmap.transform import PrivateHeatmap, bind_key
@@ -171,7 +171,7 @@ def test_warm_start_reads_a_release_by_any_method(baselines: None, method: str, 
     # It serves: the next release asks once, for everything.
     warm = replace(parameters, method=Adaptive(), contribution=None, gamma=None)
     again = run_in_memory(crowd(3000, categories), 3000, warm, KEY, start.estimate)
-    assert [result.cost for result in again.results] == [2.0 - again.population.epsilon]
+    assert [result.cost for result in again.results] == [2.0 - again.population.cost]
     assert np.isfinite(warm.method.decode(again, DEPTH).counts).all()
 
 
@@ -331,7 +331,7 @@ def test_warm_start_asks_by_earlier_map_and_public_figures() -> None:
     prior = estimate_on(Tree.uniform(DEPTH, 3))
     states = [run_in_memory(crowd(users), 3000, parameters, KEY, prior) for users in (2500, 3000)]
     assert states[0].results[0].encoding == states[1].results[0].encoding
-    asked = plan(states[0].population, states[0].budget.first(1), parameters, prior).query
+    asked = first_state(states[0].population, states[0].budget.first(1), parameters, prior).query
     assert asked is not None
     assert asked.encoding == states[0].results[0].encoding
     assert asked.shard_range is None  # all shards, whose users have nothing else to answer

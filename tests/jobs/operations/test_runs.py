@@ -210,7 +210,7 @@ def test_a_trusted_server_is_sent_no_bits() -> None:
 
 def test_methods_whose_vectors_do_not_depend_on_places() -> None:
     text = heatmap_plan_text(heatmap_parameters("flat", {"depth": 6}, 1))
-    assert "depend on the number of users alone" in text
+    assert "depend only on the number of users" in text
     assert "| 1,000,000 |" in " ".join(text.split())
 
 
@@ -260,13 +260,13 @@ def test_a_model_of_ranges_is_told_as_it_will_be_made() -> None:
     noise = NOISE_Z * discrete_laplace_stddev(0.198)
     assert f"noise of ±{noise:.3g} (95%) to the users of every cell of about 900 x 900 m" in text
     assert "cells follow from the number of users" in replace(grid, options={}).text()
-    shards = replace(grid, counting=HeatmapParameters(epsilon=0.2, population=50_000))
+    shards = replace(grid, count_parameters=HeatmapParameters(epsilon=0.2, population=50_000))
     text = shards.text()
     assert shards.heatmap is not None
     assert "counts every cell of level 7, 1.11e+03 x 869 m:" in text
     assert heatmap_plan_text(shards.heatmap) in text
     adaptive = RangesPlan(region, sizes, "adaptive", {}, HeatmapParameters(depth=7, trust="central"))
-    assert adaptive.text() == heatmap_plan_text(adaptive.counting)
+    assert adaptive.text() == heatmap_plan_text(adaptive.count_parameters)
 
 
 def test_limited_contact_and_columns_of_any_length() -> None:

@@ -24,7 +24,7 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.privacy.admission import Admit
+from sfumato.transforms.privacy.admission import ChargeAndAdmit
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, NoisyGrid
 from sfumato.transforms.ranges.methods import RangeMethod
@@ -132,7 +132,7 @@ def test_weights_choose_the_places_that_count(table: pa.Table, tmp_path: Path) -
     weights = seeded_rng(1).exponential(1.0, len(table))
     pattern = write_files(table.append_column("weight", pa.array(weights)), tmp_path / "logs", 2)
     asked, columns = plan("grid", cell_width=4000.0, epsilon=9.0), LocationColumns(weight="weight")
-    found = run(pattern, CollectCounts(asked, KEY, columns, None, Admit(asked.counting.admission())))
+    found = run(pattern, CollectCounts(asked, KEY, columns, None, ChargeAndAdmit(asked.count_parameters.admission())))
     key = KEY.narrowed({**asked.metadata(), "columns": columns.metadata()})
     people = exact_people(pattern, asked, columns)
     same_counts(found.counts, collect(people, admission_of(people, asked, key), asked, key).counts)

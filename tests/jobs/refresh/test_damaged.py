@@ -17,7 +17,7 @@ from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.operations import published_nights
 from sfumato.schemas.errors import LedgerError
 from sfumato.transforms.io.files import read_file
-from sfumato.transforms.privacy.ledger.ledger import ReusedFileError
+from sfumato.transforms.privacy.ledger.charge_rules import ReusedFileError
 from sfumato.transforms.release.catalog import DatedFolders, find_releases, read_folders
 from tests.conftest import make_logs, write_files
 from tests.once import made_once

@@ -20,9 +20,10 @@ from sfumato.pipelines.operations.refresh import newest_day, read_config
 from sfumato.schemas.ledger import Limit
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.timeline import DatedRelease
+from sfumato.transforms.nights.night import nights_before
 from sfumato.transforms.nights.nights_state import NightsState
-from sfumato.transforms.nights.warm_start import nights_before
-from sfumato.transforms.privacy.ledger.ledger import ReusedFileError, open_ledger
+from sfumato.transforms.privacy.ledger.charge_rules import ReusedFileError
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.timeline_view import timeline_view
 from tests.conftest import make_logs, write_files
 from tests.refreshes import CONFIG, NIGHTS, ROTATING, Place

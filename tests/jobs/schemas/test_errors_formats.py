@@ -14,8 +14,8 @@ import pytest
 
 from sfumato.pipelines.command_line import cli
 from sfumato.schemas.errors import FormatError, RequestError, check_format
+from sfumato.transforms.nights.night import nights_before
 from sfumato.transforms.nights.nights_state import NightsState
-from sfumato.transforms.nights.warm_start import nights_before
 from sfumato.transforms.privacy.ledger.history import FORMAT, OLDEST, replay
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.ranges.model_file import archive_bytes, open_model, read_archive, read_model

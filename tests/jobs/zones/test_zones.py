@@ -79,7 +79,7 @@ def true_counts(folder: Path, job: ZonesJob) -> tuple[pd.DataFrame, NDArray[np.i
 def final_state(job: ZonesJob, pattern: str, out: Path) -> HeatmapState:
     paths = [str(path) for path in sorted(Path(pattern).parent.glob(Path(pattern).name))]
     with beam.Pipeline(runner=LocalRunner(), options=PipelineOptions([])) as root:
-        counts = CountLocations(ZoneLocator(job.zones), job.counting, KEY, job.columns())
+        counts = CountLocations(ZoneLocator(job.zones), job.count_parameters, KEY, job.columns())
         state = root | beam.Create(paths) | counts
         _ = state | beam.Map(_keep, str(out))
     found: HeatmapState = beam.coders.registry.get_coder(object).decode(out.read_bytes())
@@ -311,6 +311,6 @@ def test_options_of_zones_that_cannot_be_are_refused(folder: Path, option: str, 
 @pytest.mark.parametrize(("delta", "noise"), [(0, LAPLACE), (1e-6, GAUSSIAN)])
 def test_noise_of_a_zone_at_epsilon_1(folder: Path, delta: float, noise: AdditiveNoise) -> None:
     job = ZonesJob.of(request(folder, delta=delta))
-    assert (job.counting.count_noise, job.cost().delta) == (noise, delta)
-    assert job.admission().epsilon + 0.998 <= 1
-    assert LAPLACE.stddev(1 - job.admission().epsilon) <= 1.36
+    assert (job.count_parameters.count_noise, job.cost().delta) == (noise, delta)
+    assert job.admission().cost + 0.998 <= 1
+    assert LAPLACE.stddev(1 - job.admission().cost) <= 1.36

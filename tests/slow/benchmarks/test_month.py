@@ -31,10 +31,10 @@ from benchmarks.month_ways import (
 )
 from benchmarks.several_locations import DEPTH as LOCATIONS_DEPTH
 from benchmarks.several_locations import MAPS, TABLES, compare_on_logs
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.region import Region, deinterleave
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.tree import Tree
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.counting.state import HeatmapState
 from sfumato.transforms.privacy.mechanism import rho_for_delta
 from sfumato.transforms.synth.landscape import SIZE_KM

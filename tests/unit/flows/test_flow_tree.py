@@ -69,8 +69,8 @@ def test_the_epsilons_on_every_way_down_add_up_to_the_budget(epsilon: float, dep
     for splits, level in enumerate(levels):  # a pair that ends here was decided about at each level above, and here
         decisions = splits + (level != levels[-1])
         spent = decisions * plan.split_epsilon + plan.final_epsilon(splits, level == levels[-1])
-        assert spent + plan.admission_rule.epsilon == pytest.approx(epsilon, rel=1e-12)
-        assert spent + plan.admission_rule.epsilon <= epsilon * (1 + 1e-12)
+        assert spent + plan.admission_rule.cost == pytest.approx(epsilon, rel=1e-12)
+        assert spent + plan.admission_rule.cost <= epsilon * (1 + 1e-12)
 
 
 def test_levels_are_finer_for_more_users_and_end_at_the_depth() -> None:

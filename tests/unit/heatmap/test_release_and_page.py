@@ -364,7 +364,7 @@ def test_map_of_a_tenth_of_the_users_is_of_all() -> None:
 
 
 def test_check_admission_counts_the_users_of_all_cohorts() -> None:
-    counted = NoisyUserCounts(users=120.0, unusable=0.0, epsilon=1.0, noise_stddev=1.0)
+    counted = NoisyUserCounts(users=120.0, unusable=0.0, cost=1.0, noise_stddev=1.0)
     check_admission(counted, AdmissionRule(1.0, min_users=1_000, cohorts=10))
     with pytest.raises(TooFewUsersError, match="in one of 10 cohorts, so about 1,200 in all"):
         check_admission(counted, AdmissionRule(1.0, min_users=2_000, cohorts=10))

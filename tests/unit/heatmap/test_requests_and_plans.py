@@ -26,8 +26,8 @@ from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.methods import METHODS, Adaptive, Emd, Flat, Method
 from sfumato.transforms.counting.parameters import COST, MIN_QUERY_SHARE, HeatmapParameters, max_counted, vector_length
 from sfumato.transforms.counting.plan import make_plan, overflow_probability
-from sfumato.transforms.counting.schedule import check_plan, plan, window_for
 from sfumato.transforms.counting.state import ALL_REMAINING, Estimate, HeatmapState, Query
+from sfumato.transforms.counting.sub_queries import check_first_query, first_state, window_for
 from sfumato.transforms.heatmap.request import (
     HeatmapRequest,
     PlanRequest,
@@ -373,15 +373,15 @@ def test_modulus_holds_its_gamma_and_not_the_next(
 
     def needed(gamma: int) -> int:
         parameters, many = HeatmapParameters(**values, gamma=gamma), users or 1 << 30
-        state = plan(Population(float(many), "public"), Budget(epsilon), parameters)
+        state = first_state(Population(float(many), "public"), Budget(epsilon), parameters)
         d = length_of(parameters, many, state.shard_plan.shards)
         probability = parameters.overflow_probability / parameters.method.max_rounds(6)
-        counting = parameters.admission().epsilon
+        counting = parameters.admission().cost
         counted = max_counted(min(many, 1.05 * shard_size), counting, probability)
         return min_window(
             expected_size=counted + noise_quantile(counting, 0.1 * probability),
             noise=Noise(),
-            epsilon=MIN_QUERY_SHARE * epsilon,
+            cost=MIN_QUERY_SHARE * epsilon,
             sensitivity=l1_sensitivity(gamma, parameters.rounding, math.ceil(MIN_QUERY_SHARE * d)),
             gamma=gamma,
             entries=d,
@@ -442,20 +442,20 @@ def test_gamma_depends_on_nothing_that_is_counted() -> None:
     """Users are bounded before the noisy population is known."""
     parameters = HeatmapParameters(contribution="all")
     for users in (1.0, 3000.0, 1e9):
-        state = plan(Population(users, "noisy", 0.01, 1.0), Budget(1.0).charge(0.0078125), parameters)
+        state = first_state(Population(users, "noisy", 0.01, 1.0), Budget(1.0).charge(0.0078125), parameters)
         assert state.gamma == parameters.distribution_gamma == 363
 
 
 def test_check_plan_rejects_gamma_that_no_modulus_holds() -> None:
     values = {"contribution": "all", "gamma": MAX_GAMMA, "users": 1 << 32, "shard_size": 1 << 24, "epsilon": 30.0}
     with rejects("gamma"):
-        check_plan(HeatmapParameters(**values, method=Flat(level=1)))
+        check_first_query(HeatmapParameters(**values, method=Flat(level=1)))
 
 
 def test_check_plan_rejects_sensitivity_without_noise() -> None:
     large = HeatmapParameters(contribution="all", gamma=10**8, users=10_000, epsilon=0.5)
     with rejects("gamma"):
-        check_plan(large)
+        check_first_query(large)
     # gamma alone is small, and so is the first vector; 4^10 entries want an epsilon of 0.01.
     grows = HeatmapParameters(
         contribution="all",
@@ -539,15 +539,15 @@ def test_make_plan_loses_no_shard_with_central_noise() -> None:
 
 def test_overflow_probability_is_the_least_certified() -> None:
     parameters = HeatmapParameters(users=100_000, modulus=12_000, allow_overflow=True, method=PAPER)
-    state = plan(make_plan(parameters).state.population, Budget(1.0), parameters)
+    state = first_state(make_plan(parameters).state.population, Budget(1.0), parameters)
     assert state.query is not None
     probability = overflow_probability(state.query, state)
     assert 0 < probability <= 1
-    generous = plan(state.population, Budget(1.0), HeatmapParameters(users=100_000, method=PAPER))
+    generous = first_state(state.population, Budget(1.0), HeatmapParameters(users=100_000, method=PAPER))
     assert generous.query is not None
     certified = overflow_probability(generous.query, generous)
     assert certified <= 1e-9 / 10
-    encoding, epsilon = generous.query.encoding, generous.query.epsilon
+    encoding, epsilon = generous.query.encoding, generous.query.cost
     assert window_for(encoding, epsilon, generous, certified).modulus <= generous.query.window.modulus
     assert window_for(encoding, epsilon, generous, certified / 10).modulus > generous.query.window.modulus
     tiny = HeatmapParameters(users=100_000, modulus=16, allow_overflow=True)

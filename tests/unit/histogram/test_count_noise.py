@@ -286,7 +286,7 @@ def test_nobody_is_an_empty_or_a_noisy_histogram(domain: int | None) -> None:
 def test_plan_spends_no_more_than_the_budget(domains: tuple[int | None, ...], bound: ItemBound) -> None:
     plan = CentralCountPlan(epsilon=0.7, delta=1e-7, domains=domains, bound=bound)
     assert plan.admission_rule.sampling_rate == 1
-    spent = math.fsum(noise.epsilon for noise in plan.noises) + plan.admission_rule.epsilon
+    spent = math.fsum(noise.epsilon for noise in plan.noises) + plan.admission_rule.cost
     assert spent == pytest.approx(0.7, rel=1e-12)
     assert plan.delta_spent <= 1e-7 * (1 + 1e-12)
     if len(domains) > 1:
@@ -340,7 +340,7 @@ def test_headline_states_all_users_where_more_are_known(users: float, stddev: fl
         ColumnItems(ItemColumns("kind")),
     )
     counts = noisy_levels([ItemCounts(np.arange(5, dtype=np.uint64), np.full(5, 1000))], plan, LEVELS_KEY, (0,))
-    admitted = replace(counts, admission=NoisyUserCounts(users, unusable=0.0, epsilon=0.01, noise_stddev=stddev))
+    admitted = replace(counts, admission=NoisyUserCounts(users, unusable=0.0, cost=0.01, noise_stddev=stddev))
     view = counts_view(central_files(admitted, metadata))
     if known is None:
         assert " of " not in view.headline.partition("about")[2]

@@ -56,7 +56,7 @@ def test_noise_is_that_of_the_counts_that_one_user_adds_to(reports: int, epsilon
     # A plan's tallies have what its admission leaves of its epsilon.
     plan = MomentsPlan(form=FixedPoint(6), release_epsilon=epsilon, bits_per_client=reports)
     assert plan.noise_stddev == discrete_laplace_stddev(0.99 * epsilon, reports)
-    assert plan.tally_epsilon + plan.admission().epsilon == pytest.approx(epsilon, rel=1e-12)
+    assert plan.tally_epsilon + plan.admission().cost == pytest.approx(epsilon, rel=1e-12)
     kurtosis = 6 + 1 / sample.var()  # below that of the discrete Laplace distribution
     stated = discrete_laplace_stddev(epsilon, reports)
     assert sample.var() / stated**2 == pytest.approx(1, abs=6.2 * math.sqrt(kurtosis / len(sample)))

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.errors import DataError, NotReadyError
-from sfumato.transforms.io import google_errors
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash, random_bits, random_bits_16
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret, entropy_secret, key_weakness
 from tests.keys import SECRET
@@ -170,7 +169,7 @@ def test_a_short_secret_is_refused_and_not_shown(stub: SecretManager) -> None:
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_service_that_is_down_is_for_later(stub: SecretManager, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
-    monkeypatch.setattr(google_errors, "MAX_WAIT_S", 0.5)
+    monkeypatch.setattr("sfumato.transforms.io.google_errors.MAX_WAIT_S", 0.5)
     stub.status = status
     with rejects("key_secret", NotReadyError):
         SecretManagerSecret(NAME).read()

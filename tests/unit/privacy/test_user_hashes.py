@@ -9,7 +9,7 @@ import pytest
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.keys import FixedSecret
-from sfumato.transforms.privacy.user_hashes import AskedUsers, cohort_of, hash_users, rotation_key, with_partition
+from sfumato.transforms.privacy.user_hashes import ActiveCohort, cohort_of, hash_users, rotation_key, with_partition
 from tests.seeds import seeded_rng
 
 SECRET = FixedSecret(b"s" * 32)
@@ -95,8 +95,8 @@ def logs(ids: pa.Array, seed: int = 0) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"user_id": ids, "latitude": latitude, "longitude": longitude})
 
 
-def asked(cohort: int) -> AskedUsers:
-    return AskedUsers(Rotation(cohort, COHORTS), KEY)
+def asked(cohort: int) -> ActiveCohort:
+    return ActiveCohort(Rotation(cohort, COHORTS), KEY)
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])

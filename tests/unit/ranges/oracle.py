@@ -7,7 +7,7 @@ from numpy.random import Generator
 
 from sfumato.schemas.ranges import Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region, interleave
-from sfumato.transforms.privacy.admission import Admit, NoisyUserCounts, UserCounts
+from sfumato.transforms.privacy.admission import ChargeAndAdmit, NoisyUserCounts, UserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts
 from sfumato.transforms.ranges.plan import RangesPlan
@@ -20,7 +20,7 @@ def run_key(number: int) -> RunKey:
 
 def admission_of(people: ExactCounts, plan: RangesPlan, key: RunKey) -> NoisyUserCounts:
     """What a job has counted where all rows are usable."""
-    return Admit(plan.counting.admission())(UserCounts(int(people.users.sum())), key)
+    return ChargeAndAdmit(plan.count_parameters.admission())(UserCounts(int(people.users.sum())), key)
 
 
 def people_at(depth: int, x: np.ndarray, y: np.ndarray) -> ExactCounts:

@@ -49,8 +49,8 @@ SIDES = (141_458, 111_195)  # of the region, in metres
 
 def plan(method: str = "grid", *, sizes: Sizes = SIZES, trust: Any = "central", **given: Any) -> RangesPlan:
     """given: fields of HeatmapParameters; all else are options of the method."""
-    counting = {name: given.pop(name) for name in list(given) if name in HeatmapParameters.__dataclass_fields__}
-    return RangesPlan(REGION, sizes, method, given, HeatmapParameters(**counting, trust=trust))
+    values = {name: given.pop(name) for name in list(given) if name in HeatmapParameters.__dataclass_fields__}
+    return RangesPlan(REGION, sizes, method, given, HeatmapParameters(**values, trust=trust))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_auto_uses_a_tree_by_public_figures_alone() -> None:
     chosen = plan("auto", **LARGE)
     assert chosen.uses_tree
     assert not chosen.trains
-    assert chosen.heatmap == chosen.counting
+    assert chosen.heatmap == chosen.count_parameters
     assert chosen.metadata()["heatmap"] == plan("adaptive", **LARGE).metadata()["heatmap"]
     for other in (
         {"population": None},
@@ -211,17 +211,17 @@ def test_public_number_of_users_is_planned_and_checked(seen: None) -> None:
     collected = counted(people(100), plan("seen", epsilon=0.7, population=120, population_share=0.2))
     population = collected.population
     assert (collected.spec.users, population.users, population.source) == (120.0, 120.0, "public")
-    assert population.epsilon == pytest.approx(0.14)
-    assert population.epsilon + collected.spec.epsilon == 0.7  # exactly
+    assert population.cost == pytest.approx(0.14)
+    assert population.cost + collected.spec.epsilon == 0.7  # exactly
 
 
 def test_the_count_of_users_is_paid_from_epsilon(seen: None) -> None:
     collected = counted(people(100), plan("seen", epsilon=0.7, population_share=0.2))
     population = collected.population
     assert population.source == "noisy"
-    assert population.epsilon == pytest.approx(0.14)
-    assert population.epsilon + collected.spec.epsilon == 0.7  # exactly
-    assert population.noise_stddev == discrete_laplace_stddev(population.epsilon)
+    assert population.cost == pytest.approx(0.14)
+    assert population.cost + collected.spec.epsilon == 0.7  # exactly
+    assert population.noise_stddev == discrete_laplace_stddev(population.cost)
     assert isinstance(collected.counts, NoisyGrid)
     assert collected.counts.users[0, 0] == population.users
     again = counted(people(100), plan("seen", epsilon=0.7, population_share=0.2))

@@ -32,7 +32,7 @@ def test_auto_takes_the_power_of_two_and_given_ones_are_checked() -> None:
         expected_size=10_000,
         noise=Noise(required=9_500),
         is_planned=False,
-        epsilon=0.5,
+        cost=0.5,
         sensitivity=1,
         gamma=1,
         entries=1000,

@@ -20,10 +20,10 @@ from sfumato.transforms.secagg.modulus import Window
 from sfumato.transforms.secagg.shard_sums import (
     NoiseSource,
     ShardQuery,
-    client_noise,
     decode,
+    draw_shard_noise,
     encode,
-    shard_noise,
+    sum_client_shares,
     sum_shards,
     survivors,
 )
@@ -47,8 +47,8 @@ def query(epsilon: float, required: int, level: int = 3, window: Window = WIDE, 
 def noise_of(group: ShardGroup, q: ShardQuery, mode: str) -> np.ndarray:
     block = slice(0, group.shards)
     if mode == "shard":
-        return shard_noise(group.numbers(), group.sizes(), q, KEY)
-    return client_noise(group, block, None, q, KEY)
+        return draw_shard_noise(group.numbers(), group.sizes(), q, KEY)
+    return sum_client_shares(group, block, None, q, KEY)
 
 
 @pytest.mark.false_alarm(1e-9)
@@ -112,7 +112,7 @@ def test_shards_below_the_bound_reveal_nothing() -> None:
     asked = query(0.5, required=100)
     totals = sum_shards(group, asked, KEY)
     assert totals.live == 2
-    noise = shard_noise(group.numbers()[[1, 3]], np.array([100, 101]), asked, asked.bind(KEY))
+    noise = draw_shard_noise(group.numbers()[[1, 3]], np.array([100, 101]), asked, asked.bind(KEY))
     assert totals.sums[0] == 201 + noise[:, 0].sum()
     nothing = sum_shards(group, query(0.5, required=102), KEY)
     assert nothing.live == 0
@@ -148,15 +148,15 @@ def test_a_vanished_client_and_no_other_takes_its_share_along() -> None:
     group, q = group_of(8, 300), query(0.3, required=100, level=4)
     block = slice(3, 7)
     nobody = np.zeros(len(group.keys), dtype=bool)
-    everybody = client_noise(group, block, ~nobody, q, KEY)
-    assert np.array_equal(everybody, client_noise(group, block, None, q, KEY))
+    everybody = sum_client_shares(group, block, ~nobody, q, KEY)
+    assert np.array_equal(everybody, sum_client_shares(group, block, None, q, KEY))
     present = survivors(group, 1, KEY, 0.5)
     assert present is not None
-    stays, leaves = client_noise(group, block, present, q, KEY), client_noise(group, block, ~present, q, KEY)
+    stays, leaves = sum_client_shares(group, block, present, q, KEY), sum_client_shares(group, block, ~present, q, KEY)
     assert np.array_equal(stays + leaves, everybody)
     only_shard_5 = nobody.copy()
     only_shard_5[5 * 300 : 6 * 300] = True
-    rows = np.abs(client_noise(group, block, only_shard_5, q, KEY)).sum(axis=1)
+    rows = np.abs(sum_client_shares(group, block, only_shard_5, q, KEY)).sum(axis=1)
     assert rows[2] > 0
     assert rows[[0, 1, 3]].sum() == 0
 
@@ -198,7 +198,7 @@ def test_no_two_questions_share_noise() -> None:
     others = [
         replace(one, index=2),
         replace(one, encoding=TreeEncoding(Tree.uniform(one.encoding.tree.depth, 2))),
-        replace(one, epsilon=0.5000000001),
+        replace(one, cost=0.5000000001),
         replace(one, shard_range=(0, 1)),
         replace(one, gamma=2),
     ]

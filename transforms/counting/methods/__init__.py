@@ -1,6 +1,6 @@
-"""The methods of making heatmaps, by name. One that a program adds to METHODS is taken by every job of that program.
+"""The methods of making heatmaps, by name. Every job of a program takes one that the program adds to METHODS.
 
-A method is a class with a `next_query` and a `decode`. What is asked of it elsewhere, it says itself: see `Method`.
+A method is a class with a `next_query` and a `decode`. It states which requests it takes: see `Method`.
 """
 
 from sfumato.transforms.counting.methods.adaptive import Adaptive

@@ -63,26 +63,26 @@ class Adaptive(Method):
     # bayes takes all results, with a prior learned from them; last takes the last result only.
     estimator: Estimator = "bayes"
     cohorts: Literal["auto", "shared", "disjoint"] = "auto"  # see `FewQueries.uses_disjoint_shards`
-    # Of a vector, at least MIN_ENTRIES for each category.
+    # The most entries of a vector: at least MIN_ENTRIES for each category.
     max_entries: Annotated[int, Interval(ge=MIN_ENTRIES, le=1 << 24)] = 32_768
     blur_weight: Annotated[float, Interval(gt=0, lt=1e6)] = 1.0  # cost of blur against detail, see `next_tree`
     # With auxiliary data, splits nodes by their count, or while the intervals of their rates stay sharp.
     refine: Refine = "count"
     # Widest 95% interval (high - low) of a rate that a split may leave.
     interval_width: Annotated[float, Interval(gt=0, lt=1)] = 0.1
-    # Of the paper's schedule, as are all others. c of Eq. 7: the target of the noise, as a share of the average users
-    # of an entry.
+    # This option and all below apply to the paper's schedule. c of Eq. 7: the target of the noise, as a share of the
+    # average users of an entry.
     calibration: Annotated[float, Interval(gt=0, lt=100)] = 0.1
-    # b of Eq. 9: a sub-query leaves at least (b - 1) times its own epsilon, or spends all.
+    # b of Eq. 9: a sub-query leaves at least (b - 1) times its own cost, or spends all.
     expansion: Annotated[float, Interval(ge=1, le=1000)] = 2.0
     # k of Eq. 6: a node is split above k standard deviations of the noise to come.
     split_threshold: Annotated[float, Interval(gt=0, lt=1000)] = 2.0
-    target: Target = "corrected"  # how Eq. 7 is read, see `target_epsilon`.
-    # Splits a node above this many users; None by Eq. 6.
+    target: Target = "corrected"  # how Eq. 7 is read, see `target_cost`.
+    # Splits a node above this number of users; None follows Eq. 6.
     split_count: Annotated[float, Interval(gt=0, lt=1e12)] | None = None
-    # Of epsilon, for every sub-query; None by Eqs. 7 to 9.
+    # The share of the budget for every sub-query; None follows Eqs. 7 to 9.
     sub_query_share: Annotated[float, Interval(ge=0.01, le=1)] | None = None
-    start_level: Annotated[int, Interval(ge=0, le=8)] = 1  # of the first, uniform tree
+    start_level: Annotated[int, Interval(ge=0, le=8)] = 1  # the level of the first tree, which is uniform
     max_sub_queries: Annotated[int, Interval(ge=1, le=40)] = 10  # the last one spends the rest of the budget
 
     def __post_init__(self) -> None:
@@ -177,18 +177,18 @@ class PaperSchedule:
     options: Adaptive
 
     def max_rounds(self, depth: int) -> int:
-        """The most sub-queries."""
+        """Returns the most sub-queries."""
         return self.options.max_sub_queries
 
     def next_query(self, state: HeatmapState, depth: int) -> Query | None:
-        """The next sub-query; None when the run is complete."""
+        """Returns the next sub-query; None when the run is complete."""
         if not state.results:
             first = state.prior.tree if state.prior is not None else Tree.uniform(depth, self.options.start_level)
             return self._query(state, first, is_last=False)
         if state.budget.remaining <= 0:
             return None
         stddev, last = state.noise_stddev(state.budget.remaining), state.results[-1].to_estimate()
-        # Eq. 6 by the least noise that the next sub-query can have. Its own epsilon follows from its tree, and so is
+        # Eq. 6 by the least noise that the next sub-query can have. Its own cost follows from its tree, and so is
         # not known yet. Algorithm 2, line 17, passes the last sub-query's target instead, which contradicts Eq. 6.
         by_noise = self.options.split_threshold * math.sqrt(state.categories) * stddev
         threshold = by_noise if self.options.split_count is None else self.options.split_count
@@ -202,17 +202,17 @@ class PaperSchedule:
     def _query(self, state: HeatmapState, tree: Tree, *, is_last: bool) -> Query:
         encoding, budget = TreeEncoding(tree, state.categories), state.budget
         if self.options.sub_query_share is None:
-            epsilon = target_epsilon(state, encoding.length, self.options.calibration, self.options.target)
-            leaves_enough = self.options.expansion * epsilon <= budget.remaining  # Eq. 9
+            cost = target_cost(state, encoding.length, self.options.calibration, self.options.target)
+            leaves_enough = self.options.expansion * cost <= budget.remaining  # Eq. 9
         else:
-            epsilon = self.options.sub_query_share * budget.total
-            leaves_enough = epsilon < budget.remaining  # the schedule adds a residual budget to the last sub-query
+            cost = self.options.sub_query_share * budget.total
+            leaves_enough = cost < budget.remaining  # the planner adds a residual budget to the last sub-query
         is_last = is_last or not leaves_enough or len(state.results) + 1 == self.options.max_sub_queries
-        return Query(encoding, ALL_REMAINING if is_last else epsilon)
+        return Query(encoding, ALL_REMAINING if is_last else cost)
 
 
-def target_epsilon(state: HeatmapState, length: int, calibration: float, target: Target = "corrected") -> float:
-    """The epsilon at which the aggregated noise of T = `length` entries is c U / T (Eqs. 7 and 8).
+def target_cost(state: HeatmapState, length: int, calibration: float, target: Target = "corrected") -> float:
+    """Returns the cost at which the aggregated noise of T = `length` entries is c U / T (Eqs. 7 and 8).
 
     Errata: c U / T is two standard deviations, and the printed factor sqrt(ceil(S / U)), which is 1 from U = S on,
     should divide the target by sqrt(ceil(U / S)). The authors' code has both: it calls

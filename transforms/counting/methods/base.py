@@ -21,7 +21,7 @@ from sfumato.transforms.locations.users import Contribution as Contribution
 from sfumato.transforms.secagg.encodings import TreeEncoding
 
 MAX_UNIFORM_LEVEL = 12  # 4096 x 4096 entries: every shard pays for every entry of a complete level
-MIN_LEVEL_SHARE = 1e-4  # of epsilon, for a level: well above the minimum of `schedule`, 1e-5
+MIN_LEVEL_SHARE = 1e-4  # of the budget, for a level: well above the minimum of `sub_queries`, 1e-5
 Errors = Literal["independent", "posterior", "lower bound"]
 
 
@@ -78,15 +78,15 @@ class Method(ABC):
 
     @abstractmethod
     def max_rounds(self, depth: int) -> int:
-        """The largest number of sub-queries in one run, without the one by slots."""
+        """Returns the largest number of sub-queries in one run, without the one by slots."""
 
     def max_query_entries(self, depth: int, categories: int) -> int | None:
-        """The largest number of vector entries of a sub-query; None if the plan of evenly spread users is exact."""
+        """Returns the largest number of entries of a sub-query; None if the plan for evenly spread users is exact."""
         return None
 
     @abstractmethod
     def next_query(self, state: HeatmapState, depth: int) -> Query | None:
-        """The next sub-query, chosen by the earlier results (state.results); None when the run is complete."""
+        """Returns the next sub-query, chosen by the earlier results (state.results); None when the run is complete."""
 
     @abstractmethod
     def decode(self, state: HeatmapState, depth: int) -> Estimate:

@@ -36,7 +36,7 @@ from sfumato.transforms.statistics.posterior.full_tree import children_of
 Floats = NDArray[np.float64]
 
 MAX_WIDTH = 4096  # up to here the program is solved in seconds
-# A sub-query costs at least 1e-5 of the budget and 1e-8 of gamma (`schedule`): the finest level's share is above both.
+# A sub-query costs at least 1e-5 of the budget and 1e-8 of gamma (`sub_queries`): the finest share is above both.
 _MIN_RATIO = 2  # of the cost of a level to the least cost of its noise
 
 
@@ -60,7 +60,7 @@ class Emd(Method):
 
     # w: cells of each level that are refined; in the paper 20 (Section 4).
     emd_width: Annotated[int, Interval(ge=1, le=MAX_WIDTH)] = 20
-    # g: epsilon of a level as a multiple of that of the level above, in theory above 1/2 and below 1, in the paper
+    # g: cost of a level as a multiple of that of the level above. In theory it lies in (1/2, 1); the paper takes
     # 1/sqrt(2).
     emd_decay: Annotated[float, Interval(ge=0.5, le=1)] = math.sqrt(0.5)
     # `all` fits the map to all cells of T_i, though only w of them are refined, which is better by nearly every
@@ -105,29 +105,29 @@ class Emd(Method):
         return Estimate(tree, masses.counts, np.sqrt(summed[np.searchsorted(nodes, tree.entries)]))
 
     def first_level(self, depth: int) -> int:
-        """q = floor(log2 sqrt w): the last level with at most w cells. Coarser levels are not measured (Section 4)."""
+        """Returns q = floor(log2 sqrt w), the last level with at most w cells and the first measured one (Sec. 4)."""
         return min(depth, (self.emd_width.bit_length() - 1) // 2)
 
     def share_of_rest(self, done: int, depth: int) -> float:
-        """The next level's share of the budget that `done` levels have left.
+        """Returns the next level's share of the budget that `done` levels have left.
 
         Level i then costs g^(i - q) / Z of the whole budget, and the first level 1 / Z (Section 3.3).
         """
         return 1 / math.fsum(self.emd_decay**below for below in range(self.max_rounds(depth) - done))
 
     def finest_share(self, depth: int) -> float:
-        """g^(l - q) / Z: the finest level's share of the whole budget."""
+        """Returns g^(l - q) / Z: the finest level's share of the whole budget."""
         return self.share_of_rest(0, depth) * self.emd_decay ** (self.max_rounds(depth) - 1)
 
     def next_cells(self, measured: list[Cells], depth: int) -> NDArray[np.uint64]:
-        """T_i: the children of the w largest cells of the level above; on the first level every cell."""
+        """Returns T_i: the children of the w largest cells of the level above; on the first level every cell."""
         if measured:
             return children_of(measured[-1].largest(self.emd_width).nodes)
         first = self.first_level(depth)
         return np.arange(1 << 2 * first, 2 << 2 * first, dtype=np.uint64)
 
     def solve(self, measured: list[Cells]) -> tuple[list[Cells], Cells]:
-        """The last two lines of RECONSTRUCT: the cells where y is kept, and the masses of their remainders."""
+        """Returns the last two lines of RECONSTRUCT: the cells where y is kept, and the masses of their remainders."""
         kept = measured if self.emd_fit == "all" else [cells.largest(self.emd_width) for cells in measured]
         return kept, reconstruct(kept)
 
@@ -143,7 +143,7 @@ class Emd(Method):
 
 
 def _measured(state: HeatmapState) -> list[Cells]:
-    """The results as cells, level by level, without the root's entry."""
+    """Returns the results as cells, level by level, without the root's entry."""
     measured = []
     for result in state.results:
         nodes = result.tree.entries
@@ -153,7 +153,7 @@ def _measured(state: HeatmapState) -> list[Cells]:
 
 
 def kept_tree(depth: int, levels: list[NDArray[np.uint64]]) -> Tree:
-    """The tree of kept cells. Its entries are the remainders; above the first level it is complete."""
+    """Returns the tree of kept cells. Its entries are the remainders; above the first level it is complete."""
     first = int(node_levels(levels[0][:1])[0])
     return Tree.of(depth, np.concatenate([Tree.uniform(depth, first).nodes, *levels]))
 
@@ -166,7 +166,7 @@ class Cells:
     counts: Floats  # float64[n], in users
 
     def largest(self, width: int) -> Cells:
-        """The `width` cells of largest count. Among equal counts the first cells are kept."""
+        """Returns the `width` cells of largest count. Among equal counts the first cells are kept."""
         kept = np.sort(np.argsort(-self.counts, kind="stable")[:width])
         return Cells(self.nodes[kept], self.counts[kept])
 
@@ -217,7 +217,7 @@ class _Program:
         self.remainder_rows = np.flatnonzero((self.child_rows < 0).any(axis=1))  # of the cells with a remainder
 
     def prices(self) -> Floats:
-        """An optimal dual solution, float64[n] in -weight..weight: the change of the cost for one more user in y."""
+        """Returns an optimal dual solution, float64[n] in -weight..weight: the cost's change for one more user in y."""
         matrix, cells, rows = self._covers, len(self.nodes), self.remainder_rows
         cell_rows = np.repeat(np.arange(cells), 2)
         signs = scipy.sparse.csr_array((np.tile([1.0, -1.0], cells), (cell_rows, np.arange(2 * cells))))
@@ -232,7 +232,7 @@ class _Program:
         return np.asarray(np.rint(solution.eqlin.marginals))
 
     def even_masses(self, price: Floats) -> Floats:
-        """The mass of every cell, float64[n], evenly between the bounds that `prices` allow."""
+        """Returns the mass of every cell, float64[n], evenly between the bounds that `prices` allow."""
         # Complementary slackness: a remainder that costs more than its prices is empty; any other has no upper bound.
         max_remainder = np.zeros(len(self.nodes))
         rows = self.remainder_rows
@@ -257,12 +257,12 @@ class _Program:
         return mass
 
     def _child_bounds(self, lower: Floats, upper: Floats, max_remainder: Floats, level: slice) -> tuple[Floats, Floats]:
-        """Bounds of the mass in each child of the cells of a level: float64[cells, 4] each."""
+        """Returns bounds of the mass in each child of the cells of a level: float64[cells, 4] each."""
         rows = self.child_rows[level]
         return np.where(rows < 0, 0.0, lower[rows]), np.where(rows < 0, max_remainder[level, None], upper[rows])
 
     def _levels(self) -> list[slice]:
-        """The rows of each level's cells, coarse to fine."""
+        """Returns the rows of each level's cells, coarse to fine."""
         borders = [0, *(np.flatnonzero(np.diff(self.weight)) + 1).tolist(), len(self.weight)]
         return [slice(first, last) for first, last in pairwise(borders)]
 
@@ -281,5 +281,5 @@ class _Program:
 
 
 def _sum(children: Floats) -> Floats:
-    """Over the children: float64[cells, 4] -> float64[cells, 1]."""
+    """Sums over the children: float64[cells, 4] -> float64[cells, 1]."""
     return np.asarray(children.sum(axis=1, keepdims=True))

@@ -25,11 +25,11 @@ from sfumato.transforms.statistics.posterior.next_tree import next_tree
 if TYPE_CHECKING:
     from sfumato.transforms.counting.methods.adaptive import Adaptive
 
-MIN_ENTRIES = 16  # of any tree: two levels are always split
-LEVELS = 6  # by which one sub-query refines the tree of the one before
-_FIRST_SHARE = 0.2  # of the remaining epsilon, for every sub-query but the last, where all shards are queried
+MIN_ENTRIES = 16  # that any tree may have: two levels are always split
+LEVELS = 6  # the most levels by which a sub-query refines the tree of the one before
+_FIRST_SHARE = 0.2  # of the remaining budget, for every sub-query but the last, where all shards are queried
 _FIRST_FRACTION = 0.1  # of the shards, for every sub-query but the last, where each has shards of its own
-_FIRST_SLOT_SHARE = 0.1  # of the remaining epsilon, for every sub-query without slots but the last of them
+_FIRST_SLOT_SHARE = 0.1  # of the remaining budget, for every sub-query without slots but the last of them
 _SLOTLESS_SHARE = 0.3  # for the last of them; the sub-query by slot spends the rest
 _SLOT_SPLIT_SNR = 32.0  # users of a node that is split, in deviations of one slot's noise times the root of the slots
 _MIN_SHARDS = 2
@@ -56,11 +56,11 @@ class FewQueries:
         return 2 if self.options.schedule == "two_query" else None
 
     def max_rounds(self, depth: int) -> int:
-        """The most sub-queries on a grid of this depth: those after a first grid of level 2."""
+        """Returns the most sub-queries on a grid of this depth: those after a first grid of level 2."""
         return self.max_queries or 1 + max(1, math.ceil((depth - 2) / LEVELS))
 
     def next_query(self, state: HeatmapState, depth: int) -> Query | None:
-        """The next sub-query; None when the run is complete."""
+        """Returns the next sub-query; None when the run is complete."""
         done = len(state.results)
         if state.prior is not None:
             return None if done else Query(TreeEncoding(self._next_tree(state, 1.0), state.categories), ALL_REMAINING)
@@ -83,7 +83,7 @@ class FewQueries:
         return Query(encoding, ALL_REMAINING if is_last else _FIRST_SHARE * state.budget.remaining)
 
     def _next_by_slot(self, state: HeatmapState, depth: int) -> Query | None:
-        """The next sub-query of a map with slots. All but the last count all slots together, see `_slot_tree`."""
+        """Returns the next sub-query of a map with slots. Only the last counts slots separately, see `_slot_tree`."""
         results = state.results
         if state.slot_result is not None:
             return None
@@ -103,7 +103,7 @@ class FewQueries:
         return Query(TreeEncoding(tree, state.slots, summed=True), share * remaining)
 
     def uses_disjoint_shards(self, state: HeatmapState) -> bool:
-        """Whether each user takes part in one sub-query with the whole epsilon, decided from public figures only.
+        """Returns whether each user takes part in one sub-query with the whole budget, by public figures only.
 
         Let n be the shards, f the share of them that is queried first, and s^2(e) the noise variance of one shard. With
         disjoint shards the last sub-query has the variance n s^2(eps) / (1 - f) + f / (1 - f) T for a cell of T users.
@@ -132,7 +132,7 @@ class FewQueries:
         return disjoint < shared
 
     def shard_fractions(self, state: HeatmapState, depth: int, disjoint: bool) -> list[float]:
-        """The fraction of the shards that each sub-query is for: all 1 with shared shards, else they add up to 1."""
+        """Returns each sub-query's fraction of the shards: 1 each with shared shards; otherwise they add up to 1."""
         queries = self.max_queries or 1 + max(
             1, math.ceil((depth - self._first_level(state, depth, disjoint)) / LEVELS)
         )
@@ -153,7 +153,7 @@ class FewQueries:
         return min(level, int(math.log(self.options.max_entries / state.categories, 4)))
 
     def _next_tree(self, state: HeatmapState, fraction: float) -> Tree:
-        """The next tree, from the results so far or a prior. Penalties grow until it has at most `max_entries` entries.
+        """Returns the next tree, by the results so far or a prior. Penalties grow until `max_entries` entries suffice.
 
         fraction: of the shards, those that are still to be queried.
         """
@@ -187,9 +187,9 @@ class FewQueries:
             scale *= min(max(excess**2, 1.25), 16.0)  # entries fall with about the root of the penalties
 
     def _next_tree_by_interval(self, width: float, state: HeatmapState, variance: float) -> Tree:
-        """The last tree, with nodes collapsed and split by the intervals of their rates (`rates.split_by_interval`).
+        """Returns the last tree, with nodes collapsed and split by the intervals of their rates.
 
-        A new node is assumed to have a quarter of its parent's users in each category.
+        See `rates.split_by_interval`. A new node is assumed to have a quarter of its parent's users in each category.
         """
         stddev, sums = math.sqrt(variance / state.categories), state.tail_sums
         known = state.results[-1].to_estimate()
@@ -208,24 +208,24 @@ class FewQueries:
         return known.tree
 
 
-def noise_variance(state: HeatmapState, epsilon: float, fraction: float = 1.0) -> float:
-    """Noise variance of an entry's users, over all categories, in a sub-query of a fraction of the shards."""
-    return state.categories * state.noise_stddev(min(epsilon, state.budget.total)) ** 2 / fraction
+def noise_variance(state: HeatmapState, cost: float, fraction: float = 1.0) -> float:
+    """Returns the noise variance of an entry over all categories, in a sub-query of a fraction of the shards."""
+    return state.categories * state.noise_stddev(min(cost, state.budget.total)) ** 2 / fraction
 
 
 def first_grid_level(users: float, stddev: float, min_cell_snr: float, depth: int) -> int:
-    """The level, at least 2, on which evenly spread users give a cell `min_cell_snr` deviations of the noise."""
+    """Returns the level, at least 2, on which cells of evenly spread users have `min_cell_snr` deviations of noise."""
     cells = max(users / (min_cell_snr * max(stddev, 1e-9)), 1.0)
     return min(depth, max(2, math.floor(math.log(cells, 4) + 0.5)))
 
 
 def _first_fraction(shards: int) -> float:
-    """The fraction of the shards that each sub-query but the last has, with disjoint shards."""
+    """Returns the fraction of the shards that each sub-query but the last has, with disjoint shards."""
     return max(1, round(_FIRST_FRACTION * shards)) / shards
 
 
 def _all_lost_probability(state: HeatmapState, shards: int) -> float:
-    """The probability that this many shards all have too few survivors without dropout; 0 for planned shards."""
+    """Returns the probability that `shards` shards all have too few survivors without dropout; 0 for planned ones."""
     shard_plan = state.shard_plan
     if shard_plan.planned_clients is not None:
         return 0.0
@@ -233,7 +233,7 @@ def _all_lost_probability(state: HeatmapState, shards: int) -> float:
 
 
 def _slot_tree(state: HeatmapState, stddev: float, max_entries: int) -> Tree:
-    """The full tree by slot, as fine as profiles over the slots can be seen by the posterior of all slots.
+    """Returns the full tree by slot, as fine as profiles over the slots can be seen by the posterior of all slots.
 
     It has nodes of the earlier sub-queries' trees only, so a cell of the map is never coarser than its node here.
     stddev: of the noise of one slot's count, in users; max_entries: of the vector, over all slots.

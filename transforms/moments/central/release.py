@@ -13,6 +13,7 @@ from sfumato.schemas.guarantee import (
     EXACT_NOISE,
     ONE_ID,
     ROWS_SPEND_APART,
+    Trust,
 )
 from sfumato.schemas.known_digits import laplace_z
 from sfumato.schemas.moments import (
@@ -21,7 +22,6 @@ from sfumato.schemas.moments import (
     MomentEstimate,
     Statistic,
 )
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.moments.central.central_moments import CentralSums
 from sfumato.transforms.moments.central.plan import CentralMomentsPlan
 from sfumato.transforms.moments.groups import Grouping

@@ -17,8 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.moments import BITS_SCHEMA, FixedPoint, Method
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.moments.local.quantities import Slots
 from sfumato.transforms.moments.local.tally import RandomisedResponse
 

@@ -19,6 +19,7 @@ from sfumato.schemas.guarantee import (
     PRIVATE_GROUPS,
     REPLACE_VALUE,
     ROWS_ARE_USERS,
+    Trust,
 )
 from sfumato.schemas.moments import (
     BITS_SCHEMA,
@@ -26,7 +27,6 @@ from sfumato.schemas.moments import (
     FixedPoint,
 )
 from sfumato.schemas.release import BITS_FILE
-from sfumato.schemas.trust import Trust
 from sfumato.transforms.moments.local.protocol import MomentsState
 from sfumato.transforms.moments.local.quantities import SECOND
 from sfumato.transforms.moments.local.tally import meter_entry
@@ -63,7 +63,7 @@ def moments_files(state: MomentsState, metadata: MomentsMetadata) -> dict[str, b
         "epsilon": plan.released_epsilon if local else None,
         "delta": 0.0,
         "collector": {"epsilon": plan.epsilon, "adjacency": REPLACE_VALUE} if local else None,
-        "shares": {"admission": plan.admission().epsilon, "tallies": plan.tally_epsilon} if local else None,
+        "shares": {"admission": plan.admission().cost, "tallies": plan.tally_epsilon} if local else None,
         "noise_stddev": plan.noise_stddev,
         "mechanism": "; ".join(mechanism),
         "randomness": metadata.release.source,

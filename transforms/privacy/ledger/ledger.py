@@ -6,13 +6,20 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from sfumato.schemas.errors import BudgetError, LedgerError, NotReadyError, RequestError
-from sfumato.schemas.ledger import Charge, Disclosure, Limit, Reservation, dataset_name, format_amount, parse_amount
+from sfumato.schemas.errors import LedgerError, NotReadyError, RequestError
+from sfumato.schemas.ledger import Charge, Disclosure, Limit, Reservation, dataset_name, parse_amount
+from sfumato.transforms.privacy.ledger.charge_rules import (
+    check_budget,
+    check_disclosure,
+    check_limits,
+    check_undisclosed,
+    existing_reservation,
+    with_earlier_uses,
+)
 from sfumato.transforms.privacy.ledger.history import (
     COMMIT,
     DISCLOSE,
@@ -33,19 +40,10 @@ from sfumato.transforms.privacy.ledger.history import (
     replay,
     settle_content,
 )
-from sfumato.transforms.privacy.ledger.input_files import charged_elsewhere
 from sfumato.transforms.privacy.ledger.stores import LedgerStore, open_store
-from sfumato.transforms.privacy.ledger.windows import check_rho, find_overrun, first_fit, is_bounded, same_cohorts
+from sfumato.transforms.privacy.ledger.windows import check_rho, same_cohorts
 
 _MAX_WAIT_S = 600.0  # while other writers are faster
-
-
-class ReusedError(RequestError):
-    """The ledger holds this release id for another request, other input or another key."""
-
-
-class ReusedFileError(RequestError):
-    """An input file was charged to another dataset, or to other days."""
 
 
 class Ledger:
@@ -74,7 +72,7 @@ class Ledger:
         return replay(self._store.read(), with_limits=with_limits)
 
     def reserve(self, charge: Charge, limits: Sequence[Limit] = (), *, allow_reuse: bool = False) -> Reservation:
-        """Returns charges a release, or returns its existing reservation. A release id is charged once.
+        """Charges a release, or returns its existing reservation. A release id is charged once.
 
         A refused and settled release is charged again if its input or request has changed. Both charges then count.
 
@@ -97,7 +95,7 @@ class Ledger:
         """
 
         def decide(history: History) -> Reservation | tuple[str, Mapping[str, Any]]:
-            existing = _existing_reservation(history, charge)
+            existing = existing_reservation(history, charge)
             if existing is not None:
                 return existing
             if (missing := check_limits(history, charge.dataset, limits)) is not None:
@@ -112,7 +110,7 @@ class Ledger:
     def check(self, charge: Charge, limits: Sequence[Limit] = (), *, allow_reuse: bool = False) -> Reservation | None:
         """Raises what `reserve` would raise, and writes nothing. Returns the existing reservation, if any."""
         history = self.history()
-        existing = _existing_reservation(history, charge)
+        existing = existing_reservation(history, charge)
         if existing is None:
             missing = check_limits(history, charge.dataset, limits)
             check_budget(history, with_earlier_uses(history, charge, allow_reuse=allow_reuse), missing)
@@ -238,7 +236,7 @@ class Ledger:
         return removed
 
     def set_limits(self, dataset: str, limits: Sequence[Limit]) -> None:
-        """Returns changes a dataset's limits for later charges. What has been spent stays spent.
+        """Changes a dataset's limits for later charges. What has been spent stays spent.
 
         Args:
             dataset: name of the logs.
@@ -253,13 +251,13 @@ class Ledger:
             existing = history.limits.get(dataset_name(dataset), ())
             if existing == tuple(limits):
                 return tuple(limits)
-            _check_undisclosed(history, dataset)
+            check_undisclosed(history, dataset)
             return LIMITS, limits_content(dataset, limits)
 
         self._append_until_done(decide)
 
     def recover(self, charge: Charge, lost: str, manifest: str | None, refusal: str | None) -> bool:
-        """Returns charges a release again whose entry was lost, as its manifest states it. Safe to repeat.
+        """Charges a release again whose entry was lost, as its manifest states it. Safe to repeat.
 
         It counts even above the limits, because the release was published.
 
@@ -371,165 +369,3 @@ class Ledger:
 def open_ledger(location: str) -> Ledger:
     """Returns the ledger at a location, an SQLite file or gs://bucket/folder. Touches nothing. Raises RequestError."""
     return Ledger(open_store(location))
-
-
-def check_limits(history: History, dataset: str, limits: Sequence[Limit]) -> tuple[Limit, ...] | None:
-    """Returns the limits that the ledger still lacks, None if it has them. Raises RequestError if they differ."""
-    dataset = dataset_name(dataset)
-    existing = history.limits.get(dataset)
-    given = tuple(limits)
-    if existing is None:
-        _check_undisclosed(history, dataset)
-        if not given:
-            raise RequestError(
-                f"budget: the ledger has no limits for dataset {dataset!r}; set them, for example --budget 10/365d"
-            )
-        return given
-    if given and given != existing:
-        raise RequestError(
-            f"budget: the ledger's limits for dataset {dataset!r} are {','.join(map(str, existing))}, got "
-            f"{','.join(map(str, given))}; change them with `sfumato ledger limit`"
-        )
-    return None
-
-
-def _check_undisclosed(history: History, dataset: str) -> None:
-    """Raises RequestError if users of a dataset sent bits without differential privacy: no limit holds for it."""
-    disclosed = [one for one in history.disclosures.values() if one.dataset == dataset_name(dataset)]
-    if disclosed:
-        raise RequestError(
-            f"budget: users of dataset {dataset!r} sent bits without differential privacy ({disclosed[0].release_id}), "
-            "so it cannot have limits; use another --dataset"
-        )
-
-
-def check_disclosure(history: History, disclosure: Disclosure, *, allow_reuse: bool) -> None:
-    """Raises RequestError unless the bits may be recorded.
-
-    They may not for a dataset with limits, which no such release keeps (RequestError), under a release id for something
-    else (ReusedError), or of files that were charged to a dataset with limits without `allow_reuse` (ReusedFileError).
-    """
-    if disclosure.dataset in history.limits:
-        raise RequestError(
-            f"no_dp: dataset {disclosure.dataset!r} has limits, but no epsilon bounds what unchanged bits reveal; use "
-            "--epsilon, or another --dataset"
-        )
-    existing = history.disclosures.get(disclosure.release_id)
-    if disclosure.release_id in history.reservations or (
-        existing is not None and replace(existing, index=disclosure.index, time=disclosure.time) != disclosure
-    ):
-        raise ReusedError(
-            f"release_id: the ledger has {disclosure.release_id} for another request, input or key; use another id"
-        )
-    files = set(disclosure.files)
-    reused = next((one for one in history.charges if not files.isdisjoint(one.files)), None)
-    if reused is not None and not allow_reuse:
-        raise ReusedFileError(
-            f"input: release {reused.release_id} of dataset {reused.dataset} was charged for a file of this input, but "
-            "its limits cannot bound what unchanged bits reveal; remove the file, or add --allow_reuse"
-        )
-
-
-def with_earlier_uses(history: History, charge: Charge, *, allow_reuse: bool) -> Charge:
-    """Returns the charge, counted also for the datasets and days to which its input files were charged before.
-
-    Raises:
-        ReusedFileError: there are such datasets or days, and `allow_reuse` is False.
-    """
-    elsewhere = charged_elsewhere(history.charges, charge)
-    if elsewhere and not allow_reuse:
-        one = elsewhere[0]
-        raise ReusedFileError(
-            f"input: release {one.release_id} of dataset {one.dataset}, data of {one.period}, was charged for a file "
-            f"of this input, now charged to dataset {charge.dataset}, data of {charge.period}; remove the file, or add "
-            "--allow_reuse to charge both"
-        )
-    files = set(charge.files)
-    plain = [one.release_id for one in history.disclosures.values() if not files.isdisjoint(one.files)]
-    if plain and not allow_reuse:
-        raise ReusedFileError(
-            f"input: release {plain[0]} disclosed unchanged bits of a file of this input, which no limit bounds; "
-            "remove the file, or add --allow_reuse"
-        )
-    return replace(charge, also_charged=tuple(sorted({(one.dataset, one.period) for one in elsewhere}, key=str)))
-
-
-def check_budget(history: History, charge: Charge, limits: Sequence[Limit] | None = None) -> None:
-    """Checks a charge against the limits of every dataset for which it counts.
-
-    Args:
-        history: the ledger's state.
-        charge: the new charge.
-        limits: of the charge's own dataset; None for the ledger's.
-
-    Raises:
-        BudgetError: the charge exceeds a limit. The message states when it would fit.
-        RequestError: no limit bounds the charge, its rho contradicts its epsilon and delta, or its partition had
-            another number of cohorts.
-    """
-    check_rho(charge)
-    charges = history.charges
-    if not same_cohorts(charges, charge):
-        raise RequestError("rotation: the ledger has a different number of cohorts for this partition")
-    for one in charge.counted():
-        own = limits if one.dataset == charge.dataset else None
-        _check_budget(charges, one, history.limits[one.dataset] if own is None else own)
-        charges.append(one)
-
-
-def _check_budget(charges: Sequence[Charge], charge: Charge, in_force: Sequence[Limit]) -> None:
-    if not is_bounded(charge, in_force):
-        raise RequestError(
-            f"budget: no limit of dataset {charge.dataset!r} bounds a release with adjacency {charge.adjacency}; "
-            f"add one with `sfumato ledger limit`, such as 10/365d@{charge.adjacency}"
-        )
-    over = find_overrun(charges, charge, in_force)
-    if over is None:
-        return
-    later = first_fit(charges, charge, in_force)
-    when = "a single release of this epsilon never fits" if later is None else f"data of {later} or later would fit"
-    users = "" if charge.rotation is None else f" for users of cohort {charge.rotation}"
-    raise BudgetError(
-        f"ledger: {charge.dataset} may spend {over.limit.describe()}; epsilon {format_amount(over.spent)} is spent on "
-        f"the data of {over.window}{users}, and epsilon {format_amount(charge.epsilon)} more for {charge.period} "
-        f"exceeds the limit; {when}"
-    )
-
-
-def _existing_reservation(history: History, charge: Charge) -> Reservation | None:
-    """Returns the reservation for this charge; None if a new one is needed. Raises RequestError."""
-    existing = history.reservations.get(charge.release_id)
-    if charge.release_id in history.disclosures:
-        raise ReusedError(f"release_id: {charge.release_id} has bits without differential privacy; use another id")
-    if existing is not None and existing.removal is not None:
-        raise RequestError(
-            f"release_id: {charge.release_id} was taken down ({existing.removal}), so its charge cannot be used again; "
-            "use another release_id (in a refresh: --attempt 2), which is a new charge"
-        )
-    if existing is not None and (existing.refusal is None or existing.charge.binding == charge.binding):
-        _check_same(existing.reserved_charge or existing.charge, charge)
-        return existing
-    unknown = [one for one in (charge.starts_from or "").split(",") if one and one not in history.reservations]
-    if unknown:
-        raise RequestError(
-            f"warm_start: release {unknown[0]} is not in the ledger, which would not account for what it reveals; "
-            "start from a release that the ledger charged"
-        )
-    return None
-
-
-def _check_same(existing: Charge, charge: Charge) -> None:
-    """Raises ReusedError if a charge under the same release id was for something else."""
-    existing = replace(existing, also_charged=charge.also_charged)  # other charges since then do not count
-    if existing == charge:
-        return
-    same_cohort = str(existing.rotation) == str(charge.rotation)  # another key gives another partition
-    known = replace(existing, rotation=charge.rotation) if same_cohort else existing
-    if replace(known, binding=charge.binding, files=charge.files) == charge:
-        what = "other input, another key or another version of sfumato"
-    else:
-        what = "another request"
-    raise ReusedError(
-        f"release_id: {charge.release_id} was charged for {what}; the same noise on other data would reveal the "
-        "difference: restore the original, or use another release_id (in a refresh: --attempt 2), which is a new charge"
-    )

@@ -8,8 +8,8 @@ import numpy as np
 
 from sfumato.schemas.places import Places
 from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.schedule import advance
 from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.sub_queries import advance
 from sfumato.transforms.locations.shards import ShardGroup, key_dtype
 from sfumato.transforms.secagg.encodings import Encoding
 from sfumato.transforms.secagg.shard_sums import sum_shards

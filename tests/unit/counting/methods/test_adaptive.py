@@ -17,8 +17,8 @@ from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.estimator import density, estimate_density
 from sfumato.transforms.counting.methods import Adaptive, few_queries
 from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.schedule import advance, plan
 from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.sub_queries import advance, first_state
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.locations.shards import ShardGroup, key_dtype
 from sfumato.transforms.privacy.budget import Budget
@@ -43,7 +43,7 @@ def parameters_of(users: int, depth: int = 8, trust: str = "secagg", categories:
 
 
 def begun(parameters: HeatmapParameters) -> HeatmapState:
-    return plan(Population(float(parameters.population or 0), "public"), Budget(parameters.epsilon), parameters)
+    return first_state(Population(float(parameters.population or 0), "public"), Budget(parameters.epsilon), parameters)
 
 
 def tree_of_query(state: HeatmapState) -> Tree:
@@ -113,7 +113,7 @@ def test_adaptive_stays_within_budget_stages_and_entries(case: dict) -> None:
     for result in state.results:
         assert result.vector_length <= method.max_entries
         assert result.tree.level <= parameters.depth
-    parts, counting = [result.shard_range for result in state.results], state.population.epsilon
+    parts, counting = [result.shard_range for result in state.results], state.population.cost
     if parts[0] is None:
         assert parts == [None] * len(parts)
         assert math.fsum([counting, *(result.cost for result in state.results)]) == parameters.epsilon
@@ -221,7 +221,7 @@ def test_warm_start_asks_once_and_is_better() -> None:
     for day in range(1, 5):
         earlier = parameters.method.decode(finished(parameters, seed=day), 8)
         state = finished(parameters, earlier, seed=day + 1)
-        assert [result.cost for result in state.results] == [1.0 - state.population.epsilon]
+        assert [result.cost for result in state.results] == [1.0 - state.population.cost]
         assert not state.results[0].tree.complete
         warm += squared_error(parameters, state, day + 1)
         cold += squared_error(parameters, finished(parameters, seed=day + 1), day + 1)
@@ -314,7 +314,7 @@ def finish(users: int, parameters: HeatmapParameters) -> HeatmapState:
     state = start(users, parameters, KEY)
     group = uneven(users, state.shard_plan.shards)
     while state.query is not None:
-        totals = sum_shards(group, state.query, KEY, parameters.shard_noise, parameters.simulated_dropout)
+        totals = sum_shards(group, state.query, KEY, parameters.shard_noise_source, parameters.simulated_dropout)
         state = advance(state, totals, parameters)
     return state
 
@@ -350,7 +350,7 @@ def test_papers_trees_and_epsilons_follow_printed_equations(run: tuple[int, dict
     sums = 1 if parameters.is_central else state.shard_plan.shards
     nodes = {node for level in range(method.start_level + 1) for node in range(4**level, 2 * 4**level)}
     asked: list[set[int]] = []
-    remaining = state.budget.total - state.population.epsilon
+    remaining = state.budget.total - state.population.cost
     for place, result in enumerate(state.results):
         assert set(result.tree.nodes.tolist()) == nodes
         entries = entries_of(nodes)

@@ -20,8 +20,8 @@ from sfumato.transforms.counting.estimator import density
 from sfumato.transforms.counting.methods import METHODS
 from sfumato.transforms.counting.methods.emd import Cells, Emd, reconstruct
 from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.schedule import advance, check_plan
 from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.counting.sub_queries import advance, check_first_query
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.secagg.shard_sums import ShardTotals
 from sfumato.transforms.statistics.posterior.full_tree import children_of
@@ -273,17 +273,17 @@ def test_emd_epsilons_follow_the_formula_and_add_up(
         sums = rng.integers(-1000, 20000, state.query.encoding.length)
         state = advance(state, ShardTotals(sums, state.shard_plan.shards), parameters)
     spent = [result.cost for result in state.results]
-    assert state.budget.spent == math.fsum([*spent, state.population.epsilon]) == epsilon
+    assert state.budget.spent == math.fsum([*spent, state.population.cost]) == epsilon
     first = min(depth, math.floor(math.log2(math.sqrt(width))))
     weights = [decay ** abs(i - first) for i in range(first, depth + 1)]
-    wanted = [(epsilon - state.population.epsilon) * one / sum(weights) for one in weights]
+    wanted = [(epsilon - state.population.cost) * one / sum(weights) for one in weights]
     np.testing.assert_allclose(spent, wanted, rtol=1e-9)
 
 
 def test_check_plan_rejects_gamma_of_the_finest_level() -> None:
     with rejects("gamma"):
-        check_plan(parameters_of(20, 20, gamma=100_000))
-    check_plan(parameters_of(20, 20, gamma=10_000))
+        check_first_query(parameters_of(20, 20, gamma=100_000))
+    check_first_query(parameters_of(20, 20, gamma=10_000))
 
 
 def test_emd_decodes_a_run_that_was_cut_short() -> None:

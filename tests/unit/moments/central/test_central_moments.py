@@ -50,7 +50,7 @@ def test_the_parts_of_epsilon_add_up(span: ValueRange | None, names: tuple[str, 
     found = plan(epsilon, span, names)
     assert epsilon * (1 - 1e-12) <= math.fsum(found.shares.values()) <= epsilon
     assert ("range" in found.shares) == (span is None and names != ("count",))
-    assert found.admission().epsilon == found.shares["admission"]
+    assert found.admission().cost == found.shares["admission"]
     assert found.shares["sums"] / found.scale >= MIN_NOISE_EPSILON
     assert found.scale & (found.scale - 1) == 0
 

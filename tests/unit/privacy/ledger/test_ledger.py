@@ -18,6 +18,7 @@ import pytest
 from sfumato.schemas.errors import BudgetError, FormatError, LedgerError, RequestError
 from sfumato.schemas.ledger import Charge, Limit
 from sfumato.schemas.rotation import Rotation
+from sfumato.transforms.privacy.ledger.charge_rules import ReusedError
 from sfumato.transforms.privacy.ledger.history import (
     COMMIT,
     PRUNE,
@@ -30,7 +31,7 @@ from sfumato.transforms.privacy.ledger.history import (
     read_entries,
     replay,
 )
-from sfumato.transforms.privacy.ledger.ledger import Ledger, ReusedError, open_ledger
+from sfumato.transforms.privacy.ledger.ledger import Ledger, open_ledger
 from sfumato.transforms.privacy.ledger.stores import SqliteStore
 from tests.rejections import rejects
 from tests.unit.privacy.ledger.helpers import charge, forks, ledger

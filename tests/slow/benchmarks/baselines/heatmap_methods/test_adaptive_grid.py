@@ -111,7 +111,7 @@ def test_cells_are_divided_by_their_noisy_counts(share: float, constant: float) 
     state = finish(method, 2000)
     first, second = state.results
     assert first.encoding == GridEncoding(DEPTH, DEPTH, 3, (1,) * 9)
-    left = 1 - state.population.epsilon
+    left = 1 - state.population.cost
     assert math.isclose(first.cost, share * left)
     assert math.isclose(second.cost, (1 - share) * left)
     assert state.budget.spent == 1

@@ -44,7 +44,7 @@ def parameters(**options: object) -> HeatmapParameters:
 def test_every_level_is_asked_once_for_an_equal_share(population: int | None) -> None:
     state = run(parameters(population=population), group_of(some_rows(1, 400, 4, DEPTH), 4, DEPTH))
     assert [result.encoding.tree for result in state.results] == [Tree.uniform(DEPTH, i) for i in (1, 2, 3, 4)]
-    left = 1 - state.population.epsilon
+    left = 1 - state.population.cost
     assert math.isclose(left, 0.99)
     for result in state.results:
         assert math.isclose(result.cost, left / 4)

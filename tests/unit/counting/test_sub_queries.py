@@ -20,11 +20,11 @@ from sfumato.schemas.errors import RefusedError, RequestError
 from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.methods import METHODS, Adaptive, Method
-from sfumato.transforms.counting.methods.adaptive import target_epsilon, update_tree
+from sfumato.transforms.counting.methods.adaptive import target_cost, update_tree
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.plan import make_plan
-from sfumato.transforms.counting.schedule import advance, check_plan, plan
 from sfumato.transforms.counting.state import ALL_REMAINING, Estimate, HeatmapState, Query
+from sfumato.transforms.counting.sub_queries import advance, check_first_query, first_state
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.locations.shards import Participation, ShardGroup, ShardPlan, key_dtype
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -94,7 +94,7 @@ def test_papers_spending_ends_equal_to_the_budget(
     )
     shares = seeded_rng(seed).dirichlet(np.full(4**6, 0.05))
     state = finish(parameters, users, shares)
-    charges = [a.cost for a in state.results] + [state.population.epsilon]
+    charges = [a.cost for a in state.results] + [state.population.cost]
     assert math.fsum(charges) == epsilon
     assert state.budget.spent == epsilon
     assert len(state.results) <= stages
@@ -102,16 +102,16 @@ def test_papers_spending_ends_equal_to_the_budget(
         assert math.fsum(state.budget.charges[:so_far]) <= epsilon
 
 
-def test_target_epsilon_is_two_deviations_over_all_shards() -> None:
+def test_target_cost_is_two_deviations_over_all_shards() -> None:
     state = start(100_000, HeatmapParameters(population=100_000), KEY)
-    epsilon = target_epsilon(state, 64, 0.1)
+    epsilon = target_cost(state, 64, 0.1)
     assert math.isclose(2 * state.noise_stddev(epsilon), 0.1 * 100_000 / 64)
     assert math.isclose(state.noise_stddev(epsilon), math.sqrt(10) * discrete_laplace_stddev(epsilon))
     # As printed: the factor does nothing, and c U / T is one standard deviation of every shard.
-    assert math.isclose(discrete_laplace_stddev(target_epsilon(state, 64, 0.1, "printed")), 0.1 * 100_000 / 64)
-    assert math.isclose(discrete_laplace_stddev(target_epsilon(state, 64, 0.1, "literal_factor")), 0.1 * 100_000 / 128)
+    assert math.isclose(discrete_laplace_stddev(target_cost(state, 64, 0.1, "printed")), 0.1 * 100_000 / 64)
+    assert math.isclose(discrete_laplace_stddev(target_cost(state, 64, 0.1, "literal_factor")), 0.1 * 100_000 / 128)
     weighted = start(100_000, HeatmapParameters(population=100_000, contribution="all", gamma=1000), KEY)
-    assert math.isclose(2 * weighted.noise_stddev(target_epsilon(weighted, 64, 0.1)), 0.1 * 100_000 / 64)
+    assert math.isclose(2 * weighted.noise_stddev(target_cost(weighted, 64, 0.1)), 0.1 * 100_000 / 64)
 
 
 @pytest.mark.parametrize(
@@ -121,10 +121,10 @@ def test_target_epsilon_is_two_deviations_over_all_shards() -> None:
         (100_000, [0.003577706855891111, 0.014310712939686405, 0.05723552747969013, 0.22847608844135425]),
     ],
 )
-def test_target_epsilon_is_what_the_authors_printed(users: int, printed: list[float]) -> None:
+def test_target_cost_is_what_the_authors_printed(users: int, printed: list[float]) -> None:
     """Eqs. 7 and 8 with c = 0.1 on complete levels: the outputs in ebagdasa/location-heatmaps, commit 5aaf63c."""
     state = start(users, HeatmapParameters(population=users), KEY)
-    assert np.allclose([target_epsilon(state, 4**n, 0.1) for n in range(1, len(printed) + 1)], printed, rtol=1e-9)
+    assert np.allclose([target_cost(state, 4**n, 0.1) for n in range(1, len(printed) + 1)], printed, rtol=1e-9)
 
 
 def test_ablations_split_by_a_count_and_spend_equal_shares() -> None:
@@ -133,7 +133,7 @@ def test_ablations_split_by_a_count_and_spend_equal_shares() -> None:
     state = finish(HeatmapParameters(population=10_000, epsilon=1, dropout=0, method=method), 10_000, even_shares())
     spent = [a.cost for a in state.results]
     assert [round(one, 9) for one in spent[:-1]] == [0.1] * (len(spent) - 1)
-    assert math.fsum([*spent, state.population.epsilon]) == 1.0
+    assert math.fsum([*spent, state.population.cost]) == 1.0
     assert [a.vector_length for a in state.results][:5] == [4, 16, 64, 256, 1024]
     sizes = {len(a.counts) for a in state.results}
     assert max(sizes) == 1024  # 10,000 / 1024 users a cell are fewer than 10
@@ -157,7 +157,7 @@ def test_tree_that_stops_changing_gets_the_rest_of_the_budget() -> None:
     trees = [a.tree for a in state.results]
     assert trees[-1] == trees[-2]
     assert state.results[-1].cost == state.budget.total - math.fsum(
-        [state.population.epsilon, *(a.cost for a in state.results[:-1])]
+        [state.population.cost, *(a.cost for a in state.results[:-1])]
     )
 
 
@@ -208,7 +208,7 @@ def test_no_sub_query_has_more_entries_than_are_allowed(
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 2.0])
 def test_papers_schedule_leaves_no_crumb_of_the_budget(share: float, epsilon: float) -> None:
     made = make_plan(HeatmapParameters(population=10**5, epsilon=epsilon, method=replace(PAPER, sub_query_share=share)))
-    counting = made.state.population.epsilon
+    counting = made.state.population.cost
     assert math.fsum([counting, *(one.cost for one in made.sub_queries)]) == epsilon
     assert min(one.cost for one in made.sub_queries) > 0.01 * epsilon
 
@@ -225,7 +225,7 @@ def test_papers_schedule_leaves_no_crumb_of_the_budget(share: float, epsilon: fl
 def test_check_plan_rejects_gamma_of_later_sub_queries(baselines: None, method: str, values: dict[str, float]) -> None:
     parameters = heatmap_parameters(method, {"contribution": "all", **values})
     with rejects("gamma"):
-        check_plan(parameters)
+        check_first_query(parameters)
 
 
 @given(st.sampled_from(sorted(METHODS)), st.floats(0.01, 30), st.integers(1, 10**7), st.sampled_from(["one", "all"]))
@@ -235,7 +235,7 @@ def test_check_plan_accepts_only_plans_that_end(method: str, epsilon: float, gam
     values = {"depth": 5, "epsilon": epsilon, "gamma": gamma, "contribution": contribution, "users": 20_000}
     parameters = heatmap_parameters(method, values)
     try:
-        check_plan(parameters)
+        check_first_query(parameters)
     except RequestError:
         return
     made = make_plan(parameters)
@@ -281,12 +281,12 @@ def test_count_of_the_population_is_private_and_paid_for() -> None:
         assert chi_square_p(noise, discrete_laplace_pmf(0.5 / scale, 60)) < FLAKE_RATE
     state = start(50_000, parameters, KEY)
     assert state.budget.charges == (0.5,)
-    assert state.population.epsilon == 0.5
+    assert state.population.cost == 0.5
     # A public figure is counted as well, and planned from.
     known = [start(50_000, HeatmapParameters(population=49_000), key) for key in keys[:4]]
     for one in known:
-        assert one.budget.charges == (one.population.epsilon,)
-        assert math.isclose(one.population.epsilon, 0.01)
+        assert one.budget.charges == (one.population.cost,)
+        assert math.isclose(one.population.cost, 0.01)
         assert (one.population.users, one.population.source, one.shard_plan.users) == (49_000, "public", 49_000)
         assert abs((one.population.counted or 0) - 50_000) < 2300
     assert any(one.population.counted != 50_000 for one in known)
@@ -294,15 +294,15 @@ def test_count_of_the_population_is_private_and_paid_for() -> None:
 
 def test_check_plan_names_the_least_modulus_that_would_do() -> None:
     with rejects("modulus") as caught:
-        check_plan(HeatmapParameters(population=100_000, modulus=10_000))
+        check_first_query(HeatmapParameters(population=100_000, modulus=10_000))
     least = int(str(caught.value).split("would do is ")[1].split()[0])
-    check_plan(HeatmapParameters(population=100_000, modulus=least))
+    check_first_query(HeatmapParameters(population=100_000, modulus=least))
     with rejects("modulus"):
-        check_plan(HeatmapParameters(population=100_000, modulus=least - 1))
-    check_plan(HeatmapParameters(population=100_000, modulus=10_000, allow_overflow=True))
+        check_first_query(HeatmapParameters(population=100_000, modulus=least - 1))
+    check_first_query(HeatmapParameters(population=100_000, modulus=10_000, allow_overflow=True))
     # Without a public figure it would be known only after the users are counted, and paid for.
     with rejects("modulus"):
-        check_plan(HeatmapParameters(users=100_000, modulus=1 << 30))
+        check_first_query(HeatmapParameters(users=100_000, modulus=1 << 30))
 
 
 COHORTS_KEY = earlier_key(b"cohorts" * 5, {})
@@ -369,7 +369,9 @@ def run(
 
 
 def total(groups: Sequence[ShardGroup], query: ShardQuery, parameters: HeatmapParameters, key: RunKey) -> ShardTotals:
-    parts = [sum_shards(group, query, key, parameters.shard_noise, parameters.simulated_dropout) for group in groups]
+    parts = [
+        sum_shards(group, query, key, parameters.shard_noise_source, parameters.simulated_dropout) for group in groups
+    ]
     return functools.reduce(operator.add, parts, NOTHING)
 
 
@@ -429,8 +431,10 @@ def test_one_shard_is_asked_whole() -> None:
     _, asked = run([group], parameters)
     assert [query.shard_range for query in asked] == [None, None]
     with rejects("cohorts"):
-        check_plan(disjoint(100, 1))
-    check_plan(heatmap_parameters("adaptive", {"cohorts": "disjoint"}))  # of how many shards is still to be counted
+        check_first_query(disjoint(100, 1))
+    check_first_query(
+        heatmap_parameters("adaptive", {"cohorts": "disjoint"})
+    )  # of how many shards is still to be counted
 
 
 @pytest.mark.parametrize(
@@ -522,8 +526,8 @@ def test_each_part_has_the_whole_rest_of_the_budget(
     population, budget = count_population(users, parameters, COHORTS_KEY)
     if ShardPlan.for_users(population.users, users, 100, parameters.dropout).shards != shards:
         return  # the noisy user count came out far lower
-    state, rng = plan(population, budget, parameters), seeded_rng(0)
-    counted = state.population.epsilon
+    state, rng = first_state(population, budget, parameters), seeded_rng(0)
+    counted = state.population.cost
     assert counted > 0  # also where a public figure makes the plan
     while state.query is not None:
         assert state.next_query_budget.remaining == epsilon - counted
@@ -547,10 +551,10 @@ def test_budget_of_adaptive_is_spent_to_the_last_bit(changes: dict, cohorts: str
     assert state.budget.spent == 1.0
     if state.has_disjoint_shards:
         assert cohorts != "shared"
-        assert {math.fsum([state.population.epsilon, one]) for one in spent} == {1.0}
+        assert {math.fsum([state.population.cost, one]) for one in spent} == {1.0}
     else:
         assert cohorts != "disjoint"
-        assert math.fsum([state.population.epsilon, *spent]) == 1.0
+        assert math.fsum([state.population.cost, *spent]) == 1.0
 
 
 def test_make_plan_counts_one_answer_for_each_client() -> None:
@@ -562,7 +566,7 @@ def test_make_plan_counts_one_answer_for_each_client() -> None:
         assert planned.entries == max(lengths)
         assert planned.bits == max(one.bits_per_client for one in planned.sub_queries)
         assert {one.cost for one in planned.sub_queries} == {planned.spent}
-        assert planned.spent == planned.state.budget.total - planned.state.population.epsilon
+        assert planned.spent == planned.state.budget.total - planned.state.population.cost
         assert math.isclose(planned.spent, 0.99)
 
 
@@ -576,9 +580,9 @@ def test_each_part_has_the_noise_of_its_shards_only() -> None:
         first, last = query.shard_range or (0, 0)
         assert query.index == result.query.index
         shards = np.arange(first, last, dtype=np.uint64)
-        assert math.isclose(query.epsilon, 0.99 * 0.7)
+        assert math.isclose(query.cost, 0.99 * 0.7)
         key, label = query.bind(COHORTS_KEY), f"shard noise {query.index}"
-        noise = discrete_laplace(key, label, shards, query.encoding.length, query.epsilon)
+        noise = discrete_laplace(key, label, shards, query.encoding.length, query.cost)
         exact = query.encoding.count(group, slice(first, last))
         assert np.allclose(result.counts, (exact + noise).sum(axis=0) * (40 / (last - first)), rtol=1e-12)
 
@@ -614,7 +618,7 @@ def test_noise_of_a_part_has_the_stated_deviation(participation: Participation, 
     assert math.isclose(stated[1] / stated[2], math.sqrt(3))
     # Only in the paper's model does the noise grow with those who are there, twice as many as are required.
     shape = (1 - vanish) * 100 / 50 if participation == "paper" else 1
-    assert math.isclose(stated[1], 2 * math.sqrt(8 * shape) * discrete_laplace_stddev(asked[0].epsilon))
+    assert math.isclose(stated[1], 2 * math.sqrt(8 * shape) * discrete_laplace_stddev(asked[0].cost))
 
 
 @pytest.mark.false_alarm(1e-9)
@@ -670,7 +674,7 @@ def test_parts_are_chosen_from_public_figures_only() -> None:
     for users in (10_000, 20_000, 100_000, 10**6):
         parameters = heatmap_parameters("adaptive", {"population": users, "users": users})
         chosen = [start(there, parameters, COHORTS_KEY).query for there in (0, 5, users)]
-        assert len({(one.shard_range, one.epsilon, one.encoding) for one in chosen if one}) == 1
+        assert len({(one.shard_range, one.cost, one.encoding) for one in chosen if one}) == 1
         ranges[users] = chosen[0].shard_range if chosen[0] else None
     assert ranges[10_000] is None
     assert ranges[10**6] == (0, 10)

@@ -1,4 +1,4 @@
-"""The sub-queries as pipeline stages, around the state machine of `schedule`."""
+"""The sub-queries as stages of a Beam pipeline: the loop of `sub_queries`, unrolled."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import apache_beam as beam
 
 from sfumato.schemas.errors import RefusedError, RequestError
 from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.schedule import receive, start
 from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.sub_queries import add_noise_and_advance, start_run
 from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.observability.logs import SUB_QUERY, SUB_QUERY_WITH_LOSS
 from sfumato.transforms.observability.metrics import LOST_SHARDS, SUB_QUERIES, SUM_TIME, VECTOR_ENTRIES
@@ -26,14 +26,15 @@ def start_sub_queries(
 ) -> HeatmapState:
     """Returns the state with the first sub-query. prior: the map of an earlier release to start from."""
     with _request_errors_as_refusals():
-        return start(counted, parameters, prior)
+        return start_run(counted, parameters, prior)
 
 
 class RunSubQueries(beam.PTransform):
     """ShardGroups (at least one) and a singleton HeatmapState -> the final HeatmapState.
 
-    The method's largest number of sub-queries is unrolled into stages, so that a run is one job on any runner. Stages
-    after the last sub-query do nothing.
+    A later sub-query depends on the noisy results of earlier ones, and Beam has no loops. So the largest number of the
+    method's sub-queries is unrolled into stages, and a run is one job on any runner. Stages after the last sub-query do
+    nothing: neither the graph nor its names depend on the data.
     """
 
     def __init__(self, parameters: HeatmapParameters, key: RunKey, state: beam.PCollection):
@@ -58,11 +59,11 @@ class RunSubQueries(beam.PTransform):
 
 
 def _sum_group(group: ShardGroup, state: HeatmapState, parameters: HeatmapParameters, key: RunKey) -> ShardTotals:
-    """The decoded noisy sum over the live shards of a group."""
+    """Returns the decoded noisy sum over the live shards of a group, exact with trust central."""
     if state.query is None:
         return NOTHING
     with SUM_TIME.timed():
-        return sum_shards(group, state.query, key, parameters.shard_noise, parameters.simulated_dropout)
+        return sum_shards(group, state.query, key, parameters.shard_noise_source, parameters.simulated_dropout)
 
 
 def _add_totals(totals: Iterable[ShardTotals]) -> ShardTotals:
@@ -79,11 +80,11 @@ def _request_errors_as_refusals() -> Iterator[None]:
 
 
 def _advance(totals: ShardTotals, state: HeatmapState, parameters: HeatmapParameters, key: RunKey) -> HeatmapState:
-    """The state after a sub-query, which is logged and counted."""
+    """Returns the state after a sub-query, which is logged and counted."""
     if state.query is None:
         return state
     with _request_errors_as_refusals():
-        state = receive(state, totals, parameters, key)
+        state = add_noise_and_advance(state, totals, parameters, key)
     answer = state.results[-1]
     (SUB_QUERY_WITH_LOSS if answer.shards_lost else SUB_QUERY).emit(
         sub_query=answer.query.index,

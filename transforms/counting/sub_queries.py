@@ -1,9 +1,12 @@
-"""A heatmap as a state machine, for every method: one step for each sub-query. Pure.
+"""The sub-queries of a run, as a state machine: from a method's query to the shards', and from their sums on. Pure.
 
-state = start(counted, parameters)
-while state.query:
-    totals = <sum state.query over the shards>
-    state = receive(state, totals, parameters, key)
+    state = start_run(counted, parameters)
+    while state.query:
+        totals = <sums of state.query over the shards>
+        state = add_noise_and_advance(state, totals, parameters, key)
+
+A method chooses what to query next (`Query`). This module decides what the query costs within the budget, the modulus
+of its secure sums, and its shards (`ShardQuery`). `run_sub_queries` makes Beam stages of the loop.
 """
 
 from __future__ import annotations
@@ -30,26 +33,26 @@ _MIN_SHARE = 1e-5  # smallest share of the budget for one sub-query: with less, 
 def population_and_budget(counted: NoisyUserCounts, parameters: HeatmapParameters) -> tuple[Population, Budget]:
     """Returns the number of users to plan for, public or noisy, and the budget that the noisy user count leaves."""
     users = max(1.0, counted.users)
-    population = Population(users, "noisy", counted.epsilon, counted.noise_stddev, counted.users)
+    population = Population(users, "noisy", counted.cost, counted.noise_stddev, counted.users)
     if parameters.population is not None:  # `check_admission` has compared it with the noisy count
         population = replace(population, users=float(parameters.population), source="public")
-    return population, parameters.budget.charge(counted.epsilon)
+    return population, parameters.budget.charge(counted.cost)
 
 
-def start(counted: NoisyUserCounts, parameters: HeatmapParameters, prior: Estimate | None = None) -> HeatmapState:
-    """The state with the first sub-query of an admitted run. See `plan`."""
+def start_run(counted: NoisyUserCounts, parameters: HeatmapParameters, prior: Estimate | None = None) -> HeatmapState:
+    """Returns the state with the first sub-query of an admitted run. Raises the errors of `first_state`."""
     population, budget = population_and_budget(counted, parameters)
-    return plan(population, budget, parameters, prior)
+    return first_state(population, budget, parameters, prior)
 
 
-def plan(
+def first_state(
     population: Population, budget: Budget, parameters: HeatmapParameters, prior: Estimate | None = None
 ) -> HeatmapState:
-    """Plans the shards and the first sub-query.
+    """Returns the state with the planned shards and the first sub-query.
 
     Args:
         population: the users to plan for.
-        budget: what remains after the noisy user count.
+        budget: the release's, with the noisy user count charged.
         parameters: of the heatmap.
         prior: the map of an earlier release of the same depth to start from.
 
@@ -75,15 +78,21 @@ def plan(
     return _with_next_query(state, parameters)
 
 
-def receive(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParameters, key: RunKey) -> HeatmapState:
-    """Adds central noise to the totals where the parameters want it, then advances. See `advance`."""
+def add_noise_and_advance(
+    state: HeatmapState, totals: ShardTotals, parameters: HeatmapParameters, key: RunKey
+) -> HeatmapState:
+    """Returns the state after the current sub-query, see `advance`. With trust central it adds the curator's noise.
+
+    totals: sums over the live shards. Each shard's sum has noise already; with trust central the sums are exact until
+    the noise is added here.
+    """
     if parameters.is_central and state.query is not None:
         totals = add_central_noise(totals, state.query, key)
     return advance(state, totals, parameters)
 
 
 def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParameters) -> HeatmapState:
-    """Records the result of the current sub-query and decides on the next one.
+    """Returns the state with the result of the current sub-query and with the next one, if any.
 
     Args:
         state: with the current sub-query; without one it is returned as it is.
@@ -109,7 +118,7 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
             else f"simulated_dropout: all of {queried} planned shards were lost; use less of it, or a larger dropout"
         )
     scale = shard_plan.shards / live  # the live shards represent those that were lost or not queried
-    noise_stddev = state.noise_stddev(query.epsilon, query.encoding.sensitivity, query.encoding.length)
+    noise_stddev = state.noise_stddev(query.cost, query.encoding.sensitivity, query.encoding.length)
     if not central:
         noise_stddev *= math.sqrt(scale)  # scale * sqrt(live) = sqrt(scale) * sqrt(shards)
     if query.planned_clients is None and not central:  # each survivor above the required number adds its share of noise
@@ -117,11 +126,11 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
         noise_stddev *= math.sqrt(max(expected / query.noise.required, 1.0))
     counts = totals.sums.astype(np.float64) * (scale / state.unit)
     result = NoisyCounts(query, counts, noise_stddev, queried, queried - live)
-    budget = state.charged(query.epsilon, query.shard_range is not None)
+    budget = state.charged(query.cost, query.shard_range is not None)
     return _with_next_query(replace(state, budget=budget, results=(*state.results, result), query=None), parameters)
 
 
-def check_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> None:
+def check_first_query(parameters: HeatmapParameters, prior: Estimate | None = None) -> None:
     """Checks that the first sub-query can be run, before any data is read.
 
     A given modulus is checked for the largest count that a public population allows.
@@ -135,36 +144,36 @@ def check_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> 
             "modulus: whether it holds the sums must be known before users are counted; give --population as well, or "
             "use auto"
         )
-    epsilon = parameters.admission().epsilon
+    cost = parameters.admission().cost
     # Without a number: two shards, the least that shard_fractions can split.
     users = float(parameters.population or parameters.users or 2 * parameters.shard_size)
-    most = max_counted(users, parameters.laplace_epsilon(epsilon), parameters.overflow_probability)
-    population = Population(users, "public", epsilon, parameters.count_noise.stddev(epsilon), most)
-    plan(population, parameters.budget.charge(epsilon), parameters, prior)
+    most = max_counted(users, parameters.laplace_epsilon(cost), parameters.overflow_probability)
+    population = Population(users, "public", cost, parameters.count_noise.stddev(cost), most)
+    first_state(population, parameters.budget.charge(cost), parameters, prior)
 
 
 def _with_next_query(state: HeatmapState, parameters: HeatmapParameters) -> HeatmapState:
-    """The state with the method's next query, if there is one and any budget remains."""
+    """Returns the state with the method's next query, if there is one and any budget remains."""
     has_budget = state.next_query_budget.remaining > 0
     query = parameters.method.next_query(state, parameters.depth) if has_budget else None
     return state if query is None else replace(state, query=_shard_query(state, query, parameters))
 
 
 def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameters) -> ShardQuery:
-    """The query with its epsilon, modulus and shards decided. Raises RequestError where it cannot be run."""
+    """Returns the query with its cost, modulus and shards decided. Raises RequestError where it cannot be run."""
     shard_plan, encoding, budget = state.shard_plan, query.encoding, state.next_query_budget
     shard_range, available = _shard_range(query, state), budget.remaining
     if shard_range is not None and parameters.is_central:
         raise ValueError("shard_fractions: central noise is added to one sum of all shards, not to parts of them")
     max_rounds, unit = parameters.max_rounds(), state.noise.kind.UNIT
-    min_noise = state.noise.kind.min_cost(state.sensitivity(encoding.length, encoding.sensitivity))
-    min_epsilon = _MIN_SHARE * budget.total + min_noise
-    if not state.results and max_rounds * min_epsilon > available:
+    min_noise_cost = state.noise.kind.min_cost(state.sensitivity(encoding.length, encoding.sensitivity))
+    min_cost = _MIN_SHARE * budget.total + min_noise_cost
+    if not state.results and max_rounds * min_cost > available:
         raise RequestError(
             f"gamma: {state.gamma} is too large for {max_rounds} sub-queries at {unit} {budget.total:g}: "
-            f"noise is drawn down to {unit} {min_noise:.3g}; give a smaller gamma or a larger epsilon"
+            f"noise is drawn down to {unit} {min_noise_cost:.3g}; give a smaller gamma or a larger epsilon"
         )
-    if available < min_noise:  # a long vector, with independent rounding
+    if available < min_noise_cost:  # a long vector, with independent rounding
         raise RequestError(
             f"rounding: {state.rounding} rounding of {encoding.length:,} entries has a sensitivity for which no noise "
             f"is drawn at the remaining {unit} of {available:.3g}; use systematic rounding, or a larger "
@@ -172,16 +181,16 @@ def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameter
         )
     if shard_plan.users * state.gamma >= MAX_MODULUS:
         raise RequestError(f"gamma: {state.gamma} is too large, the users' sums would exceed 2^62; give a smaller one")
-    epsilon = budget.affordable(min(max(query.epsilon, min_epsilon), available))
-    if shard_range is not None or available - epsilon < min_epsilon:
-        epsilon = available  # the rest is too small for another sub-query, or these users take part in this one only
-    window = window_for(encoding, epsilon, state, parameters.overflow_probability / max_rounds)
+    cost = budget.affordable(min(max(query.cost, min_cost), available))
+    if shard_range is not None or available - cost < min_cost:
+        cost = available  # the rest is too small for another sub-query, or these users take part in this one only
+    window = window_for(encoding, cost, state, parameters.overflow_probability / max_rounds)
     if not parameters.is_central:
         window = choose_window(window, parameters.modulus, parameters.allow_overflow)
     return ShardQuery(
         len(state.results) + 1,
         encoding,
-        epsilon,
+        cost,
         window,
         state.noise,
         state.gamma,
@@ -192,7 +201,7 @@ def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameter
 
 
 def _shard_range(query: Query, state: HeatmapState) -> tuple[int, int] | None:
-    """The shards of a query, as first and end; None for all. Raises ValueError where one was queried before."""
+    """Returns a query's shards, as first and end; None for all. Raises ValueError where one was queried before."""
     before = [result.shard_range for result in state.results]
     if query.shard_fractions is None:
         if any(one is not None for one in before):
@@ -205,8 +214,8 @@ def _shard_range(query: Query, state: HeatmapState) -> tuple[int, int] | None:
     return first, end
 
 
-def window_for(encoding: Encoding, epsilon: float, state: HeatmapState, probability: float) -> Window:
-    """The smallest window in which any sum of a sub-query wraps around with at most this probability.
+def window_for(encoding: Encoding, cost: float, state: HeatmapState, probability: float) -> Window:
+    """Returns the smallest window in which any sum of a sub-query wraps around with at most this probability.
 
     A share of the probability covers more users than the noisy user count suggests.
     """
@@ -215,7 +224,7 @@ def window_for(encoding: Encoding, epsilon: float, state: HeatmapState, probabil
     return min_window(
         expected_size=users / shard_plan.shards,
         noise=state.noise,
-        epsilon=epsilon,
+        cost=cost,
         sensitivity=state.sensitivity(encoding.length, encoding.sensitivity),
         gamma=state.gamma,
         entries=encoding.length,
