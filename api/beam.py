@@ -192,7 +192,7 @@ class PrivateHeatmap(_PrivateJob):
     JOB = "heatmap"
 
     def table(self, job: Any) -> tuple[str, pa.Schema]:
-        return CELLS_FILE, cells_schema(*_categories(job), job.counting.method.errors == "posterior")
+        return CELLS_FILE, cells_schema(*_categories(job), job.count_parameters.method.errors == "posterior")
 
 
 class PrivateZones(_PrivateJob):
