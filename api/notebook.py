@@ -64,7 +64,7 @@ class Widget:
 
 
 def make_widget(release: Release, height: int) -> Widget:
-    """The page of a release as a widget. Raises RequestError: see `Release.widget`."""
+    """Returns the page of a release as a widget. Raises RequestError: see `Release.widget`."""
     if not isinstance(height, int) or not _HEIGHTS[0] <= height <= _HEIGHTS[1]:
         raise RequestError(f"height: must be a number of pixels from {_HEIGHTS[0]} to {_HEIGHTS[1]:,}, got {height!r}")
     # The views of all jobs, which reading a release does without.
@@ -78,7 +78,7 @@ def make_widget(release: Release, height: int) -> Widget:
 
 
 def picture_bundle(release: Release, link: str) -> Bundle:
-    """The default of a notebook: the release's picture and guarantee. Nothing in it is run.
+    """Returns the default of a notebook: the release's picture and guarantee. Nothing in it is run.
 
     link: HTML of a link to the page, or an empty text.
     """
@@ -101,7 +101,7 @@ def _picture(release: Release, style: str) -> tuple[str, Bundle]:
 
 
 def _encoded_picture(release: Release) -> str | None:
-    """The release's first picture as base64, at most 800 pixels wide and with 256 colours; None without one.
+    """Returns the release's first picture as base64, at most 800 pixels wide and with 256 colours; None without one.
 
     A picture of a map with a million users shrinks from 670 kB to 100 kB so.
     """
@@ -125,5 +125,5 @@ def _alt(release: Release) -> str:
 
 
 def escaped(text: object) -> str:
-    """A text in HTML."""
+    """Returns a text in HTML."""
     return html.escape(str(text), quote=True)

@@ -52,7 +52,7 @@ class Release(published_release.Release):
         return read_model(self.read(MODEL_FILE), f"{self.path}/{MODEL_FILE}")
 
     def zones_total(self, rows: NDArray[Any]) -> tuple[float, float]:
-        """Users of several published zones together, and the standard deviation of that sum's error.
+        """Returns users of several published zones together, and the standard deviation of that sum's error.
 
         Errors of zones go together where several levels were asked, so that their deviations cannot be added up by
         themselves.
@@ -147,7 +147,8 @@ class Release(published_release.Release):
         )
 
     def to_xarray(self, table: str | None = None) -> xarray.Dataset:
-        """The map as bands over pixels: `users`, `density`, its interval and standard deviation, rates or means.
+        """Returns the map as bands over pixels: `users`, `density`, its interval and standard deviation, rates or
+        means.
 
         A pixel has the value of its cell, so the pixels of one cell are not independent. The attributes `long_name`
         and `units` say what a band is, and the attributes of the Dataset state the guarantee.
@@ -164,7 +165,7 @@ class Release(published_release.Release):
         return map_dataset(ExportSource(self, table_name=table))
 
     def to_geodataframe(self, table: str | None = None) -> geopandas.GeoDataFrame:
-        """The rows of the map with their shapes; `attrs` states the guarantee.
+        """Returns the rows of the map with their shapes; `attrs` states the guarantee.
 
         Args:
             table: of the release; None for the one with the map.
@@ -175,7 +176,7 @@ class Release(published_release.Release):
         return map_frame(ExportSource(self, table_name=table))
 
     def zones(self, polygons: Any, id_column: str | None = None) -> pd.DataFrame:
-        """Users of zones, such as tracts, from a heatmap. It costs no privacy budget.
+        """Returns users of zones, such as tracts, from a heatmap. It costs no privacy budget.
 
         The errors include the noise, with the correlation between cells, and the places of users inside cells that a
         border cuts. What is estimated is the number of users whose counted location is in a zone.
@@ -320,7 +321,8 @@ class Release(published_release.Release):
         return f"sfumato {self.manifest['job']}, " + ("no privacy" if epsilon is None else f"ε = {epsilon:g}")
 
     def widget(self, height: int = 720) -> Widget:
-        """The release's page as a widget of a notebook: a map to move, with values, intervals and the guarantee.
+        """Returns the release's page as a widget of a notebook: a map to move, with values, intervals and the
+        guarantee.
 
         The page works without the network, and reads nothing from the notebook that holds it. It adds its size to the
         notebook's file: 0.5 MB for a chart, and up to 3 MB for a map of a million users. Where scripts do not run, as
@@ -338,11 +340,13 @@ class Release(published_release.Release):
         return make_widget(self, height)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        """The release in a notebook: its picture, its guarantee, a link to its page. Nothing in it is run."""
+        """Returns the release in a notebook: its picture, its guarantee, a link to its page. Nothing in it is run."""
         return picture_bundle(self, self._link())
 
     def _link(self) -> str:
-        """A link to the page of a local release, relative if the release's path is; the path of one in a bucket."""
+        """Returns a link to the page of a local release, relative if the release's path is; the path of one in a
+        bucket.
+        """
         if PAGE_FILE not in (self.listed or ()):
             return ""
         page = f"{self.path.rstrip('/')}/{PAGE_FILE}"

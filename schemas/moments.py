@@ -227,13 +227,13 @@ BITS_SCHEMA = pa.schema(
 
 
 def moment_cells_schema(statistics: Sequence[str]) -> pa.Schema:
-    """The table of a map's cells."""
+    """Returns the table of a map's cells."""
     fields = [*CELL_FIELDS, *_of_statistics(statistics), *INDEX_FIELDS, CELLS_SCHEMA.field("geometry")]
     return pa.schema(fields, metadata=CELLS_SCHEMA.metadata)
 
 
 def moment_zones_schema(statistics: Sequence[str]) -> pa.Schema:
-    """The table of zones with a statistic."""
+    """Returns the table of zones with a statistic."""
     zone, geometry = (zones_schema().field(name) for name in ("zone", "geometry"))
     return pa.schema([zone, *_of_statistics(statistics), geometry], metadata=CELLS_SCHEMA.metadata)
 

@@ -59,16 +59,16 @@ class Boxes:
         return (self.x0 + self.x1) / 2, (self.y0 + self.y1) / 2
 
     def clipped(self, side: int) -> Boxes:
-        """The boxes clipped to the field. A box outside gets the area 0."""
+        """Returns the boxes clipped to the field. A box outside gets the area 0."""
         return Boxes(*(np.clip(edge, 0.0, float(side)) for edge in (self.x0, self.y0, self.x1, self.y1)))
 
     def part(self, at: slice | NDArray[np.integer]) -> Boxes:
-        """The boxes at some indices."""
+        """Returns the boxes at some indices."""
         return Boxes(self.x0[at], self.y0[at], self.x1[at], self.y1[at])
 
     @classmethod
     def between(cls, x_edges: NDArray[Any], y_edges: NDArray[Any]) -> Boxes:
-        """The cells between edges, row by row from the north."""
+        """Returns the cells between edges, row by row from the north."""
         y0, x0 = (one.ravel() for one in np.meshgrid(y_edges[:-1], x_edges[:-1], indexing="ij"))
         y1, x1 = (one.ravel() for one in np.meshgrid(y_edges[1:], x_edges[1:], indexing="ij"))
         return cls(*(one.astype(np.float64) for one in (x0, y0, x1, y1)))
@@ -146,5 +146,5 @@ class Sizes:
             )
 
     def spread(self, models: int) -> NDArray[np.float64]:
-        """The middles of `models` equal parts of the range, float64[models] (paper 003, Algorithm 1, line 3)."""
+        """Returns the middles of `models` equal parts of the range, float64[models] (paper 003, Algorithm 1, line 3)."""
         return np.asarray(self.low + (self.high - self.low) / models * (np.arange(models) + 0.5))

@@ -68,7 +68,9 @@ def _geo(*kinds: str) -> dict[str, Any]:
 
 
 def described(name: str, text: str, kind: pa.DataType = _NUMBER, *, null: bool = False) -> pa.Field:
-    """A column of a published table with the text that its schema states; of numbers, and without nulls, by default."""
+    """Returns a column of a published table with the text that its schema states; of numbers, and without nulls, by
+    default.
+    """
     return pa.field(name, kind, null, {"description": text})
 
 
@@ -155,7 +157,7 @@ SLOTS_SCHEMA = pa.schema(
 
 
 def changes_schema() -> pa.Schema:
-    """The table of changes between two heatmaps: one row for each node of the quadtree that both know."""
+    """Returns the table of changes between two heatmaps: one row for each node of the quadtree that both know."""
     return pa.schema(
         [
             _CELL_ID,
@@ -188,7 +190,7 @@ def changes_schema() -> pa.Schema:
 
 
 def cells_schema(categories: Sequence[str] = (), rates: Sequence[str] = (), unbiased: bool = False) -> pa.Schema:
-    """The columns of `cells.parquet` of a heatmap: by names of categories, and of those with published rates.
+    """Returns the columns of `cells.parquet` of a heatmap: by names of categories, and of those with published rates.
 
     unbiased: whether there are unbiased users and their intervals.
     """
@@ -198,7 +200,7 @@ def cells_schema(categories: Sequence[str] = (), rates: Sequence[str] = (), unbi
 
 
 def _auxiliary_fields(categories: Sequence[str], rates: Sequence[str], place: str) -> list[pa.Field]:
-    """The columns of rates and of counts by category, of cells or of zones."""
+    """Returns the columns of rates and of counts by category, of cells or of zones."""
     fields = []
     for name in rates:
         pointwise = (
@@ -227,7 +229,10 @@ def _auxiliary_fields(categories: Sequence[str], rates: Sequence[str], place: st
 
 
 def zones_schema(categories: Sequence[str] = (), rates: Sequence[str] = ()) -> pa.Schema:
-    """The columns of `zones.parquet`: a row for each zone of each level, the finest level first. See `cells_schema`."""
+    """Returns the columns of `zones.parquet`: a row for each zone of each level, the finest level first.
+
+    See `cells_schema`.
+    """
     return pa.schema(
         [
             described("zone", "id of the zone", pa.string()),
@@ -269,7 +274,8 @@ RELEASE_ZONES_SCHEMA = pa.schema(
 
 
 def rate_columns(name: str, rates: Sequence[str]) -> tuple[str, ...]:
-    """The columns of one category's rate: the rate, its pointwise interval, shrunk, and its simultaneous interval.
+    """Returns the columns of one category's rate: the rate, its pointwise interval, shrunk, and its simultaneous
+    interval.
 
     They end in _NAME if several categories have published rates.
     """
@@ -295,7 +301,10 @@ _NOISY_COUNT = (
 
 
 def hot_cells_schema(noisy: bool = False) -> pa.Schema:
-    """The columns of `cells.parquet` of counted cells. noisy: counted with noise, and not by sample and threshold."""
+    """Returns the columns of `cells.parquet` of counted cells.
+
+    noisy: counted with noise, and not by sample and threshold.
+    """
     return pa.schema(
         [
             *CELL_FIELDS,
@@ -347,7 +356,10 @@ BINS_SCHEMA = pa.schema(
 
 
 def items_schema(item: pa.DataType, noisy: bool = False) -> pa.Schema:
-    """The columns of `items.parquet`: one row a published item or prefix, text or integers. See `hot_cells_schema`."""
+    """Returns the columns of `items.parquet`: one row a published item or prefix, text or integers.
+
+    See `hot_cells_schema`.
+    """
     return pa.schema(
         [
             pa.field("item", item, False),
@@ -370,7 +382,7 @@ FLOW_ZONES_SCHEMA = pa.schema(
 
 
 def flows_schema(zones: bool = False) -> pa.Schema:
-    """The columns of `flows.parquet` and, without the geometry, of `flows.csv`: all trips, each in one row.
+    """Returns the columns of `flows.parquet` and, without the geometry, of `flows.csv`: all trips, each in one row.
 
     zones: whether flows are of pairs of zones.
     """

@@ -14,7 +14,7 @@ _TILES = re.compile(
 
 
 def tile_host(tiles: str) -> str:
-    """The origin that a page with these tiles may load images from, such as `https://tile.example.org`.
+    """Returns the origin that a page with these tiles may load images from, such as `https://tile.example.org`.
 
     Raises ValueError unless it is a pattern of addresses with {z}, {x} and {y}. What it says may go into a page's
     content security policy, so nothing else passes.

@@ -50,7 +50,7 @@ class Layer:
     noise: StatedNoise
 
     def sums(self) -> dict[str, tuple[float, int]]:
-        """The users of every node that is an answer or holds one, and how many answers they are added up from."""
+        """Returns the users of every node that is an answer or holds one, and how many answers they are added up from."""
         found: dict[str, tuple[float, int]] = {}
         for name, users in zip(self.nodes, self.users.tolist(), strict=True):
             for length in range(1, len(name) + 1):
@@ -149,7 +149,7 @@ def _check_same_users(manifest: Mapping[str, Any]) -> None:
 
 
 def _user_count(manifest: Mapping[str, Any]) -> list[Layer]:
-    """The noisy user count, where every counted user adds one to the map; else none."""
+    """Returns the noisy user count, where every counted user adds one to the map; else none."""
     privacy, columns = manifest["privacy"], entry_of(manifest["parameters"], "columns")
     counted, rate = privacy["population"]["counted"], privacy["cohort"]["sampling_rate"]
     if counted is None or rate != 1 or "rotation" in privacy or columns.get("auxiliary") or columns.get("slots"):
@@ -170,7 +170,7 @@ def _sub_query_layers(release: Release) -> Iterator[Layer]:
 
 
 def _zone_layer(release: Release) -> Layer:
-    """The zones of the level that was asked."""
+    """Returns the zones of the level that was asked."""
     asked = [one for one in release.manifest["zones"]["levels"] if one["noise_stddev"] is not None]
     if len(asked) != 1:
         raise ValueError("published users are estimates from the noisy counts of several levels")
@@ -204,7 +204,7 @@ def _other_noise(table: pa.Table, column: str, stated: Mapping[int, float]) -> I
 
 
 def _broken_sums(release: Release) -> list[str]:
-    """The zones of coarser levels that are not the sum of their zones, in words."""
+    """Returns the zones of coarser levels that are not the sum of their zones, in words."""
     table, found = _table(release, ZONES_FILE).select(["zone", "level", "parent", "users"]).to_pandas(), []
     for finer, coarser in itertools.pairwise(table["level"].unique()):
         sums = table[table["level"] == finer].groupby("parent")["users"].agg(["sum", lambda users: users.abs().sum()])

@@ -180,7 +180,7 @@ def _of_flows(manifest: Manifest) -> _Costs:
 
 
 def _admission(privacy: Manifest) -> float:
-    """The epsilon of the two noisy counts that admit a run, of a secret sample where a sampling rate is stated."""
+    """Returns the epsilon of the two noisy counts that admit a run, of a secret sample where a sampling rate is stated."""
     admission = privacy["admission"]
     rate = admission.get("sampling_rate", 1.0)
     return math.log1p(rate * math.expm1(StatedNoise("laplace", admission["noise_stddev"] * rate).decay))
@@ -209,7 +209,7 @@ def _of_rounds(manifest: Manifest) -> _Costs:
 
 
 def _noisy_round(one: Manifest, items: int, records: int) -> tuple[float, float]:
-    """The epsilon and delta of a round of noisy counts, at least. items, records: what a user adds at most.
+    """Returns the epsilon and delta of a round of noisy counts, at least. items, records: what a user adds at most.
 
     Where a threshold hides items, delta is the probability that one of a user's own items is above it.
     """
@@ -229,7 +229,7 @@ def _noisy_round(one: Manifest, items: int, records: int) -> tuple[float, float]
 
 
 def _truncated(decay: float, reach: int, records: int) -> tuple[float, float]:
-    """The standard deviation of Laplace noise within -reach..reach, and P[Z > reach - records]."""
+    """Returns the standard deviation of Laplace noise within -reach..reach, and P[Z > reach - records]."""
     weights = [math.exp(-decay * k) for k in range(1, reach + 1)]
     total = 1 + 2 * math.fsum(weights)
     squares = math.fsum(k * k * weight for k, weight in enumerate(weights, 1))
@@ -237,7 +237,7 @@ def _truncated(decay: float, reach: int, records: int) -> tuple[float, float]:
 
 
 def _sampled_epsilon(rounds: Sequence[Manifest], delta: float) -> float:
-    """A lower bound of the epsilon of rounds of sample and threshold.
+    """Returns a lower bound of the epsilon of rounds of sample and threshold.
 
     For a number of holders of a user's item, the round tells two binomial counts apart, which are seen from the
     threshold on. Every number gives a lower bound.

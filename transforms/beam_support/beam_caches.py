@@ -25,7 +25,7 @@ _inspect_arguments = core.get_function_args_defaults
 
 
 def kept_view(options: PipelineOptions, kind: type) -> PipelineOptions:
-    """The view of options as a class of Beam's options: one for each class."""
+    """Returns the view of options as a class of Beam's options: one for each class."""
     views = _views.setdefault(options, {})
     if kind not in views or views[kind]._all_options is not options._all_options:
         views[kind] = _make_view(options, kind)
@@ -33,7 +33,7 @@ def kept_view(options: PipelineOptions, kind: type) -> PipelineOptions:
 
 
 def kept_specs(dofn: core.DoFn) -> tuple[set[Any], set[Any]]:
-    """The states and the timers that a DoFn declares."""
+    """Returns the states and the timers that a DoFn declares."""
     try:
         states, timers = _specs[dofn]
     except (KeyError, TypeError):  # TypeError: a DoFn that cannot be hashed
@@ -44,7 +44,7 @@ def kept_specs(dofn: core.DoFn) -> tuple[set[Any], set[Any]]:
 
 
 def kept_arguments(function: Callable[..., Any]) -> tuple[list[str], list[Any]]:
-    """The names of a function's arguments, and the defaults of those that have one. Only methods are kept."""
+    """Returns the names of a function's arguments, and the defaults of those that have one. Only methods are kept."""
     if not isinstance(function, types.MethodType) or not isinstance(function.__func__, types.FunctionType):
         names, defaults = _inspect_arguments(function)
     else:

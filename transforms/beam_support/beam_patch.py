@@ -37,7 +37,7 @@ _label_by_cell = interactive_utils.alter_label_if_ipython
 
 @functools.cache
 def has_interactive_runner() -> bool:
-    """Whether Beam's interactive runner loads here."""
+    """Returns whether Beam's interactive runner loads here."""
     try:
         importlib.import_module("apache_beam.runners.interactive.interactive_environment")
     except (AttributeError, ImportError):

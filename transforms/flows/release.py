@@ -48,7 +48,7 @@ class FlowMetadata:
 
 
 def flow_files(levels: Sequence[MeasuredLevel], metadata: FlowMetadata) -> dict[str, bytes]:
-    """The files of a release by name; the manifest is the last."""
+    """Returns the files of a release by name; the manifest is the last."""
     zones = metadata.zones
     parts: dict[str, pa.Table | bytes] = {**metadata.release.geography_files}
     if zones is None:
@@ -71,7 +71,7 @@ def flow_files(levels: Sequence[MeasuredLevel], metadata: FlowMetadata) -> dict[
 
 
 def flows_table(flows: Flows, region: Region) -> pa.Table:
-    """The flows by `flows_schema`, largest first among the listed pairs, then the rests."""
+    """Returns the flows by `flows_schema`, largest first among the listed pairs, then the rests."""
     order = np.lexsort((flows.pair, flows.level, -flows.trips, flows.is_rest))
     pairs, level = flows.pair[order], flows.level[order]
     origins, destinations = np.zeros_like(pairs), np.zeros_like(pairs)
@@ -93,7 +93,7 @@ def flows_table(flows: Flows, region: Region) -> pa.Table:
 
 
 def zone_flows_table(flows: Flows, zones: Zones) -> pa.Table:
-    """The flows between zones by `flows_schema`, in the order of `flows_table`."""
+    """Returns the flows between zones by `flows_schema`, in the order of `flows_table`."""
     order = np.lexsort((flows.pair, -flows.trips, flows.is_rest))
     pair, is_rest = flows.pair[order].astype(np.int64), flows.is_rest[order]
     # The rest of an origin has no destination: in the table null, for its geometry the origin itself.
@@ -118,7 +118,10 @@ def zones_points(zones: Zones) -> NDArray[np.float64]:
 def _counts(
     flows: Flows, order: NDArray[np.int64], begin: NDArray[np.float64], end: NDArray[np.float64]
 ) -> dict[str, Any]:
-    """The columns that both tables have. begin, end: longitude and latitude of the two places, float64[n, 2]."""
+    """Returns the columns that both tables have.
+
+    begin, end: longitude and latitude of the two places, float64[n, 2].
+    """
     lines = np.asarray(shapely.linestrings(np.stack([begin, end], axis=1)), dtype=object)
     same = (begin == end).all(axis=1)
     lines[same] = shapely.points(begin[same])  # a line of no length is invalid

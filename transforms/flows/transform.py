@@ -50,7 +50,7 @@ class PrivateFlows(CountRounds):
 
 
 def _measure(counted: CountedRounds, plan: FlowPlan, key: RunKey, zones: Zones | None) -> Measured:
-    """The noisy counts of trips. It is called once the run is charged: only then may noise be drawn."""
+    """Returns the noisy counts of trips. It is called once the run is charged: only then may noise be drawn."""
     assert counted.admission is not None
     codes, counts = counted.counts[0].items, counted.counts[0].counts
     if zones is not None:

@@ -19,7 +19,7 @@ _ALWAYS = ("users", "epsilon")  # columns of every summary
 
 
 def cohort_plan_text(parameters: HeatmapParameters, prior: Estimate | None = None) -> str:
-    """The text of a heatmap's plan, which says what a rotation makes of it. Raises RequestError."""
+    """Returns the text of a heatmap's plan, which says what a rotation makes of it. Raises RequestError."""
     text = heatmap_plan_text(parameters, prior)
     if parameters.rotation == 1:
         return text
@@ -30,7 +30,9 @@ def cohort_plan_text(parameters: HeatmapParameters, prior: Estimate | None = Non
 
 
 def trust_table(parameters: HeatmapParameters) -> str:
-    """What each trust model costs a heatmap with a number of users in noise and communication, as a table of text."""
+    """Returns what each trust model costs a heatmap with a number of users in noise and communication, as a table of
+    text.
+    """
     rows = [["trust", "noise, users", "seen from, users", "KB a client", "who sees what"]]
     for trust in Trust:
         try:

@@ -67,7 +67,7 @@ class SlotPosterior:
 
 
 def infer_slots(full: FullTree, counts: Array, noise: float, users: Array) -> SlotPosterior:
-    """The posterior of a tree's nodes in every slot.
+    """Returns the posterior of a tree's nodes in every slot.
 
     counts: float64[slots, leaves], noisy users, in the order of `full.tree`'s entries; noise: the variance of the noise
     in each of them; users: float64[leaves], over all slots.
@@ -87,7 +87,7 @@ def infer_slots(full: FullTree, counts: Array, noise: float, users: Array) -> Sl
 
 
 def estimated_users(expected: Array, variance: Array, counts: Array, noise: float) -> tuple[Array, Array]:
-    """Users of the leaves in each slot, and standard deviations of their errors: float64[slots, leaves] each.
+    """Returns users of the leaves in each slot, and standard deviations of their errors: float64[slots, leaves] each.
 
     expected: float64[slots, leaves], with variances of errors float64[leaves]; counts: float64[slots, leaves], noisy
     users; noise: variance of the noise.
@@ -100,7 +100,9 @@ def estimated_users(expected: Array, variance: Array, counts: Array, noise: floa
 
 
 def fourier_basis(slots: int) -> tuple[Array, NDArray[np.int64]]:
-    """The orthonormal real Fourier basis without the constant: float64[slots - 1, slots]; and frequencies, int64."""
+    """Returns the orthonormal real Fourier basis without the constant: float64[slots - 1, slots]; and frequencies,
+    int64.
+    """
     angle = 2 * np.pi * np.arange(slots) / slots
     rows, frequencies = [], []
     for k in range(1, slots // 2 + 1):
@@ -143,7 +145,7 @@ class _Family:
         return np.asarray(self.prior * (solved - (self.prior * solved).sum(axis=1, keepdims=True) / summed))
 
     def message(self) -> tuple[Array, Array]:
-        """What the children say about their parent: mean and variance, float64[n, K] each."""
+        """Returns what the children say about their parent: mean and variance, float64[n, K] each."""
         precision = (self.share * self._solved(self.share * np.ones_like(self.mean))).sum(axis=1)
         return np.asarray((self.share * self._solved(self.mean)).sum(axis=1) / precision), 1 / precision
 
@@ -169,7 +171,8 @@ class _Family:
 def _upward(
     full: FullTree, own: list[Array], measured: list[Array], totals: list[Array], frequency: NDArray[np.int64]
 ) -> tuple[list[Array], list[Array], list[Array]]:
-    """The messages about every node, by level: means and variances, float64[n, K], and the learned kappa, float64[K].
+    """Returns the messages about every node, by level: means and variances, float64[n, K], and the learned kappa,
+    float64[K].
 
     Args:
         own: by level, components of the leaves' counts, float64[n, K]; other nodes have none.
@@ -203,7 +206,7 @@ def _upward(
 def _downward(
     full: FullTree, means: list[Array], variances: list[Array], kappas: list[Array], totals: list[Array]
 ) -> tuple[list[Array], list[Array]]:
-    """The posterior means and variances of every node's components, by level: float64[n, K]. See `_upward`."""
+    """Returns the posterior means and variances of every node's components, by level: float64[n, K]. See `_upward`."""
     found, spread = [means[0]], [variances[0]]
     for level in range(1, len(full.codes)):
         family = _Family(totals[level], kappas[level], means[level], variances[level])
@@ -252,7 +255,7 @@ class SlotMaps:
 
     @classmethod
     def from_state(cls, state: HeatmapState, estimate: Estimate) -> SlotMaps | None:
-        """The maps of a run; None without slots. estimate: the published map of all slots."""
+        """Returns the maps of a run; None without slots. estimate: the published map of all slots."""
         result = state.slot_result
         if result is None:
             return None
@@ -318,7 +321,7 @@ class SlotMaps:
         return np.asarray(maps * (estimate_density(estimate, depth) * self.users.sum()), dtype=np.float32)
 
     def profile(self) -> list[dict[str, Any]]:
-        """The users of the whole region in each slot with 95% intervals, for the manifest."""
+        """Returns the users of the whole region in each slot with 95% intervals, for the manifest."""
         low, high = user_intervals(self.region, self.region_stddev)
         rows = zip(self.region.tolist(), self.region_stddev.tolist(), low.tolist(), high.tolist(), strict=True)
         return [dict(zip(("users", "stddev", "low", "high"), row, strict=True)) for row in rows]

@@ -168,14 +168,14 @@ class CountNoise:
         return np.asarray(np.clip((whole - beyond) / (1 - 2 * beyond), 0, 1))
 
     def quantile(self, probability: float) -> int:
-        """The smallest k with P[Z >= k] <= probability, for a probability in (1e-300, 1)."""
+        """Returns the smallest k with P[Z >= k] <= probability, for a probability in (1e-300, 1)."""
         end = 1
         while self.survival(np.array(end)) > probability or self.survival(np.array(-end)) <= probability:
             end *= 2
         return 1 + bisect_integers(lambda k: bool(self.survival(np.array(k)) > probability), -end, end)
 
     def hidden_count(self, threshold: int | None = None) -> int:
-        """The largest count that an unpublished item may have at 99% confidence; 0 where the items are public.
+        """Returns the largest count that an unpublished item may have at 99% confidence; 0 where the items are public.
 
         That is the largest c with P[c + Z >= T] <= 99%. threshold: instead of the round's own, where the option --top
         removed more items.
@@ -216,15 +216,15 @@ class CountNoise:
         return inside[places], high
 
     def simultaneous(self, items: int) -> int:
-        """A d such that |Z| <= d for this many items at once, with probability 95% at least (union bound)."""
+        """Returns a d such that |Z| <= d for this many items at once, with probability 95% at least (union bound)."""
         return self._spread(0.025 / items)
 
     def _spread(self, error: float) -> int:
-        """The least q with P[Z > q] <= error."""
+        """Returns the least q with P[Z > q] <= error."""
         return self.quantile(error) - 1
 
     def draw(self, key: RunKey, label: str, items: NDArray[np.uint64]) -> Counts:
-        """The noise of each item, int64[n]: a function of the key, the label and the item only."""
+        """Returns the noise of each item, int64[n]: a function of the key, the label and the item only."""
         if self.sigma is not None:
             return discrete_gaussian(key, label, items, 1, self.sigma)[:, 0]
         sensitivity = self.bound.max_items * self.bound.max_records
@@ -249,7 +249,8 @@ def _laplace_survival(a: float, k: NDArray[np.int64]) -> NDArray[np.float64]:
 def choose_noise(
     epsilon: float, delta: float, bound: ItemBound, kind: str = "auto", public: bool = False
 ) -> CountNoise:
-    """The noise and threshold with the least hidden count at 99%, and of these with the least standard deviation.
+    """Returns the noise and threshold with the least hidden count at 99%, and of these with the least standard
+    deviation.
 
     Raises RequestError for an argument out of range, or noise out of range.
 
@@ -282,7 +283,7 @@ def choose_noise(
 
 
 def _candidates(epsilon: float, delta: float, bound: ItemBound, public: bool) -> Iterator[CountNoise]:
-    """The best choice of every kind of noise that the arguments allow."""
+    """Yields the best choice of every kind of noise that the arguments allow."""
     items, shift = bound.max_items, bound.max_records
     # Beyond this epsilon the noise is 0 but for a probability of 2e-13 for each item.
     laplace = CountNoise("laplace", min(epsilon, MAX_NOISE_EPSILON * items * shift), 0.0, bound)
@@ -324,7 +325,7 @@ def gaussian_with_threshold(noise: CountNoise) -> CountNoise:
     unit = gaussian_rho(noise.sigma, noise.bound.max_records)  # of one item that a user shifts by R
 
     def delta(above: int) -> float:
-        """The largest delta over j (see the module), where a user's own item is published from R + `above` on."""
+        """Returns the largest delta over j (see the module), where a user's own item is published from R + `above` on."""
         worst = 0.0
         hidden = math.log1p(-min(float(noise.survival(np.array(above))), 0.5))
         for alone in range(noise.bound.max_items + 1):

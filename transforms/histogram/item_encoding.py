@@ -245,7 +245,7 @@ class NumberItems:
 
 
 def _present(batch: pa.RecordBatch, columns: ItemColumns) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
-    """The rows with a user and a value, as columns (user, value), and the numbers of dropped rows by reason."""
+    """Returns the rows with a user and a value, as columns (user, value), and the numbers of dropped rows by reason."""
     rows = pa.RecordBatch.from_arrays([without_views(batch.column(name)) for name in columns.names()], columns.names())
     dropped = np.zeros(len(DROP_REASONS), dtype=np.int64)
     null_user, null_value = (pc.is_null(column) for column in rows.columns)
@@ -266,7 +266,7 @@ def _drawn_users(rows: pa.RecordBatch, key: RunKey, drawn: Drawn) -> tuple[NDArr
 
 
 def _readable(values: pa.Array) -> NDArray[np.bool_] | None:
-    """Whether each text is UTF-8, bool[n]; None if all are."""
+    """Returns whether each text is UTF-8, bool[n]; None if all are."""
     if pt.is_dictionary(values.type):
         readable = _readable(values.dictionary)
         return None if readable is None else readable[values.indices.to_numpy(zero_copy_only=False)]

@@ -58,7 +58,9 @@ _ADMISSION_RATE = 0.25  # sampling rate of the counts of users that admit a run
 def choose_sampling(
     epsilon: float, delta: float, population: int | None = None, items: int | None = None, rounds: int = 1
 ) -> Sampling:
-    """The sampling of least expected error whose `rounds` rounds together are (epsilon, delta)-private. Deterministic.
+    """Returns the sampling of least expected error whose `rounds` rounds together are (epsilon, delta)-private.
+
+    Deterministic.
 
     Unless both the population and the number of items are given, items are unlimited and the population hardly matters.
     Raises RequestError for an argument out of range, or a population so small that even an item of all users would
@@ -71,7 +73,7 @@ def choose_sampling(
     rates: dict[int, float] = {}  # of the thresholds tried
 
     def rate_of(threshold: int, steps: int, tolerance: float) -> float:
-        """The largest rate that the guarantee allows, on a grid of this many privacy losses."""
+        """Returns the largest rate that the guarantee allows, on a grid of this many privacy losses."""
         nearest = min(rates, key=lambda other: abs(other - threshold), default=None)
         # First guess: the rounds share the budget evenly.
         guess = max_rate(epsilon / rounds, delta / rounds, threshold) if nearest is None else rates[nearest]
@@ -155,7 +157,7 @@ class _Catalogue:
         return float(self.shares @ relative_error(self.counts, rate, threshold))
 
     def hidden(self, threshold: int) -> float:
-        """The share of users whose items cannot pass at any rate: a lower bound of the error."""
+        """Returns the share of users whose items cannot pass at any rate: a lower bound of the error."""
         return float(self.shares[self.counts < threshold].sum())
 
 
@@ -173,17 +175,18 @@ def _best_threshold(error: Callable[[int], float], catalogue: _Catalogue) -> int
 
 
 def corollary_rate(epsilon: float) -> float:
-    """The paper's corollary: sampling rate p = alpha (1 - e^-epsilon)."""
+    """Returns the paper's corollary: sampling rate p = alpha (1 - e^-epsilon)."""
     return _ALPHA * -math.expm1(-check_epsilon("epsilon", epsilon))
 
 
 def corollary_threshold(delta: float) -> int:
-    """The paper's corollary: threshold tau = ceil(ln(1 / delta) / C_alpha), whatever epsilon is."""
+    """Returns the paper's corollary: threshold tau = ceil(ln(1 / delta) / C_alpha), whatever epsilon is."""
     return math.ceil(-math.log(check_delta(delta)) / _EXPONENT)
 
 
 def paper_sampling(epsilon: float, delta: float, population: int | None = None, rounds: int = 1) -> Sampling:
-    """The paper's sampling of `rounds` rounds that are (epsilon, delta)-private together; raises as `choose_sampling`.
+    """Returns the paper's sampling of `rounds` rounds that are (epsilon, delta)-private together; raises as
+    `choose_sampling`.
 
     Each round has epsilon / rounds and delta / rounds (Section 4.1, basic composition).
     """
@@ -201,7 +204,7 @@ def paper_sampling(epsilon: float, delta: float, population: int | None = None, 
 
 
 def contacts(population: int, rate: float, slack: float = 10.0) -> int:
-    """How many of the users to contact on average for a Poisson sample at `rate`: m + c sqrt(m), where m = n p.
+    """Returns how many of the users to contact on average for a Poisson sample at `rate`: m + c sqrt(m), where m = n p.
 
     slack: c > 0, in standard deviations above the expected sample size.
     """
@@ -305,7 +308,7 @@ class SamplePlan:
         return {"kind": self.contact, "contacted_users": contacted, "contact_rate": contacted / self.population}
 
     def hidden_count(self, cut: int | None = None) -> int:
-        """The largest true count, in users, that an absent item can have at 99% confidence.
+        """Returns the largest true count, in users, that an absent item can have at 99% confidence.
 
         cut: the largest sampled count of items that passed the threshold and were still left out (see Trie.cut).
         """
@@ -313,11 +316,11 @@ class SamplePlan:
         return hidden_count(Sampling(self.sampling.rate_steps, threshold), rounds=self.rounds)
 
     def accuracy(self) -> str:
-        """The error to expect in one phrase."""
+        """Returns the error to expect in one phrase."""
         return f"an item of {self.hidden_count() + 1:,} users is shown with a probability of 99%"
 
     def text(self, counted: Items) -> str:
-        """The cost for a client, and what the release shows, for a terminal. Raises RequestError."""
+        """Returns the cost for a client, and what the release shows, for a terminal. Raises RequestError."""
         sampling, rounds = self.sampling, self.rounds
         each = "" if rounds == 1 else f" in each of {rounds} rounds, drawn independently"
         bits = _item_bits(counted)
@@ -366,7 +369,7 @@ class PaperSamplePlan(SamplePlan):
 
 
 def _item_bits(counted: Items) -> int | None:
-    """Bits of an item's code; None if clients send the values of a column unchanged."""
+    """Returns bits of an item's code; None if clients send the values of a column unchanged."""
     if isinstance(counted, CellItems):
         return 2 * counted.grid.depth
     return counted.bits if isinstance(counted, NumberItems) else None

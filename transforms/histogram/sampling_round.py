@@ -117,13 +117,13 @@ class Histogram:
         return np.asarray(np.sqrt(self.sampled * (1 - self.sampling.rate)) / self.sampling.rate)
 
     def only(self, kept: NDArray[np.bool_] | NDArray[np.int64]) -> Histogram:
-        """The same histogram with the kept items only, in the given order."""
+        """Returns the same histogram with the kept items only, in the given order."""
         texts = None if self.texts is None else tuple(np.array(self.texts, dtype=object)[kept].tolist())
         return Histogram(self.level, self.sampling, self.items[kept], self.sampled[kept], texts)
 
 
 def hidden_count(sampling: Sampling, rounds: int = 1) -> int:
-    """The largest true count, in users, that an absent item may have at 99% confidence.
+    """Returns the largest true count, in users, that an absent item may have at 99% confidence.
 
     This is the largest c such that an item of c users is absent with a probability of at least 1%. An item is absent if
     its sampled count is below the threshold in at least one of `rounds` >= 1 independent samples.

@@ -40,7 +40,7 @@ _RARE_BITS = 10
 def join_records(
     chunks: Iterable[bytes], places: Places
 ) -> tuple[NDArray[np.uint64], NDArray[Any], NDArray[np.float64] | None]:
-    """All records of one user group, in any order, from its chunks, which are taken, see `spill.take`.
+    """Returns all records of one user group, in any order, from its chunks, which are taken, see `spill.take`.
 
     Hashes are uint64[n], codes places.dtype[n], and values float64[n], or None where the chunks hold none.
     """
@@ -51,7 +51,7 @@ def join_records(
 
 
 def keyed_below(users: NDArray[np.uint64], below: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A keyed uniform integer in [0, below) for each user, int64[users], from the lower 32 bits of their hash.
+    """Returns a keyed uniform integer in [0, below) for each user, int64[users], from the lower 32 bits of their hash.
 
     below is at most 2^31. The distance from uniform is at most below / 2^32.
     """
@@ -60,7 +60,7 @@ def keyed_below(users: NDArray[np.uint64], below: NDArray[np.int64]) -> NDArray[
 
 
 def dwell_weights(users: NDArray[np.uint64], seconds: NDArray[np.float64], max_dwell: float) -> NDArray[np.float64]:
-    """How long each record lasts, in seconds, float64[n]: until the same user's next record, at most max_dwell.
+    """Returns how long each record lasts, in seconds, float64[n]: until the same user's next record, at most max_dwell.
 
     A user's last record lasts max_dwell, so no user's weights are all zero. Records of one user and moment share their
     time. Records may be in any order.
@@ -122,7 +122,7 @@ class UserRecords:
         return self.by_code[rows] & self.places.mask
 
     def amounts(self) -> Amounts:
-        """The amount of each user in each of their locations. Raises DataError for too many records."""
+        """Returns the amount of each user in each of their locations. Raises DataError for too many records."""
         if len(self.by_code) > _MAX_RECORDS:
             raise DataError(
                 "too many records in a group of users: use less data, or plain --contribution one without weights"
@@ -189,7 +189,7 @@ class Amounts:
 
 
 def group_bits(rows: int, max_bytes: float = MAX_GROUP_BYTES) -> int:
-    """How many upper bits of a hash say the user group, 2..16: log2 of the number of groups.
+    """Returns how many upper bits of a hash say the user group, 2..16: log2 of the number of groups.
 
     It follows from public figures only, and no result depends on it. Groups have about a million rows, up to 64
     groups. From there on they grow up to the memory for one group, and then their number follows the rows.
@@ -270,7 +270,7 @@ def split_unusable(chunks: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
 
 
 def count_unusable(records: list[bytes], unusable: list[bytes]) -> int:
-    """How many users of dropped rows have no record. The arguments are the results of `split_unusable`."""
+    """Returns how many users of dropped rows have no record. The arguments are the results of `split_unusable`."""
     if not unusable:
         return 0
     hashes = np.unique(np.concatenate(list(map(_users_of, unusable))))
@@ -280,7 +280,7 @@ def count_unusable(records: list[bytes], unusable: list[bytes]) -> int:
 
 
 def count_distinct(records: list[bytes]) -> int:
-    """How many users the chunks of one group's records have, by their whole hashes."""
+    """Returns how many users the chunks of one group's records have, by their whole hashes."""
     return len(np.unique(np.concatenate(list(map(_users_of, records)))))
 
 
@@ -289,7 +289,7 @@ def _users_of(chunk: bytes) -> NDArray[np.uint64]:
 
 
 def any_repeated(users: NDArray[np.uint64]) -> bool:
-    """Whether any user occurs twice. A sort of hashes only is far faster than one of pairs."""
+    """Returns whether any user occurs twice. A sort of hashes only is far faster than one of pairs."""
     ordered = np.sort(users)
     return bool((ordered[1:] == ordered[:-1]).any())
 
@@ -297,7 +297,8 @@ def any_repeated(users: NDArray[np.uint64]) -> bool:
 def bound_users(
     chunks: Iterable[bytes], places: Places, max_dwell: float | None = None, top: bool = False
 ) -> NDArray[np.uint64]:
-    """One location of each user: uint64[users], ascending, the hash's upper 64 - places.bits bits above the code.
+    """Returns one location of each user: uint64[users], ascending, the hash's upper 64 - places.bits bits above the
+    code.
 
     The lower bits of the user's hash choose one of their records, uniformly or with probability in proportion to
     weights. So the choice depends on no other user and on no order. top: it is the location that holds most of the
@@ -323,7 +324,9 @@ def bound_users(
 
 
 def _may_repeat(users: NDArray[np.uint64], bounded: NDArray[np.uint64], places: Places) -> bool:
-    """Whether any user occurs twice, by the upper bits of `bounded`, which are in order, and then by whole hashes."""
+    """Returns whether any user occurs twice, by the upper bits of `bounded`, which are in order, and then by whole
+    hashes.
+    """
     upper = bounded >> np.uint64(places.bits)
     equal = upper[np.flatnonzero(upper[1:] == upper[:-1])]
     if not len(equal):
@@ -334,7 +337,8 @@ def _may_repeat(users: NDArray[np.uint64], bounded: NDArray[np.uint64], places: 
 
 
 def bound_slots(chunks: Iterable[bytes], places: Places, records_per_user: int) -> NDArray[np.uint64]:
-    """One record of each user in each of this many slots at most: uint64[rows], like the results of `bound_users`.
+    """Returns one record of each user in each of this many slots at most: uint64[rows], like the results of
+    `bound_users`.
 
     In each slot one record counts, and of the slots `records_per_user`, both drawn uniformly. A user's hash decides,
     so the choice depends on no other user and on no order. chunks: see `join_records`, without weights.

@@ -132,7 +132,7 @@ def _with_release(state: NightsState, release: Release) -> NightsState:
 
 
 def _published_measurements(release: Release) -> list[TreeMeasurement]:
-    """The answers of a release's sub-queries, of all users."""
+    """Returns the answers of a release's sub-queries, of all users."""
     if release.grid is None:
         raise ValueError("the manifest has no grid")
     privacy, depth = release.manifest["privacy"], release.grid.depth

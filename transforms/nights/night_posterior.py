@@ -66,7 +66,7 @@ class WeekPosterior:
 
 
 def has_weekday_like(precision: Floats, weekday: int) -> bool:
-    """Whether accumulators, float64[n, 7], know a night of a weekday's group."""
+    """Returns whether accumulators, float64[n, 7], know a night of a weekday's group."""
     return bool((precision[:, _WEEKEND[weekday] == _WEEKEND] > 0).any())
 
 
@@ -255,7 +255,7 @@ def measured_shares(users: Floats, variance: Floats, total: Floats) -> tuple[Flo
 
 
 def per_coordinate(variance: Floats) -> Floats:
-    """The mean variance of three coordinates of four reconciled numbers: float64[..., 4] -> float64[...]."""
+    """Returns the mean variance of three coordinates of four reconciled numbers: float64[..., 4] -> float64[...]."""
     finite = np.asarray(np.isfinite(variance).all(axis=-1, keepdims=True))
     variance = np.where(finite, variance, 1.0)
     left = variance * (1 - variance / variance.sum(axis=-1, keepdims=True))

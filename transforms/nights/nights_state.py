@@ -65,7 +65,7 @@ class VarianceScales:
     night_information: float = _FIRST
 
     def learned(self, square: Floats, variance: Floats, drift_part: Floats, night_part: Floats) -> VarianceScales:
-        """The scales after a night; see `nights_update`.
+        """Returns the scales after a night; see `nights_update`.
 
         Args:
             square: float64[n], sum of squares of each family's innovation.
@@ -250,7 +250,7 @@ def joined(periods: tuple[Period, ...], night: date) -> tuple[Period, ...]:
 
 
 def _read_events(rows: Any, night: date, depth: int) -> tuple[Event, ...]:
-    """The events of the table's metadata. Raises ValueError, TypeError or RequestError for what is none."""
+    """Returns the events of the table's metadata. Raises ValueError, TypeError or RequestError for what is none."""
     if len(rows) > MAX_EVENTS:
         raise ValueError(f"{len(rows)} events")
     events = []
@@ -292,7 +292,7 @@ def _rows(table: pa.Table, name: str) -> NDArray[np.float32]:
 
 
 def _read_tree(node: NDArray[np.uint64], depth: int) -> FullTree:
-    """The full tree of nodes, level by level. Raises ValueError unless it is one of this depth."""
+    """Returns the full tree of nodes, level by level. Raises ValueError unless it is one of this depth."""
     if node[0] != 1 or (node[1:] <= node[:-1]).any() or node[-1] >= _FINEST_NODE:
         raise ValueError("its nodes are not in order")
     level = node_levels(node)

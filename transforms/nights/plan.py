@@ -70,7 +70,7 @@ class RotationChoice:
         return math.hypot(self.noise_stddev / math.sqrt(nights), self.sampling_stddev(users, nights))
 
     def min_visible_users(self, nights: int = 1) -> float:
-        """Users of a cell that equal two standard deviations of its error."""
+        """Returns users of a cell that equal two standard deviations of its error."""
         half = _VISIBLE_SNR * (self.cohorts - 1) / nights
         return (half + math.hypot(half, 2 * self.noise_stddev / math.sqrt(nights))) * _VISIBLE_SNR / 2
 
@@ -112,12 +112,12 @@ class RotationPlan:
         return _choice(self.parameters, self.limit, cohorts)
 
     def excess(self, cohorts: int) -> float:
-        """The squared error of a typical cell with this many cohorts, over that of the best choice."""
+        """Returns the squared error of a typical cell with this many cohorts, over that of the best choice."""
         nights, users = self.added_nights, self.typical_users
         return (self.choice(cohorts).stddev(users, nights) / self.best.stddev(users, nights)) ** 2
 
     def advice(self, cohorts: int) -> str | None:
-        """A sentence for an operator whose number of cohorts is far from the best; None where it is not."""
+        """Returns a sentence for an operator whose number of cohorts is far from the best; None where it is not."""
         excess, best = self.excess(cohorts), self.best
         if excess < _MIN_EXCESS:
             return None
@@ -157,7 +157,7 @@ def make_rotation_plan(parameters: HeatmapParameters, nights: int) -> RotationPl
 
 
 def _choice(parameters: HeatmapParameters, limit: Limit, cohorts: int) -> RotationChoice:
-    """A number of cohorts, with the better of the noises that the parameters allow."""
+    """Returns a number of cohorts, with the better of the noises that the parameters allow."""
     times_asked = math.ceil(limit.days / cohorts)
     users = min(parameters.users or math.inf, parameters.population or math.inf)
     if users == math.inf:
@@ -184,12 +184,14 @@ def _choice(parameters: HeatmapParameters, limit: Limit, cohorts: int) -> Rotati
 
 
 def floor_amount(epsilon: float) -> str:
-    """An epsilon in text with four digits, never rounded up, so that it fits where the number does."""
+    """Returns an epsilon in text with four digits, never rounded up, so that it fits where the number does."""
     return format_amount(Context(prec=4, rounding=ROUND_FLOOR).create_decimal_from_float(epsilon).normalize())
 
 
 def rotation_table(plan: RotationPlan) -> str:
-    """The text of a plan: its table, the best choice marked, and what to write into the configuration of a refresh."""
+    """Returns the text of a plan: its table, the best choice marked, and what to write into the configuration of a
+    refresh.
+    """
     nights, best, one_night = plan.added_nights, plan.best, plan.best_of_one_night
     users = min(plan.parameters.users or math.inf, plan.parameters.population or math.inf)
     sees = "a trusted curator" if plan.parameters.is_central else "secure aggregation"
@@ -222,7 +224,7 @@ def rotation_table(plan: RotationPlan) -> str:
 
 
 def _configured(choice: RotationChoice) -> str:
-    """What stands in the configuration of a refresh."""
+    """Returns what stands in the configuration of a refresh."""
     options = f"epsilon: {floor_amount(choice.epsilon)}"
     if choice.noise == "gaussian":
         options += f", delta: {format_amount(parse_amount('delta', choice.delta))}"

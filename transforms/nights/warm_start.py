@@ -59,13 +59,18 @@ class WarmStart:
         return cls(release_id, _read_estimate(cells, depth), epsilon, safe)
 
     def metadata(self) -> dict[str, Any]:
-        """The entry in the new release's manifest: the earlier releases' ids, the first's epsilon, the map's digest."""
+        """Returns the entry in the new release's manifest: the earlier releases' ids, the first's epsilon, the map's
+        digest.
+        """
         added = {"added": list(self.added)} if self.added else {}
         return {"release_id": self.release_id, "epsilon": self.epsilon, "digest": digest(self.estimate), **added}
 
 
 def _read_estimate(cells: pa.Table, depth: int) -> Estimate:
-    """The map of a table of cells, in any order. Raises RequestError if the cells are not a map of this depth."""
+    """Returns the map of a table of cells, in any order.
+
+    Raises RequestError if the cells are not a map of this depth.
+    """
     try:
         entries = nodes_from_names(cells.column("cell_id").to_pylist(), depth)
         counts, stddev = (np.asarray(cells.column(name).to_numpy(), dtype=np.float64) for name in ("count", "stddev"))

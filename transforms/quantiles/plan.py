@@ -161,7 +161,7 @@ class QuantilesPlan:
         return self.epsilon - self.admission_rule.cost
 
     def draws(self, users: float) -> DrawPlan:
-        """The draws of the exponential method. users: their public or noisy number; see `plan_draws`."""
+        """Returns the draws of the exponential method. users: their public or noisy number; see `plan_draws`."""
         return plan_draws(sorted(set(self.shares)), self.mechanism_epsilon, users, self.bits)
 
     @cached_property
@@ -179,11 +179,11 @@ class QuantilesPlan:
         return float(np.sqrt(np.mean(np.square(errors))))
 
     def accuracy(self) -> str:
-        """The error to expect in one phrase."""
+        """Returns the error to expect in one phrase."""
         return f"±{significant(1.96 * self.rank_stddev())} users (95%) in a quantile's rank"
 
     def text(self, _: Items) -> str:
-        """The draws or the noise, and the error to expect, for a terminal."""
+        """Returns the draws or the noise, and the error to expect, for a terminal."""
         return (
             f"trusted curator: epsilon {self.mechanism_epsilon:g}, delta 0\n"
             f"admission: epsilon {self.admission_rule.cost:g}, for two noisy counts of users\n"

@@ -104,7 +104,7 @@ class _Tilted:
         self._parts = shape.users.ravel()
 
     def blocks(self, level: int) -> NDArray[np.float64]:
-        """The sums of blocks, float64[2^level, 2^level], with the tilts of the blocks of the level above."""
+        """Returns the sums of blocks, float64[2^level, 2^level], with the tilts of the blocks of the level above."""
         side = 1 << level
         return np.bincount(self._block(level), self._parts, side * side).reshape(side, side).astype(np.float64)
 
@@ -148,5 +148,5 @@ def _fours(cells: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _repeated(blocks: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The value of each block for its four quarters."""
+    """Returns the value of each block for its four quarters."""
     return np.repeat(np.repeat(blocks, 2, axis=0), 2, axis=1)

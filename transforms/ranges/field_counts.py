@@ -66,12 +66,12 @@ class SummedAreaTable:
         return float(self._sums[-1, -1])
 
     def sum(self, boxes: Boxes) -> NDArray[np.float64]:
-        """The sum over the part of each box that lies in the field: float64[q]."""
+        """Returns the sum over the part of each box that lies in the field: float64[q]."""
         across = self._x.locate(boxes.x0), self._x.locate(boxes.x1)
         return self._between((self._y.locate(boxes.y0), self._y.locate(boxes.y1)), across)
 
     def sum_of_squares(self, boxes: Boxes) -> NDArray[np.float64]:
-        """Each cell's value times the square of the share that the box covers, summed over cells: float64[q]."""
+        """Returns each cell's value times the square of the share that the box covers, summed over cells: float64[q]."""
         return self._between(self._y.squared(boxes.y0, boxes.y1), self._x.squared(boxes.x0, boxes.x1))
 
     def _between(self, down: tuple[_Located, _Located], across: tuple[_Located, _Located]) -> NDArray[np.float64]:
@@ -80,7 +80,7 @@ class SummedAreaTable:
         return np.asarray(lower - self._corner(top, right) + self._corner(top, left))
 
     def _corner(self, y: _Located, x: _Located) -> NDArray[np.float64]:
-        """The sum over the cells north-west of a point."""
+        """Returns the sum over the cells north-west of a point."""
         (row, down), (column, across) = y, x
         columns = self._sums.shape[1]
         flat, at = self._sums.ravel(), row * columns + column
@@ -105,7 +105,10 @@ class _Axis:
         self._last = side - 1
 
     def locate(self, at: NDArray[np.float64]) -> _Located:
-        """The strip that holds a coordinate, and the position in it, 0 to 1. Coordinates outside are clipped."""
+        """Returns the strip that holds a coordinate, and the position in it, 0 to 1.
+
+        Coordinates outside are clipped.
+        """
         inside = np.clip(at, 0.0, self._edges[-1])
         strip = self._strip[np.minimum(inside.astype(np.int64), self._last)]
         return strip, (inside - self._edges[strip]) / self._widths[strip]
@@ -211,7 +214,7 @@ class CellTally:
             self._field, self._codes, self._counts = field, [], []
 
     def parts(self) -> list[ExactCounts]:
-        """Counts that add up to all that was added; at least one."""
+        """Returns counts that add up to all that was added; at least one."""
         few = ExactCounts.from_codes(self._depth, np.concatenate([np.empty(0, np.int64), *self._codes]).view(np.uint64))
         if self._field is None:
             return [*self._counts, few]
@@ -220,7 +223,7 @@ class CellTally:
         return [ExactCounts(self._depth, occupied.view(np.uint64), users), *self._counts, few]
 
     def compact(self) -> CellTally:
-        """A tally of the same users, without the array of all cells. It is pickled in far less time."""
+        """Returns a tally of the same users, without the array of all cells. It is pickled in far less time."""
         return CellTally(self._depth, self.total())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -256,7 +259,10 @@ def strip_edges(side: int, width: float) -> NDArray[np.int64]:
 
 
 def strip_at(edges: NDArray[np.int64], point: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The strips between edges that hold coordinates: int64[q]. Coordinates outside get the first or the last."""
+    """Returns the strips between edges that hold coordinates: int64[q].
+
+    Coordinates outside get the first or the last.
+    """
     return np.asarray(np.clip(np.searchsorted(edges, point, "right") - 1, 0, len(edges) - 2))
 
 
@@ -294,7 +300,7 @@ def check_edges(*axes: NDArray[np.integer[Any]]) -> None:
 
 
 def clumping(grid: NoisyGrid) -> float:
-    """How unevenly users are spread inside cells: r in [0, 1].
+    """Returns how unevenly users are spread inside cells: r in [0, 1].
 
     Half a cell of c users has variance (c + r c^2) / 4: r = 0 is an even spread, r = 1 puts all users in one half. The
     estimate treats pairs of neighbouring cells as halves of one cell, and subtracts the variance of the noise.
@@ -309,7 +315,7 @@ def clumping(grid: NoisyGrid) -> float:
 
 
 def centre_variance(boxes: Boxes, cells: Boxes, users: NDArray[np.float64], clumps: float) -> NDArray[np.float64]:
-    """The expected squared error of an answer that assumes a user at the centre of the box: float64[q].
+    """Returns the expected squared error of an answer that assumes a user at the centre of the box: float64[q].
 
     Queries are asked about places where a person is, so assume one user at the centre. The answer does not count that
     user: an error of 1, squared 1. A box that covers a small share s of a cell of c users is also likely to cover a
@@ -389,5 +395,5 @@ class CollectionSpec:
 
 
 def clamp_width(width: float, field: Field) -> float:
-    """The nearest width in metres that cells of a field can have: from a base cell to the field's shorter side."""
+    """Returns the nearest width in metres that cells of a field can have: from a base cell to the field's shorter side."""
     return min(max(width, max(field.cell_metres)), min(field.metres))

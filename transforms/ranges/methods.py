@@ -60,33 +60,36 @@ class RangeMethod(ABC):
         check_declared(self)
 
     def chosen(self, spec: CollectionSpec) -> RangeMethod:
-        """The method that a choice between methods comes to; any other is itself."""
+        """Returns the method that a choice between methods comes to; any other is itself."""
         return self
 
     @staticmethod
     def prefers_tree(spec: CollectionSpec) -> bool:
-        """Whether a heatmap's adaptive tree should answer instead, by public facts only."""
+        """Returns whether a heatmap's adaptive tree should answer instead, by public facts only."""
         return False
 
     @staticmethod
     def min_width(field: Field) -> float:
-        """The smallest width of cells in metres that the method can work with; 0 for any."""
+        """Returns the smallest width of cells in metres that the method can work with; 0 for any."""
         return 0.0
 
     def cells_per_side(self, spec: CollectionSpec) -> float:
-        """The cells along a side of the grid that `collect` counts, before rounding. Shards count such a grid."""
+        """Returns the cells along a side of the grid that `collect` counts, before rounding.
+
+        Shards count such a grid.
+        """
         raise NotImplementedError(f"{self.NAME} counts no uniform grid")
 
     @abstractmethod
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
-        """Counts with noise: the only access to exact counts.
+        """Adds noise to counts: the only access to exact counts.
 
         The result is epsilon-differentially private for adding or removing one user. All noise comes from the key, so
         the same call gives the same counts.
         """
 
     def trainings(self, counts: NoisyGrid, spec: CollectionSpec) -> Sequence[Any]:
-        """The independent pieces of training; each is an argument of `train`, on any worker."""
+        """Returns the independent pieces of training; each is an argument of `train`, on any worker."""
         return ()
 
     def train(self, training: Any) -> Any:
@@ -94,7 +97,7 @@ class RangeMethod(ABC):
         raise NotImplementedError(f"{self.NAME} has no training")
 
     def model(self, counts: NoisyGrid, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
-        """The model that answers queries. trained: the results of all `trainings`, in their order."""
+        """Returns the model that answers queries. trained: the results of all `trainings`, in their order."""
         return GridModel(counts, spec.users)
 
 
@@ -107,7 +110,7 @@ def collect_grid(
     label: str,
     noise: AdditiveNoise = LAPLACE,
 ) -> NoisyGrid:
-    """Noisy counts of cells of about width x height base cells, at a cost in the unit of the noise.
+    """Returns noisy counts of cells of about width x height base cells, at a cost in the unit of the noise.
 
     label: names the noise (see `add_noise`).
     """
@@ -179,14 +182,14 @@ class SpatialNeural(RangeMethod):
 
     @staticmethod
     def min_width(field: Field) -> float:
-        """The width that makes MAX_SIDE cells a side."""
+        """Returns the width that makes MAX_SIDE cells a side."""
         return math.sqrt(math.prod(field.metres)) / MAX_SIDE
 
     def cells_per_side(self, spec: CollectionSpec) -> float:
         return self._grid(spec).cells_per_side(spec)
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
-        """The counts are those of the plain grid."""
+        """Returns the counts are those of the plain grid."""
         return self._grid(spec).collect(exact, spec, key)
 
     def _grid(self, spec: CollectionSpec) -> PlainGrid:
@@ -281,7 +284,7 @@ class Automatic(RangeMethod):
 
     @staticmethod
     def prefers_tree(spec: CollectionSpec) -> bool:
-        """Whether a heatmap's adaptive tree should have less error than networks and the grid."""
+        """Returns whether a heatmap's adaptive tree should have less error than networks and the grid."""
         few = spec.users * spec.epsilon < GRID_FROM_USERS_EPSILON
         typical, length = math.sqrt(spec.sizes.low * spec.sizes.high), math.sqrt(math.prod(spec.field.metres))
         return few and typical >= max(TREE_FROM_CELLS * spec.default_width, TREE_FROM_SHARE * length)

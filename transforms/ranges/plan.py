@@ -50,7 +50,7 @@ Counts = NoisyGrid | Estimate
 
 
 def method_texts() -> dict[str, str]:
-    """One line of help for each method, by name."""
+    """Returns one line of help for each method, by name."""
     return {**{name: method.TEXT for name, method in METHODS.items()}, ADAPTIVE: _ADAPTIVE_TEXT}
 
 
@@ -136,11 +136,11 @@ class RangesPlan:
         return not self.uses_tree and METHODS[self.method].TRAINS
 
     def collection_spec(self, users: float, epsilon: float) -> CollectionSpec:
-        """The public inputs of the method, once the number of users is known."""
+        """Returns the public inputs of the method, once the number of users is known."""
         return CollectionSpec(self.field, users, epsilon, self.sizes)
 
     def metadata(self) -> dict[str, Any]:
-        """The plan in JSON's types. The run's key is bound to it."""
+        """Returns the plan in JSON's types. The run's key is bound to it."""
         stated = {
             name: getattr(self.count_parameters, name)
             for name in ("epsilon", "delta", "noise", "population", "population_share")
@@ -219,7 +219,7 @@ class RangesPlan:
         return math.sqrt(shards) * parameters.count_noise.stddev(cost)
 
     def accuracy(self) -> str:
-        """The error to expect in one phrase."""
+        """Returns the error to expect in one phrase."""
         parameters = self.count_parameters
         left = parameters.budget.total - parameters.admission().cost
         if parameters.is_central:
@@ -231,7 +231,7 @@ class RangesPlan:
         return f"noise of ±{significant(NOISE_Z * noise)} users (95%) on a cell's count, if {users:,} take part"
 
     def text(self) -> str:
-        """The cost and the noise of a model of range queries, for a terminal. Raises RequestError."""
+        """Returns the cost and the noise of a model of range queries, for a terminal. Raises RequestError."""
         if self.uses_tree:
             head = "" if self.method == ADAPTIVE else f"method {self.method}: {method_texts()[ADAPTIVE]}\n\n"
             return head + heatmap_plan_text(self.count_parameters)
@@ -260,7 +260,9 @@ class RangesPlan:
 
 
 def _json_value(value: Any) -> Any:
-    """An option's value in JSON's types: a workload as its number of squares and digest, a tuner as its metadata."""
+    """Returns an option's value in JSON's types: a workload as its number of squares and digest, a tuner as its
+    metadata.
+    """
     if isinstance(value, Tuner):
         return value.metadata()
     if not isinstance(value, Boxes):
@@ -336,7 +338,7 @@ def collected_from_heatmap(state: HeatmapState, plan: RangesPlan) -> Collected:
 
 
 def _grid_from_estimate(estimate: Estimate) -> NoisyGrid:
-    """The estimate of a complete tree, all of whose cells have the same noise, as a grid in base cells."""
+    """Returns the estimate of a complete tree, all of whose cells have the same noise, as a grid in base cells."""
     level = estimate.tree.level
     edges = np.arange((1 << level) + 1, dtype=np.int64) << (BASE_DEPTH - level)
     return NoisyGrid(edges, edges, by_row(estimate.counts), float(estimate.stddev[0]))

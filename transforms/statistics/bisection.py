@@ -41,7 +41,7 @@ def bisect_each(
 
 
 def bisect_integers(holds: Callable[[int], bool], inside: int, outside: int) -> int:
-    """The last integer from `inside` towards `outside` at which a condition holds.
+    """Returns the last integer from `inside` towards `outside` at which a condition holds.
 
     Args:
         holds: the condition. It changes once between the ends.

@@ -30,7 +30,7 @@ def mix(words: Words) -> Words:
 
 
 def stream_key(seed: int, *path: int) -> int:
-    """The 64-bit key of the random stream that a seed and a path of integers name."""
+    """Returns the 64-bit key of the random stream that a seed and a path of integers name."""
     key = seed & _MASK_64
     for part in path:
         bits = np.array([(key + (part + 1) * _GAMMA) & _MASK_64], dtype=np.uint64)
@@ -46,7 +46,7 @@ def random_bits(keys: int | Words, counters: Words) -> Words:
 
 
 def scramble_63(values: Words, key: int) -> NDArray[np.int64]:
-    """A keyed bijection of 0 .. 2^63 - 1: int64[n]. Distinct values give distinct numbers in no visible order.
+    """Returns a keyed bijection of 0 .. 2^63 - 1: int64[n]. Distinct values give distinct numbers in no visible order.
 
     Each step is a bijection modulo 2^63: an exclusive or with a constant, a multiplication by an odd number, an
     exclusive or with the number's own upper bits.
@@ -116,7 +116,7 @@ def draw(tables: Words, which: NDArray[np.integer] | int, words: Words, bits: in
 
 
 def alias_probabilities(table: Words) -> NDArray[np.float64]:
-    """The distribution of a table: float64[2^b]. The inverse of `alias_table`, but for rounding."""
+    """Returns the distribution of a table: float64[2^b]. The inverse of `alias_table`, but for rounding."""
     slots = table.size
     bits = slots.bit_length() - 1
     own = (table >> np.uint64(bits)).astype(np.float64) / float(1 << (64 - bits))

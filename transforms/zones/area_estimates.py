@@ -61,7 +61,7 @@ _CHUNK = 4096  # cells whose points are in memory at a time: 10 MB a coordinate
 
 
 def _border_variances(unbiased: UnbiasedCounts, within: WithinCells, pieces: _Pieces, zones: int) -> Floats:
-    """The expected squares of the errors that all cut cells of a zone have in common, float64[zones]."""
+    """Returns the expected squares of the errors that all cut cells of a zone have in common, float64[zones]."""
     cut_users = np.zeros(zones)
     for at, expected in enumerate(within.node_users):
         here = pieces.level == at
@@ -76,7 +76,7 @@ def _border_variances(unbiased: UnbiasedCounts, within: WithinCells, pieces: _Pi
 
 
 def _excess(first: Floats, own: Floats, gain: Floats, second: Floats, own_above: Floats, gain_above: Floats) -> Floats:
-    """The expected s^2 of each area, float64[n], from D on two levels, with their variances and G."""
+    """Returns the expected s^2 of each area, float64[n], from D on two levels, with their variances and G."""
     squares = _EXCESS**2
     a = np.maximum(own[:, None] + squares * gain[:, None] ** 2, 1e-9)
     b = squares * (gain * gain_above)[:, None]
@@ -148,7 +148,7 @@ class AreaUsers:
         return np.sqrt(self.noise_variance + self.share_variance)
 
     def intervals(self) -> tuple[Floats, Floats]:
-        """The ends of 95% intervals of users, float64[n] each, at least 0.
+        """Returns the ends of 95% intervals of users, float64[n] each, at least 0.
 
         The second term of the expansion by Cornish and Fisher (1938) allows for skewness: where few users are expected
         in a part of a cell, nobody is there most often, and sometimes many are.
@@ -177,7 +177,7 @@ def estimate_areas(
     *,
     borders: bool = True,
 ) -> AreaUsers:
-    """The users in areas.
+    """Returns the users in areas.
 
     Args:
         grid: of the heatmap.
@@ -226,7 +226,7 @@ def _pieces(bounds: Floats, geometries: NDArray[np.object_], full: FullTree) -> 
 def _share_variances(
     bounds: Floats, shapes: NDArray[np.object_], zones: NDArray[np.int64], area: Floats, roughness: Floats
 ) -> Floats:
-    """The variances of the density's share in parts of cells, float64[p].
+    """Returns the variances of the density's share in parts of cells, float64[p].
 
     Points of a regular grid in the cell, which lie in the zone or not, give the parts of the families of four levels. A
     part with next to no points counts as a square that is a member of a family some levels below.

@@ -106,7 +106,7 @@ class ZoneLevels(Method):
         return Query(self.encoding(level, state.categories), budget)
 
     def encoding(self, level: int, categories: int = 1) -> ZoneEncoding:
-        """What users send for a level."""
+        """Returns what users send for a level."""
         zone_of_code = self.zones.ancestors[level]
         areas = np.bincount(zone_of_code, self.zones.areas_km2, len(self.zones.ids_of_levels[level]))
         return ZoneEncoding(self.zones.level_names[level], zone_of_code, areas / areas.sum(), categories)
@@ -117,7 +117,7 @@ class ZoneLevels(Method):
 
 
 def zones_parameters(given: HeatmapParameters, zones: Zones) -> HeatmapParameters:
-    """The given parameters with the levels to query, each with its share of the budget. Raises RequestError."""
+    """Returns the given parameters with the levels to query, each with its share of the budget. Raises RequestError."""
     sizes = [len(ids) for ids in zones.ids_of_levels]
     budget = given.budget.total - given.admission().cost
     shares = level_shares(sizes, given.count_noise, budget, given.distribution_gamma or 1)
@@ -127,7 +127,7 @@ def zones_parameters(given: HeatmapParameters, zones: Zones) -> HeatmapParameter
 def level_shares(
     sizes: Sequence[int], noise: AdditiveNoise, budget: float, sensitivity: float = 1
 ) -> tuple[float, ...]:
-    """The share of the budget for each level, see the module.
+    """Returns the share of the budget for each level, see the module.
 
     Args:
         sizes: numbers of zones, from the finest level to the coarsest.
@@ -159,7 +159,10 @@ def level_shares(
 
 
 def _descended(units: list[int], finest: int, sizes: Sequence[int], variance: Sequence[float]) -> list[int]:
-    """The division that no move of units from one asked level to another betters. finest: the least of level 0."""
+    """Returns the division that no move of units from one asked level to another betters.
+
+    finest: the least of level 0.
+    """
     asked = [level for level, share in enumerate(units) if share]
     least = dict.fromkeys(asked, 1) | {0: finest}
     loss, step = _loss(units, sizes, variance), 8
@@ -181,7 +184,7 @@ def _loss(units: Sequence[int], sizes: Sequence[int], variance: Sequence[float])
 
 
 def mean_variances(own: Sequence[float], sizes: Sequence[int]) -> list[float]:
-    """The variance of a zone of each level after inference, where all zones of a level have equally many parts.
+    """Returns the variance of a zone of each level after inference, where all zones of a level have equally many parts.
 
     Hay et al. 2010 (PVLDB 3), with unequal noise. own: variance of each level's noisy counts, from the finest; infinite
     for a level that is not asked. sizes: numbers of zones.

@@ -55,7 +55,7 @@ class ZoneCounts:
 
 
 def zone_counts(state: HeatmapState, method: ZoneLevels) -> ZoneCounts:
-    """The estimates of all levels, see `tree_least_squares`. state: after the last sub-query."""
+    """Returns the estimates of all levels, see `tree_least_squares`. state: after the last sub-query."""
     zones, last = method.zones, state.results[-1]
     live = last.shards_answered
     sums = state.noise.kind.tail_sums(1 if state.is_central else live)
@@ -97,7 +97,8 @@ def laplace_kurtosis(epsilon: float) -> float:
 
 
 def lattice_margins(epsilon: float, sums: NDArray[np.int64]) -> tuple[Array, Array]:
-    """How far 95% intervals of integer counts reach below and above them, where few Laplace variables were added up.
+    """Returns how far 95% intervals of integer counts reach below and above them, where few Laplace variables were
+    added up.
 
     A symmetric interval of integers holds one discrete Laplace variable with 92.7% or 97.3% at epsilon 1. One that is
     longer by one at one side holds it with 95.0%. This is the shortest with at least 94.5%; of two, the one that
@@ -125,7 +126,7 @@ def lattice_margins(epsilon: float, sums: NDArray[np.int64]) -> tuple[Array, Arr
 def zones_files(
     state: HeatmapState, parameters: HeatmapParameters, method: ZoneLevels, metadata: ReleaseMetadata
 ) -> dict[str, bytes]:
-    """The release's files by name, the manifest last. state: after the last sub-query."""
+    """Returns the release's files by name, the manifest last. state: after the last sub-query."""
     found = zone_counts(state, method)
     table = _table(found, method.zones, category_names(parameters, metadata))
     manifest = _manifest(state, parameters, method, metadata, found)
@@ -133,7 +134,7 @@ def zones_files(
 
 
 def _table(found: ZoneCounts, zones: Zones, categories: Sequence[str]) -> pa.Table:
-    """The zones of all levels, by `zones_schema`."""
+    """Returns the zones of all levels, by `zones_schema`."""
     tables = []
     shapes, areas = zones.geometries, zones.areas_km2
     for place, (name, ids, estimate) in enumerate(

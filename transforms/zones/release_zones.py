@@ -30,7 +30,7 @@ SUFFIXES = (".parquet", ".geojson", ".csv")
 
 
 def zones_of_release(release: Release, zones: Zones) -> pa.Table:
-    """The users of zones by a published heatmap, by RELEASE_ZONES_SCHEMA.
+    """Returns the users of zones by a published heatmap, by RELEASE_ZONES_SCHEMA.
 
     What is estimated is the number of users of the cohort whose counted location is in the zone. A user's other
     locations are not in it. Zones may leave the map, where nobody is counted; `share_in_map` says how much of a zone is
@@ -115,7 +115,7 @@ def zones_from(polygons: Any, id_column: str | None = None) -> Zones:
 
 
 def table_bytes(table: pa.Table, suffix: str) -> bytes:
-    """A table of zones as a file: GeoParquet, GeoJSON, or CSV without polygons. suffix: one of SUFFIXES."""
+    """Returns a table of zones as a file: GeoParquet, GeoJSON, or CSV without polygons. suffix: one of SUFFIXES."""
     if suffix == ".parquet":
         return parquet_bytes(table)
     if suffix == ".csv":
@@ -131,7 +131,7 @@ def table_bytes(table: pa.Table, suffix: str) -> bytes:
 
 
 def check_heatmap(release: Release) -> Grid:
-    """The grid of a heatmap. Raises RequestError for another release."""
+    """Returns the grid of a heatmap. Raises RequestError for another release."""
     job = release.manifest.get("job")
     if job != "heatmap":
         raise RequestError(
@@ -144,7 +144,7 @@ def check_heatmap(release: Release) -> Grid:
 
 
 def _cells_of(release: Release, grid: Grid) -> tuple[UnbiasedCounts, WithinCells]:
-    """The users of a heatmap's cells, their errors, and the spread inside them. Raises RequestError."""
+    """Returns the users of a heatmap's cells, their errors, and the spread inside them. Raises RequestError."""
     errors = release.manifest.get("errors", {})
     sums = str(errors.get("sums", ""))
     privacy = release.manifest.get("privacy", {})
@@ -173,7 +173,7 @@ def _cells_of(release: Release, grid: Grid) -> tuple[UnbiasedCounts, WithinCells
 def _independent(
     release: Release, grid: Grid, names: list[str], count: NDArray[np.float64], variance: NDArray[np.float64]
 ) -> tuple[UnbiasedCounts, NDArray[np.int64], NDArray[np.float64]]:
-    """The users of cells of independent errors, the cell of each leaf and its share of the cell's area."""
+    """Returns the users of cells of independent errors, the cell of each leaf and its share of the cell's area."""
     try:
         nodes = nodes_from_names(names, grid.depth)
         tree = Tree.of(grid.depth, nodes)
@@ -189,6 +189,6 @@ def _independent(
 
 
 def _area_shares(full: FullTree, cell: NDArray[np.int64], cells: int) -> NDArray[np.float64]:
-    """The share of each leaf's area in its cell: float64[leaves]."""
+    """Returns the share of each leaf's area in its cell: float64[leaves]."""
     area = np.concatenate([np.full(int(leaf.sum()), 0.25**level) for level, leaf in enumerate(full.leaves)])
     return np.asarray(area / np.bincount(cell, area, cells)[cell])

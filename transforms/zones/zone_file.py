@@ -156,7 +156,7 @@ def areas_km2(shapes: NDArray[np.object_]) -> NDArray[np.float64]:
 
 
 def index_zones(kind: str, resolution: int, region: Region) -> Zones:
-    """The cells of an index that meet a region, as zones. Cells at the region's edge reach beyond it.
+    """Returns the cells of an index that meet a region, as zones. Cells at the region's edge reach beyond it.
 
     kind: of INDEXES: h3 or quadkey. resolution: or level, of the index.
 
@@ -243,7 +243,7 @@ def _check_overlaps(zones: Zones, label: str) -> None:
 
 
 def _text_id(path: str, number: int, name: str, properties: Any) -> str:
-    """The id of a feature in a column. Raises RequestError."""
+    """Returns the id of a feature in a column. Raises RequestError."""
     if name not in properties:
         known = ", ".join(readable(one) for one in list(properties)[:20])
         has = f"; it has {known}" if known else ""
@@ -257,7 +257,7 @@ def _text_id(path: str, number: int, name: str, properties: Any) -> str:
 
 
 def _nested(path: str, names: Sequence[str], columns: Sequence[tuple[str, ...]]) -> tuple[ZoneLevel, ...]:
-    """The coarser levels. Raises RequestError where a zone of one level is in two zones of the next."""
+    """Returns the coarser levels. Raises RequestError where a zone of one level is in two zones of the next."""
     levels: list[ZoneLevel] = []
     finer = np.arange(len(columns[0]))  # the zone of the next finer level of each row
     for below, name, column in zip(names, names[1:], columns[1:], strict=False):

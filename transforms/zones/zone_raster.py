@@ -52,13 +52,15 @@ class ZoneLocator:
         return {"zones": self.zones}
 
     def locate(self, longitude: Floats, latitude: Floats) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
-        """Which points are in a zone, bool[n], and the indexes of the zones of these points, uint64[points inside]."""
+        """Returns which points are in a zone, bool[n], and the indexes of the zones of these points, uint64[points
+        inside].
+        """
         found = self.zone_of(longitude, latitude)
         inside = found >= 0
         return inside, found[inside].astype(np.uint64)
 
     def zone_of(self, longitude: Floats, latitude: Floats) -> NDArray[np.int64]:
-        """The index of each point's zone, int64[n]; OUTSIDE for points in no zone and for NaN. In degrees."""
+        """Returns the index of each point's zone, int64[n]; OUTSIDE for points in no zone and for NaN. In degrees."""
         raster = self._raster
         found = np.full(len(longitude), OUTSIDE, dtype=np.int64)
         inside = np.flatnonzero(raster.region.holds(longitude, latitude))
@@ -86,7 +88,7 @@ class _Raster:
 
     @classmethod
     def of(cls, zones: Zones) -> _Raster:
-        """The raster of zones, with border cells and their candidates."""
+        """Returns the raster of zones, with border cells and their candidates."""
         region = zones.region
         width, height = region.east - region.west, region.north - region.south
         side = min(max(math.sqrt(len(zones) * _CELLS_PER_ZONE), _LEAST_SIDE), _LARGEST_SIDE)
@@ -98,13 +100,15 @@ class _Raster:
         return cls(region, columns, rows, np.zeros(0, np.int32), polygons, empty, empty)._filled()
 
     def cell_of(self, longitude: Floats, latitude: Floats) -> NDArray[np.int64]:
-        """The cell of each point in the region, int64[n]."""
+        """Returns the cell of each point in the region, int64[n]."""
         x, y = self._position(longitude, latitude)
         column = np.minimum(x.astype(np.int64), self.columns - 1)
         return np.minimum(y.astype(np.int64), self.rows - 1) * self.columns + column
 
     def tested(self, cell: NDArray[np.int64], longitude: Floats, latitude: Floats) -> NDArray[np.int64]:
-        """The first zone that holds each point, borders included, of its cell's candidates; OUTSIDE without one."""
+        """Returns the first zone that holds each point, borders included, of its cell's candidates; OUTSIDE without
+        one.
+        """
         starts, numbers = self.first[cell], self.first[cell + 1] - self.first[cell]
         point = np.repeat(np.arange(len(cell)), numbers)
         place = np.arange(len(point)) - np.repeat(np.cumsum(numbers) - numbers, numbers)
@@ -116,7 +120,7 @@ class _Raster:
         return found
 
     def _filled(self) -> _Raster:
-        """The raster with zones, border cells and their candidates."""
+        """Returns the raster with zones, border cells and their candidates."""
         border = self._border_cells()
         is_border = np.zeros(self.rows * self.columns, dtype=bool)
         is_border[border] = True
@@ -141,7 +145,7 @@ class _Raster:
         return replace(self, zone=of_patch[label], first=np.cumsum(first), candidates=candidate[order])
 
     def _border_cells(self) -> NDArray[np.int64]:
-        """The cells that any border touches, ascending, and perhaps some of their neighbours."""
+        """Returns the cells that any border touches, ascending, and perhaps some of their neighbours."""
         region = self.region
         step = 0.5 * min((region.east - region.west) / self.columns, (region.north - region.south) / self.rows)
         lines = shapely.get_parts(shapely.boundary(self.polygons))
@@ -168,7 +172,7 @@ class _Raster:
         )
 
     def _boxes(self, cells: NDArray[np.int64]) -> NDArray[np.object_]:
-        """The rectangles of cells in degrees, a little larger than they are: object[n]."""
+        """Returns the rectangles of cells in degrees, a little larger than they are: object[n]."""
         row, column = np.divmod(cells, self.columns)
         region = self.region
         width, height = (region.east - region.west) / self.columns, (region.north - region.south) / self.rows

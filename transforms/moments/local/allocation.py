@@ -95,7 +95,7 @@ def chosen_method(users: float, epsilon: float | None, bits: int) -> Method:
 
 
 def min_threshold_users(epsilon: float | None, bits: int) -> float:
-    """The number of users from which thresholds are chosen; see `chosen_method`."""
+    """Returns the number of users from which thresholds are chosen; see `chosen_method`."""
     return -math.inf if epsilon is None or bits > _FEW_BITS else _MIN_SIGNAL / min(epsilon, 1e3) ** 2
 
 
@@ -249,7 +249,7 @@ class PriorRelease:
         return cls(release_id, priors, has_secret_key, local, digest)
 
     def metadata(self) -> dict[str, Any]:
-        """The entry on this release in the new release's manifest."""
+        """Returns the entry on this release in the new release's manifest."""
         return {"release_id": self.release_id, "digest": self.digest}
 
 

@@ -104,7 +104,7 @@ class MomentsPlan:
                 )
 
     def stated(self) -> dict[str, Any]:
-        """What tells this plan from others: the run's key is bound to it."""
+        """Returns what tells this plan from others: the run's key is bound to it."""
         fields = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}
         return {
             **fields,
@@ -131,7 +131,7 @@ class MomentsPlan:
         return min(self.epsilon, MAX_NOISE_EPSILON)
 
     def admission(self, max_bad_fraction: float = 0.1, min_users: int = 0) -> AdmissionRule:
-        """The rule for the two noisy counts of users that admit a run, with their share of the epsilon."""
+        """Returns the rule for the two noisy counts of users that admit a run, with their share of the epsilon."""
         return AdmissionRule((self.released_epsilon or 1.0) * ADMISSION_SHARE, max_bad_fraction, min_users)
 
     @property
@@ -145,7 +145,7 @@ class MomentsPlan:
         return 0.0 if self.tally_epsilon is None else discrete_laplace_stddev(self.tally_epsilon, self.bits_per_client)
 
     def protect(self, queries: Sequence[Query], tallies: Sequence[Tally], key: RunKey) -> list[Tally]:
-        """The tallies of a stage with the noise that makes them public."""
+        """Returns the tallies of a stage with the noise that makes them public."""
         epsilon = self.tally_epsilon
         if epsilon is None:
             return list(tallies)
@@ -160,7 +160,7 @@ class MomentsPlan:
         return RandomisedResponse(self.epsilon, self.bits_per_client)
 
     def method_for(self, users: float) -> Method:
-        """The method of a run: as planned, or chosen by its number of users."""
+        """Returns the method of a run: as planned, or chosen by its number of users."""
         return chosen_method(users, self.epsilon, self.form.bits) if self.method == "auto" else self.method
 
     @cached_property
@@ -188,12 +188,12 @@ class MomentsPlan:
         return (2,) if kind in self.prior else (1, 2)
 
     def part(self, kind: str) -> tuple[float, float]:
-        """The interval of the positions of the clients who are asked about a quantity."""
+        """Returns the interval of the positions of the clients who are asked about a quantity."""
         part, place = 1 / len(self.quantities), self.quantities.index(kind)
         return place * part, 1.0 if self.quantities[-1] == kind else (place + 1) * part
 
     def mean_error(self, users: int) -> float:
-        """The error of the mean at 95%, if all bits are set for half of the users (Lemma 3.3)."""
+        """Returns the error of the mean at 95%, if all bits are set for half of the users (Lemma 3.3)."""
         slots = Quantity(self.form, "value").slots
         half = np.full(len(slots), 0.5)
         probabilities = by_variance(slots, half, np.ones(len(slots)), self.response, 0.5, self.bits_per_client)
@@ -203,12 +203,12 @@ class MomentsPlan:
         return 1.96 * math.sqrt(each / (users * reports))
 
     def accuracy(self) -> str:
-        """The error to expect in one phrase."""
+        """Returns the error to expect in one phrase."""
         error = significant(self.mean_error(TYPICAL_USERS))
         return f"the mean of values spread evenly errs by ±{error} (95%), if {TYPICAL_USERS:,} users take part"
 
     def text(self, grouping: Grouping | None) -> str:
-        """The reports of a client, and the noise and error of the release, for a terminal."""
+        """Returns the reports of a client, and the noise and error of the release, for a terminal."""
         response, quantities = self.response, self.quantities
         bits = f"{response.reports} bit{'s'[: response.reports != 1]}"
         lines = [

@@ -55,7 +55,7 @@ class Slots:
         return len(self.shift)
 
     def sides(self) -> list[slice]:
-        """The slots of each sign, from the lowest bit up."""
+        """Returns the slots of each sign, from the lowest bit up."""
         if not self.signed:
             return [slice(0, len(self))]
         return [slice(0, len(self) // 2), slice(len(self) // 2, len(self))]
@@ -66,7 +66,7 @@ class Slots:
         return np.abs(self.weight)
 
     def bits(self, codes: NDArray[Any], slots: NDArray[np.int64], uniforms: Array | None = None) -> NDArray[np.bool_]:
-        """The answer of each code to its slot's question: bool[n].
+        """Returns the answer of each code to its slot's question: bool[n].
 
         Args:
             codes: unsigned[n], of the quantity.
@@ -104,7 +104,9 @@ class Thresholds(Slots):
 
     @classmethod
     def from_bits(cls, bits: Slots) -> Thresholds:
-        """The strata of a quantity with these bits: up to _STRATA of equal width from each power of two to the next."""
+        """Returns the strata of a quantity with these bits: up to _STRATA of equal width from each power of two to the
+        next.
+        """
         count = np.minimum(_STRATA, 1 << np.minimum(bits.shift, 62))
         rows = np.repeat(np.arange(len(bits)), count)
         width = (1 << bits.shift)[rows] // count[rows]
@@ -231,7 +233,7 @@ class Quantity:
         return self._is_power or self.kind == "product"
 
     def codes(self, codes: NDArray[Any], uniforms: Array) -> NDArray[Any]:
-        """The quantity of each value: unsigned[n].
+        """Returns the quantity of each value: unsigned[n].
 
         Args:
             codes: unsigned[n], values in the form, or pairs with a second column.

@@ -83,7 +83,9 @@ class RandomisedResponse:
     def respond(
         self, bits: NDArray[np.bool_], subkey: bytes, stream: int, clients: NDArray[np.uint64]
     ) -> NDArray[np.bool_]:
-        """The reported bits: bool[n]. Whether a bit is flipped depends on the key, the stream and the client only.
+        """Returns the reported bits: bool[n].
+
+        Whether a bit is flipped depends on the key, the stream and the client only.
 
         Args:
             bits: bool[n], the true bits.
@@ -101,7 +103,7 @@ class RandomisedResponse:
         return np.asarray((reported - (1 - self.truth_probability)) / self.gain)
 
     def variance(self, reported: Array) -> Array:
-        """The variance of one report's unbiased bit for expected shares q of reported 1s: q (1 - q) / gain^2.
+        """Returns the variance of one report's unbiased bit for expected shares q of reported 1s: q (1 - q) / gain^2.
 
         With q = p m + (1 - p) (1 - m) this is m (1 - m) + e^epsilon / (e^epsilon - 1)^2.
         """
@@ -132,7 +134,7 @@ class Query:
         return self.quantity.kind, self.round
 
     def bound_key(self, key: RunKey) -> RunKey:
-        """The key for exactly this query.
+        """Returns the key for exactly this query.
 
         Its floating-point numbers follow from earlier noisy tallies and may differ between machines. A run that is
         resumed elsewhere must not show the tallies of two different queries under the same noise.
@@ -176,7 +178,7 @@ class Tally:
 
 
 def sum_tallies(tallies: Sequence[Tally]) -> Tally:
-    """The sum of at least one tally; all have the same groups and slots."""
+    """Returns the sum of at least one tally; all have the same groups and slots."""
     return sum(tallies[1:], start=tallies[0])
 
 
@@ -199,7 +201,7 @@ def with_noise(counted: Tally, name: tuple[str, int], reports: int, epsilon: flo
 
 
 def queried_clients(block: Block, query: Query) -> slice:
-    """The clients of a block that a query reaches."""
+    """Returns the clients of a block that a query reaches."""
     begin, end = block.below(np.array([query.first, query.last])).tolist()
     return slice(begin, end)
 
@@ -211,7 +213,7 @@ def _uniforms(subkey: bytes, stream: int, clients: NDArray[np.uint64]) -> Array:
 
 
 def count_reports(block: Block, query: Query, groups: int, response: RandomisedResponse, key: RunKey) -> Tally:
-    """The reports of a block's queried clients, each on `response.reports` different bits.
+    """Returns the reports of a block's queried clients, each on `response.reports` different bits.
 
     Systematic sampling: the client at v in [0, 1) of the queried interval reports the slots at (v + i) / reports,
     i = 0, 1, ..., on the cumulative probabilities.
@@ -252,7 +254,7 @@ def check_reports(response: RandomisedResponse, clients: int, reports: int) -> N
 
 
 def meter_entry(response: RandomisedResponse, bits: Sequence[BitMeans]) -> dict[str, Any]:
-    """The private bits that a client discloses (paper 002, Section 5), for the manifest.
+    """Returns the private bits that a client discloses (paper 002, Section 5), for the manifest.
 
     expected_private_bits: a bit that is true with probability p is like a true bit with probability 2 p - 1, and
     otherwise a fair coin.

@@ -129,7 +129,7 @@ def _choose(probabilities: NDArray[Any], rng: Generator) -> NDArray[np.int64]:
 
 
 def _dirichlet(concentrations: NDArray[np.float64], rng: Generator) -> NDArray[np.float64]:
-    """A row of four shares for each concentration: float64[n, 4]."""
+    """Returns a row of four shares for each concentration: float64[n, 4]."""
     # In logarithms, because with small concentrations all four gammas can underflow.
     size = len(concentrations), 4
     logs = np.log(rng.gamma(concentrations[:, None] + 1, size=size))
@@ -205,13 +205,13 @@ def _learn(
 
 
 def _children(cells: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The four children of each cell of a grid of half the side: float64[n, 4]."""
+    """Returns the four children of each cell of a grid of half the side: float64[n, 4]."""
     rows, columns = cells.shape[0] // 2, cells.shape[1] // 2
     return cells.reshape(rows, 2, columns, 2).transpose(0, 2, 1, 3).reshape(-1, 4)
 
 
 def _merge_children(children: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """The inverse of `_children` for a grid of `shape` parents."""
+    """Returns the inverse of `_children` for a grid of `shape` parents."""
     rows, columns = shape
     return children.reshape(rows, columns, 2, 2).transpose(0, 2, 1, 3).reshape(2 * rows, 2 * columns)
 
@@ -282,7 +282,7 @@ class World:
         self._cell = stretch * side / columns, stretch * side / rows
 
     def sum(self, boxes: Boxes) -> NDArray[np.float64]:
-        """Users in boxes of the field, float64[q]."""
+        """Returns users in boxes of the field, float64[q]."""
         (left, top), (width, height) = self._origin, self._cell
         x0, x1 = (boxes.x0 - left) / width, (boxes.x1 - left) / width
         return self._table.sum(Boxes(x0, (boxes.y0 - top) / height, x1, (boxes.y1 - top) / height))

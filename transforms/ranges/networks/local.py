@@ -95,7 +95,7 @@ def train_local(training: LocalTraining, checkpoint: str | None = None) -> Weigh
 
 
 def _loss(smoothing: float) -> Callable[..., Any]:
-    """The mean relative error (paper 003, Section 2.2), plus a term that trains the expected error."""
+    """Returns the mean relative error (paper 003, Section 2.2), plus a term that trains the expected error."""
 
     def loss(weights: Any, inputs: Any, own: Any, deviation: Any, users: Any) -> Any:
         import jax
@@ -217,7 +217,7 @@ def _cut(edges: NDArray[np.int64], times: int) -> NDArray[np.int64]:
 def _forward(
     weights: Weights, inputs: NDArray[np.float32], own: NDArray[np.float32], deviation: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Users and the expected error, float32[q] each."""
+    """Returns users and the expected error, float32[q] each."""
     hidden = _swish(inputs @ weights["w1"] + weights["b1"])
     hidden = _swish(hidden @ weights["w2"] + weights["b2"])
     out = hidden @ weights["w3"] + weights["b3"]

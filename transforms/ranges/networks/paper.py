@@ -117,7 +117,7 @@ def overlaps(grid: NoisyGrid, size: float, cell_metres: tuple[float, float], wor
 
 
 def _inputs(boxes: Boxes, side: int) -> NDArray[np.float64]:
-    """The networks' inputs: centres, float64[q, 2]; the field is -5..5."""
+    """Returns the networks' inputs: centres, float64[q, 2]; the field is -5..5."""
     return np.column_stack(boxes.middles) * (_INPUT_SIDE / side) - _INPUT_SIDE / 2
 
 
@@ -174,7 +174,7 @@ def _first(inputs: int, layers: int, width: int, rng: Generator) -> Parameters:
 
 
 def _loss(parameters: Any, places: Any, labels: Any, weights: Any) -> Any:
-    """The mean of Eq. 12."""
+    """Returns the mean of Eq. 12."""
     import jax
     import jax.numpy as jnp
 

@@ -36,7 +36,7 @@ class FullTree:
 
     @classmethod
     def from_trees(cls, *trees: Tree) -> FullTree:
-        """The smallest full tree with all nodes of some trees: ancestors and siblings are added."""
+        """Returns the smallest full tree with all nodes of some trees: ancestors and siblings are added."""
         nodes = trees[0].nodes if len(trees) == 1 else np.concatenate([tree.nodes for tree in trees])
         level, paths = node_levels(nodes), node_paths(nodes)
         codes = [np.zeros(1, dtype=np.uint64)]
@@ -72,7 +72,7 @@ class FullTree:
         return Tree(self.depth, np.concatenate(nodes))
 
     def leaf_values(self, values: Sequence[Floats]) -> Floats:
-        """Values by level and node, as one array of the leaves' values in the order of `tree`'s entries."""
+        """Returns values by level and node, as one array of the leaves' values in the order of `tree`'s entries."""
         return np.concatenate([value[leaf] for value, leaf in zip(values, self.leaves, strict=True)])
 
     @property
@@ -85,7 +85,10 @@ class FullTree:
         return self.leaf_levels[leaf], np.concatenate([np.flatnonzero(one) for one in self.leaves])[leaf]
 
     def owners(self, tree: Tree) -> NDArray[np.int64]:
-        """The entry of a tree that covers each leaf: int64[leaves]. All nodes of the tree must be nodes of this one."""
+        """Returns the entry of a tree that covers each leaf: int64[leaves].
+
+        All nodes of the tree must be nodes of this one.
+        """
         first = [
             codes[leaf] << np.uint64(2 * (self.depth - level))
             for level, (codes, leaf) in enumerate(zip(self.codes, self.leaves, strict=True))
@@ -93,7 +96,7 @@ class FullTree:
         return tree.index.owners(np.concatenate(first))
 
     def by_level(self, leaf_values: Floats) -> list[Floats]:
-        """Values of the leaves, in the order of `tree`'s entries, by level and node; 0 at inner nodes."""
+        """Returns values of the leaves, in the order of `tree`'s entries, by level and node; 0 at inner nodes."""
         values, at = [], 0
         for leaf in self.leaves:
             value = np.zeros(len(leaf))
@@ -103,14 +106,16 @@ class FullTree:
         return values
 
     def sums(self, leaf_values: Sequence[Floats]) -> list[Floats]:
-        """Every node's total of its leaves' values. Input and result have one float64[n] for each level."""
+        """Returns every node's total of its leaves' values. Input and result have one float64[n] for each level."""
         totals = [np.where(leaf, value, 0.0) for value, leaf in zip(leaf_values, self.leaves, strict=True)]
         for level in range(len(totals) - 1, 0, -1):
             totals[level - 1][self.parents[level]] = by_family(totals[level]).sum(axis=1)
         return totals
 
     def values_at(self, level: int, codes: NDArray[np.uint64], values: Sequence[Floats]) -> Floats:
-        """Values of nodes of a level, float64[n]. A node below a leaf has its share, by area, of the leaf's value.
+        """Returns values of nodes of a level, float64[n].
+
+        A node below a leaf has its share, by area, of the leaf's value.
 
         values: by level and node, at least down to `level` or to the leaves.
         """
@@ -127,7 +132,8 @@ class FullTree:
         return found
 
     def gradient(self, level: int, places: NDArray[np.int64], values: Sequence[Floats]) -> Floats:
-        """How far each child is from a quarter of its parent, as the parent's neighbours predict: float64[n, 4].
+        """Returns how far each child is from a quarter of its parent, as the parent's neighbours predict: float64[n,
+        4].
 
         Let E and W be the values of the eastern and western neighbours. (E - W) / 2 is the growth over one node's
         width. A child's centre is a quarter of that width from its parent's centre, and it has a quarter of the area.
@@ -149,7 +155,7 @@ class FullTree:
         return np.asarray(east[:, None] * EAST + south[:, None] * SOUTH)
 
     def _places(self, level: int, paths: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The index of each path on a level; of the next node, or the last, where there is no such node."""
+        """Returns the index of each path on a level; of the next node, or the last, where there is no such node."""
         codes = self.codes[level]
         if len(codes) == 4**level:
             return paths.astype(np.int64)
@@ -157,12 +163,12 @@ class FullTree:
 
 
 def children_of(codes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The paths of all children of some nodes: uint64[4 n], ascending if the nodes are."""
+    """Returns the paths of all children of some nodes: uint64[4 n], ascending if the nodes are."""
     return np.asarray(((codes[:, None] << _TWO) | _FOUR).ravel())
 
 
 def by_family(values: Floats) -> Floats:
-    """Values of a level's nodes, one row for each family of four siblings: float64[n] -> float64[n / 4, 4]."""
+    """Returns values of a level's nodes, one row for each family of four siblings: float64[n] -> float64[n / 4, 4]."""
     return values.reshape(-1, 4)
 
 

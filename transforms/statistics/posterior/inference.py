@@ -96,7 +96,9 @@ class Energies:
         return self.signal / (self.signal + self.noise)
 
     def likelihood(self, energy: Floats) -> Floats:
-        """The likelihood of measured energies float64[n], up to a factor for each family: of three normal variates."""
+        """Returns the likelihood of measured energies float64[n], up to a factor for each family: of three normal
+        variates.
+        """
         total = self.signal + self.noise
         logs = -1.5 * (np.log(total) + energy[:, None] / total)
         return np.asarray(np.exp(logs - logs.max(axis=1, keepdims=True)))
@@ -107,7 +109,7 @@ class Energies:
 
 
 def project(children: Floats, total: Floats) -> Floats:
-    """The nearest points to rows float64[n, 4] that are >= 0 and add up to `total`, float64[n] >= 0."""
+    """Returns the nearest points to rows float64[n, 4] that are >= 0 and add up to `total`, float64[n] >= 0."""
     falling = -np.sort(-children, axis=1)
     excess = (np.cumsum(falling, axis=1) - total[:, None]) / np.arange(1, 5)
     last = np.maximum((falling > excess).sum(axis=1), 1) - 1
@@ -144,7 +146,7 @@ def infer(
     noise: NodeMeasurements | None = None,
     guide: Sequence[Floats] | None = None,
 ) -> Posterior:
-    """The posterior of the nodes of a tree.
+    """Returns the posterior of the nodes of a tree.
 
     Goes down from the root, one level at a time. In each family:
 

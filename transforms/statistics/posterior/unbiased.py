@@ -104,7 +104,7 @@ class UnbiasedCounts:
         return cls(full, [users[part] for part in parts], [variance[part] for part in parts], float(variance[0]))
 
     def scaled(self, factor: float) -> UnbiasedCounts:
-        """The counts times a factor."""
+        """Returns the counts times a factor."""
         users = [factor * one for one in self.users]
         variance = [factor**2 * one for one in self.measured_variance]
         return UnbiasedCounts(self.full, users, variance, factor**2 * self.total_variance)
@@ -115,7 +115,7 @@ class UnbiasedCounts:
         return self.full.leaf_values(self.users)
 
     def node_variances(self) -> list[Floats]:
-        """The variance of each node's error, by level and node."""
+        """Returns the variance of each node's error, by level and node."""
         found = [np.array([self.total_variance])]
         for level in range(1, len(self.full.codes)):
             variance = by_family(self.measured_variance[level])
@@ -125,11 +125,11 @@ class UnbiasedCounts:
         return found
 
     def leaf_variances(self) -> Floats:
-        """The variance of each leaf's error, in the order of the full tree's entries."""
+        """Returns the variance of each leaf's error, in the order of the full tree's entries."""
         return self.full.leaf_values(self.node_variances())
 
     def total(self, weights: Floats) -> tuple[float, float]:
-        """The weighted sum of the leaves' users and its standard deviation, in users.
+        """Returns the weighted sum of the leaves' users and its standard deviation, in users.
 
         weights: float64[leaves], in the order of the full tree's entries: 1 for a leaf that counts, 0 for others.
         """
@@ -177,7 +177,7 @@ class UnbiasedCounts:
 
 
 def user_intervals(users: Floats, stddev: Floats) -> tuple[Floats, Floats]:
-    """The ends of 95% intervals of numbers of users, which are integers and not negative: float64 like `users`."""
+    """Returns the ends of 95% intervals of numbers of users, which are integers and not negative: float64 like `users`."""
     margin = Z_95 * stddev + CONTINUITY
     return np.maximum(users - margin, 0.0), np.maximum(users + margin, 0.0)
 
@@ -223,7 +223,7 @@ def learn_within_cells(unbiased: UnbiasedCounts, expected: Floats, variance: Flo
 
 
 def _fit(before: Floats, users: Floats, energy: Floats, noise: Floats) -> Floats:
-    """The a and b of a level's families, float64[2], by Fisher scoring from those of the level above."""
+    """Returns the a and b of a level's families, float64[2], by Fisher scoring from those of the level above."""
     many = users > 1
     users, energy, noise = users[many], energy[many], noise[many]
     x = np.stack([np.ones_like(users), np.log(users / _USERS)])
@@ -240,7 +240,7 @@ def _fit(before: Floats, users: Floats, energy: Floats, noise: Floats) -> Floats
 
 
 def _rho(law: Floats, users: Floats) -> Floats:
-    """The roughness of families of some users, float64[n], by laws float64[2] or float64[2, n]."""
+    """Returns the roughness of families of some users, float64[n], by laws float64[2] or float64[2, n]."""
     return np.asarray(np.exp(np.minimum(law[0] + law[1] * np.log(np.maximum(users, 1.0) / _USERS), _LARGEST_LOG)))
 
 
