@@ -46,7 +46,7 @@ class Widget:
         return f"<Widget of\n{self.release!r}>"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
-        """HTML for notebooks, and the picture for what shows no HTML, such as PDF by LaTeX."""
+        """Returns HTML for notebooks, and the picture for what shows no HTML, such as PDF by LaTeX."""
         # In single quotes, because a page has few of them and thousands of double quotes.
         page = self.page.replace("&", "&amp;").replace("'", "&#39;")
         frame = (
@@ -89,7 +89,9 @@ def picture_bundle(release: Release, link: str) -> Bundle:
 
 
 def _picture(release: Release, style: str) -> tuple[str, Bundle]:
-    """HTML of the release's picture, or of the error that takes its place, and what a notebook keeps of it by type."""
+    """Returns HTML of the release's picture, or of the error that takes its place, and what a notebook keeps of it by
+    type.
+    """
     try:
         encoded = _encoded_picture(release)
     except (RequestError, OSError) as error:

@@ -54,8 +54,8 @@ class Release(published_release.Release):
     def zones_total(self, rows: NDArray[Any]) -> tuple[float, float]:
         """Returns users of several published zones together, and the standard deviation of that sum's error.
 
-        Errors of zones go together where several levels were asked, so that their deviations cannot be added up by
-        themselves.
+        Errors of zones go together where several levels were queried, so their deviations do not give the error of
+        a sum.
 
         Args:
             rows: bool[n] or float64[n], one for each row of `table("zones")`: whether it counts, or which share of it.

@@ -69,14 +69,14 @@ class SampledJob(ReleaseJob):
         """The transform from files to the published result."""
 
     def count_rounds(self, inputs: Inputs, rounds: Rounds, top: int | None = None) -> beam.PTransform:
-        """The transform that counts items with noise, or by a sample."""
+        """Returns the transform that counts items with noise, or by a sample."""
         if isinstance(self.plan, CentralCountPlan):
             return NoisyItems(rounds, self.plan, top, admit=inputs.charge_and_admit, spill=inputs.spill)
         assert isinstance(self.plan, SamplePlan)
         return TrieHeavyHitters(rounds, self.plan.sampling, top, admit=inputs.charge_and_admit, spill=inputs.spill)
 
     def assembler(self) -> Assemble:
-        """The function from the published result to the release's files."""
+        """Returns the function from the published result to the release's files."""
         return central_files if isinstance(self.plan, CentralCountPlan) else trie_files
 
     def columns(self) -> Columns:
@@ -129,7 +129,7 @@ class HotspotsJob(SampledJob):
     request: HotspotsRequest
 
     def prefixes(self, kind: str | None) -> Prefixes:
-        """The prefix code of map cells (None), or of a column that holds values of this kind."""
+        """Returns the prefix code of map cells (None), or of a column that holds values of this kind."""
         depth = self.request.depth
         if kind is None:
             return NumberPrefixes(4, depth or CELL_DEPTH)

@@ -96,7 +96,7 @@ def answer_files(
 
 
 def _query_files(patterns: Sequence[str]) -> list[str]:
-    """The files that match any pattern, each once. Raises RequestError if a pattern matches no file."""
+    """Returns the files that match any pattern, each once. Raises RequestError if a pattern matches no file."""
     try:
         paths = [file.path for pattern in patterns for file in match_files(pattern)]
     except RequestError as error:
@@ -105,7 +105,9 @@ def _query_files(patterns: Sequence[str]) -> list[str]:
 
 
 def _answer_files(queries: Sequence[str], output: str, overwrite: bool) -> list[str]:
-    """The path of the answers to each file of queries. Raises RequestError if a path is taken or cannot be used."""
+    """Returns the path of the answers to each file of queries. Raises RequestError if a path is taken or cannot be
+    used.
+    """
     path = output.rstrip("/")
     if not path:
         raise RequestError("output: name a file that ends in .parquet, or a folder")

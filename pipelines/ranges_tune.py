@@ -135,7 +135,7 @@ def _batches(files: Sequence[InputFile], columns: LocationColumns) -> list[pa.Re
 
 
 def _middle(files: Sequence[InputFile], columns: LocationColumns) -> Region:
-    """The region between the quantiles _MIDDLE of all coordinates."""
+    """Returns the region between the quantiles _MIDDLE of all coordinates."""
     batches = _batches(files, columns)
     names = columns.longitude, columns.latitude
     cast = [[pc.cast(batch.column(name), pa.float64()) for batch in batches] for name in names]
@@ -151,7 +151,7 @@ def _middle(files: Sequence[InputFile], columns: LocationColumns) -> Region:
 
 
 def _report(labels: Sequence[Label], tuner: Tuner) -> str:
-    """Text: the best cell widths and, with several methods, how often each beat the grid."""
+    """Returns text: the best cell widths and, with several methods, how often each beat the grid."""
     widths = [label.widths[PlainGrid.NAME] for label in labels]
     lines = [f"{len(labels)} searches: the best cells are {min(widths):.3g} to {max(widths):.3g} m wide"]
     for name in tuner.gains:

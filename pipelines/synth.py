@@ -1,6 +1,6 @@
 """`sfumato synth`: deterministic location logs of any size, of a synthetic city.
 
-It writes `part-00000-of-00055.parquet` and so on into a folder, all files or none: into a staging folder first, which
+It writes files such as `part-00000-of-00055.parquet` into a folder, all or none: into a staging folder first, which
 is renamed at the end. With --days, each date has a folder `dt=YYYY-MM-DD`. All days have the same city and the same
 users. Each day some of them are active, and weather, season and events change their places and hours.
 """

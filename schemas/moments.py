@@ -146,7 +146,7 @@ class ValueColumns:
 
 @dataclass(frozen=True)
 class Statistic:
-    """A statistic of a column by name: `mean`, `moment:K` (the mean of the Kth power), and the like.
+    """A statistic of a column by name: `mean`, `moment:K` (the mean of the Kth power) and others.
 
     The names are in `transforms/moments/statistic_kinds.py`. A plan with another name raises RequestError.
     """
@@ -239,7 +239,7 @@ def moment_zones_schema(statistics: Sequence[str]) -> pa.Schema:
 
 
 def _of_statistics(statistics: Sequence[str]) -> list[pa.Field]:
-    """For each statistic S the columns S_value, S_stddev, S_low, S_high, S_clients.
+    """Returns for each statistic S the columns S_value, S_stddev, S_low, S_high, S_clients.
 
     The first also has S_shrunk and S_shrunk_stddev, after empirical-Bayes shrinkage towards that of all users,
     S_differs, S_simultaneous_low and S_simultaneous_high.
@@ -247,11 +247,11 @@ def _of_statistics(statistics: Sequence[str]) -> list[pa.Field]:
     numbers = [MOMENTS_SCHEMA.field(name) for name in ("value", "stddev", "low", "high", "clients")]
     mine = [field.with_name(f"{statistic}_{field.name}") for statistic in statistics for field in numbers]
     shrinkage = [
-        described(f"{statistics[0]}_shrunk", "after shrinkage towards everybody's value"),
+        described(f"{statistics[0]}_shrunk", "after shrinkage towards the value of all users"),
         pa.field(f"{statistics[0]}_shrunk_stddev", pa.float64(), False),
         described(
             f"{statistics[0]}_differs",
-            "1 above everybody's, -1 below, 0 unknown; simultaneous for all cells, at 95%",
+            "1 above the value of all users, -1 below, 0 unknown; simultaneous for all cells, at 95%",
             pa.int8(),
         ),
         *(

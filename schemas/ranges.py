@@ -31,7 +31,7 @@ the square's area inside the region."""
 
 
 def answers_schema(error: str) -> pa.Schema:
-    """ANSWERS_SCHEMA with what `stddev` is, `estimate` or `lower bound`, in the metadata of its field."""
+    """Returns ANSWERS_SCHEMA with what `stddev` is, `estimate` or `lower bound`, in the metadata of its field."""
     place = ANSWERS_SCHEMA.get_field_index("stddev")
     return ANSWERS_SCHEMA.set(place, ANSWERS_SCHEMA.field(place).with_metadata({"error": error}))
 
@@ -146,5 +146,5 @@ class Sizes:
             )
 
     def spread(self, models: int) -> NDArray[np.float64]:
-        """Returns the middles of `models` equal parts of the range, float64[models] (paper 003, Algorithm 1, line 3)."""
+        """Returns the middles of `models` equal parts of the range, float64[models] (paper 003, Algorithm 1)."""
         return np.asarray(self.low + (self.high - self.low) / models * (np.arange(models) + 0.5))

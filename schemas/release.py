@@ -62,7 +62,7 @@ _ENDS = (("low", "lower"), ("high", "upper"))  # of an interval: in a column's n
 
 
 def _geo(*kinds: str) -> dict[str, Any]:
-    """GeoParquet's metadata of a table whose column `geometry` holds these kinds."""
+    """Returns GeoParquet's metadata of a table whose column `geometry` holds these kinds."""
     columns = {"geometry": {"encoding": "WKB", "geometry_types": kinds}}
     return {"version": "1.1.0", "primary_column": "geometry", "columns": columns}
 
@@ -130,7 +130,7 @@ ANSWERS_SCHEMA = pa.schema(
     [
         described("sub_query", "its index in the manifest's sub_queries", pa.int16()),
         _CELL_ID,
-        described("users", f"noisy users by this sub-query alone; {NEGATIVE}"),
+        described("users", f"noisy users by only this sub-query; {NEGATIVE}"),
         described("stddev", "standard deviation of the noise, in users"),
     ]
 )
@@ -150,7 +150,7 @@ SLOTS_SCHEMA = pa.schema(
         described(
             "expected", "users to expect in such a slot, by the profiles of all cells: the pattern without chance"
         ),
-        described("users_unbiased", f"users with the noise alone; {NEGATIVE}"),
+        described("users_unbiased", f"users with only the noise; {NEGATIVE}"),
         *(described(f"users_{end}", f"{side} end of a 95% interval of the users") for end, side in _ENDS),
     ]
 )
@@ -169,7 +169,7 @@ def changes_schema() -> pa.Schema:
             described("difference", "after - before, in users"),
             described("stddev", "standard deviation of the difference if nothing changed: noise and sampling"),
             *(
-                described(end, f"{side} end of the difference's 95% interval, for each row by itself")
+                described(end, f"{side} end of the difference's 95% interval, for each row separately")
                 for end, side in _ENDS
             ),
             described("changed", "q_value is at most the stated false discovery rate", pa.bool_()),
@@ -245,7 +245,7 @@ def zones_schema(categories: Sequence[str] = (), rates: Sequence[str] = ()) -> p
             ),
             described("users", f"estimated users, unbiased; {NEGATIVE}"),
             described("stddev", "standard deviation of users: of the noise, after levels were made to agree"),
-            described("low", "lower end of a 95% interval of the zone's users, for each zone by itself"),
+            described("low", "lower end of a 95% interval of the zone's users, for each zone separately"),
             described("high", "upper end of the interval"),
             pa.field("area", _NUMBER, False, {"unit": "square kilometres"}),
             pa.field("density", _NUMBER, False, {"unit": "users per square kilometre"}),
@@ -263,7 +263,7 @@ RELEASE_ZONES_SCHEMA = pa.schema(
         described(
             "stddev", "standard deviation of users: noise, and the users' places inside cells that are cut", null=True
         ),
-        described("low", "lower end of a 95% interval, for each zone by itself", null=True),
+        described("low", "lower end of a 95% interval, for each zone separately", null=True),
         described("high", "upper end of the interval", null=True),
         described("noise_stddev", "the part of stddev that is the noise's", null=True),
         described("share_in_map", "share of the zone's area inside the map"),
@@ -296,7 +296,7 @@ _NOISY_COUNT = (
     described("count", _NOISY),
     described("stddev", "standard deviation of the noise"),
     described("low", "lower end of a 95% interval, given that it is published", pa.int64()),
-    described("high", "upper end of the interval, which holds for each row by itself", pa.int64()),
+    described("high", "upper end of the interval, which holds for each row separately", pa.int64()),
 )
 
 
@@ -386,7 +386,7 @@ def flows_schema(zones: bool = False) -> pa.Schema:
 
     zones: whether flows are of pairs of zones.
     """
-    cell = "r and one digit 0..3 a level of the quadtree; r alone is the region"
+    cell = "r and one digit 0..3 a level of the quadtree; a single r is the region"
     rest = "the trips of a pair of large cells without those of the pairs that are listed"
     places = [
         described("origin_cell", f"where the trips begin: {cell}", pa.string()),
@@ -416,7 +416,7 @@ def flows_schema(zones: bool = False) -> pa.Schema:
             described("is_rest", rest, pa.bool_()),
             described("trips", shrunk),
             described("stddev", stddev),
-            described("low", "lower end of a 95% interval, for each row by itself, also for the largest flows"),
+            described("low", "lower end of a 95% interval, for each row separately, also for the largest flows"),
             described("high", "upper end of the interval"),
             described("present", "probability that there is a trip; at least 0.5 for a listed pair"),
             described("noisy", noisy, pa.int64()),

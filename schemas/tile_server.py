@@ -23,7 +23,7 @@ def tile_host(tiles: str) -> str:
     if found is None or not all(tiles.count(name) == 1 for name in ("{z}", "{x}", "{y}")):
         raise ValueError(
             "tiles: must be the address of a tile server's pictures with {z}, {x} and {y} in it, such as "
-            f"https://tile.example.org/{{z}}/{{x}}/{{y}}.png (http:// for this machine alone), got {tiles!r}"
+            f"https://tile.example.org/{{z}}/{{x}}/{{y}}.png (http:// only for this machine), got {tiles!r}"
         )
     return found[1]
 

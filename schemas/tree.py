@@ -182,13 +182,13 @@ def node_paths(nodes: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def node_positions(nodes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(level, x, y) of nodes, int64[n] each; x counts from the west, y from the north, in cells of the level."""
+    """Returns (level, x, y) of nodes, int64[n] each; x from the west, y from the north, in cells of the level."""
     x, y = deinterleave(node_paths(nodes))
     return node_levels(nodes), x, y
 
 
 def node_names(nodes: NDArray[np.uint64]) -> list[str]:
-    """Cell ids: `r` and one digit a level (0 north-west, 1 south-west, 2 north-east, 3 south-east)."""
+    """Returns cell ids: `r` and one digit a level (0 north-west, 1 south-west, 2 north-east, 3 south-east)."""
     levels = node_levels(nodes)
     names = np.zeros((len(nodes), 1 + int(levels.max(initial=0))), dtype=np.uint8)
     names[:, 0] = ord("r")

@@ -331,7 +331,9 @@ def _refuse_unknown(flags: Sequence[str], where: str) -> None:
 
 
 def flex_launch(settings: RunnerSettings) -> bool:
-    """Whether Google's launcher of Flex templates runs this process. It takes the graph and starts the job itself."""
+    """Returns whether Google's launcher of Flex templates runs this process. It takes the graph and starts the job
+    itself.
+    """
     location = settings.options.view_as(GoogleCloudOptions).template_location or ""
     launcher = "FLEX_TEMPLATE_PYTHON_PY_FILE" in os.environ
     return launcher and "/template_launches/" in location and location.endswith("/job_object")

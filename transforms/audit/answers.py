@@ -50,7 +50,7 @@ class Layer:
     noise: StatedNoise
 
     def sums(self) -> dict[str, tuple[float, int]]:
-        """Returns the users of every node that is an answer or holds one, and how many answers they are added up from."""
+        """Returns the users of every node that is an answer or holds one, and the number of answers in the sum."""
         found: dict[str, tuple[float, int]] = {}
         for name, users in zip(self.nodes, self.users.tolist(), strict=True):
             for length in range(1, len(name) + 1):
@@ -97,7 +97,7 @@ def tail_bound(differences: Floats, noises: Sequence[tuple[StatedNoise, Floats]]
 
 
 def _cumulant(noise: StatedNoise, t: float) -> float:
-    """ln E[e^(t Z)] of one draw, for t below the decay of Laplace noise."""
+    """Returns ln E[e^(t Z)] of one draw, for t below the decay of Laplace noise."""
     if noise.kind == "gaussian":
         return (1.001 * noise.stddev * t) ** 2 / 2  # sigma is above the standard deviation by less than this
     a = noise.decay
@@ -170,7 +170,7 @@ def _sub_query_layers(release: Release) -> Iterator[Layer]:
 
 
 def _zone_layer(release: Release) -> Layer:
-    """Returns the zones of the level that was asked."""
+    """Returns the zones of the queried level."""
     asked = [one for one in release.manifest["zones"]["levels"] if one["noise_stddev"] is not None]
     if len(asked) != 1:
         raise ValueError("published users are estimates from the noisy counts of several levels")

@@ -180,7 +180,7 @@ def _of_flows(manifest: Manifest) -> _Costs:
 
 
 def _admission(privacy: Manifest) -> float:
-    """Returns the epsilon of the two noisy counts that admit a run, of a secret sample where a sampling rate is stated."""
+    """Returns the epsilon of the two noisy counts that admit a run; of a secret sample if a sampling rate is stated."""
     admission = privacy["admission"]
     rate = admission.get("sampling_rate", 1.0)
     return math.log1p(rate * math.expm1(StatedNoise("laplace", admission["noise_stddev"] * rate).decay))
@@ -239,7 +239,7 @@ def _truncated(decay: float, reach: int, records: int) -> tuple[float, float]:
 def _sampled_epsilon(rounds: Sequence[Manifest], delta: float) -> float:
     """Returns a lower bound of the epsilon of rounds of sample and threshold.
 
-    For a number of holders of a user's item, the round tells two binomial counts apart, which are seen from the
+    For a number of holders of a user's item, the round distinguishes two binomial counts, which are seen from the
     threshold on. Every number gives a lower bound.
     """
     ((rate, threshold),) = {(one["sampling_rate"], one["threshold"]) for one in rounds}

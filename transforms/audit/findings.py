@@ -146,7 +146,7 @@ CHECKS: Mapping[str, Callable[[Evidence], Outcomes]] = {
     "The key is secret": _check_key,
     "Code and packages are those of this audit": _check_code,
 }
-"""A new check is a function and its line here, with the sentence that the report says of it."""
+"""A new check is a function and its line here, with the sentence that states it in the report."""
 
 
 def audit(evidence: Evidence) -> list[Finding]:

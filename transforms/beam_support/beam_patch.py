@@ -1,4 +1,4 @@
-"""Mends two faults of Beam: a flush that loses elements, and notebooks in which no pipeline starts. Import it.
+"""Fixes two faults of Beam: a flush that loses elements, and notebooks in which no pipeline starts. Import it.
 
 **The timed flush.** With worker threads or processes, Beam's own local runner flushes its output buffers once a second
 from another thread. Its lock does not stop the worker's writes, so what the worker writes during the flush is lost in

@@ -61,7 +61,7 @@ class FlowPlan:
         return _SPLIT_SHARE * self.tree_epsilon
 
     def levels(self, users: float) -> range:
-        """Returns the levels that are measured, coarse to fine, for a noisy number of users; the last is never split."""
+        """Returns the levels to measure, coarse to fine, for a noisy number of users; the last is never split."""
         seen = max(users, 1.0) * self.tree_epsilon * _PAIRS_PER_USER
         start = min(max(math.floor(math.log(max(seen, 1.0), 16)), 1), MAX_START, self.depth)
         return range(start, min(start + MAX_SPLITS, self.depth) + 1)
@@ -74,7 +74,7 @@ class FlowPlan:
         return self.tree_epsilon - self.split_epsilon * (splits + (not is_last))
 
     def split_limit(self, splits: int, is_last: bool) -> float:
-        """Expected trips from which a pair is split. Arguments: of its children, as of `final_epsilon`."""
+        """Returns expected trips from which a pair is split. Arguments: of its children, as of `final_epsilon`."""
         return _SPLIT_SCALES * self.max_trips / self.final_epsilon(splits, is_last)
 
     def accuracy(self, zones: int | None = None) -> str:

@@ -111,7 +111,7 @@ def zone_flows_table(flows: Flows, zones: Zones) -> pa.Table:
 
 
 def zones_points(zones: Zones) -> NDArray[np.float64]:
-    """Longitude and latitude of a point in each zone: float64[n, 2]."""
+    """Returns the longitude and latitude of a point in each zone: float64[n, 2]."""
     return np.asarray(shapely.get_coordinates(shapely.point_on_surface(zones.geometries)))
 
 

@@ -120,7 +120,9 @@ def answers_table(results: Sequence[NoisyCounts], rotation: int = 1) -> pa.Table
 
 
 def interval_columns(estimate: Estimate, unbiased: UnbiasedCounts | None) -> dict[str, NDArray[np.float64]]:
-    """Unbiased users of each entry and their 95% intervals: float64[T] by column; no columns without `unbiased`."""
+    """Returns unbiased users of each entry and their 95% intervals: float64[T] by column; no columns without
+    `unbiased`.
+    """
     if unbiased is None:
         return {}
     owner, cells = unbiased.full.owners(estimate.tree), len(estimate.counts)

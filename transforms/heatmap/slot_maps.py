@@ -60,7 +60,7 @@ class SlotPosterior:
     variance: list[Array]  # by level, of the error of a node's expected users, on average over the slots, float64[n]
 
     def leaves(self) -> tuple[Array, Array]:
-        """Expected users of the leaves, float64[slots, leaves], and their variances, float64[leaves]."""
+        """Returns expected users of the leaves, float64[slots, leaves], and their variances, float64[leaves]."""
         slots = self.expected[0].shape[1]
         expected = np.stack([self.full.leaf_values([one[:, slot] for one in self.expected]) for slot in range(slots)])
         return expected, self.full.leaf_values(self.variance)
@@ -128,18 +128,18 @@ class _Family:
         self.mean, self.variance = (one.reshape(-1, 4, mean.shape[1]) for one in (mean, variance))
 
     def _weights(self) -> tuple[Array, Array]:
-        """1 / (s + r), float64[n, 4, K], and the sum of s r / (s + r), float64[n, 1, K]."""
+        """Returns 1 / (s + r), float64[n, 4, K], and the sum of s r / (s + r), float64[n, 1, K]."""
         weight = 1 / (self.prior + self.variance)
         return weight, (self.prior * self.variance * weight).sum(axis=1, keepdims=True)
 
     def _solved(self, values: Array) -> Array:
-        """(Q + R)^-1 values, by Sherman and Morrison: Q = diag(s) - s s' / sum(s) is the covariance of e."""
+        """Returns (Q + R)^-1 values, by Sherman and Morrison: Q = diag(s) - s s' / sum(s) is the covariance of e."""
         weight, left = self._weights()
         scaled = self.prior * weight
         return np.asarray(values * weight + scaled * (scaled * values).sum(axis=1, keepdims=True) / left)
 
     def _gain(self, values: Array) -> Array:
-        """Q (Q + R)^-1 values."""
+        """Returns Q (Q + R)^-1 values."""
         solved = self._solved(values)
         summed = self.prior.sum(axis=1, keepdims=True)
         return np.asarray(self.prior * (solved - (self.prior * solved).sum(axis=1, keepdims=True) / summed))
@@ -217,7 +217,7 @@ def _downward(
 
 
 def _reconciled(full: FullTree, raw: list[Array], totals: list[Array]) -> list[Array]:
-    """Expected users that are not negative and add up, by level and node: float64[n, slots].
+    """Returns expected users that are not negative and add up, by level and node: float64[n, slots].
 
     From the root down, each family's table of children and slots is fitted to its children's users and to its parent's
     users by slot (iterative proportional fitting, Deming and Stephan 1940).
@@ -286,7 +286,7 @@ class SlotMaps:
         )
 
     def table(self, grid: Grid, names: tuple[str, ...]) -> pa.Table:
-        """`slots.parquet`, by SLOTS_SCHEMA: slot after slot, in the order of the tree's entries."""
+        """Returns `slots.parquet`, by SLOTS_SCHEMA: slot after slot, in the order of the tree's entries."""
         slots, cells = self.users.shape
         level, x, y = node_positions(self.tree.entries)
         bounds = zip(("west", "south", "east", "north"), grid.bounds(x, y, level), strict=True)
@@ -307,7 +307,7 @@ class SlotMaps:
         return pa.table(columns, schema=SLOTS_SCHEMA)
 
     def raster(self, estimate: Estimate) -> NDArray[np.float32]:
-        """`slots.npy`: users of each slot on a grid, float32[S, 2^d, 2^d], row 0 in the north.
+        """Returns `slots.npy`: users of each slot on a grid, float32[S, 2^d, 2^d], row 0 in the north.
 
         Inside a cell of the slots' tree users are spread as those of all slots are in `estimate`, the published map. d
         is the grid's depth, or as fine as the array stays below 8 MB.
@@ -328,7 +328,8 @@ class SlotMaps:
 
 
 def _region(state: HeatmapState, counts: Array, noise: float, sampling: float) -> tuple[Array, Array]:
-    """Unbiased users of the region in each slot, which add up to its users, and standard deviations: float64[S] each.
+    """Returns unbiased users of the region in each slot, which add up to its users, and standard deviations: float64[S]
+    each.
 
     Generalised least squares: the difference between the region's users, from all noisy figures, and the sum of the
     slots is shared out evenly, because all slots have the same noise.

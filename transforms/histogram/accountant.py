@@ -80,7 +80,7 @@ _delta = delta  # for functions with a parameter of that name
 
 
 def profile(epsilons: ArrayLike, rate: float, threshold: int) -> tuple[Floats, Floats]:
-    """Hockey-stick divergences (remove, add) of one round, rounded up: float64[n] each.
+    """Returns hockey-stick divergences (remove, add) of one round, rounded up: float64[n] each.
 
     Each is a supremum of privacy profiles, so convex in e^epsilon and itself a privacy profile. Raises RequestError
     for a rate or a threshold out of range. epsilons: float64[n], may be negative. rate, threshold: see `delta`.
@@ -102,7 +102,7 @@ def profile(epsilons: ArrayLike, rate: float, threshold: int) -> tuple[Floats, F
 
 
 def _remove(epsilons: Floats, rate: float, threshold: int) -> Floats:
-    """sup over k and v of remove(k, v), at epsilons float64[n] >= 0."""
+    """Returns sup over k and v of remove(k, v), at epsilons float64[n] >= 0."""
     q = rate - np.expm1(-epsilons) * (1 - rate)
     growth = np.expm1(epsilons)
     kl = np.maximum(q * np.log(q / rate) - epsilons * (1 - q), 0.0)  # of Bernoulli(q) from Bernoulli(p)
@@ -133,7 +133,7 @@ def _remove(epsilons: Floats, rate: float, threshold: int) -> Floats:
 
 
 def _add(epsilons: Floats, rate: float, threshold: int) -> Floats:
-    """sup over k and w of add(k, w), or 0 of the empty set, at epsilons float64[n] >= 0."""
+    """Returns sup over k and w of add(k, w), or 0 of the empty set, at epsilons float64[n] >= 0."""
     s = rate - np.expm1(epsilons) * (1 - rate)
     result = np.zeros(len(epsilons))
     able = s > 0
@@ -169,7 +169,7 @@ def _add(epsilons: Floats, rate: float, threshold: int) -> Floats:
 
 
 def _share(weight: Floats, tail: Floats, peak: Floats) -> Floats:
-    """1 - weight tail / peak, rounded up; 1 where the peak underflows."""
+    """Returns 1 - weight tail / peak, rounded up; 1 where the peak underflows."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         share = np.clip(1 - weight * (tail / peak), 0.0, 1.0) + _SAFETY
     return np.asarray(np.where(peak > _FLOOR, share, 1.0))

@@ -3,7 +3,7 @@
 Which items of a user count is a function of the run's key, the user's id and the user's own records. So a retried
 bundle keeps the same items, and no other user, no order and no file has an effect.
 
-Every round counts all users, at one prefix length. The last round counts what was asked for and has nearly all of the
+Every round counts all users, at one prefix length. The last round counts the requested items and has nearly all of the
 budget: a cell or an item is found by its own count, and not by way of its prefixes. The rounds above it show where the
 users are whose items stay hidden. They share what is left, which is enough since coarse counts are large. Pure.
 """

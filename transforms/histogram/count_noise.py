@@ -14,8 +14,8 @@ as the noise is symmetric), the delta at epsilon is the largest over j in 0..K o
     with against without   1 - (1 - p)^j + (1 - p)^j H_{K-j}(eps - j ln(1 - p))
     without against with   H_{K-j}(eps + j ln(1 - p)).
 
-This is exact: log-concave noise is told apart best at the largest shift, and items of large counts have no threshold in
-effect. The noise is one of:
+This is exact: log-concave noise is distinguished best at the largest shift, and items of large counts have no threshold
+in effect. The noise is one of:
 
 - laplace: discrete Laplace, P[Z = k] proportional to e^(-a |k|), a = epsilon / (K R). H_m is 0, and so is the second
   line (where p <= 1 - e^(-a R)). Delta is 1 - (1 - p)^K.
@@ -158,7 +158,7 @@ class CountNoise:
         return f"{drawn} on every count above 0; noisy counts from {self.threshold:,} on are published"
 
     def survival(self, k: NDArray[np.int64]) -> NDArray[np.float64]:
-        """P[Z >= k], for integers of any shape."""
+        """Returns P[Z >= k], for integers of any shape."""
         if self.sigma is not None:
             return discrete_gaussian_survival(self.sigma, k)
         whole = _laplace_survival(self.decay, k)
@@ -184,7 +184,7 @@ class CountNoise:
         return 0 if threshold is None else max(0, threshold - self.quantile(HIDDEN_CONFIDENCE))
 
     def intervals(self, values: Counts, cut: int | None = None) -> tuple[Counts, Counts]:
-        """95% intervals of the counts behind published noisy counts: lower and upper ends, int64[n] each.
+        """Returns 95% intervals of the counts behind published noisy counts: lower and upper ends, int64[n] each.
 
         They hold for each published item, given that it was published. The threshold T, or the counts of other items
         where `top` removed some, select noisy counts that came out high. The lower end is the smallest count c with
@@ -241,7 +241,7 @@ class CountNoise:
 
 
 def _laplace_survival(a: float, k: NDArray[np.int64]) -> NDArray[np.float64]:
-    """P[Z >= k] of discrete Laplace noise: beta^k / (1 + beta) for k >= 1, by symmetry for others; beta = e^-a."""
+    """Returns P[Z >= k] of discrete Laplace noise: beta^k / (1 + beta) for k >= 1, others by symmetry; beta = e^-a."""
     tail = np.exp(-a * np.where(k >= 1, k, 1 - k)) / (1 + math.exp(-a))
     return np.asarray(np.where(k >= 1, tail, 1 - tail))
 
@@ -298,7 +298,7 @@ def _candidates(epsilon: float, delta: float, bound: ItemBound, public: bool) ->
 
 
 def _with_threshold(laplace: CountNoise, delta: float) -> Iterator[CountNoise]:
-    """Discrete Laplace noise with a threshold, complete and truncated."""
+    """Returns discrete Laplace noise with a threshold, complete and truncated."""
     epsilon, bound, a = laplace.epsilon, laplace.bound, laplace.decay
     items, shift = bound.max_items, bound.max_records
     allowed = min(-math.expm1(math.log1p(-delta) / items), -math.expm1(-a * shift)) * _SAFETY  # p, of one item
@@ -311,7 +311,7 @@ def _with_threshold(laplace: CountNoise, delta: float) -> Iterator[CountNoise]:
     yield CountNoise("laplace", epsilon, spent(shown), bound, threshold=shift + at)
 
     def certain(limit: int) -> float:
-        """t = P[Z > A - R] of noise within -A..A."""
+        """Returns t = P[Z > A - R] of noise within -A..A."""
         noise = CountNoise("truncated", epsilon, delta, bound, limit=limit)
         return float(noise.survival(np.array(limit - shift + 1)))
 
@@ -320,12 +320,12 @@ def _with_threshold(laplace: CountNoise, delta: float) -> Iterator[CountNoise]:
 
 
 def gaussian_with_threshold(noise: CountNoise) -> CountNoise:
-    """Discrete Gaussian noise with the least threshold within its delta."""
+    """Returns discrete Gaussian noise with the least threshold within its delta."""
     assert noise.sigma is not None
     unit = gaussian_rho(noise.sigma, noise.bound.max_records)  # of one item that a user shifts by R
 
     def delta(above: int) -> float:
-        """Returns the largest delta over j (see the module), where a user's own item is published from R + `above` on."""
+        """Returns the largest delta over j (see the module), if a user's own item is published from R + `above` on."""
         worst = 0.0
         hidden = math.log1p(-min(float(noise.survival(np.array(above))), 0.5))
         for alone in range(noise.bound.max_items + 1):

@@ -81,7 +81,9 @@ def choose_sampling(
 
     @cache
     def error(threshold: int) -> float:
-        """Mean absolute error per user; infinite if no item can be expected to pass the threshold at its rate."""
+        """Returns the mean absolute error per user; infinite if no item can be expected to pass the threshold at its
+        rate.
+        """
         try:
             rates[threshold] = rate_of(threshold, _COARSE_STEPS, _COARSE_RATE)
         except RequestError:  # no rate on the grid is private at so low a threshold
@@ -114,7 +116,7 @@ def expected_error(sampling: Sampling, population: int | None = None, items: int
 
 
 def relative_error(counts: NDArray[np.int64], rate: float, threshold: int) -> NDArray[np.float64]:
-    """E|estimate - c| / c, float64[n], exactly, for items of c users, int64[n] >= 1.
+    """Returns E|estimate - c| / c, float64[n], exactly, for items of c users, int64[n] >= 1.
 
     With X ~ Bin(c, p), de Moivre's identity E[(X - c p) 1{X >= t}] = c p (1 - p) b(t - 1; c - 1) gives
     Pr[X < tau] + (1 - p) (2 b(max(tau, m) - 1; c - 1) - b(tau - 1; c - 1)), with m the first integer above c p.
@@ -136,7 +138,7 @@ class _Catalogue:
 
     @classmethod
     def from_numbers(cls, population: int | None, items: int | None) -> _Catalogue:
-        """Zipf's law for both exponents: the first 200 ranks one by one, then 200 groups of ranks."""
+        """Returns Zipf's law for both exponents: the first 200 ranks one by one, then 200 groups of ranks."""
         users = _UNLIMITED if population is None else check_count("population", population)
         ranks = _UNLIMITED if items is None else check_count("items", items)
         if population is None or items is None:
@@ -279,7 +281,7 @@ class SamplePlan:
 
     @property
     def contacted_users(self) -> int | None:
-        """The number of users contacted on average in each round; None if everybody is contacted."""
+        """The number of users contacted on average in each round; None if all users are contacted."""
         if self.contact != "limited":
             return None
         assert self.population is not None

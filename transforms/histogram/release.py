@@ -61,7 +61,7 @@ def measured(histogram: Histogram | NoisyHistogram) -> dict[str, NDArray[Any]]:
 
 
 def cells_table(histogram: Histogram | NoisyHistogram, grid: Grid) -> pa.Table:
-    """Published cells of one level by hot_cells_schema."""
+    """Returns published cells of one level by hot_cells_schema."""
     level = histogram.level or grid.depth
     x, y = deinterleave(histogram.items)
     levels = np.full(len(x), level)
@@ -102,7 +102,7 @@ def item_names(histogram: Histogram | NoisyHistogram) -> list[str]:
 
 
 def items_table(histogram: Histogram | NoisyHistogram) -> pa.Table:
-    """Published items of one level, most frequent first. Whole items that are integers stay integers."""
+    """Returns published items of one level, most frequent first. Whole items that are integers stay integers."""
     histogram = histogram.only(np.argsort(-histogram.counts, kind="stable"))
     integers = len(histogram) and histogram.texts is None and histogram.level == WHOLE
     names = pa.array(histogram.items.view(np.int64)) if integers else pa.array(item_names(histogram), pa.string())

@@ -160,7 +160,9 @@ class NumberPrefixes:
         return (items if level == WHOLE else items // np.uint64(self.base ** (self.depth - level))), None
 
     def parents(self, below: Histogram, above: Histogram) -> NDArray[np.int64]:
-        """For each prefix of `below` the row of its parent in `above`, int64[n]; -1 where that is not published."""
+        """Returns for each prefix of `below` the row of its parent in `above`, int64[n]; -1 where that is not
+        published.
+        """
         parent_items = below.items // np.uint64(self.base ** (below.level - above.level))
         if not len(above):
             return np.full(len(below), -1)
@@ -198,7 +200,8 @@ Prefixes = NumberPrefixes | TextPrefixes
 
 
 def spread_levels(depth: int, rounds: int) -> tuple[int, ...]:
-    """`rounds` levels, evenly spread over 1..depth; the last is depth. Raises RequestError unless rounds <= depth.
+    """Returns `rounds` levels, evenly spread over 1..depth; the last is depth. Raises RequestError unless rounds <=
+    depth.
 
     >>> spread_levels(depth=10, rounds=3)
     (4, 7, 10)

@@ -181,7 +181,8 @@ def run_starts(*columns: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def one_item_per_user(sample: Sample) -> tuple[NDArray[np.uint64], NDArray[np.unsignedinteger]]:
-    """Distinct users, uint64[n], and the item of one record of each, uniform among their records, by the user's hash.
+    """Returns distinct users, uint64[n], and the item of one record of each, uniform among their records, by the user's
+    hash.
 
     The choice depends on no other user and on no order. sample: all records of its users.
     """

@@ -59,7 +59,7 @@ class ShardPlan:
         return max(0, min(_MAX_GROUP_SHIFT, 20 - int(self.users / self.shards).bit_length()))
 
     def shift(self, weighted: bool) -> int:
-        """`group_shift`, or less where users have distributions, because a user may then have many rows."""
+        """Returns `group_shift`, or less where users have distributions, because a user may then have many rows."""
         return max(0, self.group_shift - 4) if weighted else self.group_shift
 
     @classmethod
@@ -71,7 +71,7 @@ class ShardPlan:
         dropout: float,
         participation: Participation = "planned",
     ) -> ShardPlan:
-        """ceil(U / S) shards of equal expected size, about `shard_size` (5% above it rather than half of it)."""
+        """Plans ceil(U / S) shards of equal expected size, about `shard_size` (5% above it rather than half of it)."""
         population = max(population, 1.0)
         expected = population if users is None else min(float(users), population)
         shards = max(1, round(expected / shard_size))

@@ -2,7 +2,7 @@
 
 A local runner copies every element several times at every stage, which costs more than all of this job's arithmetic.
 So on one machine the data stay in memory or in a private folder, and the elements are references to them. On a cluster,
-where workers share neither, the data are in the elements. Whoever chose the place releases it: by `forget`, or by
+where workers share neither, the data are in the elements. The code that chose the place releases it: by `forget`, or by
 deleting the folder. Nothing here deletes a file.
 """
 
@@ -113,7 +113,7 @@ def load(stored: bytes) -> tuple[memoryview, ...]:
 
 
 def take(stored: bytes) -> tuple[memoryview, ...]:
-    """Returns the parts of a reference, which nothing may load again: what memory holds is released with the last view."""
+    """Returns the parts of a reference, which must not be loaded again: its memory is released with the last view."""
     parts = load(stored)
     if stored.startswith(_HELD):
         place, name = stored[_TAG_BYTES:].decode().rsplit(" ", 1)

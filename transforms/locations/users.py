@@ -365,7 +365,7 @@ def _slots_of_users(records: UserRecords, places: Places, records_per_user: int)
 
 
 def _mixed(hashes: NDArray[np.uint64], slot: NDArray[np.uint64], stream: int) -> NDArray[np.uint64]:
-    """Pseudo-random bits for each user and slot, uint64[n], by SplitMix64 (Steele, Lea and Flood 2014)."""
+    """Returns pseudo-random bits for each user and slot, uint64[n], by SplitMix64 (Steele, Lea and Flood 2014)."""
     with np.errstate(over="ignore"):
         bits = hashes + (slot * np.uint64(4) + np.uint64(stream)) * np.uint64(0x9E3779B97F4A7C15)
         bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -374,7 +374,7 @@ def _mixed(hashes: NDArray[np.uint64], slot: NDArray[np.uint64], stream: int) ->
 
 
 def _drawn(records: UserRecords) -> NDArray[np.int64]:
-    """For each user the record at a keyed position among their records, in order of locations: int64[users]."""
+    """Returns for each user the record at a keyed position among their records, in order of locations: int64[users]."""
     if records.weights is None:
         return records.starts + keyed_below(records.users, records.counts)
     amounts = records.amounts()
@@ -383,7 +383,7 @@ def _drawn(records: UserRecords) -> NDArray[np.int64]:
 
 
 def _most_frequent(records: UserRecords) -> NDArray[np.int64]:
-    """For each user a record in the location that holds most of their records or weight: int64[users]."""
+    """Returns for each user a record in the location that holds most of their records or weight: int64[users]."""
     amounts = records.amounts()
     held = np.diff(amounts.upto, prepend=0)
     most = np.maximum.reduceat(held, np.searchsorted(amounts.user, np.arange(len(records.users))))

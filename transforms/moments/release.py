@@ -169,7 +169,7 @@ def simultaneous(
 ) -> tuple[NDArray[np.int8], Array, Array]:
     """Intervals of the shown cells' first statistic that hold for all of them at once.
 
-    The probability that any cell is wrongly said to differ from everybody is 5%.
+    The probability that any cell is wrongly reported to differ from all users is 5%.
 
     Args:
         names: of the groups; `other` is the last.

@@ -177,7 +177,7 @@ def _largest_covariance(forms: Forms) -> float:
 
 
 def variance_about(mean: Means, square: Means, centre: float | None, z: float) -> Parts:
-    """Lemma 3.5's two ways, corrected for the bias of the estimated mean.
+    """Returns Lemma 3.5's two ways, corrected for the bias of the estimated mean.
 
     About a centre c: E[(x - c)^2] - (mean - c)^2. The estimate of the last term is too large by the mean's variance.
     But c is the estimated mean of all users. So a group's share of all users is in both and cancels twice: for all
@@ -207,7 +207,7 @@ def _of_covariance(means: Sequence[Means], context: StatisticContext) -> Parts:
 def covariance_about(
     mean: Means, second: Means, product: Means, centre: float, second_centre: float, z: float
 ) -> Parts:
-    """E[(x - c)(y - d)] - (mean of x - c)(mean of y - d), as Lemma 3.5 has it for a variance.
+    """Returns E[(x - c)(y - d)] - (mean of x - c)(mean of y - d), as Lemma 3.5 has it for a variance.
 
     Both means are estimated from different users. So their errors are independent, and the product of the errors is 0
     on average: nothing has to be corrected.
@@ -332,7 +332,7 @@ def shrunk(estimates: Sequence[MomentEstimate], forms: Forms) -> list[MomentEsti
     """Returns the same estimates in the same order, those of groups shrunk towards those of all users according to
     their noise.
 
-    The largest of many noisy numbers is mostly large by chance. A page may sort and colour the shrunk ones. SUMS stay
+    The largest of many noisy numbers is mostly large because of noise. A page may sort and colour the shrunk ones. SUMS stay
     unchanged.
     """
     found = list(estimates)

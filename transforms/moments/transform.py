@@ -66,7 +66,7 @@ class _UserValues:
             yield 0, pack(block, self.spill)
 
     def bound(self, records: list[bytes]) -> Iterator[tuple[int, bytes]]:
-        """Yields the records of a user group -> stored blocks with one client a user, each with its number of clients."""
+        """Yields stored blocks of a user group, with one client for each user, and the number of clients in each."""
         for block in user_blocks(records, self.values, self.key):
             yield len(block), pack(block, self.spill)
 

@@ -29,8 +29,8 @@ from sfumato.transforms.statistics.posterior.full_tree import TreeMeasurement
 
 _DESCRIPTION = (
     "cells.parquet: users of each cell tonight, estimated from the noisy answers of all these nights, with 95% "
-    "intervals (users_low, users_high) of the number of users who were there; users_unbiased is of tonight's answers "
-    "alone, and so are totals.parquet and answers.parquet. changes: places where tonight differs from what the nights "
+    "intervals (users_low, users_high) of the number of users who were there; users_unbiased, totals.parquet and "
+    "answers.parquet are only of tonight's answers. changes: places where tonight differs from what the nights "
     "before lead to expect, tested for all places of the night together at the 5% level"
 )
 _MAX_QUERIES = 64  # of a release, above what any method asks

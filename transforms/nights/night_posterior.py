@@ -86,7 +86,9 @@ def infer_week(data: WeekData, learner: Learner, strong: NDArray[np.bool_]) -> W
 
 
 def _by_kind(data: WeekData, block: slice) -> tuple[Floats, Floats, Floats]:
-    """For each family and kind: the logarithm of the likelihood, the mean of s_d (n, kinds, 4) and its variance."""
+    """Returns for each family and kind: the logarithm of the likelihood, the mean of s_d (n, kinds, 4) and its
+    variance.
+    """
     mean, precision = data.mean[block], data.precision[block, None, :]
     day = _DAY[:, None] * precision
     weight = precision / (1 + day)  # of a weekday's accumulator as a measurement of L + G
@@ -120,7 +122,9 @@ def _by_kind(data: WeekData, block: slice) -> tuple[Floats, Floats, Floats]:
 
 
 def _tonight(data: WeekData, block: slice, posterior: Floats, centre: Floats, spread: Floats) -> tuple[Floats, Floats]:
-    """Mean float64[n, 4] and variance of x, over all kinds. Tonight's measurement enters the night's effect only."""
+    """Returns the mean float64[n, 4] and variance of x, over all kinds. Tonight's measurement enters the night's effect
+    only.
+    """
     noise = data.noise[block, None]
     night = data.night_scale * _NIGHT + data.chance[block, None]
     taken = night / (night + noise)
@@ -247,7 +251,9 @@ def infer_night(
 
 
 def measured_shares(users: Floats, variance: Floats, total: Floats) -> tuple[Floats, Floats]:
-    """Measured users float64[n, 4] as shares of the parents' users, which they then add up to, and their variances."""
+    """Returns measured users float64[n, 4] as shares of the parents' users, which they then add up to, and their
+    variances.
+    """
     summed = variance.sum(axis=1, keepdims=True)
     part = np.where(np.isfinite(summed), variance / np.where(np.isfinite(summed), summed, 1), 0.25)
     share = (users + part * (total - users.sum(axis=1))[:, None]) / total[:, None]

@@ -172,9 +172,9 @@ class NightsState:
         night = parse_day("night", about["night"])
         rests_on = tuple(Period.parse(one) for one in about["rests_on"])
         if not rests_on or rests_on[-1].last != night:
-            raise ValueError("the nights that it rests on do not end with its last night")
+            raise ValueError("the nights that it is based on do not end with its last night")
         if any(one.last + timedelta(days=1) >= two.first for one, two in itertools.pairwise(rests_on)):
-            raise ValueError("the nights that it rests on are not in order")
+            raise ValueError("the nights that it is based on are not in order")
         if not 1 <= len(table) <= 2 * MAX_NODES:
             raise ValueError(f"{len(table)} rows")
         full = _read_tree(_column(table, "node", np.uint64), depth)

@@ -1,6 +1,6 @@
 """How many rotating cohorts a month of maps on one budget should have, from public figures only. Pure.
 
-With c cohorts in n nights a user is asked at most m = ceil(n / c) times, and each time spends what m releases may have
+With c cohorts in n nights a user is active at most m = ceil(n / c) times, and each time spends what m releases may have
 of the budget: epsilon / m, or with a delta the most that composes. Let N be the standard deviation of the noise in a
 count of all users. It is c times that of the cohort's count:
 
@@ -54,11 +54,11 @@ class RotationChoice:
     """One number of cohorts, and the errors of a night's counts scaled to all users."""
 
     cohorts: int  # how many
-    times_asked: int  # the most nights of a window in which one user is asked
+    times_asked: int  # the most nights of a window in which one user is active
     epsilon: float  # epsilon, delta: of a night's release
     delta: float
     noise: NoiseName  # distribution of a night's noise
-    shards: int | None  # that are asked on a night; None with a trusted curator
+    shards: int | None  # that are queried on a night; None with a trusted curator
     noise_stddev: float  # of the noise in a count, in users
 
     def sampling_stddev(self, users: float, nights: int = 1) -> float:
@@ -211,14 +211,14 @@ def rotation_table(plan: RotationPlan) -> str:
     cells = f"{', '.join(f'{cell:,}' for cell in _EXAMPLE_CELLS[:-1])} and {_EXAMPLE_CELLS[-1]:,} users"
     notes = [
         "Errors are standard deviations of one night's counts, scaled to all users: of the noise, and of cells of "
-        f"{cells} with noise and sampling together, sampling alone in brackets. A cell is seen from so many users on "
-        f"(two standard deviations), on one night by itself and over {nights} nights that add up.",
-        f"Best: {_configured(best)}. A night's map rests on the nights before it, and over {nights} nights this number "
-        f"of cohorts sees the smallest cells, of {significant(plan.typical_users)} users.",
+        f"{cells} with noise and sampling together, only sampling in brackets. Cells with at least this number of users "
+        f"are visible (two standard deviations), on one night and over {nights} nights that add up.",
+        f"Best: {_configured(best)}. A night's map is based on the nights before it, and over {nights} nights this "
+        f"number of cohorts sees the smallest cells, of {significant(plan.typical_users)} users.",
     ]
     if one_night.cohorts != best.cohorts:
         seen = f"{significant(one_night.min_visible_users())} users instead of {significant(best.min_visible_users())}"
-        notes[-1] += f" On one night by itself `rotation: {one_night.cohorts}` sees cells of {seen}."
+        notes[-1] += f" On a single night `rotation: {one_night.cohorts}` sees cells of {seen}."
     table = markdown_table([header, *rows], left=(len(header) - 1,))
     return "\n".join([heading, "", table, *(f"{textwrap.fill(note, _WIDTH)}\n" for note in notes)])
 

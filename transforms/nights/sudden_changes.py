@@ -89,7 +89,7 @@ class NodeErrors:
         )
 
     def deviations(self) -> Floats:
-        """Standard deviations of measured - expected: float64[n]."""
+        """Returns the standard deviations of measured - expected: float64[n]."""
         return np.sqrt(self.expected_variance + self.sampling * self._users + np.maximum(self.noise, 1e-9))
 
     def margins(self, log_inverse: Floats) -> Floats:
@@ -272,7 +272,7 @@ def descendants(full: FullTree, level: int, path: int, below: int) -> slice:
 def sums_without(
     own: FullTree, nodes: NodeMeasurements, expected: Sequence[Floats], errors: NodeErrors, found: Sequence[FoundChange]
 ) -> SubtreeSums:
-    """Tonight's sums as they would be without some changes, by level and node of tonight's own tree.
+    """Returns tonight's sums as they would be without some changes, by level and node of tonight's own tree.
 
     A changed node counts as expected from the nights before, with a variance as large as the change. Nothing is
     measured inside it: variances are infinite there.

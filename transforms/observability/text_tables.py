@@ -27,7 +27,7 @@ def markdown_table(lines: Sequence[Sequence[str]], left: Collection[int] = (0,))
 
 
 def table_by_users(title: str, figure: Callable[[int], str]) -> str:
-    """A table of a figure that depends on the number of users, for several numbers."""
+    """Returns a table of a figure that depends on the number of users, for several numbers."""
     return markdown_table([["users", title], *([f"{users:,}", figure(users)] for users in EXAMPLE_USERS)], left=())
 
 

@@ -218,7 +218,9 @@ def build_hierarchy(trie: Trie, scale: NumberBins) -> Hierarchy:
 
 
 def _sum_before(values: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """For each child, the sum over earlier children of its piece. starts: int64[pieces], the first child of each."""
+    """Returns for each child, the sum over earlier children of its piece. starts: int64[pieces], the first child of
+    each.
+    """
     running = np.cumsum(values) - values
     piece = np.searchsorted(starts, np.arange(len(values)), side="right") - 1
     return running - running[starts][piece]

@@ -156,7 +156,7 @@ def draw_border(
 
 
 def _uniform(subkey: bytes, number: int) -> list[int]:
-    """Three uniform integers of 256 bits."""
+    """Returns three uniform integers of 256 bits."""
     bits = random_bits(subkey, np.full(6, number, np.uint64), np.arange(6, dtype=np.uint64))
     return [int.from_bytes(bits[2 * i : 2 * i + 2].tobytes(), "little") for i in range(3)]
 

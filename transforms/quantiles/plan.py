@@ -90,7 +90,9 @@ class HierarchyNoise:
         return found
 
     def rank_stddev(self, share: float) -> float:
-        """Root mean square error of a quantile's rank, in users, over places of the quantile all over the range."""
+        """Returns the root mean square error of a quantile's rank, in users, over places of the quantile all over the
+        range.
+        """
         place = np.linspace(0, 1 << self.bits, _PLACES, endpoint=False)
         end = np.full(_PLACES, float(1 << self.bits))
         variance = (
@@ -170,7 +172,7 @@ class QuantilesPlan:
         return HierarchyNoise(self.bits, self.levels, self.mechanism_epsilon)
 
     def rank_stddev(self) -> float:
-        """Expected root mean square error of the quantiles' ranks, in users, from public figures only."""
+        """Returns the expected root mean square error of the quantiles' ranks, in users, from public figures only."""
         if self.method == "exponential":
             plan = self.draws(self.population or TYPICAL_USERS)
             errors = [plan.stddevs[number] for number in plan.quantiles]

@@ -156,7 +156,7 @@ class PrivateDistribution:
 
 
 def whole_numbers(items: NumberItems) -> NumberItems:
-    """Returns the same numbers in bins of one whole number each, where as many bins are enough for the range.
+    """Returns the same numbers in bins of one whole number each, if the bins suffice for the range.
 
     Whole numbers leave most of finer bins empty, and the exponential mechanism is drawn to long empty stretches. The
     range then ends at a power of two: what is drawn above the requested one is published as its end.

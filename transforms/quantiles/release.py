@@ -117,7 +117,7 @@ def search_files(search: Search, metadata: CountMetadata[SamplePlan]) -> dict[st
 def hierarchy_files(
     trie: Trie, metadata: CountMetadata[SamplePlan], shares: Sequence[float], ranges: Sequence[tuple[float, float]]
 ) -> dict[str, bytes]:
-    """Returns the files of quantiles and ranges from a trie over bins, by name; without rows where the trie is empty."""
+    """Returns the files of quantiles and ranges from a trie over bins, by name; without rows if the trie is empty."""
     items = metadata.counted
     assert isinstance(items, NumberItems)
     hierarchy = build_hierarchy(trie, items.scale)
@@ -133,7 +133,7 @@ def hierarchy_files(
 
 
 def bins_table(histogram: Histogram, items: NumberItems) -> pa.Table:
-    """Published bins of one level by BINS_SCHEMA."""
+    """Returns published bins of one level by BINS_SCHEMA."""
     width = 1 << (items.bits - histogram.level)
     first = histogram.items.astype(np.float64) * width
     borders = {"low": items.scale.at(first), "high": items.scale.at(first + width)}

@@ -71,7 +71,7 @@ class SummedAreaTable:
         return self._between((self._y.locate(boxes.y0), self._y.locate(boxes.y1)), across)
 
     def sum_of_squares(self, boxes: Boxes) -> NDArray[np.float64]:
-        """Returns each cell's value times the square of the share that the box covers, summed over cells: float64[q]."""
+        """Returns the sum over cells of the value times the squared share that the box covers: float64[q]."""
         return self._between(self._y.squared(boxes.y0, boxes.y1), self._x.squared(boxes.x0, boxes.x1))
 
     def _between(self, down: tuple[_Located, _Located], across: tuple[_Located, _Located]) -> NDArray[np.float64]:
@@ -317,7 +317,7 @@ def clumping(grid: NoisyGrid) -> float:
 def centre_variance(boxes: Boxes, cells: Boxes, users: NDArray[np.float64], clumps: float) -> NDArray[np.float64]:
     """Returns the expected squared error of an answer that assumes a user at the centre of the box: float64[q].
 
-    Queries are asked about places where a person is, so assume one user at the centre. The answer does not count that
+    Queries are about places where a person is, so assume one user at the centre. The answer does not count that
     user: an error of 1, squared 1. A box that covers a small share s of a cell of c users is also likely to cover a
     clump around that user, and so more than c s users. Model: each halving of the cell gives one half (1 + d) / 2 of
     its users, where d is symmetric about 0 with variance r. A box of share s around a random user holds W c users, with
@@ -395,5 +395,5 @@ class CollectionSpec:
 
 
 def clamp_width(width: float, field: Field) -> float:
-    """Returns the nearest width in metres that cells of a field can have: from a base cell to the field's shorter side."""
+    """Returns the nearest possible width of cells in metres: from a base cell to the field's shorter side."""
     return min(max(width, max(field.cell_metres)), min(field.metres))

@@ -38,8 +38,8 @@ _DEFAULT_MODELS = {"local": 3, "paper": 8}
 GRID_FROM_USERS_EPSILON = 700_000.0
 """Without a tuner, the plain grid answers where users times epsilon is this or more (docs/results/cell_widths.md)."""
 TREE_FROM_CELLS, TREE_FROM_SHARE = 4.5, 0.01
-"""Below that, a heatmap's tree answers if a typical square is so many of the grid's cells wide, or more, and as wide as
-this share of the region or more (docs/explanation/ranges.md)."""
+"""Below that, a heatmap's tree answers if a typical square is this number of the grid's cells wide, or more, and as wide
+as this share of the region or more (docs/explanation/ranges.md)."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class UniformGrid(RangeMethod):
     ug_constant: Annotated[float, Interval(ge=0.001, le=1000000.0)] = 10.0
 
     def cells_per_side(self, spec: CollectionSpec) -> float:
-        """m = sqrt(n epsilon / c), at least 1 (Guideline 1). n is public or noisy, so it can be below 0."""
+        """Returns m = sqrt(n epsilon / c), at least 1 (Guideline 1). n is public or noisy, so it can be below 0."""
         return max(1.0, math.sqrt(max(spec.users, 0.0) * spec.epsilon / self.ug_constant))
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
@@ -259,7 +259,7 @@ class Automatic(RangeMethod):
 
     NAME: ClassVar[str] = "auto"
     TEXT: ClassVar[str] = (
-        "local networks (snh) or grid, whichever should have less error for so many users and so much noise; with "
+        "local networks (snh) or grid, whichever should have less error for this number of users and this noise; with "
         "--population, and for large squares, also adaptive"
     )
     TRAINS: ClassVar[bool] = True

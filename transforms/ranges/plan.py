@@ -187,7 +187,7 @@ class RangesPlan:
         return make_method(self.method, self.options, spec).cells_per_side(spec)
 
     def model_bytes(self, rows: int) -> int:
-        """Expected bytes of memory of a model and its tables, as measured (`python -m benchmarks.speed`).
+        """Returns expected bytes of memory of a model and its tables, as measured (`python -m benchmarks.speed`).
 
         They follow from public figures only. rows: of the logs, at least as many as users.
         """

@@ -37,7 +37,7 @@ from sfumato.transforms.release.published_release import open_release
 _MECHANISM = "discrete {} noise on counts of disjoint parts of the region, added once by a trusted curator"
 _BOUND = "one location a user, chosen {} by the key"
 _FROM_RELEASE = (
-    "This model is computed from a published heatmap alone (post-processing). It costs nothing beyond that release, "
+    "This model is computed only from a published heatmap (post-processing). It costs nothing beyond that release, "
     "and the guarantee stated here is that of the release."
 )
 _PUBLIC = (

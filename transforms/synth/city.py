@@ -91,7 +91,7 @@ def build_city(side: int = SIDE) -> City:
 
 
 def rhythm_table() -> NDArray[np.uint16]:
-    """4 * (hour of the week) + (kind of location) for 2^16 equally likely states of a record: uint16[65536]."""
+    """Returns 4 * (hour of the week) + (kind of location) for 2^16 equally likely states of a record: uint16[65536]."""
     return _states(_hour_weights())
 
 
@@ -111,7 +111,9 @@ def day_rhythm(first_hour: int, outdoors: float = 1.0) -> tuple[NDArray[np.uint1
 
 
 def _hour_weights() -> NDArray[np.float64]:
-    """Relative numbers of records by hour of the week and kind of location: float64[168, 4]; the last kind is 0."""
+    """Returns relative numbers of records by hour of the week and kind of location: float64[168, 4]; the last kind is
+    0.
+    """
     weights = np.zeros((HOURS, 4))
     for hour in range(HOURS):
         is_weekend = hour >= 5 * 24
@@ -129,7 +131,7 @@ def _states(weights: NDArray[np.float64]) -> NDArray[np.uint16]:
 
 
 def clock_offset_us(longitude: float) -> int:
-    """Local time minus UTC in microseconds: full hours by longitude, in degrees, without time-zone data."""
+    """Returns the local time minus UTC in microseconds: full hours by longitude, in degrees, without time-zone data."""
     return round(longitude / 15) * HOUR_US
 
 

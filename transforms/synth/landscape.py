@@ -44,7 +44,7 @@ CENTRES = (
 
 
 def bump(distance: Field, radius: float | Field) -> Field:
-    """exp(-(distance / radius)^2): 1 at distance 0, nearly 0 at three radii."""
+    """Returns exp(-(distance / radius)^2): 1 at distance 0, nearly 0 at three radii."""
     ratio = distance / np.float32(radius) if isinstance(radius, float) else distance / radius
     height: Field = np.exp(-ratio * ratio)
     return height
@@ -64,7 +64,7 @@ def ramp(value: Field, width: float) -> Field:
 
 
 def line_distance(x: Field, y: Field, points: list[Point]) -> Field:
-    """Distance to a polyline, at most REACH_KM."""
+    """Returns the distance to a polyline, at most REACH_KM."""
     nearest_squared = np.full(x.shape, REACH_KM**2, dtype=np.float32)
     top, bottom = float(y.min()) - REACH_KM, float(y.max()) + REACH_KM
     for (x0, y0), (x1, y1) in pairwise(points):
@@ -93,7 +93,7 @@ def rounded(points: list[Point]) -> list[Point]:
 
 
 def rectangle(x: Field, y: Field, centre: Point, size: Point, degrees: float) -> Field:
-    """Distance of points to the border of a rotated rectangle, negative outside. size: width and height.
+    """Returns the distance of points to the border of a rotated rectangle, negative outside. size: width and height.
 
     Outside it is the larger distance along the rectangle's two axes. Off a corner the Euclidean distance is longer.
     """
@@ -146,7 +146,7 @@ class SmoothNoise:
 
 
 def _splines(side: int, knots: int) -> Field:
-    """Cubic B-splines on `knots` intervals, at the centres of `side` cells: float32[side, knots + 3]."""
+    """Returns cubic B-splines on `knots` intervals, at the centres of `side` cells: float32[side, knots + 3]."""
     place = (np.arange(side) + 0.5) * (knots / side)
     interval = place.astype(np.int64)
     t = place - interval
@@ -226,7 +226,7 @@ def venues(x: Field, y: Field) -> Field:
 
 
 def nearest_line(x: Field, y: Field, lines: list[list[Point]]) -> Field:
-    """Distance to the nearest of some polylines."""
+    """Returns the distance to the nearest of some polylines."""
     distance: Field = np.minimum.reduce([line_distance(x, y, points) for points in lines])
     return distance
 
@@ -336,7 +336,7 @@ def cell_centres(side: int) -> Field:
 
 
 def city_rasters(side: int) -> tuple[Field, Field, Field]:
-    """Relative densities of HOME, WORK and ELSEWHERE: float32[side, side] each. Water is 0."""
+    """Returns relative densities of HOME, WORK and ELSEWHERE: float32[side, side] each. Water is 0."""
     coast = SmoothNoise(side, salt=11, knots=5, octaves=5)
     patches = SmoothNoise(side, salt=23, knots=14, octaves=3)
     km = cell_centres(side)

@@ -91,7 +91,7 @@ def make_records(
     user_id: UserIdKind = "int",
     day: date | None = None,
 ) -> pa.Table:
-    """Record number `record` of each of the users first .. last - 1, in the order of the users' numbers.
+    """Returns record number `record` of each of the users first .. last - 1, in the order of the users' numbers.
 
     Args:
         city: stretched over the region; with a day, the city of that day (`city.build_city_on`).
@@ -175,7 +175,7 @@ def _selected(users: NDArray[np.uint64], share: float, *stream: int) -> NDArray[
 
 
 def hex_ids(numbers: NDArray[np.int64]) -> pa.Array:
-    """`u` and 16 hexadecimal digits for each number, as an Arrow string array."""
+    """Returns `u` and 16 hexadecimal digits for each number, as an Arrow string array."""
     pairs = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), dtype=np.uint16)
     text = np.empty((len(numbers), 17), dtype=np.uint8)
     text[:, 0] = ord("u")
@@ -200,7 +200,7 @@ def make_trips(
     region: Region = DEFAULT_REGION,
     user_id: UserIdKind = "int",
 ) -> pa.Table:
-    """Trip number `trip` of each of the users first .. last - 1, in the order of the users' numbers.
+    """Returns trip number `trip` of each of the users first .. last - 1, in the order of the users' numbers.
 
     Arguments are those of `make_records`, of a city without a day.
     """

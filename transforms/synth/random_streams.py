@@ -39,7 +39,7 @@ def stream_key(seed: int, *path: int) -> int:
 
 
 def random_bits(keys: int | Words, counters: Words) -> Words:
-    """64 random bits for each counter: uint64[n]. keys: of the stream, or one for each counter."""
+    """Returns 64 random bits for each counter: uint64[n]. keys: of the stream, or one for each counter."""
     words = counters * np.uint64(_GAMMA)
     words += np.uint64(keys) if isinstance(keys, int) else keys
     return mix(words)
@@ -62,7 +62,7 @@ def scramble_63(values: Words, key: int) -> NDArray[np.int64]:
 
 
 def alias_table(weights: NDArray[np.floating]) -> Words:
-    """Walker's alias table: uint64[2^b]. `draw` needs 64 random bits and one look-up.
+    """Returns Walker's alias table: uint64[2^b]. `draw` needs 64 random bits and one look-up.
 
     The lower b bits of an entry hold the slot's alias, the upper 64 - b bits its threshold. Light slots in order are
     filled up by heavy ones in order. A heavy slot that falls below 1 by that is filled up by the next. Prefix sums

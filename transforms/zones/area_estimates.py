@@ -25,7 +25,7 @@ this is Richardson's extrapolation, cell by cell. D is measured with noise, and 
 (`posterior.unbiased`). The families one level above give a second figure of the same kind.
 
 b is normal, with a standard deviation s from one of the classes _EXCESS. D and the second figure tell how likely each
-class is for an area. Nothing is taken from other areas, so an area's error does not depend on what else is asked. In
+class is for an area. Nothing is taken from other areas, so an area's error does not depend on other areas. In
 the leaves b has _REMAINING of that variance and the correlation _PERSISTENCE with b of D (figures of trials,
 benchmarks/release_zones.py). The expected square of b M, given D, is stated with the errors of the estimate. The
 estimate itself stays the share of the area, so that areas that share the map out add up to its users.
@@ -91,7 +91,7 @@ def _excess(first: Floats, own: Floats, gain: Floats, second: Floats, own_above:
 def _splits(
     unbiased: UnbiasedCounts, within: WithinCells, pieces: _Pieces, zones: int
 ) -> list[tuple[Floats, Floats, Floats]]:
-    """D, its variance by the noise and by the random spread of users, and G: float64[zones] each.
+    """Returns D, its variance by the noise and by the random spread of users, and G: float64[zones] each.
 
     First of the families of cut leaves, then of the families of their parents.
     """

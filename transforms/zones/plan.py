@@ -1,4 +1,4 @@
-"""The plan of zones: a sub-query for each level that is asked, and how the budget is divided over levels. Pure.
+"""The plan of zones: a sub-query for each queried level, and how the budget is divided over levels. Pure.
 
 A user adds one to one zone of each level. The sub-queries of levels compose: their costs add up to the budget.
 
@@ -7,7 +7,7 @@ would have with the whole budget: some 80% of epsilon. So no level ever has a la
 adding up the finest level. Of all divisions into units of half a per cent, the one is taken with the least product
 over levels of the mean variance after constrained inference (`tree_least_squares`), for a tree in which all
 zones of a level have equally many children. A level whose sum of finer zones is about as good as a count of its own is
-not asked. Only the numbers of zones and the budget decide, which are public.
+not queried. Only the numbers of zones and the budget decide, which are public.
 """
 
 from __future__ import annotations

@@ -36,10 +36,10 @@ _Z = float(scipy.special.ndtri(0.975))  # of a 95% interval
 _LEAST_LEVEL = 0.945  # of an interval of integers, which cannot hold 95.0%
 _LATTICE = 8  # sums of this many discrete Laplace variables have intervals of their own, which are exact
 _STDDEV = "standard deviation of the noise, after all levels were made to agree by least squares"
-_INTERVALS = "95%, for each zone by itself: of the noise alone, as the zone's users are what is estimated"
+_INTERVALS = "95%, for each zone separately: only of the noise, as the zone's users are what is estimated"
 _SUMS = (
     "a zone of a coarser level is exactly the sum of its zones, and has the error of that sum; errors of zones of one "
-    "level add up as independent ones do where one level was asked, and otherwise by the levels' noise (noise_stddev)"
+    "level add up as independent ones do where one level was queried, and otherwise by the levels' noise (noise_stddev)"
 )
 
 
@@ -83,7 +83,7 @@ def zone_counts(state: HeatmapState, method: ZoneLevels) -> ZoneCounts:
 
 
 def margins(variance: Array, kurtosis: Array) -> Array:
-    """Half the width of a 95% interval around an estimate: float64 of the input's shape.
+    """Returns half the width of a 95% interval around an estimate: float64 of the input's shape.
 
     Cornish and Fisher's quantile with the fourth cumulant; errors are symmetric.
     """

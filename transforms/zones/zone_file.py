@@ -203,7 +203,7 @@ def check_zones(zones: Zones, label: str) -> None:
         raise RequestError(
             f"zones: {label}: {_named(zones.name, [ids[i] for i in invalid])} is not a valid polygon "
             f"({shapely.is_valid_reason(shape)}); shapely.make_valid would make of it a {mended.geom_type} of {parts} "
-            f"part{'s'[: parts != 1]}. Nothing is mended here, as that may move users to another zone: mend the file "
+            f"part{'s'[: parts != 1]}. Sfumato does not fix it, as that may move users to another zone: fix the file "
             "and look at the zone"
         )
     empty = np.flatnonzero(shapely.area(geometries) == 0)
@@ -238,7 +238,7 @@ def _check_overlaps(zones: Zones, label: str) -> None:
         raise RequestError(
             f"zones: {label}: {len(bad):,} pair{'s'[: len(bad) != 1]} of zones overlap, such as {zones.name} {pair[0]} "
             f"and {pair[1]} by {share[worst]:.3g} of the smaller one ({MAX_OVERLAP:g} is allowed); a record counts in "
-            "one zone alone, so cut the overlap out of one of them"
+            "only one zone, so cut the overlap out of one of them"
         )
 
 

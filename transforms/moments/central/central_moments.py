@@ -125,11 +125,11 @@ class _Column:
     degrees: tuple[int, ...]
 
     def alone(self, power: int, about: float = 0.0) -> Array:
-        """(x - about)^power, as coefficients of the column's own polynomials."""
+        """Returns (x - about)^power, as coefficients of the column's own polynomials."""
         return coefficients(power, self.degrees[self.number], self.span.low - about, self.span.high - about)
 
     def power(self, power: int, about: float = 0.0) -> Array:
-        """(x - about)^power."""
+        """Returns (x - about)^power."""
         others = [np.ones(degree + 1) for degree in self.degrees]
         others[self.number] = self.alone(power, about)
         return others[0] if len(others) == 1 else tensor(others[0], others[1])

@@ -65,7 +65,7 @@ class Tuning:
 
     @classmethod
     def from_paper(cls, local: bool) -> Tuning:
-        """Section 4.2: a third of the clients first, by 2^(j/2). local: with randomised response."""
+        """Returns the tuning of Section 4.2: a third of the clients first, by 2^(j/2). local: randomises responses."""
         return cls(first_share=1 / 3, first_power=0.5, squash=2.5 if local else 0.5)
 
     def resolved(self, method: Method) -> Tuning:
@@ -100,7 +100,7 @@ def min_threshold_users(epsilon: float | None, bits: int) -> float:
 
 
 def by_weight(slots: Slots, power: float, reports: int) -> Array:
-    """Query probabilities proportional to 2^(power j), j a bit: float64[S], see `capped`.
+    """Returns query probabilities proportional to 2^(power j), j a bit: float64[S], see `capped`.
 
     The thresholds of one octave (from a power of two to the next) share that octave's probability.
     """
@@ -111,7 +111,7 @@ def by_weight(slots: Slots, power: float, reports: int) -> Array:
 def by_variance(
     slots: Slots, means: Array, used: Array, response: RandomisedResponse, power: float, reports: int
 ) -> Array:
-    """Query probabilities proportional to (weight^2 v u)^power: float64[S], see `capped`.
+    """Returns query probabilities proportional to (weight^2 v u)^power: float64[S], see `capped`.
 
     With power 1/2 they give the least variance of the estimate (Lemma 3.3).
 

@@ -43,7 +43,7 @@ class UsedBits:
     highest: Sequence[Array]
 
     def bit_probabilities(self) -> Array:
-        """Returns the probability that the highest bit in use is each bit or one above it: float64[S], sign after sign."""
+        """Returns the probability that the highest bit in use is this bit or a higher one: float64[S], by sign."""
         return np.concatenate([np.cumsum(cases[::-1])[::-1][1:] for cases in self.highest])
 
     def weighted(self) -> UsedBits:
@@ -101,7 +101,7 @@ def _below(evidence: Array) -> Array:
 
 
 def _binomial_evidence(share: Array, reports: Array, response: RandomisedResponse) -> Array:
-    """Log likelihood ratio of the reports for a bit in use against an empty one: float64[S]."""
+    """Returns the log likelihood ratio of the reports for a bit in use against an empty one: float64[S]."""
     ones, zeros = share * reports, (1 - share) * reports
 
     def log_likelihood(mean: Array) -> Array:
@@ -203,7 +203,7 @@ class BitEstimates:
 
 
 def normal_quantile(outside: float) -> float:
-    """Standard deviations on each side of a normal distribution that leave this share outside."""
+    """Returns the standard deviations on each side of a normal distribution that leave this share outside."""
     return float(-ndtri(outside / 2))
 
 
@@ -235,7 +235,7 @@ def unseen_bits(
 
 
 def evidence(counted: Tally, response: RandomisedResponse, noise: float = 0.0) -> tuple[Array, Array]:
-    """Everybody's shares of reported 1s, and the equivalent numbers of reports without noise: float64[S] each.
+    """Returns all users' shares of reported 1s, and the equivalent numbers of reports without noise: float64[S] each.
 
     counted: of one group. noise: variance of the noise on each count.
     """
@@ -251,7 +251,7 @@ def evidence(counted: Tally, response: RandomisedResponse, noise: float = 0.0) -
 def bit_means(
     counted: Tally, response: RandomisedResponse, noise: float | NDArray[np.floating] = 0.0
 ) -> tuple[Array, Array]:
-    """Unbiased bit means and their variances: float64[G, S] each.
+    """Returns unbiased bit means and their variances: float64[G, S] each.
 
     A bit without reports has mean 1/2 and standard deviation 1/2.
 

@@ -188,7 +188,7 @@ class MomentsPlan:
         return (2,) if kind in self.prior else (1, 2)
 
     def part(self, kind: str) -> tuple[float, float]:
-        """Returns the interval of the positions of the clients who are asked about a quantity."""
+        """Returns the interval of the positions of the clients who report a quantity."""
         part, place = 1 / len(self.quantities), self.quantities.index(kind)
         return place * part, 1.0 if self.quantities[-1] == kind else (place + 1) * part
 

@@ -161,7 +161,7 @@ class MomentsState:
         return self.bits(kind, groups).quantity_mean(quantity.slots, level, empty)
 
     def centres(self) -> tuple[float, float]:
-        """Everybody's estimated mean of each column, clipped to the range; 0 without a second column."""
+        """Returns all users' estimated mean of each column, clipped to the range; 0 without a second column."""
         first = self._centre("value", self.plan.form)
         return first, 0.0 if self.plan.second is None else self._centre(SECOND + "value", self.plan.second)
 
@@ -170,7 +170,7 @@ class MomentsState:
         return float(np.clip(mean.value[0] - quantity.base, form.low, form.high))
 
     def clients(self, kind: str | None = None) -> Array:
-        """Estimated clients that reported, on one quantity or at all: float64[tally rows]."""
+        """Returns estimated clients that reported, on one quantity or at all: float64[tally rows]."""
         tallies = self.tallies if kind is None else self.tallies_of(kind)
         return np.asarray(sum(tally.reports.sum(axis=1) for _, tally in tallies) / self.plan.bits_per_client)
 
@@ -219,7 +219,7 @@ class MomentsState:
             yield from result.rows(statistic, names)
 
     def bit_charts(self) -> list[BitMeans]:
-        """Everybody's bit means, one record a quantity. An octave of thresholds stands for a bit."""
+        """Returns all users' bit means, one record a quantity. An octave of thresholds stands for a bit."""
         charts = []
         for kind in self.plan.quantities:
             queries = [query for query, _ in self.tallies_of(kind)]

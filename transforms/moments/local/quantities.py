@@ -6,7 +6,7 @@ as it does to the value. With a second column there are the same quantities of i
 distances from their centres, whose mean is the covariance (Section 5: a user's contribution to the Hessian).
 
 A question has one bit as its answer: a bit of the quantity, or whether the quantity reaches a threshold. A slot is a
-question, or thresholds of which a client is asked one at random. The quantity's mean is the sum over the slots of
+question, or thresholds, one of which a client answers at random. The quantity's mean is the sum over the slots of
 weight times the share of 1s.
 """
 
@@ -86,7 +86,7 @@ class Slots:
 
 @dataclass(frozen=True)
 class Thresholds(Slots):
-    """Strata of thresholds; a client is asked whether the magnitude reaches a random threshold of a stratum.
+    """Strata of thresholds; a client reports whether the magnitude reaches a random threshold of a stratum.
 
     The mean of a magnitude is the sum of P[X >= t] over t = 1, 2, ... So the strata's expected answers times their
     weights add up to the mean, for every distribution in the range. Strata lie between powers of two, so `shift` is the
@@ -140,7 +140,7 @@ class Quantity:
         kind: `value`, `square` (about `centre`), `power:K` or `log2`. Of the second column: `second_value`,
             `second_square`. Of both: `product`, of the distances from the centres.
         centre: what `square` and `product` are about, in the column's unit.
-        by_thresholds: whether clients are asked about thresholds instead of bits.
+        by_thresholds: whether clients report thresholds instead of bits.
         second: form of the second column, where codes are of pairs; None without one.
         second_centre: what `second_square` and `product` are about, in the second column's unit.
 

@@ -99,7 +99,7 @@ class RandomisedResponse:
         return np.asarray(bits ^ (uniforms >= np.uint64(self.threshold)))
 
     def unbiased_share(self, reported: Array) -> Array:
-        """Unbiased shares of true 1s from shares r of reported 1s: (r - (1 - p)) / (2 p - 1)."""
+        """Returns unbiased shares of true 1s from shares r of reported 1s: (r - (1 - p)) / (2 p - 1)."""
         return np.asarray((reported - (1 - self.truth_probability)) / self.gain)
 
     def variance(self, reported: Array) -> Array:
@@ -207,7 +207,7 @@ def queried_clients(block: Block, query: Query) -> slice:
 
 
 def _uniforms(subkey: bytes, stream: int, clients: NDArray[np.uint64]) -> Array:
-    """Uniform numbers in [0, 1), in steps of 2^-32, by the key, the stream and the client only: float64[n]."""
+    """Returns uniform numbers in [0, 1), in steps of 2^-32, by the key, the stream and the client only: float64[n]."""
     drawn = random_bits(subkey, np.full_like(clients, stream), clients)[:, 0]
     return np.asarray((drawn >> np.uint64(32)) * np.float64(2.0**-32))
 

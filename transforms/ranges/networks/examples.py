@@ -66,7 +66,7 @@ class _Nodes(NamedTuple):
 def sample_world(grid: NoisyGrid, users: float, rng: Generator) -> NDArray[np.float64]:
     """Samples a world: expected users by cell, float64[2 rows, 2 columns], row 0 in the north.
 
-    users: number of users; the world has about as many, unless the grid's total contradicts it.
+    users: number of users; the world has about this number, unless the grid's total contradicts it.
     """
     rows, columns = grid.users.shape
     levels = math.ceil(math.log2(max(rows, columns, 2)))
@@ -139,7 +139,8 @@ def _dirichlet(concentrations: NDArray[np.float64], rng: Generator) -> NDArray[n
 
 
 def _propose_from_prior(nodes: _Nodes, single: bool, rng: Generator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Likelihood of each concentration, float64[n, c], up to a factor a node, and shares for each, float64[n, c, 4].
+    """Returns the likelihood of each concentration, float64[n, c], up to a factor a node, and shares for each,
+    float64[n, c, 4].
 
     Shares are drawn from each concentration's Dirichlet and weighted by their fit to the measurements.
     """

@@ -95,7 +95,10 @@ def corner_squares(grid: NoisyGrid, size: float, cell_metres: tuple[float, float
 def _corners(
     grid: NoisyGrid, size: float, cell_metres: tuple[float, float]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Left and lower edges of `corner_squares`. y counts from the north, so a cell's lower edge is its larger y."""
+    """Returns the left and lower edges of `corner_squares`.
+
+    y counts from the north, so a cell's lower edge is its larger y.
+    """
     width, height = (grid.side / (len(edges) - 1) for edges in (grid.x_edges, grid.y_edges))
     columns, rows = math.ceil(size / cell_metres[0] / width), math.ceil(size / cell_metres[1] / height)
     left = np.concatenate([-width * np.arange(columns, 0, -1), grid.x_edges[:-1]])
@@ -157,7 +160,7 @@ def train_paper(
 
 
 def _first(inputs: int, layers: int, width: int, rng: Generator) -> Parameters:
-    """Uniform random weights of variance 2 / (inputs of the layer), as in the authors' code."""
+    """Returns uniform random weights of variance 2 / (inputs of the layer), as in the authors' code."""
 
     def uniform(fan_in: int, *shape: int) -> NDArray[np.float32]:
         reach = math.sqrt(6 / fan_in)

@@ -192,7 +192,7 @@ def _epoch(
 
 
 def _digest(settings: tuple[Any, ...], seeds: NDArray[Any], first: Sequence[Any], columns: Any) -> str:
-    """SHA-256 of the inputs of a training. The title identifies the loss function."""
+    """Returns the SHA-256 of the inputs of a training. The title identifies the loss function."""
     digest = hashlib.sha256(repr(settings).encode())
     for array in (seeds, *first, *columns[0], *columns[1]):
         values = np.ascontiguousarray(array)

@@ -239,7 +239,7 @@ def predict_contrasts(
 
 
 def _least_squares(bases: list[Floats], target: Floats, weight: Floats) -> Floats:
-    """Non-negative coefficients of one basis or two. A basis with a negative coefficient is left out."""
+    """Returns non-negative coefficients of one basis or two. A basis with a negative coefficient is left out."""
     # Plain sums: the result of a linear-algebra library depends on its threads, and a tree must not.
     gram = np.array([[float((weight[:, None] * a * b).sum()) for b in bases] for a in bases])
     gram += np.diag(1e-3 * np.diag(gram) + 1e-12)

@@ -53,7 +53,7 @@ def next_tree(
       node's area.
     - Cost: the node's own sum becomes a sum of four noisy entries, which adds three noise variances. The noise energy
       in the contrast of its own family grows by 9/4 of one. Of this, (S / (S + E))^2 shows in the family's estimate, on
-      nodes of the node's area. The family of its parent bears a quarter of that, and so on upwards. A node's
+      nodes of the node's area. The family of its parent bears a quarter of that, and so do those above. A node's
       `pooled_noise` sums (S / (S + E))^2 over its ancestors' families, at a quarter for each level. Earlier
       measurements reduce it.
 

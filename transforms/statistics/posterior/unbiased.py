@@ -92,7 +92,7 @@ class UnbiasedCounts:
     def from_nodes(
         cls, nodes: NDArray[np.uint64], users: Floats, variance: Floats, depth: int | None = None
     ) -> UnbiasedCounts:
-        """From published columns (TOTALS_SCHEMA) of the nodes of a full tree, sorted by level.
+        """Reads published columns (TOTALS_SCHEMA) of the nodes of a full tree, sorted by level.
 
         variance: `total_variance` for the root, `measured_variance` for the other nodes. depth: of the finest grid;
         None for the level of the finest nodes.
@@ -140,7 +140,7 @@ class UnbiasedCounts:
     def node_totals(
         self, group: NDArray[np.int64], level: NDArray[np.int64], node: NDArray[np.int64], weights: Floats, groups: int
     ) -> tuple[Floats, Floats]:
-        """Many weighted sums of nodes at once, each of a few nodes, given by their nonzero weights.
+        """Returns many weighted sums of nodes at once, each of a few nodes, given by their nonzero weights.
 
         Args:
             group: int64[p], the sum that a weight belongs to, below `groups`.
@@ -177,7 +177,7 @@ class UnbiasedCounts:
 
 
 def user_intervals(users: Floats, stddev: Floats) -> tuple[Floats, Floats]:
-    """Returns the ends of 95% intervals of numbers of users, which are integers and not negative: float64 like `users`."""
+    """Returns the ends of 95% intervals of numbers of users, which are non-negative integers: float64 like `users`."""
     margin = Z_95 * stddev + CONTINUITY
     return np.maximum(users - margin, 0.0), np.maximum(users + margin, 0.0)
 
@@ -245,7 +245,7 @@ def _rho(law: Floats, users: Floats) -> Floats:
 
 
 def _roughness(level: NDArray[np.int64], users: Floats, laws: Floats) -> Floats:
-    """rho of families of these levels and users, one level further down, and so on: float64[n, _LEVELS_BELOW]."""
+    """Returns rho of families of these levels and users, for each level further down: float64[n, _LEVELS_BELOW]."""
     found = []
     for step in range(_LEVELS_BELOW):
         law = laws[np.minimum(level + step, len(laws) - 1)]
