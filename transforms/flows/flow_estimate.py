@@ -9,8 +9,8 @@ above the noise gets a flat prior: its noisy count with the noise's own interval
 
 Pairs next to each other are alike. So a pair's prior is learned from all pairs of its level whose siblings and
 neighbours have a similar number of trips. A pair is listed where it has a trip with a probability of at least LISTED.
-All others are in the rests: of every pair of coarse cells, the sum of all noisy counts in it less what is listed there. So
-the rows of a coarse pair add up to its unbiased noisy count.
+All others are in the rests: of every pair of coarse cells, the sum of all noisy counts in it less those listed there.
+So the rows of a coarse pair add up to its unbiased noisy count.
 """
 
 from __future__ import annotations

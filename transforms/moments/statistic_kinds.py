@@ -332,8 +332,8 @@ def shrunk(estimates: Sequence[MomentEstimate], forms: Forms) -> list[MomentEsti
     """Returns the same estimates in the same order, those of groups shrunk towards those of all users according to
     their noise.
 
-    The largest of many noisy numbers is mostly large because of noise. A page may sort and colour the shrunk ones. SUMS stay
-    unchanged.
+    The largest of many noisy numbers is mostly large because of noise. A page may sort and colour the shrunk ones. SUMS
+    stay unchanged.
     """
     found = list(estimates)
     for name in dict.fromkeys(one.statistic for one in estimates):

@@ -211,8 +211,8 @@ def rotation_table(plan: RotationPlan) -> str:
     cells = f"{', '.join(f'{cell:,}' for cell in _EXAMPLE_CELLS[:-1])} and {_EXAMPLE_CELLS[-1]:,} users"
     notes = [
         "Errors are standard deviations of one night's counts, scaled to all users: of the noise, and of cells of "
-        f"{cells} with noise and sampling together, only sampling in brackets. Cells with at least this number of users "
-        f"are visible (two standard deviations), on one night and over {nights} nights that add up.",
+        f"{cells} with noise and sampling together, only sampling in brackets. Cells with at least this number of "
+        f"users are visible (two standard deviations), on one night and over {nights} nights that add up.",
         f"Best: {_configured(best)}. A night's map is based on the nights before it, and over {nights} nights this "
         f"number of cohorts sees the smallest cells, of {significant(plan.typical_users)} users.",
     ]

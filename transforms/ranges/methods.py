@@ -38,8 +38,8 @@ _DEFAULT_MODELS = {"local": 3, "paper": 8}
 GRID_FROM_USERS_EPSILON = 700_000.0
 """Without a tuner, the plain grid answers where users times epsilon is this or more (docs/results/cell_widths.md)."""
 TREE_FROM_CELLS, TREE_FROM_SHARE = 4.5, 0.01
-"""Below that, a heatmap's tree answers if a typical square is this number of the grid's cells wide, or more, and as wide
-as this share of the region or more (docs/explanation/ranges.md)."""
+"""Below that, a heatmap's tree answers if a typical square is this number of the grid's cells wide, or more, and as
+wide as this share of the region or more (docs/explanation/ranges.md)."""
 
 
 @dataclass(frozen=True)
