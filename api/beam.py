@@ -64,7 +64,7 @@ from sfumato.transforms.counting.rates import published_categories
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.admission import ChargeAndAdmit
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.secrets import FileSecret
+from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.model_file import read_model
 from sfumato.transforms.release.metadata import ReleaseMetadata, code_digest, package_versions
@@ -76,6 +76,7 @@ _OPTIONS = (
     *("input_format", "min_users", "max_bad_fraction", "overwrite", "release_id"),
     *("day_column", "period", "time_zone"),
 )
+_SAFE_SOURCES = ("operating system", FileSecret.source, SecretManagerSecret.source)  # not a seed that anyone can guess
 _TYPES = (
     (pt.is_floating, float),
     (pt.is_boolean, bool),
@@ -140,12 +141,11 @@ class _PrivateJob(beam.PTransform):
         raise NotImplementedError
 
     def expand(self, elements: beam.PCollection) -> beam.PCollection:
-        job = self._job
-        key = key_of(self._key, elements)
+        job, given = self._job, key_of(self._key, elements)
+        metadata = self._metadata(given)
+        key = given.narrowed({"job": metadata.job, **metadata.parameters})
         logs = elements | "Logs" >> LogsOfKey(key, job)  # PCollection[LogFile]
-        metadata = self._metadata(self._key)
-        bound = key.narrowed({"job": metadata.job, **metadata.parameters})
-        files = job.build(logs, Inputs({}, Spill(), ChargeAndAdmit(job.admission())), bound, metadata)
+        files = job.build(logs, Inputs({}, Spill(), ChargeAndAdmit(job.admission())), key, metadata)
         if self._output is not None:
             _ = (
                 files
@@ -160,15 +160,15 @@ class _PrivateJob(beam.PTransform):
         rows = beam.FlatMap(_rows_of, file, schema).with_output_types(row_type(schema))
         return files | "Rows" >> rows  # PCollection[beam.Row]
 
-    def _metadata(self, given: RunKey | None) -> ReleaseMetadata:
-        """Returns the identity of the release. given: the key that the caller made."""
-        job, is_kept = self._job, given is not None and isinstance(given.secret, FileSecret)
+    def _metadata(self, key: RunKey) -> ReleaseMetadata:
+        """Returns the identity of the release. key: that the caller gave, or a fresh one."""
+        job, source = self._job, key.secret.source
         return ReleaseMetadata(
             job=job.request.JOB,
             release_id=job.request.release_id or uuid.uuid4().hex,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
-            randomness="operating system" if given is None else "key file" if is_kept else "seed",
-            safe=given is None or is_kept,
+            randomness=source,
+            safe=source in _SAFE_SOURCES,
             parameters=job.parameters(),
             geography=job.geography,
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
+import pyarrow as pa
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.utils.windowed_value import WindowedValue
@@ -120,7 +121,7 @@ class _ToLogs(beam.DoFn):
     def process(self, element: Any) -> Iterator[LogFile]:
         if isinstance(element, str):
             yield _log_at(element, self._layout)
-        elif hasattr(element, "schema") or hasattr(element, "iloc"):  # of Arrow or pandas
+        elif isinstance(element, pa.Table | pa.RecordBatch) or type(element).__module__.partition(".")[0] == "pandas":
             yield log_of_table(element, self._columns, self._layout)
         else:
             self._rows.append(fields_of(element))
