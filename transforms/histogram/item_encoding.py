@@ -63,7 +63,7 @@ class NumberBins:
         if not np.isfinite(self.high - self.low):
             raise RequestError(f"range: {self.low:g},{self.high:g} is too wide for a floating-point number")
         if not 1 <= self.bits <= MAX_BITS:
-            raise RequestError(f"bits: must lie in 1..{MAX_BITS}, got {self.bits}")
+            raise RequestError(f"bits: must be between 1 and {MAX_BITS}, got {self.bits}")
         if len(self.edges) >= 1 << self.bits:
             raise RequestError(f"ranges: {len(self.edges)} ends need more than {1 << self.bits} bins; raise --bits")
 

@@ -207,7 +207,7 @@ def spread_levels(depth: int, rounds: int) -> tuple[int, ...]:
     (4, 7, 10)
     """
     if not 1 <= rounds <= depth:
-        raise RequestError(f"levels: must lie in 1..{depth} (the depth), got {rounds}")
+        raise RequestError(f"levels: must be between 1 and {depth} (the depth), got {rounds}")
     return tuple(-(-depth * (number + 1) // rounds) for number in range(rounds))
 
 

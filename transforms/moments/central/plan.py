@@ -78,7 +78,9 @@ class CentralMomentsPlan:
     def __post_init__(self) -> None:
         check_statistics(self.statistics, self.has_second)
         if not _MIN_EPSILON <= self.epsilon <= MAX_NOISE_EPSILON:
-            raise RequestError(f"epsilon: must lie in {_MIN_EPSILON:g}..{MAX_NOISE_EPSILON:g}, got {self.epsilon:g}")
+            raise RequestError(
+                f"epsilon: must be between {_MIN_EPSILON:g} and {MAX_NOISE_EPSILON:g}, got {self.epsilon:g}"
+            )
         if self.span is not None and not self.degree:
             raise RequestError("range: numbers of users need none; leave it out, or ask for other --statistics")
         for name, span in (("range", self.span), ("second_range", self.second_span)):

@@ -93,14 +93,14 @@ class MomentsPlan:
             )
         max_bits = min(len(Quantity(self.form, kind, second=self.second).slots) for kind in self.quantities)
         if isinstance(self.bits_per_client, bool) or not 1 <= self.bits_per_client <= max_bits:
-            raise RequestError(f"bits_per_client: must lie in 1..{max_bits}, got {self.bits_per_client}")
+            raise RequestError(f"bits_per_client: must be between 1 and {max_bits}, got {self.bits_per_client}")
         _ = self.response  # checks epsilon
         if self.released_epsilon is not None:
             min_epsilon = _MIN_EPSILON * self.bits_per_client
             if not min_epsilon <= self.released_epsilon <= MAX_NOISE_EPSILON:
                 name = "epsilon" if self.release_epsilon is None else "group_epsilon"
                 raise RequestError(
-                    f"{name}: must lie in {min_epsilon:g}..{MAX_NOISE_EPSILON:g}, got {self.released_epsilon:g}"
+                    f"{name}: must be between {min_epsilon:g} and {MAX_NOISE_EPSILON:g}, got {self.released_epsilon:g}"
                 )
 
     def stated(self) -> dict[str, Any]:
