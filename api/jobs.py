@@ -534,7 +534,7 @@ def _files_of(job: str, input: Logs, values: Mapping[str, Any]) -> Iterator[Any]
 @contextlib.contextmanager
 def _zones_file(values: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     """The option `zones` as a file, if it is a GeoDataFrame; no option otherwise. Raises RequestError."""
-    frame = values.get("zones")
+    frame: Any = values.get("zones")
     if not (hasattr(frame, "geometry") and hasattr(frame, "to_parquet")):
         yield {}
         return
