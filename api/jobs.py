@@ -32,6 +32,7 @@ from sfumato.transforms.nights.plan import RotationPlan, make_rotation_plan
 from sfumato.transforms.release.published_release import data_frame, read_part
 
 if TYPE_CHECKING:
+    import geopandas
     import pandas as pd
 
 Area = Region | Sequence[float] | str
@@ -88,7 +89,7 @@ def heatmap(
 def zones(
     input: Logs,
     *,
-    zones: Folder | None = None,
+    zones: Folder | geopandas.GeoDataFrame | None = None,
     id_column: str | None = None,
     levels: Sequence[str] | str | None = None,
     epsilon: float = 1.0,
@@ -100,8 +101,8 @@ def zones(
 
     Args:
         input: Parquet files or a table, see `heatmap`.
-        zones: a GeoJSON or GeoParquet file of polygons in longitude and latitude. In its place, h3=8 or quadkey=15
-            with region=... take the cells of an index.
+        zones: a GeoJSON, GeoParquet, GeoPackage or shapefile of polygons, or a GeoDataFrame. In its place, h3=8 or
+            quadkey=15 with region=... take the cells of an index.
         id_column: property or column of the zones' ids; by default the first of levels.
         levels: columns of nested levels, from the finest to the coarsest. A zone is then exactly the sum of its parts.
         epsilon: privacy budget of the complete release, of all levels together.
@@ -480,8 +481,8 @@ def _publish(job: str, arguments: dict[str, Any]) -> Release:
     input, output = values.pop("input"), values.pop("output")
     if values.get("dry_run"):
         raise RequestError(f"dry_run: is of the command line; run `sfumato {job} ... --dry_run`, or see sfumato.plan")
-    with _files_of(job, input, values) as files:
-        return _publish_files(job, {**values, "input": files}, output)
+    with _zones_file(values) as zones, _files_of(job, input, {**values, **zones}) as files:
+        return _publish_files(job, {**values, **zones, "input": files}, output)
 
 
 def _publish_files(job: str, values: Mapping[str, Any], output: Folder | None) -> Release:
@@ -528,6 +529,23 @@ def _files_of(job: str, input: Logs, values: Mapping[str, Any]) -> Iterator[Any]
         # Without metadata, so that equal tables are one input in the ledger.
         pq.write_table(table.replace_schema_metadata(None), file)
         yield file
+
+
+@contextlib.contextmanager
+def _zones_file(values: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    """The option `zones` as a file, if it is a GeoDataFrame; no option otherwise. Raises RequestError."""
+    frame: Any = values.get("zones")
+    if not (hasattr(frame, "geometry") and hasattr(frame, "to_parquet")):
+        yield {}
+        return
+    from sfumato.pipelines.runners.folders import private_folder
+
+    if frame.crs is None:
+        raise RequestError("zones: the frame has no CRS; set it, such as frame.set_crs('OGC:CRS84')")
+    with private_folder() as folder:
+        file = os.path.join(folder, "zones.parquet")
+        frame.to_crs("OGC:CRS84").to_parquet(file)
+        yield {"zones": file}
 
 
 def _read_frame(job: str, frame: pd.DataFrame, values: Mapping[str, Any]) -> pa.Table:

@@ -103,11 +103,20 @@ def _clock(hour: float) -> str:
     return f"{minutes // 60:02d}" if minutes % 60 == 0 else f"{minutes // 60:02d}:{minutes % 60:02d}"
 
 
+# Zones that people mean by abbreviations, which the database lacks or holds as zones without daylight saving time.
+_ABBREVIATIONS = {
+    "PST": "America/Los_Angeles", "PDT": "America/Los_Angeles", "MDT": "America/Denver", "CST": "America/Chicago",
+    "CDT": "America/Chicago", "EDT": "America/New_York", "BST": "Europe/London", "CEST": "Europe/Berlin",
+    "IST": "Asia/Kolkata", "JST": "Asia/Tokyo", "AEST": "Australia/Sydney",
+}  # fmt: skip
+
+
 def check_time_zone(option: str, name: str) -> str:
     """Returns the name of a zone. Raises RequestError, with the option's name, if there is no such zone."""
     try:
         zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        hint = did_you_mean(name, sorted(zoneinfo.available_timezones()))
+        meant = _ABBREVIATIONS.get(name.upper())
+        hint = f"; did you mean {meant}?" if meant else did_you_mean(name, sorted(zoneinfo.available_timezones()))
         raise RequestError(f"{option}: must be a time zone such as Asia/Tokyo, got {name!r}{hint}") from None
     return name

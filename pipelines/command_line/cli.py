@@ -33,6 +33,12 @@ HELP, HELP_ALL = ("-h", "--help"), "--help-all"
 # Beam options with names similar to ours, without a "did you mean".
 _BEAMS = frozenset({"runner", "region", "input_file", "output_executable_path", "job_name", "labels"})
 _NEAR = 0.8
+# What newcomers call the options of columns.
+_MEANT = {
+    "--user": "--user_id_column", "--user_id": "--user_id_column", "--user_column": "--user_id_column",
+    "--lat": "--latitude_column", "--latitude": "--latitude_column", "--lon": "--longitude_column",
+    "--lng": "--longitude_column", "--longitude": "--longitude_column", "--time": "--time_column",
+}  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -135,7 +141,8 @@ def parse_command(kind: type[R], arguments: Sequence[str]) -> tuple[R, list[str]
     unknown = [argument.split("=")[0] for argument in left if argument.startswith("-")]
     names = [f"--{name}" for name in kind.model_fields]
     for name in unknown:
-        near = difflib.get_close_matches(name, names, n=1, cutoff=_NEAR)
+        meant = _MEANT.get(name)
+        near = [meant] if meant in names else difflib.get_close_matches(name, names, n=1, cutoff=_NEAR)
         if near and name.removeprefix("--") not in _BEAMS:
             raise RequestError(f"unknown option {name}; did you mean {near[0]}?")
     if left and not issubclass(kind, RunnerOptions):

@@ -23,14 +23,14 @@ IN_COLUMNS = dict.fromkeys((
 class UserColumn(Request):
     """The column of user ids."""
 
-    user_id_column: str = option("user_id", "column of the user ids", COLUMNS)
+    user_id_column: str = option("user_id", "column of the user ids", COLUMNS, common=True)
 
 
 class PlaceColumns(Request):
     """The columns of a record's place."""
 
-    latitude_column: str = option("latitude", "column of the latitude, in degrees", COLUMNS)
-    longitude_column: str = option("longitude", "column of the longitude, in degrees", COLUMNS)
+    latitude_column: str = option("latitude", "column of the latitude, in degrees", COLUMNS, common=True)
+    longitude_column: str = option("longitude", "column of the longitude, in degrees", COLUMNS, common=True)
     coordinates: Literal["degrees", "e7"] | None = option(
         None, "e7: latitude and longitude are integers, degrees times 10^7 (default: degrees)", COLUMNS
     )

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import shapely
 
 from sfumato.pipelines.command_line import cli
 from sfumato.schemas.errors import SfumatoError
@@ -25,9 +26,11 @@ from sfumato.transforms.ranges.model_file import archive_bytes, read_archive
 from sfumato.transforms.ranges.networks.training import _resumed
 from sfumato.transforms.ranges.tuner import FORMAT, TREE_DEPTH, Forest, Tuner, open_tuner, save_tuner
 from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.zones.zone_file import read_zones
 from tests.attacks.jobs import JOBS, city
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
+from tests.unit.zones.polygons import write_geojson
 
 ROOT = Path(__file__).parent.parent.parent
 FILES = ["key_file", "runner_config", "ledger"]
@@ -133,6 +136,22 @@ def test_no_reader_runs_code(packing: str, tmp_path: Path, sprung: Path) -> None
 
 _LOADERS = {"pickle", "joblib", "dill", "cloudpickle", "marshal", "shelve", "skops", "torch", "orbax", "msgpack"}
 _CALLS = {"eval", "exec", "__import__", "yaml.load", "yaml.unsafe_load", "yaml.full_load"}
+
+
+@pytest.mark.parametrize("name", ["zones.shp", "../zones.shp", "zones.vrt"])
+def test_a_zip_of_zones_reads_no_other_file(name: str, tmp_path: Path) -> None:
+    """GDAL chooses a reader by content, and a VRT names further files: it would publish what they hold."""
+    secret = write_geojson(tmp_path / "secret.geojson", [(shapely.box(0, 0, 1, 1), {"id": "secret"})])
+    vrt = f'<OGRVRTDataSource><OGRVRTLayer name="secret"><SrcDataSource>{secret}</SrcDataSource></OGRVRTLayer>'
+    for content in (vrt + "</OGRVRTDataSource>", Path(secret).read_text()):
+        with zipfile.ZipFile(tmp_path / "zones.zip", "w") as packed:
+            packed.writestr(name, content)
+        with rejects("zones"):
+            read_zones(str(tmp_path / "zones.zip"), "id")
+    (tmp_path / "zones.gpkg").write_bytes(b"SQLite format 3\0" + vrt.encode())
+    with rejects("zones"):
+        read_zones(str(tmp_path / "zones.gpkg"), "id")
+    assert not (tmp_path.parent / "zones.shp").exists()
 
 
 @pytest.mark.slow

@@ -1,10 +1,14 @@
-"""Features of GeoJSON and GeoParquet files: shapes in degrees of longitude and latitude, and their properties. Pure."""
+"""Features of GeoJSON, GeoParquet, GeoPackage and zipped shapefiles, in degrees of longitude and latitude."""
 
 from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import tempfile
+import warnings
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,9 +21,15 @@ from shapely.geometry import shape
 from shapely.geometry.base import BaseGeometry
 
 from sfumato.schemas.charts import readable
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import RequestError, reason_of
 
 _PARQUET = b"PAR1"
+_GEOPACKAGE = b"SQLite format 3\0"
+_ZIP = b"PK\x03\x04"  # of a shapefile
+SHAPEFILE = b"\x00\x00\x27\x0a"
+_MAX_PART_BYTES = 1 << 30  # of a shapefile, unpacked
+SHAPEFILE_PARTS = (".shp", ".shx", ".dbf", ".prj", ".cpg")
+_DEGREES = "OGC:CRS84"
 _NO_FEATURE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ShapelyError, RecursionError)
 _KNOWN_CRS = re.compile(r"(?:urn:ogc:def:crs:)?(?:OGC:(?:1\.3|2)?:?CRS84|EPSG:[0-9.]*:?4326)", re.IGNORECASE)
 Feature = tuple[Mapping[str, Any], BaseGeometry | None]  # properties by name, and a shape, if it has one
@@ -35,13 +45,17 @@ def read_features(
     Args:
         option: that names the file, for messages.
         name: of the file, for messages and as the source if the file names none.
-        content: GeoJSON, or GeoParquet, in degrees of longitude and latitude.
+        content: GeoJSON, GeoParquet, GeoPackage or a zipped shapefile. Coordinates in a system that the file states
+            are converted to longitude and latitude, by geopandas, which also reads the last two formats.
         wanted: whether a column of a GeoParquet file is read as a property. GeoJSON is read with all properties.
 
-    Raises RequestError if the file cannot be read, or is not in degrees, also while the features are read.
+    Raises RequestError if the file cannot be read, states no coordinate system that is known, or requires geopandas
+    and pyogrio where they are missing; also while the features are read.
     """
     if content[:4] == _PARQUET:
         return _parquet_features(option, name, content, wanted)
+    if content.startswith((_GEOPACKAGE, _ZIP)):
+        return _source(name), _converted_features(option, name, content)
     return _json_features(option, name, content)
 
 
@@ -56,7 +70,9 @@ def _json_features(option: str, name: str, content: bytes) -> tuple[str, Iterato
     if "crs" in data:
         stated = _member(data["crs"], "properties", "name")
         if not isinstance(stated, str) or not _KNOWN_CRS.fullmatch(stated):
-            raise _unknown_crs(option, name, stated)
+            if not isinstance(stated, str):
+                raise _unknown_crs(option, name, stated)
+            return _source(name), _converted_features(option, name, content)
     features = data.get("features") if data["type"] == "FeatureCollection" else [data]
     if not isinstance(features, list):
         raise RequestError(f"{option}: {name} is not GeoJSON: a FeatureCollection must have a list of features")
@@ -97,7 +113,9 @@ def _parquet_features(
         crs, known = described["crs"], _member(described["crs"], "id")
         stated = f"{known.get('authority')}:{known.get('code')}" if isinstance(known, dict) else crs
         if not isinstance(stated, str) or not _KNOWN_CRS.fullmatch(stated):
-            raise _unknown_crs(option, name, crs)
+            if crs is None:
+                raise _unknown_crs(option, name, crs)
+            return _source(name), _converted_features(option, name, content)
     kept = [one for one in file.schema_arrow.names if one != column and wanted(one)]
 
     def rows() -> Iterator[Feature]:
@@ -110,6 +128,74 @@ def _parquet_features(
             raise RequestError(f"{option}: {name} cannot be read as GeoParquet ({error})") from None
 
     return _source(name), rows()
+
+
+def _converted_features(option: str, name: str, content: bytes) -> Iterator[Feature]:
+    """Returns the features of a file that geopandas reads, in degrees of longitude and latitude.
+
+    Raises RequestError.
+    """
+    try:
+        import geopandas
+        import pyogrio
+    except ImportError as error:
+        raise RequestError(
+            f"{option}: {name} requires {error.name}; run: pip install 'sfumato[export]', or convert the file: "
+            f"ogr2ogr -t_srs EPSG:4326 {option}.geojson {name}"
+        ) from None
+    try:
+        if content[:4] == _PARQUET:
+            frame = geopandas.read_parquet(io.BytesIO(content))
+        else:
+            with tempfile.TemporaryDirectory(prefix="sfumato-") as folder, warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of GDAL, about the temporary file
+                file = _unpacked(folder, content)
+                layers = [str(layer) for layer, kind in pyogrio.list_layers(file) if kind is not None]
+                if len(layers) != 1:
+                    found = ", ".join(map(readable, layers)) or "none"
+                    raise RequestError(f"{option}: {name} must have one layer with geometries, got {found}")
+                frame = geopandas.read_file(file, layer=layers[0], engine="pyogrio")
+        if frame.crs is None:
+            raise _unknown_crs(option, name, None)
+        shapes = [None if made is None else _finite(made) for made in frame.to_crs(_DEGREES).geometry]
+    except RequestError:
+        raise
+    except Exception as error:  # noqa: BLE001  (GDAL, PROJ, pyarrow and geopandas have no error in common)
+        raise RequestError(f"{option}: {name} cannot be read ({reason_of(error)})") from None
+    columns = frame.drop(columns=frame.geometry.name)
+    names = [str(column) for column in columns]
+    rows = zip(*(columns[column].tolist() for column in columns), strict=True) if names else iter([()] * len(shapes))
+    return iter([(dict(zip(names, row, strict=True)), made) for row, made in zip(rows, shapes, strict=True)])
+
+
+def _unpacked(folder: str, content: bytes) -> str:
+    """Writes a file, or the parts of a zipped shapefile, for GDAL. Returns the path to open.
+
+    GDAL chooses a reader by content, and some formats name further files or addresses to read. So the content is known
+    here: nothing but the parts of one shapefile leaves a zip.
+
+    Raises ValueError, or an error of zipfile.
+    """
+    if not content.startswith(_ZIP):
+        path = os.path.join(folder, "file.gpkg" if content.startswith(_GEOPACKAGE) else "file.geojson")
+        with open(path, "wb") as file:
+            file.write(content)
+        return path
+    with zipfile.ZipFile(io.BytesIO(content)) as packed:
+        stems = [one[:-4] for one in packed.namelist() if one.lower().endswith(".shp") and "__MACOSX" not in one]
+        if len(stems) != 1:
+            raise ValueError(f"a zip must contain one shapefile, got {len(stems)}")
+        for member in packed.namelist():
+            stem, ending = os.path.splitext(member)
+            if stem == stems[0] and ending.lower() in SHAPEFILE_PARTS:
+                if packed.getinfo(member).file_size > _MAX_PART_BYTES:
+                    raise ValueError(f"{readable(member)} has more than {_MAX_PART_BYTES >> 20} MiB")
+                part = packed.read(member)
+                if ending.lower() == ".shp" and not part.startswith(SHAPEFILE):
+                    raise ValueError(f"{readable(member)} is no shapefile")
+                with open(os.path.join(folder, f"file{ending.lower()}"), "wb") as file:
+                    file.write(part)
+    return os.path.join(folder, "file.shp")
 
 
 def _finite(made: BaseGeometry) -> BaseGeometry:

@@ -172,7 +172,9 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
     JOB: ClassVar[str] = "heatmap"
     COMMAND: ClassVar[str] = "heatmap"
     ABOUT: ClassVar[str] = "Publishes a differentially private heatmap of location logs."
-    EXAMPLE: ClassVar[str] = "--input 'logs/*.parquet' --region 3.00,1.00,3.13,1.13 --epsilon 1 --output map"
+    EXAMPLE: ClassVar[str] = (
+        "--input 'logs/*.parquet' --region 3.00,1.00,3.13,1.13 --trust central --epsilon 1 --output map"
+    )
 
     method: str = option(Adaptive.NAME, f"method of the map: {', '.join(METHODS)}", METHOD, common=True, metavar="NAME")
     trust: CentralOrSecagg = option(Trust.SECAGG, TRUST_HELP, PRIVACY, common=True)

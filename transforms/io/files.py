@@ -100,10 +100,21 @@ def read_lines(option: str, path: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
+def check_creatable(output: str) -> None:
+    """Raises RequestError if `output`, a local path, lies in a folder that cannot be made or written to."""
+    if is_remote(output):
+        return
+    place = Path(output).absolute()
+    nearest = next(parent for parent in place.parents if parent.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+        raise RequestError(f"output: cannot create {place}: {nearest} is not a writable folder")
+
+
 def check_new_file(output: str, overwrite: bool) -> None:
     """Raises RequestError if the option `output` names no file, or one that must not be replaced."""
     if not os.path.basename(output) or (not is_remote(output) and Path(output).is_dir()):
         raise RequestError(f"output: must name a file, got {output!r}")
+    check_creatable(output)
     if overwrite:
         return
     try:

@@ -25,7 +25,7 @@ from sfumato.schemas.release import (
     RELEASE_FILES,
     REMOVAL_FORMAT,
 )
-from sfumato.transforms.io.files import content_type, is_remote, naming_file, sync_folder
+from sfumato.transforms.io.files import check_creatable, content_type, is_remote, naming_file, sync_folder
 from sfumato.transforms.io.storage import matching, storage_errors
 from sfumato.transforms.release.metadata import manifest_bytes
 from sfumato.transforms.release.published_release import read_part
@@ -46,11 +46,7 @@ def check_output(output: str, overwrite: bool, kind: str = MANIFEST_FORMAT) -> N
     if not output:
         raise RequestError("output: must name a folder for the release")
     if not _exists(output):
-        if not is_remote(output):
-            place = Path(output).absolute()
-            nearest = next(parent for parent in place.parents if parent.exists())
-            if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
-                raise RequestError(f"output: cannot create {place}: {nearest} is not a writable folder")
+        check_creatable(output)
         return
     replaceable = _kind_of(manifest_at(output)) == kind if is_remote(output) else _is_replaceable(Path(output), kind)
     _check_kind(output, overwrite, replaceable, kind)

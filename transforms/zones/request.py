@@ -29,7 +29,7 @@ class ZoneOptions(Request):
     )
     zones: str | None = option(
         None,
-        "zones are polygons in longitude and latitude: a GeoJSON or GeoParquet file, local or gs://. They are "
+        "zones are polygons: a GeoJSON, GeoParquet, GeoPackage or shapefile, local or gs://. They are "
         "published, so you must know them without the logs (or give --h3 or --quadkey)",
         INPUT,
         metavar="FILE",

@@ -1,9 +1,11 @@
-"""Zones: named polygons of a GeoJSON or GeoParquet file, with the coarser levels that they add up to."""
+"""Zones: named polygons of a file, with the coarser levels that they add up to."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +20,7 @@ from sfumato.schemas.charts import readable
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import EARTH_RADIUS_KM, Region
 from sfumato.transforms.geo.cell_indexes import index_cells
-from sfumato.transforms.geo.feature_files import read_features
+from sfumato.transforms.geo.feature_files import SHAPEFILE, read_features
 from sfumato.transforms.io.files import open_file
 
 MAX_FILE_BYTES = 400 << 20
@@ -102,7 +104,7 @@ def read_zones(path: str, id_column: str, levels: Sequence[str] = ()) -> Zones:
     """Reads and checks the zones of a file.
 
     Args:
-        path: of a GeoJSON or GeoParquet file, local or in a bucket.
+        path: of a GeoJSON, GeoParquet, GeoPackage or shapefile (.shp, or zipped), local or in a bucket.
         id_column: the property or column with the zones' ids, text or integers.
         levels: the columns of all levels, from the finest, `id_column`, to the coarsest; empty for one level.
 
@@ -117,13 +119,9 @@ def read_zones(path: str, id_column: str, levels: Sequence[str] = ()) -> Zones:
         )
     if len(set(names)) < len(names):
         raise RequestError(f"levels: {','.join(names)} names a column twice")
-    try:
-        with open_file(path) as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise RequestError(f"zones: {path} cannot be read ({error.strerror or error})") from None
-    if len(content) > MAX_FILE_BYTES:
-        raise RequestError(f"zones: {path} has more than {MAX_FILE_BYTES >> 20} MiB; simplify the polygons first")
+    content = _content(path)
+    if content.startswith(SHAPEFILE):
+        content = _zipped_shapefile(path, content)
     source, features = read_features("zones", path, content, lambda column: column in names)
     ids: list[tuple[str, ...]] = []
     shapes: list[BaseGeometry] = []
@@ -143,6 +141,34 @@ def read_zones(path: str, id_column: str, levels: Sequence[str] = ()) -> Zones:
     )
     check_zones(zones, path)
     return zones
+
+
+def _content(path: str) -> bytes:
+    """Returns the bytes of a file. Raises RequestError if it cannot be read or is too large."""
+    try:
+        with open_file(path) as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise RequestError(f"zones: {path} cannot be read ({error.strerror or error})") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise RequestError(f"zones: {path} has more than {MAX_FILE_BYTES >> 20} MiB; simplify the polygons first")
+    return bytes(content)
+
+
+def _zipped_shapefile(path: str, shapes: bytes) -> bytes:
+    """Returns a zip of a shapefile's parts, which lie next to the .shp. Raises RequestError if a part is missing."""
+    stem = path.removesuffix(path[-4:])
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as file:
+        file.writestr("zones.shp", shapes)
+        for ending in ("shx", "dbf", "prj"):
+            file.writestr(f"zones.{ending}", _content(f"{stem}.{ending}"))
+        try:
+            with open_file(f"{stem}.cpg") as encoding:  # of the text, where it is not Latin-1
+                file.writestr("zones.cpg", encoding.read())
+        except OSError:
+            pass
+    return packed.getvalue()
 
 
 def areas_km2(shapes: NDArray[np.object_]) -> NDArray[np.float64]:

@@ -304,3 +304,23 @@ def test_guarantees_in_two_sentences(privacy: dict[str, object], text: str):
     said = guarantee.two_sentences({"privacy": privacy})
     assert text in said
     assert said.count(". ") == 1
+
+
+@pytest.mark.parametrize("is_table", [False, True])
+def test_zones_of_a_frame_are_those_of_its_file(city: Path, tmp_path: Path, is_table: bool):
+    geopandas = pytest.importorskip("geopandas")
+    west, south, east, north = REGION
+    middle = (west + east) / 2
+    halves = [shapely.box(west, south, middle, north), shapely.box(middle, south, east, north)]
+    frame = geopandas.GeoDataFrame({"half": ["west", "east"]}, geometry=halves, crs="OGC:CRS84")
+    frame.to_file(tmp_path / "halves.gpkg")
+    logs = city / "logs" / "*.parquet"
+    table = pd.read_parquet(city / "logs") if is_table else logs
+    by_frame = sfumato.zones(table, zones=frame, id_column="half", seed=1).zones_table
+    by_file = sfumato.zones(table, zones=tmp_path / "halves.gpkg", id_column="half", seed=1).zones_table
+    assert by_frame["zone"].to_list() == ["west", "east"]
+    assert by_file["users"].min() > 100
+    # A table is a new file in each run, and so has other noise, of a standard deviation of 1.4.
+    assert by_frame["users"].to_list() == pytest.approx(by_file["users"].to_list(), abs=60 if is_table else 0)
+    with rejects("zones"):
+        sfumato.zones(table, zones=frame.set_crs(None, allow_override=True), id_column="half")

@@ -133,7 +133,7 @@ def test_the_command_without_and_with_wrong_jobs(capsys: pytest.CaptureFixture[s
 def test_help_is_short_and_begins_with_an_example(job: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*job.split(), "--help"]) == 0
     common = capsys.readouterr().out
-    assert len(common.splitlines()) < 70
+    assert len(common.splitlines()) < 76
     assert common.index("example:") < common.index("\n  --") if "\n  --" in common else "example:" in common
     assert cli.main([*job.split(), "--help-all"]) == 0
     every = capsys.readouterr().out
@@ -167,6 +167,9 @@ def test_every_example_is_a_request(job: str) -> None:
     [
         (["heatmap", "--input", "x", "--output", "y"], "region: required; for example: sfumato heatmap --input"),
         (["heatmap", "--regoin", "0,0,1,1"], "unknown option --regoin; did you mean --region?"),
+        (["heatmap", *HEATMAP, "--user", "rider"], "did you mean --user_id_column?"),
+        (["heatmap", *HEATMAP, "--lat", "y"], "did you mean --latitude_column?"),
+        (["zones", "--lng", "x"], "did you mean --longitude_column?"),
         (["heatmap", *HEATMAP, "--depth", "x"], "depth: must be a whole number between 1 and 20, got 'x'"),
         (["heatmap", *HEATMAP, "--depth", "21"], "depth: must be a whole number between 1 and 20, got '21'"),
         (["heatmap", *HEATMAP, "--simulated_dropout", "2"], "must be a number between 0 and 1, got '2'"),

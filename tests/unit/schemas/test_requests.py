@@ -14,7 +14,7 @@ from sfumato.schemas.ledger import Limit, Period, format_amount, parse_amount, p
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.refresh import RefreshConfig
 from sfumato.schemas.requests.publish_request import ReleaseRequest
-from sfumato.schemas.slots import Slots
+from sfumato.schemas.slots import Slots, check_time_zone
 from tests import ROOT
 from tests.rejections import rejects
 from tests.unit.schemas.cases import each
@@ -304,3 +304,9 @@ def test_a_ledger_needs_what_it_charges_and_a_kept_key(changes: dict[str, Any], 
     assert Published.of(CHARGED).ledger == "ledger.db"
     with rejects(option):
         Published.of({name: value for name, value in (CHARGED | changes).items() if value is not None})
+
+
+@pytest.mark.parametrize(("name", "meant"), [("PST", "America/Los_Angeles"), ("cest", "Europe/Berlin")])
+def test_an_abbreviated_time_zone_leads_to_the_one_meant(name: str, meant: str) -> None:
+    with pytest.raises(RequestError, match=f"^time_zone: .*did you mean {meant}"):
+        check_time_zone("time_zone", name)

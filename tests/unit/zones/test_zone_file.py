@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import sys
+import zipfile
 from pathlib import Path
 
 import geopandas
@@ -38,17 +40,58 @@ def test_geojson_and_geoparquet_hold_the_same_zones(tmp_path: Path) -> None:
     assert (one.region.west, one.region.east) == (0, 5)
 
 
-def test_geopandas_files_are_read_other_systems_are_refused(tmp_path: Path) -> None:
+def test_geopandas_files_are_read_unknown_systems_are_refused(tmp_path: Path) -> None:
     frame = geopandas.GeoDataFrame({"id": [7, 8]}, geometry=[A, B], crs="EPSG:4326")
     for name in ("a.parquet", "a.geojson"):
         write = frame.to_parquet if name.endswith("parquet") else frame.to_file
         write(tmp_path / name)
         assert read_zones(str(tmp_path / name), "id").ids == ("7", "8")
-    frame.to_crs("EPSG:3857").to_parquet(tmp_path / "b.parquet")
     frame.set_crs(None, allow_override=True).to_parquet(tmp_path / "c.parquet")
-    for name in ("b.parquet", "c.parquet"):
+    with rejects("zones"):
+        read_zones(str(tmp_path / "c.parquet"), "id")
+
+
+@pytest.mark.parametrize("name", ["b.parquet", "b.geojson", "b.gpkg", "b.shp"])
+@pytest.mark.parametrize("crs", ["EPSG:4326", "EPSG:3857"])
+def test_files_of_planners_are_read_in_degrees(tmp_path: Path, name: str, crs: str) -> None:
+    frame = geopandas.GeoDataFrame({"id": [7, 8], "name": ["Sør", "東"]}, geometry=[A, B], crs="EPSG:4326").to_crs(crs)
+    write = frame.to_parquet if name.endswith("parquet") else frame.to_file
+    write(tmp_path / name)
+    zones = read_zones(str(tmp_path / name), "id")
+    assert zones.ids == ("7", "8")
+    assert shapely.hausdorff_distance(zones.geometries, np.array([A, B], dtype=object)).max() < 1e-7
+    assert read_zones(str(tmp_path / name), "name").ids == ("Sør", "東")
+
+
+def test_a_shapefile_is_read_zipped_and_refused_in_parts(tmp_path: Path) -> None:
+    geopandas.GeoDataFrame({"id": [7]}, geometry=[A], crs="EPSG:4326").to_file(tmp_path / "a.shp")
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as packed:
+        for part in tmp_path.glob("a.???"):
+            if part.suffix != ".zip":
+                packed.write(part, part.name)
+    assert read_zones(str(tmp_path / "a.zip"), "id").ids == ("7",)
+    (tmp_path / "a.prj").unlink()
+    with rejects("zones"):
+        read_zones(str(tmp_path / "a.shp"), "id")
+
+
+@pytest.mark.filterwarnings("ignore:GPKG")  # by GDAL, about the damaged package
+def test_a_package_of_two_layers_and_damaged_ones_are_refused(tmp_path: Path) -> None:
+    frame = geopandas.GeoDataFrame({"id": [7]}, geometry=[A], crs="EPSG:4326")
+    for layer in ("one", "two"):
+        frame.to_file(tmp_path / "a.gpkg", layer=layer)
+    (tmp_path / "b.gpkg").write_bytes(b"SQLite format 3\0" + bytes(100))
+    (tmp_path / "c.zip").write_bytes(b"PK\x03\x04" + bytes(100))
+    for name in ("a.gpkg", "b.gpkg", "c.zip"):
         with rejects("zones"):
             read_zones(str(tmp_path / name), "id")
+
+
+def test_formats_of_geopandas_are_refused_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    geopandas.GeoDataFrame({"id": [7]}, geometry=[A], crs="EPSG:4326").to_file(tmp_path / "a.gpkg")
+    monkeypatch.setitem(sys.modules, "pyogrio", None)
+    with rejects("zones"):
+        read_zones(str(tmp_path / "a.gpkg"), "id")
 
 
 def test_the_area_of_a_zone_is_that_on_the_sphere(tmp_path: Path) -> None:
@@ -104,7 +147,7 @@ def test_tracts_with_slivers_are_read(tmp_path: Path) -> None:
         ([(box(500_000, 4e6, 500_100, 4.1e6), {"id": "1"})], {}, "leaves the globe.*convert"),
         ([(box(0, 80, 1, 95), {"id": "1"})], {}, "leaves the globe.*longitude first"),
         ([(box(-179, 0, 179, 10), {"id": "1"})], {}, "id 1 spans more than 180 degrees .*antimeridian"),
-        ([(A, {"id": "1"})], {"crs": {"type": "name", "properties": {"name": "EPSG:3857"}}}, "EPSG:3857; convert"),
+        ([(A, {"id": "1"})], {"crs": {"type": "name", "properties": {"name": 1}}}, "coordinates in 1; convert"),
         ([(A, {"id": "1"})], {"crs": None}, "does not state its coordinate system"),
     ],
 )  # fmt: skip

@@ -131,11 +131,13 @@ def test_an_end_near_zero_is_zero(sign: int) -> None:
         assert sorted(np.abs([span.low, span.high])) == [low, 16.0]
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_not_negative_numbers_have_a_range_from_zero() -> None:
     values = seeded_rng(0).poisson(3.0, 50_000).astype(np.float64)
     span, sure = find_range(count_magnitudes(values), 1.0, key(1))
     assert sure
-    assert (span.low, span.high) == (0.0, 16.0)
+    assert span.low == 0
+    assert 16 <= span.high < 16 * 2**7  # it grows by each empty power of two in 5% of runs
 
 
 @pytest.mark.false_alarm(2e-9)
