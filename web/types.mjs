@@ -1,4 +1,4 @@
-// Makes src/views.ts from views.schema.json, which `make web` writes from schemas/views.py.
+// Makes src/views.ts from views.schema.json, which `make web` writes from schemas/views.
 import { readFileSync, writeFileSync } from "node:fs";
 import { compile } from "json-schema-to-typescript";
 
@@ -17,6 +17,6 @@ function prepare(node, isType = true) {
   }
 }
 prepare(schema);
-const options = { bannerComment: "// Made by `npm run types` from schemas/views.py. Do not edit.", additionalProperties: false, unreachableDefinitions: true, style: { printWidth: 120 } };
+const options = { bannerComment: "// Made by `npm run types` from schemas/views. Do not edit.", additionalProperties: false, unreachableDefinitions: true, style: { printWidth: 120 } };
 const types = (await compile(schema, "PageView", options)).replace(/(\/\*\*\n| \*\n) \* This interface was referenced by [^]*? \*\/\n/g, (_, start) => (start.startsWith("/") ? "" : " */\n"));
 writeFileSync(new URL("src/views.ts", import.meta.url), types);

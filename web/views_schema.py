@@ -4,7 +4,8 @@ import json
 import sys
 from typing import Any
 
-from sfumato.schemas.views import NightMap, PageView
+from sfumato.schemas.views import PageView
+from sfumato.schemas.views.flow_views import NightMap
 
 
 def schema() -> dict[str, Any]:

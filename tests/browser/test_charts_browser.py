@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from sfumato.schemas.region import Region
-from sfumato.schemas.views import BarsBody, CurveBody, MapBody, MomentsBody
+from sfumato.schemas.views.chart_views import BarsBody, CurveBody, MomentsBody
+from sfumato.schemas.views.map_views import MapBody
 from sfumato.transforms.flows.flow_tree import ZonedCells, measure_flows, measure_zone_flows
 from sfumato.transforms.flows.plan import FlowPlan
 from sfumato.transforms.flows.release import FlowMetadata, flow_files

@@ -15,7 +15,8 @@ import pytest
 from numpy.typing import NDArray
 
 from sfumato.schemas.slots import Slots
-from sfumato.schemas.views import Basemap, Bounds, MapBody, Place, TimeSlots
+from sfumato.schemas.views.map_views import Basemap, MapBody, Place, TimeSlots
+from sfumato.schemas.views.view_parts import Bounds
 from sfumato.transforms.heatmap.view import heatmap_view
 from sfumato.transforms.report.report import render_page
 from tests.browser.browsers import Tab

@@ -16,7 +16,9 @@ from sfumato.schemas.rectangle import region_from
 from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, ground_metres
 from sfumato.schemas.release import BASEMAP_FILE, CHANGES_FILE, CHANGES_FORMAT, CHANGES_PICTURE, MANIFEST_FILE
 from sfumato.schemas.tree import node_levels, node_positions, nodes_from_names
-from sfumato.schemas.views import Layer, MapBody, Measure, PageView, Scale, Section
+from sfumato.schemas.views import PageView
+from sfumato.schemas.views.map_views import Layer, MapBody, Measure
+from sfumato.schemas.views.view_parts import Scale, Section
 from sfumato.transforms.changes.map_changes import Changes, finer_grid
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import UNSAFE, package_versions

@@ -14,18 +14,10 @@ from sfumato.schemas.known_digits import about, not_negative, with_interval
 from sfumato.schemas.region import Grid, area_km2, ground_metres, interleave
 from sfumato.schemas.release import FLOW_ZONES_FILE, FLOWS_CSV, FLOWS_FILE, FLOWS_PICTURE, MANIFEST_FILE
 from sfumato.schemas.tree import node_positions, nodes_from_names
-from sfumato.schemas.views import (
-    Fact,
-    FlowMatrix,
-    FlowsBody,
-    FlowTable,
-    Layer,
-    MapBody,
-    Measure,
-    PageView,
-    Section,
-    Table,
-)
+from sfumato.schemas.views import PageView
+from sfumato.schemas.views.flow_views import FlowMatrix, FlowsBody, FlowTable
+from sfumato.schemas.views.map_views import Layer, MapBody, Measure
+from sfumato.schemas.views.view_parts import Fact, Section, Table
 from sfumato.transforms.report.count_measures import simultaneous_deviations
 from sfumato.transforms.report.layers import cell_layer, finest_metres, zone_layer
 from sfumato.transforms.report.numbers import coordinates, length, plural

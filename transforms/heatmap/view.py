@@ -30,7 +30,9 @@ from sfumato.schemas.release import (
 from sfumato.schemas.slots import Slots
 from sfumato.schemas.timeline import PlaceChange, stated_rotation
 from sfumato.schemas.tree import Tree, node_levels, node_positions, nodes_from_names
-from sfumato.schemas.views import Layer, MapBody, Measure, PageView, Scale, Section, Table, TimeSlots
+from sfumato.schemas.views import PageView
+from sfumato.schemas.views.map_views import Layer, MapBody, Measure, TimeSlots
+from sfumato.schemas.views.view_parts import Scale, Section, Table
 from sfumato.transforms.counting.methods import METHODS
 from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.report.count_measures import count_measure, rate_measures, rate_names

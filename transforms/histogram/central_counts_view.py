@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from sfumato.schemas.known_digits import NOISE_Z, not_negative, with_interval
-from sfumato.schemas.views import Fact, PageView, Scale, Section, Table
+from sfumato.schemas.views import PageView
+from sfumato.schemas.views.view_parts import Fact, Scale, Section, Table
 from sfumato.transforms.histogram.view import SampledPage, view_of
 from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.report.numbers import plural

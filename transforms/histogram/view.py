@@ -24,20 +24,10 @@ from sfumato.schemas.release import (
     QUANTILES_PICTURE,
 )
 from sfumato.schemas.tree import nodes_from_names
-from sfumato.schemas.views import (
-    Bar,
-    BarsBody,
-    Body,
-    Bounds,
-    Fact,
-    Layer,
-    MapBody,
-    Measure,
-    PageView,
-    Scale,
-    Section,
-    Table,
-)
+from sfumato.schemas.views import Body, PageView
+from sfumato.schemas.views.chart_views import Bar, BarsBody
+from sfumato.schemas.views.map_views import Layer, MapBody, Measure
+from sfumato.schemas.views.view_parts import Bounds, Fact, Scale, Section, Table
 from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.report.layers import cell_layer
 from sfumato.transforms.report.numbers import coordinates, length, percent, plural

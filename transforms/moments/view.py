@@ -18,20 +18,10 @@ from sfumato.schemas.moments import EVERYBODY, OTHER, PAIRS, SUMS, FixedPoint, M
 from sfumato.schemas.region import ground_metres
 from sfumato.schemas.release import BITS_FILE, CELLS_FILE, MANIFEST_FILE, MOMENTS_FILE, MOMENTS_PICTURE, ZONES_FILE
 from sfumato.schemas.tree import nodes_from_names
-from sfumato.schemas.views import (
-    Bar,
-    BarsBody,
-    BitRow,
-    BitTexts,
-    Fact,
-    MapBody,
-    Measure,
-    MomentsBody,
-    PageView,
-    Section,
-    StatisticRow,
-    Table,
-)
+from sfumato.schemas.views import PageView
+from sfumato.schemas.views.chart_views import Bar, BarsBody, BitRow, BitTexts, MomentsBody, StatisticRow
+from sfumato.schemas.views.map_views import MapBody, Measure
+from sfumato.schemas.views.view_parts import Fact, Section, Table
 from sfumato.transforms.moments.central.view import PROMISE, made, measured, reading, values_chip
 from sfumato.transforms.moments.statistic_kinds import Forms, shrunk, value_range
 from sfumato.transforms.report.layers import cell_layer, finest_metres, zone_layer

@@ -10,7 +10,9 @@ import pyarrow as pa
 
 from sfumato.schemas.known_digits import not_negative, with_interval
 from sfumato.schemas.release import BINS_FILE, CURVE_FILE, MANIFEST_FILE, QUANTILES_FILE, QUANTILES_PICTURE, RANGES_FILE
-from sfumato.schemas.views import Body, CurveBody, Fact, PageView, QuantileRow, RangeRow, Section, Table
+from sfumato.schemas.views import Body, PageView
+from sfumato.schemas.views.chart_views import CurveBody, QuantileRow, RangeRow
+from sfumato.schemas.views.view_parts import Fact, Section, Table
 from sfumato.transforms.histogram.view import SampledPage, reading_section, view_of
 from sfumato.transforms.report.numbers import column_texts, percent
 from sfumato.transforms.report.released import Files

@@ -14,7 +14,10 @@ from sfumato.schemas.known_digits import NOISE_Z, Z, about
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes
 from sfumato.schemas.region import interleave
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE, RANGES_PICTURE
-from sfumato.schemas.views import Bounds, MapBody, Measure, PageView, RangesBody, Section
+from sfumato.schemas.views import PageView
+from sfumato.schemas.views.chart_views import RangesBody
+from sfumato.schemas.views.map_views import MapBody, Measure
+from sfumato.schemas.views.view_parts import Bounds, Section
 from sfumato.transforms.observability.text_tables import counted, significant
 from sfumato.transforms.ranges.field_counts import MIN_CLUMPING, NoisyGrid, clumping, strip_at, strip_edges
 from sfumato.transforms.ranges.model import Answers, GridModel, Model, RangeModel, TreeModel

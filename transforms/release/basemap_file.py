@@ -22,7 +22,8 @@ from shapely.geometry.base import BaseGeometry
 from sfumato.schemas.charts import readable
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.rectangle import Region
-from sfumato.schemas.views import Basemap, Geography, Path, Place, Zone
+from sfumato.schemas.views.map_views import Basemap, Geography, Place, Zone
+from sfumato.schemas.views.view_parts import Path
 from sfumato.transforms.geo.feature_files import read_features
 
 MAX_FILE_BYTES = 200 << 20  # of what is read

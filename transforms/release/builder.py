@@ -8,7 +8,10 @@ from typing import Any
 import pyarrow as pa
 
 from sfumato.schemas.release import MANIFEST_FILE, PAGE_FILE, RATES_PICTURE
-from sfumato.schemas.views import FlowsBody, MapBody, MomentsBody, PageView, RangesBody, TimelineBody
+from sfumato.schemas.views import PageView
+from sfumato.schemas.views.chart_views import MomentsBody, RangesBody
+from sfumato.schemas.views.flow_views import FlowsBody, TimelineBody
+from sfumato.schemas.views.map_views import MapBody
 from sfumato.transforms.release.metadata import manifest_bytes, parquet_bytes
 from sfumato.transforms.report.canvas import Canvas
 from sfumato.transforms.report.chart_figure import chart_canvas

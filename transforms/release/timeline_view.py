@@ -24,19 +24,10 @@ from sfumato.schemas.region import area_km2
 from sfumato.schemas.release import ANSWERS_FILE, CELLS_FILE, MANIFEST_FILE, PAGE_FILE
 from sfumato.schemas.timeline import DatedRelease, Spending
 from sfumato.schemas.tree import Tree, node_levels, node_paths, node_positions, nodes_from_names
-from sfumato.schemas.views import (
-    Bounds,
-    Fact,
-    FileLink,
-    Geography,
-    Measure,
-    Night,
-    NightMap,
-    PageView,
-    Section,
-    Table,
-    TimelineBody,
-)
+from sfumato.schemas.views import PageView
+from sfumato.schemas.views.flow_views import Night, NightMap, TimelineBody
+from sfumato.schemas.views.map_views import Geography, Measure
+from sfumato.schemas.views.view_parts import Bounds, Fact, FileLink, Section, Table
 from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.report.layers import cell_layer
 from sfumato.transforms.report.numbers import CHANGES, night_sentences, spoken, times, tiny

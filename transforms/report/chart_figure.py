@@ -13,7 +13,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from sfumato.schemas.views import BarsBody, BitRow, BitTexts, CurveBody, MomentsBody, PageView, QuantileRow, RangeRow
+from sfumato.schemas.views import PageView
+from sfumato.schemas.views.chart_views import BarsBody, BitRow, BitTexts, CurveBody, MomentsBody, QuantileRow, RangeRow
 from sfumato.transforms.report.canvas import DPI, FAINT, GROUND, INK, SOFT, Canvas, drawable, label, on_pixels, palette
 
 SQUASHED = "#5b5566"

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.charts import readable
 from sfumato.schemas.release import rate_columns
-from sfumato.schemas.views import Measure, Scale
+from sfumato.schemas.views.map_views import Measure
+from sfumato.schemas.views.view_parts import Scale
 from sfumato.transforms.report.scales import WIDE, rate_scale
 from sfumato.transforms.report.sections import Manifest, get
 

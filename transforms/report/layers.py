@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from sfumato.schemas.charts import readable
 from sfumato.schemas.region import Region, area_km2, ground_metres
 from sfumato.schemas.tree import node_names, node_positions
-from sfumato.schemas.views import Layer, Measure, Path
+from sfumato.schemas.views.map_views import Layer, Measure
+from sfumato.schemas.views.view_parts import Path
 
 _MOST_POINTS = 150_000  # of the borders of a level
 _RESOLUTION = 2048  # of the region's longer side: finer parts of a border are left out

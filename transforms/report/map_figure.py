@@ -19,7 +19,10 @@ from matplotlib.transforms import Affine2D
 from numpy.typing import NDArray
 
 from sfumato.schemas.region import EARTH_RADIUS_KM, area_km2
-from sfumato.schemas.views import Basemap, Bounds, FlowTable, Layer, MapBody, Measure, PageView, Scale
+from sfumato.schemas.views import PageView
+from sfumato.schemas.views.flow_views import FlowTable
+from sfumato.schemas.views.map_views import Basemap, Layer, MapBody, Measure
+from sfumato.schemas.views.view_parts import Bounds, Scale
 from sfumato.transforms.report.canvas import DPI, FAINT, INK, SOFT, VOID, Canvas, label, on_pixels, palette
 from sfumato.transforms.report.scales import nice, position
 

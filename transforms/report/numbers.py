@@ -11,7 +11,7 @@ from sfumato.schemas.known_digits import Z, figures, not_negative, raised, with_
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.timeline import PlaceChange
-from sfumato.schemas.views import Table
+from sfumato.schemas.views.view_parts import Table
 
 _MOST_PLACES = 12
 _MOST_GAPS = 4  # of missing nights that a sentence names one by one

@@ -12,7 +12,9 @@ import pyarrow.parquet as pq
 
 from sfumato.schemas.region import Region
 from sfumato.schemas.release import MANIFEST_FILE
-from sfumato.schemas.views import Body, Bounds, Fact, FileLink, Geography, PageView, Section
+from sfumato.schemas.views import Body, PageView
+from sfumato.schemas.views.map_views import Geography
+from sfumato.schemas.views.view_parts import Bounds, Fact, FileLink, Section
 from sfumato.transforms.report.sections import alarm, chips, get, guarantee, problems
 
 Files = Mapping[str, bytes]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.known_digits import figures
-from sfumato.schemas.views import Scale
+from sfumato.schemas.views.view_parts import Scale
 
 KNEE = 1 / 150  # of the brightest density: linear below it, logarithmic above it
 WIDE = 0.5  # of a scale: an interval that covers more leaves the colour open

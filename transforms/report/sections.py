@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from sfumato.schemas.guarantee import NORMAL_SUMS, SEES
-from sfumato.schemas.views import Fact, Section, Table
+from sfumato.schemas.views.view_parts import Fact, Section, Table
 from sfumato.transforms.report.numbers import tiny
 
 _VAGUE = 10  # an epsilon above this one promises next to nothing

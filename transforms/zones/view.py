@@ -15,7 +15,9 @@ from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.known_digits import NOISE_Z, Z, about
 from sfumato.schemas.region import Region, ground_metres
 from sfumato.schemas.release import MANIFEST_FILE, RATES_PICTURE, ZONES_FILE, ZONES_PICTURE
-from sfumato.schemas.views import Layer, MapBody, PageView, Section, Table
+from sfumato.schemas.views import PageView
+from sfumato.schemas.views.map_views import Layer, MapBody
+from sfumato.schemas.views.view_parts import Section, Table
 from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.report.count_measures import count_measure, rate_measures, rate_names
 from sfumato.transforms.report.layers import finest_metres, zone_layer

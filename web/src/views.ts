@@ -1,4 +1,4 @@
-// Made by `npm run types` from schemas/views.py. Do not edit.
+// Made by `npm run types` from schemas/views. Do not edit.
 
 /**
  * A whole page.

@@ -18,7 +18,8 @@ from sfumato.pipelines.command_line.cli import main
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.tree import Tree, node_levels
-from sfumato.schemas.views import MapBody, PageView
+from sfumato.schemas.views import PageView
+from sfumato.schemas.views.map_views import MapBody
 from sfumato.transforms.changes.map_changes import Changes, MapCounts, _Tails, find_changes
 from sfumato.transforms.changes.release import changes_view
 from sfumato.transforms.release.metadata import parquet_bytes

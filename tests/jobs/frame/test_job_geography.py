@@ -14,7 +14,7 @@ from sfumato.pipelines.command_line.cli import run_command
 from sfumato.pipelines.command_line.run import JOBS, request_class, request_of
 from sfumato.pipelines.frame import job
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.views import Geography
+from sfumato.schemas.views.map_views import Geography
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files
 from tests.rejections import rejects

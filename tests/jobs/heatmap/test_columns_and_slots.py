@@ -21,7 +21,7 @@ from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.region import Region
 from sfumato.schemas.slots import Slots
 from sfumato.schemas.tree import Tree
-from sfumato.schemas.views import MapBody
+from sfumato.schemas.views.map_views import MapBody
 from sfumato.transforms.counting.methods import Method
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.state import ALL_REMAINING, Estimate, HeatmapState, Query

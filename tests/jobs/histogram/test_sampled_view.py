@@ -16,7 +16,9 @@ from scipy import stats
 from sfumato.schemas.locations import ItemColumns, LocationColumns
 from sfumato.schemas.region import Grid, deinterleave
 from sfumato.schemas.release import CURVE_FILE
-from sfumato.schemas.views import BarsBody, CurveBody, Layer, MapBody, PageView
+from sfumato.schemas.views import PageView
+from sfumato.schemas.views.chart_views import BarsBody, CurveBody
+from sfumato.schemas.views.map_views import Layer, MapBody
 from sfumato.transforms.histogram.central_counts_view import counts_view
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, NumberBins, NumberItems
 from sfumato.transforms.histogram.plan import SamplePlan

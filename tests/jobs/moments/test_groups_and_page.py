@@ -18,7 +18,8 @@ import pytest
 import sfumato
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.moments import EVERYBODY, OTHER
-from sfumato.schemas.views import MomentsBody, PageView
+from sfumato.schemas.views import PageView
+from sfumato.schemas.views.chart_views import MomentsBody
 from sfumato.transforms.moments.groups import CellGroups
 from sfumato.transforms.moments.statistic_kinds import shrunk
 from sfumato.transforms.moments.view import moments_view, place_value, quantity_title, statistic_title

@@ -20,7 +20,7 @@ from scipy.special import erfc, gammaln
 from scipy.stats import false_discovery_control
 
 from sfumato.schemas.tree import Tree, node_names
-from sfumato.schemas.views import NightMap
+from sfumato.schemas.views.flow_views import NightMap
 from sfumato.transforms.release.timeline_view import night_map
 from tests import ROOT
 from tests.jobs.release.test_timeline_view import a_release, a_tree, owners, read

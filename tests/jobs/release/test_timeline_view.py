@@ -23,7 +23,7 @@ from sfumato.schemas.release import ANSWERS_FILE, ANSWERS_SCHEMA, CELLS_FILE
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.timeline import DatedRelease, PlaceChange, Spending
 from sfumato.schemas.tree import Tree, node_names, node_positions
-from sfumato.schemas.views import NightMap, TimelineBody
+from sfumato.schemas.views.flow_views import NightMap, TimelineBody
 from sfumato.transforms.release import timeline_view as module
 from sfumato.transforms.release.metadata import parquet_bytes
 from sfumato.transforms.release.published_release import Release, open_release

@@ -11,7 +11,8 @@ from scipy import stats
 
 from sfumato.schemas.region import Region
 from sfumato.schemas.tree import node_positions
-from sfumato.schemas.views import FlowsBody, PageView
+from sfumato.schemas.views import PageView
+from sfumato.schemas.views.flow_views import FlowsBody
 from sfumato.transforms.flows.flow_estimate import estimate_flows, posterior_counts, rest_level
 from sfumato.transforms.flows.flow_tree import measure_flows
 from sfumato.transforms.flows.plan import FlowPlan

@@ -19,7 +19,7 @@ from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.places import Places
 from sfumato.schemas.slots import Slots
 from sfumato.schemas.tree import Tree, nodes_from_names
-from sfumato.schemas.views import MapBody, TimeSlots
+from sfumato.schemas.views.map_views import MapBody, TimeSlots
 from sfumato.transforms.counting import rates as heatmap_rates
 from sfumato.transforms.counting.rates import estimate_rates, published_categories, rate_intervals, split_by_interval
 from sfumato.transforms.counting.state import Estimate

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from benchmarks.evaluation.moments_in_memory import run_centrally
 from sfumato.schemas.moments import BITS_SCHEMA, EVERYBODY, MOMENTS_SCHEMA, OTHER, FixedPoint, Statistic, ValueRange
 from sfumato.schemas.region import Grid
-from sfumato.schemas.views import MomentsBody
+from sfumato.schemas.views.chart_views import MomentsBody
 from sfumato.transforms.moments.central.central_moments import CentralSums
 from sfumato.transforms.moments.central.plan import CentralMomentsPlan
 from sfumato.transforms.moments.central.release import central_files, groups_margin

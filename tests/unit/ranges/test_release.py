@@ -29,7 +29,8 @@ from sfumato.schemas.ranges import Boxes, Field
 from sfumato.schemas.region import Grid, deinterleave
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE, PAGE_FILE, RANGES_PICTURE, RELEASE_FILES
 from sfumato.schemas.tree import Tree, node_levels, node_names, node_paths
-from sfumato.schemas.views import PageView, RangesBody
+from sfumato.schemas.views import PageView
+from sfumato.schemas.views.chart_views import RangesBody
 from sfumato.transforms.counting.estimator import estimate_density
 from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey

@@ -14,7 +14,7 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region, interleave
 from sfumato.schemas.slots import Slots
-from sfumato.schemas.views import Layer, MapBody
+from sfumato.schemas.views.map_views import Layer, MapBody
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.state import Estimate, HeatmapState
 from sfumato.transforms.heatmap.release import add_up_to, release_files

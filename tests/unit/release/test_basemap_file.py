@@ -16,7 +16,7 @@ import shapely
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Region
-from sfumato.schemas.views import Basemap, Geography
+from sfumato.schemas.views.map_views import Basemap, Geography
 from sfumato.transforms.release import basemap_file
 from sfumato.transforms.release.basemap_file import MAX_BYTES, file_basemap, geography_bytes, world_basemap
 from tests.rejections import rejects

@@ -10,7 +10,9 @@ import numpy as np
 from matplotlib.image import imread
 from numpy.typing import NDArray
 
-from sfumato.schemas.views import Body, Bounds, Layer, MapBody, Measure, PageView, Scale
+from sfumato.schemas.views import Body, PageView
+from sfumato.schemas.views.map_views import Layer, MapBody, Measure
+from sfumato.schemas.views.view_parts import Bounds, Scale
 
 REGION = Bounds(west=0, south=0, east=1, north=1)
 LINEAR = Scale(kind="linear", low=0, high=1, unit="share of users", ticks=[(0, "0%"), (0.5, "50%"), (1, "100%")])

@@ -14,25 +14,20 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from numpy.typing import NDArray
 
-from sfumato.schemas.views import (
+from sfumato.schemas.views import PageView
+from sfumato.schemas.views.chart_views import (
     Bar,
     BarsBody,
-    Basemap,
     BitRow,
-    Bounds,
     CurveBody,
-    Layer,
-    MapBody,
     MomentsBody,
-    PageView,
-    Place,
     QuantileRow,
     RangeRow,
     RangesBody,
-    Scale,
-    TimelineBody,
-    Zone,
-)  # fmt: skip
+)
+from sfumato.schemas.views.flow_views import TimelineBody
+from sfumato.schemas.views.map_views import Basemap, Layer, MapBody, Place, Zone
+from sfumato.schemas.views.view_parts import Bounds, Scale  # fmt: skip
 from sfumato.transforms.release.builder import picture
 from sfumato.transforms.report import chart_figure, map_figure
 from sfumato.transforms.report.canvas import drawable, label, palette

@@ -21,7 +21,9 @@ from shapely.geometry import box
 
 from sfumato.schemas.region import Region
 from sfumato.schemas.tree import nodes_from_names
-from sfumato.schemas.views import Basemap, FileLink, PageView, Section, Table
+from sfumato.schemas.views import PageView
+from sfumato.schemas.views.map_views import Basemap
+from sfumato.schemas.views.view_parts import FileLink, Section, Table
 from sfumato.transforms.report.layers import cell_layer, simple_paths
 from sfumato.transforms.report.released import Released
 from sfumato.transforms.report.report import render_page

@@ -16,7 +16,7 @@ from scipy import stats
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.places import Places
-from sfumato.schemas.views import MapBody
+from sfumato.schemas.views.map_views import MapBody
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.state import HeatmapState
 from sfumato.transforms.locations.distributions import Distributions

@@ -7,7 +7,7 @@ from typing import Any
 
 from sfumato.schemas.charts import readable
 from sfumato.schemas.known_digits import laplace_z
-from sfumato.schemas.views import Fact, Section
+from sfumato.schemas.views.view_parts import Fact, Section
 from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.report.numbers import percent
 from sfumato.transforms.report.sections import facts, get
