@@ -18,7 +18,6 @@ import shapely
 from hypothesis import given, settings
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
-from sfumato.schemas.errors import TooFewUsersError
 from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
@@ -41,7 +40,6 @@ from sfumato.transforms.heatmap.release import (
 )
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.heatmap.view import heatmap_view
-from sfumato.transforms.privacy.admission import AdmissionRule, NoisyUserCounts, check_admission
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.seeds import seeded_rng
@@ -361,13 +359,6 @@ def test_map_of_a_tenth_of_the_users_is_of_all() -> None:
     assert 0.92 < np.mean(crowded) < 0.98
     assert abs(np.mean(errors)) < 1
     assert 0.15 < np.mean(np.square(errors)) < 3.2
-
-
-def test_check_admission_counts_the_users_of_all_cohorts() -> None:
-    counted = NoisyUserCounts(users=120.0, unusable=0.0, cost=1.0, noise_stddev=1.0)
-    check_admission(counted, AdmissionRule(1.0, min_users=1_000, cohorts=10))
-    with pytest.raises(TooFewUsersError, match="in one of 10 cohorts, so about 1,200 in all"):
-        check_admission(counted, AdmissionRule(1.0, min_users=2_000, cohorts=10))
 
 
 NEEDED = ("manifest.json", "cells.parquet", "answers.parquet")

@@ -1,4 +1,4 @@
-"""Rotating cohorts: who is in one depends on key, dataset and id alone; the rows of one, against a plain loop."""
+"""Who is in a rotating cohort depends only on key, dataset and id; which noisy counts of users admit a run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from sfumato.schemas.errors import NotAdmittedError, TooFewUsersError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.rotation import Rotation
+from sfumato.transforms.privacy.admission import AdmissionRule, NoisyUserCounts, check_admission
 from sfumato.transforms.privacy.keys import FixedSecret
 from sfumato.transforms.privacy.user_hashes import ActiveCohort, cohort_of, hash_users, rotation_key, with_partition
 from tests.seeds import seeded_rng
@@ -132,3 +134,30 @@ def test_rows_without_an_id_are_one_user() -> None:
 
 def test_nothing_is_asked_of_an_empty_batch() -> None:
     assert asked(1).only(logs(pa.array([], pa.int64())), COLUMNS).num_rows == 0
+
+
+# --- noisy counts of users admit or refuse a run ---
+
+
+def counted(users: float, unusable: float = 0.0) -> NoisyUserCounts:
+    return NoisyUserCounts(users=users, unusable=unusable, cost=1.0, noise_stddev=1.0)
+
+
+def test_check_admission_counts_the_users_of_all_cohorts() -> None:
+    check_admission(counted(120.0), AdmissionRule(1.0, min_users=1_000, cohorts=10))
+    with pytest.raises(TooFewUsersError, match="in one of 10 cohorts, so about 1,200 in all"):
+        check_admission(counted(120.0), AdmissionRule(1.0, min_users=2_000, cohorts=10))
+
+
+@pytest.mark.parametrize("users", [500.0, 2_000.0])
+def test_check_admission_refuses_a_wrong_population(users: float) -> None:
+    """A tenth and what noise explains, in either direction."""
+    check_admission(counted(1_000.0), AdmissionRule(1.0, population=1_050))
+    with pytest.raises(NotAdmittedError, match="--population"):
+        check_admission(counted(users), AdmissionRule(1.0, population=1_000))
+
+
+def test_check_admission_refuses_a_share_of_bad_users() -> None:
+    check_admission(counted(900.0, 90.0), AdmissionRule(1.0, max_bad_fraction=0.1))
+    with pytest.raises(NotAdmittedError, match="--max_bad_fraction"):
+        check_admission(counted(900.0, 200.0), AdmissionRule(1.0, max_bad_fraction=0.1))
