@@ -55,9 +55,9 @@ def entries_of(folder: Path) -> list[bytes]:
 
 def test_an_entry_follows_the_one_before_it(tmp_path: Path) -> None:
     """Of two chains with the same numbers, entries of one do not continue the other."""
-    books = ledger(tmp_path / "a"), ledger(tmp_path / "b")
-    for book in books:
-        book.reserve(charge("one"), LIMITS)
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        ledger(tmp_path / name).reserve(charge("one"), LIMITS)
     first, second = (entries_of(tmp_path / name) for name in "ab")
     ours, theirs = (forged(entries, COMMIT, {}) for entries in (first, second))
     assert len(read_entries(ours)) == len(ours)
