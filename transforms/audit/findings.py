@@ -16,7 +16,7 @@ from sfumato.schemas.guarantee import has_secret_key
 from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.transforms.audit.answers import FALSE_ALARM, answer_layers, comparisons, contradictions
 from sfumato.transforms.audit.claims import claims
-from sfumato.transforms.release.metadata import package_versions
+from sfumato.transforms.release.metadata import code_digest, package_versions
 from sfumato.transforms.release.published_release import Release
 
 FORMAT = "sfumato-audit/1"
@@ -134,7 +134,13 @@ def _check_code(evidence: Evidence) -> Outcomes:
         yield "not checked", f"the release was made with {', '.join(other)}"
     else:
         yield "holds", ", ".join(f"{name} {ours}" for name, _, ours in pairs)
-    yield "not checked", "the manifest states no digest of the code, which may have been changed"
+    code = evidence.release.manifest.get("code")
+    if code is None:
+        yield "not checked", "the manifest states no digest of the code, which may have been changed"
+    elif code != code_digest():
+        yield "not checked", f"the release was made with other code, SHA-256 {code} (here {code_digest()})"
+    else:
+        yield "holds", f"the manifest states the code of this audit, SHA-256 {code}"
 
 
 CHECKS: Mapping[str, Callable[[Evidence], Outcomes]] = {

@@ -257,7 +257,7 @@ def _implementation(manifest: Mapping[str, Any]) -> dict[str, str]:
         ),
         "mechanisms": _bullets(
             f"{mechanism}.",
-            f"Versions: {versions}.",
+            f"Versions: {versions}." + (f" SHA-256 of the code: {manifest['code']}." if "code" in manifest else ""),
             f"Floating point: {rounding}",
             "Timing: readers get files and cannot measure a run. Its duration is not protected from those who see the "
             "operator's machines.",

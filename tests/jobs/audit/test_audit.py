@@ -217,6 +217,18 @@ def test_audit_finds_key_from_a_seed(copied: Folder) -> None:
     assert [one.check for one in found(folder)] == ["The key is secret"]
 
 
+@pytest.mark.parametrize(
+    ("stated", "result"), [("c0de" * 16, "holds"), ("0" * 64, "not checked"), (None, "not checked")]
+)
+def test_audit_compares_code(stated: str | None, result: str, copied: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sfumato.transforms.audit.findings.code_digest", lambda: "c0de" * 16)
+    folder = copied("monday")
+    assert json.loads((folder / "manifest.json").read_text())["code"] == "c0de" * 16  # of tests/job_fixtures.py
+    forge(folder, lambda manifest: manifest.update(code=stated))
+    code = [one.result for one in audit(gather(str(folder), None)) if one.check.startswith("Code")]
+    assert code[-1] == result
+
+
 @pytest.mark.parametrize("value", [None, "x", -1, float("nan"), [], {}, 10**400])
 @pytest.mark.parametrize("field", ["sub_queries", "population", "noise", "cohort", "delta", "epsilon", "trust"])
 def test_audit_says_what_it_cannot_check(field: str, value: Any, copied: Folder) -> None:
