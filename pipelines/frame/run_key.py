@@ -40,6 +40,7 @@ def key_and_metadata(
         timeline=timeline_link(request.output, job.request.timeline),
         geography=job.geography,
         corrects=request.corrects,
+        code=code_digest(),
     )
     return key, metadata
 

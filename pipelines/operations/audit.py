@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
 from sfumato.pipelines.operations.ledger_account import read_history
-from sfumato.schemas.errors import CheckFailedError
-from sfumato.transforms.audit.findings import Evidence, audit, report, verdict
+from sfumato.schemas.errors import CheckFailedError, RequestError
+from sfumato.transforms.audit.findings import Evidence, SignedReport, audit, report, verdict
 from sfumato.transforms.audit.request import AuditRequest
-from sfumato.transforms.io.files import check_new_file, join, write_output
+from sfumato.transforms.audit.signature import SUFFIX, sign, verified
+from sfumato.transforms.io.files import check_new_file, join, read_file, write_output
 from sfumato.transforms.io.storage import matching
 from sfumato.transforms.release.catalog import disagreement, is_disclosed, is_pruned
 from sfumato.transforms.release.published_release import open_release
@@ -19,15 +21,38 @@ def run(request: AuditRequest) -> None:
     """Runs the command. Raises RequestError, LedgerError if the ledger is damaged, or CheckFailedError."""
     if request.output is not None:
         check_new_file(request.output, overwrite=False)
-    evidence = gather(request.folder, request.ledger)
+    private_key = None
+    if request.sign is not None:
+        check_new_file(f"{request.output}{SUFFIX}", overwrite=False)
+        private_key = _content("sign", request.sign)
+        sign(b"", private_key)  # a key that cannot sign ends the run before the audit
+    evidence = replace(gather(request.folder, request.ledger), signed=_signed(request))
     findings = audit(evidence)
     head = f"{request.folder}: release {evidence.release.manifest.get('release_id')}"
     sys.stdout.write("\n".join([head, "", *map(str, findings), ""]) + "\n")
     if request.output is not None:
-        write_output(request.output, (json.dumps(report(evidence, findings), indent=2) + "\n").encode())
+        content = (json.dumps(report(evidence, findings), indent=2) + "\n").encode()
+        write_output(request.output, content)
+        if private_key is not None:
+            write_output(f"{request.output}{SUFFIX}", sign(content, private_key))
     if any(one.result == "violation" for one in findings):
         raise CheckFailedError(verdict(findings))
     sys.stdout.write(f"{verdict(findings)}\n")
+
+
+def _signed(request: AuditRequest) -> SignedReport | None:
+    if request.verify is None or request.auditor is None:
+        return None
+    content, signature = _content("verify", request.verify), _content("verify", f"{request.verify}{SUFFIX}")
+    return SignedReport(request.verify, verified(content, signature, _content("auditor", request.auditor)))
+
+
+def _content(name: str, path: str) -> bytes:
+    """Returns the bytes of the file that an option names. Raises RequestError."""
+    try:
+        return read_file(path)
+    except OSError as error:
+        raise RequestError(f"{name}: {path} cannot be read ({error.strerror or error})") from None
 
 
 def gather(folder: str, ledger: str | None) -> Evidence:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
 
 from sfumato.pipelines.command_line.run import JOBS
 from sfumato.pipelines.operations.ledger_account import limit_accounts, read_history
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import entry_of
-from sfumato.transforms.io.files import check_new_file, write_output
+from sfumato.transforms.audit.findings import FORMAT
+from sfumato.transforms.io.files import check_new_file, read_file, write_output
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.statement.record import LedgerAccount, registry_record
 from sfumato.transforms.statement.record_formats import FORMATS
@@ -20,16 +23,34 @@ def run(request: StatementRequest) -> None:
     if request.output is not None:
         check_new_file(request.output, request.overwrite)
     release = open_release(request.release)
+    audited = "" if request.audit is None else cited(request.audit, release)
     account = None if request.ledger is None else ledger_account(request.ledger, release)
     job = str(release.manifest.get("job"))
     known = JOBS.get(job) or JOBS.get(f"{job} build")
     summary = f"a release of `sfumato {job}`" if known is None else known.summary.removeprefix("publish ")
-    text = FORMATS[request.format](registry_record(release, request, summary, account), release.manifest)
+    text = FORMATS[request.format](registry_record(release, request, summary, account, audited), release.manifest)
     if request.output is None:
         sys.stdout.write(text)
         return
     write_output(request.output, text.encode())
     sys.stdout.write(f"{request.output}\n")
+
+
+def cited(path: str, release: Release) -> str:
+    """Returns a sentence that cites the report of an audit. Raises RequestError if it is no report on the release."""
+    try:
+        content = read_file(path)
+        report = json.loads(content)
+    except OSError as error:
+        raise RequestError(f"audit: {path} cannot be read ({error.strerror or error})") from None
+    except ValueError:
+        report = None
+    if not isinstance(report, dict) or report.get("format") != FORMAT or not isinstance(report.get("verdict"), str):
+        raise RequestError(f"audit: {path} is no report of `sfumato audit --output`")
+    if report.get("manifest_sha256") != release.digest:
+        raise RequestError(f"audit: {path} reports on another manifest; run `sfumato audit` on this release")
+    digest = hashlib.sha256(content).hexdigest()
+    return f"Report of `sfumato audit`, SHA-256 {digest}: {' '.join(report['verdict'].split())}"
 
 
 def ledger_account(location: str, release: Release) -> LedgerAccount:

@@ -12,7 +12,6 @@ continuous noise of its sigma costs; from sigma 1 on its standard deviation is s
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -262,7 +261,7 @@ def _of_moments(manifest: Manifest) -> _Costs:
     privacy, shares, parts = manifest["privacy"], manifest["privacy"]["shares"], []
     stddev, computed = privacy["noise_stddev"], {}
     if privacy["trust"] == Trust.CENTRAL:
-        sums = int(re.findall(r"on (\d+) sum", privacy["mechanism"])[0])
+        sums = privacy["sums"]
         each = stddev / math.sqrt(sums)
         # Users add thousands of units to sums of values, as with continuous noise, and 1 to a number of users.
         computed["sums"] = composed_epsilon([StatedNoise("laplace", each)]) if sums == 1 else math.sqrt(2) / each

@@ -16,7 +16,7 @@ from sfumato.schemas.guarantee import has_secret_key
 from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.transforms.audit.answers import FALSE_ALARM, answer_layers, comparisons, contradictions
 from sfumato.transforms.audit.claims import claims
-from sfumato.transforms.release.metadata import package_versions
+from sfumato.transforms.release.metadata import code_digest, package_versions
 from sfumato.transforms.release.published_release import Release
 
 FORMAT = "sfumato-audit/1"
@@ -31,6 +31,14 @@ Outcomes = Iterator[tuple[Result, str]]
 
 
 @dataclass(frozen=True)
+class SignedReport:
+    """An earlier report. content: None unless the signature is the auditor's."""
+
+    path: str
+    content: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
 class Evidence:
     """What an audit reads.
 
@@ -41,6 +49,7 @@ class Evidence:
         contradiction: how the release disagrees with the ledger; None if it does not.
         is_committed: whether the ledger has the manifest's digest.
         is_pruned: whether the ledger says that the release's files were removed.
+        signed: an earlier report to be verified; None without one.
     """
 
     release: Release
@@ -49,6 +58,7 @@ class Evidence:
     contradiction: str | None = None
     is_committed: bool = False
     is_pruned: bool = False
+    signed: SignedReport | None = None
 
 
 @dataclass(frozen=True)
@@ -134,7 +144,27 @@ def _check_code(evidence: Evidence) -> Outcomes:
         yield "not checked", f"the release was made with {', '.join(other)}"
     else:
         yield "holds", ", ".join(f"{name} {ours}" for name, _, ours in pairs)
-    yield "not checked", "the manifest states no digest of the code, which may have been changed"
+    code = evidence.release.manifest.get("code")
+    if code is None:
+        yield "not checked", "the manifest states no digest of the code, which may have been changed"
+    elif code != code_digest():
+        yield "not checked", f"the release was made with other code, SHA-256 {code} (here {code_digest()})"
+    else:
+        yield "holds", f"the manifest states the code of this audit, SHA-256 {code}"
+
+
+def _check_report(evidence: Evidence) -> Outcomes:
+    signed = evidence.signed
+    if signed is None:
+        return
+    if signed.content is None:
+        yield "violation", f"{signed.path} is not signed with the auditor's key, or was changed"
+    elif signed.content.get("format") != FORMAT or signed.content.get("manifest_sha256") != evidence.release.digest:
+        yield "violation", f"{signed.path} is signed, and is no report on this manifest"
+    elif any(one["result"] == "violation" for one in signed.content["checks"]):
+        yield "violation", f"{signed.path} is signed, and states violations"
+    else:
+        yield "holds", f"{signed.path} is signed, on this manifest, and states no violation"
 
 
 CHECKS: Mapping[str, Callable[[Evidence], Outcomes]] = {
@@ -145,6 +175,7 @@ CHECKS: Mapping[str, Callable[[Evidence], Outcomes]] = {
     "Tables agree with the manifest and in themselves": _check_tables,
     "The key is secret": _check_key,
     "Code and packages are those of this audit": _check_code,
+    "The auditor signed a report on this manifest": _check_report,
 }
 """A new check is a function and its line here, with the sentence that states it in the report."""
 

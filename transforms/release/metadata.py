@@ -47,6 +47,7 @@ class ReleaseMetadata:
         timeline: relative address of the page of all releases; None where the release is on none.
         geography: the content of `basemap.json`; None without geography. No key is bound to it.
         corrects: id of the release that this one replaces, because logs arrived after it was charged.
+        code: SHA-256 of the code that the run was started with, see `code_digest`; None if it is not stated.
     """
 
     job: str
@@ -61,11 +62,17 @@ class ReleaseMetadata:
     timeline: str | None = None
     geography: bytes | None = None
     corrects: str | None = None
+    code: str | None = None
 
     @property
     def geography_files(self) -> dict[str, bytes]:
         """Returns the release's file of geography by name; none without geography."""
         return {} if self.geography is None else {BASEMAP_FILE: self.geography}
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Returns the manifest's entries about the code: versions of packages, and its digest if it is known."""
+        return {"versions": package_versions(), **({} if self.code is None else {"code": self.code})}
 
     @property
     def source(self) -> dict[str, Any]:
@@ -85,7 +92,7 @@ def release_manifest(metadata: ReleaseMetadata, content: Mapping[str, Any], warn
         **({} if metadata.ledger is None else {"ledger": dict(metadata.ledger), "late_files": LATE_FILES}),
         **({} if metadata.corrects is None else {"corrects": metadata.corrects}),
         "parameters": dict(metadata.parameters),
-        "versions": package_versions(),
+        **metadata.provenance,
         "warnings": warnings if metadata.safe else [UNSAFE, *warnings],
     }
 

@@ -30,7 +30,7 @@ from sfumato.schemas.ledger import (
 from sfumato.schemas.release import MANIFEST_FILE, MANIFEST_FORMAT, PAGE_FILE, REFUSAL_FORMAT, REMOVAL_FORMAT
 from sfumato.schemas.requests.commands import removal_reason
 from sfumato.schemas.rotation import Rotation
-from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes, package_versions
+from sfumato.transforms.release.metadata import ReleaseMetadata, manifest_bytes
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -98,7 +98,7 @@ def refusal_files(
         },
         **({} if metadata.ledger is None else {"ledger": dict(metadata.ledger)}),
         "parameters": dict(metadata.parameters),
-        "versions": package_versions(),
+        **metadata.provenance,
     }
     fields = {
         "title": "No result was published",

@@ -94,11 +94,12 @@ class LedgerAccount(NamedTuple):
 
 
 def registry_record(
-    release: Release, request: StatementRequest, summary: str, account: LedgerAccount | None = None
+    release: Release, request: StatementRequest, summary: str, account: LedgerAccount | None = None, audited: str = ""
 ) -> dict[str, Any]:
     """Returns the record of a release, in the types of YAML and JSON.
 
     request: what a person says about the release. summary: what its job publishes. account: of the ledger, if any.
+    audited: a sentence on an audit of the release; empty without one.
     Raises RequestError if the release has no differential privacy, so that it has no record.
     """
     manifest = release.manifest
@@ -133,7 +134,7 @@ def registry_record(
             },
             "deployment_model": _model(manifest, account),
             "accounting": _accounting(manifest, account),
-            "implementation": _implementation(manifest),
+            "implementation": _implementation(manifest, audited),
             "administrative": {
                 "sources": "\n".join(request.source),
                 "notes": _bullets(
@@ -243,7 +244,7 @@ def _accounting(manifest: Mapping[str, Any], account: LedgerAccount | None) -> d
     }
 
 
-def _implementation(manifest: Mapping[str, Any]) -> dict[str, str]:
+def _implementation(manifest: Mapping[str, Any], audited: str) -> dict[str, str]:
     privacy = entry_of(manifest, "privacy")
     mechanism, job = str(privacy.get("mechanism", _UNKNOWN)), str(manifest.get("job"))
     is_floating = FLOATING_NOISE in (privacy.get("assumptions") or ())
@@ -258,7 +259,7 @@ def _implementation(manifest: Mapping[str, Any]) -> dict[str, str]:
         ),
         "mechanisms": _bullets(
             f"{mechanism}.",
-            f"Versions: {versions}.",
+            f"Versions: {versions}." + (f" SHA-256 of the code: {manifest['code']}." if "code" in manifest else ""),
             f"Floating point: {rounding}",
             "Timing: readers get files and cannot measure a run. Its duration is not protected from those who see the "
             "operator's machines.",
@@ -268,5 +269,5 @@ def _implementation(manifest: Mapping[str, Any]) -> dict[str, str]:
             "files and a key file are readable by the operator's account only.",
         ),
         "justification": "Each promise of docs/explanation/threat_model.md has a test. Those of this mechanism:\n"
-        + _bullets(*tests),
+        + _bullets(*tests, audited),
     }

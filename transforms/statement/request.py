@@ -40,6 +40,9 @@ class StatementRequest(LogOptions):
     ledger: str | None = option(
         None, "the ledger that charged the release, to state the spent budget", LEDGER, metavar="LOCATION", common=True
     )
+    audit: str | None = option(
+        None, "the JSON report of `sfumato audit` on this release, which the record cites", INPUT, metavar="REPORT"
+    )
     format: Literal["yaml", "json-ld", "text"] = option(
         "yaml", "yaml: the registry's; json-ld: for a web page; text: a data sheet", OUTPUT, common=True
     )

@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from sfumato.pipelines.command_line.cli import main
 from sfumato.pipelines.operations.audit import gather
@@ -217,6 +219,18 @@ def test_audit_finds_key_from_a_seed(copied: Folder) -> None:
     assert [one.check for one in found(folder)] == ["The key is secret"]
 
 
+@pytest.mark.parametrize(
+    ("stated", "result"), [("c0de" * 16, "holds"), ("0" * 64, "not checked"), (None, "not checked")]
+)
+def test_audit_compares_code(stated: str | None, result: str, copied: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sfumato.transforms.audit.findings.code_digest", lambda: "c0de" * 16)
+    folder = copied("monday")
+    assert json.loads((folder / "manifest.json").read_text())["code"] == "c0de" * 16  # of tests/job_fixtures.py
+    forge(folder, lambda manifest: manifest.update(code=stated))
+    code = [one.result for one in audit(gather(str(folder), None)) if one.check.startswith("Code")]
+    assert code[-1] == result
+
+
 @pytest.mark.parametrize("value", [None, "x", -1, float("nan"), [], {}, 10**400])
 @pytest.mark.parametrize("field", ["sub_queries", "population", "noise", "cohort", "delta", "epsilon", "trust"])
 def test_audit_says_what_it_cannot_check(field: str, value: Any, copied: Folder) -> None:
@@ -240,6 +254,58 @@ def test_audit_command_reports(copied: Folder, tmp_path: Path, capsys: pytest.Ca
     (folder / "heatmap.png").unlink()
     assert main(["audit", str(folder), "--output", str(tmp_path / "other.json")]) == 1
     assert json.loads((tmp_path / "other.json").read_text())["verdict"].startswith("1 violation found.")
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    """A folder with a private and a public key of two auditors."""
+    for name, secret in (("auditor", b"a" * 32), ("other", b"b" * 32)):
+        key = Ed25519PrivateKey.from_private_bytes(secret)
+        private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        (tmp_path / f"{name}.key").write_bytes(private)
+        (tmp_path / f"{name}.pub").write_bytes(
+            key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        )
+    return tmp_path
+
+
+def test_audit_verifies_a_signed_report(keys: Path, copied: Folder, releases: Folder) -> None:
+    folder, report = copied("monday"), keys / "report.json"
+    made = ["audit", str(folder), "--output", str(report), "--sign", str(keys / "auditor.key")]
+    assert main(made) == 0
+    signed = ["--verify", str(report), "--auditor", str(keys / "auditor.pub")]
+    assert main(["audit", str(folder), *signed]) == 0
+    assert main(["audit", str(folder), *signed[:-1], str(keys / "other.pub")]) == 1
+    assert main(["audit", str(releases("heatmap")), *signed]) == 1  # a report on another release
+    content = report.read_bytes()
+    report.write_bytes(content.replace(b"No violation", b"No  violation"))
+    assert main(["audit", str(folder), *signed]) == 1
+    report.write_bytes(content)
+    forge(folder, lambda manifest: manifest.update(warnings=[]))
+    assert main(["audit", str(folder), *signed]) == 1
+
+
+def test_audit_passes_on_signed_violations(keys: Path, copied: Folder) -> None:
+    folder, report = copied("monday"), keys / "report.json"
+    picture = (folder / "heatmap.png").read_bytes()
+    (folder / "heatmap.png").unlink()
+    assert main(["audit", str(folder), "--output", str(report), "--sign", str(keys / "auditor.key")]) == 1
+    (folder / "heatmap.png").write_bytes(picture)
+    assert main(["audit", str(folder)]) == 0
+    assert main(["audit", str(folder), "--verify", str(report), "--auditor", str(keys / "auditor.pub")]) == 1
+
+
+@pytest.mark.parametrize("arguments", [
+    ["--sign", "{keys}/auditor.key"],
+    ["--output", "{keys}/a.json", "--sign", "{keys}/auditor.pub"],
+    ["--output", "{keys}/a.json", "--sign", "{keys}/none"],
+    ["--verify", "{keys}/auditor.pub"],
+    ["--auditor", "{keys}/auditor.pub"],
+    ["--verify", "{keys}/auditor.pub", "--auditor", "{keys}/auditor.pub"],  # without a signature
+])  # fmt: skip
+def test_audit_rejects_bad_signature_options(arguments: list[str], keys: Path, releases: Folder) -> None:
+    assert main(["audit", str(releases("monday")), *(one.format(keys=keys) for one in arguments)]) == 2
+    assert not (keys / "a.json").exists()
 
 
 @pytest.mark.parametrize(

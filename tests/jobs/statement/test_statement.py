@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -100,6 +101,18 @@ def test_ledger_adds_charges_and_limits(capsys: pytest.CaptureFixture[str]) -> N
     assert "epsilon 1 in 30 days" in composition
 
 
+def test_audit_is_cited_for_its_own_release_only(
+    published: Releases, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report.json"
+    assert main(["audit", str(published["words"]), "--output", str(report)]) == 0
+    found = yaml.safe_load(statement(capsys, published["words"], "--audit", report))["deployment"]
+    cited = found["implementation"]["justification"]
+    assert hashlib.sha256(report.read_bytes()).hexdigest() in cited
+    assert json.loads(report.read_text())["verdict"] in cited
+    assert main(["statement", str(published["monday"]), "--audit", str(report)]) == 2
+
+
 def test_output_is_a_file_that_is_not_replaced(
     published: Releases, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,6 +131,9 @@ def test_output_is_a_file_that_is_not_replaced(
         ([str(STORED / "few")], "was refused"),
         (["{release}", "--ledger", "{out}/none.db"], "ledger: "),
         (["{release}", "--ledger", str(STORED / "ledger.db")], "ledger: "),
+        (["{release}", "--audit", "{out}/none.json"], "audit: "),
+        (["{release}", "--audit", "{release}/manifest.json"], "audit: "),
+        (["{release}", "--audit", "{release}/index.html"], "audit: "),
         (["{release}", "--output", "{out}"], "output: must name a file"),
         (["{release}", "--output", "{release}/manifest.json/x"], "output: "),
         (["{release}", "--sector", "Farming"], "sector: must be one of"),

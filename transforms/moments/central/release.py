@@ -53,6 +53,7 @@ def central_files(state: CentralSums, metadata: MomentsMetadata) -> dict[str, by
         "delta": 0.0,
         "shares": plan.shares,
         "noise_stddev": plan.count_stddev,
+        "sums": plan.slots,
         "mechanism": f"discrete Laplace noise on {plan.slots} sum{'s'[: plan.degree]} of Bernstein polynomials "
         f"over the range{'s' * plan.has_second}, in every group, which one user changes by 1 in all (integers "
         "against thresholds of 64 bits)",
