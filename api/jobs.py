@@ -358,7 +358,7 @@ def changes(
     output: Folder | None = None,
     overwrite: bool = False,
 ) -> pd.DataFrame:
-    """Finds where two heatmaps of one region differ by more than noise and chance explain. It costs no privacy budget.
+    """Finds where two heatmaps of one region differ by more than noise and sampling error explain, at no privacy cost.
 
     Args:
         before: a release of `heatmap`, or its folder.

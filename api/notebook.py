@@ -46,7 +46,7 @@ class Widget:
         return f"<Widget of\n{self.release!r}>"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
-        """HTML for notebooks, and the picture for what shows no HTML, such as PDF by LaTeX."""
+        """Returns HTML for notebooks, and the picture for what shows no HTML, such as PDF by LaTeX."""
         # In single quotes, because a page has few of them and thousands of double quotes.
         page = self.page.replace("&", "&amp;").replace("'", "&#39;")
         frame = (
@@ -64,7 +64,7 @@ class Widget:
 
 
 def make_widget(release: Release, height: int) -> Widget:
-    """The page of a release as a widget. Raises RequestError: see `Release.widget`."""
+    """Returns the page of a release as a widget. Raises RequestError: see `Release.widget`."""
     if not isinstance(height, int) or not _HEIGHTS[0] <= height <= _HEIGHTS[1]:
         raise RequestError(f"height: must be a number of pixels from {_HEIGHTS[0]} to {_HEIGHTS[1]:,}, got {height!r}")
     # The views of all jobs, which reading a release does without.
@@ -78,7 +78,7 @@ def make_widget(release: Release, height: int) -> Widget:
 
 
 def picture_bundle(release: Release, link: str) -> Bundle:
-    """The default of a notebook: the release's picture and guarantee. Nothing in it is run.
+    """Returns the default of a notebook: the release's picture and guarantee. Nothing in it is run.
 
     link: HTML of a link to the page, or an empty text.
     """
@@ -89,7 +89,9 @@ def picture_bundle(release: Release, link: str) -> Bundle:
 
 
 def _picture(release: Release, style: str) -> tuple[str, Bundle]:
-    """HTML of the release's picture, or of the error that takes its place, and what a notebook keeps of it by type."""
+    """Returns HTML of the release's picture, or of the error that takes its place, and what a notebook keeps of it by
+    type.
+    """
     try:
         encoded = _encoded_picture(release)
     except (RequestError, OSError) as error:
@@ -101,7 +103,7 @@ def _picture(release: Release, style: str) -> tuple[str, Bundle]:
 
 
 def _encoded_picture(release: Release) -> str | None:
-    """The release's first picture as base64, at most 800 pixels wide and with 256 colours; None without one.
+    """Returns the release's first picture as base64, at most 800 pixels wide and with 256 colours; None without one.
 
     A picture of a map with a million users shrinks from 670 kB to 100 kB so.
     """
@@ -125,5 +127,5 @@ def _alt(release: Release) -> str:
 
 
 def escaped(text: object) -> str:
-    """A text in HTML."""
+    """Returns a text in HTML."""
     return html.escape(str(text), quote=True)

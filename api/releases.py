@@ -48,14 +48,14 @@ class Release(published_release.Release):
 
     @cached_property
     def model(self) -> RangeModel:
-        """The model of `sfumato ranges`, which answers squares. Raises RequestError if there is none."""
+        """Returns the model of `sfumato ranges`, which answers squares. Raises RequestError if there is none."""
         return read_model(self.read(MODEL_FILE), f"{self.path}/{MODEL_FILE}")
 
     def zones_total(self, rows: NDArray[Any]) -> tuple[float, float]:
-        """Users of several published zones together, and the standard deviation of that sum's error.
+        """Returns the users of several published zones together, and the standard deviation of that sum's error.
 
-        Errors of zones go together where several levels were asked, so that their deviations cannot be added up by
-        themselves.
+        Errors of zones are correlated where the noisy counts have several levels, so their deviations cannot be
+        combined without this method.
 
         Args:
             rows: bool[n] or float64[n], one for each row of `table("zones")`: whether it counts, or which share of it.
@@ -147,7 +147,8 @@ class Release(published_release.Release):
         )
 
     def to_xarray(self, table: str | None = None) -> xarray.Dataset:
-        """The map as bands over pixels: `users`, `density`, its interval and standard deviation, rates or means.
+        """Returns the map as bands over pixels: `users`, `density`, its interval and standard deviation, rates or
+        means.
 
         A pixel has the value of its cell, so the pixels of one cell are not independent. The attributes `long_name`
         and `units` say what a band is, and the attributes of the Dataset state the guarantee.
@@ -164,7 +165,7 @@ class Release(published_release.Release):
         return map_dataset(ExportSource(self, table_name=table))
 
     def to_geodataframe(self, table: str | None = None) -> geopandas.GeoDataFrame:
-        """The rows of the map with their shapes; `attrs` states the guarantee.
+        """Returns the rows of the map with their shapes; `attrs` states the guarantee.
 
         Args:
             table: of the release; None for the one with the map.
@@ -320,11 +321,12 @@ class Release(published_release.Release):
         return f"sfumato {self.manifest['job']}, " + ("no privacy" if epsilon is None else f"ε = {epsilon:g}")
 
     def widget(self, height: int = 720) -> Widget:
-        """The release's page as a widget of a notebook: a map to move, with values, intervals and the guarantee.
+        """Returns the release's page as a widget of a notebook: a map to move, with values, intervals and the
+        guarantee.
 
         The page works without the network, and reads nothing from the notebook that holds it. It adds its size to the
         notebook's file: 0.5 MB for a chart, and up to 3 MB for a map of a million users. Where scripts do not run, as
-        on GitHub, in a notebook that is not trusted or in a PDF, the release's picture stands in its place.
+        on GitHub, in a notebook that is not trusted or in a PDF, the release's picture is shown instead.
 
         Args:
             height: of the frame in CSS pixels, 300 to 4,000.
@@ -338,11 +340,13 @@ class Release(published_release.Release):
         return make_widget(self, height)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        """The release in a notebook: its picture, its guarantee, a link to its page. Nothing in it is run."""
+        """Returns the release in a notebook: its picture, its guarantee, a link to its page. Nothing in it is run."""
         return picture_bundle(self, self._link())
 
     def _link(self) -> str:
-        """A link to the page of a local release, relative if the release's path is; the path of one in a bucket."""
+        """Returns a link to the page of a local release, relative if the release's path is; the path of one in a
+        bucket.
+        """
         if PAGE_FILE not in (self.listed or ()):
             return ""
         page = f"{self.path.rstrip('/')}/{PAGE_FILE}"

@@ -132,7 +132,7 @@ def _answer_files(queries: Sequence[str], output: str, overwrite: bool) -> list[
         if answer in map(_real_path, queries):
             raise RequestError(f"output: {answer} holds queries; name another place")
         if not overwrite and matching(answer):
-            raise RequestError(f"output: {answer} exists already; name another, or give --overwrite")
+            raise RequestError(f"output: {answer} already exists; name another, or add --overwrite")
     return answers
 
 

@@ -143,7 +143,7 @@ def _check_file(option: str, path: str, suffixes: tuple[str, ...], overwrite: bo
     if os.path.isdir(path):
         raise RequestError(f"{option}: {path!r} is a folder; name a file")
     if matching(path) and not overwrite:
-        raise RequestError(f"{option}: {path!r} exists already; name another, or give --overwrite")
+        raise RequestError(f"{option}: {path!r} already exists; name another, or add --overwrite")
 
 
 def _write_array(values: NDArray[np.generic], path: str) -> None:

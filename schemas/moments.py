@@ -47,9 +47,9 @@ class FixedPoint:
 
     def __post_init__(self) -> None:
         if type(self.bits) is not int or not 1 <= self.bits <= MAX_BITS:
-            raise RequestError(f"bits: must lie in 1..{MAX_BITS}, got {self.bits}")
+            raise RequestError(f"bits: must be between 1 and {MAX_BITS}, got {self.bits}")
         if type(self.fraction_bits) is not int or not -MAX_BITS <= self.fraction_bits <= MAX_BITS:
-            raise RequestError(f"fraction_bits: must lie in -{MAX_BITS}..{MAX_BITS}, got {self.fraction_bits}")
+            raise RequestError(f"fraction_bits: must be between -{MAX_BITS} and {MAX_BITS}, got {self.fraction_bits}")
         if self.signed not in get_args(Signed):
             raise RequestError(f"signed: must be one of {', '.join(get_args(Signed))}, got {self.signed!r}")
         if not math.isfinite(self.offset) or (self.offset and self.signed != "shift"):
@@ -57,7 +57,7 @@ class FixedPoint:
 
     @property
     def step(self) -> float:
-        """The distance between neighbouring values, in the column's unit."""
+        """Returns the distance between neighbouring values, in the column's unit."""
         return 2.0**-self.fraction_bits
 
     @property
@@ -67,17 +67,17 @@ class FixedPoint:
 
     @property
     def max_magnitude(self) -> int:
-        """In steps."""
+        """Returns the largest magnitude, in steps."""
         return (1 << self.bits) - 1
 
     @property
     def low(self) -> float:
-        """The smallest value, in the column's unit."""
+        """Returns the smallest value, in the column's unit."""
         return -self.max_magnitude * self.step if self.signed == "split" else 0.0 - self.offset
 
     @property
     def high(self) -> float:
-        """The largest value, in the column's unit."""
+        """Returns the largest value, in the column's unit."""
         return self.max_magnitude * self.step - self.offset
 
 
@@ -94,7 +94,7 @@ class ValueRange:
 
     @property
     def step(self) -> float:
-        """A difference that no result tells from 0, in the column's unit."""
+        """Returns a difference that no result tells from 0, in the column's unit."""
         return 2.0**-MAX_BITS * (self.high - self.low)
 
 
@@ -146,7 +146,7 @@ class ValueColumns:
 
 @dataclass(frozen=True)
 class Statistic:
-    """A statistic of a column by name: `mean`, `moment:K` (the mean of the Kth power), and the like.
+    """A statistic of a column by name: for example `mean` or `moment:K`, the mean of the Kth power.
 
     The names are in `transforms/moments/statistic_kinds.py`. A plan with another name raises RequestError.
     """
@@ -155,7 +155,7 @@ class Statistic:
 
     @property
     def power(self) -> int:
-        """K of `moment:K`; 0 for other statistics."""
+        """Returns K of `moment:K`; 0 for other statistics."""
         return int(self.name.partition(":")[2] or 0)
 
 
@@ -178,7 +178,7 @@ class BitMeans:
 
     Raises ValueError if the columns differ in length.
 
-    With thresholds, a bit stands for the thresholds from its place value to the next: the mean share who reach them.
+    With thresholds, a bit represents the thresholds from its place value to the next: the mean share who reach them.
 
     quantity: `value`, `square` (squared distance from the mean), `power:K` or `log2`; with a second column
     `second_value`, `second_square`, and `product` (of both distances from the means). A bit is squashed that is
@@ -227,19 +227,19 @@ BITS_SCHEMA = pa.schema(
 
 
 def moment_cells_schema(statistics: Sequence[str]) -> pa.Schema:
-    """The table of a map's cells."""
+    """Returns the table of a map's cells."""
     fields = [*CELL_FIELDS, *_of_statistics(statistics), *INDEX_FIELDS, CELLS_SCHEMA.field("geometry")]
     return pa.schema(fields, metadata=CELLS_SCHEMA.metadata)
 
 
 def moment_zones_schema(statistics: Sequence[str]) -> pa.Schema:
-    """The table of zones with a statistic."""
+    """Returns the table of zones with a statistic."""
     zone, geometry = (zones_schema().field(name) for name in ("zone", "geometry"))
     return pa.schema([zone, *_of_statistics(statistics), geometry], metadata=CELLS_SCHEMA.metadata)
 
 
 def _of_statistics(statistics: Sequence[str]) -> list[pa.Field]:
-    """For each statistic S the columns S_value, S_stddev, S_low, S_high, S_clients.
+    """Returns, for each statistic S, the columns S_value, S_stddev, S_low, S_high, S_clients.
 
     The first also has S_shrunk and S_shrunk_stddev, after empirical-Bayes shrinkage towards that of all users,
     S_differs, S_simultaneous_low and S_simultaneous_high.
@@ -247,11 +247,11 @@ def _of_statistics(statistics: Sequence[str]) -> list[pa.Field]:
     numbers = [MOMENTS_SCHEMA.field(name) for name in ("value", "stddev", "low", "high", "clients")]
     mine = [field.with_name(f"{statistic}_{field.name}") for statistic in statistics for field in numbers]
     shrinkage = [
-        described(f"{statistics[0]}_shrunk", "after shrinkage towards everybody's value"),
+        described(f"{statistics[0]}_shrunk", "after shrinkage towards the value of all users"),
         pa.field(f"{statistics[0]}_shrunk_stddev", pa.float64(), False),
         described(
             f"{statistics[0]}_differs",
-            "1 above everybody's, -1 below, 0 unknown; simultaneous for all cells, at 95%",
+            "1 above the value of all users, -1 below, 0 unknown; simultaneous for all cells, at 95%",
             pa.int8(),
         ),
         *(

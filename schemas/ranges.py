@@ -31,7 +31,7 @@ the square's area inside the region."""
 
 
 def answers_schema(error: str) -> pa.Schema:
-    """ANSWERS_SCHEMA with what `stddev` is, `estimate` or `lower bound`, in the metadata of its field."""
+    """Returns ANSWERS_SCHEMA with the kind of `stddev`, `estimate` or `lower bound`, in its field's metadata."""
     place = ANSWERS_SCHEMA.get_field_index("stddev")
     return ANSWERS_SCHEMA.set(place, ANSWERS_SCHEMA.field(place).with_metadata({"error": error}))
 
@@ -50,25 +50,25 @@ class Boxes:
 
     @property
     def areas(self) -> NDArray[np.float64]:
-        """In base cells: float64[q]."""
+        """Returns the boxes' areas, in base cells: float64[q]."""
         return np.asarray((self.x1 - self.x0) * (self.y1 - self.y0))
 
     @property
     def middles(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """x and y of their centres, float64[q] each."""
+        """Returns x and y of their centres, float64[q] each."""
         return (self.x0 + self.x1) / 2, (self.y0 + self.y1) / 2
 
     def clipped(self, side: int) -> Boxes:
-        """The boxes clipped to the field. A box outside gets the area 0."""
+        """Returns the boxes clipped to the field. A box outside gets the area 0."""
         return Boxes(*(np.clip(edge, 0.0, float(side)) for edge in (self.x0, self.y0, self.x1, self.y1)))
 
     def part(self, at: slice | NDArray[np.integer]) -> Boxes:
-        """The boxes at some indices."""
+        """Returns the boxes at some indices."""
         return Boxes(self.x0[at], self.y0[at], self.x1[at], self.y1[at])
 
     @classmethod
     def between(cls, x_edges: NDArray[Any], y_edges: NDArray[Any]) -> Boxes:
-        """The cells between edges, row by row from the north."""
+        """Returns the cells between edges, row by row from the north."""
         y0, x0 = (one.ravel() for one in np.meshgrid(y_edges[:-1], x_edges[:-1], indexing="ij"))
         y1, x1 = (one.ravel() for one in np.meshgrid(y_edges[1:], x_edges[1:], indexing="ij"))
         return cls(*(one.astype(np.float64) for one in (x0, y0, x1, y1)))
@@ -93,13 +93,13 @@ class Field:
 
     @property
     def cell_metres(self) -> tuple[float, float]:
-        """Width and height of a base cell."""
+        """Returns the width and height of a base cell."""
         width, height = self.metres
         return width / self.side, height / self.side
 
     @property
     def metres(self) -> tuple[float, float]:
-        """Width and height of the region."""
+        """Returns the width and height of the region."""
         return ground_metres(self.grid.region)
 
     def squares(
@@ -146,5 +146,5 @@ class Sizes:
             )
 
     def spread(self, models: int) -> NDArray[np.float64]:
-        """The middles of `models` equal parts of the range, float64[models] (paper 003, Algorithm 1, line 3)."""
+        """Returns middles of `models` equal parts of the range, float64[models] (paper 003, Algorithm 1, line 3)."""
         return np.asarray(self.low + (self.high - self.low) / models * (np.arange(models) + 0.5))

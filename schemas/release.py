@@ -62,13 +62,15 @@ _ENDS = (("low", "lower"), ("high", "upper"))  # of an interval: in a column's n
 
 
 def _geo(*kinds: str) -> dict[str, Any]:
-    """GeoParquet's metadata of a table whose column `geometry` holds these kinds."""
+    """Returns GeoParquet's metadata of a table whose column `geometry` holds these kinds."""
     columns = {"geometry": {"encoding": "WKB", "geometry_types": kinds}}
     return {"version": "1.1.0", "primary_column": "geometry", "columns": columns}
 
 
 def described(name: str, text: str, kind: pa.DataType = _NUMBER, *, null: bool = False) -> pa.Field:
-    """A column of a published table with the text that its schema states; of numbers, and without nulls, by default."""
+    """Returns a column of a published table with the text that its schema states; of numbers, and without nulls, by
+    default.
+    """
     return pa.field(name, kind, null, {"description": text})
 
 
@@ -128,7 +130,7 @@ ANSWERS_SCHEMA = pa.schema(
     [
         described("sub_query", "its index in the manifest's sub_queries", pa.int16()),
         _CELL_ID,
-        described("users", f"noisy users by this sub-query alone; {NEGATIVE}"),
+        described("users", f"noisy users by this sub-query only; {NEGATIVE}"),
         described("stddev", "standard deviation of the noise, in users"),
     ]
 )
@@ -148,14 +150,14 @@ SLOTS_SCHEMA = pa.schema(
         described(
             "expected", "users to expect in such a slot, by the profiles of all cells: the pattern without chance"
         ),
-        described("users_unbiased", f"users with the noise alone; {NEGATIVE}"),
+        described("users_unbiased", f"users with only the noise; {NEGATIVE}"),
         *(described(f"users_{end}", f"{side} end of a 95% interval of the users") for end, side in _ENDS),
     ]
 )
 
 
 def changes_schema() -> pa.Schema:
-    """The table of changes between two heatmaps: one row for each node of the quadtree that both know."""
+    """Returns the table of changes between two heatmaps: one row for each node of the quadtree that both know."""
     return pa.schema(
         [
             _CELL_ID,
@@ -167,7 +169,7 @@ def changes_schema() -> pa.Schema:
             described("difference", "after - before, in users"),
             described("stddev", "standard deviation of the difference if nothing changed: noise and sampling"),
             *(
-                described(end, f"{side} end of the difference's 95% interval, for each row by itself")
+                described(end, f"{side} end of the difference's 95% interval, for each row separately")
                 for end, side in _ENDS
             ),
             described("changed", "q_value is at most the stated false discovery rate", pa.bool_()),
@@ -188,7 +190,7 @@ def changes_schema() -> pa.Schema:
 
 
 def cells_schema(categories: Sequence[str] = (), rates: Sequence[str] = (), unbiased: bool = False) -> pa.Schema:
-    """The columns of `cells.parquet` of a heatmap: by names of categories, and of those with published rates.
+    """Returns the columns of `cells.parquet` of a heatmap: by names of categories, and of those with published rates.
 
     unbiased: whether there are unbiased users and their intervals.
     """
@@ -198,7 +200,7 @@ def cells_schema(categories: Sequence[str] = (), rates: Sequence[str] = (), unbi
 
 
 def _auxiliary_fields(categories: Sequence[str], rates: Sequence[str], place: str) -> list[pa.Field]:
-    """The columns of rates and of counts by category, of cells or of zones."""
+    """Returns the columns of rates and of counts by category, of cells or of zones."""
     fields = []
     for name in rates:
         pointwise = (
@@ -227,7 +229,10 @@ def _auxiliary_fields(categories: Sequence[str], rates: Sequence[str], place: st
 
 
 def zones_schema(categories: Sequence[str] = (), rates: Sequence[str] = ()) -> pa.Schema:
-    """The columns of `zones.parquet`: a row for each zone of each level, the finest level first. See `cells_schema`."""
+    """Returns the columns of `zones.parquet`: a row for each zone of each level, the finest level first.
+
+    See `cells_schema`.
+    """
     return pa.schema(
         [
             described("zone", "id of the zone", pa.string()),
@@ -240,7 +245,7 @@ def zones_schema(categories: Sequence[str] = (), rates: Sequence[str] = ()) -> p
             ),
             described("users", f"estimated users, unbiased; {NEGATIVE}"),
             described("stddev", "standard deviation of users: of the noise, after levels were made to agree"),
-            described("low", "lower end of a 95% interval of the zone's users, for each zone by itself"),
+            described("low", "lower end of a 95% interval of the zone's users, for each zone separately"),
             described("high", "upper end of the interval"),
             pa.field("area", _NUMBER, False, {"unit": "square kilometres"}),
             pa.field("density", _NUMBER, False, {"unit": "users per square kilometre"}),
@@ -258,7 +263,7 @@ RELEASE_ZONES_SCHEMA = pa.schema(
         described(
             "stddev", "standard deviation of users: noise, and the users' places inside cells that are cut", null=True
         ),
-        described("low", "lower end of a 95% interval, for each zone by itself", null=True),
+        described("low", "lower end of a 95% interval, for each zone separately", null=True),
         described("high", "upper end of the interval", null=True),
         described("noise_stddev", "the part of stddev that is the noise's", null=True),
         described("share_in_map", "share of the zone's area inside the map"),
@@ -269,7 +274,8 @@ RELEASE_ZONES_SCHEMA = pa.schema(
 
 
 def rate_columns(name: str, rates: Sequence[str]) -> tuple[str, ...]:
-    """The columns of one category's rate: the rate, its pointwise interval, shrunk, and its simultaneous interval.
+    """Returns the columns of one category's rate: the rate, its pointwise interval, shrunk, and its simultaneous
+    interval.
 
     They end in _NAME if several categories have published rates.
     """
@@ -290,12 +296,15 @@ _NOISY_COUNT = (
     described("count", _NOISY),
     described("stddev", "standard deviation of the noise"),
     described("low", "lower end of a 95% interval, given that it is published", pa.int64()),
-    described("high", "upper end of the interval, which holds for each row by itself", pa.int64()),
+    described("high", "upper end of the interval, which holds for each row separately", pa.int64()),
 )
 
 
 def hot_cells_schema(noisy: bool = False) -> pa.Schema:
-    """The columns of `cells.parquet` of counted cells. noisy: counted with noise, and not by sample and threshold."""
+    """Returns the columns of `cells.parquet` of counted cells.
+
+    noisy: counted with noise, and not by sample and threshold.
+    """
     return pa.schema(
         [
             *CELL_FIELDS,
@@ -347,7 +356,10 @@ BINS_SCHEMA = pa.schema(
 
 
 def items_schema(item: pa.DataType, noisy: bool = False) -> pa.Schema:
-    """The columns of `items.parquet`: one row a published item or prefix, text or integers. See `hot_cells_schema`."""
+    """Returns the columns of `items.parquet`: one row a published item or prefix, text or integers.
+
+    See `hot_cells_schema`.
+    """
     return pa.schema(
         [
             pa.field("item", item, False),
@@ -370,11 +382,11 @@ FLOW_ZONES_SCHEMA = pa.schema(
 
 
 def flows_schema(zones: bool = False) -> pa.Schema:
-    """The columns of `flows.parquet` and, without the geometry, of `flows.csv`: all trips, each in one row.
+    """Returns the columns of `flows.parquet` and, without the geometry, of `flows.csv`: all trips, each in one row.
 
     zones: whether flows are of pairs of zones.
     """
-    cell = "r and one digit 0..3 a level of the quadtree; r alone is the region"
+    cell = "r and one digit 0..3 a level of the quadtree; the id r is the region"
     rest = "the trips of a pair of large cells without those of the pairs that are listed"
     places = [
         described("origin_cell", f"where the trips begin: {cell}", pa.string()),
@@ -404,7 +416,7 @@ def flows_schema(zones: bool = False) -> pa.Schema:
             described("is_rest", rest, pa.bool_()),
             described("trips", shrunk),
             described("stddev", stddev),
-            described("low", "lower end of a 95% interval, for each row by itself, also for the largest flows"),
+            described("low", "lower end of a 95% interval, for each row separately, also for the largest flows"),
             described("high", "upper end of the interval"),
             described("present", "probability that there is a trip; at least 0.5 for a listed pair"),
             described("noisy", noisy, pa.int64()),

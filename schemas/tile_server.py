@@ -14,7 +14,7 @@ _TILES = re.compile(
 
 
 def tile_host(tiles: str) -> str:
-    """The origin that a page with these tiles may load images from, such as `https://tile.example.org`.
+    """Returns the origin that a page with these tiles may load images from, such as `https://tile.example.org`.
 
     Raises ValueError unless it is a pattern of addresses with {z}, {x} and {y}. What it says may go into a page's
     content security policy, so nothing else passes.
@@ -23,7 +23,7 @@ def tile_host(tiles: str) -> str:
     if found is None or not all(tiles.count(name) == 1 for name in ("{z}", "{x}", "{y}")):
         raise ValueError(
             "tiles: must be the address of a tile server's pictures with {z}, {x} and {y} in it, such as "
-            f"https://tile.example.org/{{z}}/{{x}}/{{y}}.png (http:// for this machine alone), got {tiles!r}"
+            f"https://tile.example.org/{{z}}/{{x}}/{{y}}.png (http:// for this machine only), got {tiles!r}"
         )
     return found[1]
 

@@ -41,15 +41,15 @@ class Tree:
 
     @classmethod
     def of(cls, depth: int, nodes: NDArray[np.uint64]) -> Tree:
-        """The tree of nodes, in any order, and the root. Raises ValueError for a node below the grid."""
+        """Returns the tree of nodes, in any order, and the root. Raises ValueError for a node below the grid."""
         unique = np.union1d(np.asarray(nodes, dtype=np.uint64), np.ones(1, dtype=np.uint64))
         if unique[0] == 0 or int(node_levels(unique[-1:])[0]) > depth:
-            raise ValueError(f"nodes must lie on levels 0..{depth}")
+            raise ValueError(f"nodes must be on levels between 0 and {depth}")
         return cls(depth, unique)
 
     @classmethod
     def uniform(cls, depth: int, level: int) -> Tree:
-        """The complete tree down to a level."""
+        """Returns the complete tree down to a level."""
         return _uniform(depth, level) if level <= _MAX_KEPT_LEVEL else _uniform.__wrapped__(depth, level)
 
     def __eq__(self, other: object) -> bool:
@@ -64,7 +64,7 @@ class Tree:
 
     @cached_property
     def entries(self) -> NDArray[np.uint64]:
-        """The nodes with a vector entry, in the vector's order: uint64[T], ascending."""
+        """Returns the nodes with a vector entry, in the vector's order: uint64[T], ascending."""
         if self.complete:
             return self.nodes[-(1 << (2 * self.level)) :]
         parents, children = np.unique(self.nodes[1:] >> _TWO, return_counts=True)
@@ -72,7 +72,7 @@ class Tree:
 
     @cached_property
     def index(self) -> TreeIndex:
-        """The elementary intervals of codes between the borders of nodes, and their entries."""
+        """Returns the elementary intervals of codes between the borders of nodes, and their entries."""
         depth = self.depth
         if self.complete:
             cells = np.arange((1 << (2 * self.level)) + 1, dtype=np.uint64)
@@ -98,24 +98,24 @@ class Tree:
 
     @property
     def complete(self) -> bool:
-        """Whether every node down to the deepest level exists."""
+        """Returns whether every node down to the deepest level exists."""
         return bool(len(self.nodes) == (4 ** (self.level + 1) - 1) // 3)
 
     @cached_property
     def entry_of_cell(self) -> NDArray[np.int32]:
-        """The entry of each cell of the tree's deepest level: int32[4^level], by code."""
+        """Returns the entry of each cell of the tree's deepest level: int32[4^level], by code."""
         index = self.index
         lengths = np.diff(index.boundaries) >> np.uint64(2 * (self.depth - self.level))
         return np.repeat(index.owner.astype(np.int32), lengths.astype(np.int64))
 
     @cached_property
     def areas(self) -> NDArray[np.int64]:
-        """The area of each entry without its descendants, in finest cells: int64[T], may be 0."""
+        """Returns the area of each entry without its descendants, in finest cells: int64[T], may be 0."""
         cells = self.index.sum_intervals(np.diff(self.index.boundaries).astype(np.int64)[None, :])
         return np.asarray(cells[0])
 
     def parents(self) -> NDArray[np.int64]:
-        """The index in `nodes` of each node's nearest ancestor in the tree: int64[n]; -1 for the root."""
+        """Returns the index in `nodes` of each node's nearest ancestor in the tree: int64[n]; -1 for the root."""
         ancestor = self.nodes >> _TWO
         found = np.full(len(self.nodes), -1, dtype=np.int64)
         for _ in range(self.depth):
@@ -126,7 +126,9 @@ class Tree:
         return found
 
     def refine(self, split: NDArray[np.uint64], collapse: NDArray[np.uint64]) -> Tree:
-        """The tree with all children of `split` added (above the finest level) and the nodes `collapse` removed."""
+        """Returns the tree with all children of `split` added (above the finest level) and the nodes `collapse`
+        removed.
+        """
         splittable = split[node_levels(split) < self.depth]
         children = (splittable[:, None] << _TWO) | np.arange(4, dtype=np.uint64)
         kept = np.setdiff1d(self.nodes, collapse, assume_unique=True)
@@ -147,7 +149,7 @@ class TreeIndex:
     entries: int
 
     def owners(self, codes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The entries of cells of the finest grid: int64[n], for codes uint64[n] below 4^depth."""
+        """Returns the entries of cells of the finest grid: int64[n], for codes uint64[n] below 4^depth."""
         return np.asarray(self.owner[np.searchsorted(self.boundaries, codes, side="right") - 1])
 
     def sum_intervals(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -163,7 +165,7 @@ class TreeIndex:
 
 @lru_cache(maxsize=32)
 def _uniform(depth: int, level: int) -> Tree:
-    """The complete tree. Cached with its own cached properties, because methods use it often."""
+    """Returns the complete tree. Cached with its own cached properties, because methods use it often."""
     parts = [np.arange(1 << (2 * i), 2 << (2 * i), dtype=np.uint64) for i in range(level + 1)]
     return Tree(depth, np.concatenate(parts))
 
@@ -180,13 +182,13 @@ def node_paths(nodes: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def node_positions(nodes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(level, x, y) of nodes, int64[n] each; x counts from the west, y from the north, in cells of the level."""
+    """Returns (level, x, y) of nodes, int64[n] each; x counts from the west, y from the north, in cells of it."""
     x, y = deinterleave(node_paths(nodes))
     return node_levels(nodes), x, y
 
 
 def node_names(nodes: NDArray[np.uint64]) -> list[str]:
-    """Cell ids: `r` and one digit a level (0 north-west, 1 south-west, 2 north-east, 3 south-east)."""
+    """Returns cell ids: `r` and one digit a level (0 north-west, 1 south-west, 2 north-east, 3 south-east)."""
     levels = node_levels(nodes)
     names = np.zeros((len(nodes), 1 + int(levels.max(initial=0))), dtype=np.uint8)
     names[:, 0] = ord("r")
@@ -199,7 +201,10 @@ def node_names(nodes: NDArray[np.uint64]) -> list[str]:
 
 
 def nodes_from_names(names: Sequence[str], depth: int) -> NDArray[np.uint64]:
-    """The inverse of `node_names`: uint64[n]. Raises ValueError for a name that is no node of a grid of this depth."""
+    """Returns the inverse of `node_names`: uint64[n].
+
+    Raises ValueError for a name that is no node of a grid of this depth.
+    """
     texts = names if set(map(type, names)) <= {str} else [name if isinstance(name, str) else "" for name in names]
     length = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
     characters = np.array(texts, dtype=f"U{depth + 1}").view(np.uint32).reshape(len(texts), depth + 1)  # others are cut

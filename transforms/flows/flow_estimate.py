@@ -8,9 +8,9 @@ The noise is discrete Laplace of a known scale, so the posterior of each count i
 above the noise gets a flat prior: its noisy count with the noise's own interval.
 
 Pairs next to each other are alike. So a pair's prior is learned from all pairs of its level whose siblings and
-neighbours have about as many trips. A pair is listed where it has a trip with a probability of at least LISTED. All
-others are in the rests: of every pair of coarse cells, the sum of all noisy counts in it less what is listed there. So
-the rows of a coarse pair add up to its unbiased noisy count.
+neighbours have a similar number of trips. A pair is listed where it has a trip with a probability of at least LISTED.
+All others are in the rests: of every pair of coarse cells, the sum of all noisy counts in it less what is listed there.
+So the rows of a coarse pair add up to its unbiased noisy count.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class MeasuredLevel:
 
 @dataclass(frozen=True)
 class CountPosterior:
-    """What is known of n counts: float64[n] each."""
+    """The posterior of n counts: float64[n] each."""
 
     mean: Array  # and variance: of the posterior
     variance: Array
@@ -66,7 +66,7 @@ class CountPosterior:
 
 
 def posterior_counts(noisy: NDArray[np.int64], rate: float, classes: NDArray[np.int64]) -> CountPosterior:
-    """The posterior of each count.
+    """Returns the posterior of each count.
 
     noisy: int64[n], counts with discrete Laplace noise, P[Z = k] proportional to e^(-rate |k|), of a rate > 0. classes:
     int64[n], ordered classes of counts that are expected to be alike, by other noisy counts. Each learns a prior of its
@@ -95,7 +95,7 @@ def _joined(classes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _posterior(values: NDArray[np.int64], numbers: NDArray[np.int64], rate: float) -> tuple[Array, ...]:
-    """The attributes of the posterior of each of some distinct noisy counts, of which there are `numbers`."""
+    """Returns the attributes of the posterior of each distinct noisy count, which `numbers` pairs have."""
     stddev = discrete_laplace_stddev(rate)
     tail = math.ceil((math.log(2 / (1 + math.exp(-rate))) - math.log(_ERROR)) / rate) - 1  # P[|Z| > tail] <= 5%
     flat = values * rate > _FLAT
@@ -168,7 +168,7 @@ class Flows:
 
 
 def estimate_flows(levels: Sequence[MeasuredLevel]) -> Flows:
-    """The flows of a release, from its noisy counts only."""
+    """Returns the flows of a release, from its noisy counts only."""
     within = rest_level(levels[0].level)
     coarse = [(one.nodes >> np.uint64(4 * (one.level - within))).astype(np.int64) for one in levels]
     return flows_and_rests(levels, _posteriors(levels), coarse, within, 16**within)
@@ -181,7 +181,7 @@ def flows_and_rests(
     within: int,
     size: int,
 ) -> Flows:
-    """The listed pairs and the rests.
+    """Returns the listed pairs and the rests.
 
     Args:
         levels: noisy counts.
@@ -224,7 +224,7 @@ def flows_and_rests(
 
 
 def rest_level(start: int) -> int:
-    """The level of the pairs whose rests are published, of a tree that starts at level `start`.
+    """Returns the level of the pairs whose rests are published, of a tree that starts at level `start`.
 
     Their number is public, and so are the rows of rests: nothing is chosen by its count.
     """
@@ -232,7 +232,7 @@ def rest_level(start: int) -> int:
 
 
 def _posteriors(levels: Sequence[MeasuredLevel]) -> list[CountPosterior]:
-    """The posterior of every pair that is not split, level by level."""
+    """Returns the posterior of every pair that is not split, level by level."""
     found: list[CountPosterior] = []
     within = np.zeros(0)  # expected trips of the split pairs of the level above
     for measured in reversed(levels):
@@ -254,7 +254,8 @@ def _posteriors(levels: Sequence[MeasuredLevel]) -> list[CountPosterior]:
 
 
 def _of_siblings(counts: Array) -> Array:
-    """What a pair's siblings suggest for it, float64[n]: never its own count, so that its noise is independent of it.
+    """Returns what a pair's siblings suggest for it, float64[n]: never its own count, so that its noise is independent
+    of it.
 
     The mean of three means: of all 15 siblings, of the three with its origin, of the three with its destination.
     """
@@ -266,7 +267,7 @@ def _of_siblings(counts: Array) -> Array:
 
 
 def _of_neighbours(counts: Array, measured: MeasuredLevel) -> Array:
-    """The mean count of the at most eight pairs that differ from a pair by one step of one end: float64[n]."""
+    """Returns the mean count of the at most eight pairs that differ from a pair by one step of one end: float64[n]."""
     side = 1 << measured.level
     (x1, y1), (x2, y2) = (deinterleave(one) for one in split_pairs(measured.nodes, measured.level))
     raster = np.empty((side,) * 4)
@@ -299,7 +300,10 @@ def _rest_rows(level: int, trips: Array, variance: Array, noisy: Array, noise: A
 
 
 def estimate_zone_flows(levels: Sequence[MeasuredLevel]) -> Flows:
-    """The flows of a release, from its noisy counts only. The rest of an origin has the pair's code of the origin."""
+    """Returns the flows of a release, from its noisy counts only.
+
+    The rest of an origin has the pair's code of the origin.
+    """
     (measured,) = levels
     zones = round(len(measured.nodes) ** 0.5)
     noisy = measured.noisy.reshape(zones, zones).astype(np.float64)
@@ -310,7 +314,8 @@ def estimate_zone_flows(levels: Sequence[MeasuredLevel]) -> Flows:
 
 
 def _of_other_pairs(counts: Array) -> Array:
-    """What other pairs suggest for each, float64[m, m]: never its own count, so that its noise is independent of it.
+    """Returns what other pairs suggest for each, float64[m, m]: never its own count, so that its noise is independent
+    of it.
 
     The mean of two: its origin's other trips times its destination's other ones, divided by those of neither; and the
     trips of the way back. Within one zone only the first.

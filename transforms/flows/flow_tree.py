@@ -94,7 +94,7 @@ class ZonedCells:
         return inside, cells[is_zoned]
 
     def zone_of(self, cells: Codes) -> NDArray[np.int64]:
-        """The index of the zone that holds the centre of each cell, int64[n]; negative for none."""
+        """Returns the index of the zone that holds the centre of each cell, int64[n]; negative for none."""
         x, y = deinterleave(cells)
         west, south, east, north = self._grid.bounds(x, y, np.full(len(x), MAX_PAIR_DEPTH))
         return self._locator.zone_of((west + east) / 2, (south + north) / 2)

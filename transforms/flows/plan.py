@@ -47,44 +47,47 @@ class FlowPlan:
 
     @property
     def admission_rule(self) -> AdmissionRule:
-        """The rule for the noisy counts of users that admit a run, with their cost."""
+        """Returns the rule for the noisy counts of users that admit a run, with their cost."""
         return AdmissionRule(epsilon=ADMISSION_SHARE * self.epsilon, max_bad_fraction=self.max_bad_fraction)
 
     @property
     def tree_epsilon(self) -> float:
-        """The epsilon of all counts of trips. Beyond a limit the noise is 0 but for a probability of 2e-13 each."""
+        """Returns the epsilon of all counts of trips.
+
+        Beyond a limit the noise is 0 but for a probability of 2e-13 each.
+        """
         return min(self.epsilon - self.admission_rule.epsilon, MAX_NOISE_EPSILON * self.max_trips)
 
     @property
     def split_epsilon(self) -> float:
-        """The epsilon of the decisions of one level."""
+        """Returns the epsilon of the decisions of one level."""
         return _SPLIT_SHARE * self.tree_epsilon
 
     def levels(self, users: float) -> range:
-        """The levels that are measured, coarse to fine, for a noisy number of users; the last is never split."""
+        """Returns levels that are measured, coarse to fine, for a noisy number of users; the last is never split."""
         seen = max(users, 1.0) * self.tree_epsilon * _PAIRS_PER_USER
         start = min(max(math.floor(math.log(max(seen, 1.0), 16)), 1), MAX_START, self.depth)
         return range(start, min(start + MAX_SPLITS, self.depth) + 1)
 
     def final_epsilon(self, splits: int, is_last: bool) -> float:
-        """What a pair that is not split gets.
+        """Returns what a pair that is not split gets.
 
         splits: how often a pair around it was split. is_last: whether its level is the last, where nothing is decided.
         """
         return self.tree_epsilon - self.split_epsilon * (splits + (not is_last))
 
     def split_limit(self, splits: int, is_last: bool) -> float:
-        """Expected trips from which a pair is split. Arguments: of its children, as of `final_epsilon`."""
+        """Returns the expected trips from which a pair is split. Arguments: of its children, as of `final_epsilon`."""
         return _SPLIT_SCALES * self.max_trips / self.final_epsilon(splits, is_last)
 
     def accuracy(self, zones: int | None = None) -> str:
-        """The error to expect in one phrase. zones: how many there are; None for cells."""
+        """Returns the error to expect in one phrase. zones: how many there are; None for cells."""
         epsilon = self.final_epsilon(0, False) if zones is None else self.tree_epsilon
         stddev = discrete_laplace_stddev(epsilon, self.max_trips)
         return f"noise of ±{significant(NOISE_Z * stddev)} trips (95%) on a pair"
 
     def text(self, zones: int | None = None) -> str:
-        """The cost and the accuracy, for a terminal. zones: how many there are; None for cells."""
+        """Returns the cost and the accuracy, for a terminal. zones: how many there are; None for cells."""
         tree = (
             f"splits: epsilon {self.split_epsilon:.3g} a level, at most twice, to choose the pairs that are split\n"
             f"trips: {self.accuracy()}\n"

@@ -38,18 +38,18 @@ _NOTHING = "No pair has trips with enough certainty: all trips are in the rests.
 
 @dataclass(frozen=True)
 class FlowMetadata:
-    """What a release of flows is, besides its noisy counts."""
+    """The metadata of a release of flows: all but its noisy counts."""
 
     release: ReleaseMetadata  # identity and origin
     plan: FlowPlan  # the budget
     region: Region  # of the map
     rule: TripRule | None  # what makes a trip of two records; None where rows are trips
     admission: NoisyUserCounts  # the noisy counts of users that admitted the run
-    zones: Zones | None = None  # of which flows are pairs; None for cells
+    zones: Zones | None = None  # the ends of flows; None for cells
 
 
 def flow_files(levels: Sequence[MeasuredLevel], metadata: FlowMetadata) -> dict[str, bytes]:
-    """The files of a release by name; the manifest is the last."""
+    """Returns the files of a release by name; the manifest is the last."""
     zones = metadata.zones
     parts: dict[str, pa.Table | bytes] = {**metadata.release.geography_files}
     if zones is None:
@@ -72,7 +72,7 @@ def flow_files(levels: Sequence[MeasuredLevel], metadata: FlowMetadata) -> dict[
 
 
 def flows_table(flows: Flows, region: Region) -> pa.Table:
-    """The flows by `flows_schema`, largest first among the listed pairs, then the rests."""
+    """Returns the flows by `flows_schema`, largest first among the listed pairs, then the rests."""
     order = np.lexsort((flows.pair, flows.level, -flows.trips, flows.is_rest))
     pairs, level = flows.pair[order], flows.level[order]
     origins, destinations = np.zeros_like(pairs), np.zeros_like(pairs)
@@ -94,7 +94,7 @@ def flows_table(flows: Flows, region: Region) -> pa.Table:
 
 
 def zone_flows_table(flows: Flows, zones: Zones) -> pa.Table:
-    """The flows between zones by `flows_schema`, in the order of `flows_table`."""
+    """Returns the flows between zones by `flows_schema`, in the order of `flows_table`."""
     order = np.lexsort((flows.pair, -flows.trips, flows.is_rest))
     pair, is_rest = flows.pair[order].astype(np.int64), flows.is_rest[order]
     # The rest of an origin has no destination: in the table null, for its geometry the origin itself.
@@ -112,14 +112,17 @@ def zone_flows_table(flows: Flows, zones: Zones) -> pa.Table:
 
 
 def zones_points(zones: Zones) -> NDArray[np.float64]:
-    """Longitude and latitude of a point in each zone: float64[n, 2]."""
+    """Returns longitude and latitude of a point in each zone: float64[n, 2]."""
     return np.asarray(shapely.get_coordinates(shapely.point_on_surface(zones.geometries)))
 
 
 def _counts(
     flows: Flows, order: NDArray[np.int64], begin: NDArray[np.float64], end: NDArray[np.float64]
 ) -> dict[str, Any]:
-    """The columns that both tables have. begin, end: longitude and latitude of the two places, float64[n, 2]."""
+    """Returns the columns that both tables have.
+
+    begin, end: longitude and latitude of the two places, float64[n, 2].
+    """
     lines = np.asarray(shapely.linestrings(np.stack([begin, end], axis=1)), dtype=object)
     same = (begin == end).all(axis=1)
     lines[same] = shapely.points(begin[same])  # a line of no length is invalid

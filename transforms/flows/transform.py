@@ -24,11 +24,11 @@ class PrivateFlows(CountRounds):
     `release.flow_files` makes the files of a release of it.
 
     Args:
-        items: encodes rows: trips, or records of which `rule` makes trips.
+        items: encodes rows: trips, or records that `rule` turns into trips.
         rule: what makes a trip of two records; None where rows are trips.
         plan: the budget.
         key: of the run, bound to all that shapes the counts; use each key for one input, once.
-        zones: of which flows are pairs; None for cells.
+        zones: the ends of flows; None for cells.
         options: see CountOptions. Without `admit`, users are counted by the plan's rule, without a ledger.
 
     Raises: see CountRounds.
@@ -50,7 +50,7 @@ class PrivateFlows(CountRounds):
 
 
 def _measure(counted: CountedRounds, plan: FlowPlan, key: RunKey, zones: Zones | None) -> Measured:
-    """The noisy counts of trips. It is called once the run is charged: only then may noise be drawn."""
+    """Returns the noisy counts of trips. It is called once the run is charged: only then may noise be drawn."""
     assert counted.admission is not None
     codes, counts = counted.counts[0].items, counted.counts[0].counts
     if zones is not None:

@@ -43,7 +43,7 @@ def join_cells(origins: Codes, destinations: Codes, depth: int) -> Codes:
 
 
 def split_pairs(pairs: Codes, depth: int) -> tuple[Codes, Codes]:
-    """The inverse of `join_cells`: origins and destinations, uint64[n] each."""
+    """Returns the inverse of `join_cells`: origins and destinations, uint64[n] each."""
     origins, destinations = np.zeros_like(pairs), np.zeros_like(pairs)
     for level in range(depth):
         digit = (pairs >> np.uint64(4 * level)) & _FOUR_BITS
@@ -53,7 +53,7 @@ def split_pairs(pairs: Codes, depth: int) -> tuple[Codes, Codes]:
 
 
 def count_prefixes(codes: Codes, counts: NDArray[np.int64], nodes: Codes, bits: int) -> NDArray[np.int64]:
-    """The counts of nodes: int64[m].
+    """Returns the counts of nodes: int64[m].
 
     codes: uint64[n] ascending, distinct, of pairs. counts: int64[n], of each. nodes: uint64[m], in any order, prefixes
     of codes. bits: that a code has more than a node.
@@ -88,7 +88,7 @@ class TripItems:
         return EncodedItems(sample, batch.num_rows, dropped)
 
     def _located(self, rows: pa.RecordBatch, place: LocationColumns, key: bytes) -> EncodedLocations:
-        """One place of each row, with the row's number as its value."""
+        """Returns one place of each row, with the row's number as its value."""
         columns = replace(place, weight=_ROW)
         return encode_locations(
             rows.select([place.user_id, place.latitude, place.longitude, _ROW]), columns, self.locator, key
@@ -114,14 +114,17 @@ class RecordItems:
 
 @dataclass(frozen=True)
 class TripRule:
-    """What makes a trip of two consecutive records of a user."""
+    """The rule by which two consecutive records of a user are a trip."""
 
     max_gap: float  # longest time between them, in seconds
     min_distance: float  # least distance between the centres of their cells, in metres, at the region's middle latitude
     region: Region
 
     def trips(self, sample: Sample) -> Sample:
-        """The trips of all records of some users, as pairs. Records of one second are in the order of their cells."""
+        """Returns the trips of all records of some users, as pairs.
+
+        Records of one second are in the order of their cells.
+        """
         records = add_pairs(sample)
         order = np.lexsort((records.items, records.users))
         users, items = records.users[order], records.items[order].astype(np.uint64)
@@ -137,7 +140,7 @@ class TripRule:
 
 
 def count_trips(sample: Sample, max_trips: int, rule: TripRule | None, key: RunKey) -> list[ItemCounts]:
-    """The trips of some users by pair, at most `max_trips` of each user: one ItemCounts, exact.
+    """Returns the trips of some users by pair, at most `max_trips` of each user: one ItemCounts, exact.
 
     Args:
         sample: all records of its users: pairs, or with a rule records with times.

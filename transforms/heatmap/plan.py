@@ -20,18 +20,20 @@ _ALWAYS = ("users", "epsilon")  # columns of every summary
 
 
 def cohort_plan_text(parameters: HeatmapParameters, prior: Estimate | None = None) -> str:
-    """The text of a heatmap's plan, which says what a rotation makes of it. Raises RequestError."""
+    """Returns the text of a heatmap's plan, which states the effect of a rotation. Raises RequestError."""
     text = heatmap_plan_text(parameters, prior)
     if parameters.rotation == 1:
         return text
     return (
-        f"for the users of the cohort that is asked; scaled to all users, counts and noise are "
-        f"{parameters.rotation} times as many:\n\n{text}"
+        f"for the users of the active cohort; scaled to all users, counts and noise are "
+        f"{parameters.rotation} times as large:\n\n{text}"
     )
 
 
 def trust_table(parameters: HeatmapParameters) -> str:
-    """What each trust model costs a heatmap with a number of users in noise and communication, as a table of text."""
+    """Returns what each trust model costs a heatmap with a number of users in noise and communication, as a table of
+    text.
+    """
     rows = [["trust", "noise, users", "seen from, users", "KB a client", "who sees what"]]
     for trust in Trust:
         try:

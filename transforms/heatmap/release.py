@@ -49,7 +49,7 @@ def cells_table(
     unbiased: UnbiasedCounts | None = None,
     intervals: Sequence[NDArray[np.float64]] | None = None,
 ) -> pa.Table:
-    """The cells of an estimate by `cells_schema`, in the order of the tree's entries.
+    """Returns the cells of an estimate by `cells_schema`, in the order of the tree's entries.
 
     Args:
         estimate: of T entries.
@@ -85,7 +85,7 @@ def cells_table(
 
 
 def totals_table(estimate: Estimate, unbiased: UnbiasedCounts) -> pa.Table:
-    """The table from which a reader computes errors of sums of the estimate's cells, by TOTALS_SCHEMA."""
+    """Returns the table from which a reader computes errors of sums of the estimate's cells, by TOTALS_SCHEMA."""
     full = unbiased.full
     owner = full.by_level(full.owners(estimate.tree).astype(np.float64))
     cell = [np.where(leaf, one, -1) for leaf, one in zip(full.leaves, owner, strict=True)]
@@ -100,7 +100,7 @@ def totals_table(estimate: Estimate, unbiased: UnbiasedCounts) -> pa.Table:
 
 
 def answers_table(results: Sequence[NoisyCounts], rotation: int = 1) -> pa.Table:
-    """The noisy answers of sub-queries of trees, over all categories, by ANSWERS_SCHEMA.
+    """Returns the noisy answers of sub-queries of trees, over all categories, by ANSWERS_SCHEMA.
 
     rotation: the number of rotating cohorts; the answers of one are scaled to all users.
     """
@@ -118,7 +118,9 @@ def answers_table(results: Sequence[NoisyCounts], rotation: int = 1) -> pa.Table
 
 
 def interval_columns(estimate: Estimate, unbiased: UnbiasedCounts | None) -> dict[str, NDArray[np.float64]]:
-    """Unbiased users of each entry and their 95% intervals: float64[T] by column; no columns without `unbiased`."""
+    """Returns the unbiased users of each entry and their 95% intervals: float64[T] by column; no columns without
+    `unbiased`.
+    """
     if unbiased is None:
         return {}
     owner, cells = unbiased.full.owners(estimate.tree), len(estimate.counts)
@@ -130,7 +132,7 @@ def interval_columns(estimate: Estimate, unbiased: UnbiasedCounts | None) -> dic
 def _geometries(
     boxes: NDArray[np.object_], parents: NDArray[np.int64], entry: NDArray[np.int64]
 ) -> NDArray[np.object_]:
-    """The shapes of entries: the box of a node without the boxes of its children in the tree.
+    """Returns the shapes of entries: the box of a node without the boxes of its children in the tree.
 
     boxes: object[n], of the tree's nodes; parents: int64[n]; entry: int64[T], the index of each entry among the nodes.
     """
@@ -144,7 +146,7 @@ def _geometries(
 
 
 def add_up_to(estimate: Estimate, users: float) -> Estimate:
-    """The estimate with cells that add up to this many users, the number that the release states.
+    """Returns the estimate with cells that add up to this many users, the number that the release states.
 
     Where no cell is negative, all are scaled. Otherwise the difference is spread over the cells by their variances, as
     least squares does: among n cells of equal noise a cell moves by about 1 / sqrt(n) of its standard deviation.
@@ -160,7 +162,7 @@ def add_up_to(estimate: Estimate, users: float) -> Estimate:
 def published_estimate(
     state: HeatmapState, parameters: HeatmapParameters, grid: Grid, categories: Sequence[str] = ()
 ) -> tuple[Estimate, UnbiasedCounts | None, Rates | None]:
-    """What the table of cells is made of. With a rotation it is scaled from the asked users to all users.
+    """Returns what the table of cells is made of. With a rotation it is scaled from the active cohort to all users.
 
     Returns:
         The map, which adds up to the estimated number of users; the unbiased counts, None where their errors are
@@ -187,7 +189,9 @@ def release_files(
     grid: Grid,
     night: Night | None = None,
 ) -> dict[str, bytes]:
-    """The release's files by name, the manifest last. With two categories a picture of their rate is among them.
+    """Returns the release's files by name, the manifest last.
+
+    With two categories a picture of their rate is among them.
 
     night: whose map it is, and those that it continues; None makes the map of the answers only.
     """
@@ -216,7 +220,7 @@ def release_files(
 
 
 def _array_bytes(array: NDArray[Any]) -> bytes:
-    """An array as an npy file."""
+    """Returns an array as an npy file."""
     file = io.BytesIO()
     np.save(file, array)
     return file.getvalue()

@@ -60,14 +60,14 @@ class SlotPosterior:
     variance: list[Array]  # by level, of the error of a node's expected users, on average over the slots, float64[n]
 
     def leaves(self) -> tuple[Array, Array]:
-        """Expected users of the leaves, float64[slots, leaves], and their variances, float64[leaves]."""
+        """Returns the expected users of the leaves, float64[slots, leaves], and their variances, float64[leaves]."""
         slots = self.expected[0].shape[1]
         expected = np.stack([self.full.leaf_values([one[:, slot] for one in self.expected]) for slot in range(slots)])
         return expected, self.full.leaf_values(self.variance)
 
 
 def infer_slots(full: FullTree, counts: Array, noise: float, users: Array) -> SlotPosterior:
-    """The posterior of a tree's nodes in every slot.
+    """Returns the posterior of a tree's nodes in every slot.
 
     counts: float64[slots, leaves], noisy users, in the order of `full.tree`'s entries; noise: the variance of the noise
     in each of them; users: float64[leaves], over all slots.
@@ -100,7 +100,9 @@ def estimated_users(expected: Array, variance: Array, counts: Array, noise: floa
 
 
 def fourier_basis(slots: int) -> tuple[Array, NDArray[np.int64]]:
-    """The orthonormal real Fourier basis without the constant: float64[slots - 1, slots]; and frequencies, int64."""
+    """Returns the orthonormal real Fourier basis without the constant: float64[slots - 1, slots]; and frequencies,
+    int64.
+    """
     angle = 2 * np.pi * np.arange(slots) / slots
     rows, frequencies = [], []
     for k in range(1, slots // 2 + 1):
@@ -126,29 +128,29 @@ class _Family:
         self.mean, self.variance = (one.reshape(-1, 4, mean.shape[1]) for one in (mean, variance))
 
     def _weights(self) -> tuple[Array, Array]:
-        """1 / (s + r), float64[n, 4, K], and the sum of s r / (s + r), float64[n, 1, K]."""
+        """Returns 1 / (s + r), float64[n, 4, K], and the sum of s r / (s + r), float64[n, 1, K]."""
         weight = 1 / (self.prior + self.variance)
         return weight, (self.prior * self.variance * weight).sum(axis=1, keepdims=True)
 
     def _solved(self, values: Array) -> Array:
-        """(Q + R)^-1 values, by Sherman and Morrison: Q = diag(s) - s s' / sum(s) is the covariance of e."""
+        """Returns (Q + R)^-1 values, by Sherman and Morrison: Q = diag(s) - s s' / sum(s) is the covariance of e."""
         weight, left = self._weights()
         scaled = self.prior * weight
         return np.asarray(values * weight + scaled * (scaled * values).sum(axis=1, keepdims=True) / left)
 
     def _gain(self, values: Array) -> Array:
-        """Q (Q + R)^-1 values."""
+        """Returns Q (Q + R)^-1 values."""
         solved = self._solved(values)
         summed = self.prior.sum(axis=1, keepdims=True)
         return np.asarray(self.prior * (solved - (self.prior * solved).sum(axis=1, keepdims=True) / summed))
 
     def message(self) -> tuple[Array, Array]:
-        """What the children say about their parent: mean and variance, float64[n, K] each."""
+        """Returns what the children say about their parent: mean and variance, float64[n, K] each."""
         precision = (self.share * self._solved(self.share * np.ones_like(self.mean))).sum(axis=1)
         return np.asarray((self.share * self._solved(self.mean)).sum(axis=1) / precision), 1 / precision
 
     def log_likelihood(self) -> Array:
-        """Of the contrasts between siblings, whatever their parent, up to a constant: float64[K], over all families."""
+        """Returns the log likelihood of all contrasts between siblings, up to a constant: float64[K]."""
         weight, left = self._weights()
         solved = self._solved(self.mean)
         precision = (self.share * self._solved(self.share * np.ones_like(self.mean))).sum(axis=1)
@@ -157,7 +159,9 @@ class _Family:
         return np.asarray(-0.5 * (energy + determinant + np.log(precision)).sum(axis=0))
 
     def posterior(self, parent: Array, variance: Array) -> tuple[Array, Array]:
-        """Mean and variance of the children, float64[4 n, K] each, of those of their parents, float64[n, K] each."""
+        """Returns the mean and variance of the children, float64[4 n, K] each, of those of their parents, float64[n, K]
+        each.
+        """
         before = self.share * parent[:, None, :]
         mean = before + self._gain(self.mean - before)
         own = self.prior * self.variance * self._weights()[0]
@@ -169,7 +173,8 @@ class _Family:
 def _upward(
     full: FullTree, own: list[Array], measured: list[Array], totals: list[Array], frequency: NDArray[np.int64]
 ) -> tuple[list[Array], list[Array], list[Array]]:
-    """The messages about every node, by level: means and variances, float64[n, K], and the learned kappa, float64[K].
+    """Returns the messages about every node, by level: means and variances, float64[n, K], and the learned kappa,
+    float64[K].
 
     Args:
         own: by level, components of the leaves' counts, float64[n, K]; other nodes have none.
@@ -203,7 +208,7 @@ def _upward(
 def _downward(
     full: FullTree, means: list[Array], variances: list[Array], kappas: list[Array], totals: list[Array]
 ) -> tuple[list[Array], list[Array]]:
-    """The posterior means and variances of every node's components, by level: float64[n, K]. See `_upward`."""
+    """Returns the posterior means and variances of every node's components, by level: float64[n, K]. See `_upward`."""
     found, spread = [means[0]], [variances[0]]
     for level in range(1, len(full.codes)):
         family = _Family(totals[level], kappas[level], means[level], variances[level])
@@ -214,7 +219,7 @@ def _downward(
 
 
 def _reconciled(full: FullTree, raw: list[Array], totals: list[Array]) -> list[Array]:
-    """Expected users that are not negative and add up, by level and node: float64[n, slots].
+    """Returns the expected users that are not negative and add up, by level and node: float64[n, slots].
 
     From the root down, each family's table of children and slots is fitted to its children's users and to its parent's
     users by slot (iterative proportional fitting, Deming and Stephan 1940).
@@ -252,7 +257,7 @@ class SlotMaps:
 
     @classmethod
     def from_state(cls, state: HeatmapState, estimate: Estimate) -> SlotMaps | None:
-        """The maps of a run; None without slots. estimate: the published map of all slots."""
+        """Returns the maps of a run; None without slots. estimate: the published map of all slots."""
         result = state.slot_result
         if result is None:
             return None
@@ -283,7 +288,7 @@ class SlotMaps:
         )
 
     def table(self, grid: Grid, names: tuple[str, ...]) -> pa.Table:
-        """`slots.parquet`, by SLOTS_SCHEMA: slot after slot, in the order of the tree's entries."""
+        """Returns `slots.parquet`, by SLOTS_SCHEMA: slot after slot, in the order of the tree's entries."""
         slots, cells = self.users.shape
         level, x, y = node_positions(self.tree.entries)
         bounds = zip(("west", "south", "east", "north"), grid.bounds(x, y, level), strict=True)
@@ -304,7 +309,7 @@ class SlotMaps:
         return pa.table(columns, schema=SLOTS_SCHEMA)
 
     def raster(self, estimate: Estimate) -> NDArray[np.float32]:
-        """`slots.npy`: users of each slot on a grid, float32[S, 2^d, 2^d], row 0 in the north.
+        """Returns `slots.npy`: users of each slot on a grid, float32[S, 2^d, 2^d], row 0 in the north.
 
         Inside a cell of the slots' tree users are spread as those of all slots are in `estimate`, the published map. d
         is the grid's depth, or as fine as the array stays below 8 MB.
@@ -318,14 +323,15 @@ class SlotMaps:
         return np.asarray(maps * (estimate_density(estimate, depth) * self.users.sum()), dtype=np.float32)
 
     def profile(self) -> list[dict[str, Any]]:
-        """The users of the whole region in each slot with 95% intervals, for the manifest."""
+        """Returns the users of the whole region in each slot with 95% intervals, for the manifest."""
         low, high = user_intervals(self.region, self.region_stddev)
         rows = zip(self.region.tolist(), self.region_stddev.tolist(), low.tolist(), high.tolist(), strict=True)
         return [dict(zip(("users", "stddev", "low", "high"), row, strict=True)) for row in rows]
 
 
 def _region(state: HeatmapState, counts: Array, noise: float, sampling: float) -> tuple[Array, Array]:
-    """Unbiased users of the region in each slot, which add up to its users, and standard deviations: float64[S] each.
+    """Returns the unbiased users of the region in each slot, which add up to its users, and standard deviations:
+    float64[S] each.
 
     Generalised least squares: the difference between the region's users, from all noisy figures, and the sum of the
     slots is shared out evenly, because all slots have the same noise.

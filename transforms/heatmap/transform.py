@@ -70,7 +70,7 @@ def bind_key(
     prior: Estimate | None = None,
     asked: AskedUsers | None = None,
 ) -> RunKey:
-    """The key for one heatmap's region, parameters, columns, earlier map and cohort."""
+    """Returns the key for one heatmap's region, parameters, columns, earlier map and cohort."""
     metadata: dict[str, Any] = {"region": asdict(region), **parameters.metadata(), "columns": columns.metadata()}
     if prior is not None:
         metadata["prior"] = digest(prior)

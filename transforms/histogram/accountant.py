@@ -63,7 +63,8 @@ def check_delta(delta: float) -> float:
 
 
 def delta(epsilon: float, rate: float, threshold: int) -> float:
-    """The exact delta of one round over all item counts and both directions, rounded up by about 1e-9 of itself.
+    """Returns the exact delta of one round over all item counts and both directions, rounded up by about 1e-9 of
+    itself.
 
     epsilon: > 0, finite. rate: p, 0 < p < 1. threshold: tau >= 1, in sampled users. Raises RequestError for others.
 
@@ -79,7 +80,7 @@ _delta = delta  # for functions with a parameter of that name
 
 
 def profile(epsilons: ArrayLike, rate: float, threshold: int) -> tuple[Floats, Floats]:
-    """Hockey-stick divergences (remove, add) of one round, rounded up: float64[n] each.
+    """Returns hockey-stick divergences (remove, add) of one round, rounded up: float64[n] each.
 
     Each is a supremum of privacy profiles, so convex in e^epsilon and itself a privacy profile. Raises RequestError
     for a rate or a threshold out of range. epsilons: float64[n], may be negative. rate, threshold: see `delta`.
@@ -101,7 +102,7 @@ def profile(epsilons: ArrayLike, rate: float, threshold: int) -> tuple[Floats, F
 
 
 def _remove(epsilons: Floats, rate: float, threshold: int) -> Floats:
-    """sup over k and v of remove(k, v), at epsilons float64[n] >= 0."""
+    """Returns sup over k and v of remove(k, v), at epsilons float64[n] >= 0."""
     q = rate - np.expm1(-epsilons) * (1 - rate)
     growth = np.expm1(epsilons)
     kl = np.maximum(q * np.log(q / rate) - epsilons * (1 - q), 0.0)  # of Bernoulli(q) from Bernoulli(p)
@@ -132,7 +133,7 @@ def _remove(epsilons: Floats, rate: float, threshold: int) -> Floats:
 
 
 def _add(epsilons: Floats, rate: float, threshold: int) -> Floats:
-    """sup over k and w of add(k, w), or 0 of the empty set, at epsilons float64[n] >= 0."""
+    """Returns sup over k and w of add(k, w), or 0 of the empty set, at epsilons float64[n] >= 0."""
     s = rate - np.expm1(epsilons) * (1 - rate)
     result = np.zeros(len(epsilons))
     able = s > 0
@@ -168,14 +169,14 @@ def _add(epsilons: Floats, rate: float, threshold: int) -> Floats:
 
 
 def _share(weight: Floats, tail: Floats, peak: Floats) -> Floats:
-    """1 - weight tail / peak, rounded up; 1 where the peak underflows."""
+    """Returns 1 - weight tail / peak, rounded up; 1 where the peak underflows."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         share = np.clip(1 - weight * (tail / peak), 0.0, 1.0) + _SAFETY
     return np.asarray(np.where(peak > _FLOOR, share, 1.0))
 
 
 def _falling(ratio: Floats, decay: Floats) -> Floats:
-    """The largest sum over j >= 0 of (theta + j) ratio^(theta + j) e^(-theta decay), over theta in [0, 1]."""
+    """Returns the largest sum over j >= 0 of (theta + j) ratio^(theta + j) e^(-theta decay), over theta in [0, 1]."""
     with np.errstate(divide="ignore", invalid="ignore"):
         slope = decay - np.log(ratio)
         theta = np.clip(1 / slope - ratio / (1 - ratio), 0, 1)
@@ -195,7 +196,7 @@ def _supremum(
     values: Callable[[NDArray[np.intp], Floats], Floats],
     bound: Callable[[NDArray[np.intp], float], Floats],
 ) -> Floats:
-    """The largest of values(at, x) over all integers x >= start, for each of n problems: float64[n].
+    """Returns the largest of values(at, x) over all integers x >= start, for each of n problems: float64[n].
 
     values: (problems `at`, integers x) -> float64[len(at), len(x)].
     bound: (problems `at`, x) -> float64[len(at)], at least values(at, y) for all y >= x.
@@ -218,7 +219,8 @@ def _supremum(
 
 
 def max_rate(epsilon: float, delta: float, threshold: int) -> float:
-    """The largest rate, a multiple of 2**-32, at which one round with this threshold is (epsilon, delta)-private.
+    """Returns the largest rate, a multiple of 2**-32, at which one round with this threshold is (epsilon,
+    delta)-private.
 
     Raises RequestError for bad parameters, or if even a rate of 2**-32 is not private.
 
@@ -233,7 +235,7 @@ def max_rate(epsilon: float, delta: float, threshold: int) -> float:
 def largest_rate(
     cost: Callable[[float], float], delta: float, tolerance: float = 0.0, guess: float | None = None
 ) -> float:
-    """The largest rate on the grid of 2**-32 with cost(rate) <= delta, to within a factor 1 + tolerance.
+    """Returns the largest rate on the grid of 2**-32 with cost(rate) <= delta, to within a factor 1 + tolerance.
 
     Raises RequestError if cost(2**-32) > delta.
 
@@ -260,7 +262,9 @@ def largest_rate(
 
 
 def _next_step(low: int, below: float, high: int, above: float) -> int:
-    """The next point strictly between low and high: regula falsi in logarithms, or wide steps while an end is open."""
+    """Returns the next point strictly between low and high: regula falsi in logarithms, or wide steps while an end is
+    open.
+    """
     if not low:
         guess = high / 8
     elif math.isinf(above):
@@ -271,7 +275,7 @@ def _next_step(low: int, below: float, high: int, above: float) -> int:
 
 
 def rounds_delta(epsilon: float, rate: float, threshold: int, rounds: int, steps: int = 200) -> float:
-    """The delta of all rounds together at this total epsilon, rounded up; exact (to about 1e-9) for one round.
+    """Returns the delta of all rounds together at this total epsilon, rounded up; exact (to about 1e-9) for one round.
 
     It is at most rounds * delta(epsilon / rounds). Raises RequestError for an argument out of range.
 

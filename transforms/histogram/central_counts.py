@@ -3,7 +3,7 @@
 Which items of a user count is a function of the run's key, the user's id and the user's own records. So a retried
 bundle keeps the same items, and no other user, no order and no file has an effect.
 
-Every round counts all users, at one prefix length. The last round counts what was asked for and has nearly all of the
+Every round counts all users, at one prefix length. The last round counts the requested items and has nearly all of the
 budget: a cell or an item is found by its own count, and not by way of its prefixes. The rounds above it show where the
 users are whose items stay hidden. They share what is left, which is enough since coarse counts are large. Pure.
 """
@@ -35,7 +35,7 @@ _MAX_PUBLIC_ITEMS = 4**10
 
 
 def choose_items(sample: Sample, max_items: int, key: RunKey) -> Sample:
-    """The distinct items of each user, at most `max_items` of them: a keyed draw without replacement.
+    """Returns the distinct items of each user, at most `max_items` of them: a keyed draw without replacement.
 
     Each draw takes one of the user's remaining items with a probability in proportion to its records. These are the
     items with the smallest keyed exponential variates of rate `records` (Efraimidis and Spirakis, Weighted random
@@ -60,7 +60,7 @@ def choose_items(sample: Sample, max_items: int, key: RunKey) -> Sample:
 def count_items(
     sample: Sample, bound: ItemBound, key: RunKey, prefixes: Prefixes | None, levels: Sequence[int]
 ) -> list[ItemCounts]:
-    """The counts of every round, one for each level: of all users, with bounded contributions.
+    """Returns the counts of every round, one for each level: of all users, with bounded contributions.
 
     At each level a user adds min(records, max_records) to each prefix of their chosen items, so to at most `max_items`
     prefixes. sample: all records of its users. For prefixes and levels see `count_rounds`.
@@ -79,7 +79,7 @@ def count_items(
 
 
 def _cut(sample: Sample, prefixes: Prefixes, level: int, item_key: bytes) -> Sample:
-    """The sample with prefixes instead of items, each user's records of one prefix added up."""
+    """Returns the sample with prefixes instead of items, each user's records of one prefix added up."""
     if not sample.texts:
         codes, _ = prefixes.cut(sample.items.astype(np.uint64), None, level, item_key)
         shorter_items = Sample.from_arrays(sample.users, codes, sample.records)
@@ -137,19 +137,19 @@ class CentralCountPlan:
 
     @property
     def admission_rule(self) -> AdmissionRule:
-        """The rule for the noisy counts of all users that admit a run, with their cost."""
+        """Returns the rule for the noisy counts of all users that admit a run, with their cost."""
         return AdmissionRule(
             epsilon=ADMISSION_SHARE * self.epsilon, max_bad_fraction=self.max_bad_fraction, population=self.population
         )
 
     @property
     def rounds_epsilon(self) -> float:
-        """The epsilon of all rounds together."""
+        """Returns the epsilon of all rounds together."""
         return self.epsilon - self.admission_rule.epsilon
 
     @cached_property
     def noises(self) -> tuple[CountNoise, ...]:
-        """The noise and threshold of every round. Epsilons and deltas add up (basic composition)."""
+        """Returns the noise and threshold of every round. Epsilons and deltas add up (basic composition)."""
         above = self.rounds - 1
         shares = [(1 - _LAST_SHARE) / above] * above + [_LAST_SHARE] if above else [1.0]
         chosen: dict[int, CountNoise] = {}
@@ -163,21 +163,21 @@ class CentralCountPlan:
         return tuple(chosen[number] for number in range(self.rounds))
 
     def is_public(self, number: int) -> bool:
-        """Whether all items of a round get noise and are published."""
+        """Returns whether all items of a round get noise and are published."""
         domain = self.domains[number]
         return domain is not None and (self.delta == 0 or domain <= MAX_DENSE_ITEMS)
 
     @property
     def delta_spent(self) -> float:
-        """The delta of the rounds as spent (see CountNoise), added up; at most `delta`."""
+        """Returns the delta of the rounds as spent (see CountNoise), added up; at most `delta`."""
         return sum(noise.delta for noise in self.noises)
 
     def without_unused_delta(self) -> CentralCountPlan:
-        """The same plan with a delta of 0 where its noise needs none."""
+        """Returns the same plan with a delta of 0 where its noise needs none."""
         return self if self.delta_spent else replace(self, delta=0.0)
 
     def accuracy(self) -> str:
-        """The error to expect in one phrase."""
+        """Returns the error to expect in one phrase."""
         noise = self.noises[-1]
         error = f"noise of ±{significant(NOISE_Z * noise.stddev)} (95%) on a count"
         if noise.threshold is None:
@@ -185,7 +185,7 @@ class CentralCountPlan:
         return f"an item of {noise.hidden_count() + 1:,} is shown with a probability of 99%; {error}"
 
     def text(self, _: Items) -> str:
-        """The noise, and what the release shows, for a terminal."""
+        """Returns the noise, and what the release shows, for a terminal."""
         lines = [
             f"trusted curator: epsilon {self.rounds_epsilon:g}, delta {self.delta_spent:.3g} of {self.delta:g}",
             f"admission: epsilon {self.admission_rule.epsilon:g}, for two noisy counts of users",
@@ -225,12 +225,12 @@ class NoisyHistogram:
 
     @property
     def counts(self) -> NDArray[np.float64]:
-        """The noisy counts, float64[m]. A threshold selects those whose noise is high; see `intervals`."""
+        """Returns the noisy counts, float64[m]. A threshold selects those whose noise is high; see `intervals`."""
         return self.noisy.astype(np.float64)
 
     @property
     def stddev(self) -> NDArray[np.float64]:
-        """The standard deviation of the noise, float64[m]."""
+        """Returns the standard deviation of the noise, float64[m]."""
         return np.full(len(self), self.noise.stddev)
 
     @cached_property
@@ -254,7 +254,7 @@ class NoisyLevels:
 def add_noise(
     counts: ItemCounts, noise: CountNoise, key: RunKey, label: str, level: int, domain: int | None
 ) -> NoisyHistogram:
-    """The published part of a round.
+    """Returns the published part of a round.
 
     Args:
         counts: exact, with bounded contributions; items of a count of 0 are not among them.
@@ -278,7 +278,7 @@ def add_noise(
 def noisy_levels(
     counts: Sequence[ItemCounts], plan: CentralCountPlan, key: RunKey, levels: Sequence[int], top: int | None = None
 ) -> NoisyLevels:
-    """The published histograms of all rounds, from their exact counts and the lengths of their prefixes.
+    """Returns the published histograms of all rounds, from their exact counts and the lengths of their prefixes.
 
     top: how many items of the last level to keep, those with the largest noisy counts; None keeps all.
     """

@@ -14,7 +14,7 @@ as the noise is symmetric), the delta at epsilon is the largest over j in 0..K o
     with against without   1 - (1 - p)^j + (1 - p)^j H_{K-j}(eps - j ln(1 - p))
     without against with   H_{K-j}(eps + j ln(1 - p)).
 
-This is exact: log-concave noise is told apart best at the largest shift, and items of large counts have no threshold in
+This is exact: log-concave noise differs most at the largest shift, and items of large counts have no threshold in
 effect. The noise is one of:
 
 - laplace: discrete Laplace, P[Z = k] proportional to e^(-a |k|), a = epsilon / (K R). H_m is 0, and so is the second
@@ -83,7 +83,7 @@ _NOISE = {
 
 @dataclass(frozen=True)
 class ItemBound:
-    """What a user may add to the counts of one round. Raises RequestError for a value out of range.
+    """The bound on what a user adds to the counts of one round. Raises RequestError for a value out of range.
 
     Attributes:
         max_items: the most distinct items of a user that count, >= 1.
@@ -100,7 +100,7 @@ class ItemBound:
 
     @property
     def text(self) -> str:
-        """What a user adds to the counts of a round at most."""
+        """Returns what a user adds to the counts of a round at most."""
         items = "one item" if self.max_items == 1 else f"at most {self.max_items} different items"
         once = "the user counts once"
         records = once if self.max_records == 1 else f"at most {self.max_records} of their records count"
@@ -146,19 +146,19 @@ class CountNoise:
 
     @property
     def decay(self) -> float:
-        """a of Laplace noise: the privacy loss of one unit of one count."""
+        """Returns a of Laplace noise: the privacy loss of one unit of one count."""
         return self.epsilon / (self.bound.max_items * self.bound.max_records)
 
     @property
     def text(self) -> str:
-        """The noise, and which counts it is on."""
+        """Returns the noise, and which counts it is on."""
         drawn = f"{_NOISE[self.kind]} (standard deviation {self.stddev:.3g})"
         if self.threshold is None:
             return f"{drawn} on every item, present or not; all are published"
         return f"{drawn} on every count above 0; noisy counts from {self.threshold:,} on are published"
 
     def survival(self, k: NDArray[np.int64]) -> NDArray[np.float64]:
-        """P[Z >= k], for integers of any shape."""
+        """Returns P[Z >= k], for integers of any shape."""
         if self.sigma is not None:
             return discrete_gaussian_survival(self.sigma, k)
         whole = _laplace_survival(self.decay, k)
@@ -168,14 +168,14 @@ class CountNoise:
         return np.asarray(np.clip((whole - beyond) / (1 - 2 * beyond), 0, 1))
 
     def quantile(self, probability: float) -> int:
-        """The smallest k with P[Z >= k] <= probability, for a probability in (1e-300, 1)."""
+        """Returns the smallest k with P[Z >= k] <= probability, for a probability in (1e-300, 1)."""
         end = 1
         while self.survival(np.array(end)) > probability or self.survival(np.array(-end)) <= probability:
             end *= 2
         return 1 + bisect_integers(lambda k: bool(self.survival(np.array(k)) > probability), -end, end)
 
     def hidden_count(self, threshold: int | None = None) -> int:
-        """The largest count that an unpublished item may have at 99% confidence; 0 where the items are public.
+        """Returns the largest count that an unpublished item may have at 99% confidence; 0 where the items are public.
 
         That is the largest c with P[c + Z >= T] <= 99%. threshold: instead of the round's own, where the option --top
         removed more items.
@@ -184,7 +184,7 @@ class CountNoise:
         return 0 if threshold is None else max(0, threshold - self.quantile(HIDDEN_CONFIDENCE))
 
     def intervals(self, values: Counts, cut: int | None = None) -> tuple[Counts, Counts]:
-        """95% intervals of the counts behind published noisy counts: lower and upper ends, int64[n] each.
+        """Returns 95% intervals of the counts behind published noisy counts: lower and upper ends, int64[n] each.
 
         They hold for each published item, given that it was published. The threshold T, or the counts of other items
         where `top` removed some, select noisy counts that came out high. The lower end is the smallest count c with
@@ -216,15 +216,15 @@ class CountNoise:
         return inside[places], high
 
     def simultaneous(self, items: int) -> int:
-        """A d such that |Z| <= d for this many items at once, with probability 95% at least (union bound)."""
+        """Returns a d such that |Z| <= d for this many items at once, with probability 95% at least (union bound)."""
         return self._spread(0.025 / items)
 
     def _spread(self, error: float) -> int:
-        """The least q with P[Z > q] <= error."""
+        """Returns the least q with P[Z > q] <= error."""
         return self.quantile(error) - 1
 
     def draw(self, key: RunKey, label: str, items: NDArray[np.uint64]) -> Counts:
-        """The noise of each item, int64[n]: a function of the key, the label and the item only."""
+        """Returns the noise of each item, int64[n]: a function of the key, the label and the item only."""
         if self.sigma is not None:
             return discrete_gaussian(key, label, items, 1, self.sigma)[:, 0]
         sensitivity = self.bound.max_items * self.bound.max_records
@@ -241,7 +241,7 @@ class CountNoise:
 
 
 def _laplace_survival(a: float, k: NDArray[np.int64]) -> NDArray[np.float64]:
-    """P[Z >= k] of discrete Laplace noise: beta^k / (1 + beta) for k >= 1, by symmetry for others; beta = e^-a."""
+    """Returns P[Z >= k] of discrete Laplace noise: beta^k / (1 + beta) for k >= 1, else by symmetry; beta = e^-a."""
     tail = np.exp(-a * np.where(k >= 1, k, 1 - k)) / (1 + math.exp(-a))
     return np.asarray(np.where(k >= 1, tail, 1 - tail))
 
@@ -249,7 +249,8 @@ def _laplace_survival(a: float, k: NDArray[np.int64]) -> NDArray[np.float64]:
 def choose_noise(
     epsilon: float, delta: float, bound: ItemBound, kind: str = "auto", public: bool = False
 ) -> CountNoise:
-    """The noise and threshold with the least hidden count at 99%, and of these with the least standard deviation.
+    """Returns the noise and threshold with the least hidden count at 99%, and of these with the least standard
+    deviation.
 
     Raises RequestError for an argument out of range, or noise out of range.
 
@@ -282,7 +283,7 @@ def choose_noise(
 
 
 def _candidates(epsilon: float, delta: float, bound: ItemBound, public: bool) -> Iterator[CountNoise]:
-    """The best choice of every kind of noise that the arguments allow."""
+    """Yields the best choice of every kind of noise that the arguments allow."""
     items, shift = bound.max_items, bound.max_records
     # Beyond this epsilon the noise is 0 but for a probability of 2e-13 for each item.
     laplace = CountNoise("laplace", min(epsilon, MAX_NOISE_EPSILON * items * shift), 0.0, bound)
@@ -297,7 +298,7 @@ def _candidates(epsilon: float, delta: float, bound: ItemBound, public: bool) ->
 
 
 def _with_threshold(laplace: CountNoise, delta: float) -> Iterator[CountNoise]:
-    """Discrete Laplace noise with a threshold, complete and truncated."""
+    """Yields the discrete Laplace noise with a threshold, complete and truncated."""
     epsilon, bound, a = laplace.epsilon, laplace.bound, laplace.decay
     items, shift = bound.max_items, bound.max_records
     allowed = min(-math.expm1(math.log1p(-delta) / items), -math.expm1(-a * shift)) * _SAFETY  # p, of one item
@@ -310,7 +311,7 @@ def _with_threshold(laplace: CountNoise, delta: float) -> Iterator[CountNoise]:
     yield CountNoise("laplace", epsilon, spent(shown), bound, threshold=shift + at)
 
     def certain(limit: int) -> float:
-        """t = P[Z > A - R] of noise within -A..A."""
+        """Returns t = P[Z > A - R] of noise within -A..A."""
         noise = CountNoise("truncated", epsilon, delta, bound, limit=limit)
         return float(noise.survival(np.array(limit - shift + 1)))
 
@@ -319,12 +320,12 @@ def _with_threshold(laplace: CountNoise, delta: float) -> Iterator[CountNoise]:
 
 
 def gaussian_with_threshold(noise: CountNoise) -> CountNoise:
-    """Discrete Gaussian noise with the least threshold within its delta."""
+    """Returns the discrete Gaussian noise with the least threshold within its delta."""
     assert noise.sigma is not None
     unit = gaussian_rho(noise.sigma, noise.bound.max_records)  # of one item that a user shifts by R
 
     def delta(above: int) -> float:
-        """The largest delta over j (see the module), where a user's own item is published from R + `above` on."""
+        """Returns largest delta over j (see the module), where a user's own item is published from R + `above` on."""
         worst = 0.0
         hidden = math.log1p(-min(float(noise.survival(np.array(above))), 0.5))
         for alone in range(noise.bound.max_items + 1):

@@ -63,7 +63,7 @@ class NumberBins:
         if not np.isfinite(self.high - self.low):
             raise RequestError(f"range: {self.low:g},{self.high:g} is too wide for a floating-point number")
         if not 1 <= self.bits <= MAX_BITS:
-            raise RequestError(f"bits: must lie in 1..{MAX_BITS}, got {self.bits}")
+            raise RequestError(f"bits: must be between 1 and {MAX_BITS}, got {self.bits}")
         if len(self.edges) >= 1 << self.bits:
             raise RequestError(f"ranges: {len(self.edges)} ends need more than {1 << self.bits} bins; raise --bits")
 
@@ -75,7 +75,7 @@ class NumberBins:
 
     @cached_property
     def _knots(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """The ends of the range and its edges, and the number of bins below each."""
+        """Returns the ends of the range and its edges, and the number of bins below each."""
         values = np.array([self.low, *self.edges, self.high])
         last, count = 1 << self.bits, len(self.edges)
         wanted = np.round((values - self.low) / (self.high - self.low) * last).astype(np.int64)
@@ -191,7 +191,7 @@ class ListedItems:
 
     @property
     def names(self) -> NDArray[np.object_]:
-        """The text of each code: object[n]."""
+        """Returns the text of each code: object[n]."""
         return np.array([*self.listed, OTHER], dtype=object)
 
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
@@ -225,7 +225,7 @@ class NumberItems:
 
     @property
     def scale(self) -> NumberBins:
-        """The bins. Raises RequestError."""
+        """Returns the bins. Raises RequestError."""
         return NumberBins(self.low, self.high, self.bits, self.edges)
 
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
@@ -245,7 +245,7 @@ class NumberItems:
 
 
 def _present(batch: pa.RecordBatch, columns: ItemColumns) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
-    """The rows with a user and a value, as columns (user, value), and the numbers of dropped rows by reason."""
+    """Returns the rows with a user and a value, as columns (user, value), and the numbers of dropped rows by reason."""
     rows = pa.RecordBatch.from_arrays([without_views(batch.column(name)) for name in columns.names()], columns.names())
     dropped = np.zeros(len(DROP_REASONS), dtype=np.int64)
     null_user, null_value = (pc.is_null(column) for column in rows.columns)
@@ -266,7 +266,7 @@ def _drawn_users(rows: pa.RecordBatch, key: RunKey, drawn: Drawn) -> tuple[NDArr
 
 
 def _readable(values: pa.Array) -> NDArray[np.bool_] | None:
-    """Whether each text is UTF-8, bool[n]; None if all are."""
+    """Returns whether each text is UTF-8, bool[n]; None if all are."""
     if pt.is_dictionary(values.type):
         readable = _readable(values.dictionary)
         return None if readable is None else readable[values.indices.to_numpy(zero_copy_only=False)]
@@ -279,7 +279,7 @@ def _readable(values: pa.Array) -> NDArray[np.bool_] | None:
 
 
 def _sample_texts(users: NDArray[np.uint64], values: pa.Array, key: RunKey) -> Sample:
-    """values: one of each drawn user's record; booleans and dates become texts."""
+    """Encodes `values`, one for each sampled user's record; booleans and dates become texts."""
     if not pt.is_dictionary(values.type):
         values = values.dictionary_encode()
     indices = values.indices.to_numpy(zero_copy_only=False)

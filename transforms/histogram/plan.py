@@ -58,7 +58,9 @@ _ADMISSION_RATE = 0.25  # sampling rate of the counts of users that admit a run
 def choose_sampling(
     epsilon: float, delta: float, population: int | None = None, items: int | None = None, rounds: int = 1
 ) -> Sampling:
-    """The sampling of least expected error whose `rounds` rounds together are (epsilon, delta)-private. Deterministic.
+    """Returns the sampling of least expected error whose `rounds` rounds together are (epsilon, delta)-private.
+
+    Deterministic.
 
     Unless both the population and the number of items are given, items are unlimited and the population hardly matters.
     Raises RequestError for an argument out of range, or a population so small that even an item of all users would
@@ -71,7 +73,7 @@ def choose_sampling(
     rates: dict[int, float] = {}  # of the thresholds tried
 
     def rate_of(threshold: int, steps: int, tolerance: float) -> float:
-        """The largest rate that the guarantee allows, on a grid of this many privacy losses."""
+        """Returns the largest rate that the guarantee allows, on a grid of this many privacy losses."""
         nearest = min(rates, key=lambda other: abs(other - threshold), default=None)
         # First guess: the rounds share the budget evenly.
         guess = max_rate(epsilon / rounds, delta / rounds, threshold) if nearest is None else rates[nearest]
@@ -79,7 +81,9 @@ def choose_sampling(
 
     @cache
     def error(threshold: int) -> float:
-        """Mean absolute error per user; infinite if no item can be expected to pass the threshold at its rate."""
+        """Returns the mean absolute error per user; infinite if no item can be expected to pass the threshold at its
+        rate.
+        """
         try:
             rates[threshold] = rate_of(threshold, _COARSE_STEPS, _COARSE_RATE)
         except RequestError:  # no rate on the grid is private at so low a threshold
@@ -103,7 +107,7 @@ def choose_sampling(
 
 
 def expected_error(sampling: Sampling, population: int | None = None, items: int | None = None) -> float:
-    """Mean absolute error per user: the sum over items of |estimate - count|, by the number of users.
+    """Returns the mean absolute error per user: the sum over items of |estimate - count|, by the number of users.
 
     The estimate of an absent item is 0, so an empty release has an error of 1. The result is the average over Zipf
     catalogues of exponents 1 and 2. Unless both numbers are given, items are unlimited, as in `choose_sampling`.
@@ -112,7 +116,7 @@ def expected_error(sampling: Sampling, population: int | None = None, items: int
 
 
 def relative_error(counts: NDArray[np.int64], rate: float, threshold: int) -> NDArray[np.float64]:
-    """E|estimate - c| / c, float64[n], exactly, for items of c users, int64[n] >= 1.
+    """Returns E|estimate - c| / c, float64[n], exactly, for items of c users, int64[n] >= 1.
 
     With X ~ Bin(c, p), de Moivre's identity E[(X - c p) 1{X >= t}] = c p (1 - p) b(t - 1; c - 1) gives
     Pr[X < tau] + (1 - p) (2 b(max(tau, m) - 1; c - 1) - b(tau - 1; c - 1)), with m the first integer above c p.
@@ -134,7 +138,7 @@ class _Catalogue:
 
     @classmethod
     def from_numbers(cls, population: int | None, items: int | None) -> _Catalogue:
-        """Zipf's law for both exponents: the first 200 ranks one by one, then 200 groups of ranks."""
+        """Returns Zipf's law for both exponents: the first 200 ranks one by one, then 200 groups of ranks."""
         users = _UNLIMITED if population is None else check_count("population", population)
         ranks = _UNLIMITED if items is None else check_count("items", items)
         if population is None or items is None:
@@ -155,7 +159,7 @@ class _Catalogue:
         return float(self.shares @ relative_error(self.counts, rate, threshold))
 
     def hidden(self, threshold: int) -> float:
-        """The share of users whose items cannot pass at any rate: a lower bound of the error."""
+        """Returns the share of users whose items cannot pass at any rate: a lower bound of the error."""
         return float(self.shares[self.counts < threshold].sum())
 
 
@@ -173,17 +177,18 @@ def _best_threshold(error: Callable[[int], float], catalogue: _Catalogue) -> int
 
 
 def corollary_rate(epsilon: float) -> float:
-    """The paper's corollary: sampling rate p = alpha (1 - e^-epsilon)."""
+    """Returns the paper's corollary: sampling rate p = alpha (1 - e^-epsilon)."""
     return _ALPHA * -math.expm1(-check_epsilon("epsilon", epsilon))
 
 
 def corollary_threshold(delta: float) -> int:
-    """The paper's corollary: threshold tau = ceil(ln(1 / delta) / C_alpha), whatever epsilon is."""
+    """Returns the paper's corollary: threshold tau = ceil(ln(1 / delta) / C_alpha), whatever epsilon is."""
     return math.ceil(-math.log(check_delta(delta)) / _EXPONENT)
 
 
 def paper_sampling(epsilon: float, delta: float, population: int | None = None, rounds: int = 1) -> Sampling:
-    """The paper's sampling of `rounds` rounds that are (epsilon, delta)-private together; raises as `choose_sampling`.
+    """Returns the paper's sampling of `rounds` rounds that are (epsilon, delta)-private together; raises as
+    `choose_sampling`.
 
     Each round has epsilon / rounds and delta / rounds (Section 4.1, basic composition).
     """
@@ -201,7 +206,7 @@ def paper_sampling(epsilon: float, delta: float, population: int | None = None, 
 
 
 def contacts(population: int, rate: float, slack: float = 10.0) -> int:
-    """How many of the users to contact on average for a Poisson sample at `rate`: m + c sqrt(m), where m = n p.
+    """Returns the number of users to contact on average for a Poisson sample at `rate`: m + c sqrt(m), where m = n p.
 
     slack: c > 0, in standard deviations above the expected sample size.
     """
@@ -257,7 +262,7 @@ class SamplePlan:
 
     @property
     def admission_rule(self) -> AdmissionRule:
-        """The rule for the noisy counts of users that admit a run, with their cost."""
+        """Returns the rule for the noisy counts of users that admit a run, with their cost."""
         return AdmissionRule(
             epsilon=ADMISSION_SHARE * self.epsilon,
             max_bad_fraction=self.max_bad_fraction,
@@ -267,7 +272,7 @@ class SamplePlan:
 
     @property
     def rounds_epsilon(self) -> float:
-        """The epsilon of all rounds together."""
+        """Returns the epsilon of all rounds together."""
         return self.epsilon - self.admission_rule.epsilon
 
     @cached_property
@@ -276,7 +281,7 @@ class SamplePlan:
 
     @property
     def contacted_users(self) -> int | None:
-        """The number of users contacted on average in each round; None if everybody is contacted."""
+        """Returns the number of users contacted on average in each round; None if all users are contacted."""
         if self.contact != "limited":
             return None
         assert self.population is not None
@@ -284,28 +289,31 @@ class SamplePlan:
 
     @cached_property
     def delta_spent(self) -> float:
-        """The exact delta of all rounds at their epsilon, at most `delta`."""
+        """Returns the exact delta of all rounds at their epsilon, at most `delta`."""
         return rounds_delta(self.rounds_epsilon, self.sampling.rate, self.sampling.threshold, self.rounds)
 
     @cached_property
     def round_delta(self) -> float:
-        """The exact delta of a single round at the epsilon of all."""
+        """Returns the exact delta of a single round at the epsilon of all."""
         return delta(self.rounds_epsilon, self.sampling.rate, self.sampling.threshold)
 
     @property
     def sampling_text(self) -> str:
-        """Which rule chose the sampling rate and the threshold, as a clause."""
+        """Returns which rule chose the sampling rate and the threshold, as a clause."""
         return "the pair of least expected error within the exact guarantee"
 
     @property
     def contact_manifest(self) -> dict[str, Any]:
-        """The manifest's entry on contacted users. The rate is public and the same for all, at least the sampling's."""
+        """Returns the manifest's entry on contacted users.
+
+        The rate is public and the same for all, at least the sampling's.
+        """
         if (contacted := self.contacted_users) is None or self.population is None:
             return {"kind": self.contact}
         return {"kind": self.contact, "contacted_users": contacted, "contact_rate": contacted / self.population}
 
     def hidden_count(self, cut: int | None = None) -> int:
-        """The largest true count, in users, that an absent item can have at 99% confidence.
+        """Returns the largest true count, in users, that an absent item can have at 99% confidence.
 
         cut: the largest sampled count of items that passed the threshold and were still left out (see Trie.cut).
         """
@@ -313,11 +321,11 @@ class SamplePlan:
         return hidden_count(Sampling(self.sampling.rate_steps, threshold), rounds=self.rounds)
 
     def accuracy(self) -> str:
-        """The error to expect in one phrase."""
+        """Returns the error to expect in one phrase."""
         return f"an item of {self.hidden_count() + 1:,} users is shown with a probability of 99%"
 
     def text(self, counted: Items) -> str:
-        """The cost for a client, and what the release shows, for a terminal. Raises RequestError."""
+        """Returns the cost for a client, and what the release shows, for a terminal. Raises RequestError."""
         sampling, rounds = self.sampling, self.rounds
         each = "" if rounds == 1 else f" in each of {rounds} rounds, drawn independently"
         bits = _item_bits(counted)

@@ -52,7 +52,7 @@ _Plan = TypeVar("_Plan")
 
 
 def measured(histogram: Histogram | NoisyHistogram) -> dict[str, NDArray[Any]]:
-    """The columns of counts and their errors."""
+    """Returns the columns of counts and their errors."""
     columns = {"count": histogram.counts, "stddev": histogram.stddev}
     if isinstance(histogram, Histogram):
         return {**columns, "sampled": histogram.sampled}
@@ -61,7 +61,7 @@ def measured(histogram: Histogram | NoisyHistogram) -> dict[str, NDArray[Any]]:
 
 
 def cells_table(histogram: Histogram | NoisyHistogram, grid: Grid) -> pa.Table:
-    """Published cells of one level by hot_cells_schema."""
+    """Returns the published cells of one level by hot_cells_schema."""
     level = histogram.level or grid.depth
     x, y = deinterleave(histogram.items)
     levels = np.full(len(x), level)
@@ -84,7 +84,7 @@ def cells_table(histogram: Histogram | NoisyHistogram, grid: Grid) -> pa.Table:
 def box_shapes(
     west: NDArray[np.float64], south: NDArray[np.float64], east: NDArray[np.float64], north: NDArray[np.float64]
 ) -> pa.Array:
-    """Boxes, in degrees, as binary[n]: the bytes of `shapely.to_wkb(shapely.box(...))`, several times faster."""
+    """Returns boxes, in degrees, as binary[n]: the bytes of `shapely.to_wkb(shapely.box(...))`, but faster."""
     shapes = np.empty(len(west), dtype=_BOX)
     shapes["head"] = _BOX_HEAD
     shapes["corners"] = np.stack([east, south, east, north, west, north, west, south, east, south], axis=1)
@@ -102,7 +102,7 @@ def item_names(histogram: Histogram | NoisyHistogram) -> list[str]:
 
 
 def items_table(histogram: Histogram | NoisyHistogram) -> pa.Table:
-    """Published items of one level, most frequent first. Whole items that are integers stay integers."""
+    """Returns the published items of one level, most frequent first. Whole items that are integers stay integers."""
     histogram = histogram.only(np.argsort(-histogram.counts, kind="stable"))
     integers = len(histogram) and histogram.texts is None and histogram.level == WHOLE
     names = pa.array(histogram.items.view(np.int64)) if integers else pa.array(item_names(histogram), pa.string())
@@ -112,7 +112,7 @@ def items_table(histogram: Histogram | NoisyHistogram) -> pa.Table:
 
 @dataclass(frozen=True)
 class CountMetadata(Generic[_Plan]):
-    """What is known before the run: the release's identity, its plan, and the counted items."""
+    """The facts known before the run: the release's identity, its plan, and the counted items."""
 
     release: ReleaseMetadata
     plan: _Plan
@@ -127,7 +127,7 @@ def sample_manifest(
     warnings: Sequence[str] = (),
     cut: int | None = None,
 ) -> dict[str, Any]:
-    """The manifest of a release.
+    """Returns the manifest of a release.
 
     Args:
         metadata: what is known before the run.
@@ -192,7 +192,7 @@ def _population_entry(plan: SamplePlan | CentralCountPlan) -> dict[str, Any]:
 
 
 def _delta_warnings(delta: float, users: float) -> list[str]:
-    """A warning where delta is not below 1 / users. users: a public or an estimated number."""
+    """Returns a warning where delta is not below 1 / users. users: a public or an estimated number."""
     if users * delta < 1:
         return []
     return [
@@ -202,7 +202,7 @@ def _delta_warnings(delta: float, users: float) -> list[str]:
 
 
 def empty_level_warnings(trie: Trie, option: str) -> list[str]:
-    """A warning where the last level is empty. option: the option that sets the number of levels."""
+    """Returns a warning where the last level is empty. option: the option that sets the number of levels."""
     deepest = next((histogram for histogram in reversed(trie.levels) if len(histogram)), None)
     if deepest is trie.levels[-1]:
         return []
@@ -215,7 +215,7 @@ def empty_level_warnings(trie: Trie, option: str) -> list[str]:
 
 
 def trie_files(trie: Trie, metadata: CountMetadata[SamplePlan]) -> dict[str, bytes]:
-    """The files of a histogram (a trie of one level) or of hot spots, by name; the manifest is the last."""
+    """Returns the files of a histogram (a trie of one level) or of hot spots, by name; the manifest is the last."""
     rounds, warnings = [(one.level, len(one)) for one in trie.levels], empty_level_warnings(trie, "--depth")
     manifest = sample_manifest(metadata, rounds, trie.users, trie.admission, warnings, trie.cut)
     parts = {**count_tables(trie.levels, metadata.counted), **metadata.release.geography_files}
@@ -223,7 +223,7 @@ def trie_files(trie: Trie, metadata: CountMetadata[SamplePlan]) -> dict[str, byt
 
 
 def count_tables(levels: Sequence[Histogram | NoisyHistogram], counted: Items) -> dict[str, pa.Table]:
-    """The table of published cells or items of all levels, by file name."""
+    """Returns the table of published cells or items of all levels, by file name."""
     if isinstance(counted, CellItems):
         return {CELLS_FILE: pa.concat_tables([cells_table(one, counted.grid) for one in levels])}
     if isinstance(counted, ListedItems):
@@ -232,7 +232,7 @@ def count_tables(levels: Sequence[Histogram | NoisyHistogram], counted: Items) -
 
 
 def round_level(level: int, counted: Items) -> int:
-    """The level as a manifest states it: that of whole cells is the grid's depth."""
+    """Returns the level as a manifest states it: that of whole cells is the grid's depth."""
     return level or (counted.grid.depth if isinstance(counted, CellItems) else WHOLE)
 
 
@@ -256,7 +256,7 @@ def _noise_round(number: int, histogram: NoisyHistogram, metadata: CountMetadata
 
 
 def central_files(counts: NoisyLevels, metadata: CountMetadata[CentralCountPlan]) -> dict[str, bytes]:
-    """The files of a histogram or of hot spots, by name; the manifest is the last."""
+    """Returns the files of a histogram or of hot spots, by name; the manifest is the last."""
     rounds = [_noise_round(number, one, metadata) for number, one in enumerate(counts.levels)]
     plan, last = metadata.plan, counts.levels[-1]
     users = 0.0 if counts.admission is None else max(counts.admission.users, 0.0)

@@ -78,7 +78,7 @@ class Sampling:
 
     @property
     def rate(self) -> float:
-        """The sampling rate p (exact: a multiple of 2**-32)."""
+        """Returns the sampling rate p (exact: a multiple of 2**-32)."""
         return self.rate_steps / RATE_GRID
 
 
@@ -105,25 +105,25 @@ class Histogram:
 
     @cached_property
     def counts(self) -> NDArray[np.float64]:
-        """Estimated users, float64[m]: sampled / p."""
+        """Returns the estimated users, float64[m]: sampled / p."""
         return self.sampled / self.sampling.rate
 
     @cached_property
     def stddev(self) -> NDArray[np.float64]:
-        """Standard deviations of the estimates, float64[m], in users: sqrt(sampled (1 - p)) / p.
+        """Returns the standard deviations of the estimates, float64[m], in users: sqrt(sampled (1 - p)) / p.
 
-        That of Bin(c, p) / p is sqrt(c (1 - p) / p); sampled / p stands for the true count c.
+        That of Bin(c, p) / p is sqrt(c (1 - p) / p); sampled / p estimates the true count c.
         """
         return np.asarray(np.sqrt(self.sampled * (1 - self.sampling.rate)) / self.sampling.rate)
 
     def only(self, kept: NDArray[np.bool_] | NDArray[np.int64]) -> Histogram:
-        """The same histogram with the kept items only, in the given order."""
+        """Returns the same histogram with the kept items only, in the given order."""
         texts = None if self.texts is None else tuple(np.array(self.texts, dtype=object)[kept].tolist())
         return Histogram(self.level, self.sampling, self.items[kept], self.sampled[kept], texts)
 
 
 def hidden_count(sampling: Sampling, rounds: int = 1) -> int:
-    """The largest true count, in users, that an absent item may have at 99% confidence.
+    """Returns the largest true count, in users, that an absent item may have at 99% confidence.
 
     This is the largest c such that an item of c users is absent with a probability of at least 1%. An item is absent if
     its sampled count is below the threshold in at least one of `rounds` >= 1 independent samples.
@@ -160,7 +160,9 @@ class NumberPrefixes:
         return (items if level == WHOLE else items // np.uint64(self.base ** (self.depth - level))), None
 
     def parents(self, below: Histogram, above: Histogram) -> NDArray[np.int64]:
-        """For each prefix of `below` the row of its parent in `above`, int64[n]; -1 where that is not published."""
+        """Returns, for each prefix of `below`, the row of its parent in `above`, int64[n]; -1 where that is not
+        published.
+        """
         parent_items = below.items // np.uint64(self.base ** (below.level - above.level))
         if not len(above):
             return np.full(len(below), -1)
@@ -181,7 +183,7 @@ class TextPrefixes:
     def cut(
         self, items: NDArray[np.uint64], texts: NDArray[np.object_] | None, level: int, key: bytes
     ) -> tuple[NDArray[np.uint64], NDArray[np.object_] | None]:
-        """As NumberPrefixes.cut. texts: one distinct text for each item; None only where there is no item."""
+        """See NumberPrefixes.cut. texts: one distinct text for each item; None only where there is no item."""
         if texts is None:
             return items, None
         if level == WHOLE:
@@ -198,13 +200,15 @@ Prefixes = NumberPrefixes | TextPrefixes
 
 
 def spread_levels(depth: int, rounds: int) -> tuple[int, ...]:
-    """`rounds` levels, evenly spread over 1..depth; the last is depth. Raises RequestError unless rounds <= depth.
+    """Returns `rounds` levels, evenly spread over 1..depth; the last is depth.
+
+    Raises RequestError unless rounds <= depth.
 
     >>> spread_levels(depth=10, rounds=3)
     (4, 7, 10)
     """
     if not 1 <= rounds <= depth:
-        raise RequestError(f"levels: must lie in 1..{depth} (the depth), got {rounds}")
+        raise RequestError(f"levels: must be between 1 and {depth} (the depth), got {rounds}")
     return tuple(-(-depth * (number + 1) // rounds) for number in range(rounds))
 
 

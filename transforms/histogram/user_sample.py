@@ -45,11 +45,11 @@ class Sampler:
     draws_all: ClassVar[bool] = False
 
     def drawn(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Whether each user takes part in each round: bool[n, rounds]. users: uint64[n], their keyed hashes."""
+        """Returns whether each user takes part in each round: bool[n, rounds]. users: uint64[n], their keyed hashes."""
         return self._draws(users) < np.uint32(self.sampling.rate_steps)
 
     def drawn_in_any_round(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Whether each user takes part in any round: bool[n]."""
+        """Returns whether each user takes part in any round: bool[n]."""
         draws, steps = self._draws(users), np.uint32(self.sampling.rate_steps)
         drawn = draws[:, 0] < steps
         for number in range(1, self.rounds):  # column by column: far faster than a reduction of short rows
@@ -110,12 +110,12 @@ class Sample:
         records: NDArray[np.unsignedinteger] | None = None,
         texts: Mapping[int, str] | None = None,
     ) -> Sample:
-        """A sample with narrow arrays. records: None for one each."""
+        """Returns a sample with narrow arrays. records: None for one each."""
         records = np.broadcast_to(np.uint8(1), len(users)) if records is None else _narrow(records)
         return cls(users, _narrow(items), records, texts or {})
 
     def pack(self, spill: Spill) -> bytes:
-        """The sample as bytes that travel in its place (see Spill)."""
+        """Returns the sample as bytes that travel in its place (see Spill)."""
         types = self.items.dtype.str, self.records.dtype.str
         header = json.dumps([*types, list(self.texts.values()), self.has_each_user_once], ensure_ascii=False)
         codes = np.fromiter(self.texts, np.uint64, len(self.texts))
@@ -133,7 +133,7 @@ class Sample:
         return cls(hashes, *arrays, texts, dropped, once)
 
     def user_counts(self) -> UserCounts:
-        """The users with a record, and those that have dropped rows only. All of their records must be here."""
+        """Returns the users with a record, and those that have dropped rows only. All of their records must be here."""
         users = self.users if self.has_each_user_once else np.unique(self.users)
         return UserCounts(len(users), int((~np.isin(self.unusable, users)).sum()) if len(self.unusable) else 0)
 
@@ -143,7 +143,7 @@ def _narrow(values: NDArray[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:
 
 
 def merge(samples: Sequence[Sample]) -> Sample:
-    """One sample with equal (user, item) pairs added up; associative and commutative."""
+    """Returns one sample with equal (user, item) pairs added up; associative and commutative."""
     if len(samples) == 1:
         return samples[0]
     if not samples:
@@ -157,7 +157,7 @@ def merge(samples: Sequence[Sample]) -> Sample:
 
 
 def add_pairs(sample: Sample) -> Sample:
-    """The sample with the records of equal (user, item) pairs added up."""
+    """Returns the sample with the records of equal (user, item) pairs added up."""
     if sample.has_each_user_once:
         return sample
     if not any_repeated(sample.users):
@@ -181,7 +181,7 @@ def run_starts(*columns: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def one_item_per_user(sample: Sample) -> tuple[NDArray[np.uint64], NDArray[np.unsignedinteger]]:
-    """Distinct users, uint64[n], and the item of one record of each, uniform among their records, by the user's hash.
+    """Returns distinct users, uint64[n], and the item of a record of each, uniform among their records.
 
     The choice depends on no other user and on no order. sample: all records of its users.
     """
@@ -219,7 +219,7 @@ class ItemCounts:
 def count_rounds(
     sample: Sample, sampler: Sampler, prefixes: Prefixes | None, levels: Sequence[int]
 ) -> list[ItemCounts]:
-    """The counts of every round, one for each level.
+    """Returns the counts of every round, one for each level.
 
     Args:
         sample: all records of its users.
@@ -243,7 +243,7 @@ def count_rounds(
 
 
 def add_counts(counts: Iterable[ItemCounts]) -> ItemCounts:
-    """The sum, item by item."""
+    """Returns the sum, item by item."""
     parts = [part for part in counts if len(part.items)]
     if not parts:
         return ItemCounts(np.empty(0, np.uint64), np.empty(0, np.int64))
@@ -290,12 +290,12 @@ def sum_by_item(
 
 
 def threshold_rounds(counts: Sequence[ItemCounts], sampling: Sampling, levels: Sequence[int]) -> list[Histogram]:
-    """The published part of every round; see `threshold`."""
+    """Returns the published part of every round; see `threshold`."""
     return [threshold(sampled, sampling, level) for sampled, level in zip(counts, levels, strict=True)]
 
 
 def threshold(counts: ItemCounts, sampling: Sampling, level: int) -> Histogram:
-    """The published part of a round: the items with at least tau sampled users, and their sampled counts."""
+    """Returns the published part of a round: the items with at least tau sampled users, and their sampled counts."""
     shown = counts.only(counts.counts >= sampling.threshold)
     texts = tuple(shown.texts.tolist()) if shown.texts is not None else None
     return Histogram(level, sampling, shown.items, shown.counts, texts)
@@ -309,7 +309,7 @@ class AdmissionSampler:
     rate: float
 
     def drawn(self, users: NDArray[np.uint64], of: str = "admission sample") -> NDArray[np.uint64]:
-        """The drawn ones among users, uint64[n] keyed hashes. of: names the random bits."""
+        """Returns the drawn ones among users, uint64[n] keyed hashes. of: names the random bits."""
         if self.rate == 1:
             return users
         limit = np.uint64(min(int(self.rate * 2.0**64), 2**64 - 1))
@@ -317,7 +317,7 @@ class AdmissionSampler:
         return users[random_bits(subkey, np.zeros_like(users), users)[:, 0] < limit]
 
     def is_held_by_samples(self, rounds: RoundDraw) -> bool:
-        """Whether the job's own samples hold all users, so that the admission counts them there."""
+        """Returns whether the job's own samples hold all users, so that the admission counts them there."""
         return self.rate == 1 and rounds.draws_all
 
     def drawn_nobody(self, nobody: int) -> int:
@@ -334,13 +334,14 @@ class UserDraw:
     _usable: list[NDArray[np.uint64]] = field(default_factory=list)
 
     def __call__(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Whether each user with a usable record takes part in any round: bool[n]."""
+        """Returns whether each user with a usable record takes part in any round: bool[n]."""
         if self.admission is not None and not self.admission.is_held_by_samples(self.rounds):
             self._usable.append(self.admission.drawn(users))
         return self.rounds.drawn_in_any_round(users)
 
     def admission_users(self, ids: pa.Array, dropped: int) -> NDArray[np.uint64]:
-        """The marked hashes of the batch's users that are drawn for the admission, uint64[n], possibly with repeats.
+        """Returns the marked hashes of the batch's users that are drawn for the admission, uint64[n], possibly with
+        repeats.
 
         ids: the column of user ids of all rows. dropped: number of unusable rows with a user id.
         """
@@ -352,7 +353,10 @@ class UserDraw:
         return np.concatenate([np.empty(0, np.uint64), *marked])
 
     def with_unusable(self, sample: Sample, ids: pa.Array, dropped: int) -> Sample:
-        """The sample with the users of dropped rows, where samples hold all users. Arguments: see admission_users."""
+        """Returns the sample with the users of dropped rows, where samples hold all users.
+
+        Arguments: see admission_users.
+        """
         if not dropped or self.admission is None or not self.admission.is_held_by_samples(self.rounds):
             return sample
         return replace(sample, unusable=np.setdiff1d(self._hashes(ids), sample.users))
@@ -368,7 +372,7 @@ def split_marked_users(users: NDArray[np.uint64], group_bits: int) -> list[tuple
 
 
 def merge_marked_users(users: Iterable[NDArray[np.uint64]]) -> NDArray[np.uint64]:
-    """The union of marked hashes: uint64[n], ascending; a function for `beam.CombinePerKey`."""
+    """Returns the union of marked hashes: uint64[n], ascending; a function for `beam.CombinePerKey`."""
     ordered = np.sort(np.concatenate([np.empty(0, np.uint64), *users]))  # faster than np.unique, which hashes first
     return np.asarray(ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]])
 

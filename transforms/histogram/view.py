@@ -171,7 +171,7 @@ class SampledPage:
         )
 
     def content(self) -> tuple[Body, str, list[Section]]:
-        """The page's body, its headline, and the sections before "How it was made"."""
+        """Returns the page's body, its headline, and the sections before "How it was made"."""
         return self.cells() if CELLS_FILE in self.files else self.items()
 
     # ---------------------------------------------------------------- cells of a map
@@ -372,7 +372,7 @@ def _around(layer: Layer, region: Region) -> Bounds | None:
 
 
 def reading_section(paragraphs: list[str]) -> Section:
-    """How the page is to be read."""
+    """Returns the text that says how to read the page."""
     return Section(title="How to read it", paragraphs=paragraphs)
 
 

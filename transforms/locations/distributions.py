@@ -42,14 +42,14 @@ class Distributions:
         return int(np.count_nonzero(self.users[1:] != self.users[:-1])) + bool(len(self.users))
 
     def store(self, spill: Spill) -> Iterator[bytes]:
-        """The rows in parts of a moderate size, stored."""
+        """Yields the rows in parts of a moderate size, stored."""
         for first in range(0, len(self.users), _ROWS_PER_ELEMENT):
             part = slice(first, first + _ROWS_PER_ELEMENT)
             yield spill.store(self.users[part].data, self.weights[part].data, self.codes[part].data)
 
     @classmethod
     def from_columns(cls, columns: tuple[memoryview, ...], places: Places) -> Distributions:
-        """The rows of one part, loaded."""
+        """Returns the rows of one part, loaded."""
         users, weights, codes = columns
         hashes, amounts = np.frombuffer(users, np.uint64), np.frombuffer(weights, np.int64)
         return cls(hashes, np.frombuffer(codes, places.dtype), amounts)
@@ -64,7 +64,7 @@ def check_gamma(gamma: int) -> None:
 def bound_distributions(
     chunks: Iterable[bytes], places: Places, gamma: int, max_dwell: float | None = None
 ) -> Distributions:
-    """The distribution of every user of one group.
+    """Returns the distribution of every user of one group.
 
     It depends on the user's records and hash only, and on no order. A weight differs by less than 1 from gamma times
     the location's share of the user, and its mean over the hash is exact. A share is of the records, or of their
@@ -116,7 +116,10 @@ def split_distributions(
 def build_weighted_shard_group(
     group: int, chunks: Iterable[bytes], shard_plan: ShardPlan, places: Places, spill: Spill
 ) -> ShardGroup:
-    """The index of one shard group, from its chunks of `split_distributions`, which are taken. Ranks follow hashes."""
+    """Returns the index of one shard group, from its chunks of `split_distributions`, which are taken.
+
+    Ranks follow hashes.
+    """
     users, weights, keys = join(chunks, (np.dtype(np.uint64), np.dtype(np.int64), key_dtype(places)), last=True)
     first, shards = shards_in(group, shard_plan, shard_plan.shift(True))
     order = np.argsort(users, kind="stable")  # fast: users are in order in each chunk, so this is a merge

@@ -63,7 +63,7 @@ def _note(faults: NDArray[np.int8], reason: str, where: NDArray[np.bool_]) -> No
 
 
 def _numbers(column: pa.Array) -> NDArray[np.float64]:
-    """Numbers, and times in seconds. Nulls are NaN."""
+    """Returns numbers, and times in seconds. Nulls are NaN."""
     column, unit = decoded(column), 1
     if pt.is_timestamp(column.type):
         column, unit = column.cast(pa.int64()), PER_SECOND[column.type.unit]
@@ -71,7 +71,8 @@ def _numbers(column: pa.Array) -> NDArray[np.float64]:
 
 
 def slots_of(column: pa.Array, slots: Slots) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """The slot of each time, by the local time of the slots' zone, and whether there is a time: uint64[n], bool[n].
+    """Returns the slot of each time, by the local time of the slots' zone, and whether there is a time: uint64[n],
+    bool[n].
 
     A timestamp without a zone, and a number of seconds since 1970, is in UTC. A moment outside the years 1 to 9999
     counts as no time.
@@ -87,7 +88,7 @@ def slots_of(column: pa.Array, slots: Slots) -> tuple[NDArray[np.uint64], NDArra
 
 
 def _categories(column: pa.Array, auxiliary: Auxiliary) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """The index of each value among the categories, and whether it is one of them: uint64[n], bool[n]."""
+    """Returns the index of each value among the categories, and whether it is one of them: uint64[n], bool[n]."""
     column = decoded(column)
     if holds_text(column.type):
         texts = pa.array([name.encode() for name in auxiliary.categories], pa.large_binary())
@@ -165,14 +166,14 @@ def encode_locations(
 
 
 def _within(outer: NDArray[np.bool_], inner: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The mask `outer` with its true values replaced by `inner`, a mask of these only."""
+    """Returns the mask `outer` with its true values replaced by `inner`, a mask of these only."""
     both = outer.copy()
     both[outer] = inner
     return both
 
 
 def _users_of(ids: pa.Array, rows: NDArray[np.bool_], user_key: bytes) -> NDArray[np.uint64]:
-    """The distinct hashes of the users of some rows. Rows without an id have none."""
+    """Returns the distinct hashes of the users of some rows. Rows without an id have none."""
     with_id = rows & ~nulls(ids)
     return np.unique(hash_users(without_views(ids).filter(pa.array(with_id)), user_key))
 
@@ -180,7 +181,8 @@ def _users_of(ids: pa.Array, rows: NDArray[np.bool_], user_key: bytes) -> NDArra
 def _located(
     block: pa.RecordBatch, columns: LocationColumns, locator: Locator, dropped: NDArray[np.int64]
 ) -> tuple[pa.RecordBatch, NDArray[np.uint64], NDArray[np.bool_]]:
-    """The rows with a user and coordinates that have a code, their codes, and which of all rows they are, bool[n].
+    """Returns the rows with a user and coordinates that have a code, their codes, and which of all rows they are,
+    bool[n].
 
     The numbers of dropped rows are added to `dropped`.
     """

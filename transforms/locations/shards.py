@@ -27,7 +27,7 @@ Participation = Literal["planned", "paper"]
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """How the users who take part are spread over shards. Every figure is public or differentially private.
+    """The spread of the participating users over shards. Every figure is public or differentially private.
 
     Attributes:
         population: number of users in the logs.
@@ -55,11 +55,11 @@ class ShardPlan:
 
     @property
     def group_shift(self) -> int:
-        """A group has 2^group_shift shards: about a million users, and at most 64 shards."""
+        """Returns a group has 2^group_shift shards: about a million users, and at most 64 shards."""
         return max(0, min(_MAX_GROUP_SHIFT, 20 - int(self.users / self.shards).bit_length()))
 
     def shift(self, weighted: bool) -> int:
-        """`group_shift`, or less where users have distributions, because a user may then have many rows."""
+        """Returns `group_shift`, or less where users have distributions, because a user may then have many rows."""
         return max(0, self.group_shift - 4) if weighted else self.group_shift
 
     @classmethod
@@ -71,7 +71,7 @@ class ShardPlan:
         dropout: float,
         participation: Participation = "planned",
     ) -> ShardPlan:
-        """ceil(U / S) shards of equal expected size, about `shard_size` (5% above it rather than half of it)."""
+        """Returns ceil(U / S) shards of equal expected size, about `shard_size` (5% above rather than half of it)."""
         population = max(population, 1.0)
         expected = population if users is None else min(float(users), population)
         shards = max(1, round(expected / shard_size))
@@ -120,7 +120,7 @@ class ShardGroup:
 
     @classmethod
     def from_columns(cls, first: int, shards: int, places: Places, stored: bytes) -> ShardGroup:
-        """The group whose `columns` are stored."""
+        """Returns the group whose `columns` are stored."""
         *weighted, keys = load(stored)
         group = cls(first, shards, places, np.frombuffer(keys, key_dtype(places)), stored)
         if not weighted:
@@ -130,11 +130,11 @@ class ShardGroup:
 
     @property
     def depth(self) -> int:
-        """Of the grid."""
+        """Returns the depth of the grid."""
         return self.places.depth
 
     def columns(self) -> tuple[memoryview, ...]:
-        """The columns of the group's rows: keys; or weights, clients and keys."""
+        """Returns the columns of the group's rows: keys; or weights, clients and keys."""
         if self.weights is None or self.clients is None:
             return (self.keys.data,)
         return self.weights.data, self.clients.data, self.keys.data
@@ -164,16 +164,16 @@ class ShardGroup:
         )
 
     def keys_of(self, block: slice) -> NDArray[Any]:
-        """The keys of the block's shards, a view."""
+        """Returns the keys of the block's shards, a view."""
         return self.keys[self.starts[block.start] : self.starts[block.stop]]
 
     def weights_of(self, block: slice) -> NDArray[np.int64] | None:
-        """The weights of `keys_of(block)`, a view; None where every row counts 1."""
+        """Returns the weights of `keys_of(block)`, a view; None where every row counts 1."""
         return None if self.weights is None else self.weights[self.starts[block.start] : self.starts[block.stop]]
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """The index of each shard's first key, and the number of keys: int64[shards + 1]."""
+        """Returns the index of each shard's first key, and the number of keys: int64[shards + 1]."""
         first_parts = np.arange(self.shards + 1) << self.places.category_bits
         return self._positions(np.zeros(1, dtype=np.uint64), first_parts)[:, 0]
 
@@ -189,7 +189,7 @@ class ShardGroup:
         return np.cumsum(users)
 
     def only(self, mask: NDArray[np.bool_]) -> ShardGroup:
-        """The same shards without the rows of the users whose mask is false. The other users get new ranks.
+        """Returns the same shards without the rows of the users whose mask is false. The other users get new ranks.
 
         mask: bool[users], in order of shards, then of ranks (without weights, of keys).
         """
@@ -203,7 +203,7 @@ class ShardGroup:
         return ShardGroup(self.first, self.shards, self.places, self.keys[kept], None, self.weights[kept], rank[kept])
 
     def numbers(self) -> NDArray[np.uint64]:
-        """The shards' numbers in the run: uint64[shards]."""
+        """Returns the shards' numbers in the run: uint64[shards]."""
         return np.arange(self.first, self.first + self.shards, dtype=np.uint64)
 
     @cached_property
@@ -225,13 +225,13 @@ class ShardGroup:
 
 
 def key_dtype(places: Places) -> np.dtype[Any]:
-    """The smallest unsigned type for a shard's position in its group above a code."""
+    """Returns the smallest unsigned type for a shard's position in its group above a code."""
     bits = places.bits + _MAX_GROUP_SHIFT
     return np.dtype(np.uint32 if bits <= 32 else np.uint64)
 
 
 def shards_of(users: NDArray[np.uint64], shard_plan: ShardPlan, places: Places) -> NDArray[np.int64]:
-    """The shard of each user, int64[n]; `shard_plan.shards` or more for users who do not take part.
+    """Returns the shard of each user, int64[n]; `shard_plan.shards` or more for users who do not take part.
 
     It depends on the bits of the hash above a code. Ascending hashes have ascending shards.
 
@@ -247,7 +247,7 @@ def shards_of(users: NDArray[np.uint64], shard_plan: ShardPlan, places: Places) 
 def starts_of_shards(
     users: NDArray[np.uint64], shards: NDArray[np.int64], shard_plan: ShardPlan, places: Places
 ) -> NDArray[np.int64]:
-    """The index of the first user who is in each shard or above: int64[len(shards)].
+    """Returns the index of the first user who is in each shard or above: int64[len(shards)].
 
     By binary searches, so that few users' shards are computed. users: as for `shards_of`, at least one, ascending.
     """
@@ -258,13 +258,13 @@ def starts_of_shards(
 def keys_in_groups(
     shard: NDArray[np.int64], codes: NDArray[Any], shift: int, places: Places
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """The group of 2^shift shards of each row, int64[n], and the row's key in it, key_dtype(places)[n]."""
+    """Returns the group of 2^shift shards of each row, int64[n], and the row's key in it, key_dtype(places)[n]."""
     group, position = shard >> shift, shard & ((1 << shift) - 1)
     return group, ((position.astype(np.uint64) << np.uint64(places.bits)) | codes).astype(key_dtype(places))
 
 
 def shards_in(group: int, shard_plan: ShardPlan, shift: int) -> tuple[int, int]:
-    """The first shard of a group of 2^shift shards, and its number of shards. The last group may have fewer."""
+    """Returns the first shard of a group of 2^shift shards, and its number of shards. The last group may have fewer."""
     first = group << shift
     return first, min(1 << shift, shard_plan.shards - first)
 
@@ -307,7 +307,7 @@ def empty_shard_groups(shard_plan: ShardPlan, weighted: bool = False) -> Iterato
 def build_shard_group(
     group: int, chunks: Iterable[bytes], shard_plan: ShardPlan, places: Places, spill: Spill
 ) -> ShardGroup:
-    """The index of one shard group, from all its chunks of `split_by_shard_group`, which are taken."""
+    """Returns the index of one shard group, from all its chunks of `split_by_shard_group`, which are taken."""
     (keys,) = join(chunks, (key_dtype(places),), last=True)
     keys.sort()
     first, shards = shards_in(group, shard_plan, shard_plan.group_shift)

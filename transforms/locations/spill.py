@@ -2,8 +2,8 @@
 
 A local runner copies every element several times at every stage, which costs more than all of this job's arithmetic.
 So on one machine the data stay in memory or in a private folder, and the elements are references to them. On a cluster,
-where workers share neither, the data are in the elements. Whoever chose the place releases it: by `forget`, or by
-deleting the folder. Nothing here deletes a file.
+where workers share neither, the data are in the elements. The caller that chose the place releases it: by `forget`, or
+by deleting the folder. Nothing here deletes a file.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Spill:
 
     @classmethod
     def of(cls, place: Spill | str | None) -> Spill:
-        """The Spill itself, or one with this place."""
+        """Returns the Spill itself, or one with this place."""
         return place if isinstance(place, Spill) else cls(place)
 
     def store(self, *parts: bytes | memoryview) -> bytes:
@@ -91,7 +91,7 @@ def forget(place: str) -> None:
 
 
 def load(stored: bytes) -> tuple[memoryview, ...]:
-    """The parts of a reference that `Spill.store` returned. Raises ValueError for other bytes."""
+    """Returns the parts of a reference that `Spill.store` returned. Raises ValueError for other bytes."""
     tag, reference = stored[:_TAG_BYTES], memoryview(stored)[_TAG_BYTES:]
     if tag == _HELD:
         place, name = bytes(reference).decode().rsplit(" ", 1)
@@ -113,7 +113,7 @@ def load(stored: bytes) -> tuple[memoryview, ...]:
 
 
 def take(stored: bytes) -> tuple[memoryview, ...]:
-    """The parts of a reference, which nothing may load again: what memory holds is released with the last view."""
+    """Returns parts of a reference, which nothing may load again: what memory holds is released with the last view."""
     parts = load(stored)
     if stored.startswith(_HELD):
         place, name = stored[_TAG_BYTES:].decode().rsplit(" ", 1)
@@ -122,7 +122,7 @@ def take(stored: bytes) -> tuple[memoryview, ...]:
 
 
 def lengths_of(stored: bytes) -> tuple[int, ...]:
-    """The bytes of each part of a reference. What lies in a file is not read."""
+    """Returns the bytes of each part of a reference. What lies in a file is not read."""
     if stored.startswith(_FILE):
         return tuple(map(int, stored[_TAG_BYTES:].split(b":", 2)[1].split(b",")))
     return tuple(map(len, load(stored)))

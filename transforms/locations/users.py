@@ -40,7 +40,7 @@ _RARE_BITS = 10
 def join_records(
     chunks: Iterable[bytes], places: Places
 ) -> tuple[NDArray[np.uint64], NDArray[Any], NDArray[np.float64] | None]:
-    """All records of one user group, in any order, from its chunks, which are taken, see `spill.take`.
+    """Returns all records of one user group, in any order, from its chunks, which are taken, see `spill.take`.
 
     Hashes are uint64[n], codes places.dtype[n], and values float64[n], or None where the chunks hold none.
     """
@@ -51,7 +51,7 @@ def join_records(
 
 
 def keyed_below(users: NDArray[np.uint64], below: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A keyed uniform integer in [0, below) for each user, int64[users], from the lower 32 bits of their hash.
+    """Returns a keyed uniform integer in [0, below) for each user, int64[users], from the lower 32 bits of their hash.
 
     below is at most 2^31. The distance from uniform is at most below / 2^32.
     """
@@ -60,7 +60,7 @@ def keyed_below(users: NDArray[np.uint64], below: NDArray[np.int64]) -> NDArray[
 
 
 def dwell_weights(users: NDArray[np.uint64], seconds: NDArray[np.float64], max_dwell: float) -> NDArray[np.float64]:
-    """How long each record lasts, in seconds, float64[n]: until the same user's next record, at most max_dwell.
+    """Returns how long each record lasts, in seconds, float64[n]: until the same user's next record, at most max_dwell.
 
     A user's last record lasts max_dwell, so no user's weights are all zero. Records of one user and moment share their
     time. Records may be in any order.
@@ -122,7 +122,7 @@ class UserRecords:
         return self.by_code[rows] & self.places.mask
 
     def amounts(self) -> Amounts:
-        """The amount of each user in each of their locations. Raises DataError for too many records."""
+        """Returns the amount of each user in each of their locations. Raises DataError for too many records."""
         if len(self.by_code) > _MAX_RECORDS:
             raise DataError(
                 "too many records in a group of users: use less data, or plain --contribution one without weights"
@@ -189,7 +189,7 @@ class Amounts:
 
 
 def group_bits(rows: int, max_bytes: float = MAX_GROUP_BYTES) -> int:
-    """How many upper bits of a hash say the user group, 2..16: log2 of the number of groups.
+    """Returns the number of upper bits of a hash that are the user group, 2..16: log2 of the number of groups.
 
     It follows from public figures only, and no result depends on it. Groups have about a million rows, up to 64
     groups. From there on they grow up to the memory for one group, and then their number follows the rows.
@@ -224,7 +224,7 @@ class UserGroups:
 
     @property
     def is_full(self) -> bool:
-        """Whether there are enough rows for `chunks`: about four million."""
+        """Returns whether there are enough rows for `chunks`: about four million."""
         return self._rows >= _BUFFERED_ROWS
 
     def add(self, batch: EncodedLocations) -> None:
@@ -270,7 +270,7 @@ def split_unusable(chunks: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
 
 
 def count_unusable(records: list[bytes], unusable: list[bytes]) -> int:
-    """How many users of dropped rows have no record. The arguments are the results of `split_unusable`."""
+    """Returns the number of users of dropped rows without a record, from the results of `split_unusable`."""
     if not unusable:
         return 0
     hashes = np.unique(np.concatenate(list(map(_users_of, unusable))))
@@ -280,7 +280,7 @@ def count_unusable(records: list[bytes], unusable: list[bytes]) -> int:
 
 
 def count_distinct(records: list[bytes]) -> int:
-    """How many users the chunks of one group's records have, by their whole hashes."""
+    """Returns the number of users in the chunks of one group's records, by their whole hashes."""
     return len(np.unique(np.concatenate(list(map(_users_of, records)))))
 
 
@@ -289,7 +289,7 @@ def _users_of(chunk: bytes) -> NDArray[np.uint64]:
 
 
 def any_repeated(users: NDArray[np.uint64]) -> bool:
-    """Whether any user occurs twice. A sort of hashes only is far faster than one of pairs."""
+    """Returns whether any user occurs twice. A sort of hashes only is far faster than one of pairs."""
     ordered = np.sort(users)
     return bool((ordered[1:] == ordered[:-1]).any())
 
@@ -297,7 +297,8 @@ def any_repeated(users: NDArray[np.uint64]) -> bool:
 def bound_users(
     chunks: Iterable[bytes], places: Places, max_dwell: float | None = None, top: bool = False
 ) -> NDArray[np.uint64]:
-    """One location of each user: uint64[users], ascending, the hash's upper 64 - places.bits bits above the code.
+    """Returns one location of each user: uint64[users], ascending, the hash's upper 64 - places.bits bits above the
+    code.
 
     The lower bits of the user's hash choose one of their records, uniformly or with probability in proportion to
     weights. So the choice depends on no other user and on no order. top: it is the location that holds most of the
@@ -323,7 +324,9 @@ def bound_users(
 
 
 def _may_repeat(users: NDArray[np.uint64], bounded: NDArray[np.uint64], places: Places) -> bool:
-    """Whether any user occurs twice, by the upper bits of `bounded`, which are in order, and then by whole hashes."""
+    """Returns whether any user occurs twice, by the upper bits of `bounded`, which are in order, and then by whole
+    hashes.
+    """
     upper = bounded >> np.uint64(places.bits)
     equal = upper[np.flatnonzero(upper[1:] == upper[:-1])]
     if not len(equal):
@@ -334,7 +337,8 @@ def _may_repeat(users: NDArray[np.uint64], bounded: NDArray[np.uint64], places: 
 
 
 def bound_slots(chunks: Iterable[bytes], places: Places, records_per_user: int) -> NDArray[np.uint64]:
-    """One record of each user in each of this many slots at most: uint64[rows], like the results of `bound_users`.
+    """Returns one record of each user in each of this many slots at most: uint64[rows], like the results of
+    `bound_users`.
 
     In each slot one record counts, and of the slots `records_per_user`, both drawn uniformly. A user's hash decides,
     so the choice depends on no other user and on no order. chunks: see `join_records`, without weights.
@@ -361,7 +365,7 @@ def _slots_of_users(records: UserRecords, places: Places, records_per_user: int)
 
 
 def _mixed(hashes: NDArray[np.uint64], slot: NDArray[np.uint64], stream: int) -> NDArray[np.uint64]:
-    """Pseudo-random bits for each user and slot, uint64[n], by SplitMix64 (Steele, Lea and Flood 2014)."""
+    """Returns pseudo-random bits for each user and slot, uint64[n], by SplitMix64 (Steele, Lea and Flood 2014)."""
     with np.errstate(over="ignore"):
         bits = hashes + (slot * np.uint64(4) + np.uint64(stream)) * np.uint64(0x9E3779B97F4A7C15)
         bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -370,7 +374,7 @@ def _mixed(hashes: NDArray[np.uint64], slot: NDArray[np.uint64], stream: int) ->
 
 
 def _drawn(records: UserRecords) -> NDArray[np.int64]:
-    """For each user the record at a keyed position among their records, in order of locations: int64[users]."""
+    """Returns, for each user, the record at a keyed position among theirs, in order of locations: int64[users]."""
     if records.weights is None:
         return records.starts + keyed_below(records.users, records.counts)
     amounts = records.amounts()
@@ -379,7 +383,7 @@ def _drawn(records: UserRecords) -> NDArray[np.int64]:
 
 
 def _most_frequent(records: UserRecords) -> NDArray[np.int64]:
-    """For each user a record in the location that holds most of their records or weight: int64[users]."""
+    """Returns, for each user, a record in, the location that holds most of their records or weight: int64[users]."""
     amounts = records.amounts()
     held = np.diff(amounts.upto, prepend=0)
     most = np.maximum.reduceat(held, np.searchsorted(amounts.user, np.arange(len(records.users))))

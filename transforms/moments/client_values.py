@@ -59,7 +59,7 @@ class Block:
         return cls(codes[order], random_bits[order], None if groups is None else groups[order])
 
     def below(self, edges: Array) -> NDArray[np.int64]:
-        """The number of clients with positions below each edge: int64[edges]."""
+        """Returns the number of clients with positions below each edge: int64[edges]."""
         return np.searchsorted(self.random_bits >> np.uint64(32), np.ceil(edges * _POSITIONS).astype(np.uint64))
 
 
@@ -107,20 +107,20 @@ def encode_columns(values: NDArray[Any], form: FixedPoint, second: FixedPoint | 
 
 
 def split_pairs(codes: NDArray[Any], form: FixedPoint, second: FixedPoint) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The codes of the first and of the second numbers. codes: see `encode_columns`."""
+    """Returns the codes of the first and of the second numbers. codes: see `encode_columns`."""
     shift = codes.dtype.type(form.code_bits)
     high = codes >> shift
     return (codes ^ (high << shift)).astype(code_type(form)), high.astype(code_type(second))
 
 
 def code_type(form: FixedPoint, second: FixedPoint | None = None) -> np.dtype[Any]:
-    """The narrowest unsigned type that holds a form's codes, or those of pairs."""
+    """Returns the narrowest unsigned type that holds a form's codes, or those of pairs."""
     bits = form.code_bits + (0 if second is None else second.code_bits)
     return np.dtype(next(f"u{size}" for size in (1, 2, 4, 8) if bits <= 8 * size))
 
 
 def decode(codes: NDArray[Any], form: FixedPoint) -> Array:
-    """The numbers behind codes, in the column's unit: float64[n]."""
+    """Returns the numbers behind codes, in the column's unit: float64[n]."""
     if form.signed != "split":
         return np.asarray(np.ldexp(codes.astype(np.float64), -form.fraction_bits) - form.offset)
     magnitude = np.ldexp((codes & codes.dtype.type(form.max_magnitude)).astype(np.float64), -form.fraction_bits)
@@ -168,7 +168,7 @@ class Values:
 
     @property
     def code_type(self) -> np.dtype[Any]:
-        """The type of a Block's codes."""
+        """Returns the type of a Block's codes."""
         if self.form is None:
             return np.dtype(np.float64 if self.columns.second is None else np.complex128)
         return code_type(self.form, self.second)
@@ -207,7 +207,7 @@ class Values:
 
 
 def _numbers(batch: pa.RecordBatch, name: str, form: FixedPoint | None, bad: NDArray[np.int8]) -> Array:
-    """A column's numbers: float64[n]. `bad`, int8[n], gets the reason of each row that this form cannot use."""
+    """Returns a column's numbers: float64[n]. `bad`, int8[n], gets the reason of each row that this form cannot use."""
     column = decoded(batch.column(name))
     numbers: Array = column.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
     if form is not None and form.signed == "no":
@@ -270,7 +270,7 @@ def user_blocks(chunks: Iterable[bytes], values: Values, key: RunKey) -> Iterato
 
 
 def pack(block: Block, spill: Spill) -> bytes:
-    """The block as bytes that travel in its place (see Spill)."""
+    """Returns the block as bytes that travel in its place (see Spill)."""
     columns = {"codes": block.codes, "random_bits": block.random_bits, "groups": block.groups}
     form = {name: column.dtype.str for name, column in columns.items() if column is not None}
     arrays = (np.ascontiguousarray(column).data for column in columns.values() if column is not None)
@@ -278,7 +278,7 @@ def pack(block: Block, spill: Spill) -> bytes:
 
 
 def unpack(stored: bytes) -> Block:
-    """The block that `pack` stored."""
+    """Returns the block that `pack` stored."""
     head, *arrays = load(stored)
     form = json.loads(bytes(head))
     return Block(**{name: np.frombuffer(array, form[name]) for name, array in zip(form, arrays, strict=True)})

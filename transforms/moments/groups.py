@@ -34,18 +34,20 @@ class Groups(Protocol):
     """Assigns a group to each row. Its length is the number of groups."""
 
     def names(self) -> Sequence[str]:
-        """The public groups, without `other`."""
+        """Returns the public groups, without `other`."""
 
     def __len__(self) -> int: ...
 
     def encode(self, batch: pa.RecordBatch) -> NDArray[np.uint16]:
-        """The index of each row's group among the names, uint16[n]; the number of names for a row in none of them."""
+        """Returns the index of each row's group among the names, uint16[n]; the number of names for a row in none of
+        them.
+        """
 
     def stated(self) -> dict[str, Any]:
-        """What tells these groups from others: the run's key is bound to it."""
+        """Returns a text that identifies these groups: the run's key is bound to it."""
 
     def place(self) -> dict[str, Any]:
-        """Where the groups are, for the manifest; empty for groups that are no places."""
+        """Returns where the groups are, for the manifest; empty for groups that are no places."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ class ZoneGroups:
 
 
 def _degrees(batch: pa.RecordBatch, name: str) -> NDArray[np.float64]:
-    """A column of coordinates, float64[n]; nulls are NaN."""
+    """Returns a column of coordinates, float64[n]; nulls are NaN."""
     return np.asarray(batch.column(name).to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
@@ -200,16 +202,16 @@ class Grouping:
 
     @property
     def tally_rows(self) -> int:
-        """The number of rows of a tally."""
+        """Returns the number of rows of a tally."""
         return len(self.groups) + 1
 
     def stated(self) -> dict[str, Any]:
-        """What tells this grouping from others: the run's key is bound to it."""
+        """Returns a text that identifies this grouping: the run's key is bound to it."""
         return {"groups": self.groups.stated(), "min_group": self.min_group}
 
     @property
     def text(self) -> str:
-        """The number of groups, and which are shown, for a terminal."""
+        """Returns the number of groups, and which are shown, for a terminal."""
         return (
             f"{len(self.groups):,} groups, and `other`; a group is shown if it has {self.min_group:,} users by "
             "noisy counts, and clearly more than none"

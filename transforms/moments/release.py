@@ -49,7 +49,7 @@ class Estimates(Protocol):
     def __call__(
         self, names: Sequence[str] = ..., groups: NDArray[np.int64] | None = ..., level: float = ...
     ) -> Iterator[MomentEstimate]:
-        """The estimates. groups: int64[rows], the published group of each row. level: of the intervals."""
+        """Yields the estimates. groups: int64[rows], the published group of each row. level: of the intervals."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def release_of(
     results: dict[str, Any],
     warnings: Sequence[str],
 ) -> dict[str, bytes]:
-    """The files from the tables and what the manifest states. users: estimated, and its standard deviation."""
+    """Returns the files from the tables and what the manifest states. users: estimated, and its standard deviation."""
     grouping = metadata.grouping
     content = {
         "column": metadata.column,
@@ -121,7 +121,10 @@ def release_of(
 
 
 def vague_warnings(found: MomentTables, forms: Forms, advice: str) -> list[str]:
-    """A warning for each statistic of all users of which little is known. advice: what would make it known better."""
+    """Returns a warning for each statistic of all users that is poorly known.
+
+    advice: what would make it known better.
+    """
     warnings = []
     for one in found.estimates:
         if one.group == EVERYBODY and one.statistic not in SUMS:
@@ -166,7 +169,7 @@ def simultaneous(
 ) -> tuple[NDArray[np.int8], Array, Array]:
     """Intervals of the shown cells' first statistic that hold for all of them at once.
 
-    The probability that any cell is wrongly said to differ from everybody is 5%.
+    The probability that any cell is wrongly reported to differ from all users is 5%.
 
     Args:
         names: of the groups; `other` is the last.
@@ -194,7 +197,7 @@ def _places_table(
     shown: Sequence[MomentEstimate],
     compared: tuple[NDArray[np.int8], Array, Array],
 ) -> dict[str, pa.Table]:
-    """The file of published cells or zones, one row each, with all statistics.
+    """Returns the file of published cells or zones, one row each, with all statistics.
 
     codes: uint64[rows], of the cells, or indexes of the zones. shown: the shrunk estimates. compared: see simultaneous.
     """

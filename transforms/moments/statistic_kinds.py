@@ -65,12 +65,12 @@ class Result:
 
     @classmethod
     def clipped(cls, parts: Parts, ends: tuple[float, float], z: float) -> Result:
-        """The result, clipped to the ends of its range. z: standard deviations on each side of the interval."""
+        """Returns the result, clipped to the ends of its range. z: standard deviations on each side of the interval."""
         value, low, high = (np.clip(column, *ends) for column in parts[:3])
         return cls(value, (high - low) / (2 * z), low, high, parts[3])
 
     def rows(self, statistic: Statistic, names: Sequence[str]) -> Iterator[MomentEstimate]:
-        """An estimate for each group. names: of the groups."""
+        """Yields an estimate for each group. names: of the groups."""
         columns = (self.value, self.stddev, self.low, self.high, self.clients)
         for name, *row in zip(names, *(column.tolist() for column in columns), strict=True):
             yield MomentEstimate(name, statistic.name, *row)
@@ -134,12 +134,12 @@ def check_statistics(statistics: Sequence[Statistic], has_second: bool) -> None:
 
 
 def of_mean(means: Sequence[Means], context: StatisticContext) -> Parts:
-    """The mean of the first quantity."""
+    """Returns the mean of the first quantity."""
     return means[0].value, means[0].low, means[0].high, means[0].clients
 
 
 def of_variance(means: Sequence[Means], context: StatisticContext) -> Parts:
-    """The variance, from the means of `value` and of `square` or `power:2`."""
+    """Returns the variance, from the means of `value` and of `square` or `power:2`."""
     return variance_about(means[0], means[1], context.centre if context.variance == "centred" else None, context.z)
 
 
@@ -161,7 +161,7 @@ def _of_log_product(means: Sequence[Means], context: StatisticContext) -> Parts:
 
 
 def variance_quantities(power: int, variance: Variance) -> tuple[str, ...]:
-    """The quantities of a variance."""
+    """Returns the quantities of a variance."""
     return ("value", "square") if variance == "centred" else ("value", "power:2")
 
 
@@ -172,12 +172,12 @@ def _moment_range(forms: Forms, power: int) -> tuple[float, float]:
 
 
 def _largest_covariance(forms: Forms) -> float:
-    """The product of half the ranges, or of half of one range twice (Popoviciu's inequality)."""
+    """Returns the product of half the ranges, or of half of one range twice (Popoviciu's inequality)."""
     return math.prod((form.high - form.low) / 2 for form in (forms[0], forms[-1]))
 
 
 def variance_about(mean: Means, square: Means, centre: float | None, z: float) -> Parts:
-    """Lemma 3.5's two ways, corrected for the bias of the estimated mean.
+    """Returns Lemma 3.5's two estimates, corrected for the bias of the estimated mean.
 
     About a centre c: E[(x - c)^2] - (mean - c)^2. The estimate of the last term is too large by the mean's variance.
     But c is the estimated mean of all users. So a group's share of all users is in both and cancels twice: for all
@@ -207,7 +207,7 @@ def _of_covariance(means: Sequence[Means], context: StatisticContext) -> Parts:
 def covariance_about(
     mean: Means, second: Means, product: Means, centre: float, second_centre: float, z: float
 ) -> Parts:
-    """E[(x - c)(y - d)] - (mean of x - c)(mean of y - d), as Lemma 3.5 has it for a variance.
+    """Returns E[(x - c)(y - d)] - (mean of x - c)(mean of y - d), as Lemma 3.5 has it for a variance.
 
     Both means are estimated from different users. So their errors are independent, and the product of the errors is 0
     on average: nothing has to be corrected.
@@ -230,7 +230,7 @@ def covariance_about(
 
 
 def _of_correlation(means: Sequence[Means], context: StatisticContext) -> Parts:
-    """The covariance over the root of both variances, with an interval from theirs.
+    """Returns the covariance over the root of both variances, with an interval from theirs.
 
     The errors are those of different users, so they add up in squares (Zou and Donner 2008, Construction of confidence
     limits about effect measures). Where a variance may be 0, nothing is known.
@@ -297,7 +297,7 @@ STATISTICS: dict[str, StatisticKind] = {
 
 
 def find_kind(statistic: Statistic) -> StatisticKind:
-    """The kind of a statistic. Raises RequestError, with the known names, for an unknown name or power."""
+    """Returns the kind of a statistic. Raises RequestError, with the known names, for an unknown name or power."""
     base_name, colon, power = statistic.name.partition(":")
     found = STATISTICS.get(base_name)
     if found is not None and (power in map(str, found.powers) if found.powers else not colon):
@@ -310,7 +310,10 @@ def find_kind(statistic: Statistic) -> StatisticKind:
 
 
 def quantities_of(statistic: Statistic, variance: Variance) -> tuple[str, ...]:
-    """The kinds of the quantities whose means a statistic needs. Raises RequestError for an unknown statistic."""
+    """Returns the kinds of the quantities whose means a statistic needs.
+
+    Raises RequestError for an unknown statistic.
+    """
     return find_kind(statistic).quantities(statistic.power, variance)
 
 
@@ -321,15 +324,16 @@ def evaluate(statistic: Statistic, means: Mapping[str, Means], context: Statisti
 
 
 def value_range(statistic: Statistic, forms: Forms) -> tuple[float, float]:
-    """The smallest and the largest value of a statistic, for values in the forms' ranges."""
+    """Returns the smallest and the largest value of a statistic, for values in the forms' ranges."""
     return find_kind(statistic).value_range(forms, statistic.power)
 
 
 def shrunk(estimates: Sequence[MomentEstimate], forms: Forms) -> list[MomentEstimate]:
-    """The same estimates in the same order, those of groups shrunk towards those of all users according to their noise.
+    """Returns the same estimates in the same order, those of groups shrunk towards those of all users according to
+    their noise.
 
-    The largest of many noisy numbers is mostly large by chance. A page may sort and colour the shrunk ones. SUMS stay
-    unchanged.
+    The largest of many noisy numbers is mostly large because of its noise. A page may sort and colour the shrunk
+    ones. SUMS stay unchanged.
     """
     found = list(estimates)
     for name in dict.fromkeys(one.statistic for one in estimates):

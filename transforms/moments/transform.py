@@ -66,7 +66,7 @@ class _UserValues:
             yield 0, pack(block, self.spill)
 
     def bound(self, records: list[bytes]) -> Iterator[tuple[int, bytes]]:
-        """The records of a user group -> stored blocks with one client a user, each with its number of clients."""
+        """Yields records of a user group -> stored blocks with one client a user, each with its number of clients."""
         for block in user_blocks(records, self.values, self.key):
             yield len(block), pack(block, self.spill)
 
@@ -129,5 +129,5 @@ def _rows_as_users(rows: RowCounts) -> UserCounts:
 
 
 def side(singleton: beam.PCollection) -> beam.pvalue.AsSingleton:
-    """A PCollection of one element, as a side input."""
+    """Returns a PCollection of one element, as a side input."""
     return beam.pvalue.AsSingleton(singleton)

@@ -43,7 +43,7 @@ _LEAST_USERS = 0.25  # of a parent whose children's shares are measured
 
 @dataclass(frozen=True)
 class WeekData:
-    """What is known of n families."""
+    """The knowledge about n families."""
 
     mean: Floats  # float64[n, 7, 4], accumulated contrasts by weekday; 0 where there are none
     precision: Floats  # float64[n, 7], of each coordinate
@@ -66,7 +66,7 @@ class WeekPosterior:
 
 
 def has_weekday_like(precision: Floats, weekday: int) -> bool:
-    """Whether accumulators, float64[n, 7], know a night of a weekday's group."""
+    """Returns whether accumulators, float64[n, 7], know a night of a weekday's group."""
     return bool((precision[:, _WEEKEND[weekday] == _WEEKEND] > 0).any())
 
 
@@ -86,7 +86,9 @@ def infer_week(data: WeekData, learner: Learner, strong: NDArray[np.bool_]) -> W
 
 
 def _by_kind(data: WeekData, block: slice) -> tuple[Floats, Floats, Floats]:
-    """For each family and kind: the logarithm of the likelihood, the mean of s_d (n, kinds, 4) and its variance."""
+    """Returns, for each family and kind: the logarithm of the likelihood, the mean of s_d (n, kinds, 4) and its
+    variance.
+    """
     mean, precision = data.mean[block], data.precision[block, None, :]
     day = _DAY[:, None] * precision
     weight = precision / (1 + day)  # of a weekday's accumulator as a measurement of L + G
@@ -120,7 +122,10 @@ def _by_kind(data: WeekData, block: slice) -> tuple[Floats, Floats, Floats]:
 
 
 def _tonight(data: WeekData, block: slice, posterior: Floats, centre: Floats, spread: Floats) -> tuple[Floats, Floats]:
-    """Mean float64[n, 4] and variance of x, over all kinds. Tonight's measurement enters the night's effect only."""
+    """Returns the mean float64[n, 4] and variance of x, over all kinds.
+
+    Tonight's measurement enters the night's effect only.
+    """
     noise = data.noise[block, None]
     night = data.night_scale * _NIGHT + data.chance[block, None]
     taken = night / (night + noise)
@@ -145,7 +150,7 @@ class Accumulated:
 
     @classmethod
     def empty(cls, full: FullTree) -> Accumulated:
-        """Nothing is known of any node."""
+        """Returns the state in which nothing is known of any node."""
         nodes, families = [len(codes) for codes in full.codes], [len(codes) // 4 for codes in full.codes]
         return cls(
             *([np.zeros((n, WEEK)) for n in nodes] for _ in range(2)),
@@ -247,7 +252,7 @@ def infer_night(
 
 
 def measured_shares(users: Floats, variance: Floats, total: Floats) -> tuple[Floats, Floats]:
-    """Measured users float64[n, 4] as shares of the parents' users, which they then add up to, and their variances."""
+    """Returns measured users float64[n, 4] as shares that add up to the parents' users, and their variances."""
     summed = variance.sum(axis=1, keepdims=True)
     part = np.where(np.isfinite(summed), variance / np.where(np.isfinite(summed), summed, 1), 0.25)
     share = (users + part * (total - users.sum(axis=1))[:, None]) / total[:, None]
@@ -255,7 +260,7 @@ def measured_shares(users: Floats, variance: Floats, total: Floats) -> tuple[Flo
 
 
 def per_coordinate(variance: Floats) -> Floats:
-    """The mean variance of three coordinates of four reconciled numbers: float64[..., 4] -> float64[...]."""
+    """Returns the mean variance of three coordinates of four reconciled numbers: float64[..., 4] -> float64[...]."""
     finite = np.asarray(np.isfinite(variance).all(axis=-1, keepdims=True))
     variance = np.where(finite, variance, 1.0)
     left = variance * (1 - variance / variance.sum(axis=-1, keepdims=True))

@@ -65,7 +65,7 @@ class VarianceScales:
     night_information: float = _FIRST
 
     def learned(self, square: Floats, variance: Floats, drift_part: Floats, night_part: Floats) -> VarianceScales:
-        """The scales after a night; see `nights_update`.
+        """Returns the scales after a night; see `nights_update`.
 
         Args:
             square: float64[n], sum of squares of each family's innovation.
@@ -172,9 +172,9 @@ class NightsState:
         night = parse_day("night", about["night"])
         rests_on = tuple(Period.parse(one) for one in about["rests_on"])
         if not rests_on or rests_on[-1].last != night:
-            raise ValueError("the nights that it rests on do not end with its last night")
+            raise ValueError("the nights that it is based on do not end with its last night")
         if any(one.last + timedelta(days=1) >= two.first for one, two in itertools.pairwise(rests_on)):
-            raise ValueError("the nights that it rests on are not in order")
+            raise ValueError("the nights that it is based on are not in order")
         if not 1 <= len(table) <= 2 * MAX_NODES:
             raise ValueError(f"{len(table)} rows")
         full = _read_tree(_column(table, "node", np.uint64), depth)
@@ -199,7 +199,7 @@ class NightsState:
 
 
 def pruned(full: FullTree, known: Accumulated, max_nodes: int = MAX_NODES) -> tuple[FullTree, Accumulated]:
-    """Returns the tree without the families of which least is known, if it has more nodes than `max_nodes`.
+    """Returns the tree without the least known families, if it has more nodes than `max_nodes`.
 
     A family counts as known by the sum of its weekdays' precision times its roughness, or as its best descendant. The
     root's family stays.
@@ -250,7 +250,7 @@ def joined(periods: tuple[Period, ...], night: date) -> tuple[Period, ...]:
 
 
 def _read_events(rows: Any, night: date, depth: int) -> tuple[Event, ...]:
-    """The events of the table's metadata. Raises ValueError, TypeError or RequestError for what is none."""
+    """Returns the events of the table's metadata. Raises ValueError, TypeError or RequestError for what is none."""
     if len(rows) > MAX_EVENTS:
         raise ValueError(f"{len(rows)} events")
     events = []
@@ -292,7 +292,7 @@ def _rows(table: pa.Table, name: str) -> NDArray[np.float32]:
 
 
 def _read_tree(node: NDArray[np.uint64], depth: int) -> FullTree:
-    """The full tree of nodes, level by level. Raises ValueError unless it is one of this depth."""
+    """Returns the full tree of nodes, level by level. Raises ValueError unless it is one of this depth."""
     if node[0] != 1 or (node[1:] <= node[:-1]).any() or node[-1] >= _FINEST_NODE:
         raise ValueError("its nodes are not in order")
     level = node_levels(node)

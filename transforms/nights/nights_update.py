@@ -76,7 +76,7 @@ _LEAST_EXPECTED = 0.5  # users of a node, for the variance of its sampling
 
 
 def repeated(event: Event, errors: NodeErrors, night: date, users: float) -> slice | None:
-    """The weekdays on which an event lasts, as a slice of the week; None if it does not, or nothing tells."""
+    """Returns the weekdays on which an event lasts, as a slice of the week; None if it does not, or nothing tells."""
     days = (night - event.night).days
     if days <= _SOON:
         weekdays = slice(0, WEEK)
@@ -126,7 +126,7 @@ def forget(
 def remembered(
     events: Sequence[Event], found: Sequence[FoundChange], errors: NodeErrors, night: date, users: float
 ) -> tuple[Event, ...]:
-    """The events that later nights may repeat, the oldest first."""
+    """Returns the events that later nights may repeat, the oldest first."""
     kept = [event for event in events if (night - event.night).days < _WEEKS * WEEK]
     users = max(users, 1.0)  # a noisy estimate of few users may be 0
     for row, excess in changed_nodes(found):
@@ -171,7 +171,7 @@ class Change:
 
     @property
     def cell_ids(self) -> list[str]:
-        """The names of the nodes."""
+        """Returns the names of the nodes."""
         return node_names(np.array(self.nodes, dtype=np.uint64))
 
 
@@ -187,7 +187,7 @@ class NightMap:
     parameters: dict[str, Any] = field(default_factory=dict)  # learned from the noisy counts, for the manifest
 
     def on(self, tree: Tree) -> tuple[Estimate, Floats, Floats]:
-        """The map on a coarser tree, whose entries are nodes of `full`: that of tonight's queries, say.
+        """Returns the map on a coarser tree, whose entries are nodes of `full`: that of tonight's queries, say.
 
         Returns also the ends of the 95% intervals of its entries, float64[T] each.
         """
@@ -273,7 +273,7 @@ def update(
 def _first_night(
     own: FullTree, night: date, measured: Sequence[TreeMeasurement], users: float, variance: float
 ) -> tuple[NightsState, NightMap]:
-    """The night without any before it. Nothing is expected, so nothing can differ from it."""
+    """Returns the night without any before it. Nothing is expected, so nothing can differ from it."""
     expected = [np.full(len(codes), users / 4.0**level) for level, codes in enumerate(own.codes)]
     for _ in range(2):  # the variance of sampling depends on the users, and so on the first pass
         sums = add_up(own, measure(own, measured, [np.maximum(one, _LEAST_EXPECTED) for one in expected]))
@@ -287,13 +287,13 @@ def _first_night(
 
 
 def _kept(full: FullTree, known: Accumulated) -> tuple[FullTree, Accumulated]:
-    """What the next night reads: the families of which most is known, rounded as the table rounds them."""
+    """Returns what the next night reads: the best known families, rounded as the table rounds them."""
     full, known = pruned(full, known)
     return full, rounded(known)
 
 
 def _parameters(known: Accumulated, scales: VarianceScales) -> dict[str, Any]:
-    """What was learned of the shares of the families of each level, from level 1 on: averages over families."""
+    """Returns the learned shares of the families of each level, from level 1 on: averages over families."""
     return {
         "drift_scale": float(f"{scales.drift:.4g}"),
         "night_scale": float(f"{scales.night:.4g}"),
@@ -307,7 +307,7 @@ def _parameters(known: Accumulated, scales: VarianceScales) -> dict[str, Any]:
 def _errors(
     own: FullTree, before: NightPosterior, measured: Sequence[TreeMeasurement], sums: SubtreeSums, likely: list[Floats]
 ) -> NodeErrors:
-    """What is known of tonight's measured nodes. Those that the nights before know as well are tested."""
+    """Returns what is known of tonight's measured nodes. Those that the nights before know as well are tested."""
     sampling = max(one.sampling for one in measured)
     spread = [before.full.values_at(level, codes, before.variance) for level, codes in enumerate(own.codes)]
     return NodeErrors(
@@ -323,7 +323,7 @@ def _errors(
 
 
 def _is_at(nodes: NDArray[np.uint64], places: Sequence[int]) -> bool:
-    """Whether one of some nodes is within one of some places, which are nodes too, or the other way round."""
+    """Returns whether one of some nodes is within one of some places, which are nodes too, or the other way round."""
     for node, place in itertools.product(nodes.tolist(), places):
         shift = node.bit_length() - place.bit_length()
         if node >> shift == place if shift >= 0 else place >> -shift == node:
@@ -332,7 +332,7 @@ def _is_at(nodes: NDArray[np.uint64], places: Sequence[int]) -> bool:
 
 
 def _on(full: FullTree, own: FullTree, sums: SubtreeSums) -> SubtreeSums:
-    """Tonight's sums on a larger tree; the variance is infinite where nothing was measured."""
+    """Returns tonight's sums on a larger tree; the variance is infinite where nothing was measured."""
     users = [np.zeros(len(codes)) for codes in full.codes]
     variance = [np.full(len(codes), np.inf) for codes in full.codes]
     for level, codes in enumerate(own.codes):

@@ -1,8 +1,8 @@
 """How many rotating cohorts a month of maps on one budget should have, from public figures only. Pure.
 
-With c cohorts in n nights a user is asked at most m = ceil(n / c) times, and each time spends what m releases may have
-of the budget: epsilon / m, or with a delta the most that composes. Let N be the standard deviation of the noise in a
-count of all users. It is c times that of the cohort's count:
+With c cohorts in n nights a user is queried at most m = ceil(n / c) times, and each time spends what m releases may
+have of the budget: epsilon / m, or with a delta the most that composes. Let N be the standard deviation of the noise in
+a count of all users. It is c times that of the cohort's count:
 
     N = c sqrt(sums) stddev(cost of a night),   sums: the cohort's shards, or 1 with a trusted curator.
 
@@ -54,19 +54,19 @@ class RotationChoice:
     """One number of cohorts, and the errors of a night's counts scaled to all users."""
 
     cohorts: int  # how many
-    times_asked: int  # the most nights of a window in which one user is asked
+    times_asked: int  # the most nights of a window in which one user is queried
     epsilon: float  # epsilon, delta: of a night's release
     delta: float
     noise: NoiseName  # distribution of a night's noise
-    shards: int | None  # that are asked on a night; None with a trusted curator
+    shards: int | None  # that are queried on a night; None with a trusted curator
     noise_stddev: float  # of the noise in a count, in users
 
     def sampling_stddev(self, users: float, nights: int = 1) -> float:
-        """Standard deviation, in users, from asking one cohort of a cell's users; after nights that add up."""
+        """Returns standard deviation, in users, from asking one cohort of a cell's users; after nights that add up."""
         return math.sqrt((self.cohorts - 1) * users / nights)
 
     def stddev(self, users: float, nights: int = 1) -> float:
-        """Standard deviation of the whole error of a cell of this many users, in users."""
+        """Returns the standard deviation of the whole error of a cell of this many users, in users."""
         return math.hypot(self.noise_stddev / math.sqrt(nights), self.sampling_stddev(users, nights))
 
     def min_visible_users(self, nights: int = 1) -> float:
@@ -89,35 +89,35 @@ class RotationPlan:
 
     @property
     def added_nights(self) -> int:
-        """How many nights are taken to add up: those of the limit, or a month of them."""
+        """Returns the number of nights that are taken to add up: those of the limit, or a month of them."""
         return min(self.limit.days, _MONTH)
 
     @property
     def best(self) -> RotationChoice:
-        """The choice that sees the smallest cell after the nights that add up; see the module."""
+        """Returns the choice that sees the smallest cell after the nights that add up; see the module."""
         return min(self.choices, key=lambda one: one.min_visible_users(self.added_nights))
 
     @property
     def best_of_one_night(self) -> RotationChoice:
-        """The choice that sees the smallest cell on one night."""
+        """Returns the choice that sees the smallest cell on one night."""
         return min(self.choices, key=lambda one: one.min_visible_users())
 
     @property
     def typical_users(self) -> float:
-        """Users of the smallest cell that the best choice sees after the nights that add up."""
+        """Returns the users of the smallest cell that the best choice sees after the nights that add up."""
         return self.best.min_visible_users(self.added_nights)
 
     def choice(self, cohorts: int) -> RotationChoice:
-        """Any number of cohorts, 1..366. Raises RequestError where no such map can be made."""
+        """Returns the design with a number of cohorts, 1..366. Raises RequestError where no such map can be made."""
         return _choice(self.parameters, self.limit, cohorts)
 
     def excess(self, cohorts: int) -> float:
-        """The squared error of a typical cell with this many cohorts, over that of the best choice."""
+        """Returns the squared error of a typical cell with this many cohorts, over that of the best choice."""
         nights, users = self.added_nights, self.typical_users
         return (self.choice(cohorts).stddev(users, nights) / self.best.stddev(users, nights)) ** 2
 
     def advice(self, cohorts: int) -> str | None:
-        """A sentence for an operator whose number of cohorts is far from the best; None where it is not."""
+        """Returns a sentence for an operator whose number of cohorts is far from the best; None where it is not."""
         excess, best = self.excess(cohorts), self.best
         if excess < _MIN_EXCESS:
             return None
@@ -157,7 +157,7 @@ def make_rotation_plan(parameters: HeatmapParameters, nights: int) -> RotationPl
 
 
 def _choice(parameters: HeatmapParameters, limit: Limit, cohorts: int) -> RotationChoice:
-    """A number of cohorts, with the better of the noises that the parameters allow."""
+    """Returns a number of cohorts, with the better of the noises that the parameters allow."""
     times_asked = math.ceil(limit.days / cohorts)
     users = min(parameters.users or math.inf, parameters.population or math.inf)
     if users == math.inf:
@@ -184,17 +184,19 @@ def _choice(parameters: HeatmapParameters, limit: Limit, cohorts: int) -> Rotati
 
 
 def floor_amount(epsilon: float) -> str:
-    """An epsilon in text with four digits, never rounded up, so that it fits where the number does."""
+    """Returns an epsilon in text with four digits, never rounded up, so that it fits where the number does."""
     return format_amount(Context(prec=4, rounding=ROUND_FLOOR).create_decimal_from_float(epsilon).normalize())
 
 
 def rotation_table(plan: RotationPlan) -> str:
-    """The text of a plan: its table, the best choice marked, and what to write into the configuration of a refresh."""
+    """Returns the text of a plan: its table, the best choice marked, and what to write into the configuration of a
+    refresh.
+    """
     nights, best, one_night = plan.added_nights, plan.best, plan.best_of_one_night
     users = min(plan.parameters.users or math.inf, plan.parameters.population or math.inf)
     sees = "a trusted curator" if plan.parameters.is_central else "secure aggregation"
-    header = ["cohorts", "nights asked", "epsilon a night", *(["noise of"] if plan.limit.delta else [])]
-    header += [] if plan.parameters.is_central else ["shards asked"]
+    header = ["cohorts", "nights queried", "epsilon a night", *(["noise of"] if plan.limit.delta else [])]
+    header += [] if plan.parameters.is_central else ["shards queried"]
     header += ["noise, users", *(f"{cell:,} users" for cell in _EXAMPLE_CELLS), "seen, 1 night", f"{nights} nights", ""]
     rows = []
     for choice in plan.choices:
@@ -209,20 +211,20 @@ def rotation_table(plan: RotationPlan) -> str:
     cells = f"{', '.join(f'{cell:,}' for cell in _EXAMPLE_CELLS[:-1])} and {_EXAMPLE_CELLS[-1]:,} users"
     notes = [
         "Errors are standard deviations of one night's counts, scaled to all users: of the noise, and of cells of "
-        f"{cells} with noise and sampling together, sampling alone in brackets. A cell is seen from so many users on "
-        f"(two standard deviations), on one night by itself and over {nights} nights that add up.",
-        f"Best: {_configured(best)}. A night's map rests on the nights before it, and over {nights} nights this number "
-        f"of cohorts sees the smallest cells, of {significant(plan.typical_users)} users.",
+        f"{cells} with noise and sampling together, and of sampling in brackets. A cell is visible from this "
+        f"number of users (two standard deviations), on a single night and over {nights} nights that add up.",
+        f"Best: {_configured(best)}. A night's map is based on the nights before it, and over {nights} nights this "
+        f"number of cohorts sees the smallest cells, of {significant(plan.typical_users)} users.",
     ]
     if one_night.cohorts != best.cohorts:
         seen = f"{significant(one_night.min_visible_users())} users instead of {significant(best.min_visible_users())}"
-        notes[-1] += f" On one night by itself `rotation: {one_night.cohorts}` sees cells of {seen}."
+        notes[-1] += f" On a single night `rotation: {one_night.cohorts}` sees cells of {seen}."
     table = markdown_table([header, *rows], left=(len(header) - 1,))
     return "\n".join([heading, "", table, *(f"{textwrap.fill(note, _WIDTH)}\n" for note in notes)])
 
 
 def _configured(choice: RotationChoice) -> str:
-    """What stands in the configuration of a refresh."""
+    """Returns the lines of the configuration of a refresh."""
     options = f"epsilon: {floor_amount(choice.epsilon)}"
     if choice.noise == "gaussian":
         options += f", delta: {format_amount(parse_amount('delta', choice.delta))}"

@@ -52,7 +52,7 @@ _ROUGHNESS = 0.05  # of a change inside its node, over its square, where nothing
 
 @dataclass(frozen=True)
 class NodeErrors:
-    """What is known of n nodes tonight, level by level."""
+    """The errors of n nodes tonight, level by level."""
 
     node: NDArray[np.uint64]  # uint64[n], ascending: a leading 1 and the path
     measured: Floats  # measured, expected: float64[n], users
@@ -66,12 +66,12 @@ class NodeErrors:
     tested: NDArray[np.bool_]  # bool[n], whether the node may be found
 
     def only(self, rows: NDArray[np.int64]) -> NodeErrors:
-        """The errors of some nodes."""
+        """Returns the errors of some nodes."""
         arrays = {one.name: getattr(self, one.name)[rows] for one in fields(self) if one.name != "sampling"}
         return replace(self, **arrays)
 
     def sums(self, places: NDArray[np.int64]) -> NodeErrors:
-        """The errors of places of some nodes: int64[m, 9], rows of nodes, or -1."""
+        """Returns the errors of places of some nodes: int64[m, 9], rows of nodes, or -1."""
 
         def summed(values: Floats) -> Floats:
             return np.asarray(np.append(values, 0.0)[places].sum(axis=1))
@@ -89,11 +89,13 @@ class NodeErrors:
         )
 
     def deviations(self) -> Floats:
-        """Standard deviations of measured - expected: float64[n]."""
+        """Returns the standard deviations of measured - expected: float64[n]."""
         return np.sqrt(self.expected_variance + self.sampling * self._users + np.maximum(self.noise, 1e-9))
 
     def margins(self, log_inverse: Floats) -> Floats:
-        """The x that measured - expected exceeds with a probability of exp(-log_inverse): float64[n], for x > 0."""
+        """Returns the x that measured - expected exceeds with a probability of exp(-log_inverse): float64[n], for x >
+        0.
+        """
         jump = self.sampling + 1  # a queried user counts as this number of users
         rate = self.sampling * self._users / jump**2
         noise = np.maximum(self.noise, 1e-9) / (2 * self.entries)
@@ -115,7 +117,7 @@ class NodeErrors:
         return margin
 
     def intervals(self, log_inverse: Floats) -> tuple[Floats, Floats]:
-        """The ends of intervals of the users who are there, by inverted tests: float64[n] each.
+        """Returns the ends of intervals of the users who are there, by inverted tests: float64[n] each.
 
         A number of users is in the interval unless `measured` is further from it than the margin that it has itself.
         So a number that is tested and rejected is not in the interval.
@@ -176,7 +178,7 @@ def find_sudden_changes(errors: NodeErrors) -> list[FoundChange]:
 
 
 def _places(errors: NodeErrors) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """All places, int64[m, 9], and a number for the size of each, int64[m]."""
+    """Returns all places, int64[m, 9], and a number for the size of each, int64[m]."""
     level = node_levels(errors.node)
     alone = np.flatnonzero(level >= _COARSEST)
     places, sizes = [_padded(alone[:, None])], [3 * level[alone]]
@@ -230,7 +232,7 @@ class _Search:
                 self._explain(row)
 
     def neighbours(self) -> NDArray[np.int64]:
-        """The rows of the nodes of the same size around those that were found, which may still be taken."""
+        """Returns the rows of the nodes of the same size around those that were found, which may still be taken."""
         x, y = (axis.astype(np.int64) for axis in deinterleave(node_paths(self._node)))
         near = np.zeros(len(x), dtype=bool)
         for row in itertools.chain.from_iterable(self.found):
@@ -249,18 +251,18 @@ class _Search:
 
 
 def place_of(node: int) -> tuple[int, int]:
-    """The level and the path of a node with a leading 1."""
+    """Returns the level and the path of a node with a leading 1."""
     level = (node.bit_length() - 1) // 2
     return level, node ^ (1 << (2 * level))
 
 
 def changed_nodes(found: Sequence[FoundChange]) -> list[tuple[int, float]]:
-    """The row and the excess of every node of some changes."""
+    """Returns the row and the excess of every node of some changes."""
     return [pair for one in found for pair in zip(one.rows, one.excess, strict=True)]
 
 
 def descendants(full: FullTree, level: int, path: int, below: int) -> slice:
-    """The nodes of level `below` within a node, as a slice of that level's nodes."""
+    """Returns the nodes of level `below` within a node, as a slice of that level's nodes."""
     down = 2 * (below - level)
     ends = np.array([path << down, (path + 1) << down], dtype=np.uint64)
     begin, end = np.searchsorted(full.codes[below], ends).tolist()
@@ -270,7 +272,7 @@ def descendants(full: FullTree, level: int, path: int, below: int) -> slice:
 def sums_without(
     own: FullTree, nodes: NodeMeasurements, expected: Sequence[Floats], errors: NodeErrors, found: Sequence[FoundChange]
 ) -> SubtreeSums:
-    """Tonight's sums as they would be without some changes, by level and node of tonight's own tree.
+    """Returns tonight's sums as they would be without some changes, by level and node of tonight's own tree.
 
     A changed node counts as expected from the nights before, with a variance as large as the change. Nothing is
     measured inside it: variances are infinite there.

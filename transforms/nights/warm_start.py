@@ -35,8 +35,8 @@ MAX_COUNT = 2.0**62  # users; sums of larger counts would overflow
 MAX_CELLS = 300_000  # the job's graph holds the cells, and services limit its size
 _DESCRIPTION = (
     "cells.parquet: users of each cell tonight, estimated from the noisy answers of all these nights, with 95% "
-    "intervals (users_low, users_high) of the number of users who were there; users_unbiased is of tonight's answers "
-    "alone, and so are totals.parquet and answers.parquet. changes: places where tonight differs from what the nights "
+    "intervals (users_low, users_high) of the number of users who were there; users_unbiased, totals.parquet and "
+    "answers.parquet follow only from tonight's answers. changes: places where tonight differs from what the nights "
     "before lead to expect, tested for all places of the night together at the 5% level"
 )
 NIGHT_STDDEV = (
@@ -54,7 +54,7 @@ NO_STATE = "The release before it does not hold a state of nights."
 
 @dataclass(frozen=True)
 class WarmStart:
-    """What a new heatmap takes from an earlier release."""
+    """The state that a new heatmap takes from an earlier release."""
 
     release_id: str  # of the earlier release
     estimate: Estimate  # its map
@@ -86,13 +86,18 @@ class WarmStart:
         return cls(release_id, _read_estimate(cells, depth), epsilon, safe)
 
     def metadata(self) -> dict[str, Any]:
-        """The entry in the new release's manifest: the earlier releases' ids, the first's epsilon, the map's digest."""
+        """Returns the entry in the new release's manifest: the earlier releases' ids, the first's epsilon, the map's
+        digest.
+        """
         added = {"added": list(self.added)} if self.added else {}
         return {"release_id": self.release_id, "epsilon": self.epsilon, "digest": digest(self.estimate), **added}
 
 
 def _read_estimate(cells: pa.Table, depth: int) -> Estimate:
-    """The map of a table of cells, in any order. Raises RequestError if the cells are not a map of this depth."""
+    """Returns the map of a table of cells, in any order.
+
+    Raises RequestError if the cells are not a map of this depth.
+    """
     try:
         entries = nodes_from_names(cells.column("cell_id").to_pylist(), depth)
         counts, stddev = (np.asarray(cells.column(name).to_numpy(), dtype=np.float64) for name in ("count", "stddev"))
@@ -169,7 +174,7 @@ def _with_release(state: NightsState, release: Release) -> NightsState:
 
 
 def _published_measurements(release: Release) -> list[TreeMeasurement]:
-    """The answers of a release's sub-queries, of all users."""
+    """Returns the answers of a release's sub-queries, of all users."""
     if release.grid is None:
         raise ValueError("the manifest has no grid")
     privacy, depth = release.manifest["privacy"], release.grid.depth
@@ -196,7 +201,7 @@ def _published_measurements(release: Release) -> list[TreeMeasurement]:
 
 
 def nights_content(after: NightsState, tonight: NightMap, night: Night) -> dict[str, Any]:
-    """The manifest's entry on the nights that a map is based on."""
+    """Returns the manifest's entry on the nights that a map is based on."""
     return {
         "night": str(night.night),
         "rests_on": [str(period) for period in after.rests_on],
@@ -211,7 +216,9 @@ def nights_content(after: NightsState, tonight: NightMap, night: Night) -> dict[
 
 
 def night_map(state: HeatmapState, night: Night) -> tuple[NightsState, NightMap]:
-    """The map of a night, from its answers (the state after the last sub-query) and the nights that it continues."""
+    """Returns the map of a night, from its answers (the state after the last sub-query) and the nights that it
+    continues.
+    """
     cohorts = state.rotation
     all_users = [
         replace(

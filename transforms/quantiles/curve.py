@@ -29,7 +29,9 @@ DEVIATIONS = 1.96  # standard deviations on each side of a 95% interval
 
 
 def quantile(curve: Curve, share: float) -> Quantile:
-    """The value at which the curve reaches a share, and the first and last values at which its band contains it."""
+    """Returns the value at which the curve reaches a share, and the first and last values at which its band contains
+    it.
+    """
     last = len(curve.value) - 1
     earliest = curve.value[min(int(np.searchsorted(curve.high, share, side="left")), last)]
     latest = curve.value[min(int(np.searchsorted(curve.low, share, side="right")), last)]
@@ -40,7 +42,7 @@ def quantile(curve: Curve, share: float) -> Quantile:
 def banded(
     value: NDArray[np.float64], share: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]
 ) -> Curve:
-    """The curve through known points, float64[n] each and ascending, and its band.
+    """Returns the curve through known points, float64[n] each and ascending, and its band.
 
     Between two points the curve is only known to rise. So the band there reaches from the lower bound on the left to
     the upper bound on the right, and the curve has every point but its ends twice.
@@ -51,7 +53,7 @@ def banded(
 
 
 def unknown_curve(low: float, high: float) -> Curve:
-    """The curve over a range without any published count: its band is everything."""
+    """Returns the curve over a range without any published count: its band is everything."""
     ends = np.array([0.0, 1.0])
     return banded(np.array([low, high]), ends, ends, ends)
 
@@ -62,7 +64,7 @@ def bounds(
     spread: tuple[NDArray[np.float64], NDArray[np.float64]],
     absent: tuple[NDArray[np.float64], NDArray[np.float64]],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Lower and upper bounds of the share of users below some values, float64[n] each.
+    """Returns lower and upper bounds of the share of users below some values, float64[n] each.
 
     Args:
         below: float64[n], estimated published users below each value.
@@ -107,7 +109,7 @@ class Hierarchy:
         return float(self.below[-1])
 
     def curve(self) -> Curve:
-        """The distribution function at the borders of the pieces."""
+        """Returns the distribution function at the borders of the pieces."""
         if not self.users:
             return unknown_curve(float(self.edges[0]), float(self.edges[-1]))
         noise = DEVIATIONS * np.sqrt(self.path)
@@ -145,7 +147,7 @@ class Hierarchy:
 
 
 def build_hierarchy(trie: Trie, scale: NumberBins) -> Hierarchy:
-    """The distribution of a trie over the bins of a range. An empty trie has no users."""
+    """Returns the distribution of a trie over the bins of a range. An empty trie has no users."""
     # The pieces start as one node, the complete range. Each level divides the pieces that have a published child.
     sampling, bits = trie.levels[0].sampling, scale.bits
     excess = (1 - sampling.rate) / sampling.rate
@@ -216,7 +218,10 @@ def build_hierarchy(trie: Trie, scale: NumberBins) -> Hierarchy:
 
 
 def _sum_before(values: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """For each child, the sum over earlier children of its piece. starts: int64[pieces], the first child of each."""
+    """Returns, for each child, the sum over earlier children of its piece.
+
+    starts: int64[pieces], the first child of each.
+    """
     running = np.cumsum(values) - values
     piece = np.searchsorted(starts, np.arange(len(values)), side="right") - 1
     return running - running[starts][piece]
@@ -254,7 +259,7 @@ class Search:
 def search_quantiles(
     rounds: Sequence[ItemCounts], sampling: Sampling, shares: Sequence[float], low: float, high: float
 ) -> Search:
-    """Binary searches for quantiles of values in low..high, at some shares of the users in 0..1, one step a round.
+    """Searches for quantiles of values in low..high by bisection, at shares of the users in 0..1, a step each round.
 
     The searches end at a round that publishes nothing; each quantile then is the middle of its current interval.
     rounds: raw counts by bins 0..2^len(rounds) - 1. The search reads one histogram of each, after the threshold.
@@ -292,7 +297,8 @@ def search_quantiles(
 def _shares_below(
     sampled: ItemCounts, sampling: Sampling, splits: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], int, int]:
-    """One round's shares of users below n splits, float64[3, n]: estimates and their lower and upper 95% bounds.
+    """Returns one round's shares of users below n splits, float64[3, n]: estimates and their lower and upper 95%
+    bounds.
 
     Also the number of published sampled users, and of published buckets.
     """
@@ -316,7 +322,10 @@ def _shares_below(
 
 
 def _curve(splits: NDArray[np.int64], shares: NDArray[np.float64], bins: int, low: float, scale: float) -> Curve:
-    """The curve through all splits. shares: float64[3, n] of `_shares_below`; it averages those of one split."""
+    """Returns the curve through all splits.
+
+    shares: float64[3, n] of `_shares_below`; it averages those of one split.
+    """
     at, row, repeats = np.unique(splits, return_inverse=True, return_counts=True)
     share, lower, upper = (np.bincount(row, column) / repeats for column in shares)
     share = np.maximum.accumulate(share)

@@ -74,7 +74,7 @@ class SpreadUsers:
         return np.concatenate(([0], np.cumsum(self.counts)))
 
     def below(self, border: int) -> int:
-        """The number of users below a border."""
+        """Returns the number of users below a border."""
         index = int(np.searchsorted(self.bins, border >> STEP_BITS))
         users = int(self._below_bin[index])
         step = border % _STEPS
@@ -118,7 +118,7 @@ class SpreadUsers:
 def border_weights(
     users: SpreadUsers, first: int, last: int, share: float, epsilon: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
-    """The first term of the borders' weights, where it is above 2^-160.
+    """Returns the first term of the borders' weights, where it is above 2^-160.
 
     last: last border, >= first. share: of the users between these two that should be below the border, in 0..1.
 
@@ -156,7 +156,7 @@ def draw_border(
 
 
 def _uniform(subkey: bytes, number: int) -> list[int]:
-    """Three uniform integers of 256 bits."""
+    """Returns three uniform integers of 256 bits."""
     bits = random_bits(subkey, np.full(6, number, np.uint64), np.arange(6, dtype=np.uint64))
     return [int.from_bytes(bits[2 * i : 2 * i + 2].tobytes(), "little") for i in range(3)]
 
@@ -214,12 +214,12 @@ class DrawPlan:
 
 
 def margin(stddev: float, bits: int) -> float:
-    """By how many users a draw's rank may err at 97.5% confidence in each direction, whatever the values."""
+    """Returns how far a draw's rank may err each way, in users, at 97.5% confidence, for any values."""
     return 1 + (_DENSE + _PER_BIT * (bits + STEP_BITS)) * stddev
 
 
 def plan_draws(shares: Sequence[float], epsilon: float, users: float, bits: int) -> DrawPlan:
-    """The plan of least expected squared error of the quantiles' ranks.
+    """Returns the plan of least expected squared error of the quantiles' ranks.
 
     Args:
         shares: of users below the quantiles, strictly between 0 and 1, distinct, ascending.
@@ -282,7 +282,7 @@ def _split(shares: Sequence[float], first: Sequence[bool]) -> tuple[list[int], l
 
 
 def _budget(draws: Sequence[Draw], weights: Array, epsilon: float) -> tuple[Array, Array]:
-    """Each level's epsilon, and each draw's standard deviation in users.
+    """Returns each level's epsilon, and each draw's standard deviation in users.
 
     A draw's rank errs by its own error, a Laplace variable of scale 2 max(q, 1 - q) / epsilon, and by a mean of the
     errors of its part's ends with weights 1 - q and q. So its variance is a sum over levels of a number / epsilon^2,

@@ -51,7 +51,7 @@ class HierarchyNoise:
 
     @property
     def level_epsilon(self) -> float:
-        """The epsilon of each level."""
+        """Returns the epsilon of each level."""
         return self.epsilon / len(self.levels)
 
     @property
@@ -60,16 +60,16 @@ class HierarchyNoise:
 
     @property
     def variances(self) -> list[float]:
-        """Of the upward estimate of a node of each level, in users^2."""
+        """Returns the variance of the upward estimate of a node of each level, in users^2."""
         return upward_variances([self.own_variance] * len(self.levels), self._fan_outs[:0:-1])[::-1]
 
     @property
     def own_variance(self) -> float:
-        """Of each noisy count, in users^2."""
+        """Returns the variance of each noisy count, in users^2."""
         return discrete_laplace_stddev(self.level_epsilon) ** 2
 
     def covariance(self, low: Array, high: Array) -> Array:
-        """Of the estimated users below two values, in users^2.
+        """Returns the variance of the estimated users below two values, in users^2.
 
         The total has the variance of all nodes of the first level. A node's total is independent of how its children
         divide it, so each node above both values adds a term of its own.
@@ -90,7 +90,7 @@ class HierarchyNoise:
         return found
 
     def rank_stddev(self, share: float) -> float:
-        """Root mean square error of a quantile's rank, in users, over places of the quantile all over the range."""
+        """Returns the root mean square error of a quantile's rank, in users, over all positions in the range."""
         place = np.linspace(0, 1 << self.bits, _PLACES, endpoint=False)
         end = np.full(_PLACES, float(1 << self.bits))
         variance = (
@@ -140,37 +140,37 @@ class QuantilesPlan:
 
     @property
     def rounds(self) -> int:
-        """The number of rounds: all is drawn from one count of the users by bin."""
+        """Returns the number of rounds: all is drawn from one count of the users by bin."""
         return 1
 
     @property
     def delta(self) -> float:
-        """Of the whole release."""
+        """Returns the delta of the whole release."""
         return 0.0
 
     @property
     def admission_rule(self) -> AdmissionRule:
-        """The rule for the noisy counts of all users that admit a run, with their cost."""
+        """Returns the rule for the noisy counts of all users that admit a run, with their cost."""
         return AdmissionRule(
             epsilon=ADMISSION_SHARE * self.epsilon, max_bad_fraction=self.max_bad_fraction, population=self.population
         )
 
     @property
     def mechanism_epsilon(self) -> float:
-        """The epsilon of all draws, or of all levels of the hierarchy."""
+        """Returns the epsilon of all draws, or of all levels of the hierarchy."""
         return self.epsilon - self.admission_rule.epsilon
 
     def draws(self, users: float) -> DrawPlan:
-        """The draws of the exponential method. users: their public or noisy number; see `plan_draws`."""
+        """Returns the draws of the exponential method. users: their public or noisy number; see `plan_draws`."""
         return plan_draws(sorted(set(self.shares)), self.mechanism_epsilon, users, self.bits)
 
     @cached_property
     def hierarchy(self) -> HierarchyNoise:
-        """The noise of the hierarchical method."""
+        """Returns the noise of the hierarchical method."""
         return HierarchyNoise(self.bits, self.levels, self.mechanism_epsilon)
 
     def rank_stddev(self) -> float:
-        """Expected root mean square error of the quantiles' ranks, in users, from public figures only."""
+        """Returns the expected root mean square error of the quantiles' ranks, in users, from public figures only."""
         if self.method == "exponential":
             plan = self.draws(self.population or TYPICAL_USERS)
             errors = [plan.stddevs[number] for number in plan.quantiles]
@@ -179,11 +179,11 @@ class QuantilesPlan:
         return float(np.sqrt(np.mean(np.square(errors))))
 
     def accuracy(self) -> str:
-        """The error to expect in one phrase."""
+        """Returns the error to expect in one phrase."""
         return f"±{significant(1.96 * self.rank_stddev())} users (95%) in a quantile's rank"
 
     def text(self, _: Items) -> str:
-        """The draws or the noise, and the error to expect, for a terminal."""
+        """Returns the draws or the noise, and the error to expect, for a terminal."""
         return (
             f"trusted curator: epsilon {self.mechanism_epsilon:g}, delta 0\n"
             f"admission: epsilon {self.admission_rule.epsilon:g}, for two noisy counts of users\n"

@@ -55,11 +55,14 @@ class NoisyHierarchy:
 
     @property
     def users(self) -> float:
-        """Estimated users in the whole range."""
+        """Returns the estimated users in the whole range."""
         return float(self.below[-1])
 
     def curve(self, bits: int) -> Curve:
-        """The distribution function at the borders of 2^bits bins, with its 95% band. It needs users above 0."""
+        """Returns the distribution function at the borders of 2^bits bins, with its 95% band.
+
+        It needs users above 0.
+        """
         last = 1 << self.noise.bits
         at = np.arange(0, last + 1, last >> bits)
         share, place, end = self.below[at] / self.users, at.astype(float), np.full(len(at), float(last))
@@ -87,7 +90,7 @@ class NoisyHierarchy:
 
 
 def measure_hierarchy(users: SpreadUsers, noise: HierarchyNoise, key: RunKey) -> list[NDArray[np.int64]]:
-    """The noisy counts of every level, int64[2^level] each. Each level draws its noise once."""
+    """Returns the noisy counts of every level, int64[2^level] each. Each level draws its noise once."""
     leaves = np.zeros(1 << noise.bits, np.int64)
     leaves[users.bins] = users.counts
     noisy = []
@@ -99,7 +102,7 @@ def measure_hierarchy(users: SpreadUsers, noise: HierarchyNoise, key: RunKey) ->
 
 
 def fit_hierarchy(noisy: Sequence[NDArray[np.int64]], noise: HierarchyNoise, scale: NumberBins) -> NoisyHierarchy:
-    """The least squares estimate from the noisy counts of `measure_hierarchy`, made to ascend from 0."""
+    """Returns the least squares estimate from the noisy counts of `measure_hierarchy`, made to ascend from 0."""
     levels = [NoisyLevel(counts[None].astype(np.float64), noise.own_variance) for counts in reversed(noisy)]
     pairs = itertools.pairwise(reversed(noise.levels))
     parents = [np.arange(1 << finer) >> (finer - coarser) for finer, coarser in pairs]
@@ -112,7 +115,7 @@ def fit_hierarchy(noisy: Sequence[NDArray[np.int64]], noise: HierarchyNoise, sca
 
 @dataclass(frozen=True)
 class Values:
-    """What the bins stand for.
+    """The values that the bins represent.
 
     Attributes:
         low: lower end of the bins.
@@ -129,13 +132,13 @@ class Values:
     edges: tuple[float, ...] = ()
 
     def at(self, share: float) -> float:
-        """The value at a share of the range."""
+        """Returns the value at a share of the range."""
         return min(self.low + (self.high - self.low) * share, self.end)
 
 
 @dataclass(frozen=True, eq=False)
 class PrivateDistribution:
-    """What a release publishes of a distribution.
+    """The published part of a distribution.
 
     Attributes:
         users: estimated users with a value.
@@ -153,7 +156,7 @@ class PrivateDistribution:
 
 
 def whole_numbers(items: NumberItems) -> NumberItems:
-    """The same numbers in bins of one whole number each, where as many bins are enough for the range.
+    """Returns the same numbers in bins of one whole number each, if those bins cover the range.
 
     Whole numbers leave most of finer bins empty, and the exponential mechanism is drawn to long empty stretches. The
     range then ends at a power of two: what is drawn above the requested one is published as its end.
@@ -189,7 +192,7 @@ def private_distribution(
 
 
 def draw_borders(users: SpreadUsers, plan: DrawPlan, key: RunKey) -> list[int]:
-    """The borders of all draws of a plan, in its order."""
+    """Returns the borders of all draws of a plan, in its order."""
     subkey = key.subkey("exponential quantiles")
     borders: list[int] = []
     for number, draw in enumerate(plan.draws):

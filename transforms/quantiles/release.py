@@ -55,7 +55,7 @@ _BORDER_SHARE = 0.01  # of the users; more of them in a bin at a border of the r
 
 
 def mechanism_rounds(plan: QuantilesPlan, users: float) -> list[dict[str, Any]]:
-    """What each level costs and draws, as the manifest states it. users: about how many there are."""
+    """Returns what each level costs and draws, as the manifest states it. users: about how many there are."""
     if plan.method == "exponential":
         draws = plan.draws(users)
         of_level = Counter(draw.level for draw in draws.draws)
@@ -72,7 +72,7 @@ def mechanism_rounds(plan: QuantilesPlan, users: float) -> list[dict[str, Any]]:
 
 
 def quantiles_files(result: PrivateDistribution, metadata: CountMetadata[QuantilesPlan]) -> dict[str, bytes]:
-    """The files of quantiles and ranges, by name; the manifest is the last. Tables of nobody have no rows."""
+    """Returns the files of quantiles and ranges, by name; the manifest is the last. Tables of nobody have no rows."""
     plan, admission = metadata.plan, result.admission
     assert isinstance(metadata.counted, NumberItems)
     rounds = mechanism_rounds(plan, result.users) if result.users > 1 else []
@@ -105,7 +105,7 @@ def quantiles_files(result: PrivateDistribution, metadata: CountMetadata[Quantil
 
 
 def search_files(search: Search, metadata: CountMetadata[SamplePlan]) -> dict[str, bytes]:
-    """The files of interactive quantiles, by name; the manifest is the last."""
+    """Returns the files of interactive quantiles, by name; the manifest is the last."""
     rounds = [(WHOLE, published) for published in search.published]
     assert isinstance(metadata.counted, NumberItems)
     nonempty = [users for users, published in zip(search.users, search.published, strict=True) if published]
@@ -117,7 +117,7 @@ def search_files(search: Search, metadata: CountMetadata[SamplePlan]) -> dict[st
 def hierarchy_files(
     trie: Trie, metadata: CountMetadata[SamplePlan], shares: Sequence[float], ranges: Sequence[tuple[float, float]]
 ) -> dict[str, bytes]:
-    """The files of quantiles and ranges from a trie over bins, by name; without rows where the trie is empty."""
+    """Returns files of quantiles and ranges from a trie over bins, by name; without rows where the trie is empty."""
     items = metadata.counted
     assert isinstance(items, NumberItems)
     hierarchy = build_hierarchy(trie, items.scale)
@@ -133,7 +133,7 @@ def hierarchy_files(
 
 
 def bins_table(histogram: Histogram, items: NumberItems) -> pa.Table:
-    """Published bins of one level by BINS_SCHEMA."""
+    """Returns the published bins of one level by BINS_SCHEMA."""
     width = 1 << (items.bits - histogram.level)
     first = histogram.items.astype(np.float64) * width
     borders = {"low": items.scale.at(first), "high": items.scale.at(first + width)}
@@ -157,7 +157,7 @@ def border_warnings(curve: Curve, items: NumberItems) -> list[str]:
 def quantile_tables(
     curve: Curve, quantiles: list[Quantile], ranges: list[RangeAnswer] | None = None
 ) -> dict[str, pa.Table]:
-    """The tables of a distribution by file name. ranges: None without --ranges."""
+    """Returns the tables of a distribution by file name. ranges: None without --ranges."""
     tables = {QUANTILES_FILE: pa.Table.from_pylist([asdict(one) for one in quantiles], QUANTILES_SCHEMA)}
     if ranges is not None:
         tables[RANGES_FILE] = pa.Table.from_pylist([asdict(one) for one in ranges], RANGES_SCHEMA)

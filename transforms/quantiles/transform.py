@@ -30,7 +30,7 @@ class CentralQuantiles(beam.PTransform):
     Args:
         key: of the run; use each key for one input, once.
         ranges: to answer as well, by the hierarchical method.
-        whole: whether the numbers are integers. The exponential method then has a bin for each, where it has as many.
+        whole: whether the numbers are integers. The exponential method then has a bin for each, if it has enough bins.
         options: see CountOptions.
 
     Raises: see CountRounds.

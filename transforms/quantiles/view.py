@@ -95,7 +95,7 @@ class QuantilesPage(SampledPage):
         return body, self._curve_headline(quantiles), [*sections, reading_section(reading)]
 
     def curve_reading(self) -> list[str]:
-        """What the band and the intervals of a distribution leave open."""
+        """Returns what the band and the intervals of a distribution leave open."""
         return [
             "The band shows only the sampling error. It is pointwise: at each value it contains the true curve about "
             "95 times in 100. A quantile's interval is derived from it.",
@@ -115,7 +115,7 @@ class QuantilesPage(SampledPage):
         )
 
     def _histogram(self) -> list[RangeRow]:
-        """The published bins of the finest level with few enough of them."""
+        """Returns the published bins of the finest level with few enough of them."""
         table = self.table(BINS_FILE)
         levels = np.asarray(table["level"])
         fitting = [level for level in np.unique(levels).tolist() if 1 << level <= _BINS]
@@ -179,7 +179,7 @@ def _range_row(low: float, high: float, users: float, users_low: float, users_hi
 def _margin(
     value: np.ndarray, share: np.ndarray, low: np.ndarray, high: np.ndarray, asked: Sequence[float] | None
 ) -> float | None:
-    """How far the true share may lie from the curve at worst. At a value that stands twice, both bands hold."""
+    """Returns how far the true share may lie from the curve at worst. At a value that occurs twice, both bands hold."""
     found = []
     for one in np.unique(value).tolist() if asked is None else asked:
         rows = value == one

@@ -94,7 +94,7 @@ class _Tilted:
     """The parts of a shape, times e^(tilt doubt), with a tilt of each block that makes its parts sum to its total."""
 
     def __init__(self, shape: Shape, cells: tuple[int, ...], step: int, levels: int):
-        """cells: rows and columns of the grid, each cut into parts. step: cells along a side of a smallest block."""
+        """Takes the grid's rows and columns, whose cells are cut into parts, and a smallest block's side in cells."""
         self._shape, self._levels = shape, levels
         self._doubt = shape.doubt.ravel()
         self._row, self._column = (
@@ -104,7 +104,7 @@ class _Tilted:
         self._parts = shape.users.ravel()
 
     def blocks(self, level: int) -> NDArray[np.float64]:
-        """The sums of blocks, float64[2^level, 2^level], with the tilts of the blocks of the level above."""
+        """Returns the sums of blocks, float64[2^level, 2^level], with the tilts of the blocks of the level above."""
         side = 1 << level
         return np.bincount(self._block(level), self._parts, side * side).reshape(side, side).astype(np.float64)
 
@@ -133,7 +133,7 @@ class _Tilted:
 
     @property
     def users(self) -> NDArray[np.float64]:
-        """The users of the parts, of the shape's form."""
+        """Returns the users of the parts, of the shape's form."""
         return self._parts.reshape(self._shape.users.shape)
 
     def _block(self, level: int) -> NDArray[np.int64]:
@@ -148,5 +148,5 @@ def _fours(cells: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _repeated(blocks: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The value of each block for its four quarters."""
+    """Returns the value of each block for its four quarters."""
     return np.repeat(np.repeat(blocks, 2, axis=0), 2, axis=1)

@@ -66,12 +66,12 @@ class SummedAreaTable:
         return float(self._sums[-1, -1])
 
     def sum(self, boxes: Boxes) -> NDArray[np.float64]:
-        """The sum over the part of each box that lies in the field: float64[q]."""
+        """Returns the sum over the part of each box that lies in the field: float64[q]."""
         across = self._x.locate(boxes.x0), self._x.locate(boxes.x1)
         return self._between((self._y.locate(boxes.y0), self._y.locate(boxes.y1)), across)
 
     def sum_of_squares(self, boxes: Boxes) -> NDArray[np.float64]:
-        """Each cell's value times the square of the share that the box covers, summed over cells: float64[q]."""
+        """Returns each cell's value times the square of the share in the box, summed over cells: float64[q]."""
         return self._between(self._y.squared(boxes.y0, boxes.y1), self._x.squared(boxes.x0, boxes.x1))
 
     def _between(self, down: tuple[_Located, _Located], across: tuple[_Located, _Located]) -> NDArray[np.float64]:
@@ -80,7 +80,7 @@ class SummedAreaTable:
         return np.asarray(lower - self._corner(top, right) + self._corner(top, left))
 
     def _corner(self, y: _Located, x: _Located) -> NDArray[np.float64]:
-        """The sum over the cells north-west of a point."""
+        """Returns the sum over the cells north-west of a point."""
         (row, down), (column, across) = y, x
         columns = self._sums.shape[1]
         flat, at = self._sums.ravel(), row * columns + column
@@ -105,7 +105,7 @@ class _Axis:
         self._last = side - 1
 
     def locate(self, at: NDArray[np.float64]) -> _Located:
-        """The strip that holds a coordinate, and the position in it, 0 to 1. Coordinates outside are clipped."""
+        """Returns strip that holds a coordinate, and the position in it, 0 to 1. Coordinates outside are clipped."""
         inside = np.clip(at, 0.0, self._edges[-1])
         strip = self._strip[np.minimum(inside.astype(np.int64), self._last)]
         return strip, (inside - self._edges[strip]) / self._widths[strip]
@@ -121,7 +121,7 @@ class _Axis:
 
 @dataclass(frozen=True)
 class ExactCounts:
-    """How many users each occupied base cell has. A user counts once, in one cell.
+    """The number of users of each occupied base cell. A user counts once, in one cell.
 
     Attributes:
         depth: of the `Grid` that the base cells belong to.
@@ -153,12 +153,12 @@ class ExactCounts:
 
     @property
     def side(self) -> int:
-        """Base cells along one side of the field."""
+        """Returns the base cells along one side of the field."""
         return 1 << self.depth
 
     @cached_property
     def xy(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Column from the west and row from the north of each cell, int64[c] each."""
+        """Returns the column from the west and row from the north of each cell, int64[c] each."""
         return deinterleave(self.codes)
 
     def blocks(self) -> Iterator[ExactCounts]:
@@ -220,7 +220,7 @@ class CellTally:
         return [ExactCounts(self._depth, occupied.view(np.uint64), users), *self._counts, few]
 
     def compact(self) -> CellTally:
-        """A tally of the same users, without the array of all cells. It is pickled in far less time."""
+        """Returns a tally of the same users, without the array of all cells. It is pickled in far less time."""
         return CellTally(self._depth, self.total())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -256,7 +256,10 @@ def strip_edges(side: int, width: float) -> NDArray[np.int64]:
 
 
 def strip_at(edges: NDArray[np.int64], point: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The strips between edges that hold coordinates: int64[q]. Coordinates outside get the first or the last."""
+    """Returns the strips between edges that hold coordinates: int64[q].
+
+    Coordinates outside get the first or the last.
+    """
     return np.asarray(np.clip(np.searchsorted(edges, point, "right") - 1, 0, len(edges) - 2))
 
 
@@ -294,7 +297,7 @@ def check_edges(*axes: NDArray[np.integer[Any]]) -> None:
 
 
 def clumping(grid: NoisyGrid) -> float:
-    """How unevenly users are spread inside cells: r in [0, 1].
+    """Returns how unevenly users are spread inside cells: r in [0, 1].
 
     Half a cell of c users has variance (c + r c^2) / 4: r = 0 is an even spread, r = 1 puts all users in one half. The
     estimate treats pairs of neighbouring cells as halves of one cell, and subtracts the variance of the noise.
@@ -309,9 +312,9 @@ def clumping(grid: NoisyGrid) -> float:
 
 
 def centre_variance(boxes: Boxes, cells: Boxes, users: NDArray[np.float64], clumps: float) -> NDArray[np.float64]:
-    """The expected squared error of an answer that assumes a user at the centre of the box: float64[q].
+    """Returns the expected squared error of an answer that assumes a user at the centre of the box: float64[q].
 
-    Queries are asked about places where a person is, so assume one user at the centre. The answer does not count that
+    Queries are about places where people are, so assume one user at the centre. The answer does not count that
     user: an error of 1, squared 1. A box that covers a small share s of a cell of c users is also likely to cover a
     clump around that user, and so more than c s users. Model: each halving of the cell gives one half (1 + d) / 2 of
     its users, where d is symmetric about 0 with variance r. A box of share s around a random user holds W c users, with
@@ -359,17 +362,19 @@ class CollectionSpec:
 
     @property
     def cost(self) -> float:
-        """The whole budget, in the unit of the noise."""
+        """Returns the whole budget, in the unit of the noise."""
         return self.epsilon if self.rho is None else self.rho
 
     @property
     def smoothing(self) -> float:
-        """psi in users, at least 1: the denominator of relative errors is never smaller (paper 003, Section 2.2)."""
+        """Returns psi in users, at least 1: the denominator of relative errors is never smaller (paper 003, Section
+        2.2).
+        """
         return max(PSI * self.users, 1.0)
 
     @property
     def default_width(self) -> float:
-        """The default width of a cell in metres: 46 sqrt(s) L^(1/4) / (n epsilon)^0.45.
+        """Returns the default width of a cell in metres: 46 sqrt(s) L^(1/4) / (n epsilon)^0.45.
 
         s = sqrt(LOW HIGH) of the squares' sides and L = sqrt(area) of the region, both in metres. The result is
         clamped to what the field allows (`clamp_width`).
@@ -389,5 +394,5 @@ class CollectionSpec:
 
 
 def clamp_width(width: float, field: Field) -> float:
-    """The nearest width in metres that cells of a field can have: from a base cell to the field's shorter side."""
+    """Returns nearest width in metres that cells of a field can have: from a base cell to the field's shorter side."""
     return min(max(width, max(field.cell_metres)), min(field.metres))

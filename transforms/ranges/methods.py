@@ -38,8 +38,8 @@ _DEFAULT_MODELS = {"local": 3, "paper": 8}
 GRID_FROM_USERS_EPSILON = 700_000.0
 """Without a tuner, the plain grid answers where users times epsilon is this or more (docs/results/cell_widths.md)."""
 TREE_FROM_CELLS, TREE_FROM_SHARE = 4.5, 0.01
-"""Below that, a heatmap's tree answers if a typical square is so many of the grid's cells wide, or more, and as wide as
-this share of the region or more (docs/explanation/ranges.md)."""
+"""Below that, a heatmap's tree answers if a typical square is at least this many of the grid's cells wide, and at least
+this share of the region (docs/explanation/ranges.md)."""
 
 
 @dataclass(frozen=True)
@@ -60,21 +60,24 @@ class RangeMethod(ABC):
         check_declared(self)
 
     def chosen(self, spec: CollectionSpec) -> RangeMethod:
-        """The method that a choice between methods comes to; any other is itself."""
+        """Returns the method that a choice between methods comes to; any other is itself."""
         return self
 
     @staticmethod
     def prefers_tree(spec: CollectionSpec) -> bool:
-        """Whether a heatmap's adaptive tree should answer instead, by public facts only."""
+        """Returns whether a heatmap's adaptive tree should answer instead, by public facts only."""
         return False
 
     @staticmethod
     def min_width(field: Field) -> float:
-        """The smallest width of cells in metres that the method can work with; 0 for any."""
+        """Returns the smallest width of cells in metres that the method can work with; 0 for any."""
         return 0.0
 
     def cells_per_side(self, spec: CollectionSpec) -> float:
-        """The cells along a side of the grid that `collect` counts, before rounding. Shards count such a grid."""
+        """Returns the cells along a side of the grid that `collect` counts, before rounding.
+
+        Shards count such a grid.
+        """
         raise NotImplementedError(f"{self.NAME} counts no uniform grid")
 
     @abstractmethod
@@ -86,7 +89,7 @@ class RangeMethod(ABC):
         """
 
     def trainings(self, counts: NoisyGrid, spec: CollectionSpec) -> Sequence[Any]:
-        """The independent pieces of training; each is an argument of `train`, on any worker."""
+        """Returns the independent pieces of training; each is an argument of `train`, on any worker."""
         return ()
 
     def train(self, training: Any) -> Any:
@@ -94,7 +97,7 @@ class RangeMethod(ABC):
         raise NotImplementedError(f"{self.NAME} has no training")
 
     def model(self, counts: NoisyGrid, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
-        """The model that answers queries. trained: the results of all `trainings`, in their order."""
+        """Returns the model that answers queries. trained: the results of all `trainings`, in their order."""
         return GridModel(counts, spec.users)
 
 
@@ -107,7 +110,7 @@ def collect_grid(
     label: str,
     noise: AdditiveNoise = LAPLACE,
 ) -> NoisyGrid:
-    """Noisy counts of cells of about width x height base cells, at a cost in the unit of the noise.
+    """Returns noisy counts of cells of about width x height base cells, at a cost in the unit of the noise.
 
     label: names the noise (see `add_noise`).
     """
@@ -144,7 +147,7 @@ class UniformGrid(RangeMethod):
     ug_constant: Annotated[float, Interval(ge=0.001, le=1000000.0)] = 10.0
 
     def cells_per_side(self, spec: CollectionSpec) -> float:
-        """m = sqrt(n epsilon / c), at least 1 (Guideline 1). n is public or noisy, so it can be below 0."""
+        """Returns m = sqrt(n epsilon / c), at least 1 (Guideline 1). n is public or noisy, so it can be below 0."""
         return max(1.0, math.sqrt(max(spec.users, 0.0) * spec.epsilon / self.ug_constant))
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
@@ -179,14 +182,14 @@ class SpatialNeural(RangeMethod):
 
     @staticmethod
     def min_width(field: Field) -> float:
-        """The width that makes MAX_SIDE cells a side."""
+        """Returns the width that makes MAX_SIDE cells a side."""
         return math.sqrt(math.prod(field.metres)) / MAX_SIDE
 
     def cells_per_side(self, spec: CollectionSpec) -> float:
         return self._grid(spec).cells_per_side(spec)
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
-        """The counts are those of the plain grid."""
+        """Returns the counts are those of the plain grid."""
         return self._grid(spec).collect(exact, spec, key)
 
     def _grid(self, spec: CollectionSpec) -> PlainGrid:
@@ -229,7 +232,7 @@ class SpatialNeural(RangeMethod):
             return None
 
     def model(self, counts: NoisyGrid, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
-        """It has the networks that did not diverge; if all did, the counts answer."""
+        """Trains the model: with the networks that did not diverge; if all did, the counts answer."""
         networks = [network for network in trained if network is not None]
         if not networks:
             return GridModel(counts, spec.users)
@@ -256,7 +259,7 @@ class Automatic(RangeMethod):
 
     NAME: ClassVar[str] = "auto"
     TEXT: ClassVar[str] = (
-        "local networks (snh) or grid, whichever should have less error for so many users and so much noise; with "
+        "local networks (snh) or grid, whichever should have less error for this number of users and this noise; with "
         "--population, and for large squares, also adaptive"
     )
     TRAINS: ClassVar[bool] = True
@@ -281,7 +284,7 @@ class Automatic(RangeMethod):
 
     @staticmethod
     def prefers_tree(spec: CollectionSpec) -> bool:
-        """Whether a heatmap's adaptive tree should have less error than networks and the grid."""
+        """Returns whether a heatmap's adaptive tree should have less error than networks and the grid."""
         few = spec.users * spec.epsilon < GRID_FROM_USERS_EPSILON
         typical, length = math.sqrt(spec.sizes.low * spec.sizes.high), math.sqrt(math.prod(spec.field.metres))
         return few and typical >= max(TREE_FROM_CELLS * spec.default_width, TREE_FROM_SHARE * length)

@@ -65,11 +65,11 @@ class Model(ABC):
 
     @property
     def additive_table(self) -> SummedAreaTable | None:
-        """Sums over boxes of the model's map of users, of which no cell is below 0; None if it has no such map."""
+        """Sums over boxes of the model's map of users, whose cells are at least 0; None if it has no such map."""
         return None
 
     def answer_additive(self, boxes: Boxes) -> Answers:
-        """As `answer`, but boxes that tile a larger box sum to its answer. Without a map it is `answer`.
+        """Answers boxes so that those that tile a larger box sum to its answer. Without a map, the same as `answer`.
 
         `stddev` is that of `answer`, for squares around users, and the difference of both answers.
         """
@@ -81,16 +81,19 @@ class Model(ABC):
 
     @abstractmethod
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The arrays of its state, by name."""
+        """Returns the arrays of its state, by name."""
 
     def metadata(self) -> dict[str, Any]:
-        """The rest of its state, in JSON's types."""
+        """Returns the rest of its state, in JSON's types."""
         return {}
 
     @classmethod
     @abstractmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> Model:
-        """The inverse of `arrays` and `metadata`. Raises KeyError, ValueError or TypeError for invalid state."""
+        """Returns the inverse of `arrays` and `metadata`.
+
+        Raises KeyError, ValueError or TypeError for invalid state.
+        """
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,10 @@ class RangeModel:
 def checked_weights(
     arrays: Mapping[str, NDArray[Any]], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, NDArray[Any]]:
-    """The weights of networks by name. Raises ValueError if their form is wrong, KeyError if some are missing."""
+    """Returns the weights of networks by name.
+
+    Raises ValueError if their form is wrong, KeyError if some are missing.
+    """
     for name, shape in shapes.items():
         values = arrays[name]
         if values.shape != shape or values.dtype != np.float32 or not np.isfinite(values).all():
@@ -160,12 +166,12 @@ def checked_weights(
 
 
 def grid_arrays(grid: NoisyGrid) -> dict[str, NDArray[Any]]:
-    """A grid's arrays for a model's file."""
+    """Returns a grid's arrays for a model's file."""
     return {"x_edges": grid.x_edges, "y_edges": grid.y_edges, "users": grid.users}
 
 
 def grid_from_arrays(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> NoisyGrid:
-    """The inverse of `grid_arrays`. Raises KeyError, TypeError or ValueError for arrays that are not a grid."""
+    """Returns the inverse of `grid_arrays`. Raises KeyError, TypeError or ValueError for arrays that are not a grid."""
     x_edges, y_edges, users, noise = (
         arrays["x_edges"],
         arrays["y_edges"],
@@ -323,7 +329,8 @@ class TreeModel(Model):
 
 
 def _min_stddev(stddev: NDArray[np.float64]) -> float:
-    """The least error of a cell that is estimated as empty, at least one user, from the errors of the occupied cells.
+    """Returns the least error of a cell that is estimated as empty, at least one user, from the errors of the occupied
+    cells.
 
     An estimator can state almost no error for such a cell. The real error is about that of the surest occupied cells:
     the lower quartile of their errors, as measured on the taxi data.
@@ -332,7 +339,7 @@ def _min_stddev(stddev: NDArray[np.float64]) -> float:
 
 
 def _coarse(estimate: Estimate) -> Estimate:
-    """The estimate on a grid of _MAX_LEVEL: deeper cells are summed at their ancestor of that level."""
+    """Returns the estimate on a grid of _MAX_LEVEL: deeper cells are summed at their ancestor of that level."""
     tree = estimate.tree
     levels = node_levels(tree.entries)
     upper = Tree.of(_MAX_LEVEL, tree.nodes[node_levels(tree.nodes) <= _MAX_LEVEL])
@@ -355,7 +362,7 @@ def _table(values: NDArray[np.float64]) -> SummedAreaTable:
 
 
 def _clumping(tree: Tree, users: NDArray[np.float64]) -> float:
-    """As `field_counts.clumping`, from groups of four sibling leaves."""
+    """See `field_counts.clumping`; here from groups of four sibling leaves."""
     parents, first, members = np.unique(tree.entries >> np.uint64(2), return_index=True, return_counts=True)
     first = first[(members == 4) & (parents > 0)]
     family = users[first[:, None] + np.arange(4)]  # NW, SW, NE, SE

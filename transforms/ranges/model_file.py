@@ -45,7 +45,7 @@ _FORMER_KINDS = ("partition",)  # of methods that only the benchmarks have
 
 
 def archive_bytes(metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """What `np.savez_compressed` writes, without time stamps: the same content gives the same bytes.
+    """Returns what `np.savez_compressed` writes, without time stamps: the same content gives the same bytes.
 
     metadata: describes the arrays, in JSON's types; finite numbers only. arrays: integers or floats, of any shapes.
     """
@@ -133,7 +133,7 @@ def read_model(content: bytes, name: str) -> RangeModel:
 
 
 def model_bytes(model: RangeModel) -> bytes:
-    """The content of the published file. The same model gives the same bytes."""
+    """Returns the content of the published file. The same model gives the same bytes."""
     metadata = {
         "format": FORMAT,
         "kind": model.model.KIND,

@@ -50,7 +50,7 @@ Counts = NoisyGrid | Estimate
 
 
 def method_texts() -> dict[str, str]:
-    """One line of help for each method, by name."""
+    """Returns one line of help for each method, by name."""
     return {**{name: method.TEXT for name, method in METHODS.items()}, ADAPTIVE: _ADAPTIVE_TEXT}
 
 
@@ -104,12 +104,12 @@ class RangesPlan:
 
     @cached_property
     def field(self) -> Field:
-        """The base cells. Every counted part is made of them."""
+        """Returns the base cells. Every counted part is made of them."""
         return Field(Grid(self.region, BASE_DEPTH))
 
     @cached_property
     def heatmap(self) -> HeatmapParameters | None:
-        """The heatmap that counts: adaptive, or all cells of one level. None where a trusted curator counts."""
+        """Returns the heatmap that counts: adaptive, or all cells of one level. None where a trusted curator counts."""
         if self.uses_tree:
             return self.counting
         if self.counting.is_central:
@@ -118,7 +118,8 @@ class RangesPlan:
 
     @cached_property
     def uses_tree(self) -> bool:
-        """Whether a heatmap's adaptive tree answers: method adaptive, or auto if that should have the least error.
+        """Returns whether a heatmap's adaptive tree answers: method adaptive, or auto if that should have the least
+        error.
 
         The tree is collected in another way than a grid, so auto chooses it by figures that are known before the logs
         are read. Without a public number of users, or with an option of networks or of the grid, it does not.
@@ -131,15 +132,15 @@ class RangesPlan:
 
     @property
     def trains(self) -> bool:
-        """Whether the method may have trainings."""
+        """Returns whether the method may have trainings."""
         return not self.uses_tree and METHODS[self.method].TRAINS
 
     def collection_spec(self, users: float, epsilon: float) -> CollectionSpec:
-        """The public inputs of the method, once the number of users is known."""
+        """Returns the public inputs of the method, once the number of users is known."""
         return CollectionSpec(self.field, users, epsilon, self.sizes)
 
     def metadata(self) -> dict[str, Any]:
-        """The plan in JSON's types. The run's key is bound to it."""
+        """Returns the plan in JSON's types. The run's key is bound to it."""
         counting = {
             name: getattr(self.counting, name)
             for name in ("epsilon", "delta", "noise", "population", "population_share")
@@ -174,7 +175,10 @@ class RangesPlan:
 
     @cached_property
     def _level(self) -> int:
-        """The level of the grid that shards count, with cells nearest to the chosen width. Raises RequestError."""
+        """Returns the level of the grid that shards count, with cells nearest to the chosen width.
+
+        Raises RequestError.
+        """
         if _WIDTH in self.options:
             cells = math.sqrt(math.prod(self.field.metres)) / self.options[_WIDTH]
         else:
@@ -186,7 +190,7 @@ class RangesPlan:
         return make_method(self.method, self.options, spec).cells_per_side(spec)
 
     def model_bytes(self, rows: int) -> int:
-        """Expected bytes of memory of a model and its tables, as measured (`python -m benchmarks.speed`).
+        """Returns the expected bytes of memory of a model and its tables, as measured (`python -m benchmarks.speed`).
 
         They follow from public figures only. rows: of the logs, at least as many as users.
         """
@@ -208,7 +212,7 @@ class RangesPlan:
 
     @property
     def _central_epsilon(self) -> float:
-        """The epsilon of a trusted curator whose noise equals that of all shards together."""
+        """Returns the epsilon of a trusted curator whose noise equals that of all shards together."""
         return LAPLACE.cost(self.shards_stddev(self._population, self.counting.budget.total))
 
     def shards_stddev(self, users: float, cost: float) -> float:
@@ -218,7 +222,7 @@ class RangesPlan:
         return math.sqrt(shards) * counting.count_noise.stddev(cost)
 
     def accuracy(self) -> str:
-        """The error to expect in one phrase."""
+        """Returns the error to expect in one phrase."""
         counting = self.counting
         left = counting.budget.total - counting.admission().epsilon
         if counting.is_central:
@@ -228,7 +232,7 @@ class RangesPlan:
         return f"noise of ±{significant(NOISE_Z * noise)} users (95%) on a cell's count, if {users:,} take part"
 
     def text(self) -> str:
-        """The cost and the noise of a model of range queries, for a terminal. Raises RequestError."""
+        """Returns the cost and the noise of a model of range queries, for a terminal. Raises RequestError."""
         if self.uses_tree:
             head = "" if self.method == ADAPTIVE else f"method {self.method}: {method_texts()[ADAPTIVE]}\n\n"
             return head + heatmap_plan_text(self.counting)
@@ -257,7 +261,9 @@ class RangesPlan:
 
 
 def _json_value(value: Any) -> Any:
-    """An option's value in JSON's types: a workload as its number of squares and digest, a tuner as its metadata."""
+    """Returns an option's value in JSON's types: a workload as its number of squares and digest, a tuner as its
+    metadata.
+    """
     if isinstance(value, Tuner):
         return value.metadata()
     if not isinstance(value, Boxes):
@@ -333,7 +339,7 @@ def collected_from_heatmap(state: HeatmapState, plan: RangesPlan) -> Collected:
 
 
 def _grid_from_estimate(estimate: Estimate) -> NoisyGrid:
-    """The estimate of a complete tree, all of whose cells have the same noise, as a grid in base cells."""
+    """Returns the estimate of a complete tree, all of whose cells have the same noise, as a grid in base cells."""
     level = estimate.tree.level
     edges = np.arange((1 << level) + 1, dtype=np.int64) << (BASE_DEPTH - level)
     return NoisyGrid(edges, edges, by_row(estimate.counts), float(estimate.stddev[0]))

@@ -58,7 +58,7 @@ def read_queries(path: str, rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
 
 
 def read_workload(path: str, field: Field) -> Boxes:
-    """The squares of a file, clipped to the field, without those outside it.
+    """Returns the squares of a file, clipped to the field, without those outside it.
 
     Raises RequestError for too few or too many squares, or a row that is no square; DataError if the file cannot be
     read.
@@ -120,7 +120,7 @@ def checked_queries(batch: pa.RecordBatch, path: str, before: int = 0) -> pa.Rec
 
 
 def _numbers(column: pa.Array, name: str, path: str) -> NDArray[np.float64]:
-    """A column as float64, NaN where a value is missing."""
+    """Returns a column as float64, NaN where a value is missing."""
     try:
         return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)
     except pa.ArrowInvalid as error:
@@ -129,7 +129,7 @@ def _numbers(column: pa.Array, name: str, path: str) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class QueryCounts:
-    """How many queries were answered, how many of them reach beyond the region, and how many lie outside it."""
+    """The numbers of answered queries, of those that reach beyond the region, and of those outside it."""
 
     queries: int = 0
     beyond: int = 0
@@ -153,7 +153,7 @@ def answer_batch(model: RangeModel, queries: pa.RecordBatch, additive: bool = Fa
 
 
 def count_answers(answers: pa.RecordBatch) -> QueryCounts:
-    """The counts of one batch of answers."""
+    """Returns the counts of one batch of answers."""
     inside = answers.column("inside").to_numpy()
     return QueryCounts(len(inside), int(np.count_nonzero(inside < 1)), int(np.count_nonzero(inside == 0)))
 

@@ -37,7 +37,7 @@ from sfumato.transforms.release.published_release import open_release
 _MECHANISM = "discrete {} noise on counts of disjoint parts of the region, added once by a trusted curator"
 _BOUND = "one location a user, chosen {} by the key"
 _FROM_RELEASE = (
-    "This model is computed from a published heatmap alone (post-processing). It costs nothing beyond that release, "
+    "This model is computed only from a published heatmap (post-processing). It costs nothing beyond that release, "
     "and the guarantee stated here is that of the release."
 )
 _PUBLIC = (
@@ -47,7 +47,7 @@ _PUBLIC = (
 
 
 def ranges_files(built: Built, plan: RangesPlan, metadata: ReleaseMetadata) -> dict[str, bytes]:
-    """The files of a release by name, the manifest last."""
+    """Returns the files of a release by name, the manifest last."""
     collected = built.collected
     state, heatmap, warnings = collected.state, plan.heatmap, []
     if state is None or heatmap is None:
@@ -92,7 +92,7 @@ class HeatmapRelease:
 def files_of_release(
     release: HeatmapRelease, model: RangeModel, sizes: Sizes, metadata: ReleaseMetadata
 ) -> dict[str, bytes]:
-    """The files of a model of a published heatmap. The guarantee is that of the heatmap."""
+    """Returns the files of a model of a published heatmap. The guarantee is that of the heatmap."""
     privacy = dict(release.manifest["privacy"])
     assumptions = [*privacy.pop("assumptions"), _FROM_RELEASE]
     content = {

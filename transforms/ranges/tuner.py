@@ -52,7 +52,7 @@ class Label:
 
 
 def features(spec: CollectionSpec, entropy: float) -> NDArray[np.float64]:
-    """The inputs of the trees, float64[FEATURES]; entropy: in nats.
+    """Returns the inputs of the trees, float64[FEATURES]; entropy: in nats.
 
     They are those of paper 003, Section 5.1, (n, epsilon, 1 / (n epsilon), 1 / sqrt(n epsilon), entropy), then LOW,
     HIGH and the region's length in metres.
@@ -159,7 +159,7 @@ class Tuner:
         return min(ratios, key=lambda name: ratios[name])
 
     def entropy(self, field: Field) -> float:
-        """The entropy of the public data of the same place, otherwise the mean of all places; in nats."""
+        """Returns the entropy of the public data of the same place, otherwise the mean of all places; in nats."""
         overlaps = [_overlap(field.grid.region, region) for region, _ in self.places]
         best = max(overlaps)
         entropies = np.array([entropy for _, entropy in self.places])
@@ -258,7 +258,10 @@ def open_tuner(path: str) -> Tuner:
 
 
 def _overlap(a: Region, b: Region) -> float:
-    """The shared area of two regions over their joint area. It is in degrees: near regions have equal degrees."""
+    """Returns the shared area of two regions over their joint area.
+
+    It is in degrees: near regions have equal degrees.
+    """
     across = max(0.0, min(a.east, b.east) - max(a.west, b.west))
     down = max(0.0, min(a.north, b.north) - max(a.south, b.south))
     areas = [(region.east - region.west) * (region.north - region.south) for region in (a, b)]

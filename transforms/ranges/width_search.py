@@ -46,12 +46,12 @@ class QuerySample:
         return cls(boxes, SummedAreaTable(edges, edges, exact.on_grid(edges, edges).astype(np.float64)).sum(boxes))
 
     def error(self, users: NDArray[np.float64], population: float) -> float:
-        """The mean relative error of answers: |answer - truth| / max(truth, psi n)."""
+        """Returns the mean relative error of answers: |answer - truth| / max(truth, psi n)."""
         return float(np.mean(np.abs(users - self.truth) / np.maximum(self.truth, PSI * population)))
 
 
 def entropy(exact: ExactCounts) -> float:
-    """The entropy of the users' cells on a grid of 512 x 512, in nats (paper 003, Section 5.1).
+    """Returns the entropy of the users' cells on a grid of 512 x 512, in nats (paper 003, Section 5.1).
 
     The counts must be on a grid at least as fine.
     """
@@ -72,7 +72,7 @@ def sample_users(exact: ExactCounts, users: int, generator: Generator) -> ExactC
 def mean_relative_error(
     method: RangeMethod, exact: ExactCounts, spec: CollectionSpec, queries: QuerySample, seeds: Sequence[int]
 ) -> float:
-    """The mean relative error of a method's answers, averaged over runs with noise of these seeds."""
+    """Returns the mean relative error of a method's answers, averaged over runs with noise of these seeds."""
     errors = []
     for seed in seeds:
         key = RunKey.derive(FixedSecret(b"public data"), {"seed": seed})
@@ -96,7 +96,7 @@ class SearchResult:
         return self.at(self.width)
 
     def at(self, width: float) -> float:
-        """The error at another width, interpolated between tried widths; beyond them, that of the nearest."""
+        """Returns the error at another width, interpolated between tried widths; beyond them, that of the nearest."""
         return float(np.exp(np.interp(math.log(width), np.log(self.widths), np.log(self.errors))))
 
 

@@ -32,7 +32,7 @@ def bisect_each(
     outside: NDArray[np.float64],
     steps: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """`bisect` of n brackets at a time: float64[n] -> bool[n] for the condition, float64[n] for the ends."""
+    """Returns `bisect` of n brackets at a time: float64[n] -> bool[n] for the condition, float64[n] for the ends."""
     for _ in range(steps):
         middle = (inside + outside) / 2
         held = holds(middle)
@@ -41,7 +41,7 @@ def bisect_each(
 
 
 def bisect_integers(holds: Callable[[int], bool], inside: int, outside: int) -> int:
-    """The last integer from `inside` towards `outside` at which a condition holds.
+    """Returns the last integer from `inside` towards `outside` at which a condition holds.
 
     Args:
         holds: the condition. It changes once between the ends.
@@ -62,7 +62,7 @@ def bisect_each_integer(
     inside: NDArray[np.int64],
     outside: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """`bisect_integers` of n brackets at a time: int64[n] -> bool[n] for the condition, int64[n] for the ends."""
+    """Returns `bisect_integers` of n brackets at once: int64[n] -> bool[n] for the condition, int64[n] for the ends."""
     while (is_open := np.abs(outside - inside) > 1).any():
         middle = (inside + outside) // 2
         held = holds(middle)

@@ -64,7 +64,7 @@ def shrink(estimates: Array, variances: Array, centre: float | None = None) -> t
 
 
 def simultaneous_z(number: int, level: float = 0.95) -> float:
-    """The half-width, in standard deviations, with which `number` normal intervals all hold together.
+    """Returns the half-width, in standard deviations, with which `number` normal intervals all hold together.
 
     Valid for normal errors of any correlation, by Sidak's inequality.
 
@@ -86,7 +86,7 @@ def simultaneous_z(number: int, level: float = 0.95) -> float:
 
 
 def _prior_mean(x: Array, v: Array, t: float, centre: float | None) -> tuple[float, float]:
-    """The prior's mean and the variance of its error; a given centre has none."""
+    """Returns the prior's mean and the variance of its error; a given centre has none."""
     if centre is not None:
         return centre, 0.0
     weights = 1 / (t + v)
@@ -94,7 +94,7 @@ def _prior_mean(x: Array, v: Array, t: float, centre: float | None) -> tuple[flo
 
 
 def _prior_variance(x: Array, v: Array, centre: float | None) -> float:
-    """The t >= 0 of largest marginal likelihood: the best of 0 and of a logarithmic grid that is refined."""
+    """Returns the t >= 0 of largest marginal likelihood: the best of 0 and of a logarithmic grid that is refined."""
 
     def loss(t: float) -> float:
         total = t + v

@@ -79,24 +79,24 @@ class City:
         return 2 * (self.side.bit_length() - 1)
 
     def positions(self, cells: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Rows, from the north, and columns, from the west, of numbered cells: int64[n] each."""
+        """Returns rows, from the north, and columns, from the west, of numbered cells: int64[n] each."""
         return cells >> (self.bits // 2), cells & (self.side - 1)
 
 
 @lru_cache(maxsize=2)
 def build_city(side: int = SIDE) -> City:
-    """The city on side x side cells, a power of two. The full size takes about 2 s and 150 MB."""
+    """Returns the city on side x side cells, a power of two. The full size takes about 2 s and 150 MB."""
     tables = np.concatenate([alias_table(raster) for raster in city_rasters(side)])
     return City(side, tables, (risk_raster() * 2.0**32).astype(np.uint64).ravel())
 
 
 def rhythm_table() -> NDArray[np.uint16]:
-    """4 * (hour of the week) + (kind of location) for 2^16 equally likely states of a record: uint16[65536]."""
+    """Returns 4 * (hour of the week) + (kind of location) for 2^16 equally likely states of a record: uint16[65536]."""
     return _states(_hour_weights())
 
 
 def day_rhythm(first_hour: int, outdoors: float = 1.0) -> tuple[NDArray[np.uint16], float]:
-    """The rhythm of a day, which may have hours of a working day and of a weekend.
+    """Returns the rhythm of a day, which may have hours of a working day and of a weekend.
 
     first_hour: of the day, as an hour of the week, 0..167. outdoors: factor of the number of records ELSEWHERE.
 
@@ -111,7 +111,9 @@ def day_rhythm(first_hour: int, outdoors: float = 1.0) -> tuple[NDArray[np.uint1
 
 
 def _hour_weights() -> NDArray[np.float64]:
-    """Relative numbers of records by hour of the week and kind of location: float64[168, 4]; the last kind is 0."""
+    """Returns the relative numbers of records by hour of the week and kind of location: float64[168, 4]; the last kind
+    is 0.
+    """
     weights = np.zeros((HOURS, 4))
     for hour in range(HOURS):
         is_weekend = hour >= 5 * 24
@@ -129,7 +131,7 @@ def _states(weights: NDArray[np.float64]) -> NDArray[np.uint16]:
 
 
 def clock_offset_us(longitude: float) -> int:
-    """Local time minus UTC in microseconds: full hours by longitude, in degrees, without time-zone data."""
+    """Returns local time minus UTC in microseconds: full hours by longitude, in degrees, without time-zone data."""
     return round(longitude / 15) * HOUR_US
 
 
@@ -146,7 +148,7 @@ class DayPlan:
 
 
 def plan_day(day: date, seed: int, longitude: float) -> DayPlan:
-    """The plan of a UTC day for people at a longitude, in degrees."""
+    """Returns the plan of a UTC day for people at a longitude, in degrees."""
     ordinal = day.toordinal()
     first_hour = (day.weekday() * 24 + clock_offset_us(longitude) // HOUR_US) % HOURS
     weather = weather_of(day, seed)
@@ -162,25 +164,25 @@ def plan_day(day: date, seed: int, longitude: float) -> DayPlan:
 
 
 def weather_of(day: date, seed: int) -> float:
-    """The weather, from -1 (people stay at home) to 1: uniform."""
+    """Returns the weather, from -1 (people stay at home) to 1: uniform."""
     bits = random_bits(stream_key(seed, _WEATHER), np.array([day.toordinal()], dtype=np.uint64))[0]
     return int(bits) * 2.0**-63 - 1
 
 
 def away_share(day: date) -> float:
-    """The share of the people at their holiday home: a cosine over the year, 0 at midwinter."""
+    """Returns the share of the people at their holiday home: a cosine over the year, 0 at midwinter."""
     phase = 2 * math.pi * (day.timetuple().tm_yday - _MIDSUMMER) / 365.25
     return SEASON_SHARE * (1 + math.cos(phase)) / 2
 
 
 def event_of(day: date) -> Point | None:
-    """The centre of the event of a day, in km; None without one. Every fourth Saturday has an event."""
+    """Returns the centre of the event of a day, in km; None without one. Every fourth Saturday has an event."""
     number, rest = divmod(day.toordinal() - _SOME_EVENT.toordinal(), _EVENT_EVERY_DAYS)
     return None if rest else EVENTS[number % len(EVENTS)]
 
 
 def build_city_on(day: date, side: int = SIDE) -> City:
-    """The city with a fourth table for SEASON and, on the day of an event, a fifth for CROWD."""
+    """Returns the city with a fourth table for SEASON and, on the day of an event, a fifth for CROWD."""
     return _build_city_with(event_of(day), side)
 
 
@@ -194,7 +196,8 @@ def _build_city_with(event: Point | None, side: int) -> City:
 
 
 def _table_near(city: City, kind: int, centre: Point, radius_km: float, power: float = 1.0) -> Words:
-    """The alias table, uint64[side^2], of the density of one kind of location, times a hill around a point, in km.
+    """Returns the alias table, uint64[side^2], of the density of one kind of location, times a hill around a point, in
+    km.
 
     power: of the density. Below 1 it evens the density out, as a crowd does that spreads into side streets.
     """

@@ -50,7 +50,7 @@ _PARKS: tuple[tuple[str, Point, Point, float], ...] = (
 
 
 def city_geojson(region: Region) -> bytes:
-    """The city's geography, stretched over a region as the people's records are.
+    """Returns the city's geography, stretched over a region as the people's records are.
 
     Returns:
         A FeatureCollection of water, parks, districts, roads and places, in degrees to six decimals.
@@ -88,7 +88,7 @@ def city_geojson(region: Region) -> bytes:
 
 
 def _land() -> BaseGeometry:
-    """The land, in km, with the piers and the island."""
+    """Returns the land, in km, with the piers and the island."""
     noise = SmoothNoise(_SIDE, salt=11, knots=5, octaves=5).rows(0, _SIDE)  # as the city's coast has it
     step = SIZE_KM / _SIDE
     beyond = round(_AROUND / step) + 2  # a little more than is kept, which is cut off cleanly
@@ -105,7 +105,7 @@ def _land() -> BaseGeometry:
 
 
 def _districts(land: BaseGeometry, parks: BaseGeometry) -> Iterator[tuple[dict[str, Any], BaseGeometry]]:
-    """Each district's area, which is what is nearest to its middle, its name there, and its main streets."""
+    """Yields each district's area, which is what is nearest to its middle, its name there, and its main streets."""
     middles = shapely.MultiPoint([(one.x, one.y) for one in DISTRICTS])
     square = shapely.box(0, 0, SIZE_KM, SIZE_KM)
     cells = list(shapely.voronoi_polygons(middles, extend_to=square.buffer(SIZE_KM)).geoms)
@@ -116,7 +116,7 @@ def _districts(land: BaseGeometry, parks: BaseGeometry) -> Iterator[tuple[dict[s
 
 
 def _streets(district: District) -> BaseGeometry:
-    """The main streets of a district's grid, which goes on without end."""
+    """Returns the main streets of a district's grid, which goes on without end."""
     cosine, sine = np.cos(np.radians(district.degrees)), np.sin(np.radians(district.degrees))
     along = np.linspace(-SIZE_KM, SIZE_KM, 400)
     lines = []

@@ -44,27 +44,27 @@ CENTRES = (
 
 
 def bump(distance: Field, radius: float | Field) -> Field:
-    """exp(-(distance / radius)^2): 1 at distance 0, nearly 0 at three radii."""
+    """Returns exp(-(distance / radius)^2): 1 at distance 0, nearly 0 at three radii."""
     ratio = distance / np.float32(radius) if isinstance(radius, float) else distance / radius
     height: Field = np.exp(-ratio * ratio)
     return height
 
 
 def hill(x: Field, y: Field, centre: Point, radius: float) -> Field:
-    """A `bump` of height 1 around a centre."""
+    """Returns a `bump` of height 1 around a centre."""
     east, south = x - np.float32(centre[0]), y - np.float32(centre[1])
     height: Field = np.exp((east * east + south * south) * np.float32(-1 / radius**2))
     return height
 
 
 def ramp(value: Field, width: float) -> Field:
-    """A soft edge: 0 for value <= 0, 1 for value >= width, linear between."""
+    """Returns a soft edge: 0 for value <= 0, 1 for value >= width, linear between."""
     share: Field = np.clip(value * np.float32(1 / width), 0, 1)
     return share
 
 
 def line_distance(x: Field, y: Field, points: list[Point]) -> Field:
-    """Distance to a polyline, at most REACH_KM."""
+    """Returns the distance to a polyline, at most REACH_KM."""
     nearest_squared = np.full(x.shape, REACH_KM**2, dtype=np.float32)
     top, bottom = float(y.min()) - REACH_KM, float(y.max()) + REACH_KM
     for (x0, y0), (x1, y1) in pairwise(points):
@@ -81,7 +81,7 @@ def line_distance(x: Field, y: Field, points: list[Point]) -> Field:
 
 
 def rounded(points: list[Point]) -> list[Point]:
-    """The polyline with its corners cut twice (Chaikin 1974). The ends stay."""
+    """Returns the polyline with its corners cut twice (Chaikin 1974). The ends stay."""
     for _ in range(2):
         cut = [
             (x0 + (x1 - x0) * share, y0 + (y1 - y0) * share)
@@ -93,7 +93,7 @@ def rounded(points: list[Point]) -> list[Point]:
 
 
 def rectangle(x: Field, y: Field, centre: Point, size: Point, degrees: float) -> Field:
-    """Distance of points to the border of a rotated rectangle, negative outside. size: width and height.
+    """Returns the distance of points to the border of a rotated rectangle, negative outside. size: width and height.
 
     Outside it is the larger distance along the rectangle's two axes. Off a corner the Euclidean distance is longer.
     """
@@ -108,7 +108,7 @@ def rotate(x: Field, y: Field, degrees: float) -> tuple[Field, Field]:
 
 
 def lattice_hash(a: CellIndex, b: CellIndex, salt: CellIndex | int) -> Field:
-    """A hash in [0, 1) of each lattice cell (a, b) and salt."""
+    """Returns a hash in [0, 1) of each lattice cell (a, b) and salt."""
     bits = a.astype(np.uint32) * np.uint32(0x9E3779B1)
     bits ^= b.astype(np.uint32) * np.uint32(0x85EBCA77)
     bits ^= np.asarray(salt).astype(np.uint32) * np.uint32(0xC2B2AE3D)
@@ -146,7 +146,7 @@ class SmoothNoise:
 
 
 def _splines(side: int, knots: int) -> Field:
-    """Cubic B-splines on `knots` intervals, at the centres of `side` cells: float32[side, knots + 3]."""
+    """Returns cubic B-splines on `knots` intervals, at the centres of `side` cells: float32[side, knots + 3]."""
     place = (np.arange(side) + 0.5) * (knots / side)
     interval = place.astype(np.int64)
     t = place - interval
@@ -175,7 +175,7 @@ BAY_RADIUS = 5.9
 
 
 def depth_inland(x: Field, y: Field, coast: Field) -> tuple[Field, Field]:
-    """The approximate distance to the water, negative on it, for all land and for the piers only.
+    """Returns the approximate distance to the water, negative on it, for all land and for the piers only.
 
     coast: noise that makes shores irregular.
     """
@@ -197,7 +197,7 @@ def depth_inland(x: Field, y: Field, coast: Field) -> tuple[Field, Field]:
 
 
 def parks(x: Field, y: Field, coast: Field, patches: Field) -> tuple[Field, Field]:
-    """The share of a cell that is park, 0..1, and the weight of the paths in it. coast, patches: noise."""
+    """Returns the share of a cell that is park, 0..1, and the weight of the paths in it. coast, patches: noise."""
     large = rectangle(x, y, (3.3, 6.4), (4.4, 0.86), 3)
     u, v = rotate(x - np.float32(3.3), y - np.float32(6.4), 3)
     square = rectangle(x, y, (7.75, 4.25), (0.32, 0.26), 9)
@@ -218,7 +218,7 @@ def parks(x: Field, y: Field, coast: Field, patches: Field) -> tuple[Field, Fiel
 
 
 def venues(x: Field, y: Field) -> Field:
-    """The weight of places that attract people: stadium, ferry, museum, beach, squares, university."""
+    """Returns the weight of places that attract people: stadium, ferry, museum, beach, squares, university."""
     ring = np.hypot(x - np.float32(10.0), y - np.float32(6.45)) - np.float32(0.1)
     weight = 14 * bump(ring, 0.03) + 25 * hill(x, y, FERRY, 0.05) + 10 * hill(x, y, (4.35, 6.33), 0.035)
     weight += 8 * hill(x, y, (0.95, 7.6), 0.05) + 9 * hill(x, y, (7.2, 8.3), 0.07)
@@ -226,7 +226,7 @@ def venues(x: Field, y: Field) -> Field:
 
 
 def nearest_line(x: Field, y: Field, lines: list[list[Point]]) -> Field:
-    """Distance to the nearest of some polylines."""
+    """Returns the distance to the nearest of some polylines."""
     distance: Field = np.minimum.reduce([line_distance(x, y, points) for points in lines])
     return distance
 
@@ -293,7 +293,7 @@ def lay_streets(x: Field, y: Field, noise: Field) -> tuple[Field, Field, Field, 
 
 
 def _nearest_district(x: Field, y: Field) -> tuple[CellIndex, Field]:
-    """The index of the district, and the distance in km to its border."""
+    """Returns the index of the district, and the distance in km to its border."""
     best = np.full(x.shape, np.inf, dtype=np.float32)
     second = best.copy()
     label = np.zeros(x.shape, dtype=np.int32)
@@ -322,7 +322,7 @@ def _street(number: CellIndex, along: CellIndex, off: Field, label: CellIndex, w
 
 
 def risk_raster() -> NDArray[np.float64]:
-    """The probability that a person who lives in a cell is infected: float64[RISK_SIDE, RISK_SIDE]."""
+    """Returns the probability that a person who lives in a cell is infected: float64[RISK_SIDE, RISK_SIDE]."""
     km = cell_centres(RISK_SIDE)
     risk = np.full((RISK_SIDE, RISK_SIDE), BASE_RISK)
     for centre, radius, height in HOT_SPOTS:
@@ -331,12 +331,12 @@ def risk_raster() -> NDArray[np.float64]:
 
 
 def cell_centres(side: int) -> Field:
-    """The centres of `side` cells along an axis of the city, in km from the west or north: float32[side]."""
+    """Returns the centres of `side` cells along an axis of the city, in km from the west or north: float32[side]."""
     return ((np.arange(side) + 0.5) * (SIZE_KM / side)).astype(np.float32)
 
 
 def city_rasters(side: int) -> tuple[Field, Field, Field]:
-    """Relative densities of HOME, WORK and ELSEWHERE: float32[side, side] each. Water is 0."""
+    """Returns the relative densities of HOME, WORK and ELSEWHERE: float32[side, side] each. Water is 0."""
     coast = SmoothNoise(side, salt=11, knots=5, octaves=5)
     patches = SmoothNoise(side, salt=23, knots=14, octaves=3)
     km = cell_centres(side)
@@ -352,7 +352,7 @@ def city_rasters(side: int) -> tuple[Field, Field, Field]:
 
 
 def _paint(x: Field, y: Field, coast: Field, patches: Field) -> tuple[Field, Field, Field]:
-    """The three densities at positions in km. coast, patches: noise for shores and for neighbourhoods."""
+    """Returns the three densities at positions in km. coast, patches: noise for shores and for neighbourhoods."""
     land_km, piers_km = depth_inland(x, y, coast)
     land = ramp(land_km, 0.02)
     park, paths = parks(x, y, coast, patches)

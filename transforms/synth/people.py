@@ -74,7 +74,7 @@ def _schema(user_id: UserIdKind, columns: dict[str, pa.DataType]) -> pa.Schema:
 
 
 def record_schema(user_id: UserIdKind = "int") -> pa.Schema:
-    """The columns of a location log."""
+    """Returns the columns of a location log."""
     place = dict.fromkeys(("latitude", "longitude"), pa.float64())
     time = {"timestamp": pa.timestamp("us", tz="UTC")}
     return _schema(user_id, {**place, **time, "infected": pa.bool_(), "km_from_home": pa.float32()})
@@ -91,7 +91,7 @@ def make_records(
     user_id: UserIdKind = "int",
     day: date | None = None,
 ) -> pa.Table:
-    """Record number `record` of each of the users first .. last - 1, in the order of the users' numbers.
+    """Returns record number `record` of each of the users first .. last - 1, in the order of the users' numbers.
 
     Args:
         city: stretched over the region; with a day, the city of that day (`city.build_city_on`).
@@ -165,17 +165,17 @@ def _fill(
 
 
 def person_ids(users: NDArray[np.uint64], seed: int) -> NDArray[np.int64]:
-    """The ids of numbered users: int64[n], in no visible order."""
+    """Returns the ids of numbered users: int64[n], in no visible order."""
     return scramble_63(users, stream_key(seed, _ID))
 
 
 def _selected(users: NDArray[np.uint64], share: float, *stream: int) -> NDArray[np.bool_]:
-    """Whether a stream selects each user, with probability `share`: bool[n]. A larger share adds users."""
+    """Returns whether a stream selects each user, with probability `share`: bool[n]. A larger share adds users."""
     return (random_bits(stream_key(*stream), users) >> np.uint64(32)) < np.uint64(round(share * 2.0**32))
 
 
 def hex_ids(numbers: NDArray[np.int64]) -> pa.Array:
-    """`u` and 16 hexadecimal digits for each number, as an Arrow string array."""
+    """Returns `u` and 16 hexadecimal digits for each number, as an Arrow string array."""
     pairs = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), dtype=np.uint16)
     text = np.empty((len(numbers), 17), dtype=np.uint8)
     text[:, 0] = ord("u")
@@ -185,7 +185,7 @@ def hex_ids(numbers: NDArray[np.int64]) -> pa.Array:
 
 
 def trip_schema(user_id: UserIdKind = "int") -> pa.Schema:
-    """The columns of a log of trips."""
+    """Returns the columns of a log of trips."""
     ends = [f"{end}_{name}" for end in ("origin", "destination") for name in ("longitude", "latitude")]
     return _schema(user_id, {**dict.fromkeys(ends, pa.float64()), "start": pa.timestamp("us", tz="UTC")})
 
@@ -200,7 +200,7 @@ def make_trips(
     region: Region = DEFAULT_REGION,
     user_id: UserIdKind = "int",
 ) -> pa.Table:
-    """Trip number `trip` of each of the users first .. last - 1, in the order of the users' numbers.
+    """Returns trip number `trip` of each of the users first .. last - 1, in the order of the users' numbers.
 
     Arguments are those of `make_records`, of a city without a day.
     """
@@ -234,7 +234,7 @@ def _cells(city: City, kind: int, seed: int, users: NDArray[np.uint64], number: 
 
 
 def _near(city: City, kind: int, seed: int, users: NDArray[np.uint64], home: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The nearest to the home of some places, cells int64[n]."""
+    """Returns the nearest to the home of some places, cells int64[n]."""
     wide = city.side // DISTRICTS
     row, column = (place // wide for place in city.positions(home))
     drawn = [_cells(city, kind, seed, users, number) for number in range(CANDIDATES)]

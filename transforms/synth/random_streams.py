@@ -20,7 +20,7 @@ _MASK_63 = (1 << 63) - 1
 
 
 def mix(words: Words) -> Words:
-    """splitmix64's finaliser, a bijection of 64-bit words. Works in place on uint64[n] and returns it."""
+    """Returns splitmix64's finaliser, a bijection of 64-bit words. Works in place on uint64[n] and returns it."""
     words ^= words >> np.uint64(30)
     words *= np.uint64(_MULTIPLIER_1)
     words ^= words >> np.uint64(27)
@@ -30,7 +30,7 @@ def mix(words: Words) -> Words:
 
 
 def stream_key(seed: int, *path: int) -> int:
-    """The 64-bit key of the random stream that a seed and a path of integers name."""
+    """Returns the 64-bit key of the random stream that a seed and a path of integers name."""
     key = seed & _MASK_64
     for part in path:
         bits = np.array([(key + (part + 1) * _GAMMA) & _MASK_64], dtype=np.uint64)
@@ -39,14 +39,14 @@ def stream_key(seed: int, *path: int) -> int:
 
 
 def random_bits(keys: int | Words, counters: Words) -> Words:
-    """64 random bits for each counter: uint64[n]. keys: of the stream, or one for each counter."""
+    """Returns 64 random bits for each counter: uint64[n]. keys: of the stream, or one for each counter."""
     words = counters * np.uint64(_GAMMA)
     words += np.uint64(keys) if isinstance(keys, int) else keys
     return mix(words)
 
 
 def scramble_63(values: Words, key: int) -> NDArray[np.int64]:
-    """A keyed bijection of 0 .. 2^63 - 1: int64[n]. Distinct values give distinct numbers in no visible order.
+    """Returns a keyed bijection of 0 .. 2^63 - 1: int64[n]. Distinct values give distinct numbers in no visible order.
 
     Each step is a bijection modulo 2^63: an exclusive or with a constant, a multiplication by an odd number, an
     exclusive or with the number's own upper bits.
@@ -62,7 +62,7 @@ def scramble_63(values: Words, key: int) -> NDArray[np.int64]:
 
 
 def alias_table(weights: NDArray[np.floating]) -> Words:
-    """Walker's alias table: uint64[2^b]. `draw` needs 64 random bits and one look-up.
+    """Returns Walker's alias table: uint64[2^b]. `draw` needs 64 random bits and one look-up.
 
     The lower b bits of an entry hold the slot's alias, the upper 64 - b bits its threshold. Light slots in order are
     filled up by heavy ones in order. A heavy slot that falls below 1 by that is filled up by the next. Prefix sums
@@ -116,7 +116,7 @@ def draw(tables: Words, which: NDArray[np.integer] | int, words: Words, bits: in
 
 
 def alias_probabilities(table: Words) -> NDArray[np.float64]:
-    """The distribution of a table: float64[2^b]. The inverse of `alias_table`, but for rounding."""
+    """Returns the distribution of a table: float64[2^b]. The inverse of `alias_table`, but for rounding."""
     slots = table.size
     bits = slots.bit_length() - 1
     own = (table >> np.uint64(bits)).astype(np.float64) / float(1 << (64 - bits))

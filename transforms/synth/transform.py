@@ -31,13 +31,13 @@ def make_file_tables(spec: SynthSpec, index: int, city: City) -> Iterator[pa.Tab
 
 
 def count_codes(table: pa.Table, grid: Grid) -> NDArray[np.int64]:
-    """The number of records in each cell: int64[4^depth], in the order of codes."""
+    """Returns the number of records in each cell: int64[4^depth], in the order of codes."""
     codes = grid.codes(table["longitude"].to_numpy(), table["latitude"].to_numpy())
     return np.bincount(codes.view(np.int64), minlength=grid.side**2)
 
 
 def density_raster(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The density, float64[2^depth, 2^depth], row 0 in the north, sum 1, of counts by code, int64[4^depth]."""
+    """Returns the density, float64[2^depth, 2^depth], row 0 in the north, sum 1, of counts by code, int64[4^depth]."""
     return np.asarray(by_row(counts / counts.sum()))
 
 

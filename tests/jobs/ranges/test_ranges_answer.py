@@ -419,7 +419,7 @@ def test_everything_may_be_in_a_bucket(place: Path) -> None:
         assert names(f"{BUCKET}/answers") == ["a.parquet"]
         with FileSystems.open(f"{BUCKET}/answers/a.parquet") as file:
             (place / "a.parquet").write_bytes(file.read())
-        with pytest.raises(RequestError, match="exists already"):
+        with pytest.raises(RequestError, match="already exists"):
             run_command("ranges answer", [*asked, "--output", f"{BUCKET}/answers/a.parquet"])
         with pytest.raises(RequestError, match=f"no file {BUCKET}/other/{MODEL_FILE}"):
             run_command(

@@ -47,7 +47,7 @@ class ExactSums:
 
     @classmethod
     def zeros(cls, groups: int, degrees: Sequence[int]) -> ExactSums:
-        """The sums of no user. degrees: K, or K and L."""
+        """Returns the sums of no user. degrees: K, or K and L."""
         slots = math.prod(degree + 1 for degree in degrees)
         return cls(np.zeros((groups, slots), np.int64), np.zeros(2 * len(degrees), np.int64))
 
@@ -61,7 +61,7 @@ class ExactSums:
 
 
 def bernstein(t: Array, degree: int) -> Array:
-    """The Bernstein polynomials of a degree: float64[degree + 1, n].
+    """Returns the Bernstein polynomials of a degree: float64[degree + 1, n].
 
     By sums and products only, whose results are the same on every machine.
     """
@@ -75,7 +75,9 @@ def bernstein(t: Array, degree: int) -> Array:
 
 
 def coefficients(power: int, degree: int, low: float, high: float) -> Array:
-    """The Bernstein coefficients c_j of x^power over [low, high]: x^power = sum of c_j B_j(t). float64[degree + 1].
+    """Returns the Bernstein coefficients c_j of x^power over [low, high]: x^power = sum of c_j B_j(t).
+
+    float64[degree + 1].
 
     They are the values of the polynomial's blossom: Farouki (2012), The Bernstein polynomial basis, Section 3.
     """
@@ -92,7 +94,7 @@ def coefficients(power: int, degree: int, low: float, high: float) -> Array:
 
 
 def tensor(first: Array, second: Array) -> Array:
-    """The coefficients of a product of polynomials of the first and of the second column: float64[..., S].
+    """Returns the coefficients of a product of polynomials of the first and of the second column: float64[..., S].
 
     Args:
         first: float64[..., K + 1], coefficients in the first column.
@@ -111,7 +113,7 @@ def sum_values(
     degrees: Sequence[int],
     scale: int,
 ) -> ExactSums:
-    """The sums of some users.
+    """Returns the sums of some users.
 
     What a user adds is rounded to integers by systematic rounding: at random and without bias, so that its total stays
     exactly `scale`.
@@ -157,14 +159,14 @@ _NEAR_ZERO = 1 / 16  # an end so near 0, as a share of the other, is moved to 0:
 
 
 def count_magnitudes(values: Array) -> NDArray[np.int64]:
-    """The number of values in each bin: int64[BINS]. values: float64[n], finite."""
+    """Returns the number of values in each bin: int64[BINS]. values: float64[n], finite."""
     magnitude = np.clip(np.frexp(values)[1] - _SMALLEST, 0, _MAGNITUDES)
     magnitude[values == 0] = 0
     return np.bincount(np.where(values < 0, -magnitude, magnitude) + _MAGNITUDES, minlength=BINS)
 
 
 def find_range(counts: NDArray[np.int64], epsilon: float, key: RunKey) -> tuple[ValueRange, bool]:
-    """The range that noisy counts choose, for a number whose range nobody gave.
+    """Returns the range that noisy counts choose, for a number whose range nobody gave.
 
     As ApproxBounds of Google's differential-privacy library: each user adds 1 to one bin, so one budget serves all. A
     bin with far more users than noise explains is certainly not empty. From such bins the range grows outwards, while

@@ -26,7 +26,7 @@ from sfumato.transforms.privacy.noise import discrete_laplace
 
 @dataclass(frozen=True, eq=False)
 class CentralSums:
-    """What a run has released: the range, then the sums. Every number but the plan's is noisy or follows from noise.
+    """The released sums of a run: the range, then the sums. Every number but the plan's is noisy or follows from noise.
 
     Attributes:
         plan: the plan.
@@ -56,13 +56,13 @@ class CentralSums:
 
     @property
     def clients(self) -> Array:
-        """Estimated users by row of the sums: float64[G]."""
+        """Returns the estimated users by row of the sums: float64[G]."""
         return np.asarray(self.slots.sum(axis=1))
 
     def estimates(
         self, names: Sequence[str] = (EVERYBODY,), groups: NDArray[np.int64] | None = None, level: float = 0.95
     ) -> Iterator[MomentEstimate]:
-        """Every statistic, of all users or by group.
+        """Yields every statistic, of all users or by group.
 
         names: of the groups. groups: int64[G], the published group of each row of the sums; None for all users.
         """
@@ -92,14 +92,14 @@ class CentralSums:
         return means.mean(columns[0].power(max(statistic.power, 1)))
 
     def value_range(self, statistic: Statistic) -> tuple[float, float]:
-        """The smallest and the largest value of a statistic."""
+        """Returns the smallest and the largest value of a statistic."""
         if statistic.name in ("count", "sum"):
             return (0.0 if statistic.name == "count" else -math.inf), math.inf
         return value_range(statistic, self.spans)
 
 
 def choose_range(plan: CentralMomentsPlan, magnitudes: NDArray[np.int64] | None, key: RunKey) -> CentralSums:
-    """The state before the sums: with the range that was given, or that noisy counts by magnitude choose.
+    """Returns the state before the sums: with the range that was given, or that noisy counts by magnitude choose.
 
     magnitudes: int64[C, BINS], exact, of each column; None where no range is to be found.
     """
@@ -125,11 +125,11 @@ class _Column:
     degrees: tuple[int, ...]
 
     def alone(self, power: int, about: float = 0.0) -> Array:
-        """(x - about)^power, as coefficients of the column's own polynomials."""
+        """Returns (x - about)^power, as coefficients of the column's own polynomials."""
         return coefficients(power, self.degrees[self.number], self.span.low - about, self.span.high - about)
 
     def power(self, power: int, about: float = 0.0) -> Array:
-        """(x - about)^power."""
+        """Returns (x - about)^power."""
         others = [np.ones(degree + 1) for degree in self.degrees]
         others[self.number] = self.alone(power, about)
         return others[0] if len(others) == 1 else tensor(others[0], others[1])
@@ -148,16 +148,19 @@ class _Means:
 
     @property
     def users(self) -> Array:
-        """Estimated users: float64[G]."""
+        """Returns the estimated users: float64[G]."""
         return np.asarray(self.slots.sum(axis=1))
 
     def total(self, polynomial: Array) -> tuple[Array, Array, Array]:
-        """The sum of a polynomial over users, with its interval: float64[G] each. polynomial: its coefficients."""
+        """Returns the sum of a polynomial over users, with its interval: float64[G] each.
+
+        polynomial: its coefficients.
+        """
         value, margin = self.slots @ polynomial, self.z * self.noise * math.hypot(*polynomial.tolist())
         return value, value - margin, value + margin
 
     def mean(self, polynomial: Array) -> tuple[Array, Array, Array]:
-        """The mean of a polynomial over users, with its interval: float64[..., G] each.
+        """Returns the mean of a polynomial over users, with its interval: float64[..., G] each.
 
         The interval is Fieller's (1954): all means m for which the sum of the polynomial minus m lies within the noise
         of 0. Where the number of users lies within the noise of 0 nothing is known, and the interval is infinite. There
@@ -182,7 +185,7 @@ class _Means:
         return middle + size * value, middle + size * low, middle + size * high
 
     def variance(self, column: _Column) -> tuple[Array, Array, Array]:
-        """The variance with its interval: float64[G] each.
+        """Returns the variance with its interval: float64[G] each.
 
         The estimate is that of E[x^2] - c^2 with a noisy mean c. On average c^2 is too large by the variance of c, so
         that is added. E[(x - c)^2] exceeds the variance by (mean - c)^2, so the lower end subtracts the largest such
@@ -194,13 +197,13 @@ class _Means:
         return value + (error / self.z) ** 2, below - error**2, above
 
     def centre(self, column: _Column) -> tuple[Array, Array]:
-        """A column's mean within its range, and how far its interval reaches: float64[G] each."""
+        """Returns a column's mean within its range, and how far its interval reaches: float64[G] each."""
         low, high = column.span.low, column.span.high
         mean, least, most = (np.clip(one, low, high) for one in self.mean(column.power(1)))
         return mean, np.maximum(mean - least, most - mean)
 
     def covariance(self, first: _Column, second: _Column) -> tuple[Array, Array, Array]:
-        """The covariance with its interval: float64[G] each.
+        """Returns the covariance with its interval: float64[G] each.
 
         It is the mean of (x - c)(y - d) with noisy means c and d, up to the product of their errors, which the interval
         adds in full.
@@ -212,7 +215,7 @@ class _Means:
         return value, below - error * other_error, above + error * other_error
 
     def correlation(self, first: _Column, second: _Column) -> tuple[Array, Array, Array]:
-        """The correlation with its interval: float64[G] each.
+        """Returns the correlation with its interval: float64[G] each.
 
         Let u and v be the values in estimated standard deviations from their estimated means, and r the estimate. To
         first order its error is that of the mean of uv - r (u^2 + v^2) / 2, a polynomial of the slots. Terms of second
@@ -237,7 +240,7 @@ class _Means:
         return value, np.where(both, low, -np.inf), np.where(both, high, np.inf)
 
     def _standardised(self, column: _Column) -> tuple[Array, Array, Array, Array, NDArray[np.bool_]]:
-        """A column's estimated mean and standard deviation, and what is known of them, by group: [G] each.
+        """Returns a column's estimated mean and standard deviation, and what is known of them, by group: [G] each.
 
         Returns:
             The mean; the standard deviation, any above 0 where the variance may be 0; how far the interval of the mean

@@ -39,7 +39,10 @@ _DEGREES = {"count": 0, "sum": 1, "mean": 1, "variance": 2, "covariance": 1, "co
 
 
 def degree_of(statistic: Statistic) -> int:
-    """The degree of the polynomials that a statistic is computed from. Raises RequestError for an unknown one."""
+    """Returns the degree of the polynomials that a statistic is computed from.
+
+    Raises RequestError for an unknown one.
+    """
     name, colon, _ = statistic.name.partition(":")
     if not colon and name in _DEGREES:
         return _DEGREES[name]
@@ -75,7 +78,9 @@ class CentralMomentsPlan:
     def __post_init__(self) -> None:
         check_statistics(self.statistics, self.has_second)
         if not _MIN_EPSILON <= self.epsilon <= MAX_NOISE_EPSILON:
-            raise RequestError(f"epsilon: must lie in {_MIN_EPSILON:g}..{MAX_NOISE_EPSILON:g}, got {self.epsilon:g}")
+            raise RequestError(
+                f"epsilon: must be between {_MIN_EPSILON:g} and {MAX_NOISE_EPSILON:g}, got {self.epsilon:g}"
+            )
         if self.span is not None and not self.degree:
             raise RequestError("range: numbers of users need none; leave it out, or ask for other --statistics")
         for name, span in (("range", self.span), ("second_range", self.second_span)):
@@ -89,39 +94,42 @@ class CentralMomentsPlan:
                 )
 
     def stated(self) -> dict[str, Any]:
-        """What tells this plan from others: the run's key is bound to it."""
+        """Returns a text that identifies this plan: the run's key is bound to it."""
         return asdict(self)
 
     @cached_property
     def degree(self) -> int:
-        """The degree of the polynomials that users add up; 0 where no value is used."""
+        """Returns the degree of the polynomials that users add up; 0 where no value is used."""
         return max(map(degree_of, self.statistics))
 
     @cached_property
     def degrees(self) -> tuple[int, ...]:
-        """The degree of the polynomials in each column."""
+        """Returns the degree of the polynomials in each column."""
         if not self.has_second:
             return (self.degree,)
         return self.degree, max(degree_of(one) for one in self.statistics if one.name in PAIRS)
 
     @property
     def slots(self) -> int:
-        """The number of sums of a group."""
+        """Returns the number of sums of a group."""
         return math.prod(degree + 1 for degree in self.degrees)
 
     @property
     def spans(self) -> tuple[ValueRange | None, ...]:
-        """The given range of each column, None to find it."""
+        """Returns the given range of each column, None to find it."""
         return (self.span, self.second_span)[: len(self.degrees)]
 
     @property
     def finds_range(self) -> bool:
-        """Whether a part of epsilon pays for the range of a column."""
+        """Returns whether a part of epsilon pays for the range of a column."""
         return None in self.spans and self.degree > 0
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """The epsilon of each part: admission, range, users outside the range, and the sums. They add up to epsilon."""
+        """Returns the epsilon of each part: admission, range, users outside the range, and the sums.
+
+        They add up to epsilon.
+        """
         parts = {"admission": ADMISSION_SHARE * self.epsilon}
         if self.finds_range:
             parts["range"] = _RANGE_SHARE * self.epsilon
@@ -130,51 +138,54 @@ class CentralMomentsPlan:
         return {**parts, "sums": (self.epsilon - math.fsum(parts.values())) * (1 - 2**-50)}
 
     def admission(self, max_bad_fraction: float = 0.1, min_users: int = 0) -> AdmissionRule:
-        """The rule for the two noisy counts of users that admit a run."""
+        """Returns the rule for the two noisy counts of users that admit a run."""
         return AdmissionRule(self.shares["admission"], max_bad_fraction, min_users)
 
     @cached_property
     def scale(self) -> int:
-        """What one user adds to the sums: as much as the noise can be drawn for, a power of two."""
+        """Returns what one user adds to the sums: as much as the noise can be drawn for, a power of two."""
         if not self.degree:
             return 1
         return 1 << min(_MAX_SCALE_BITS, math.floor(math.log2(self.shares["sums"] / MIN_NOISE_EPSILON)))
 
     @property
     def noise_stddev(self) -> float:
-        """Standard deviation of the noise on every released sum, in users."""
+        """Returns the standard deviation of the noise on every released sum, in users."""
         return discrete_laplace_stddev(self.shares["sums"], self.scale) / self.scale
 
     @property
     def count_stddev(self) -> float:
-        """Standard deviation of the noise on a number of users."""
+        """Returns the standard deviation of the noise on a number of users."""
         return self.noise_stddev * math.sqrt(self.slots)
 
     @property
     def outside_stddev(self) -> float:
-        """Standard deviation of the noise on a number of users outside a range. A user may be outside each column's."""
+        """Returns the standard deviation of the noise on a number of users outside a range.
+
+        A user may be outside each column's.
+        """
         return discrete_laplace_stddev(self.shares["outside"], len(self.degrees))
 
     def exact_sums(self, block: Block, spans: Sequence[ValueRange], rows: int) -> ExactSums:
-        """The exact sums of a block, whose codes are the values. rows: of groups."""
+        """Returns the exact sums of a block, whose codes are the values. rows: of groups."""
         uniforms = (block.random_bits & np.uint64(0xFFFFFFFF)) * np.float64(2.0**-32)
         columns = self._columns(block.codes)
         return sum_values(columns, uniforms, block.groups, rows, spans, self.degrees, self.scale)
 
     def _columns(self, codes: NDArray[Any]) -> tuple[Array, ...]:
-        """The values of each column: float64[n]. codes: see Block."""
+        """Returns the values of each column: float64[n]. codes: see Block."""
         return (codes.real, codes.imag) if self.has_second else (codes,)
 
     def count_magnitudes(self, codes: NDArray[Any]) -> NDArray[np.int64]:
-        """The number of values of each column by magnitude: int64[C, BINS]. codes: see Block."""
+        """Returns the number of values of each column by magnitude: int64[C, BINS]. codes: see Block."""
         return np.stack([count_magnitudes(column) for column in self._columns(codes)])
 
     def sum_magnitudes(self, counts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
-        """The sum of such numbers, of no block too."""
+        """Returns the sum of such numbers, of no block too."""
         return sum(counts, start=np.zeros((len(self.degrees), BINS), np.int64))
 
     def mean_error(self, users: int) -> float:
-        """The error of the mean at 95%, with a given range."""
+        """Returns the error of the mean at 95%, with a given range."""
         assert self.span is not None
         middle = (self.span.high - self.span.low) / 2
         mean = coefficients(1, self.degree, -middle, middle)
@@ -182,14 +193,14 @@ class CentralMomentsPlan:
         return 1.96 * noise / users
 
     def accuracy(self) -> str:
-        """The error to expect in one phrase."""
+        """Returns the error to expect in one phrase."""
         if self.span is None:
             return f"noise of ±{significant(laplace_z(0.95) * self.count_stddev)} users (95%) on a number of users"
         error = significant(self.mean_error(TYPICAL_USERS))
         return f"the mean of values spread evenly errs by ±{error} (95%), if {TYPICAL_USERS:,} users take part"
 
     def text(self, grouping: Grouping | None) -> str:
-        """The noise and the error of the release, for a terminal."""
+        """Returns the noise and the error of the release, for a terminal."""
         shares = ", ".join(f"{name} {epsilon:.3g}" for name, epsilon in self.shares.items())
         lines = [
             f"the operator adds up the value of one record a user, and adds noise once; parts of epsilon: {shares}",

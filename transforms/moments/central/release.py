@@ -31,7 +31,10 @@ _CLIPPED_SHARE = 0.01  # of the users; clearly more of them outside the range br
 
 
 def central_files(state: CentralSums, metadata: MomentsMetadata) -> dict[str, bytes]:
-    """The files of a curator's sums by name; the manifest is the last. Raises RefusedError for an infinite estimate."""
+    """Returns the files of a curator's sums by name; the manifest is the last.
+
+    Raises RefusedError for an infinite estimate.
+    """
     plan, grouping = state.plan, metadata.grouping
     found = central_tables(state, grouping)
     entries: dict[str, Any] = {}
@@ -85,7 +88,7 @@ def central_files(state: CentralSums, metadata: MomentsMetadata) -> dict[str, by
 
 
 def central_tables(state: CentralSums, grouping: Grouping | None) -> MomentTables:
-    """The tables of a curator's release. Raises RefusedError if an estimate is not finite."""
+    """Returns the tables of a curator's release. Raises RefusedError if an estimate is not finite."""
     margin = 0.0 if grouping is None else groups_margin(state.plan, grouping)
     least = 0.0 if grouping is None else max(grouping.min_group, margin)
     half = laplace_z(0.95) * state.plan.count_stddev
@@ -98,14 +101,15 @@ def central_tables(state: CentralSums, grouping: Grouping | None) -> MomentTable
 
 
 def groups_margin(plan: CentralMomentsPlan, grouping: Grouping) -> float:
-    """The users that noise adds to any empty group with a probability of 5% in all groups together."""
+    """Returns the users that noise adds to any empty group with a probability of 5% in all groups together."""
     return laplace_z(1 - 0.1 / len(grouping.groups)) * plan.count_stddev  # 10% at both sides
 
 
 def _allow_for_selection(
     estimate: MomentEstimate, least: float, margin: float, ends: tuple[float, float]
 ) -> MomentEstimate:
-    """The estimate with an interval that allows for how published groups are chosen: by their noisy numbers of users.
+    """Returns the estimate with an interval that allows for how published groups are chosen: by their noisy numbers of
+    users.
 
     A group of fewer users is published only where noise lifts it to `least`. Laplace noise beyond that has the same
     distribution for all of them. So if the noisy number is no further above than an end at 97.5%, any smaller number of

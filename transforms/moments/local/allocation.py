@@ -57,7 +57,7 @@ class Tuning:
 
     def __post_init__(self) -> None:
         if self.first_share is not None and not 0 < self.first_share < 1:
-            raise RequestError(f"first_share: must lie between 0 and 1, got {self.first_share}")
+            raise RequestError(f"first_share: must be between 0 and 1, got {self.first_share}")
         for name in ("first_power", "second_power", "weighted_power", "squash"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= 0):
@@ -65,7 +65,7 @@ class Tuning:
 
     @classmethod
     def from_paper(cls, local: bool) -> Tuning:
-        """Section 4.2: a third of the clients first, by 2^(j/2). local: with randomised response."""
+        """Returns the schedule of Section 4.2: a third of the clients first, by 2^(j/2). local: randomised response."""
         return cls(first_share=1 / 3, first_power=0.5, squash=2.5 if local else 0.5)
 
     def resolved(self, method: Method) -> Tuning:
@@ -89,18 +89,18 @@ def chosen_method(users: float, epsilon: float | None, bits: int) -> Method:
     learns little, and posterior estimates shrink towards 0. Then one round without a prior is better, if the range fits
     the values: its error is a share of the range.
 
-    users: n, of whom each reports. epsilon: local; None: no randomised response. bits: of the values.
+    users: n, who all report. epsilon: local; None: no randomised response. bits: of the values.
     """
     return "threshold" if users >= min_threshold_users(epsilon, bits) else "weighted"
 
 
 def min_threshold_users(epsilon: float | None, bits: int) -> float:
-    """The number of users from which thresholds are chosen; see `chosen_method`."""
+    """Returns the number of users from which thresholds are chosen; see `chosen_method`."""
     return -math.inf if epsilon is None or bits > _FEW_BITS else _MIN_SIGNAL / min(epsilon, 1e3) ** 2
 
 
 def by_weight(slots: Slots, power: float, reports: int) -> Array:
-    """Query probabilities proportional to 2^(power j), j a bit: float64[S], see `capped`.
+    """Returns query probabilities proportional to 2^(power j), j a bit: float64[S], see `capped`.
 
     The thresholds of one octave (from a power of two to the next) share that octave's probability.
     """
@@ -111,7 +111,7 @@ def by_weight(slots: Slots, power: float, reports: int) -> Array:
 def by_variance(
     slots: Slots, means: Array, used: Array, response: RandomisedResponse, power: float, reports: int
 ) -> Array:
-    """Query probabilities proportional to (weight^2 v u)^power: float64[S], see `capped`.
+    """Returns query probabilities proportional to (weight^2 v u)^power: float64[S], see `capped`.
 
     With power 1/2 they give the least variance of the estimate (Lemma 3.3).
 
@@ -249,7 +249,7 @@ class PriorRelease:
         return cls(release_id, priors, has_secret_key, local, digest)
 
     def metadata(self) -> dict[str, Any]:
-        """The entry on this release in the new release's manifest."""
+        """Returns the entry on this release in the new release's manifest."""
         return {"release_id": self.release_id, "digest": self.digest}
 
 

@@ -43,11 +43,11 @@ class UsedBits:
     highest: Sequence[Array]
 
     def bit_probabilities(self) -> Array:
-        """The probability that the highest bit in use is each bit or one above it: float64[S], sign after sign."""
+        """Returns probability that the highest bit in use is each bit or one above it: float64[S], sign after sign."""
         return np.concatenate([np.cumsum(cases[::-1])[::-1][1:] for cases in self.highest])
 
     def weighted(self) -> UsedBits:
-        """The same with each case weighted by 4^-position of the highest bit.
+        """Returns the same with each case weighted by 4^-position of the highest bit.
 
         The mean over these has the least expected squared error relative to the size of the values. Without the
         weights, a small probability of very large values would dominate.
@@ -64,7 +64,7 @@ def bits_in_use(
     response: RandomisedResponse,
     squash: float | None,
 ) -> UsedBits:
-    """The distribution of the highest bit in use: by the reports, or by the resolved tuning's `squash`.
+    """Returns the distribution of the highest bit in use: by the reports, or by the resolved tuning's `squash`.
 
     means, variances: float64[S], of bits. reported: see `evidence`.
     """
@@ -72,7 +72,7 @@ def bits_in_use(
 
 
 def posterior(shares: Array, reports: Array, slots: Slots, response: RandomisedResponse) -> UsedBits:
-    """The distribution of the highest bit given the reports.
+    """Returns the distribution of the highest bit given the reports.
 
     Args:
         shares: float64[S], of reported 1s, in 0..1.
@@ -89,7 +89,9 @@ def posterior(shares: Array, reports: Array, slots: Slots, response: RandomisedR
 
 
 def _below(evidence: Array) -> Array:
-    """The log evidence of the bits below each bit: float64[S]. All are in use with one probability from Uniform(0, 1).
+    """Returns the log evidence of the bits below each bit: float64[S].
+
+    All are in use with one probability from Uniform(0, 1).
 
     So a few values other than 0, with empty lower bits, are no evidence against a high bit.
     """
@@ -99,7 +101,7 @@ def _below(evidence: Array) -> Array:
 
 
 def _binomial_evidence(share: Array, reports: Array, response: RandomisedResponse) -> Array:
-    """Log likelihood ratio of the reports for a bit in use against an empty one: float64[S]."""
+    """Returns the log likelihood ratio of the reports, a bit in use against an empty one: float64[S]."""
     ones, zeros = share * reports, (1 - share) * reports
 
     def log_likelihood(mean: Array) -> Array:
@@ -118,7 +120,8 @@ def _log_mean_exp(logs: Array) -> Array:
 
 
 def above_threshold(means: Array, variances: Array, slots: Slots, multiple: float) -> UsedBits:
-    """The paper's squashing: bits above the highest one whose mean exceeds `multiple` standard deviations are empty.
+    """Returns the paper's squashing: bits above the highest one whose mean exceeds `multiple` standard deviations are
+    empty.
 
     Section 4.4 decides for each bit separately. But values that fill their range up to some bit leave none below it
     empty. Each sign has its own highest bit. If only one sign has a bit above the threshold, all bits of the other are
@@ -157,7 +160,7 @@ class BitEstimates:
     everybody: BitEstimates | None = None
 
     def quantity_mean(self, slots: Slots, level: float = 0.95, empty: float = EMPTY) -> MeanEstimate:
-        """The quantity's mean (Equation 2) with an interval.
+        """Returns the quantity's mean (Equation 2) with an interval.
 
         The value is averaged over the highest bit in use. The interval does not rely on that prior. Up to the highest
         clear bit, it is the interval of the unbiased estimate. The bits above add at least nothing. They add at most
@@ -200,14 +203,14 @@ class BitEstimates:
 
 
 def normal_quantile(outside: float) -> float:
-    """Standard deviations on each side of a normal distribution that leave this share outside."""
+    """Returns the standard deviations on each side of a normal distribution that leave this share outside."""
     return float(-ndtri(outside / 2))
 
 
 def unseen_bits(
     mean: Array, variance: Array, weight: Array, highest: Array, z: float, empty: float
 ) -> tuple[int, float]:
-    """The number of bits up to the highest clear one, and how much the bits above add at most.
+    """Returns the number of bits up to the highest clear one, and how much the bits above add at most.
 
     Args:
         mean: float64[S], the bit means of all users, of one sign.
@@ -232,7 +235,7 @@ def unseen_bits(
 
 
 def evidence(counted: Tally, response: RandomisedResponse, noise: float = 0.0) -> tuple[Array, Array]:
-    """Everybody's shares of reported 1s, and the equivalent numbers of reports without noise: float64[S] each.
+    """Returns all users' shares of reported 1s, and the equivalent numbers of reports without noise: float64[S] each.
 
     counted: of one group. noise: variance of the noise on each count.
     """
@@ -248,7 +251,7 @@ def evidence(counted: Tally, response: RandomisedResponse, noise: float = 0.0) -
 def bit_means(
     counted: Tally, response: RandomisedResponse, noise: float | NDArray[np.floating] = 0.0
 ) -> tuple[Array, Array]:
-    """Unbiased bit means and their variances: float64[G, S] each.
+    """Returns the unbiased bit means and their variances: float64[G, S] each.
 
     A bit without reports has mean 1/2 and standard deviation 1/2.
 

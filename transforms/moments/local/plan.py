@@ -93,18 +93,18 @@ class MomentsPlan:
             )
         max_bits = min(len(Quantity(self.form, kind, second=self.second).slots) for kind in self.quantities)
         if isinstance(self.bits_per_client, bool) or not 1 <= self.bits_per_client <= max_bits:
-            raise RequestError(f"bits_per_client: must lie in 1..{max_bits}, got {self.bits_per_client}")
+            raise RequestError(f"bits_per_client: must be between 1 and {max_bits}, got {self.bits_per_client}")
         _ = self.response  # checks epsilon
         if self.released_epsilon is not None:
             min_epsilon = _MIN_EPSILON * self.bits_per_client
             if not min_epsilon <= self.released_epsilon <= MAX_NOISE_EPSILON:
                 name = "epsilon" if self.release_epsilon is None else "group_epsilon"
                 raise RequestError(
-                    f"{name}: must lie in {min_epsilon:g}..{MAX_NOISE_EPSILON:g}, got {self.released_epsilon:g}"
+                    f"{name}: must be between {min_epsilon:g} and {MAX_NOISE_EPSILON:g}, got {self.released_epsilon:g}"
                 )
 
     def stated(self) -> dict[str, Any]:
-        """What tells this plan from others: the run's key is bound to it."""
+        """Returns a text that identifies this plan: the run's key is bound to it."""
         fields = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}
         return {
             **fields,
@@ -120,32 +120,32 @@ class MomentsPlan:
 
     @property
     def forms(self) -> tuple[FixedPoint, ...]:
-        """The forms of the values, of one column or of two."""
+        """Returns the forms of the values, of one column or of two."""
         return (self.form,) if self.second is None else (self.form, self.second)
 
     @property
     def released_epsilon(self) -> float | None:
-        """The epsilon of the whole release, for adding or removing one user; None: counts are exact."""
+        """Returns the epsilon of the whole release, for adding or removing one user; None: counts are exact."""
         if self.release_epsilon is not None or self.epsilon is None:
             return self.release_epsilon
         return min(self.epsilon, MAX_NOISE_EPSILON)
 
     def admission(self, max_bad_fraction: float = 0.1, min_users: int = 0) -> AdmissionRule:
-        """The rule for the two noisy counts of users that admit a run, with their share of the epsilon."""
+        """Returns the rule for the two noisy counts of users that admit a run, with their share of the epsilon."""
         return AdmissionRule((self.released_epsilon or 1.0) * ADMISSION_SHARE, max_bad_fraction, min_users)
 
     @property
     def tally_epsilon(self) -> float | None:
-        """The epsilon of all tallies together: the rest after the admission."""
+        """Returns the epsilon of all tallies together: the rest after the admission."""
         return None if self.released_epsilon is None else self.released_epsilon * (1 - ADMISSION_SHARE)
 
     @property
     def noise_stddev(self) -> float:
-        """Standard deviation of the noise on every count of a tally, in reports."""
+        """Returns the standard deviation of the noise on every count of a tally, in reports."""
         return 0.0 if self.tally_epsilon is None else discrete_laplace_stddev(self.tally_epsilon, self.bits_per_client)
 
     def protect(self, queries: Sequence[Query], tallies: Sequence[Tally], key: RunKey) -> list[Tally]:
-        """The tallies of a stage with the noise that makes them public."""
+        """Returns the tallies of a stage with the noise that makes them public."""
         epsilon = self.tally_epsilon
         if epsilon is None:
             return list(tallies)
@@ -156,23 +156,26 @@ class MomentsPlan:
 
     @cached_property
     def response(self) -> RandomisedResponse:
-        """How clients report a bit."""
+        """Returns how clients report a bit."""
         return RandomisedResponse(self.epsilon, self.bits_per_client)
 
     def method_for(self, users: float) -> Method:
-        """The method of a run: as planned, or chosen by its number of users."""
+        """Returns the method of a run: as planned, or chosen by its number of users."""
         return chosen_method(users, self.epsilon, self.form.bits) if self.method == "auto" else self.method
 
     @cached_property
     def quantities(self) -> tuple[str, ...]:
-        """The kinds of the queried quantities, in the order of their parts of the clients."""
+        """Returns the kinds of the queried quantities, in the order of their parts of the clients."""
         return tuple(
             dict.fromkeys(kind for statistic in self.statistics for kind in quantities_of(statistic, self.variance))
         )
 
     @cached_property
     def stages(self) -> tuple[tuple[tuple[str, int], ...], ...]:
-        """The stages in order, each with the (quantity, round) of its queries. What is about a mean needs it first."""
+        """Returns the stages in order, each with the (quantity, round) of its queries.
+
+        What is about a mean needs it first.
+        """
         centred = [kind for kind in self.quantities if kind in CENTRED]
         others = [kind for kind in self.quantities if kind not in CENTRED]
         stages = (
@@ -188,12 +191,12 @@ class MomentsPlan:
         return (2,) if kind in self.prior else (1, 2)
 
     def part(self, kind: str) -> tuple[float, float]:
-        """The interval of the positions of the clients who are asked about a quantity."""
+        """Returns the interval of the positions of the clients who report on a quantity."""
         part, place = 1 / len(self.quantities), self.quantities.index(kind)
         return place * part, 1.0 if self.quantities[-1] == kind else (place + 1) * part
 
     def mean_error(self, users: int) -> float:
-        """The error of the mean at 95%, if all bits are set for half of the users (Lemma 3.3)."""
+        """Returns the error of the mean at 95%, if all bits are set for half of the users (Lemma 3.3)."""
         slots = Quantity(self.form, "value").slots
         half = np.full(len(slots), 0.5)
         probabilities = by_variance(slots, half, np.ones(len(slots)), self.response, 0.5, self.bits_per_client)
@@ -203,12 +206,12 @@ class MomentsPlan:
         return 1.96 * math.sqrt(each / (users * reports))
 
     def accuracy(self) -> str:
-        """The error to expect in one phrase."""
+        """Returns the error to expect in one phrase."""
         error = significant(self.mean_error(TYPICAL_USERS))
         return f"the mean of values spread evenly errs by ±{error} (95%), if {TYPICAL_USERS:,} users take part"
 
     def text(self, grouping: Grouping | None) -> str:
-        """The reports of a client, and the noise and error of the release, for a terminal."""
+        """Returns the reports of a client, and the noise and error of the release, for a terminal."""
         response, quantities = self.response, self.quantities
         bits = f"{response.reports} bit{'s'[: response.reports != 1]}"
         lines = [

@@ -57,17 +57,19 @@ class MomentsState:
 
     @property
     def method(self) -> Method:
-        """The method of the run."""
+        """Returns the method of the run."""
         return self.plan.method_for(self.users)
 
     def next_queries(self) -> list[Query]:
-        """The queries of the next stage; none if it is a second round and `auto` has chosen one round."""
+        """Returns the queries of the next stage; none if it is a second round and `auto` has chosen one round."""
         one_round = self.method == "weighted"
         stage = self.plan.stages[self.finished_stages]
         return [self._query(kind, number) for kind, number in stage if number == 1 or not one_round]
 
     def _query(self, kind: str, number: int) -> Query:
-        """The query for a quantity in round `number`: its interval of clients and the probability of each question."""
+        """Returns the query for a quantity in round `number`: its interval of clients and the probability of each
+        question.
+        """
         plan, method, reports = self.plan, self.method, self.plan.bits_per_client
         tuning = plan.tuning.resolved(method)
         centres = self.centres() if kind in CENTRED else (0.0, 0.0)
@@ -102,16 +104,16 @@ class MomentsState:
         return Query(quantity, 2, first, last, with_uniform_share(probabilities, reports))
 
     def advance(self, queries: Sequence[Query], tallies: Sequence[Tally]) -> MomentsState:
-        """The state after a stage. tallies: public, one for each query."""
+        """Returns the state after a stage. tallies: public, one for each query."""
         joined = (*self.tallies, *zip(queries, tallies, strict=True))
         return replace(self, tallies=joined, finished_stages=self.finished_stages + 1)
 
     def tallies_of(self, kind: str) -> list[tuple[Query, Tally]]:
-        """The queries of one quantity with their tallies, by round."""
+        """Returns the queries of one quantity with their tallies, by round."""
         return [(query, tally) for query, tally in self.tallies if query.quantity.kind == kind]
 
     def bits(self, kind: str, groups: NDArray[np.int64] | None = None) -> BitEstimates:
-        """The bit means of a quantity, of all users or by group.
+        """Returns the bit means of a quantity, of all users or by group.
 
         groups: int64[tally rows], the published group 0..G - 1 of each row of the tallies; None for all users.
         """
@@ -139,7 +141,7 @@ class MomentsState:
         return everybody if groups is None else estimates_of(groups, everybody)
 
     def thresholds(self, kind: str) -> ThresholdEstimates:
-        """The answers on the thresholds of a quantity, of both rounds."""
+        """Returns the answers on the thresholds of a quantity, of both rounds."""
         rounds = self.tallies_of(kind)
         slots = rounds[0][0].quantity.slots
         assert isinstance(slots, Thresholds)
@@ -149,14 +151,17 @@ class MomentsState:
     def quantity_mean(
         self, kind: str, groups: NDArray[np.int64] | None = None, level: float = 0.95, empty: float = EMPTY
     ) -> MeanEstimate:
-        """A quantity's mean, up to its base. groups: see `bits`; level, empty: see BitEstimates.quantity_mean."""
+        """Returns a quantity's mean, up to its base.
+
+        groups: see `bits`; level, empty: see BitEstimates.quantity_mean.
+        """
         quantity = self.tallies_of(kind)[0][0].quantity
         if quantity.by_thresholds:
             return self.thresholds(kind).quantity_mean(level, empty, evenly=kind == "log2")
         return self.bits(kind, groups).quantity_mean(quantity.slots, level, empty)
 
     def centres(self) -> tuple[float, float]:
-        """Everybody's estimated mean of each column, clipped to the range; 0 without a second column."""
+        """Returns all users' estimated mean of each column, clipped to the range; 0 without a second column."""
         first = self._centre("value", self.plan.form)
         return first, 0.0 if self.plan.second is None else self._centre(SECOND + "value", self.plan.second)
 
@@ -165,12 +170,12 @@ class MomentsState:
         return float(np.clip(mean.value[0] - quantity.base, form.low, form.high))
 
     def clients(self, kind: str | None = None) -> Array:
-        """Estimated clients that reported, on one quantity or at all: float64[tally rows]."""
+        """Returns the estimated clients that reported, on one quantity or at all: float64[tally rows]."""
         tallies = self.tallies if kind is None else self.tallies_of(kind)
         return np.asarray(sum(tally.reports.sum(axis=1) for _, tally in tallies) / self.plan.bits_per_client)
 
     def clients_variance(self, groups: NDArray[np.int64] | None = None) -> Array:
-        """The variance of the noise on the number of clients, of all or by group (see `bits`): float64[G]."""
+        """Returns the variance of the noise on the number of clients, of all or by group (see `bits`): float64[G]."""
         counts = 2 * sum(tally.ones.shape[1] for _, tally in self.tallies)
         variance = counts * (self.plan.noise_stddev / self.plan.bits_per_client) ** 2
         return _by_group(np.full(len(self.tallies[0][1].ones), variance), groups)
@@ -178,7 +183,7 @@ class MomentsState:
     def means(
         self, groups: NDArray[np.int64] | None = None, level: float = 0.95, of_pairs: bool = False
     ) -> dict[str, Means]:
-        """The mean of every quantity, of all users or by group (see `bits`).
+        """Returns the mean of every quantity, of all users or by group (see `bits`).
 
         Args:
             groups: see `bits`.
@@ -199,7 +204,10 @@ class MomentsState:
     def estimates(
         self, names: Sequence[str] = (EVERYBODY,), groups: NDArray[np.int64] | None = None, level: float = 0.95
     ) -> Iterator[MomentEstimate]:
-        """Every statistic, of all users or by group (see `bits`). names: of the groups. level: of the intervals."""
+        """Yields every statistic, of all users or by group (see `bits`).
+
+        names: of the groups. level: of the intervals.
+        """
         plan = self.plan
         means = {of_pairs: self.means(groups, level, of_pairs) for of_pairs in {False, plan.second is not None}}
         centred = [query.quantity for query, _ in self.tallies if query.quantity.kind in CENTRED]
@@ -211,7 +219,7 @@ class MomentsState:
             yield from result.rows(statistic, names)
 
     def bit_charts(self) -> list[BitMeans]:
-        """Everybody's bit means, one record a quantity. An octave of thresholds stands for a bit."""
+        """Returns all users' bit means, one record a quantity. An octave of thresholds counts as a bit."""
         charts = []
         for kind in self.plan.quantities:
             queries = [query for query, _ in self.tallies_of(kind)]

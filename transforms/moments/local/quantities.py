@@ -6,7 +6,7 @@ as it does to the value. With a second column there are the same quantities of i
 distances from their centres, whose mean is the covariance (Section 5: a user's contribution to the Hessian).
 
 A question has one bit as its answer: a bit of the quantity, or whether the quantity reaches a threshold. A slot is a
-question, or thresholds of which a client is asked one at random. The quantity's mean is the sum over the slots of
+question, or thresholds from which a client gets one at random. The quantity's mean is the sum over the slots of
 weight times the share of 1s.
 """
 
@@ -55,18 +55,20 @@ class Slots:
         return len(self.shift)
 
     def sides(self) -> list[slice]:
-        """The slots of each sign, from the lowest bit up."""
+        """Returns the slots of each sign, from the lowest bit up."""
         if not self.signed:
             return [slice(0, len(self))]
         return [slice(0, len(self) // 2), slice(len(self) // 2, len(self))]
 
     @property
     def octave_weight(self) -> Array:
-        """The place value of each slot's bit, or of all thresholds from this power of two to the next: float64[S]."""
+        """Returns the place value of each slot's bit, or of all thresholds from this power of two to the next:
+        float64[S].
+        """
         return np.abs(self.weight)
 
     def bits(self, codes: NDArray[Any], slots: NDArray[np.int64], uniforms: Array | None = None) -> NDArray[np.bool_]:
-        """The answer of each code to its slot's question: bool[n].
+        """Returns the answer of each code to its slot's question: bool[n].
 
         Args:
             codes: unsigned[n], of the quantity.
@@ -86,7 +88,7 @@ class Slots:
 
 @dataclass(frozen=True)
 class Thresholds(Slots):
-    """Strata of thresholds; a client is asked whether the magnitude reaches a random threshold of a stratum.
+    """Strata of thresholds; a client reports whether the magnitude reaches a random threshold of a stratum.
 
     The mean of a magnitude is the sum of P[X >= t] over t = 1, 2, ... So the strata's expected answers times their
     weights add up to the mean, for every distribution in the range. Strata lie between powers of two, so `shift` is the
@@ -104,7 +106,9 @@ class Thresholds(Slots):
 
     @classmethod
     def from_bits(cls, bits: Slots) -> Thresholds:
-        """The strata of a quantity with these bits: up to _STRATA of equal width from each power of two to the next."""
+        """Returns the strata of a quantity with these bits: up to _STRATA of equal width from each power of two to the
+        next.
+        """
         count = np.minimum(_STRATA, 1 << np.minimum(bits.shift, 62))
         rows = np.repeat(np.arange(len(bits)), count)
         width = (1 << bits.shift)[rows] // count[rows]
@@ -119,7 +123,7 @@ class Thresholds(Slots):
 
     @property
     def octave(self) -> NDArray[np.int64]:
-        """The number of the bit from whose place value the stratum goes on towards the next: int64[S]."""
+        """Returns the number of the bit from whose place value the stratum goes on towards the next: int64[S]."""
         return np.asarray(self.shift + self.negative * (1 + self.shift.max()))
 
     def bits(self, codes: NDArray[Any], slots: NDArray[np.int64], uniforms: Array | None = None) -> NDArray[np.bool_]:
@@ -138,7 +142,7 @@ class Quantity:
         kind: `value`, `square` (about `centre`), `power:K` or `log2`. Of the second column: `second_value`,
             `second_square`. Of both: `product`, of the distances from the centres.
         centre: what `square` and `product` are about, in the column's unit.
-        by_thresholds: whether clients are asked about thresholds instead of bits.
+        by_thresholds: whether clients report on thresholds instead of bits.
         second: form of the second column, where codes are of pairs; None without one.
         second_centre: what `second_square` and `product` are about, in the second column's unit.
 
@@ -155,7 +159,7 @@ class Quantity:
 
     @property
     def _column(self) -> tuple[str, FixedPoint, float]:
-        """The kind, form and centre within the one column that it is of."""
+        """Returns the kind, form and centre within the one column that it is of."""
         if not self.kind.startswith(SECOND):
             return self.kind, self.form, self.centre
         assert self.second is not None
@@ -163,7 +167,7 @@ class Quantity:
 
     @property
     def power(self) -> int:
-        """The exponent of a power."""
+        """Returns the exponent of a power."""
         kind = self._column[0]
         return 2 if kind == "square" else int(kind.removeprefix("power:"))
 
@@ -174,7 +178,7 @@ class Quantity:
 
     @property
     def signed(self) -> bool:
-        """Whether it can be negative and has a sign bit."""
+        """Returns whether it can be negative and has a sign bit."""
         kind, form, centre = self._column
         if kind == "value":
             return form.signed == "split"
@@ -182,7 +186,7 @@ class Quantity:
 
     @cached_property
     def _scale(self) -> tuple[int, int]:
-        """The number of bits of the magnitude, and the binary exponent of the unit."""
+        """Returns the number of bits of the magnitude, and the binary exponent of the unit."""
         kind, form, centre = self._column
         if kind == "value":
             return form.bits, -form.fraction_bits
@@ -204,7 +208,7 @@ class Quantity:
 
     @property
     def base(self) -> float:
-        """The mean of the units minus the quantity's mean, in its unit."""
+        """Returns the mean of the units minus the quantity's mean, in its unit."""
         kind, form, _ = self._column
         if kind == "value":
             return form.offset
@@ -212,7 +216,10 @@ class Quantity:
 
     @cached_property
     def slots(self) -> Slots:
-        """The questions about the quantity, the lowest first. With a sign bit, those of negative values come last."""
+        """Returns the questions about the quantity, the lowest first.
+
+        With a sign bit, those of negative values come last.
+        """
         return Thresholds.from_bits(self._bits) if self.by_thresholds else self._bits
 
     @property
@@ -227,11 +234,11 @@ class Quantity:
 
     @property
     def is_rounded(self) -> bool:
-        """Whether its exact value may lie between two units."""
+        """Returns whether its exact value may lie between two units."""
         return self._is_power or self.kind == "product"
 
     def codes(self, codes: NDArray[Any], uniforms: Array) -> NDArray[Any]:
-        """The quantity of each value: unsigned[n].
+        """Returns the quantity of each value: unsigned[n].
 
         Args:
             codes: unsigned[n], values in the form, or pairs with a second column.

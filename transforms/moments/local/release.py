@@ -38,7 +38,10 @@ _NOISE = "discrete Laplace noise on every count of reports (integers against thr
 
 
 def moments_files(state: MomentsState, metadata: MomentsMetadata) -> dict[str, bytes]:
-    """The files of users' reports by name; the manifest is the last. Raises RefusedError for an infinite estimate."""
+    """Returns the files of users' reports by name; the manifest is the last.
+
+    Raises RefusedError for an infinite estimate.
+    """
     plan, grouping, bits = state.plan, metadata.grouping, state.bit_charts()
     clients, stddev = state.clients(), float(np.sqrt(state.clients_variance().item()))
     margin = 0.0 if grouping is None else simultaneous_z(len(grouping.groups)) * stddev / math.sqrt(len(clients))

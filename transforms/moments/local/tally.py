@@ -62,7 +62,7 @@ class RandomisedResponse:
 
     @cached_property
     def threshold(self) -> int:
-        """The true bit is reported if a uniform 64-bit integer is below this."""
+        """Returns the true bit is reported if a uniform 64-bit integer is below this."""
         if self.epsilon is None:
             return _RANGE
         with localcontext() as context:
@@ -72,18 +72,20 @@ class RandomisedResponse:
 
     @property
     def truth_probability(self) -> float:
-        """p, the probability of the true bit."""
+        """Returns p, the probability of the true bit."""
         return self.threshold / _RANGE
 
     @property
     def gain(self) -> float:
-        """2 p - 1: by how much a true 1 raises the expected report over a true 0."""
+        """Returns 2 p - 1: by how much a true 1 raises the expected report over a true 0."""
         return (2 * self.threshold - _RANGE) / _RANGE
 
     def respond(
         self, bits: NDArray[np.bool_], subkey: bytes, stream: int, clients: NDArray[np.uint64]
     ) -> NDArray[np.bool_]:
-        """The reported bits: bool[n]. Whether a bit is flipped depends on the key, the stream and the client only.
+        """Returns the reported bits: bool[n].
+
+        Whether a bit is flipped depends on the key, the stream and the client only.
 
         Args:
             bits: bool[n], the true bits.
@@ -97,11 +99,11 @@ class RandomisedResponse:
         return np.asarray(bits ^ (uniforms >= np.uint64(self.threshold)))
 
     def unbiased_share(self, reported: Array) -> Array:
-        """Unbiased shares of true 1s from shares r of reported 1s: (r - (1 - p)) / (2 p - 1)."""
+        """Returns the unbiased shares of true 1s from shares r of reported 1s: (r - (1 - p)) / (2 p - 1)."""
         return np.asarray((reported - (1 - self.truth_probability)) / self.gain)
 
     def variance(self, reported: Array) -> Array:
-        """The variance of one report's unbiased bit for expected shares q of reported 1s: q (1 - q) / gain^2.
+        """Returns the variance of one report's unbiased bit for expected shares q of reported 1s: q (1 - q) / gain^2.
 
         With q = p m + (1 - p) (1 - m) this is m (1 - m) + e^epsilon / (e^epsilon - 1)^2.
         """
@@ -117,7 +119,7 @@ class Query:
         round: 1 or 2.
         first: the queried clients have positions in [first, last).
         last: see first.
-        probabilities: float64[S], of each slot of the quantity to be asked of a client; their sum is 1.
+        probabilities: float64[S], that a client reports on each slot of the quantity; their sum is 1.
     """
 
     quantity: Quantity
@@ -132,7 +134,7 @@ class Query:
         return self.quantity.kind, self.round
 
     def bound_key(self, key: RunKey) -> RunKey:
-        """The key for exactly this query.
+        """Returns the key for exactly this query.
 
         Its floating-point numbers follow from earlier noisy tallies and may differ between machines. A run that is
         resumed elsewhere must not show the tallies of two different queries under the same noise.
@@ -171,12 +173,12 @@ class Tally:
 
     @property
     def reports(self) -> NDArray[np.int64]:
-        """All reports: int64[G, S]."""
+        """Returns all reports: int64[G, S]."""
         return self.ones + self.zeros
 
 
 def sum_tallies(tallies: Sequence[Tally]) -> Tally:
-    """The sum of at least one tally; all have the same groups and slots."""
+    """Returns the sum of at least one tally; all have the same groups and slots."""
     return sum(tallies[1:], start=tallies[0])
 
 
@@ -199,19 +201,19 @@ def with_noise(counted: Tally, name: tuple[str, int], reports: int, epsilon: flo
 
 
 def queried_clients(block: Block, query: Query) -> slice:
-    """The clients of a block that a query reaches."""
+    """Returns the clients of a block that a query reaches."""
     begin, end = block.below(np.array([query.first, query.last])).tolist()
     return slice(begin, end)
 
 
 def _uniforms(subkey: bytes, stream: int, clients: NDArray[np.uint64]) -> Array:
-    """Uniform numbers in [0, 1), in steps of 2^-32, by the key, the stream and the client only: float64[n]."""
+    """Returns uniform numbers in [0, 1), in steps of 2^-32, by the key, the stream and the client only: float64[n]."""
     drawn = random_bits(subkey, np.full_like(clients, stream), clients)[:, 0]
     return np.asarray((drawn >> np.uint64(32)) * np.float64(2.0**-32))
 
 
 def count_reports(block: Block, query: Query, groups: int, response: RandomisedResponse, key: RunKey) -> Tally:
-    """The reports of a block's queried clients, each on `response.reports` different bits.
+    """Returns the reports of a block's queried clients, each on `response.reports` different bits.
 
     Systematic sampling: the client at v in [0, 1) of the queried interval reports the slots at (v + i) / reports,
     i = 0, 1, ..., on the cumulative probabilities.
@@ -252,7 +254,7 @@ def check_reports(response: RandomisedResponse, clients: int, reports: int) -> N
 
 
 def meter_entry(response: RandomisedResponse, bits: Sequence[BitMeans]) -> dict[str, Any]:
-    """The private bits that a client discloses (paper 002, Section 5), for the manifest.
+    """Returns the private bits that a client discloses (paper 002, Section 5), for the manifest.
 
     expected_private_bits: a bit that is true with probability p is like a true bit with probability 2 p - 1, and
     otherwise a fair coin.

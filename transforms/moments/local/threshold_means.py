@@ -78,7 +78,7 @@ class Survival:
 
     @classmethod
     def from_answers(cls, answered: Array, reports: Array, top: Array, response: RandomisedResponse) -> Survival:
-        """The model of these answers.
+        """Returns the model of these answers.
 
         Args:
             answered: float64[S], shares of reported 1s, in 0..1.
@@ -99,7 +99,7 @@ class Survival:
         return cls(np.exp(np.maximum(log_likelihood, _LEAST_LOG)), share, spread, top)
 
     def _step(self, stratum: int, power: float) -> Array:
-        """The weights from the states of the stratum below (rows) to those of a stratum: float64[L, L]."""
+        """Returns the weights from the states of the stratum below (rows) to those of a stratum: float64[L, L]."""
         remaining = len(self.top) - stratum
         end = 1 / (remaining + 1)  # probability that no user reaches this stratum, given that some reach the one below
         step = np.zeros((len(LEVELS), len(LEVELS)))
@@ -114,7 +114,7 @@ class Survival:
         return np.concatenate([[each], np.full(_CELLS, each / _CELLS), [1 - 2 * each]])
 
     def probabilities(self, power: float = _RELATIVE) -> Array:
-        """The posterior probability of each stratum's states, weighted by top^-power: float64[S, L].
+        """Returns the posterior probability of each stratum's states, weighted by top^-power: float64[S, L].
 
         Args:
             power: each sequence of states is weighted by top^-power of its highest stratum in use. Without it a small
@@ -137,7 +137,7 @@ class Survival:
         return np.asarray(found / found.sum(axis=1, keepdims=True))
 
     def total(self, weight: Array, power: float = _RELATIVE) -> tuple[float, float]:
-        """The posterior mean and variance of the sum of weight times share. power: see `probabilities`.
+        """Returns the posterior mean and variance of the sum of weight times share. power: see `probabilities`.
 
         The pass carries the first two moments of the sum over the strata so far, for each state of the last.
         """
@@ -175,7 +175,7 @@ class ThresholdEstimates:
 
     @cached_property
     def _survival(self) -> list[Survival]:
-        """The posterior of each sign."""
+        """Returns the posterior of each sign."""
         answered, reports = evidence(self.counted, self.response, self.noise)
         top = (self.slots.below + self.slots.width).astype(np.float64)
         return [
@@ -184,7 +184,7 @@ class ThresholdEstimates:
         ]
 
     def probabilities(self, reports: int) -> Array:
-        """The probabilities of the next round's questions: float64[S], see `allocation.capped`.
+        """Returns the probabilities of the next round's questions: float64[S], see `allocation.capped`.
 
         The mean has the least variance if they are proportional to weight times the standard deviation of an answer. An
         answer is of use only where neither all users reach the thresholds nor none.
@@ -198,7 +198,7 @@ class ThresholdEstimates:
         return capped(np.abs(self.slots.weight) * np.concatenate(spreads), reports)
 
     def quantity_mean(self, level: float = 0.95, empty: float = EMPTY, evenly: bool = False) -> MeanEstimate:
-        """The quantity's mean, up to its base, with an interval.
+        """Returns the quantity's mean, up to its base, with an interval.
 
         The value is the posterior mean. Up to the highest octave with clear answers the interval is that of the
         posterior without weights by size. Octaves above add at least nothing, and at most what `unseen_bits` says.
@@ -237,7 +237,7 @@ class ThresholdEstimates:
         return MeanEstimate(*(np.array([one]) for one in (value, spread, min(low, value), max(high, value))))
 
     def octaves(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Each octave like a bit: what all its thresholds weigh, and the mean share of users who reach them.
+        """Returns each octave like a bit: what all its thresholds weigh, and the mean share of users who reach them.
 
         Returns:
             The columns weight, mean, stddev, reports, squashed of BitMeans, with O rows.
@@ -262,7 +262,7 @@ class ThresholdEstimates:
 
     @cached_property
     def _octave_answers(self) -> tuple[Array, Array]:
-        """The share of 1s of an octave's reports without bias, and its variance: float64[O] each.
+        """Returns the share of 1s of an octave's reports without bias, and its variance: float64[O] each.
 
         As shares never rise, an octave's share bounds those of the octaves above, whatever the reports of its strata.
         """

@@ -70,7 +70,7 @@ class PushBits(UserMoments[MomentsPlan]):
 def _tally_block(
     stored: bytes, queries: list[Query], response: RandomisedResponse, rows: int, key: RunKey
 ) -> list[Tally]:
-    """The reports of a stored block's clients, one Tally a query."""
+    """Returns the reports of a stored block's clients, one Tally a query."""
     block = unpack(stored)
     with TALLY_TIME.timed():
         tallies = [count_reports(block, query, rows, response, key) for query in queries]

@@ -66,7 +66,7 @@ class _Nodes(NamedTuple):
 def sample_world(grid: NoisyGrid, users: float, rng: Generator) -> NDArray[np.float64]:
     """Samples a world: expected users by cell, float64[2 rows, 2 columns], row 0 in the north.
 
-    users: number of users; the world has about as many, unless the grid's total contradicts it.
+    users: number of users; the world has about this number, unless the grid's total contradicts it.
     """
     rows, columns = grid.users.shape
     levels = math.ceil(math.log2(max(rows, columns, 2)))
@@ -129,7 +129,7 @@ def _choose(probabilities: NDArray[Any], rng: Generator) -> NDArray[np.int64]:
 
 
 def _dirichlet(concentrations: NDArray[np.float64], rng: Generator) -> NDArray[np.float64]:
-    """A row of four shares for each concentration: float64[n, 4]."""
+    """Returns a row of four shares for each concentration: float64[n, 4]."""
     # In logarithms, because with small concentrations all four gammas can underflow.
     size = len(concentrations), 4
     logs = np.log(rng.gamma(concentrations[:, None] + 1, size=size))
@@ -139,7 +139,7 @@ def _dirichlet(concentrations: NDArray[np.float64], rng: Generator) -> NDArray[n
 
 
 def _propose_from_prior(nodes: _Nodes, single: bool, rng: Generator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Likelihood of each concentration, float64[n, c], up to a factor a node, and shares for each, float64[n, c, 4].
+    """Returns the likelihood of each concentration, float64[n, c], up to a factor, and its shares, float64[n, c, 4].
 
     Shares are drawn from each concentration's Dirichlet and weighted by their fit to the measurements.
     """
@@ -164,7 +164,7 @@ def _propose_from_prior(nodes: _Nodes, single: bool, rng: Generator) -> tuple[ND
 def _propose_from_counts(
     nodes: _Nodes, single: bool, rng: Generator
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """As `_propose_from_prior`, but shares are drawn around the measured ones and weighted by each Dirichlet."""
+    """Draws shares around the measured ones, weighted by each Dirichlet; see `_propose_from_prior`."""
     size = (len(nodes.users), _NOISE_DRAWS, 4)
     error = rng.laplace(size=size) / math.sqrt(2) if single else rng.normal(size=size)
     drawn = nodes.measured[:, None, :] + error * nodes.noise[:, None, :]
@@ -205,13 +205,13 @@ def _learn(
 
 
 def _children(cells: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The four children of each cell of a grid of half the side: float64[n, 4]."""
+    """Returns the four children of each cell of a grid of half the side: float64[n, 4]."""
     rows, columns = cells.shape[0] // 2, cells.shape[1] // 2
     return cells.reshape(rows, 2, columns, 2).transpose(0, 2, 1, 3).reshape(-1, 4)
 
 
 def _merge_children(children: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """The inverse of `_children` for a grid of `shape` parents."""
+    """Returns the inverse of `_children` for a grid of `shape` parents."""
     rows, columns = shape
     return children.reshape(rows, columns, 2, 2).transpose(0, 2, 1, 3).reshape(2 * rows, 2 * columns)
 

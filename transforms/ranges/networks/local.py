@@ -95,7 +95,7 @@ def train_local(training: LocalTraining, checkpoint: str | None = None) -> Weigh
 
 
 def _loss(smoothing: float) -> Callable[..., Any]:
-    """The mean relative error (paper 003, Section 2.2), plus a term that trains the expected error."""
+    """Returns the mean relative error (paper 003, Section 2.2), plus a term that trains the expected error."""
 
     def loss(weights: Any, inputs: Any, own: Any, deviation: Any, users: Any) -> Any:
         import jax

@@ -95,7 +95,7 @@ def corner_squares(grid: NoisyGrid, size: float, cell_metres: tuple[float, float
 def _corners(
     grid: NoisyGrid, size: float, cell_metres: tuple[float, float]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Left and lower edges of `corner_squares`. y counts from the north, so a cell's lower edge is its larger y."""
+    """Returns the left and lower edges of `corner_squares`. y counts from the north: the lower edge is the larger y."""
     width, height = (grid.side / (len(edges) - 1) for edges in (grid.x_edges, grid.y_edges))
     columns, rows = math.ceil(size / cell_metres[0] / width), math.ceil(size / cell_metres[1] / height)
     left = np.concatenate([-width * np.arange(columns, 0, -1), grid.x_edges[:-1]])
@@ -117,7 +117,7 @@ def overlaps(grid: NoisyGrid, size: float, cell_metres: tuple[float, float], wor
 
 
 def _inputs(boxes: Boxes, side: int) -> NDArray[np.float64]:
-    """The networks' inputs: centres, float64[q, 2]; the field is -5..5."""
+    """Returns the networks' inputs: centres, float64[q, 2]; the field is -5..5."""
     return np.column_stack(boxes.middles) * (_INPUT_SIDE / side) - _INPUT_SIDE / 2
 
 
@@ -157,7 +157,7 @@ def train_paper(
 
 
 def _first(inputs: int, layers: int, width: int, rng: Generator) -> Parameters:
-    """Uniform random weights of variance 2 / (inputs of the layer), as in the authors' code."""
+    """Returns the uniform random weights of variance 2 / (inputs of the layer), as in the authors' code."""
 
     def uniform(fan_in: int, *shape: int) -> NDArray[np.float32]:
         reach = math.sqrt(6 / fan_in)
@@ -174,7 +174,7 @@ def _first(inputs: int, layers: int, width: int, rng: Generator) -> Parameters:
 
 
 def _loss(parameters: Any, places: Any, labels: Any, weights: Any) -> Any:
-    """The mean of Eq. 12."""
+    """Returns the mean of Eq. 12."""
     import jax
     import jax.numpy as jnp
 

@@ -133,7 +133,7 @@ def fit(
 def _epoch(
     loss: Callable[..., Any], optimiser: Any, size: int, examples: int, full_batch: bool, patience: int | None
 ) -> Callable[..., tuple[_State, Any]]:
-    """A function that runs one epoch and returns its state and the loss that patience compares."""
+    """Returns a function that runs one epoch and returns its state and the loss that patience compares."""
     import jax
     import jax.numpy as jnp
     import optax
@@ -192,7 +192,7 @@ def _epoch(
 
 
 def _digest(settings: tuple[Any, ...], seeds: NDArray[Any], first: Sequence[Any], columns: Any) -> str:
-    """SHA-256 of the inputs of a training. The title identifies the loss function."""
+    """Returns SHA-256 of the inputs of a training. The title identifies the loss function."""
     digest = hashlib.sha256(repr(settings).encode())
     for array in (seeds, *first, *columns[0], *columns[1]):
         values = np.ascontiguousarray(array)
@@ -213,7 +213,7 @@ def _save(path: str, digest: str, epoch: int, state: _State) -> None:
 
 
 def _resumed(path: str, digest: str, state: _State) -> tuple[int, _State]:
-    """The epoch and the state of a checkpoint; epoch 0 and the given state if there is no file."""
+    """Returns the epoch and the state of a checkpoint; epoch 0 and the given state if there is no file."""
     import jax
 
     try:

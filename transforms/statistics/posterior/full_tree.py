@@ -36,7 +36,7 @@ class FullTree:
 
     @classmethod
     def from_trees(cls, *trees: Tree) -> FullTree:
-        """The smallest full tree with all nodes of some trees: ancestors and siblings are added."""
+        """Returns the smallest full tree with all nodes of some trees: ancestors and siblings are added."""
         nodes = trees[0].nodes if len(trees) == 1 else np.concatenate([tree.nodes for tree in trees])
         level, paths = node_levels(nodes), node_paths(nodes)
         codes = [np.zeros(1, dtype=np.uint64)]
@@ -49,7 +49,7 @@ class FullTree:
 
     @cached_property
     def parents(self) -> tuple[NDArray[np.int64], ...]:
-        """For each level the index of each family's parent among the nodes of the level above: int64[n / 4]."""
+        """Returns, for each level, the index of each family's parent in the level above: int64[n / 4]."""
         places = [np.zeros(0, dtype=np.int64)]
         for above, here in zip(self.codes, self.codes[1:], strict=False):
             places.append(np.searchsorted(above, here[::4] >> _TWO))
@@ -57,7 +57,7 @@ class FullTree:
 
     @cached_property
     def leaves(self) -> tuple[NDArray[np.bool_], ...]:
-        """For each level whether a node has no children: bool[n]."""
+        """Returns, for each level, whether a node has no children: bool[n]."""
         leaves = [np.ones(len(codes), dtype=bool) for codes in self.codes]
         for level, places in enumerate(self.parents):
             if level:
@@ -66,7 +66,7 @@ class FullTree:
 
     @property
     def tree(self) -> Tree:
-        """The same nodes as a Tree, whose entries are the leaves, level by level."""
+        """Returns the same nodes as a Tree, whose entries are the leaves, level by level."""
         # A Tree's node is its path after a leading 1 bit, which tells the level.
         nodes = [codes | np.uint64(1 << (2 * level)) for level, codes in enumerate(self.codes)]
         return Tree(self.depth, np.concatenate(nodes))
@@ -77,7 +77,7 @@ class FullTree:
 
     @property
     def leaf_levels(self) -> NDArray[np.int64]:
-        """The level of each leaf: int64[leaves], in the order of `tree`'s entries."""
+        """Returns the level of each leaf: int64[leaves], in the order of `tree`'s entries."""
         return np.repeat(np.arange(len(self.leaves)), [int(leaf.sum()) for leaf in self.leaves])
 
     def leaf_nodes(self, leaf: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -85,7 +85,10 @@ class FullTree:
         return self.leaf_levels[leaf], np.concatenate([np.flatnonzero(one) for one in self.leaves])[leaf]
 
     def owners(self, tree: Tree) -> NDArray[np.int64]:
-        """The entry of a tree that covers each leaf: int64[leaves]. All nodes of the tree must be nodes of this one."""
+        """Returns the entry of a tree that covers each leaf: int64[leaves].
+
+        All nodes of the tree must be nodes of this one.
+        """
         first = [
             codes[leaf] << np.uint64(2 * (self.depth - level))
             for level, (codes, leaf) in enumerate(zip(self.codes, self.leaves, strict=True))
@@ -103,7 +106,7 @@ class FullTree:
         return values
 
     def sums(self, leaf_values: Sequence[Floats]) -> list[Floats]:
-        """Every node's total of its leaves' values. Input and result have one float64[n] for each level."""
+        """Returns every node's total of its leaves' values. Input and result have one float64[n] for each level."""
         totals = [np.where(leaf, value, 0.0) for value, leaf in zip(leaf_values, self.leaves, strict=True)]
         for level in range(len(totals) - 1, 0, -1):
             totals[level - 1][self.parents[level]] = by_family(totals[level]).sum(axis=1)
@@ -127,7 +130,8 @@ class FullTree:
         return found
 
     def gradient(self, level: int, places: NDArray[np.int64], values: Sequence[Floats]) -> Floats:
-        """How far each child is from a quarter of its parent, as the parent's neighbours predict: float64[n, 4].
+        """Returns how far each child is from a quarter of its parent, as the parent's neighbours predict: float64[n,
+        4].
 
         Let E and W be the values of the eastern and western neighbours. (E - W) / 2 is the growth over one node's
         width. A child's centre is a quarter of that width from its parent's centre, and it has a quarter of the area.
@@ -149,7 +153,7 @@ class FullTree:
         return np.asarray(east[:, None] * EAST + south[:, None] * SOUTH)
 
     def _places(self, level: int, paths: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The index of each path on a level; of the next node, or the last, where there is no such node."""
+        """Returns the index of each path on a level; of the next node, or the last, where there is no such node."""
         codes = self.codes[level]
         if len(codes) == 4**level:
             return paths.astype(np.int64)
@@ -157,7 +161,7 @@ class FullTree:
 
 
 def children_of(codes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The paths of all children of some nodes: uint64[4 n], ascending if the nodes are."""
+    """Returns the paths of all children of some nodes: uint64[4 n], ascending if the nodes are."""
     return np.asarray(((codes[:, None] << _TWO) | _FOUR).ravel())
 
 
@@ -187,7 +191,7 @@ class NodeMeasurements:
 
     @classmethod
     def empty(cls, full: FullTree) -> NodeMeasurements:
-        """No measurements at all."""
+        """Returns no measurements at all."""
         return cls(*([np.zeros(len(codes)) for codes in full.codes] for _ in range(2)))
 
 

@@ -92,22 +92,24 @@ class Energies:
 
     @property
     def kept(self) -> Floats:
-        """S / (S + E): the share of a measured contrast that shrinkage keeps."""
+        """Returns S / (S + E): the share of a measured contrast that shrinkage keeps."""
         return self.signal / (self.signal + self.noise)
 
     def likelihood(self, energy: Floats) -> Floats:
-        """The likelihood of measured energies float64[n], up to a factor for each family: of three normal variates."""
+        """Returns the likelihood of measured energies float64[n], up to a factor for each family: of three normal
+        variates.
+        """
         total = self.signal + self.noise
         logs = -1.5 * (np.log(total) + energy[:, None] / total)
         return np.asarray(np.exp(logs - logs.max(axis=1, keepdims=True)))
 
     def unknown(self) -> Floats:
-        """S E / (S + E): the energy that stays unknown after a measurement."""
+        """Returns S E / (S + E): the energy that stays unknown after a measurement."""
         return self.noise * self.kept
 
 
 def project(children: Floats, total: Floats) -> Floats:
-    """The nearest points to rows float64[n, 4] that are >= 0 and add up to `total`, float64[n] >= 0."""
+    """Returns the nearest points to rows float64[n, 4] that are >= 0 and add up to `total`, float64[n] >= 0."""
     falling = -np.sort(-children, axis=1)
     excess = (np.cumsum(falling, axis=1) - total[:, None]) / np.arange(1, 5)
     last = np.maximum((falling > excess).sum(axis=1), 1) - 1
@@ -144,7 +146,7 @@ def infer(
     noise: NodeMeasurements | None = None,
     guide: Sequence[Floats] | None = None,
 ) -> Posterior:
-    """The posterior of the nodes of a tree.
+    """Returns the posterior of the nodes of a tree.
 
     Goes down from the root, one level at a time. In each family:
 
@@ -237,7 +239,7 @@ def predict_contrasts(
 
 
 def _least_squares(bases: list[Floats], target: Floats, weight: Floats) -> Floats:
-    """Non-negative coefficients of one basis or two. A basis with a negative coefficient is left out."""
+    """Returns non-negative coefficients of one basis or two. A basis with a negative coefficient is left out."""
     # Plain sums: the result of a linear-algebra library depends on its threads, and a tree must not.
     gram = np.array([[float((weight[:, None] * a * b).sum()) for b in bases] for a in bases])
     gram += np.diag(1e-3 * np.diag(gram) + 1e-12)

@@ -44,7 +44,7 @@ def next_tree(
     max_nodes: int = 1 << 17,
     tolerance: float = 0.0,
 ) -> Tree:
-    """The full tree of largest total profit, without the branches that hardly reduce the map's error.
+    """Returns the full tree of largest total profit, without the branches that hardly reduce the map's error.
 
     Gains and costs are in squared users by area, where the region has the area 1. Let S be the energy of the contrast
     of a node's children, and E the noise energy in its measurement.
@@ -53,9 +53,9 @@ def next_tree(
       node's area.
     - Cost: the node's own sum becomes a sum of four noisy entries, which adds three noise variances. The noise energy
       in the contrast of its own family grows by 9/4 of one. Of this, (S / (S + E))^2 shows in the family's estimate, on
-      nodes of the node's area. The family of its parent bears a quarter of that, and so on upwards. A node's
-      `pooled_noise` sums (S / (S + E))^2 over its ancestors' families, at a quarter for each level. Earlier
-      measurements reduce it.
+      nodes of the node's area. The family of its parent bears a quarter of that, its parent's a sixteenth,
+      up to the root. A node's `pooled_noise` sums (S / (S + E))^2 over its ancestors' families, at a quarter for
+      each level. Earlier measurements reduce it.
 
     A node is split where its profit and that of its descendants are together above 0, decided from below: the best
     pruning of the tree of candidates. Candidates on the first two levels are always split. Then a price of each split
@@ -130,7 +130,7 @@ def next_tree(
 
 
 def _weights(posterior: Posterior, level: int, users: Floats, noise: float, sampling: float) -> Floats:
-    """How common each roughness is among families of a level, by the nearest measured level: float64[n, 14]."""
+    """Returns how common each roughness is among families of a level, by the nearest measured level: float64[n, 14]."""
     family = posterior.families[min(level, len(posterior.families) - 1)]
     strong = users > SIGNAL * np.sqrt(3 * noise + sampling * 0.75 * users)
     weights = np.tile(FLAT, (len(users), 1)) if family is None else family.weights[strong.astype(np.int64)]
@@ -138,7 +138,7 @@ def _weights(posterior: Posterior, level: int, users: Floats, noise: float, samp
 
 
 def _gain_of_remeasuring(posterior: Posterior, level: int, noise: float, sampling: float) -> Floats:
-    """The gain of measuring the families of a level again, in the order of their parents: float64[families]."""
+    """Returns the gain of measuring the families of a level again, in the order of their parents: float64[families]."""
     family = posterior.families[level]
     assert family is not None
     before = Energies(family.users**2, family.users, family.noise, sampling)
@@ -148,7 +148,7 @@ def _gain_of_remeasuring(posterior: Posterior, level: int, noise: float, samplin
 
 
 def _pooled_noise(posterior: Posterior, noise: float, sampling: float) -> list[Floats]:
-    """The `pooled_noise` of every node of the posterior, by level (see `next_tree`)."""
+    """Returns the `pooled_noise` of every node of the posterior, by level (see `next_tree`)."""
     full, finest = posterior.full, len(posterior.full.codes) - 1
     pooled_noise = [np.zeros(1)]
     for level in range(1, finest + 1):
@@ -166,7 +166,8 @@ def _pooled_noise(posterior: Posterior, noise: float, sampling: float) -> list[F
 
 
 def _smallest(depth: int, levels: list[_Candidates], known_error: float, tolerance: float) -> Tree:
-    """The smallest tree on the line of best prunings whose expected error is above the least by at most a share.
+    """Returns the smallest tree on the line of best prunings whose expected error is above the least by at most a
+    share.
 
     A price of each split moves along that line. The error of a tree is the blur of its nodes less the profit of its
     splits. Blur is counted for one level below each leaf. known_error: of the measured leaves, from the posterior.
@@ -189,7 +190,7 @@ def _smallest(depth: int, levels: list[_Candidates], known_error: float, toleran
 
 
 def _prune(depth: int, levels: list[_Candidates], price: float = 0.0) -> tuple[Tree, float, float]:
-    """The candidates' tree without the branches whose profit is below the price of their splits.
+    """Returns the candidates' tree without the branches whose profit is below the price of their splits.
 
     Returns also the total profit of its splits, and the total blur of its nodes.
     """

@@ -75,7 +75,7 @@ class UnbiasedCounts:
     def from_measurements(
         cls, full: FullTree, own: NodeMeasurements, root_users: float, root_variance: float
     ) -> UnbiasedCounts:
-        """Generalised least squares of the measurements of nodes, of every leaf among them, below a known root.
+        """Returns the generalised least squares of measurements of nodes, all leaves among them, below a known root.
 
         root_users is from all noisy figures. The measurements enter it by their sum only, and the families' own errors
         do not depend on that sum.
@@ -92,7 +92,7 @@ class UnbiasedCounts:
     def from_nodes(
         cls, nodes: NDArray[np.uint64], users: Floats, variance: Floats, depth: int | None = None
     ) -> UnbiasedCounts:
-        """From published columns (TOTALS_SCHEMA) of the nodes of a full tree, sorted by level.
+        """Reads the counts from published columns (TOTALS_SCHEMA) of the nodes of a full tree, sorted by level.
 
         variance: `total_variance` for the root, `measured_variance` for the other nodes. depth: of the finest grid;
         None for the level of the finest nodes.
@@ -104,18 +104,18 @@ class UnbiasedCounts:
         return cls(full, [users[part] for part in parts], [variance[part] for part in parts], float(variance[0]))
 
     def scaled(self, factor: float) -> UnbiasedCounts:
-        """The counts times a factor."""
+        """Returns the counts times a factor."""
         users = [factor * one for one in self.users]
         variance = [factor**2 * one for one in self.measured_variance]
         return UnbiasedCounts(self.full, users, variance, factor**2 * self.total_variance)
 
     @property
     def leaf_users(self) -> Floats:
-        """The users of the leaves, in the order of the full tree's entries; may be negative."""
+        """Returns the users of the leaves, in the order of the full tree's entries; may be negative."""
         return self.full.leaf_values(self.users)
 
     def node_variances(self) -> list[Floats]:
-        """The variance of each node's error, by level and node."""
+        """Returns the variance of each node's error, by level and node."""
         found = [np.array([self.total_variance])]
         for level in range(1, len(self.full.codes)):
             variance = by_family(self.measured_variance[level])
@@ -125,11 +125,11 @@ class UnbiasedCounts:
         return found
 
     def leaf_variances(self) -> Floats:
-        """The variance of each leaf's error, in the order of the full tree's entries."""
+        """Returns the variance of each leaf's error, in the order of the full tree's entries."""
         return self.full.leaf_values(self.node_variances())
 
     def total(self, weights: Floats) -> tuple[float, float]:
-        """The weighted sum of the leaves' users and its standard deviation, in users.
+        """Returns the weighted sum of the leaves' users and its standard deviation, in users.
 
         weights: float64[leaves], in the order of the full tree's entries: 1 for a leaf that counts, 0 for others.
         """
@@ -140,7 +140,7 @@ class UnbiasedCounts:
     def node_totals(
         self, group: NDArray[np.int64], level: NDArray[np.int64], node: NDArray[np.int64], weights: Floats, groups: int
     ) -> tuple[Floats, Floats]:
-        """Many weighted sums of nodes at once, each of a few nodes, given by their nonzero weights.
+        """Returns many weighted sums of nodes at once, each of a few nodes, given by their nonzero weights.
 
         Args:
             group: int64[p], the sum that a weight belongs to, below `groups`.
@@ -177,7 +177,7 @@ class UnbiasedCounts:
 
 
 def user_intervals(users: Floats, stddev: Floats) -> tuple[Floats, Floats]:
-    """The ends of 95% intervals of numbers of users, which are integers and not negative: float64 like `users`."""
+    """Returns ends of 95% intervals of numbers of users, which are integers and not negative: float64 like `users`."""
     margin = Z_95 * stddev + CONTINUITY
     return np.maximum(users - margin, 0.0), np.maximum(users + margin, 0.0)
 
@@ -223,7 +223,7 @@ def learn_within_cells(unbiased: UnbiasedCounts, expected: Floats, variance: Flo
 
 
 def _fit(before: Floats, users: Floats, energy: Floats, noise: Floats) -> Floats:
-    """The a and b of a level's families, float64[2], by Fisher scoring from those of the level above."""
+    """Returns the a and b of a level's families, float64[2], by Fisher scoring from those of the level above."""
     many = users > 1
     users, energy, noise = users[many], energy[many], noise[many]
     x = np.stack([np.ones_like(users), np.log(users / _USERS)])
@@ -240,12 +240,12 @@ def _fit(before: Floats, users: Floats, energy: Floats, noise: Floats) -> Floats
 
 
 def _rho(law: Floats, users: Floats) -> Floats:
-    """The roughness of families of some users, float64[n], by laws float64[2] or float64[2, n]."""
+    """Returns the roughness of families of some users, float64[n], by laws float64[2] or float64[2, n]."""
     return np.asarray(np.exp(np.minimum(law[0] + law[1] * np.log(np.maximum(users, 1.0) / _USERS), _LARGEST_LOG)))
 
 
 def _roughness(level: NDArray[np.int64], users: Floats, laws: Floats) -> Floats:
-    """rho of families of these levels and users, one level further down, and so on: float64[n, _LEVELS_BELOW]."""
+    """Returns rho of families of these levels and users, and of each level below: float64[n, _LEVELS_BELOW]."""
     found = []
     for step in range(_LEVELS_BELOW):
         law = laws[np.minimum(level + step, len(laws) - 1)]
