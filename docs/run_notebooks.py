@@ -22,7 +22,7 @@ def executed(path: Path, folder: str) -> nbformat.NotebookNode:
     for cell in notebook.cells:
         cell.metadata = nbformat.NotebookNode()
         if cell.cell_type == "code":
-            cell.outputs = [one for one in cell.outputs if one.get("name") != "stderr"]
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
     notebook.metadata.pop("language_info", None)
     return notebook
 

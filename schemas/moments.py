@@ -178,11 +178,11 @@ class BitMeans:
 
     Raises ValueError if the columns differ in length.
 
-    With thresholds, a bit represents the thresholds from its place value to the next: the mean share who reach them.
+    With thresholds, a bit represents the thresholds from its place value to the next: the mean share that reaches them.
 
     quantity: `value`, `square` (squared distance from the mean), `power:K` or `log2`; with a second column
-    `second_value`, `second_square`, and `product` (of both distances from the means). A bit is squashed that is
-    probably unused: the estimated probability that any client uses it is below half. Estimates weight a bit by that
+    `second_value`, `second_square`, and `product` (of both distances from the means). A bit that is probably
+    unused is squashed: the estimated probability that any client uses it is below half. Estimates weight a bit by that
     probability.
     """
 

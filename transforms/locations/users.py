@@ -383,7 +383,7 @@ def _drawn(records: UserRecords) -> NDArray[np.int64]:
 
 
 def _most_frequent(records: UserRecords) -> NDArray[np.int64]:
-    """Returns, for each user, a record in, the location that holds most of their records or weight: int64[users]."""
+    """Returns, for each user, a record in the location that holds most of their records or weight: int64[users]."""
     amounts = records.amounts()
     held = np.diff(amounts.upto, prepend=0)
     most = np.maximum.reduceat(held, np.searchsorted(amounts.user, np.arange(len(records.users))))

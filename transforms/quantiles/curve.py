@@ -218,7 +218,7 @@ def build_hierarchy(trie: Trie, scale: NumberBins) -> Hierarchy:
 
 
 def _sum_before(values: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Returns, for each child, the sum over earlier children of its piece.
+    """Returns, for each child, the sum over the earlier children of the same piece.
 
     starts: int64[pieces], the first child of each.
     """
