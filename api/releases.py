@@ -48,7 +48,7 @@ class Release(published_release.Release):
 
     @cached_property
     def model(self) -> RangeModel:
-        """The model of `sfumato ranges`, which answers squares. Raises RequestError if there is none."""
+        """Returns the model of `sfumato ranges`, which answers squares. Raises RequestError if there is none."""
         return read_model(self.read(MODEL_FILE), f"{self.path}/{MODEL_FILE}")
 
     def zones_total(self, rows: NDArray[Any]) -> tuple[float, float]:
@@ -326,7 +326,7 @@ class Release(published_release.Release):
 
         The page works without the network, and reads nothing from the notebook that holds it. It adds its size to the
         notebook's file: 0.5 MB for a chart, and up to 3 MB for a map of a million users. Where scripts do not run, as
-        on GitHub, in a notebook that is not trusted or in a PDF, the release's picture stands in its place.
+        on GitHub, in a notebook that is not trusted or in a PDF, the release's picture is shown instead.
 
         Args:
             height: of the frame in CSS pixels, 300 to 4,000.

@@ -110,10 +110,72 @@ def quadtree() -> str:
     return svg(860, 312, "A quadtree is refined where noisy counts show users", parts)
 
 
+def shards() -> str:
+    """Returns three shards of users, whose noisy sums add up to the answer of a sub-query."""
+    parts = []
+    for index in range(3):
+        top = 20 + index * 84
+        parts.append(f'<rect class="inside" x="24" y="{top}" width="220" height="66" rx="6"/>')
+        parts += [
+            f'<circle class="dot" cx="{44 + 20 * (dot % 10)}" cy="{top + 20 + 26 * (dot // 10)}" r="4"/>'
+            for dot in range(20)
+        ]
+        parts.append(f'<path class="line" d="M252 {top + 33}H302m-6 -4l6 4l-6 4"/>')
+        parts.append(f'<rect class="outside" x="310" y="{top}" width="210" height="66" rx="6"/>')
+        parts.append(text(415, top + 28, f"sum of shard {index + 1}"))
+        parts.append(text(415, top + 50, "+ its own noise"))
+        parts.append(f'<path class="line" d="M528 {top + 33}L602 137"/>')
+    parts.append('<rect class="outside" x="606" y="92" width="230" height="90" rx="6"/>')
+    parts.append(text(721, 132, "answer", "title"))
+    parts.append(text(721, 156, "sum of all noisy sums"))
+    parts.append(text(134, 286, "users: about 10,000 in each shard", "soft"))
+    parts.append(text(573, 286, "a server sees only noisy sums", "soft"))
+    return svg(860, 304, "Shards of users: each adds its own noise to its sum, and the answer is the sum of all", parts)
+
+
+def windows() -> str:
+    """Returns ten days of charges under a limit of epsilon 1 in 5 days, the fullest window, and a refused charge."""
+    charges = (0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.4)
+    width, left, floor = 76, 50, 150
+    parts = []
+    for day, epsilon in enumerate(charges):
+        x, height, refused = left + day * width, epsilon * 250, epsilon > 0.2
+        box = f'x="{x + 8}" y="{floor - height:g}" width="{width - 16}" height="{height:g}" rx="4"'
+        parts.append(f'<rect class="{"outside" if refused else "inside"}" {box}/>')
+        parts.append(text(x + width / 2, floor - height / 2 + 5, f"{epsilon:g}"))
+        parts.append(text(x + width / 2, floor + 20, f"day {day + 1}", "soft"))
+    parts.append(text(left + 9.5 * width, floor - 112, "refused"))
+    braces = ((0, "days 1 to 5: epsilon 1, allowed"), (5, "days 6 to 10: epsilon 1.2, above the limit"))
+    for first, words in braces:
+        x, end = left + first * width + 8, left + (first + 5) * width - 8
+        parts.append(f'<path class="brace" d="M{x} {floor + 34}v8H{end}v-8"/>')
+        parts.append(text((x + end) / 2, floor + 64, words))
+    return svg(860, 232, "A limit of epsilon 1 in any 5 days: the charge of day 10 would make its window 1.2", parts)
+
+
+def cohorts() -> str:
+    """Returns twelve nights with six cohorts: each night queries one of them, and each cohort every sixth night."""
+    width, height, left, top = 58, 28, 130, 40
+    parts = [text(72, 26, "night", "soft")]
+    parts += [text(left + (night + 0.5) * width, 26, f"{night + 1}", "soft") for night in range(12)]
+    for cohort in range(6):
+        y = top + cohort * height
+        parts.append(text(72, y + 19, f"cohort {cohort + 1}"))
+        for night in range(12):
+            kind = "outside" if night % 6 == cohort else "inside"
+            parts.append(f'<rect class="{kind}" x="{left + night * width}" y="{y}" width="{width}" height="{height}"/>')
+            if kind == "outside":
+                parts.append(text(left + (night + 0.5) * width, y + 19, "ε"))
+    parts.append(text(478, top + 6 * height + 28, "any 6 consecutive nights query each user once", "soft"))
+    return svg(
+        860, 252, "Six rotating cohorts: each night queries one of them with the whole epsilon of a night", parts
+    )
+
+
 def main() -> None:
     """Writes all pictures."""
-    (IMAGES / "one_rule.svg").write_text(one_rule(), encoding="utf-8")
-    (IMAGES / "quadtree.svg").write_text(quadtree(), encoding="utf-8")
+    for draw in (one_rule, quadtree, shards, windows, cohorts):
+        (IMAGES / f"{draw.__name__}.svg").write_text(draw(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -16,13 +16,13 @@ NOTEBOOKS = sorted((Path(__file__).parent / "notebooks").glob("*.ipynb"))
 
 
 def executed(path: Path, folder: str) -> nbformat.NotebookNode:
-    """The notebook with fresh outputs, without times, warnings and progress. Raises CellExecutionError."""
+    """Returns the notebook with fresh outputs, without times, warnings and progress. Raises CellExecutionError."""
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": folder}}).execute()
     for cell in notebook.cells:
         cell.metadata = nbformat.NotebookNode()
         if cell.cell_type == "code":
-            cell.outputs = [one for one in cell.outputs if one.get("name") != "stderr"]
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
     notebook.metadata.pop("language_info", None)
     return notebook
 

@@ -30,13 +30,15 @@ class SfumatoError(Exception):
 
     @property
     def option(self) -> str | None:
-        """The wrong option, or key of a configuration, or several with commas; None if the message begins with none."""
+        """Returns the wrong option, or key of a configuration, or several with commas; None if the message begins with
+        none.
+        """
         found = _OPTIONS.match(str(self))
         return None if found is None else found[1]
 
     @property
     def file(self) -> str | None:
-        """The path of the wrong file, folder or table; None if the message begins with none."""
+        """Returns the path of the wrong file, folder or table; None if the message begins with none."""
         subject, colon, _ = str(self).partition(": ")
         return subject if colon and self.option is None and not subject.count(" ") else None
 

@@ -308,7 +308,7 @@ class Reservation:
 
     @property
     def hashes(self) -> set[str]:
-        """The hashes that a manifest of the release may state: of the entry, and of the lost entry."""
+        """Returns the hashes that a manifest of the release may state: of the entry, and of the lost entry."""
         return {self.hash} | ({self.lost} if self.lost else set())
 
     def settled(self, epsilon: Decimal, delta: Decimal, reason: str, rho: Decimal | None = None) -> Reservation:

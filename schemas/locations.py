@@ -93,7 +93,7 @@ class Auxiliary:
 
     @property
     def is_boolean(self) -> bool:
-        """Whether the categories are false and true."""
+        """Returns whether the categories are false and true."""
         return set(self.categories) == set(_BOOLEAN)
 
     def check(self, schema: pa.Schema, path: str) -> None:
@@ -167,12 +167,12 @@ class LocationColumns:
 
     @property
     def categories(self) -> int:
-        """Number of categories; 1 without auxiliary data."""
+        """Returns the number of categories; 1 without auxiliary data."""
         return len(self.auxiliary.categories) if self.auxiliary else 1
 
     @property
     def bins(self) -> int:
-        """Number of bins of a cell's records: categories or slots; 1 without either."""
+        """Returns the number of bins of a cell's records: categories or slots; 1 without either."""
         return self.categories if self.slots is None else len(self.slots)
 
     def metadata(self) -> dict[str, Any]:
@@ -184,12 +184,12 @@ class LocationColumns:
 
     @property
     def has_weights(self) -> bool:
-        """Whether records have weights, by a column of weights or of times."""
+        """Returns whether records have weights, by a column of weights or of times."""
         return self.weight is not None or self.time is not None
 
     @property
     def dwell_limit(self) -> float | None:
-        """The upper bound of weights from times, in seconds; None if weights are not from times."""
+        """Returns the upper bound of weights from times, in seconds; None if weights are not from times."""
         return None if self.time is None else self.max_dwell
 
     def names(self) -> list[str]:
@@ -203,7 +203,7 @@ class LocationColumns:
 
     @property
     def _times(self) -> list[str]:
-        """The columns of times."""
+        """Returns the columns of times."""
         return [one for one in (self.time, self.slots.column if self.slots else None) if one is not None]
 
     def text_types(self) -> dict[str, pa.DataType]:
@@ -330,7 +330,7 @@ class TripColumns:
 
     @property
     def ends(self) -> tuple[LocationColumns, LocationColumns]:
-        """The two places of a row as columns of locations."""
+        """Returns the two places of a row as columns of locations."""
         begin, end = self.origin, self.destination
         return LocationColumns(self.user_id, begin[1], begin[0]), LocationColumns(self.user_id, end[1], end[0])
 

@@ -75,7 +75,7 @@ class LogLayout:
 
     @property
     def place_column(self) -> str | None:
-        """The column that replaces coordinates; None without one."""
+        """Returns the column that replaces coordinates; None without one."""
         return self.cells.column if self.cells is not None else self.geometry
 
 

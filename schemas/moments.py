@@ -47,9 +47,9 @@ class FixedPoint:
 
     def __post_init__(self) -> None:
         if type(self.bits) is not int or not 1 <= self.bits <= MAX_BITS:
-            raise RequestError(f"bits: must lie in 1..{MAX_BITS}, got {self.bits}")
+            raise RequestError(f"bits: must be between 1 and {MAX_BITS}, got {self.bits}")
         if type(self.fraction_bits) is not int or not -MAX_BITS <= self.fraction_bits <= MAX_BITS:
-            raise RequestError(f"fraction_bits: must lie in -{MAX_BITS}..{MAX_BITS}, got {self.fraction_bits}")
+            raise RequestError(f"fraction_bits: must be between -{MAX_BITS} and {MAX_BITS}, got {self.fraction_bits}")
         if self.signed not in get_args(Signed):
             raise RequestError(f"signed: must be one of {', '.join(get_args(Signed))}, got {self.signed!r}")
         if not math.isfinite(self.offset) or (self.offset and self.signed != "shift"):
@@ -57,7 +57,7 @@ class FixedPoint:
 
     @property
     def step(self) -> float:
-        """The distance between neighbouring values, in the column's unit."""
+        """Returns the distance between neighbouring values, in the column's unit."""
         return 2.0**-self.fraction_bits
 
     @property
@@ -67,17 +67,17 @@ class FixedPoint:
 
     @property
     def max_magnitude(self) -> int:
-        """In steps."""
+        """Returns the largest magnitude, in steps."""
         return (1 << self.bits) - 1
 
     @property
     def low(self) -> float:
-        """The smallest value, in the column's unit."""
+        """Returns the smallest value, in the column's unit."""
         return -self.max_magnitude * self.step if self.signed == "split" else 0.0 - self.offset
 
     @property
     def high(self) -> float:
-        """The largest value, in the column's unit."""
+        """Returns the largest value, in the column's unit."""
         return self.max_magnitude * self.step - self.offset
 
 
@@ -94,7 +94,7 @@ class ValueRange:
 
     @property
     def step(self) -> float:
-        """A difference that no result tells from 0, in the column's unit."""
+        """Returns a difference that no result tells from 0, in the column's unit."""
         return 2.0**-MAX_BITS * (self.high - self.low)
 
 
@@ -155,7 +155,7 @@ class Statistic:
 
     @property
     def power(self) -> int:
-        """K of `moment:K`; 0 for other statistics."""
+        """Returns K of `moment:K`; 0 for other statistics."""
         return int(self.name.partition(":")[2] or 0)
 
 
@@ -178,11 +178,11 @@ class BitMeans:
 
     Raises ValueError if the columns differ in length.
 
-    With thresholds, a bit stands for the thresholds from its place value to the next: the mean share who reach them.
+    With thresholds, a bit represents the thresholds from its place value to the next: the mean share that reaches them.
 
     quantity: `value`, `square` (squared distance from the mean), `power:K` or `log2`; with a second column
-    `second_value`, `second_square`, and `product` (of both distances from the means). A bit is squashed that is
-    probably unused: the estimated probability that any client uses it is below half. Estimates weight a bit by that
+    `second_value`, `second_square`, and `product` (of both distances from the means). A bit that is probably
+    unused is squashed: the estimated probability that any client uses it is below half. Estimates weight a bit by that
     probability.
     """
 

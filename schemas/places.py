@@ -33,10 +33,10 @@ class Places:
 
     @property
     def mask(self) -> np.uint64:
-        """The bits of a place, all set."""
+        """Returns the bits of a place, all set."""
         return np.uint64((1 << self.bits) - 1)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The smaller of uint32 and uint64 that holds a place."""
+        """Returns the smaller of uint32 and uint64 that holds a place."""
         return np.dtype(np.uint32 if self.bits <= 32 else np.uint64)

@@ -50,12 +50,12 @@ class Boxes:
 
     @property
     def areas(self) -> NDArray[np.float64]:
-        """In base cells: float64[q]."""
+        """Returns the boxes' areas, in base cells: float64[q]."""
         return np.asarray((self.x1 - self.x0) * (self.y1 - self.y0))
 
     @property
     def middles(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """x and y of their centres, float64[q] each."""
+        """Returns x and y of their centres, float64[q] each."""
         return (self.x0 + self.x1) / 2, (self.y0 + self.y1) / 2
 
     def clipped(self, side: int) -> Boxes:
@@ -93,13 +93,13 @@ class Field:
 
     @property
     def cell_metres(self) -> tuple[float, float]:
-        """Width and height of a base cell."""
+        """Returns the width and height of a base cell."""
         width, height = self.metres
         return width / self.side, height / self.side
 
     @property
     def metres(self) -> tuple[float, float]:
-        """Width and height of the region."""
+        """Returns the width and height of the region."""
         return ground_metres(self.grid.region)
 
     def squares(

@@ -165,12 +165,12 @@ class RefreshConfig(Request):
 
     @property
     def time_zone(self) -> str:
-        """The time zone of the days."""
+        """Returns the time zone of the days."""
         return UTC if self.rows_of_day is None else self.rows_of_day.time_zone
 
     @property
     def folders(self) -> tuple[int, ...]:
-        """The folders with a day's files, relative to the day, in order."""
+        """Returns the folders with a day's files, relative to the day, in order."""
         return (0,) if self.rows_of_day is None else self.rows_of_day.folders
 
     @classmethod

@@ -65,7 +65,7 @@ class Slots:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The name of each slot, such as `08-09 h`, `Monday` or `Monday 08-09 h`."""
+        """Returns the name of each slot, such as `08-09 h`, `Monday` or `Monday 08-09 h`."""
         hours = tuple(_hours(hour, hour + 1) for hour in range(24))
         if self.kind == "edges":
             return tuple(_hours(a, b) for a, b in zip(self.edges, self.edges[1:], strict=False))
@@ -75,7 +75,7 @@ class Slots:
 
     @property
     def ticks(self) -> tuple[tuple[int, str], ...]:
-        """The slots with a tick on an axis, and the text of each."""
+        """Returns the slots with a tick on an axis, and the text of each."""
         if self.kind == "edges":
             return tuple((slot, _clock(edge)) for slot, edge in enumerate(self.edges))
         if self.kind == "hour":
@@ -84,7 +84,7 @@ class Slots:
 
     @property
     def edge_seconds(self) -> tuple[int, ...]:
-        """The starts of a day's slots and the day's end, in seconds after local midnight."""
+        """Returns the starts of a day's slots and the day's end, in seconds after local midnight."""
         hours = self.edges or tuple(range(25))
         return tuple(round(hour * 3600) for hour in hours)
 

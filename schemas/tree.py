@@ -44,7 +44,7 @@ class Tree:
         """Returns the tree of nodes, in any order, and the root. Raises ValueError for a node below the grid."""
         unique = np.union1d(np.asarray(nodes, dtype=np.uint64), np.ones(1, dtype=np.uint64))
         if unique[0] == 0 or int(node_levels(unique[-1:])[0]) > depth:
-            raise ValueError(f"nodes must lie on levels 0..{depth}")
+            raise ValueError(f"nodes must be on levels between 0 and {depth}")
         return cls(depth, unique)
 
     @classmethod
@@ -64,7 +64,7 @@ class Tree:
 
     @cached_property
     def entries(self) -> NDArray[np.uint64]:
-        """The nodes with a vector entry, in the vector's order: uint64[T], ascending."""
+        """Returns the nodes with a vector entry, in the vector's order: uint64[T], ascending."""
         if self.complete:
             return self.nodes[-(1 << (2 * self.level)) :]
         parents, children = np.unique(self.nodes[1:] >> _TWO, return_counts=True)
@@ -72,7 +72,7 @@ class Tree:
 
     @cached_property
     def index(self) -> TreeIndex:
-        """The elementary intervals of codes between the borders of nodes, and their entries."""
+        """Returns the elementary intervals of codes between the borders of nodes, and their entries."""
         depth = self.depth
         if self.complete:
             cells = np.arange((1 << (2 * self.level)) + 1, dtype=np.uint64)
@@ -98,19 +98,19 @@ class Tree:
 
     @property
     def complete(self) -> bool:
-        """Whether every node down to the deepest level exists."""
+        """Returns whether every node down to the deepest level exists."""
         return bool(len(self.nodes) == (4 ** (self.level + 1) - 1) // 3)
 
     @cached_property
     def entry_of_cell(self) -> NDArray[np.int32]:
-        """The entry of each cell of the tree's deepest level: int32[4^level], by code."""
+        """Returns the entry of each cell of the tree's deepest level: int32[4^level], by code."""
         index = self.index
         lengths = np.diff(index.boundaries) >> np.uint64(2 * (self.depth - self.level))
         return np.repeat(index.owner.astype(np.int32), lengths.astype(np.int64))
 
     @cached_property
     def areas(self) -> NDArray[np.int64]:
-        """The area of each entry without its descendants, in finest cells: int64[T], may be 0."""
+        """Returns the area of each entry without its descendants, in finest cells: int64[T], may be 0."""
         cells = self.index.sum_intervals(np.diff(self.index.boundaries).astype(np.int64)[None, :])
         return np.asarray(cells[0])
 

@@ -42,6 +42,7 @@ PYTHON_WORDS = WORDS | {
     r"\b(due to|noise and) chance\b": "sampling error",
     r"\bsays of\b": "states",
 }
+EVERYBODY = "everybody"  # a value of `--contact`, and the name of the group of all users in published tables
 # Folders and modules of the product whose docstrings and strings are checked.
 CLEAN = (
     "api", "schemas", "transforms/release", "transforms/report", "transforms/export", "transforms/changes",

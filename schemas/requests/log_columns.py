@@ -49,7 +49,7 @@ class PlaceColumns(Request):
 
     @property
     def cells_of_records(self) -> CellColumn | None:
-        """The column of map cells; None if records have coordinates. Raises RequestError."""
+        """Returns the column of map cells; None if records have coordinates. Raises RequestError."""
         if self.cell_column is None or self.cell_index is None:
             return None
         return CellColumn.parse(self.cell_column, self.cell_index)

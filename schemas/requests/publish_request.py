@@ -128,7 +128,7 @@ class KeyOptions(Request):
 
     @property
     def key_options(self) -> list[str]:
-        """The given options that name a key."""
+        """Returns the given options that name a key."""
         return self.changed(("key_file", "key_secret"))
 
     @model_validator(mode="after")
@@ -241,7 +241,7 @@ class ReleaseRequest(RunnerOptions, KeyOptions):
 
     @property
     def day_rows(self) -> DayRows | None:
-        """The days whose rows are read; None for all rows."""
+        """Returns the days whose rows are read; None for all rows."""
         if self.day_column is None or self.period is None:
             return None
         return DayRows(self.day_column, self.time_zone or UTC, self.period.first, self.period.last)
@@ -286,7 +286,7 @@ class MapGeography(ReleaseRequest):
 
         @property
         def region(self) -> Region | None:
-            """The region of the map."""
+            """Returns the region of the map."""
 
     basemap: str | None = option(
         None,
@@ -309,7 +309,7 @@ class MapGeography(ReleaseRequest):
 
     @property
     def has_map(self) -> bool:
-        """Whether the release shows a map."""
+        """Returns whether the release shows a map."""
         return True
 
     @model_validator(mode="after")

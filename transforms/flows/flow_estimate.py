@@ -56,7 +56,7 @@ class MeasuredLevel:
 
 @dataclass(frozen=True)
 class CountPosterior:
-    """What is known of n counts: float64[n] each."""
+    """The posterior of n counts: float64[n] each."""
 
     mean: Array  # and variance: of the posterior
     variance: Array

@@ -57,7 +57,7 @@ class FlowPlan:
 
     @property
     def split_epsilon(self) -> float:
-        """The epsilon of the decisions of one level."""
+        """Returns the epsilon of the decisions of one level."""
         return _SPLIT_SHARE * self.tree_epsilon
 
     def levels(self, users: float) -> range:

@@ -37,14 +37,14 @@ _NOTHING = "No pair has trips with enough certainty: all trips are in the rests.
 
 @dataclass(frozen=True)
 class FlowMetadata:
-    """What a release of flows is, besides its noisy counts."""
+    """The metadata of a release of flows: all but its noisy counts."""
 
     release: ReleaseMetadata  # identity and origin
     plan: FlowPlan  # the budget
     region: Region  # of the map
     rule: TripRule | None  # what makes a trip of two records; None where rows are trips
     admission: NoisyUserCounts  # the noisy counts of users that admitted the run
-    zones: Zones | None = None  # of which flows are pairs; None for cells
+    zones: Zones | None = None  # the ends of flows; None for cells
 
 
 def flow_files(levels: Sequence[MeasuredLevel], metadata: FlowMetadata) -> dict[str, bytes]:

@@ -115,7 +115,7 @@ class FlowsRequest(ZoneOptions, PlaceColumns, UserColumn, MapGeography):
 
     @property
     def has_zones(self) -> bool:
-        """Whether flows connect zones, rather than cells of a quadtree."""
+        """Returns whether flows connect zones, rather than cells of a quadtree."""
         return bool(self.zone_sources)
 
     @model_validator(mode="after")

@@ -24,11 +24,11 @@ class PrivateFlows(CountRounds):
     `release.flow_files` makes the files of a release of it.
 
     Args:
-        items: encodes rows: trips, or records of which `rule` makes trips.
+        items: encodes rows: trips, or records that `rule` turns into trips.
         rule: what makes a trip of two records; None where rows are trips.
         plan: the budget.
         key: of the run, bound to all that shapes the counts; use each key for one input, once.
-        zones: of which flows are pairs; None for cells.
+        zones: the ends of flows; None for cells.
         options: see CountOptions. Without `admit`, users are counted by the plan's rule, without a ledger.
 
     Raises: see CountRounds.

@@ -114,7 +114,7 @@ class RecordItems:
 
 @dataclass(frozen=True)
 class TripRule:
-    """What makes a trip of two consecutive records of a user."""
+    """The rule by which two consecutive records of a user are a trip."""
 
     max_gap: float  # longest time between them, in seconds
     min_distance: float  # least distance between the centres of their cells, in metres, at the region's middle latitude

@@ -242,7 +242,7 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
 
     @cached_property
     def parameters(self) -> HeatmapParameters:
-        """The parameters of the heatmap. Raises RequestError."""
+        """Returns the parameters of the heatmap. Raises RequestError."""
         columns = self.columns
         slots = 1 if columns.slots is None else len(columns.slots)
         values = {**self.parameter_values(), **self.given(parameter_owners())}
@@ -257,7 +257,7 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
 
     @cached_property
     def columns(self) -> LocationColumns:
-        """The columns to read. Raises RequestError."""
+        """Returns the columns to read. Raises RequestError."""
         return location_columns(self)
 
     def shaping(self) -> dict[str, Any]:

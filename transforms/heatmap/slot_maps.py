@@ -150,7 +150,7 @@ class _Family:
         return np.asarray((self.share * self._solved(self.mean)).sum(axis=1) / precision), 1 / precision
 
     def log_likelihood(self) -> Array:
-        """Of the contrasts between siblings, whatever their parent, up to a constant: float64[K], over all families."""
+        """Returns the log likelihood of all contrasts between siblings, up to a constant: float64[K]."""
         weight, left = self._weights()
         solved = self._solved(self.mean)
         precision = (self.share * self._solved(self.share * np.ones_like(self.mean))).sum(axis=1)
@@ -159,7 +159,9 @@ class _Family:
         return np.asarray(-0.5 * (energy + determinant + np.log(precision)).sum(axis=0))
 
     def posterior(self, parent: Array, variance: Array) -> tuple[Array, Array]:
-        """Mean and variance of the children, float64[4 n, K] each, of those of their parents, float64[n, K] each."""
+        """Returns the mean and variance of the children, float64[4 n, K] each, of those of their parents, float64[n, K]
+        each.
+        """
         before = self.share * parent[:, None, :]
         mean = before + self._gain(self.mean - before)
         own = self.prior * self.variance * self._weights()[0]

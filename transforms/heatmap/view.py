@@ -426,7 +426,7 @@ def _round_table(manifest: Manifest) -> Section:
     """Returns the cost and the noise of each sub-query."""
     queries, central = get(manifest, "privacy.sub_queries", []), get(manifest, "privacy.trust") == Trust.CENTRAL
     bins = get(manifest, "auxiliary.entries_per_node", 1)
-    heads = ["Round", "Spent", "Entries asked", "Noise at 95%, users"]
+    heads = ["Round", "Spent", "Entries queried", "Noise at 95%, users"]
     heads += [] if central else ["Groups", "Groups lost", "Sent per phone, bytes"]
     rows = []
     for place, one in enumerate(queries):

@@ -137,7 +137,7 @@ class CentralCountPlan:
 
     @property
     def admission_rule(self) -> AdmissionRule:
-        """The rule for the noisy counts of all users that admit a run, with their cost."""
+        """Returns the rule for the noisy counts of all users that admit a run, with their cost."""
         return AdmissionRule(
             cost=ADMISSION_SHARE * self.epsilon, max_bad_fraction=self.max_bad_fraction, population=self.population
         )
@@ -149,7 +149,7 @@ class CentralCountPlan:
 
     @cached_property
     def noises(self) -> tuple[CountNoise, ...]:
-        """The noise and threshold of every round. Epsilons and deltas add up (basic composition)."""
+        """Returns the noise and threshold of every round. Epsilons and deltas add up (basic composition)."""
         above = self.rounds - 1
         shares = [(1 - _LAST_SHARE) / above] * above + [_LAST_SHARE] if above else [1.0]
         chosen: dict[int, CountNoise] = {}
@@ -169,7 +169,7 @@ class CentralCountPlan:
 
     @property
     def delta_spent(self) -> float:
-        """The delta of the rounds as spent (see CountNoise), added up; at most `delta`."""
+        """Returns the delta of the rounds as spent (see CountNoise), added up; at most `delta`."""
         return sum(noise.delta for noise in self.noises)
 
     def without_unused_delta(self) -> CentralCountPlan:
@@ -225,12 +225,12 @@ class NoisyHistogram:
 
     @property
     def counts(self) -> NDArray[np.float64]:
-        """The noisy counts, float64[m]. A threshold selects those whose noise is high; see `intervals`."""
+        """Returns the noisy counts, float64[m]. A threshold selects those whose noise is high; see `intervals`."""
         return self.noisy.astype(np.float64)
 
     @property
     def stddev(self) -> NDArray[np.float64]:
-        """The standard deviation of the noise, float64[m]."""
+        """Returns the standard deviation of the noise, float64[m]."""
         return np.full(len(self), self.noise.stddev)
 
     @cached_property

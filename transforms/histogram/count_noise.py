@@ -83,7 +83,7 @@ _NOISE = {
 
 @dataclass(frozen=True)
 class ItemBound:
-    """What a user may add to the counts of one round. Raises RequestError for a value out of range.
+    """The bound on what a user adds to the counts of one round. Raises RequestError for a value out of range.
 
     Attributes:
         max_items: the most distinct items of a user that count, >= 1.
@@ -100,7 +100,7 @@ class ItemBound:
 
     @property
     def text(self) -> str:
-        """What a user adds to the counts of a round at most."""
+        """Returns what a user adds to the counts of a round at most."""
         items = "one item" if self.max_items == 1 else f"at most {self.max_items} different items"
         once = "the user counts once"
         records = once if self.max_records == 1 else f"at most {self.max_records} of their records count"
@@ -146,12 +146,12 @@ class CountNoise:
 
     @property
     def decay(self) -> float:
-        """a of Laplace noise: the privacy loss of one unit of one count."""
+        """Returns a of Laplace noise: the privacy loss of one unit of one count."""
         return self.epsilon / (self.bound.max_items * self.bound.max_records)
 
     @property
     def text(self) -> str:
-        """The noise, and which counts it is on."""
+        """Returns the noise, and which counts it is on."""
         drawn = f"{_NOISE[self.kind]} (standard deviation {self.stddev:.3g})"
         if self.threshold is None:
             return f"{drawn} on every item, present or not; all are published"

@@ -75,7 +75,7 @@ class NumberBins:
 
     @cached_property
     def _knots(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """The ends of the range and its edges, and the number of bins below each."""
+        """Returns the ends of the range and its edges, and the number of bins below each."""
         values = np.array([self.low, *self.edges, self.high])
         last, count = 1 << self.bits, len(self.edges)
         wanted = np.round((values - self.low) / (self.high - self.low) * last).astype(np.int64)
@@ -191,7 +191,7 @@ class ListedItems:
 
     @property
     def names(self) -> NDArray[np.object_]:
-        """The text of each code: object[n]."""
+        """Returns the text of each code: object[n]."""
         return np.array([*self.listed, OTHER], dtype=object)
 
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
@@ -225,7 +225,7 @@ class NumberItems:
 
     @property
     def scale(self) -> NumberBins:
-        """The bins. Raises RequestError."""
+        """Returns the bins. Raises RequestError."""
         return NumberBins(self.low, self.high, self.bits, self.edges)
 
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
@@ -279,7 +279,7 @@ def _readable(values: pa.Array) -> NDArray[np.bool_] | None:
 
 
 def _sample_texts(users: NDArray[np.uint64], values: pa.Array, key: RunKey) -> Sample:
-    """values: one of each drawn user's record; booleans and dates become texts."""
+    """Encodes `values`, one for each sampled user's record; booleans and dates become texts."""
     if not pt.is_dictionary(values.type):
         values = values.dictionary_encode()
     indices = values.indices.to_numpy(zero_copy_only=False)

@@ -107,7 +107,7 @@ def choose_sampling(
 
 
 def expected_error(sampling: Sampling, population: int | None = None, items: int | None = None) -> float:
-    """Mean absolute error per user: the sum over items of |estimate - count|, by the number of users.
+    """Returns the mean absolute error per user: the sum over items of |estimate - count|, by the number of users.
 
     The estimate of an absent item is 0, so an empty release has an error of 1. The result is the average over Zipf
     catalogues of exponents 1 and 2. Unless both numbers are given, items are unlimited, as in `choose_sampling`.
@@ -262,7 +262,7 @@ class SamplePlan:
 
     @property
     def admission_rule(self) -> AdmissionRule:
-        """The rule for the noisy counts of users that admit a run, with their cost."""
+        """Returns the rule for the noisy counts of users that admit a run, with their cost."""
         return AdmissionRule(
             cost=ADMISSION_SHARE * self.epsilon,
             max_bad_fraction=self.max_bad_fraction,
@@ -289,22 +289,25 @@ class SamplePlan:
 
     @cached_property
     def delta_spent(self) -> float:
-        """The exact delta of all rounds at their epsilon, at most `delta`."""
+        """Returns the exact delta of all rounds at their epsilon, at most `delta`."""
         return rounds_delta(self.rounds_epsilon, self.sampling.rate, self.sampling.threshold, self.rounds)
 
     @cached_property
     def round_delta(self) -> float:
-        """The exact delta of a single round at the epsilon of all."""
+        """Returns the exact delta of a single round at the epsilon of all."""
         return delta(self.rounds_epsilon, self.sampling.rate, self.sampling.threshold)
 
     @property
     def sampling_text(self) -> str:
-        """Which rule chose the sampling rate and the threshold, as a clause."""
+        """Returns which rule chose the sampling rate and the threshold, as a clause."""
         return "the pair of least expected error within the exact guarantee"
 
     @property
     def contact_manifest(self) -> dict[str, Any]:
-        """The manifest's entry on contacted users. The rate is public and the same for all, at least the sampling's."""
+        """Returns the manifest's entry on contacted users.
+
+        The rate is public and the same for all, at least the sampling's.
+        """
         if (contacted := self.contacted_users) is None or self.population is None:
             return {"kind": self.contact}
         return {"kind": self.contact, "contacted_users": contacted, "contact_rate": contacted / self.population}

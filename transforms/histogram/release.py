@@ -84,7 +84,7 @@ def cells_table(histogram: Histogram | NoisyHistogram, grid: Grid) -> pa.Table:
 def box_shapes(
     west: NDArray[np.float64], south: NDArray[np.float64], east: NDArray[np.float64], north: NDArray[np.float64]
 ) -> pa.Array:
-    """Boxes, in degrees, as binary[n]: the bytes of `shapely.to_wkb(shapely.box(...))`, several times faster."""
+    """Returns boxes, in degrees, as binary[n]: the bytes of `shapely.to_wkb(shapely.box(...))`, but faster."""
     shapes = np.empty(len(west), dtype=_BOX)
     shapes["head"] = _BOX_HEAD
     shapes["corners"] = np.stack([east, south, east, north, west, north, west, south, east, south], axis=1)
@@ -112,7 +112,7 @@ def items_table(histogram: Histogram | NoisyHistogram) -> pa.Table:
 
 @dataclass(frozen=True)
 class CountMetadata(Generic[_Plan]):
-    """What is known before the run: the release's identity, its plan, and the counted items."""
+    """The facts known before the run: the release's identity, its plan, and the counted items."""
 
     release: ReleaseMetadata
     plan: _Plan

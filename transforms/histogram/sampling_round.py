@@ -78,7 +78,7 @@ class Sampling:
 
     @property
     def rate(self) -> float:
-        """The sampling rate p (exact: a multiple of 2**-32)."""
+        """Returns the sampling rate p (exact: a multiple of 2**-32)."""
         return self.rate_steps / RATE_GRID
 
 
@@ -105,14 +105,14 @@ class Histogram:
 
     @cached_property
     def counts(self) -> NDArray[np.float64]:
-        """Estimated users, float64[m]: sampled / p."""
+        """Returns the estimated users, float64[m]: sampled / p."""
         return self.sampled / self.sampling.rate
 
     @cached_property
     def stddev(self) -> NDArray[np.float64]:
-        """Standard deviations of the estimates, float64[m], in users: sqrt(sampled (1 - p)) / p.
+        """Returns the standard deviations of the estimates, float64[m], in users: sqrt(sampled (1 - p)) / p.
 
-        That of Bin(c, p) / p is sqrt(c (1 - p) / p); sampled / p stands for the true count c.
+        That of Bin(c, p) / p is sqrt(c (1 - p) / p); sampled / p estimates the true count c.
         """
         return np.asarray(np.sqrt(self.sampled * (1 - self.sampling.rate)) / self.sampling.rate)
 
@@ -183,7 +183,7 @@ class TextPrefixes:
     def cut(
         self, items: NDArray[np.uint64], texts: NDArray[np.object_] | None, level: int, key: bytes
     ) -> tuple[NDArray[np.uint64], NDArray[np.object_] | None]:
-        """As NumberPrefixes.cut. texts: one distinct text for each item; None only where there is no item."""
+        """See NumberPrefixes.cut. texts: one distinct text for each item; None only where there is no item."""
         if texts is None:
             return items, None
         if level == WHOLE:

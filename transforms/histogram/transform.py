@@ -61,7 +61,7 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: neighbouring cod
 
 @dataclass(frozen=True)
 class Rounds:
-    """What a job counts in each of its rounds.
+    """The counts that a job makes in each of its rounds.
 
     Attributes:
         items: encodes batches.

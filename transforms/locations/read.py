@@ -127,7 +127,7 @@ def sum_row_counts(counts: Iterable[RowCounts]) -> RowCounts:
 
 
 class SliceEncoding(Protocol):
-    """How a job encodes the rows of its logs. It travels to workers: it holds a RunKey, and never a derived key."""
+    """The encoding of the rows of a job's logs. It travels to workers: it holds a RunKey, and never a derived key."""
 
     def encode(self, parts: Sequence[FileSlice]) -> Iterator[tuple[RowCounts, Iterable[Any]]]:
         """Yields, after each batch of some slices, the counts of its rows, and elements: (user group, records).
@@ -302,7 +302,7 @@ class LocationEncoding:
 
 @dataclass(frozen=True)
 class LocationBound:
-    """What a user contributes of their locations, see `BoundGroups`.
+    """The bound on the locations that a user contributes; see `BoundGroups`.
 
     A contribution is a stored result of `bound_users`, uint64[users]; with contribution `all` it is stored rows of
     `bound_distributions`. No other transform may read the chunks: the memory that holds them is released.

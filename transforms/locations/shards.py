@@ -27,7 +27,7 @@ Participation = Literal["planned", "paper"]
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """How the users who take part are spread over shards. Every figure is public or differentially private.
+    """The spread of the participating users over shards. Every figure is public or differentially private.
 
     Attributes:
         population: number of users in the logs.
@@ -55,7 +55,7 @@ class ShardPlan:
 
     @property
     def group_shift(self) -> int:
-        """A group has 2^group_shift shards: about a million users, and at most 64 shards."""
+        """Returns a group has 2^group_shift shards: about a million users, and at most 64 shards."""
         return max(0, min(_MAX_GROUP_SHIFT, 20 - int(self.users / self.shards).bit_length()))
 
     def shift(self, weighted: bool) -> int:
@@ -130,7 +130,7 @@ class ShardGroup:
 
     @property
     def depth(self) -> int:
-        """Of the grid."""
+        """Returns the depth of the grid."""
         return self.places.depth
 
     def columns(self) -> tuple[memoryview, ...]:
@@ -173,7 +173,7 @@ class ShardGroup:
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """The index of each shard's first key, and the number of keys: int64[shards + 1]."""
+        """Returns the index of each shard's first key, and the number of keys: int64[shards + 1]."""
         first_parts = np.arange(self.shards + 1) << self.places.category_bits
         return self._positions(np.zeros(1, dtype=np.uint64), first_parts)[:, 0]
 

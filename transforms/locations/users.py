@@ -224,7 +224,7 @@ class UserGroups:
 
     @property
     def is_full(self) -> bool:
-        """Whether there are enough rows for `chunks`: about four million."""
+        """Returns whether there are enough rows for `chunks`: about four million."""
         return self._rows >= _BUFFERED_ROWS
 
     def add(self, batch: EncodedLocations) -> None:

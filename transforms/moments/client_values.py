@@ -168,7 +168,7 @@ class Values:
 
     @property
     def code_type(self) -> np.dtype[Any]:
-        """The type of a Block's codes."""
+        """Returns the type of a Block's codes."""
         if self.form is None:
             return np.dtype(np.float64 if self.columns.second is None else np.complex128)
         return code_type(self.form, self.second)

@@ -202,7 +202,7 @@ class Grouping:
 
     @property
     def tally_rows(self) -> int:
-        """The number of rows of a tally."""
+        """Returns the number of rows of a tally."""
         return len(self.groups) + 1
 
     def stated(self) -> dict[str, Any]:
@@ -211,7 +211,7 @@ class Grouping:
 
     @property
     def text(self) -> str:
-        """The number of groups, and which are shown, for a terminal."""
+        """Returns the number of groups, and which are shown, for a terminal."""
         return (
             f"{len(self.groups):,} groups, and `other`; a group is shown if it has {self.min_group:,} users by "
             "noisy counts, and clearly more than none"

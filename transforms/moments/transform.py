@@ -32,7 +32,7 @@ Plan = TypeVar("Plan", MomentsPlan, CentralMomentsPlan)
 
 @dataclass(frozen=True)
 class _UserValues:
-    """Values of users, as (user group, stored records); where rows are users, as (0, a stored block of them)."""
+    """The values of users, as (user group, stored records); if each row is a user, as (0, a stored block of rows)."""
 
     values: Values
     key: RunKey

@@ -43,7 +43,7 @@ _LEAST_USERS = 0.25  # of a parent whose children's shares are measured
 
 @dataclass(frozen=True)
 class WeekData:
-    """What is known of n families."""
+    """The knowledge about n families."""
 
     mean: Floats  # float64[n, 7, 4], accumulated contrasts by weekday; 0 where there are none
     precision: Floats  # float64[n, 7], of each coordinate
@@ -149,7 +149,7 @@ class Accumulated:
 
     @classmethod
     def empty(cls, full: FullTree) -> Accumulated:
-        """Nothing is known of any node."""
+        """Returns the state in which nothing is known of any node."""
         nodes, families = [len(codes) for codes in full.codes], [len(codes) // 4 for codes in full.codes]
         return cls(
             *([np.zeros((n, WEEK)) for n in nodes] for _ in range(2)),

@@ -199,7 +199,7 @@ class NightsState:
 
 
 def pruned(full: FullTree, known: Accumulated, max_nodes: int = MAX_NODES) -> tuple[FullTree, Accumulated]:
-    """Returns the tree without the families of which least is known, if it has more nodes than `max_nodes`.
+    """Returns the tree without the least known families, if it has more nodes than `max_nodes`.
 
     A family counts as known by the sum of its weekdays' precision times its roughness, or as its best descendant. The
     root's family stays.

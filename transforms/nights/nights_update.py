@@ -171,7 +171,7 @@ class Change:
 
     @property
     def cell_ids(self) -> list[str]:
-        """The names of the nodes."""
+        """Returns the names of the nodes."""
         return node_names(np.array(self.nodes, dtype=np.uint64))
 
 
@@ -332,7 +332,7 @@ def _is_at(nodes: NDArray[np.uint64], places: Sequence[int]) -> bool:
 
 
 def _on(full: FullTree, own: FullTree, sums: SubtreeSums) -> SubtreeSums:
-    """Tonight's sums on a larger tree; the variance is infinite where nothing was measured."""
+    """Returns tonight's sums on a larger tree; the variance is infinite where nothing was measured."""
     users = [np.zeros(len(codes)) for codes in full.codes]
     variance = [np.full(len(codes), np.inf) for codes in full.codes]
     for level, codes in enumerate(own.codes):

@@ -62,11 +62,11 @@ class RotationChoice:
     noise_stddev: float  # of the noise in a count, in users
 
     def sampling_stddev(self, users: float, nights: int = 1) -> float:
-        """Standard deviation, in users, from asking one cohort of a cell's users; after nights that add up."""
+        """Returns standard deviation, in users, from asking one cohort of a cell's users; after nights that add up."""
         return math.sqrt((self.cohorts - 1) * users / nights)
 
     def stddev(self, users: float, nights: int = 1) -> float:
-        """Standard deviation of the whole error of a cell of this many users, in users."""
+        """Returns the standard deviation of the whole error of a cell of this many users, in users."""
         return math.hypot(self.noise_stddev / math.sqrt(nights), self.sampling_stddev(users, nights))
 
     def min_visible_users(self, nights: int = 1) -> float:
@@ -89,26 +89,26 @@ class RotationPlan:
 
     @property
     def added_nights(self) -> int:
-        """How many nights are taken to add up: those of the limit, or a month of them."""
+        """Returns the number of nights that are taken to add up: those of the limit, or a month of them."""
         return min(self.limit.days, _MONTH)
 
     @property
     def best(self) -> RotationChoice:
-        """The choice that sees the smallest cell after the nights that add up; see the module."""
+        """Returns the choice that sees the smallest cell after the nights that add up; see the module."""
         return min(self.choices, key=lambda one: one.min_visible_users(self.added_nights))
 
     @property
     def best_of_one_night(self) -> RotationChoice:
-        """The choice that sees the smallest cell on one night."""
+        """Returns the choice that sees the smallest cell on one night."""
         return min(self.choices, key=lambda one: one.min_visible_users())
 
     @property
     def typical_users(self) -> float:
-        """Users of the smallest cell that the best choice sees after the nights that add up."""
+        """Returns the users of the smallest cell that the best choice sees after the nights that add up."""
         return self.best.min_visible_users(self.added_nights)
 
     def choice(self, cohorts: int) -> RotationChoice:
-        """Any number of cohorts, 1..366. Raises RequestError where no such map can be made."""
+        """Returns the design with a number of cohorts, 1..366. Raises RequestError where no such map can be made."""
         return _choice(self.parameters, self.limit, cohorts)
 
     def excess(self, cohorts: int) -> float:
@@ -195,8 +195,8 @@ def rotation_table(plan: RotationPlan) -> str:
     nights, best, one_night = plan.added_nights, plan.best, plan.best_of_one_night
     users = min(plan.parameters.users or math.inf, plan.parameters.population or math.inf)
     sees = "a trusted curator" if plan.parameters.is_central else "secure aggregation"
-    header = ["cohorts", "nights asked", "epsilon a night", *(["noise of"] if plan.limit.delta else [])]
-    header += [] if plan.parameters.is_central else ["shards asked"]
+    header = ["cohorts", "nights queried", "epsilon a night", *(["noise of"] if plan.limit.delta else [])]
+    header += [] if plan.parameters.is_central else ["shards queried"]
     header += ["noise, users", *(f"{cell:,} users" for cell in _EXAMPLE_CELLS), "seen, 1 night", f"{nights} nights", ""]
     rows = []
     for choice in plan.choices:

@@ -52,7 +52,7 @@ _ROUGHNESS = 0.05  # of a change inside its node, over its square, where nothing
 
 @dataclass(frozen=True)
 class NodeErrors:
-    """What is known of n nodes tonight, level by level."""
+    """The errors of n nodes tonight, level by level."""
 
     node: NDArray[np.uint64]  # uint64[n], ascending: a leading 1 and the path
     measured: Floats  # measured, expected: float64[n], users

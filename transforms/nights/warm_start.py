@@ -27,7 +27,7 @@ MAX_CELLS = 300_000  # the job's graph holds the cells, and services limit its s
 
 @dataclass(frozen=True)
 class WarmStart:
-    """What a new heatmap takes from an earlier release."""
+    """The state that a new heatmap takes from an earlier release."""
 
     release_id: str  # of the earlier release
     estimate: Estimate  # its map

@@ -259,7 +259,7 @@ class Search:
 def search_quantiles(
     rounds: Sequence[ItemCounts], sampling: Sampling, shares: Sequence[float], low: float, high: float
 ) -> Search:
-    """Binary searches for quantiles of values in low..high, at some shares of the users in 0..1, one step a round.
+    """Searches for quantiles of values in low..high by bisection, at shares of the users in 0..1, a step each round.
 
     The searches end at a round that publishes nothing; each quantile then is the middle of its current interval.
     rounds: raw counts by bins 0..2^len(rounds) - 1. The search reads one histogram of each, after the threshold.

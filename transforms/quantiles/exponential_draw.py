@@ -214,7 +214,7 @@ class DrawPlan:
 
 
 def margin(stddev: float, bits: int) -> float:
-    """By how many users a draw's rank may err at 97.5% confidence in each direction, whatever the values."""
+    """Returns how far a draw's rank may err each way, in users, at 97.5% confidence, for any values."""
     return 1 + (_DENSE + _PER_BIT * (bits + STEP_BITS)) * stddev
 
 

@@ -51,7 +51,7 @@ class HierarchyNoise:
 
     @property
     def level_epsilon(self) -> float:
-        """The epsilon of each level."""
+        """Returns the epsilon of each level."""
         return self.epsilon / len(self.levels)
 
     @property
@@ -60,16 +60,16 @@ class HierarchyNoise:
 
     @property
     def variances(self) -> list[float]:
-        """Of the upward estimate of a node of each level, in users^2."""
+        """Returns the variance of the upward estimate of a node of each level, in users^2."""
         return upward_variances([self.own_variance] * len(self.levels), self._fan_outs[:0:-1])[::-1]
 
     @property
     def own_variance(self) -> float:
-        """Of each noisy count, in users^2."""
+        """Returns the variance of each noisy count, in users^2."""
         return discrete_laplace_stddev(self.level_epsilon) ** 2
 
     def covariance(self, low: Array, high: Array) -> Array:
-        """Of the estimated users below two values, in users^2.
+        """Returns the variance of the estimated users below two values, in users^2.
 
         The total has the variance of all nodes of the first level. A node's total is independent of how its children
         divide it, so each node above both values adds a term of its own.
@@ -142,17 +142,17 @@ class QuantilesPlan:
 
     @property
     def rounds(self) -> int:
-        """The number of rounds: all is drawn from one count of the users by bin."""
+        """Returns the number of rounds: all is drawn from one count of the users by bin."""
         return 1
 
     @property
     def delta(self) -> float:
-        """Of the whole release."""
+        """Returns the delta of the whole release."""
         return 0.0
 
     @property
     def admission_rule(self) -> AdmissionRule:
-        """The rule for the noisy counts of all users that admit a run, with their cost."""
+        """Returns the rule for the noisy counts of all users that admit a run, with their cost."""
         return AdmissionRule(
             cost=ADMISSION_SHARE * self.epsilon, max_bad_fraction=self.max_bad_fraction, population=self.population
         )
@@ -168,7 +168,7 @@ class QuantilesPlan:
 
     @cached_property
     def hierarchy(self) -> HierarchyNoise:
-        """The noise of the hierarchical method."""
+        """Returns the noise of the hierarchical method."""
         return HierarchyNoise(self.bits, self.levels, self.mechanism_epsilon)
 
     def rank_stddev(self) -> float:

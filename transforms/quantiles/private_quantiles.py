@@ -55,7 +55,7 @@ class NoisyHierarchy:
 
     @property
     def users(self) -> float:
-        """Estimated users in the whole range."""
+        """Returns the estimated users in the whole range."""
         return float(self.below[-1])
 
     def curve(self, bits: int) -> Curve:
@@ -115,7 +115,7 @@ def fit_hierarchy(noisy: Sequence[NDArray[np.int64]], noise: HierarchyNoise, sca
 
 @dataclass(frozen=True)
 class Values:
-    """What the bins stand for.
+    """The values that the bins represent.
 
     Attributes:
         low: lower end of the bins.
@@ -138,7 +138,7 @@ class Values:
 
 @dataclass(frozen=True, eq=False)
 class PrivateDistribution:
-    """What a release publishes of a distribution.
+    """The published part of a distribution.
 
     Attributes:
         users: estimated users with a value.

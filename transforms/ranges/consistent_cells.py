@@ -94,7 +94,7 @@ class _Tilted:
     """The parts of a shape, times e^(tilt doubt), with a tilt of each block that makes its parts sum to its total."""
 
     def __init__(self, shape: Shape, cells: tuple[int, ...], step: int, levels: int):
-        """cells: rows and columns of the grid, each cut into parts. step: cells along a side of a smallest block."""
+        """Takes the grid's rows and columns, whose cells are cut into parts, and a smallest block's side in cells."""
         self._shape, self._levels = shape, levels
         self._doubt = shape.doubt.ravel()
         self._row, self._column = (
@@ -133,7 +133,7 @@ class _Tilted:
 
     @property
     def users(self) -> NDArray[np.float64]:
-        """The users of the parts, of the shape's form."""
+        """Returns the users of the parts, of the shape's form."""
         return self._parts.reshape(self._shape.users.shape)
 
     def _block(self, level: int) -> NDArray[np.int64]:

@@ -124,7 +124,7 @@ class _Axis:
 
 @dataclass(frozen=True)
 class ExactCounts:
-    """How many users each occupied base cell has. A user counts once, in one cell.
+    """The number of users of each occupied base cell. A user counts once, in one cell.
 
     Attributes:
         depth: of the `Grid` that the base cells belong to.
@@ -156,12 +156,12 @@ class ExactCounts:
 
     @property
     def side(self) -> int:
-        """Base cells along one side of the field."""
+        """Returns the base cells along one side of the field."""
         return 1 << self.depth
 
     @cached_property
     def xy(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Column from the west and row from the north of each cell, int64[c] each."""
+        """Returns the column from the west and row from the north of each cell, int64[c] each."""
         return deinterleave(self.codes)
 
     def blocks(self) -> Iterator[ExactCounts]:
@@ -365,17 +365,19 @@ class CollectionSpec:
 
     @property
     def cost(self) -> float:
-        """The whole budget, in the unit of the noise."""
+        """Returns the whole budget, in the unit of the noise."""
         return self.epsilon if self.rho is None else self.rho
 
     @property
     def smoothing(self) -> float:
-        """psi in users, at least 1: the denominator of relative errors is never smaller (paper 003, Section 2.2)."""
+        """Returns psi in users, at least 1: the denominator of relative errors is never smaller (paper 003, Section
+        2.2).
+        """
         return max(PSI * self.users, 1.0)
 
     @property
     def default_width(self) -> float:
-        """The default width of a cell in metres: 46 sqrt(s) L^(1/4) / (n epsilon)^0.45.
+        """Returns the default width of a cell in metres: 46 sqrt(s) L^(1/4) / (n epsilon)^0.45.
 
         s = sqrt(LOW HIGH) of the squares' sides and L = sqrt(area) of the region, both in metres. The result is
         clamped to what the field allows (`clamp_width`).

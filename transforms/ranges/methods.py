@@ -232,7 +232,7 @@ class SpatialNeural(RangeMethod):
             return None
 
     def model(self, counts: NoisyGrid, spec: CollectionSpec, trained: Sequence[Any]) -> Model:
-        """It has the networks that did not diverge; if all did, the counts answer."""
+        """Trains the model: with the networks that did not diverge; if all did, the counts answer."""
         networks = [network for network in trained if network is not None]
         if not networks:
             return GridModel(counts, spec.users)

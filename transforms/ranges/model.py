@@ -65,11 +65,11 @@ class Model(ABC):
 
     @property
     def additive_table(self) -> SummedAreaTable | None:
-        """Sums over boxes of the model's map of users, of which no cell is below 0; None if it has no such map."""
+        """Sums over boxes of the model's map of users, whose cells are at least 0; None if it has no such map."""
         return None
 
     def answer_additive(self, boxes: Boxes) -> Answers:
-        """As `answer`, but boxes that tile a larger box sum to its answer. Without a map it is `answer`.
+        """Answers boxes so that those that tile a larger box sum to its answer. Without a map, the same as `answer`.
 
         `stddev` is that of `answer`, for squares around users, and the difference of both answers.
         """
@@ -362,7 +362,7 @@ def _table(values: NDArray[np.float64]) -> SummedAreaTable:
 
 
 def _clumping(tree: Tree, users: NDArray[np.float64]) -> float:
-    """As `field_counts.clumping`, from groups of four sibling leaves."""
+    """See `field_counts.clumping`; here from groups of four sibling leaves."""
     parents, first, members = np.unique(tree.entries >> np.uint64(2), return_index=True, return_counts=True)
     first = first[(members == 4) & (parents > 0)]
     family = users[first[:, None] + np.arange(4)]  # NW, SW, NE, SE

@@ -104,12 +104,12 @@ class RangesPlan:
 
     @cached_property
     def field(self) -> Field:
-        """The base cells. Every counted part is made of them."""
+        """Returns the base cells. Every counted part is made of them."""
         return Field(Grid(self.region, BASE_DEPTH))
 
     @cached_property
     def heatmap(self) -> HeatmapParameters | None:
-        """The heatmap that counts: adaptive, or all cells of one level. None where a trusted curator counts."""
+        """Returns the heatmap that counts: adaptive, or all cells of one level. None where a trusted curator counts."""
         if self.uses_tree:
             return self.count_parameters
         if self.count_parameters.is_central:
@@ -118,7 +118,8 @@ class RangesPlan:
 
     @cached_property
     def uses_tree(self) -> bool:
-        """Whether a heatmap's adaptive tree answers: method adaptive, or auto if that should have the least error.
+        """Returns whether a heatmap's adaptive tree answers: method adaptive, or auto if that should have the least
+        error.
 
         The tree is collected in another way than a grid, so auto chooses it by figures that are known before the logs
         are read. Without a public number of users, or with an option of networks or of the grid, it does not.
@@ -132,7 +133,7 @@ class RangesPlan:
 
     @property
     def trains(self) -> bool:
-        """Whether the method may have trainings."""
+        """Returns whether the method may have trainings."""
         return not self.uses_tree and METHODS[self.method].TRAINS
 
     def collection_spec(self, users: float, epsilon: float) -> CollectionSpec:
@@ -175,7 +176,10 @@ class RangesPlan:
 
     @cached_property
     def _level(self) -> int:
-        """The level of the grid that shards count, with cells nearest to the chosen width. Raises RequestError."""
+        """Returns the level of the grid that shards count, with cells nearest to the chosen width.
+
+        Raises RequestError.
+        """
         if _WIDTH in self.options:
             cells = math.sqrt(math.prod(self.field.metres)) / self.options[_WIDTH]
         else:

@@ -129,7 +129,7 @@ def _numbers(column: pa.Array, name: str, path: str) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class QueryCounts:
-    """How many queries were answered, how many of them reach beyond the region, and how many lie outside it."""
+    """The numbers of answered queries, of those that reach beyond the region, and of those outside it."""
 
     queries: int = 0
     beyond: int = 0

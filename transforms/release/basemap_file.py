@@ -115,7 +115,7 @@ def file_basemap(name: str, content: bytes, region: Region) -> Basemap:
 
 
 def world_basemap(region: Region) -> Basemap | None:
-    """Coasts, borders and large places of the world; None for a region of less than WORLD_DEGREES."""
+    """Returns coasts, borders and large places of the world; None for a region of less than WORLD_DEGREES."""
     if max(region.east - region.west, region.north - region.south) < WORLD_DEGREES:
         return None
     source, land, borders, places = _world()
@@ -128,7 +128,7 @@ def world_basemap(region: Region) -> Basemap | None:
 
 @dataclass
 class _Cut:
-    """What of a geography lies in a region and a margin around it, simplified."""
+    """The part of a geography in a region and a margin around it, simplified."""
 
     region: Region
     water: list[Rings] = field(default_factory=list)

@@ -47,7 +47,7 @@ def page_files(view: PageView) -> dict[str, bytes]:
 
 
 def picture(view: PageView) -> Canvas:
-    """Draws the picture that stands for a release: its map, or else its charts; equal views give equal pictures.
+    """Draws the picture that represents a release: its map, or else its charts; equal views give equal pictures.
 
     Raises:
         TypeError: the view is a timeline, which has no picture.

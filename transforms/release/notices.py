@@ -111,7 +111,7 @@ def refusal_files(
 
 
 def removed_release(manifest: bytes | None) -> str | None:
-    """Returns the id of the release in whose place a notice stands; None for any other manifest, or without one."""
+    """Returns the id of the release that a notice replaces; None for any other manifest, or without one."""
     try:
         content = json.loads(manifest or b"null")
         return str(content["release_id"]) if content["format"] == REMOVAL_FORMAT else None

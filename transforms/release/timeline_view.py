@@ -53,7 +53,7 @@ _CHANGE = (
 
 
 def timeline_bytes(title: str, nights: Sequence[DatedRelease], spending: Sequence[Spending]) -> bytes:
-    """Returns the file that the page is made of. Raises ValueError without a night, or where a date stands twice.
+    """Returns the file that the page is made of. Raises ValueError without a night, or where a date occurs twice.
 
     title: the subject of the releases, such as the dataset's name; may be empty. nights: in any order. spending: the
     ledger's limits and what had been spent of each; empty without a ledger.

@@ -20,7 +20,7 @@ _MASK_63 = (1 << 63) - 1
 
 
 def mix(words: Words) -> Words:
-    """splitmix64's finaliser, a bijection of 64-bit words. Works in place on uint64[n] and returns it."""
+    """Returns splitmix64's finaliser, a bijection of 64-bit words. Works in place on uint64[n] and returns it."""
     words ^= words >> np.uint64(30)
     words *= np.uint64(_MULTIPLIER_1)
     words ^= words >> np.uint64(27)

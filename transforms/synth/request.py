@@ -53,12 +53,12 @@ class SynthSpec:
 
     @property
     def files(self) -> int:
-        """Number of files."""
+        """Returns the number of files."""
         return -(-self.users // self.users_per_file)
 
     @property
     def grid(self) -> Grid:
-        """The grid of the density raster."""
+        """Returns the grid of the density raster."""
         return Grid(self.region, self.density_depth)
 
     def file_name(self, index: int) -> str:
@@ -133,7 +133,7 @@ class SynthRequest(RunnerOptions):
 
     @property
     def spec(self) -> SynthSpec:
-        """The logs to generate, without days. Raises RequestError."""
+        """Returns the logs to generate, without days. Raises RequestError."""
         return SynthSpec(
             users=self.users,
             records_per_user=self.records_per_user,

@@ -26,7 +26,7 @@ from sfumato.transforms.privacy.noise import discrete_laplace
 
 @dataclass(frozen=True, eq=False)
 class CentralSums:
-    """What a run has released: the range, then the sums. Every number but the plan's is noisy or follows from noise.
+    """The released sums of a run: the range, then the sums. Every number but the plan's is noisy or follows from noise.
 
     Attributes:
         plan: the plan.
@@ -56,7 +56,7 @@ class CentralSums:
 
     @property
     def clients(self) -> Array:
-        """Estimated users by row of the sums: float64[G]."""
+        """Returns the estimated users by row of the sums: float64[G]."""
         return np.asarray(self.slots.sum(axis=1))
 
     def estimates(
@@ -148,7 +148,7 @@ class _Means:
 
     @property
     def users(self) -> Array:
-        """Estimated users: float64[G]."""
+        """Returns the estimated users: float64[G]."""
         return np.asarray(self.slots.sum(axis=1))
 
     def total(self, polynomial: Array) -> tuple[Array, Array, Array]:

@@ -99,34 +99,37 @@ class CentralMomentsPlan:
 
     @cached_property
     def degree(self) -> int:
-        """The degree of the polynomials that users add up; 0 where no value is used."""
+        """Returns the degree of the polynomials that users add up; 0 where no value is used."""
         return max(map(degree_of, self.statistics))
 
     @cached_property
     def degrees(self) -> tuple[int, ...]:
-        """The degree of the polynomials in each column."""
+        """Returns the degree of the polynomials in each column."""
         if not self.has_second:
             return (self.degree,)
         return self.degree, max(degree_of(one) for one in self.statistics if one.name in PAIRS)
 
     @property
     def slots(self) -> int:
-        """The number of sums of a group."""
+        """Returns the number of sums of a group."""
         return math.prod(degree + 1 for degree in self.degrees)
 
     @property
     def spans(self) -> tuple[ValueRange | None, ...]:
-        """The given range of each column, None to find it."""
+        """Returns the given range of each column, None to find it."""
         return (self.span, self.second_span)[: len(self.degrees)]
 
     @property
     def finds_range(self) -> bool:
-        """Whether a part of epsilon pays for the range of a column."""
+        """Returns whether a part of epsilon pays for the range of a column."""
         return None in self.spans and self.degree > 0
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """The epsilon of each part: admission, range, users outside the range, and the sums. They add up to epsilon."""
+        """Returns the epsilon of each part: admission, range, users outside the range, and the sums.
+
+        They add up to epsilon.
+        """
         parts = {"admission": ADMISSION_SHARE * self.epsilon}
         if self.finds_range:
             parts["range"] = _RANGE_SHARE * self.epsilon
@@ -140,24 +143,27 @@ class CentralMomentsPlan:
 
     @cached_property
     def scale(self) -> int:
-        """What one user adds to the sums: as much as the noise can be drawn for, a power of two."""
+        """Returns what one user adds to the sums: as much as the noise can be drawn for, a power of two."""
         if not self.degree:
             return 1
         return 1 << min(_MAX_SCALE_BITS, math.floor(math.log2(self.shares["sums"] / MIN_NOISE_EPSILON)))
 
     @property
     def noise_stddev(self) -> float:
-        """Standard deviation of the noise on every released sum, in users."""
+        """Returns the standard deviation of the noise on every released sum, in users."""
         return discrete_laplace_stddev(self.shares["sums"], self.scale) / self.scale
 
     @property
     def count_stddev(self) -> float:
-        """Standard deviation of the noise on a number of users."""
+        """Returns the standard deviation of the noise on a number of users."""
         return self.noise_stddev * math.sqrt(self.slots)
 
     @property
     def outside_stddev(self) -> float:
-        """Standard deviation of the noise on a number of users outside a range. A user may be outside each column's."""
+        """Returns the standard deviation of the noise on a number of users outside a range.
+
+        A user may be outside each column's.
+        """
         return discrete_laplace_stddev(self.shares["outside"], len(self.degrees))
 
     def exact_sums(self, block: Block, spans: Sequence[ValueRange], rows: int) -> ExactSums:

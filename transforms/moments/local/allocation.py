@@ -57,7 +57,7 @@ class Tuning:
 
     def __post_init__(self) -> None:
         if self.first_share is not None and not 0 < self.first_share < 1:
-            raise RequestError(f"first_share: must lie between 0 and 1, got {self.first_share}")
+            raise RequestError(f"first_share: must be between 0 and 1, got {self.first_share}")
         for name in ("first_power", "second_power", "weighted_power", "squash"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= 0):
@@ -89,7 +89,7 @@ def chosen_method(users: float, epsilon: float | None, bits: int) -> Method:
     learns little, and posterior estimates shrink towards 0. Then one round without a prior is better, if the range fits
     the values: its error is a share of the range.
 
-    users: n, of whom each reports. epsilon: local; None: no randomised response. bits: of the values.
+    users: n, who all report. epsilon: local; None: no randomised response. bits: of the values.
     """
     return "threshold" if users >= min_threshold_users(epsilon, bits) else "weighted"
 

@@ -120,12 +120,12 @@ class MomentsPlan:
 
     @property
     def forms(self) -> tuple[FixedPoint, ...]:
-        """The forms of the values, of one column or of two."""
+        """Returns the forms of the values, of one column or of two."""
         return (self.form,) if self.second is None else (self.form, self.second)
 
     @property
     def released_epsilon(self) -> float | None:
-        """The epsilon of the whole release, for adding or removing one user; None: counts are exact."""
+        """Returns the epsilon of the whole release, for adding or removing one user; None: counts are exact."""
         if self.release_epsilon is not None or self.epsilon is None:
             return self.release_epsilon
         return min(self.epsilon, MAX_NOISE_EPSILON)
@@ -136,12 +136,12 @@ class MomentsPlan:
 
     @property
     def tally_epsilon(self) -> float | None:
-        """The epsilon of all tallies together: the rest after the admission."""
+        """Returns the epsilon of all tallies together: the rest after the admission."""
         return None if self.released_epsilon is None else self.released_epsilon * (1 - ADMISSION_SHARE)
 
     @property
     def noise_stddev(self) -> float:
-        """Standard deviation of the noise on every count of a tally, in reports."""
+        """Returns the standard deviation of the noise on every count of a tally, in reports."""
         return 0.0 if self.tally_epsilon is None else discrete_laplace_stddev(self.tally_epsilon, self.bits_per_client)
 
     def protect(self, queries: Sequence[Query], tallies: Sequence[Tally], key: RunKey) -> list[Tally]:
@@ -156,7 +156,7 @@ class MomentsPlan:
 
     @cached_property
     def response(self) -> RandomisedResponse:
-        """How clients report a bit."""
+        """Returns how clients report a bit."""
         return RandomisedResponse(self.epsilon, self.bits_per_client)
 
     def method_for(self, users: float) -> Method:
@@ -165,14 +165,17 @@ class MomentsPlan:
 
     @cached_property
     def quantities(self) -> tuple[str, ...]:
-        """The kinds of the queried quantities, in the order of their parts of the clients."""
+        """Returns the kinds of the queried quantities, in the order of their parts of the clients."""
         return tuple(
             dict.fromkeys(kind for statistic in self.statistics for kind in quantities_of(statistic, self.variance))
         )
 
     @cached_property
     def stages(self) -> tuple[tuple[tuple[str, int], ...], ...]:
-        """The stages in order, each with the (quantity, round) of its queries. What is about a mean needs it first."""
+        """Returns the stages in order, each with the (quantity, round) of its queries.
+
+        What is about a mean needs it first.
+        """
         centred = [kind for kind in self.quantities if kind in CENTRED]
         others = [kind for kind in self.quantities if kind not in CENTRED]
         stages = (

@@ -57,7 +57,7 @@ class MomentsState:
 
     @property
     def method(self) -> Method:
-        """The method of the run."""
+        """Returns the method of the run."""
         return self.plan.method_for(self.users)
 
     def next_queries(self) -> list[Query]:

@@ -62,7 +62,9 @@ class Slots:
 
     @property
     def octave_weight(self) -> Array:
-        """The place value of each slot's bit, or of all thresholds from this power of two to the next: float64[S]."""
+        """Returns the place value of each slot's bit, or of all thresholds from this power of two to the next:
+        float64[S].
+        """
         return np.abs(self.weight)
 
     def bits(self, codes: NDArray[Any], slots: NDArray[np.int64], uniforms: Array | None = None) -> NDArray[np.bool_]:
@@ -121,7 +123,7 @@ class Thresholds(Slots):
 
     @property
     def octave(self) -> NDArray[np.int64]:
-        """The number of the bit from whose place value the stratum goes on towards the next: int64[S]."""
+        """Returns the number of the bit from whose place value the stratum goes on towards the next: int64[S]."""
         return np.asarray(self.shift + self.negative * (1 + self.shift.max()))
 
     def bits(self, codes: NDArray[Any], slots: NDArray[np.int64], uniforms: Array | None = None) -> NDArray[np.bool_]:
@@ -157,7 +159,7 @@ class Quantity:
 
     @property
     def _column(self) -> tuple[str, FixedPoint, float]:
-        """The kind, form and centre within the one column that it is of."""
+        """Returns the kind, form and centre within the one column that it is of."""
         if not self.kind.startswith(SECOND):
             return self.kind, self.form, self.centre
         assert self.second is not None
@@ -165,7 +167,7 @@ class Quantity:
 
     @property
     def power(self) -> int:
-        """The exponent of a power."""
+        """Returns the exponent of a power."""
         kind = self._column[0]
         return 2 if kind == "square" else int(kind.removeprefix("power:"))
 
@@ -176,7 +178,7 @@ class Quantity:
 
     @property
     def signed(self) -> bool:
-        """Whether it can be negative and has a sign bit."""
+        """Returns whether it can be negative and has a sign bit."""
         kind, form, centre = self._column
         if kind == "value":
             return form.signed == "split"
@@ -184,7 +186,7 @@ class Quantity:
 
     @cached_property
     def _scale(self) -> tuple[int, int]:
-        """The number of bits of the magnitude, and the binary exponent of the unit."""
+        """Returns the number of bits of the magnitude, and the binary exponent of the unit."""
         kind, form, centre = self._column
         if kind == "value":
             return form.bits, -form.fraction_bits
@@ -206,7 +208,7 @@ class Quantity:
 
     @property
     def base(self) -> float:
-        """The mean of the units minus the quantity's mean, in its unit."""
+        """Returns the mean of the units minus the quantity's mean, in its unit."""
         kind, form, _ = self._column
         if kind == "value":
             return form.offset
@@ -214,7 +216,10 @@ class Quantity:
 
     @cached_property
     def slots(self) -> Slots:
-        """The questions about the quantity, the lowest first. With a sign bit, those of negative values come last."""
+        """Returns the questions about the quantity, the lowest first.
+
+        With a sign bit, those of negative values come last.
+        """
         return Thresholds.from_bits(self._bits) if self.by_thresholds else self._bits
 
     @property
@@ -229,7 +234,7 @@ class Quantity:
 
     @property
     def is_rounded(self) -> bool:
-        """Whether its exact value may lie between two units."""
+        """Returns whether its exact value may lie between two units."""
         return self._is_power or self.kind == "product"
 
     def codes(self, codes: NDArray[Any], uniforms: Array) -> NDArray[Any]:

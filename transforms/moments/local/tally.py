@@ -62,7 +62,7 @@ class RandomisedResponse:
 
     @cached_property
     def threshold(self) -> int:
-        """The true bit is reported if a uniform 64-bit integer is below this."""
+        """Returns the true bit is reported if a uniform 64-bit integer is below this."""
         if self.epsilon is None:
             return _RANGE
         with localcontext() as context:
@@ -72,12 +72,12 @@ class RandomisedResponse:
 
     @property
     def truth_probability(self) -> float:
-        """p, the probability of the true bit."""
+        """Returns p, the probability of the true bit."""
         return self.threshold / _RANGE
 
     @property
     def gain(self) -> float:
-        """2 p - 1: by how much a true 1 raises the expected report over a true 0."""
+        """Returns 2 p - 1: by how much a true 1 raises the expected report over a true 0."""
         return (2 * self.threshold - _RANGE) / _RANGE
 
     def respond(
@@ -119,7 +119,7 @@ class Query:
         round: 1 or 2.
         first: the queried clients have positions in [first, last).
         last: see first.
-        probabilities: float64[S], of each slot of the quantity to be asked of a client; their sum is 1.
+        probabilities: float64[S], that a client reports on each slot of the quantity; their sum is 1.
     """
 
     quantity: Quantity
@@ -173,7 +173,7 @@ class Tally:
 
     @property
     def reports(self) -> NDArray[np.int64]:
-        """All reports: int64[G, S]."""
+        """Returns all reports: int64[G, S]."""
         return self.ones + self.zeros
 
 

@@ -175,7 +175,7 @@ class ThresholdEstimates:
 
     @cached_property
     def _survival(self) -> list[Survival]:
-        """The posterior of each sign."""
+        """Returns the posterior of each sign."""
         answered, reports = evidence(self.counted, self.response, self.noise)
         top = (self.slots.below + self.slots.width).astype(np.float64)
         return [
@@ -262,7 +262,7 @@ class ThresholdEstimates:
 
     @cached_property
     def _octave_answers(self) -> tuple[Array, Array]:
-        """The share of 1s of an octave's reports without bias, and its variance: float64[O] each.
+        """Returns the share of 1s of an octave's reports without bias, and its variance: float64[O] each.
 
         As shares never rise, an octave's share bounds those of the octaves above, whatever the reports of its strata.
         """

@@ -165,7 +165,7 @@ def _propose_from_prior(nodes: _Nodes, single: bool, rng: Generator) -> tuple[ND
 def _propose_from_counts(
     nodes: _Nodes, single: bool, rng: Generator
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """As `_propose_from_prior`, but shares are drawn around the measured ones and weighted by each Dirichlet."""
+    """Draws shares around the measured ones, weighted by each Dirichlet; see `_propose_from_prior`."""
     size = (len(nodes.users), _NOISE_DRAWS, 4)
     error = rng.laplace(size=size) / math.sqrt(2) if single else rng.normal(size=size)
     drawn = nodes.measured[:, None, :] + error * nodes.noise[:, None, :]

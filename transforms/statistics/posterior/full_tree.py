@@ -49,7 +49,7 @@ class FullTree:
 
     @cached_property
     def parents(self) -> tuple[NDArray[np.int64], ...]:
-        """For each level the index of each family's parent among the nodes of the level above: int64[n / 4]."""
+        """Returns, for each level, the index of each family's parent in the level above: int64[n / 4]."""
         places = [np.zeros(0, dtype=np.int64)]
         for above, here in zip(self.codes, self.codes[1:], strict=False):
             places.append(np.searchsorted(above, here[::4] >> _TWO))
@@ -57,7 +57,7 @@ class FullTree:
 
     @cached_property
     def leaves(self) -> tuple[NDArray[np.bool_], ...]:
-        """For each level whether a node has no children: bool[n]."""
+        """Returns, for each level, whether a node has no children: bool[n]."""
         leaves = [np.ones(len(codes), dtype=bool) for codes in self.codes]
         for level, places in enumerate(self.parents):
             if level:
@@ -66,7 +66,7 @@ class FullTree:
 
     @property
     def tree(self) -> Tree:
-        """The same nodes as a Tree, whose entries are the leaves, level by level."""
+        """Returns the same nodes as a Tree, whose entries are the leaves, level by level."""
         # A Tree's node is its path after a leading 1 bit, which tells the level.
         nodes = [codes | np.uint64(1 << (2 * level)) for level, codes in enumerate(self.codes)]
         return Tree(self.depth, np.concatenate(nodes))
@@ -77,7 +77,7 @@ class FullTree:
 
     @property
     def leaf_levels(self) -> NDArray[np.int64]:
-        """The level of each leaf: int64[leaves], in the order of `tree`'s entries."""
+        """Returns the level of each leaf: int64[leaves], in the order of `tree`'s entries."""
         return np.repeat(np.arange(len(self.leaves)), [int(leaf.sum()) for leaf in self.leaves])
 
     def leaf_nodes(self, leaf: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -193,7 +193,7 @@ class NodeMeasurements:
 
     @classmethod
     def empty(cls, full: FullTree) -> NodeMeasurements:
-        """No measurements at all."""
+        """Returns no measurements at all."""
         return cls(*([np.zeros(len(codes)) for codes in full.codes] for _ in range(2)))
 
 

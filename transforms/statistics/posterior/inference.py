@@ -92,7 +92,7 @@ class Energies:
 
     @property
     def kept(self) -> Floats:
-        """S / (S + E): the share of a measured contrast that shrinkage keeps."""
+        """Returns S / (S + E): the share of a measured contrast that shrinkage keeps."""
         return self.signal / (self.signal + self.noise)
 
     def likelihood(self, energy: Floats) -> Floats:
@@ -104,7 +104,7 @@ class Energies:
         return np.asarray(np.exp(logs - logs.max(axis=1, keepdims=True)))
 
     def unknown(self) -> Floats:
-        """S E / (S + E): the energy that stays unknown after a measurement."""
+        """Returns S E / (S + E): the energy that stays unknown after a measurement."""
         return self.noise * self.kept
 
 

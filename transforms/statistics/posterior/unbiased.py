@@ -75,7 +75,7 @@ class UnbiasedCounts:
     def from_measurements(
         cls, full: FullTree, own: NodeMeasurements, root_users: float, root_variance: float
     ) -> UnbiasedCounts:
-        """Generalised least squares of the measurements of nodes, of every leaf among them, below a known root.
+        """Returns the generalised least squares of measurements of nodes, all leaves among them, below a known root.
 
         root_users is from all noisy figures. The measurements enter it by their sum only, and the families' own errors
         do not depend on that sum.
@@ -111,7 +111,7 @@ class UnbiasedCounts:
 
     @property
     def leaf_users(self) -> Floats:
-        """The users of the leaves, in the order of the full tree's entries; may be negative."""
+        """Returns the users of the leaves, in the order of the full tree's entries; may be negative."""
         return self.full.leaf_values(self.users)
 
     def node_variances(self) -> list[Floats]:
