@@ -53,7 +53,7 @@ def test_it_prints_what_it_wrote(folder: Path, tmp_path: Path, capsys: pytest.Ca
         (["--output", "{out}/map.tif", "--resolution", "16"], "resolution: must be a whole number between 0 and 15"),
         (["--output", "{out}/map.tif", "--lisence", "x"], "unknown option --lisence; did you mean --licence?"),
         ([], "output: required"),
-        (["--output", "{folder}/manifest.json/x.csv"], "output: cannot write {folder}/manifest.json/x.csv"),
+        (["--output", "{folder}/manifest.json/x.csv"], "output: cannot create {folder}/manifest.json/x.csv"),
         (["--output", "{folder}/manifest.json"], "output: {folder}/manifest.json already exists"),
     ],
 )

@@ -133,9 +133,13 @@ def test_a_trusted_servers_release() -> None:
 def test_a_public_number_of_users_is_told() -> None:
     _, manifest, _ = released(plan("ug", epsilon=1.0, population=USERS))
     paid = pytest.approx(0.01)
-    assert manifest["privacy"]["population"] == asdict(
-        Population(float(USERS), "public", paid, pytest.approx(discrete_laplace_stddev(0.01)), ANY)
-    )
+    assert manifest["privacy"]["population"] == {
+        "users": float(USERS),
+        "source": "public",
+        "epsilon": paid,
+        "noise_stddev": pytest.approx(discrete_laplace_stddev(0.01)),
+        "counted": ANY,
+    }
     assert abs(manifest["privacy"]["population"]["counted"] - USERS) < 20 * discrete_laplace_stddev(0.01)
 
 
