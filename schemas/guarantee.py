@@ -30,7 +30,7 @@ SEES = {
 }
 
 PRIVACY_UNIT = "user"
-NORMAL_SUMS = 1_000_000  # the sum of this many Laplace variables has the tails of a normal variable
+NORMAL_SUMS = 1_000_000  # stands for Gaussian noise where code needs a number of Laplace variables
 
 # Adjacency.
 ADD_OR_REMOVE = "add or remove one user: two datasets are neighbours if one is the other plus all records of one user"

@@ -30,9 +30,9 @@ _FREE_SHARE = 0.8  # of free memory: the rest is for other programs and for file
 def available_memory(system: Path = Path("/")) -> int:
     """Returns the bytes that this process may use in all; 0 if unknown.
 
-    On Linux it is what the process has, and four fifths of what the machine, every control group around it (versions
-    1 and 2) and the limit of its address space (`ulimit -v`) have left. On other systems it is half of the machine's
-    memory.
+    On Linux it is the process's own memory plus four fifths of the smallest remainder among the machine, every control
+    group around it (versions 1 and 2) and the limit of its address space (`ulimit -v`). On other systems it is half of
+    the machine's memory.
 
     system: where /proc and /sys are.
     """

@@ -55,7 +55,7 @@ def release_view(release: Release) -> PageView:
 
 
 def run_page(request: PageRequest) -> None:
-    """Makes a page and pictures again. Raises RequestError, or DataError where those that were published are others."""
+    """Makes a page and pictures again. Raises RequestError, or DataError if they differ from the published ones."""
     release = open_release(request.folder)
     made = page_files(release_view(release))
     if request.output is not None:

@@ -2,7 +2,8 @@
 
 A user has a usable record or has none. So the two counts are of disjoint users, and their cost is paid once (parallel
 composition, add-or-remove-one-user adjacency), which is a part of the charge. No exact number decides anything after
-the charge. All is pure but the gate, which writes to the ledger.
+the charge. All is pure but the gate, which writes to the ledger, and one
+log event.
 """
 
 from __future__ import annotations
@@ -173,7 +174,7 @@ class ChargeAndAdmit:
             if self.gate is not None:
                 self.gate.settle(self.rule.cost, str(refusal))
             raise
-        if refused is not None:  # the ledger was charged only for the refusal, and the release would cost more
+        if refused is not None:  # which lowered the charge to the admission's cost
             raise LedgerError("ledger: this release was refused before, and would not be now; give another release id")
         if (
             counted.users < 2 * counted.noise_stddev

@@ -64,9 +64,9 @@ def scramble_63(values: Words, key: int) -> NDArray[np.int64]:
 def alias_table(weights: NDArray[np.floating]) -> Words:
     """Returns Walker's alias table: uint64[2^b]. `draw` needs 64 random bits and one look-up.
 
-    The lower b bits of an entry hold the slot's alias, the upper 64 - b bits its threshold. Light slots in order are
-    filled up by heavy ones in order. A heavy slot that falls below 1 by that is filled up by the next. Prefix sums
-    find all of this without a loop.
+    The lower b bits of an entry hold the slot's alias, the upper 64 - b bits its threshold. Weights are scaled to mean
+    1. Heavy slots (above 1) fill up light ones in order; one that drops below 1 takes the rest from the next. Prefix
+    sums find all of this without a loop.
 
     Args:
         weights: float[2^b], b <= 24.
@@ -94,7 +94,7 @@ def alias_table(weights: NDArray[np.floating]) -> Words:
         threshold[heavy[overdrawn]] = np.clip(1 + spare[overdrawn] - missing[taker[overdrawn]], 0, 1)
         alias[heavy[overdrawn]] = heavy[overdrawn + 1]
     steps = float(1 << (64 - bits))
-    # The largest float below `steps`, so that a full slot does not overflow into the alias bits.
+    # The largest float below `steps`, so that the shift of a full slot does not wrap to threshold 0.
     table = np.minimum(threshold * steps, np.nextafter(steps, 0)).astype(np.uint64)
     table <<= np.uint64(bits)
     # A full slot must never give another alias, not even once in 2^(64 - b) draws.
