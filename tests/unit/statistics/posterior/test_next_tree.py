@@ -136,10 +136,10 @@ def test_next_tree_splits_only_where_users_are() -> None:
 
 
 def test_next_tree_of_a_flat_map_is_coarser_than_of_a_city() -> None:
-    """At the same users and noise a city is followed to the finest cells, a flat map by one level at most."""
+    """At the same users and noise a city is followed by two levels at least, a flat map by one at most."""
     flat = np.full(4**8, 20_000 / 4**8)
     assert next_tree(seen(flat, 5, 8.0, 8), NOISE, 0.0, 1.0, 2.0, 6).level <= 6
-    assert next_tree(seen(some_city(8, 20_000), 5, 8.0, 8), NOISE, 0.0, 1.0, 2.0, 6).level == 8
+    assert next_tree(seen(some_city(8, 20_000), 5, 8.0, 8), NOISE, 0.0, 1.0, 2.0, 6).level >= 7
 
 
 def test_next_tree_reaches_a_crowded_cell_over_six_levels() -> None:
