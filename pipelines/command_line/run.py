@@ -132,6 +132,12 @@ JOBS = {
         "transforms.audit.request:AuditRequest",
         "pipelines.operations.audit:run",
     ),
+    "audit --job": Job(
+        "run a job on logs and on their neighbours, and check everything that leaves it",
+        "transforms.audit.request:JobAuditRequest",
+        "pipelines.operations.audit_job:run",
+        beam_arguments=True,
+    ),
     "statement": Job(
         "write what a release guarantees, for the registry of deployments, a web page or a reader",
         "transforms.statement.request:StatementRequest",

@@ -52,7 +52,7 @@ from sfumato.transforms.release.publishing import CommitRelease, WriteRelease, i
 from sfumato.transforms.release.release_folder import check_output, is_refusal, manifest_at, publish
 
 
-def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
+def run_release(job: ReleaseJob, settings: RunnerSettings, audit: bool = False) -> None:
     """Checks a job's files, output and ledger, then runs its graph, which charges the ledger.
 
     Prints the path of the release's page. The ten steps:
@@ -67,6 +67,8 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     8. Run the graph: read, bound, count users with noise, charge, add noise, write, commit.
     9. If the noisy counts refuse the run, publish the reason.
     10. Report metrics and warnings, and print the page.
+
+    audit: whether the run is of an audit, see `key_and_metadata`.
 
     Nothing before step 8 reads a record, and nothing is drawn before the charge but the noisy counts of users, which
     the charge covers.
@@ -93,7 +95,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings) -> None:
     rows, column_types = inspect(files, job.columns())
     warn_of_cells(job)
     # 5. The key.
-    key, metadata = key_and_metadata(job, files, settings)
+    key, metadata = key_and_metadata(job, files, settings, audit)
     identify(release_id=metadata.release_id)
     # 6. Does the ledger allow the charge? It is charged in step 8, once all input is read.
     gate, metadata = _gate(job, key, metadata, digests)

@@ -20,22 +20,25 @@ from sfumato.transforms.release.metadata import ReleaseMetadata, code_digest, pa
 
 
 def key_and_metadata(
-    job: ReleaseJob, files: Sequence[InputFile], settings: RunnerSettings
+    job: ReleaseJob, files: Sequence[InputFile], settings: RunnerSettings, audit: bool = False
 ) -> tuple[RunKey, ReleaseMetadata]:
     """Returns the run's key, bound to the secret and to `key_binding`, and the release's metadata.
+
+    audit: whether the key is not bound to the files, so that runs on neighbouring logs have equal noise. Their releases
+        state that they protect nobody.
 
     Raises RequestError: the secret cannot be used, or a remote runner has none.
     """
     request = job.request
     secret = _secret_of(job, settings)
     release_id = request.release_id or (uuid.uuid4().hex if request.seed is None else f"seed-{request.seed}")
-    key = RunKey.derive(secret, key_binding(job, files, release_id))
+    key = RunKey.derive(secret, key_binding(job, [] if audit else files, release_id))
     metadata = ReleaseMetadata(
         job=request.JOB,
         release_id=release_id,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         randomness=secret.source,
-        safe=request.seed is None,
+        safe=request.seed is None and not audit,
         parameters=job.parameters(),
         timeline=timeline_link(request.output, job.request.timeline),
         geography=job.geography,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from sfumato.pipelines.operations.ledger_account import read_history
 from sfumato.schemas.errors import CheckFailedError, RequestError
@@ -19,25 +21,33 @@ from sfumato.transforms.release.published_release import open_release
 
 def run(request: AuditRequest) -> None:
     """Runs the command. Raises RequestError, LedgerError if the ledger is damaged, or CheckFailedError."""
-    if request.output is not None:
-        check_new_file(request.output, overwrite=False)
-    private_key = None
-    if request.sign is not None:
-        check_new_file(f"{request.output}{SUFFIX}", overwrite=False)
-        private_key = _content("sign", request.sign)
-        sign(b"", private_key)  # a key that cannot sign ends the run before the audit
+    check_report(request.output, request.sign)
     evidence = replace(gather(request.folder, request.ledger), signed=_signed(request))
     findings = audit(evidence)
     head = f"{request.folder}: release {evidence.release.manifest.get('release_id')}"
     sys.stdout.write("\n".join([head, "", *map(str, findings), ""]) + "\n")
     if request.output is not None:
-        content = (json.dumps(report(evidence, findings), indent=2) + "\n").encode()
-        write_output(request.output, content)
-        if private_key is not None:
-            write_output(f"{request.output}{SUFFIX}", sign(content, private_key))
+        write_report(report(evidence, findings), request.output, request.sign)
     if any(one.result == "violation" for one in findings):
         raise CheckFailedError(verdict(findings))
     sys.stdout.write(f"{verdict(findings)}\n")
+
+
+def check_report(output: str | None, key: str | None) -> None:
+    """Raises RequestError if a report cannot be written or signed. key: path of the private key."""
+    if output is not None:
+        check_new_file(output, overwrite=False)
+    if key is not None:
+        check_new_file(f"{output}{SUFFIX}", overwrite=False)
+        sign(b"", _content("sign", key))
+
+
+def write_report(content: Mapping[str, Any], output: str, key: str | None) -> None:
+    """Writes a report as JSON and, with a private key, its signature."""
+    text = (json.dumps(content, indent=2) + "\n").encode()
+    write_output(output, text)
+    if key is not None:
+        write_output(f"{output}{SUFFIX}", sign(text, _content("sign", key)))
 
 
 def _signed(request: AuditRequest) -> SignedReport | None:

@@ -20,10 +20,21 @@ from sfumato.transforms.release.metadata import code_digest, package_versions
 from sfumato.transforms.release.published_release import Release
 
 FORMAT = "sfumato-audit/1"
+JOB_FORMAT = "sfumato-job-audit/1"
 LIMITS = (
     "No audit of a release can see whether its noise was drawn with a secret key, whether users' contributions were "
     "bounded as stated, whether a user id is a person, and what the operator did with the logs."
 )
+JOB_LIMITS = (
+    "An audit of a job sees the users, records and keys that it tried, on these logs and this machine. It does not see "
+    "how long a run takes, what other programs learn of it, and whether a user id is a person. This report follows "
+    "from the records: it is for the operator only."
+)
+FACTS = "One user changes nothing but what the key changes too"
+CHANGES = "One user changes noisy counts by no more than stated"
+NOISE = "The noise has the stated size, and is drawn anew for each count"
+FRESH = "Runs with fresh keys do not refute the stated epsilon"
+KEY = "The key is secret"
 _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, pa.ArrowException)
 
 Result = Literal["holds", "violation", "not checked"]
@@ -173,7 +184,7 @@ CHECKS: Mapping[str, Callable[[Evidence], Outcomes]] = {
     "Epsilon and delta follow from the stated noise": _check_cost,
     "Noisy counts of the same users agree": _check_answers,
     "Tables agree with the manifest and in themselves": _check_tables,
-    "The key is secret": _check_key,
+    KEY: _check_key,
     "Code and packages are those of this audit": _check_code,
     "The auditor signed a report on this manifest": _check_report,
 }
@@ -194,13 +205,13 @@ def audit(evidence: Evidence) -> list[Finding]:
     return findings
 
 
-def verdict(findings: Sequence[Finding]) -> str:
-    """Returns what the audit found, in sentences: never more than that no violation was found."""
+def verdict(findings: Sequence[Finding], limits: str = LIMITS) -> str:
+    """Returns what the audit found, in sentences: never more than that no violation was found. limits: of the audit."""
     broken = sum(one.result == "violation" for one in findings)
     found = f"{broken} violation{'s'[: broken != 1]} found" if broken else "No violation found"
     missing = [f"{one.check} ({one.why})" for one in findings if one.result == "not checked"]
     left = f" Not checked: {'; '.join(missing)}." if missing else ""
-    return f"{found}.{left} {LIMITS}"
+    return f"{found}.{left} {limits}"
 
 
 def report(evidence: Evidence, findings: Sequence[Finding]) -> dict[str, Any]:
@@ -212,4 +223,17 @@ def report(evidence: Evidence, findings: Sequence[Finding]) -> dict[str, Any]:
         "ledger": evidence.ledger,
         "checks": [asdict(one) for one in findings],
         "verdict": verdict(findings),
+    }
+
+
+def report_of_job(job: str, options: Mapping[str, Any], findings: Sequence[Finding]) -> dict[str, Any]:
+    """Returns the report of a job's audit in JSON's types."""
+    return {
+        "format": JOB_FORMAT,
+        "job": job,
+        "options": {name: str(value) for name, value in options.items()},
+        "code": code_digest(),
+        "versions": package_versions(),
+        "checks": [asdict(one) for one in findings],
+        "verdict": verdict(findings, JOB_LIMITS),
     }

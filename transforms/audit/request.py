@@ -1,4 +1,4 @@
-"""The request of `sfumato audit`."""
+"""The requests of `sfumato audit`: of a published release, of a job on its logs, and of the audit itself."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import ClassVar, Self
 from pydantic import model_validator
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.requests.publish_request import LogOptions
-from sfumato.schemas.requests.request_base import INPUT, OUTPUT, option
+from sfumato.schemas.requests.publish_request import LogOptions, RunnerOptions
+from sfumato.schemas.requests.request_base import INPUT, OUTPUT, RUN, option
 
 
 class AuditRequest(LogOptions):
@@ -50,3 +50,31 @@ class AuditRequest(LogOptions):
             if getattr(self, name) is not None and getattr(self, other) is None:
                 raise RequestError(f"{name}: requires --{other}")
         return self
+
+
+class JobAuditRequest(RunnerOptions):
+    """Runs a job on logs, on neighbouring logs and under several keys, and checks everything that leaves a run.
+
+    The options of the job follow. Nothing is published or charged, and the report is for the operator only: it follows
+    from the records. Exit status: 0 no violation found; 1 a violation.
+    """
+
+    JOB: ClassVar[str] = "audit"
+    COMMAND: ClassVar[str] = "audit --job"
+    EXAMPLE: ClassVar[str] = "heatmap --input logs --region=-122.51,37.7,-122.35,37.82 --epsilon 1 --trust central"
+
+    job: str = option(..., "a job that publishes a release, such as heatmap", INPUT, metavar="JOB", style="positional")
+    users: int = option(20, "number of users whose records are replaced or removed", RUN, ge=1, common=True)
+    minutes: float = option(
+        1.0, "minutes for runs with fresh keys, which bound epsilon from below; 0 for none", RUN, ge=0, common=True
+    )
+    output: str | None = option(None, "a new JSON file for the report", OUTPUT, metavar="FILE", common=True)
+    sign: str | None = option(None, AuditRequest.model_fields["sign"].description, OUTPUT, metavar="KEY")
+
+
+class SelfTestRequest(LogOptions):
+    """Plants faults in the jobs and audits them. Exit status: 0 all are found; 1 one is missed."""
+
+    JOB: ClassVar[str] = "audit"
+    COMMAND: ClassVar[str] = "audit --self_test"
+    EXAMPLE: ClassVar[str] = ""

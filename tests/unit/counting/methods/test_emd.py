@@ -320,17 +320,17 @@ def test_emd_map_is_in_users_with_deviations_of_differences() -> None:
 
 @pytest.mark.parametrize("keep_all", [False, True])
 def test_emd_aggregate_with_central_noise_is_the_same_algorithm(keep_all: bool) -> None:
-    depth, epsilon = 6, 1.5
+    depth, epsilon, gamma = 6, 1.5, 128  # a power of two: sums are exact, so both break ties alike
     method = Emd(20, emd_fit="all" if keep_all else "refined")
     grid, _ = noisy_pyramid(3, depth)
     sums = np.zeros((64, 64))
     codes = interleave(*(np.indices((64, 64))[::-1].reshape(2, -1).astype(np.uint32)))  # x is the column
-    sums.ravel()[:] = grid[codes.astype(int)] / GAMMA
+    sums.ravel()[:] = grid[codes.astype(int)] / gamma
     rng, scales, drawn = seeded_rng(8), [], []
 
     def noise(scale: float, count: int) -> NDArray[np.float64]:
         scales.append(scale)
-        drawn.append(np.round(rng.laplace(0, scale, count) * GAMMA) / GAMMA)
+        drawn.append(np.round(rng.laplace(0, scale, count) * gamma) / gamma)
         return drawn[-1]
 
     mine = emd_aggregate(sums, epsilon, method, noise)
@@ -338,12 +338,12 @@ def test_emd_aggregate_with_central_noise_is_the_same_algorithm(keep_all: bool) 
     np.testing.assert_allclose(scales, [sum(weights) / one / epsilon for one in weights])
     assert mine.sum() == pytest.approx(1)
     # The same noise through the state machine, sub-query by sub-query.
-    parameters = parameters_of(depth, 20, emd_fit="all" if keep_all else "refined")
+    parameters = parameters_of(depth, 20, emd_fit="all" if keep_all else "refined", gamma=gamma)
     state, left = start(200, parameters, KEY), list(drawn)
     while state.query is not None:
         level, asked, codes = asked_cells(state)
         totals = np.zeros(len(asked), dtype=np.int64)
-        totals[asked] = grid.reshape(4**level, -1).sum(axis=1)[codes] + np.rint(left.pop(0) * GAMMA).astype(np.int64)
+        totals[asked] = grid.reshape(4**level, -1).sum(axis=1)[codes] + np.rint(left.pop(0) * gamma).astype(np.int64)
         state = advance(state, ShardTotals(totals, state.shard_plan.shards), parameters)
     estimate = parameters.method.decode(state, depth)
     np.testing.assert_allclose(mine, density(estimate.tree, estimate.counts), atol=1e-9)

@@ -1,0 +1,313 @@
+"""`sfumato audit --self_test`: plants faults in a copy of sfumato, one at a time, and audits its jobs there.
+
+It is the evidence that an audit can fail: each fault breaks a promise of a release, and an audit must find it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import sfumato
+from sfumato.schemas.errors import CheckFailedError
+from sfumato.transforms.audit.request import SelfTestRequest
+
+_USERS, _AUDITED = 1_500, 4
+_REGION = "--region=-1,50,1,51"
+_JOBS = {
+    "heatmap": f"heatmap {_REGION} --depth=4 --trust=central",
+    "heatmap, secagg": f"heatmap {_REGION} --depth=4",
+    "zones": f"zones {_REGION} --quadkey=9 --trust=central",
+    "flows": f"flows {_REGION} --origin=longitude,latitude --destination=to_longitude,to_latitude",
+    "histogram": "histogram --column=kind --delta=1e-3 --epsilon=2",
+    "histogram, central": f"histogram {_REGION} --cells=4 --trust=central",
+    "hotspots, central": "hotspots --column=kind --depth=2 --levels=2 --trust=central --delta=1e-4",
+    "quantiles, central": "quantiles --column=latitude --range=50,51 --trust=central",
+    "moments, central": "moments --column=latitude --range=50.2,50.8 --trust=central",
+    "ranges": f"ranges build {_REGION} --method=grid --sizes=5000,20000",
+}
+
+
+@dataclass(frozen=True)
+class PlantedFault:
+    """A change of a module's text. old: occurs once."""
+
+    name: str
+    job: str
+    module: str
+    old: str
+    new: str
+
+
+FAULTS = (
+    PlantedFault(
+        "a user counts with every record",
+        "heatmap",
+        "locations/users",
+        "if _may_repeat(users, bounded, places):",
+        "if False:",
+    ),
+    PlantedFault(
+        "a user counts with every item",
+        "histogram, central",
+        "histogram/central_counts",
+        "if sizes.max(initial=0) <= max_items:",
+        "if True:",
+    ),
+    PlantedFault(
+        "a user counts with every sampled item",
+        "histogram",
+        "histogram/user_sample",
+        "if sample.has_each_user_once or not any_repeated(sample.users):",
+        "if True:",
+    ),
+    PlantedFault(
+        "a user counts with every trip",
+        "flows",
+        "flows/user_trips",
+        "if sizes.max(initial=0) > max_trips:",
+        "if False:",
+    ),
+    PlantedFault(
+        "values are not clipped to their range",
+        "moments, central",
+        "moments/central/bernstein_sums",
+        "t = np.clip((values - span.low) / (span.high - span.low), 0, 1)",
+        "t = (values - span.low) / (span.high - span.low)",
+    ),
+    PlantedFault(
+        "a user counts in two zones",
+        "zones",
+        "secagg/encodings",
+        "sums = tally(part, self._entry_at(cells), group, block, len(tree.entries))",
+        "sums = sum(tally(part, (self._entry_at(cells) + more) % len(tree.entries), group, block, len(tree.entries)) for more in (0, 1))",
+    ),
+    PlantedFault(
+        "half of the noise of a curator",
+        "heatmap",
+        "secagg/shard_sums",
+        "ShardTotals(totals.sums + central_noise[0], totals.live)",
+        "ShardTotals(totals.sums + central_noise[0] // 2, totals.live)",
+    ),
+    PlantedFault(
+        "half of the noise of a shard",
+        "heatmap, secagg",
+        "secagg/shard_sums",
+        "    if planned and not query.noise.colluders:\n        return noise",
+        "    if planned and not query.noise.colluders:\n        return noise // 2",
+    ),
+    PlantedFault(
+        "noise for half of the sensitivity",
+        "heatmap",
+        "secagg/shard_sums",
+        "        query.cost,\n        query.sensitivity,\n    )\n    return ShardTotals",
+        "        2 * query.cost,\n        query.sensitivity,\n    )\n    return ShardTotals",
+    ),
+    PlantedFault(
+        "one noise for two sub-queries",
+        "heatmap",
+        "secagg/shard_sums",
+        '        query.bind(key),\n        f"central noise {query.index}",',
+        '        key,\n        "central noise",',
+    ),
+    PlantedFault(
+        "half of the noise of items",
+        "histogram, central",
+        "histogram/central_counts",
+        "noise.draw(key, label, counts.items)",
+        "noise.draw(key, label, counts.items) // 2",
+    ),
+    PlantedFault(
+        "noise that follows from no secret",
+        "histogram, central",
+        "privacy/keys",
+        "return hmac.digest(secret, self.request_digest, hashlib.sha256)",
+        'return hmac.digest(b"", b"", hashlib.sha256)',
+    ),
+    PlantedFault(
+        "no noise where nobody is",
+        "histogram, central",
+        "histogram/central_counts",
+        "noise.draw(key, label, counts.items)",
+        "noise.draw(key, label, counts.items) * (counts.counts > 0)",
+    ),
+    PlantedFault(
+        "half of the noise of a grid",
+        "ranges",
+        "ranges/field_counts",
+        "np.asarray(flat + noise[: flat.size], dtype=np.float64)",
+        "np.asarray(flat + noise[: flat.size] // 2, dtype=np.float64)",
+    ),
+    PlantedFault(
+        "half of the noise of trips",
+        "flows",
+        "flows/flow_tree",
+        "noisy[~is_split] = exact[~is_split] + noise",
+        "noisy[~is_split] = exact[~is_split] + noise // 2",
+    ),
+    PlantedFault(
+        "an exact number of users",
+        "heatmap",
+        "privacy/admission",
+        "(counts.usable + int(noise[0])) / rate",
+        "counts.usable / rate",
+    ),
+    PlantedFault(
+        "a draw without chance",
+        "quantiles, central",
+        "quantiles/exponential_draw",
+        "whether, which, place = _uniform(subkey, number)",
+        "whether, which, place = 2**256 - 1, 2**255, 0",
+    ),
+    PlantedFault(
+        "a lower threshold than stated",
+        "histogram",
+        "histogram/user_sample",
+        "counts.only(counts.counts >= sampling.threshold)",
+        "counts.only(counts.counts >= sampling.threshold // 2)",
+    ),
+    PlantedFault(
+        "a threshold on exact counts",
+        "hotspots, central",
+        "histogram/central_counts",
+        "noisy >= noise.threshold",
+        "counts.counts >= noise.threshold",
+    ),
+    PlantedFault(
+        "an exact number in the log",
+        "heatmap",
+        "locations/read",
+        "event.emit(users=admission.users,",
+        "event.emit(users=float(users.usable),",
+    ),
+    PlantedFault(
+        "a file that follows from records",
+        "heatmap",
+        "locations/read",
+        "        rows.emit()\n        admission = None",
+        "        rows.emit()\n"
+        "        open(self._key.secret.path.rsplit('/', 1)[0] + '/run/seen', 'w').write(str(rows.rows))\n"
+        "        admission = None",
+    ),
+    PlantedFault(
+        "an exit status that follows from records",
+        "zones",
+        "locations/read",
+        "        rows.emit()\n        admission = None",
+        "        rows.emit()\n"
+        "        if sum(rows.dropped):\n"
+        "            raise ValueError('a bad row')\n"
+        "        admission = None",
+    ),
+    PlantedFault(
+        "the ledger is not charged",
+        "heatmap",
+        "privacy/admission",
+        "refused = None if self.gate is None else self.gate.charge()",
+        "refused = None",
+    ),
+    PlantedFault(
+        "the ledger is charged half",
+        "histogram, central",
+        "pipelines/frame/accounting",
+        'epsilon=parse_amount("epsilon", cost.epsilon)',
+        'epsilon=parse_amount("epsilon", cost.epsilon / 2)',
+    ),
+    PlantedFault(
+        "noise for twice the stated epsilon",
+        "zones",
+        "counting/manifest",
+        '"epsilon": parameters.epsilon,',
+        '"epsilon": parameters.epsilon / 2,',
+    ),
+)
+
+
+def run(request: SelfTestRequest) -> None:
+    """Runs the command. Raises CheckFailedError if an audit misses a fault, or accuses code without one."""
+    workers = max((os.cpu_count() or 2) // 2, 1)
+    with tempfile.TemporaryDirectory(prefix="sfumato-self-test-") as folder, ThreadPoolExecutor(workers) as pool:
+        logs = Path(folder) / "logs.parquet"
+        pq.write_table(_city(), logs)
+        trials = [*((None, job) for job in _JOBS), *((fault, fault.job) for fault in FAULTS)]
+        results = pool.map(lambda trial: _tried(Path(folder), logs, *trial), trials)
+        wrong = 0
+        for (fault, job), (found, seconds) in zip(trials, results, strict=True):
+            right = bool(found) == (fault is not None)
+            wrong += not right
+            name = f"{job}: {'no fault' if fault is None else fault.name}"
+            sys.stdout.write(f"{'right' if right else 'WRONG'}  {seconds:3.0f} s  {name}: {found or 'no violation'}\n")
+            sys.stdout.flush()
+    if wrong:
+        raise CheckFailedError(f"{wrong} of {len(trials)} audits are wrong")
+    sys.stdout.write(
+        f"{len(FAULTS)} of {len(FAULTS)} faults found, and no violation in {len(_JOBS)} jobs without one\n"
+    )
+
+
+def _tried(folder: Path, logs: Path, fault: PlantedFault | None, job: str) -> tuple[str, float]:
+    """Returns the violations that an audit finds in a copy of sfumato with a fault, in words, and its seconds."""
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=folder) as copy:
+        _copy_package(Path(copy) / "sfumato")
+        if fault is not None:
+            plant(Path(copy) / "sfumato", fault)
+        report = Path(copy) / "report.json"
+        words = [*_JOBS[job].split(), f"--input={logs}", f"--users={_AUDITED}", "--minutes=0", f"--output={report}"]
+        words += [] if "--epsilon" in _JOBS[job] else ["--epsilon=1"]
+        code = "import sys; from sfumato.pipelines.command_line.cli import command; sys.exit(command())"
+        done = subprocess.run(
+            [sys.executable, "-c", code, "audit", "--job", *words],
+            env={**os.environ, "PYTHONPATH": copy, "PYTHONDONTWRITEBYTECODE": "1"},
+            cwd=copy,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if not report.exists():
+            return f"exit status {done.returncode}: {done.stderr.strip().splitlines()[-1:]}", time.monotonic() - begun
+        checks = json.loads(report.read_text())["checks"]
+    broken = "; ".join(f"{one['check']} ({one['why']})" for one in checks if one["result"] == "violation")
+    return broken, time.monotonic() - begun
+
+
+def plant(package: Path, fault: PlantedFault) -> None:
+    """Changes a module of a copy of sfumato. Raises ValueError unless its text holds the old snippet once."""
+    path = package / (f"{fault.module}.py" if "pipelines" in fault.module else f"transforms/{fault.module}.py")
+    text = path.read_text()
+    if text.count(fault.old) != 1:
+        raise ValueError(f"{fault.name}: {path.name} holds the snippet {text.count(fault.old)} times")
+    path.write_text(text.replace(fault.old, fault.new))
+
+
+def _copy_package(target: Path) -> None:
+    parts = {"": Path(sfumato.__file__).parent} | {
+        name: Path(next(iter(importlib.import_module(f"sfumato.{name}").__path__)))
+        for name in ("pipelines", "schemas", "transforms")
+    }
+    for name, source in parts.items():
+        shutil.copytree(source, target / name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def _city() -> pa.Table:
+    """Returns two records of each user, with a kind, a destination and a time."""
+    rng = np.random.default_rng(5)
+    users = np.repeat(np.arange(_USERS), 2)
+    places = [rng.normal(middle, spread, len(users)) for middle, spread in ((50.5, 0.15), (0.0, 0.3)) * 2]
+    names = ("latitude", "longitude", "to_latitude", "to_longitude")
+    columns = {name: pa.array(place) for name, place in zip(names, places, strict=True)}
+    kinds = np.array(["aa", "ab", "ba", "bb", "cc", "dd"])[rng.integers(0, 6, len(users))]
+    return pa.table({"user_id": pa.array(users.astype(str)), "kind": kinds, **columns})

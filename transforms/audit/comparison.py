@@ -1,0 +1,170 @@
+"""What runs of a job on neighbouring logs and under several keys show of its promises. Pure.
+
+Three rules judge everything that leaves a run:
+
+1. What one user changes must also change with the key: a fact that differs between neighbours under one key, and is
+   equal under all keys, follows from the records without noise.
+2. Under one key noise cancels, so counts of neighbours differ by what the user adds, which the manifest bounds. Records
+   of another user in their place add some counts and remove others: each side is bounded by itself.
+3. Between two keys only noise differs, which must have the stated size, and be drawn anew for each count.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sfumato.transforms.audit.measurements import Floats, Measurement
+
+_TOLERANCE = 1e-6  # relative, of sums of floats
+_DEVIATIONS = 6.0  # of a statistic of noise that are no violation
+_ENOUGH = 100  # counts, for a statistic of their noise
+_EVENTS = 4  # share the level of a test
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All that a run left.
+
+    Attributes:
+        facts: everything that leaves, by name: exit status, files, fields, columns, lines of the log, charges.
+        measured: the measurements of its release, in their order.
+        privacy: what its manifest states of privacy.
+    """
+
+    facts: Mapping[str, object]
+    measured: tuple[Measurement, ...] = ()
+    privacy: Mapping[str, Any] = field(default_factory=dict)
+
+
+def leaks(own: Sequence[Outcome], neighbour: Outcome) -> list[str]:
+    """Returns the names of facts that follow from a user, and not from the key.
+
+    own: under each key. neighbour: under the first key.
+    """
+    names = sorted({name for one in (*own, neighbour) for name in one.facts})
+    return [
+        name
+        for name in names
+        if neighbour.facts.get(name) != own[0].facts.get(name)
+        and all(one.facts.get(name) == own[0].facts.get(name) for one in own)
+    ]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a user changed in a measurement. size: the larger side in its norm; None where other things were counted."""
+
+    measurement: Measurement
+    size: float | None
+
+    @property
+    def is_larger(self) -> bool:
+        """Whether the user changed more than is stated."""
+        return self.size is not None and self.size > self.measurement.bound * (1 + _TOLERANCE)
+
+
+def changes(own: Outcome, neighbour: Outcome, users_alone: bool) -> list[Change]:
+    """Returns what the user changed in each measurement.
+
+    users_alone: whether the number of users differs, from which plans and so noise follow: only users are compared.
+    """
+    pairs = zip(own.measured, neighbour.measured, strict=False)
+    return [Change(one, _size(one, other)) for one, other in pairs if not users_alone or len(one.keys) == 1]
+
+
+def _size(one: Measurement, other: Measurement) -> float | None:
+    """Returns the norm of the larger side of a difference; infinite where a first measurement counts other things."""
+    if one.threshold is None and (one.keys != other.keys or one.name != other.name):
+        return None if one.follows else math.inf
+    before, after = (dict(zip(each.keys, each.values.tolist(), strict=True)) for each in (one, other))
+    hidden = (one.threshold or 0) - 1  # at most
+    difference = np.array([after.get(key, hidden) - before.get(key, hidden) for key in {**before, **after}])
+    sides = (np.linalg.norm(difference[sign * difference > 0], one.norm) for sign in (1, -1))
+    return float(max(sides, default=0.0))
+
+
+def is_enough_noise(one: Measurement) -> bool:
+    """Whether a measurement has enough counts to judge their noise, and shows all of them."""
+    return one.stddev is not None and one.threshold is None and len(one.keys) >= _ENOUGH
+
+
+def faults_of_noise(one: Outcome, other: Outcome) -> list[str]:
+    """Returns how the noise of two runs on the same logs contradicts the stated one, in words. Their keys differ."""
+    drawn = [
+        (first.name, *_deviates(first, second)) for first, second in zip(one.measured, other.measured, strict=False)
+    ]
+    found = []
+    for name, z, kurtosis in drawn:
+        reach = _DEVIATIONS * math.sqrt((kurtosis - 1) / max(len(z), 1))
+        if len(z) >= _ENOUGH and abs(float(np.mean(z**2)) - 1) > reach:
+            size = math.sqrt(float(np.mean(z**2)))
+            found.append(f"the noise of {name} is {size:.2f} times the stated one")
+    for (name, z, _), (following, w, _) in itertools.pairwise(drawn):
+        both = min(len(z), len(w))
+        if both >= _ENOUGH and abs(float(np.mean(z[:both] * w[:both]))) > _DEVIATIONS / math.sqrt(both):
+            found.append(f"{name} and {following} have the same noise")
+    return found
+
+
+def _deviates(one: Measurement, other: Measurement) -> tuple[Floats, float]:
+    """Returns differences of equal counts as multiples of their standard deviation, and the kurtosis of such noise."""
+    if one.stddev is None or other.stddev is None or one.threshold is not None:
+        return np.empty(0), 3.0
+    # A node with nodes of its own in the table is counted without them, and so differs with them.
+    inner = {key[:length] for key in (*one.keys, *other.keys) for length in range(1, len(key))}
+    where = {key: at for at, key in enumerate(other.keys) if key not in inner}
+    pairs = [(at, where[key]) for at, key in enumerate(one.keys) if key in where]
+    first, second = np.array(pairs, dtype=int).reshape(-1, 2).T
+    stddev = np.hypot(one.stddev[first], other.stddev[second])
+    excess = 0.0 if one.kind == "gaussian" or not len(stddev) else 1.5 + 1 / float(stddev.min()) ** 2
+    return (one.values[first] - other.values[second]) / stddev, 3.0 + excess
+
+
+def below_thresholds(one: Outcome) -> list[str]:
+    """Returns the measurements that show a count below their threshold, in words."""
+    return [
+        f"{each.name} shows a count below its threshold {each.threshold:g}"
+        for each in one.measured
+        if each.threshold is not None and len(each.values) and each.values.min() < each.threshold
+    ]
+
+
+@dataclass(frozen=True)
+class Event:
+    """A published count is at least a number; one that is not published is below it. place: of the measurement."""
+
+    place: int
+    key: str
+    least: float
+
+    def holds(self, one: Outcome) -> bool:
+        """Whether it happened in a run."""
+        if self.place >= len(one.measured):
+            return False
+        measured = one.measured[self.place]
+        return self.key in measured.keys and measured.values[measured.keys.index(self.key)] >= self.least
+
+
+def separating_events(own: Sequence[Outcome], neighbour: Outcome) -> list[Event]:
+    """Returns events that are more probable with a user than with another one in their place.
+
+    own: under each key. neighbour: under the first one, so that the counts which the user adds to are known.
+    """
+    found: list[tuple[float, Event]] = []
+    for place, (one, other) in enumerate(zip(own[0].measured, neighbour.measured, strict=False)):
+        after = dict(zip(other.keys, other.values.tolist(), strict=True))
+        for at, key in enumerate(one.keys):
+            added = one.values[at] - after.get(key, one.values[at])
+            if added > 0:
+                stddev = 1.0 if one.stddev is None else float(one.stddev[at])
+                values = [dict(zip(run.measured[place].keys, run.measured[place].values.tolist(), strict=True))
+                          for run in own if place < len(run.measured)]  # fmt: skip
+                least = float(np.median([each[key] for each in values if key in each]))
+                found.append((added / stddev, Event(place, key, least)))
+    return [event for _, event in sorted(found, key=lambda pair: -pair[0])[:_EVENTS]]

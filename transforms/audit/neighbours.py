@@ -1,0 +1,199 @@
+"""Copies of logs in which one user's records are others: the neighbours on which an audit runs a job.
+
+A changed user keeps the id, and so the shard and the place among the others. Where the number of users stays equal,
+so do all plans that follow from it, and under one key the releases differ by what the user changes.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import orjson
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from sfumato.schemas.errors import RequestError
+
+_DELIMITERS = (",", ";", "\t", "|")
+_MANY = 200  # records of a user with many
+_LINE = "line"  # the column of a table of NDJSON
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Logs:
+    """The logs of an audit, in memory.
+
+    Attributes:
+        user_id: name of the column of user ids.
+        files: the rows of each file by the name of its copy: of CSV as text, of NDJSON one column of lines.
+        users: ids of each file's rows, as text.
+    """
+
+    user_id: str
+    files: Mapping[str, pa.Table]
+    users: Mapping[str, pa.Array]
+
+    @classmethod
+    def read(cls, paths: Sequence[str], kind: str, user_id: str) -> Logs:
+        """Reads local files. kind: parquet, csv or ndjson. Raises RequestError for others."""
+        files, users = {}, {}
+        for number, path in enumerate(paths):
+            if not Path(path).is_file():
+                raise RequestError(f"input: an audit reads local files, not {path}; copy some of the logs first")
+            packed = ".gz" * (path.endswith(".gz") and kind != "parquet")
+            name = f"{number:05}.{kind}{packed}"
+            files[name], ids = _READERS[kind](path, user_id)
+            users[name] = pc.fill_null(pa.array(ids).cast(pa.string()), "")
+        return cls(user_id, files, users)
+
+    def drawn(self, number: int, rng: np.random.Generator) -> list[str]:
+        """Returns different users. Raises RequestError if the logs have fewer than two."""
+        ids = pc.unique(pa.concat_arrays(list(self.users.values()))).to_pylist()
+        ids = sorted(one for one in ids if one)
+        if len(ids) < 2:
+            raise RequestError("input: an audit needs the logs of two users or more")
+        return [ids[at] for at in rng.permutation(len(ids))[:number].tolist()]
+
+    def with_one_row(self) -> Logs:
+        """Returns the logs with one record of each user, so that no record is left to be chosen by a key."""
+        seen = pd.Series(pa.concat_arrays(list(self.users.values())).to_pandas()).duplicated().to_numpy()
+        ends = np.cumsum([len(ids) for ids in self.users.values()])[:-1]
+        kept = dict(zip(self.files, (pa.array(~part) for part in np.split(seen, ends)), strict=True))
+        files = {name: table.filter(kept[name]) for name, table in self.files.items()}
+        return Logs(self.user_id, files, {name: ids.filter(kept[name]) for name, ids in self.users.items()})
+
+    def rows_of(self, user: str) -> list[Row]:
+        """Returns the records of a user."""
+        return [row for name in self.files for row in self._rows(name, pc.equal(self.users[name], user))]
+
+    def some_rows(self, rng: np.random.Generator) -> list[Row]:
+        """Returns records of many users."""
+        name = max(self.files, key=lambda name: self.files[name].num_rows)
+        return self._rows(name, pa.array(np.sort(rng.integers(0, self.files[name].num_rows, _MANY))))
+
+    def _rows(self, name: str, which: pa.Array) -> list[Row]:
+        table = self.files[name].filter(which) if pa.types.is_boolean(which.type) else self.files[name].take(which)
+        if table.column_names == [_LINE]:
+            return [orjson.loads(line) for line in table[_LINE].to_pylist()]
+        return list(table.to_pylist())
+
+    def write(self, folder: Path, user: str, rows: Sequence[Row] | None) -> None:
+        """Writes all files into a folder. The user has other records; None keeps theirs."""
+        for number, (name, table) in enumerate(self.files.items()):
+            if rows is not None:
+                table = table.filter(pc.not_equal(self.users[name], user))
+                if number == 0:
+                    own = _id_of(self, user)
+                    table = pa.concat_tables([table, _table_of([{**row, self.user_id: own} for row in rows], table)])
+            _write(table, folder / name)
+
+
+def _id_of(logs: Logs, user: str) -> Any:
+    """Returns the id in the type of its column."""
+    rows = logs.rows_of(user)
+    return rows[0][logs.user_id] if rows else user
+
+
+def variants(logs: Logs, user: str, donor: str, corners: Sequence[Row], rng: np.random.Generator) -> dict[str, Any]:
+    """Returns other records of a user, by name: None for the user's own, and no records where the user is removed.
+
+    donor: another user. corners: values of columns at the borders of the map.
+    """
+    own = logs.rows_of(user)
+    some = own[:1] or logs.rows_of(donor)[:1]
+    hostile = [{name: _hostile(value, number) for name, value in row.items()} for row in some for number in range(3)]
+    found = {
+        "another user's records": logs.rows_of(donor),
+        f"{_MANY} records": logs.some_rows(rng),
+        "their records and unusable ones": own + hostile,
+        "unusable records": hostile,
+        "no record": [],
+    }
+    if corners:
+        found["records at borders"] = [{**row, **corner} for row in some for corner in corners]
+    return found
+
+
+def _hostile(value: Any, number: int) -> Any:
+    """Returns a missing value, one that is not a number, or the largest one."""
+    if number == 0:
+        return None
+    if isinstance(value, float):
+        return (float("nan"), 1.7e308)[number - 1]
+    if isinstance(value, str):
+        return ("nan", "1.7e308")[number - 1]
+    return value
+
+
+def _read_parquet(path: str, user_id: str) -> tuple[pa.Table, pa.Array]:
+    table = pq.read_table(path, partitioning=None)
+    return table, table[user_id].combine_chunks()
+
+
+def _read_csv(path: str, user_id: str) -> tuple[pa.Table, pa.Array]:
+    """Reads all values as text. A line with more or fewer values than the header is left out."""
+    with _open(path) as file:
+        header = file.readline().decode("utf-8-sig").rstrip("\r\n")
+    delimiter = max(_DELIMITERS, key=header.count)
+    names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter))]
+    table = pa_csv.read_csv(
+        path,
+        pa_csv.ReadOptions(column_names=names, skip_rows=1),
+        pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=lambda _: "skip"),
+        pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+    ).replace_schema_metadata({"delimiter": delimiter})
+    return table, table[user_id].combine_chunks()
+
+
+def _read_ndjson(path: str, user_id: str) -> tuple[pa.Table, pa.Array]:
+    """Reads lines that hold an object. The others are left out."""
+    with _open(path) as file:
+        lines = [line.decode() for line in file if line.lstrip().startswith(b"{")]
+    ids = [orjson.loads(line).get(user_id) for line in lines]
+    return pa.table({_LINE: lines}), pa.array([None if one is None else str(one) for one in ids], pa.string())
+
+
+_READERS = {"parquet": _read_parquet, "csv": _read_csv, "ndjson": _read_ndjson}
+
+
+def _open(path: str) -> IO[bytes]:
+    return gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb")
+
+
+def _table_of(rows: Sequence[Row], like: pa.Table) -> pa.Table:
+    if like.column_names == [_LINE]:
+        return pa.table({_LINE: [orjson.dumps(row).decode() for row in rows]}, schema=like.schema)
+    return pa.table(
+        [_array([row.get(field.name) for row in rows], field.type) for field in like.schema], schema=like.schema
+    )
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_string(kind):
+        values = [None if value is None else str(value) for value in values]
+    return pa.array(values, kind)
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+        return
+    if table.column_names == [_LINE]:
+        content = "".join(f"{line.rstrip()}\n" for line in table[_LINE].to_pylist()).encode()
+    else:
+        buffer = io.BytesIO()
+        delimiter = table.schema.metadata[b"delimiter"].decode()
+        pa_csv.write_csv(table, buffer, pa_csv.WriteOptions(delimiter=delimiter, quoting_style="needed"))
+        content = buffer.getvalue()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
