@@ -138,6 +138,11 @@ JOBS = {
         "pipelines.operations.audit_job:run",
         beam_arguments=True,
     ),
+    "audit --self_test": Job(
+        "plant faults in copies of sfumato, and check that an audit finds each",
+        "transforms.audit.request:SelfTestRequest",
+        "pipelines.operations.audit_self_test:run",
+    ),
     "statement": Job(
         "write what a release guarantees, for the registry of deployments, a web page or a reader",
         "transforms.statement.request:StatementRequest",

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import logging
+import os
 import shutil
 import sys
 import tempfile
@@ -36,6 +37,7 @@ from sfumato.transforms.audit.comparison import (
     below_thresholds,
     changes,
     faults_of_noise,
+    is_drawn,
     is_enough_noise,
     leaks,
     separating_events,
@@ -57,6 +59,7 @@ from sfumato.transforms.audit.neighbours import Logs, variants
 from sfumato.transforms.audit.request import JobAuditRequest
 from sfumato.transforms.audit.sequential import EpsilonTest
 from sfumato.transforms.inputs.log_reader import format_by_name
+from sfumato.transforms.io.files import is_remote
 from sfumato.transforms.observability.logs import JOB, PROGRESS
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.secrets import create_key_file
@@ -157,6 +160,8 @@ def run(request: JobAuditRequest, arguments: Sequence[str]) -> None:
     sys.stdout.write("\n".join([*map(str, findings), ""]) + "\n")
     if request.output is not None:
         write_report(report_of_job(name, audited.values, findings), request.output, request.sign)
+        if not is_remote(request.output):
+            os.chmod(request.output, 0o600)
     text = verdict(findings, JOB_LIMITS)
     if any(one.result == "violation" for one in findings):
         raise CheckFailedError(text)
@@ -219,7 +224,7 @@ def examine(audited: Audit, users: int, minutes: float, show: bool = False) -> l
     findings += _of_facts(leaked, len(tried), len(own[0].facts))
     findings += _of_changes(worst, missing - worst.keys())
     alone = replace(audited, logs=audited.logs.with_one_row())
-    findings += _of_noise([alone.outcome(key) for key in keys[:2]])
+    findings += _of_noise([alone.outcome(key) for key in keys[:2]], is_drawn(own))
     if minutes:
         findings += _of_fresh_keys(audited, separating, own[0].privacy, minutes, show)
     return findings
@@ -281,9 +286,10 @@ def _of_changes(worst: Mapping[str, Change], missing: Collection[str]) -> Iterat
         yield Finding(CHANGES, "not checked", f"{names}: the noisy counts before it led to other queries in every run")
 
 
-def _of_noise(pair: Sequence[Outcome]) -> Iterator[Finding]:
+def _of_noise(pair: Sequence[Outcome], drawn: bool) -> Iterator[Finding]:
     """Yields the finding on two runs under different keys on the same logs, in which no record is left to choose."""
     broken = [*faults_of_noise(*pair), *below_thresholds(pair[0])]
+    broken += [] if drawn else ["all tables are the same under every key"]
     noisy = [one.name for one in pair[0].measured if is_enough_noise(one)]
     if broken:
         yield Finding(NOISE, "violation", "; ".join(broken))
@@ -323,7 +329,8 @@ def _log_lines() -> Iterator[list[str]]:
     """Collects the lines that a run writes to its log, instead of showing them."""
     lines: list[str] = []
     handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    # With all the digits that a log in JSON has.
+    handler.emit = lambda record: lines.append(f"{record.getMessage()} {vars(record).get('fields')}")  # type: ignore[method-assign]
     loggers = [(log, log.handlers, log.propagate, log.level) for log in (JOB, PROGRESS)]
     for log, *_ in loggers:
         log.handlers, log.propagate = [handler], False

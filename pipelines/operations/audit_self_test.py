@@ -27,9 +27,9 @@ from sfumato.transforms.audit.request import SelfTestRequest
 
 _USERS, _AUDITED = 1_500, 4
 _REGION = "--region=-1,50,1,51"
-_JOBS = {
-    "heatmap": f"heatmap {_REGION} --depth=4 --trust=central",
-    "heatmap, secagg": f"heatmap {_REGION} --depth=4",
+SELF_TEST_JOBS = {
+    "heatmap": f"heatmap {_REGION} --depth=7 --trust=central",
+    "heatmap, secagg": f"heatmap {_REGION} --depth=7",
     "zones": f"zones {_REGION} --quadkey=9 --trust=central",
     "flows": f"flows {_REGION} --origin=longitude,latitude --destination=to_longitude,to_latitude",
     "histogram": "histogram --column=kind --delta=1e-3 --epsilon=2",
@@ -50,6 +50,11 @@ class PlantedFault:
     module: str
     old: str
     new: str
+
+    def path_in(self, package: Path) -> Path:
+        """Returns the path of the module in a copy of sfumato."""
+        part = self.module if self.module.startswith("pipelines/") else f"transforms/{self.module}"
+        return package / f"{part}.py"
 
 
 FAULTS = (
@@ -91,9 +96,9 @@ FAULTS = (
     PlantedFault(
         "a user counts in two zones",
         "zones",
-        "secagg/encodings",
-        "sums = tally(part, self._entry_at(cells), group, block, len(tree.entries))",
-        "sums = sum(tally(part, (self._entry_at(cells) + more) % len(tree.entries), group, block, len(tree.entries)) for more in (0, 1))",
+        "secagg/shard_sums",
+        "ShardTotals(totals.sums + central_noise[0], totals.live)",
+        "ShardTotals(totals.sums + np.roll(totals.sums, 1) + central_noise[0], totals.live)",
     ),
     PlantedFault(
         "half of the noise of a curator",
@@ -241,9 +246,9 @@ def run(request: SelfTestRequest) -> None:
     workers = max((os.cpu_count() or 2) // 2, 1)
     with tempfile.TemporaryDirectory(prefix="sfumato-self-test-") as folder, ThreadPoolExecutor(workers) as pool:
         logs = Path(folder) / "logs.parquet"
-        pq.write_table(_city(), logs)
-        trials = [*((None, job) for job in _JOBS), *((fault, fault.job) for fault in FAULTS)]
-        results = pool.map(lambda trial: _tried(Path(folder), logs, *trial), trials)
+        pq.write_table(city(), logs)
+        trials = [*((None, job) for job in SELF_TEST_JOBS), *((fault, fault.job) for fault in FAULTS)]
+        results = pool.map(lambda trial: tried(Path(folder), logs, *trial), trials)
         wrong = 0
         for (fault, job), (found, seconds) in zip(trials, results, strict=True):
             right = bool(found) == (fault is not None)
@@ -254,20 +259,26 @@ def run(request: SelfTestRequest) -> None:
     if wrong:
         raise CheckFailedError(f"{wrong} of {len(trials)} audits are wrong")
     sys.stdout.write(
-        f"{len(FAULTS)} of {len(FAULTS)} faults found, and no violation in {len(_JOBS)} jobs without one\n"
+        f"{len(FAULTS)} of {len(FAULTS)} faults found, and no violation in {len(SELF_TEST_JOBS)} jobs without one\n"
     )
 
 
-def _tried(folder: Path, logs: Path, fault: PlantedFault | None, job: str) -> tuple[str, float]:
+def tried(folder: Path, logs: Path, fault: PlantedFault | None, job: str) -> tuple[str, float]:
     """Returns the violations that an audit finds in a copy of sfumato with a fault, in words, and its seconds."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(dir=folder) as copy:
-        _copy_package(Path(copy) / "sfumato")
+        copy_package(Path(copy) / "sfumato")
         if fault is not None:
             plant(Path(copy) / "sfumato", fault)
         report = Path(copy) / "report.json"
-        words = [*_JOBS[job].split(), f"--input={logs}", f"--users={_AUDITED}", "--minutes=0", f"--output={report}"]
-        words += [] if "--epsilon" in _JOBS[job] else ["--epsilon=1"]
+        words = [
+            *SELF_TEST_JOBS[job].split(),
+            f"--input={logs}",
+            f"--users={_AUDITED}",
+            "--minutes=0",
+            f"--output={report}",
+        ]
+        words += [] if "--epsilon" in SELF_TEST_JOBS[job] else ["--epsilon=1"]
         code = "import sys; from sfumato.pipelines.command_line.cli import command; sys.exit(command())"
         done = subprocess.run(
             [sys.executable, "-c", code, "audit", "--job", *words],
@@ -286,14 +297,14 @@ def _tried(folder: Path, logs: Path, fault: PlantedFault | None, job: str) -> tu
 
 def plant(package: Path, fault: PlantedFault) -> None:
     """Changes a module of a copy of sfumato. Raises ValueError unless its text holds the old snippet once."""
-    path = package / (f"{fault.module}.py" if "pipelines" in fault.module else f"transforms/{fault.module}.py")
+    path = fault.path_in(package)
     text = path.read_text()
     if text.count(fault.old) != 1:
         raise ValueError(f"{fault.name}: {path.name} holds the snippet {text.count(fault.old)} times")
     path.write_text(text.replace(fault.old, fault.new))
 
 
-def _copy_package(target: Path) -> None:
+def copy_package(target: Path) -> None:
     parts = {"": Path(sfumato.__file__).parent} | {
         name: Path(next(iter(importlib.import_module(f"sfumato.{name}").__path__)))
         for name in ("pipelines", "schemas", "transforms")
@@ -302,12 +313,13 @@ def _copy_package(target: Path) -> None:
         shutil.copytree(source, target / name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
 
 
-def _city() -> pa.Table:
+def city() -> pa.Table:
     """Returns two records of each user, with a kind, a destination and a time."""
     rng = np.random.default_rng(5)
     users = np.repeat(np.arange(_USERS), 2)
     places = [rng.normal(middle, spread, len(users)) for middle, spread in ((50.5, 0.15), (0.0, 0.3)) * 2]
     names = ("latitude", "longitude", "to_latitude", "to_longitude")
     columns = {name: pa.array(place) for name, place in zip(names, places, strict=True)}
-    kinds = np.array(["aa", "ab", "ba", "bb", "cc", "dd"])[rng.integers(0, 6, len(users))]
+    names_of_kinds = np.array([first + second for first in "abcdefgh" for second in "abcdefgh"])
+    kinds = names_of_kinds[np.minimum(rng.geometric(0.12, len(users)) - 1, len(names_of_kinds) - 1)]
     return pa.table({"user_id": pa.array(users.astype(str)), "kind": kinds, **columns})

@@ -80,11 +80,15 @@ def changes(own: Outcome, neighbour: Outcome, users_alone: bool) -> list[Change]
 
 def _size(one: Measurement, other: Measurement) -> float | None:
     """Returns the norm of the larger side of a difference; infinite where a first measurement counts other things."""
-    if one.threshold is None and (one.keys != other.keys or one.name != other.name):
-        return None if one.follows else math.inf
     before, after = (dict(zip(each.keys, each.values.tolist(), strict=True)) for each in (one, other))
-    hidden = (one.threshold or 0) - 1  # at most
-    difference = np.array([after.get(key, hidden) - before.get(key, hidden) for key in {**before, **after}])
+    keys, hidden = before.keys() | after.keys(), (one.threshold or 0) - 1  # at most
+    if one.threshold is None and (one.keys != other.keys or one.name != other.name):
+        if not one.follows:
+            return math.inf
+        if not one.keeps_noise:
+            return None
+        keys = (before.keys() & after.keys()) - _inner(one, other)
+    difference = np.array([after.get(key, hidden) - before.get(key, hidden) for key in keys])
     sides = (np.linalg.norm(difference[sign * difference > 0], one.norm) for sign in (1, -1))
     return float(max(sides, default=0.0))
 
@@ -112,18 +116,32 @@ def faults_of_noise(one: Outcome, other: Outcome) -> list[str]:
     return found
 
 
+def _inner(*measured: Measurement) -> set[str]:
+    """Returns the nodes that hold other nodes: they are counted without these, and so differ with them."""
+    return {key[:length] for each in measured for key in each.keys for length in range(1, len(key))}
+
+
 def _deviates(one: Measurement, other: Measurement) -> tuple[Floats, float]:
     """Returns differences of equal counts as multiples of their standard deviation, and the kurtosis of such noise."""
     if one.stddev is None or other.stddev is None or one.threshold is not None:
         return np.empty(0), 3.0
-    # A node with nodes of its own in the table is counted without them, and so differs with them.
-    inner = {key[:length] for key in (*one.keys, *other.keys) for length in range(1, len(key))}
+    inner = _inner(one, other)
     where = {key: at for at, key in enumerate(other.keys) if key not in inner}
     pairs = [(at, where[key]) for at, key in enumerate(one.keys) if key in where]
     first, second = np.array(pairs, dtype=int).reshape(-1, 2).T
     stddev = np.hypot(one.stddev[first], other.stddev[second])
     excess = 0.0 if one.kind == "gaussian" or not len(stddev) else 1.5 + 1 / float(stddev.min()) ** 2
     return (one.values[first] - other.values[second]) / stddev, 3.0 + excess
+
+
+def is_drawn(own: Sequence[Outcome]) -> bool:
+    """Returns whether any table or array differs between keys."""
+    return any(
+        one.facts[name] != own[0].facts.get(name)
+        for one in own[1:]
+        for name in one.facts
+        if name.startswith(("column ", "array "))
+    )
 
 
 def below_thresholds(one: Outcome) -> list[str]:

@@ -51,6 +51,7 @@ class Measurement:
         kind: of the noise.
         threshold: the least value that is shown; None where every value is shown.
         follows: whether what is counted follows from earlier measurements.
+        keeps_noise: whether a count has the same noise whatever else is counted.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Measurement:
     kind: str = "laplace"
     threshold: float | None = None
     follows: bool = False
+    keeps_noise: bool = False
 
 
 def measurements(release: Release) -> list[Measurement]:
@@ -139,6 +141,7 @@ def _rounds(release: Release) -> Iterator[Measurement]:
             one.get("noise", "laplace"),
             one.get("threshold"),
             index > 0,
+            keeps_noise=True,
         )
 
 
@@ -162,7 +165,9 @@ def _flows(release: Release) -> Iterator[Measurement]:
     keys = [" to ".join(pair) for pair in zip(*(table[end].to_pylist() for end in ends), strict=True)]
     stddev = release.manifest["privacy"]["rounds"][-1]["noise_stddev"]
     values = table["noisy"].to_numpy().astype(float)
-    yield Measurement("pairs", tuple(keys), values, trips, 1, np.full(len(keys), stddev), follows=True)
+    yield Measurement(
+        "pairs", tuple(keys), values, trips, 1, np.full(len(keys), stddev), follows=True, keeps_noise=True
+    )
 
 
 def _central_mean(release: Release) -> Iterator[Measurement]:

@@ -11,7 +11,27 @@ from sfumato.schemas.requests.publish_request import LogOptions, RunnerOptions
 from sfumato.schemas.requests.request_base import INPUT, OUTPUT, RUN, option
 
 
-class AuditRequest(LogOptions):
+class ReportOptions(LogOptions):
+    """Options of the report of an audit."""
+
+    output: str | None = option(
+        None, "a new JSON file for the report, local or gs://", OUTPUT, metavar="FILE", common=True
+    )
+    sign: str | None = option(
+        None,
+        "the auditor's Ed25519 private key in PEM: writes the report's signature to FILE.sig, with --output",
+        OUTPUT,
+        metavar="KEY",
+    )
+
+    @model_validator(mode="after")
+    def _signature(self) -> Self:
+        if self.sign is not None and self.output is None:
+            raise RequestError("sign: requires --output")
+        return self
+
+
+class AuditRequest(ReportOptions):
     """Checks a published release without its data: files, ledger entry, epsilon and delta, answers against the noise.
 
     Every check holds, finds a violation, or says why it was not made. Exit status: 0 no violation found; 1 a violation.
@@ -28,15 +48,6 @@ class AuditRequest(LogOptions):
         metavar="LEDGER",
         common=True,
     )
-    output: str | None = option(
-        None, "a new JSON file for the report, local or gs://", OUTPUT, metavar="FILE", common=True
-    )
-    sign: str | None = option(
-        None,
-        "the auditor's Ed25519 private key in PEM: writes the report's signature to FILE.sig, with --output",
-        OUTPUT,
-        metavar="KEY",
-    )
     verify: str | None = option(
         None, "a signed report on the release; its signature is in REPORT.sig", INPUT, metavar="REPORT"
     )
@@ -45,14 +56,14 @@ class AuditRequest(LogOptions):
     )
 
     @model_validator(mode="after")
-    def _signature(self) -> Self:
-        for name, other in (("sign", "output"), ("verify", "auditor"), ("auditor", "verify")):
+    def _verified(self) -> Self:
+        for name, other in (("verify", "auditor"), ("auditor", "verify")):
             if getattr(self, name) is not None and getattr(self, other) is None:
                 raise RequestError(f"{name}: requires --{other}")
         return self
 
 
-class JobAuditRequest(RunnerOptions):
+class JobAuditRequest(RunnerOptions, ReportOptions):
     """Runs a job on logs, on neighbouring logs and under several keys, and checks everything that leaves a run.
 
     The options of the job follow. Nothing is published or charged, and the report is for the operator only: it follows
@@ -68,8 +79,6 @@ class JobAuditRequest(RunnerOptions):
     minutes: float = option(
         1.0, "minutes for runs with fresh keys, which bound epsilon from below; 0 for none", RUN, ge=0, common=True
     )
-    output: str | None = option(None, "a new JSON file for the report", OUTPUT, metavar="FILE", common=True)
-    sign: str | None = option(None, AuditRequest.model_fields["sign"].description, OUTPUT, metavar="KEY")
 
 
 class SelfTestRequest(LogOptions):

@@ -1,0 +1,95 @@
+"""`sfumato audit --job`: it accuses no job, and finds faults that are planted in a copy of sfumato."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.operations import audit_self_test
+from sfumato.pipelines.operations.audit_self_test import FAULTS, SELF_TEST_JOBS, city, copy_package, plant, tried
+
+
+@pytest.fixture(scope="session")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("self test") / "logs.parquet"
+    pq.write_table(city(), path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("copy") / "sfumato"
+    copy_package(folder)
+    return folder
+
+
+def report_of(job: str, logs: Path, folder: Path, *more: str) -> tuple[int, dict[str, list[str]]]:
+    """The exit status of an audit and the results by check."""
+    path = folder / "report.json"
+    path.unlink(missing_ok=True)
+    words = SELF_TEST_JOBS[job].split()
+    epsilon = () if any(word.startswith("--epsilon") for word in words) else ("--epsilon=1",)
+    status = cli.main(["audit", "--job", *words, *epsilon, f"--input={logs}", f"--output={path}", "--users=1", *more])
+    found: dict[str, list[str]] = {}
+    for one in json.loads(path.read_text())["checks"]:
+        found.setdefault(one["check"], []).append(one["result"])
+    return status, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", SELF_TEST_JOBS)
+def test_no_job_is_accused(job: str, logs: Path, tmp_path: Path) -> None:
+    status, found = report_of(job, logs, tmp_path, "--minutes=0")
+    assert status == 0
+    assert "violation" not in sum(found.values(), [])
+    assert found["One user changes nothing but what the key changes too"] == ["holds"]
+
+
+def test_runs_with_fresh_keys_do_not_refute_a_heatmap(logs: Path, tmp_path: Path) -> None:
+    status, found = report_of("heatmap", logs, tmp_path, "--minutes=0.05")
+    assert status == 0
+    assert found["Runs with fresh keys do not refute the stated epsilon"] == ["holds"]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.replace(" ", "_"))
+def test_every_fault_can_be_planted(fault: audit_self_test.PlantedFault, package: Path, tmp_path: Path) -> None:
+    copied = tmp_path / "sfumato"
+    place = fault.path_in(package).relative_to(package)
+    (copied / place).parent.mkdir(parents=True)
+    (copied / place).write_text((package / place).read_text())
+    plant(copied, fault)
+    compile((copied / place).read_text(), str(place), "exec")
+    assert (copied / place).read_text() != (package / place).read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS[:1], ids=lambda fault: fault.name.replace(" ", "_"))
+def test_a_planted_fault_is_found(fault: audit_self_test.PlantedFault, logs: Path, tmp_path: Path) -> None:
+    found, _ = tried(tmp_path, logs, fault, fault.job)
+    assert found.startswith("One user changes noisy counts by no more than stated")
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["--users=0"], "users"),
+        (["--minutes=-1"], "minutes"),
+        (["--sign=key"], "sign"),
+        (["--output=/proc/none/report.json"], "output"),
+    ],
+)
+def test_bad_options_are_refused_before_a_run(
+    words: list[str], option: str, logs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = cli.main(["audit", "--job", *SELF_TEST_JOBS["heatmap"].split(), "--epsilon=1", f"--input={logs}", *words])
+    assert status == 2
+    assert option in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("job", ["changes", "nothing"])
+def test_only_jobs_that_publish_are_audited(job: str, logs: Path) -> None:
+    assert cli.main(["audit", "--job", job, f"--input={logs}"]) == 2
