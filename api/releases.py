@@ -133,7 +133,7 @@ class Release(published_release.Release):
             licence: that the file states, as an SPDX identifier such as CC-BY-4.0; None states none.
             table: of the release; None for the one with the map.
             resolution: of H3's cells, for the format h3.
-            overwrite: whether to replace a file that is there.
+            overwrite: whether to replace an existing file.
 
         Returns:
             The files that were written, `path` first.

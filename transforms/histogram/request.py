@@ -63,8 +63,8 @@ class SampledRequest(UserColumn, ReleaseRequest):
     )
     population: int | None = option(
         None,
-        "public number of users in the logs; it sets the sampling rate, and the run is refused if the logs hold "
-        "another number",
+        "public number of users in the logs; it sets the sampling rate, and the run is refused if a "
+        "noisy count contradicts it",
         PRIVACY,
         common=True,
     )
@@ -187,7 +187,7 @@ class HistogramRequest(ItemRequest):
     JOB: ClassVar[str] = "histogram"
     COMMAND: ClassVar[str] = "histogram"
     ABOUT: ClassVar[str] = (
-        "Publishes how many users hold each category or visit each map cell, by sample and threshold, or with "
+        "Publishes how many users have each category or visit each map cell, by sample and threshold, or with "
         "noise of a trusted curator."
     )
     EXAMPLE: ClassVar[str] = "--input 'logs/*.parquet' --column district --population 100000 --output histogram"

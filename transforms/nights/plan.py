@@ -197,7 +197,13 @@ def rotation_table(plan: RotationPlan) -> str:
     sees = "a trusted curator" if plan.parameters.is_central else "secure aggregation"
     header = ["cohorts", "nights queried", "epsilon a night", *(["noise of"] if plan.limit.delta else [])]
     header += [] if plan.parameters.is_central else ["shards queried"]
-    header += ["noise, users", *(f"{cell:,} users" for cell in _EXAMPLE_CELLS), "visible, 1 night", f"{nights} nights", ""]
+    header += [
+        "noise, users",
+        *(f"{cell:,} users" for cell in _EXAMPLE_CELLS),
+        "visible, 1 night",
+        f"{nights} nights",
+        "",
+    ]
     rows = []
     for choice in plan.choices:
         row = [f"{choice.cohorts}", f"{choice.times_asked}", floor_amount(choice.epsilon)]
