@@ -107,7 +107,7 @@ class Release(published_release.Release):
 
         if self.listed is None:
             raise RequestError(
-                f"{self.path}: the manifest lists no files, so nobody can tell whether a copy is complete; copy the "
+                f"{self.path}: the manifest lists no files, so a copy cannot be checked for completeness; copy the "
                 "folder itself"
             )
         files = {name: self.read(name) for name in self.listed}

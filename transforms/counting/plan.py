@@ -201,7 +201,7 @@ def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = No
     """Returns the text of a heatmap's plan. Without a public number of users it has bounds, and a table by that number.
 
     With a rotation the plan is for the users of one cohort. The users of a prior, the map of an earlier release of all
-    users, stand in for an unknown number. Raises RequestError where a run would raise it too.
+    users, replace an unknown number. Raises RequestError where a run would raise it too.
     """
     cohorts, parameters = parameters.rotation, replace(parameters, rotation=1)
     if parameters.population or parameters.users:

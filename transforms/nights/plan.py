@@ -162,9 +162,9 @@ def _choice(parameters: HeatmapParameters, limit: Limit, cohorts: int) -> Rotati
     users = min(parameters.users or math.inf, parameters.population or math.inf)
     if users == math.inf:
         raise ValueError("users: a plan needs the number of users")
-    asked = users / cohorts
+    active_users = users / cohorts
     # Each of these sums has a noise of its own.
-    shard_plan = parameters.plan_shards(asked)
+    shard_plan = parameters.plan_shards(active_users)
     sums = 1 if parameters.is_central else shard_plan.shards
     found = []
     distributions: tuple[tuple[NoiseName, AdditiveNoise], ...] = (("laplace", LAPLACE), ("gaussian", GAUSSIAN))
@@ -174,7 +174,7 @@ def _choice(parameters: HeatmapParameters, limit: Limit, cohorts: int) -> Rotati
             continue
         epsilon = min(daily_epsilon(limit, delta, cohorts), parameters.epsilon)
         night = replace(
-            parameters, epsilon=epsilon, delta=delta, noise=name, users=max(1, round(asked)), population=None
+            parameters, epsilon=epsilon, delta=delta, noise=name, users=max(1, round(active_users)), population=None
         )
         of_one_sum = kind.stddev(night.budget.total - night.admission().cost)
         stddev = cohorts * math.sqrt(sums * noise.shape) * of_one_sum
