@@ -156,7 +156,7 @@ class ItemRequest(PlaceColumns, MapGeography, SampledRequest):
     @model_validator(mode="after")
     def _column_or_cells(self) -> Self:
         if (self.column is None) == (self.region is None):
-            raise RequestError(f"column, region: one is required; give --column NAME, or {self.CELL_OPTIONS}")
+            raise RequestError(f"column, region: exactly one is required: --column NAME, or {self.CELL_OPTIONS}")
         if self.trust != Trust.CENTRAL:
             self.refuse(("noise", "max_items_per_user", "max_records_per_item"), "applies only with --trust central")
         return self
