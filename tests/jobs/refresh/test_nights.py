@@ -74,7 +74,7 @@ def test_night_rests_on_all_before_it(month: Place) -> None:
     # Intervals are of the estimate, and not of the night's own noise.
     assert "all nights of `nights.rests_on`" in stated["errors"]["intervals"]
     assert "sub-query" not in stated["errors"]["intervals"]
-    assert any("whom both releases queried" in one for one in stated["privacy"]["assumptions"])
+    assert any("that both releases queried" in one for one in stated["privacy"]["assumptions"])
 
 
 def test_timeline_shows_what_one_user_has_spent(month: Place) -> None:
