@@ -107,7 +107,7 @@ class Release(published_release.Release):
 
         if self.listed is None:
             raise RequestError(
-                f"{self.path}: the manifest lists no files, so nobody can tell whether a copy is complete; copy the "
+                f"{self.path}: the manifest lists no files, so a copy cannot be checked for completeness; copy the "
                 "folder itself"
             )
         files = {name: self.read(name) for name in self.listed}
@@ -133,7 +133,7 @@ class Release(published_release.Release):
             licence: that the file states, as an SPDX identifier such as CC-BY-4.0; None states none.
             table: of the release; None for the one with the map.
             resolution: of H3's cells, for the format h3.
-            overwrite: whether to replace a file that is there.
+            overwrite: whether to replace an existing file.
 
         Returns:
             The files that were written, `path` first.

@@ -85,8 +85,8 @@ def real_maps(names: list[str], keys: int) -> None:
 
 def _cell(rows: list[Row], users: int, chosen: Mapping[str, Value]) -> str:
     for row in rows:
-        asked = row.options.get("users", _SIZES[-1])  # without this option, all rows are of the larger size
-        if asked == users and row.ratio and all(row.options.get(name) == value for name, value in chosen.items()):
+        row_users = row.options.get("users", _SIZES[-1])  # without this option, all rows are of the larger size
+        if row_users == users and row.ratio and all(row.options.get(name) == value for name, value in chosen.items()):
             return f"{row.ratio.value:.3f} ({row.entries:,.0f})"
     return "-"
 

@@ -140,8 +140,13 @@ class Setting:
             ),
         }
         job, options = jobs[self.task]
-        asked = {"input": f"{self.logs.folder}/*.parquet", "trust": "central", "epsilon": self.epsilon, **options}
-        return job, {name: _text(value) for name, value in asked.items()}
+        options_of_job = {
+            "input": f"{self.logs.folder}/*.parquet",
+            "trust": "central",
+            "epsilon": self.epsilon,
+            **options,
+        }
+        return job, {name: _text(value) for name, value in options_of_job.items()}
 
 
 def _text(value: object) -> str:

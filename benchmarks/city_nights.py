@@ -126,7 +126,7 @@ class Night:
         share = crowd.users / self.users
         return replace(self, codes=codes, expected=(1 - share) * self.expected + share * crowd.density(), crowd=crowd)
 
-    def asked(self, cohorts: int) -> NDArray[np.bool_]:
+    def queried(self, cohorts: int) -> NDArray[np.bool_]:
         """Whether tonight's cohort of so many holds each user: bool[n]. A user's cohort is the same every night."""
         cohort = Rotation.of_night(self.day, cohorts).cohort
         bits = random_bits(stream_key(self.seed, _COHORTS, self.cohorts_draw), self.people) >> np.uint64(32)
@@ -144,7 +144,7 @@ class Night:
 
     def rows(self, cohorts: int = 1) -> Rows:
         """The users of tonight's cohort, in the order of new hashes."""
-        codes, places = self.codes[self.asked(cohorts)].astype(np.uint64), Places(DEPTH)
+        codes, places = self.codes[self.queried(cohorts)].astype(np.uint64), Places(DEPTH)
         rng = np.random.default_rng([self.seed, self.day.toordinal(), cohorts, self.cohorts_draw, 1])
         hashes = rng.integers(0, 1 << (64 - places.bits), len(codes), dtype=np.uint64)
         return Rows(places, np.sort(hashes) << np.uint64(places.bits), codes)

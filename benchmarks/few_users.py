@@ -413,10 +413,10 @@ def release_speed(cell: CityCell) -> str:
         for number in range(20):
             began = time.perf_counter()
             state = run_in_memory(records, USERS, case.parameters, key.narrowed({"number": number}))
-            asked = time.perf_counter()
+            decoded_at = time.perf_counter()
             estimate = case.parameters.method.decode(state, DEPTH)
             density(estimate.tree, estimate.counts, DEPTH)
-            times.append((asked - began, time.perf_counter() - asked))
+            times.append((decoded_at - began, time.perf_counter() - decoded_at))
         rounds, decode = (1e3 * statistics.median(one) for one in zip(*times, strict=True))
         rows.append([name, f"{rounds:.0f}", f"{decode:.0f}", f"{rounds + decode:.0f}"])
     return markdown(["method", "rounds, ms", "decoding, ms", "together, ms"], rows)

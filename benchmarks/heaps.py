@@ -92,8 +92,8 @@ def release(method: str, values: np.ndarray, epsilon: float, number: int) -> Fou
         levels = () if how == "exponential" else spread_levels(bits, -(-bits // 4))
         plan = QuantilesPlan(epsilon, SHARES, bits, how, levels, population=len(values))
         users = SpreadUsers(bins.astype(np.int64), counts, bits)
-        asked = RANGES if how == "hierarchical" else ()
-        found = private_distribution(users, plan, key, Values(LOW, HIGH, HIGH, edges=scale.edges), asked)
+        ranges = RANGES if how == "hierarchical" else ()
+        found = private_distribution(users, plan, key, Values(LOW, HIGH, HIGH, edges=scale.edges), ranges)
         return Found(found.quantiles, found.curve, found.ranges)
     levels = (bits,) * bits if how == "interactive" else spread_levels(bits, 3)
     items = len(SHARES) + 1 if how == "interactive" else 1 << bits

@@ -357,7 +357,7 @@ def alarm_text(months: Sequence[Month]) -> str:
 def paper_table(users: int) -> str:
     """Standard deviations of the users of a cell, from public figures."""
     cells = [("a cell of 1,000", 1_000), ("of 10,000", 10_000), ("of 100,000", 100_000)]
-    rows = [["way", "asked, %", "noise, users", *(f"error, {name}" for name, _ in cells)]]
+    rows = [["way", "queried, %", "noise, users", *(f"error, {name}" for name, _ in cells)]]
     for trust in TRUSTS:
         rows.append([f"*{trust}*", "", "", *[""] * len(cells)])
         for way in (REFERENCE, *ways_of(trust)):

@@ -75,18 +75,18 @@ class CountNight:
         The sum of n shards' Laplace noise is drawn as one: the difference of two negative binomial numbers.
         """
         rng = np.random.default_rng([self.seed, self.day.toordinal(), cohorts, 1])
-        asked = rng.binomial(self.counts, 1 / cohorts)
-        state = planned_state(int(asked.sum()), parameters, key, prior)
-        remaining, shards = asked, state.shard_plan.shards
+        queried_counts = rng.binomial(self.counts, 1 / cohorts)
+        state = planned_state(int(queried_counts.sum()), parameters, key, prior)
+        remaining, shards = queried_counts, state.shard_plan.shards
         while (query := state.query) is not None:
             queried = shards
             if query.shard_range is not None:  # users of other shards are asked in other sub-queries
                 queried = query.shard_range[1] - query.shard_range[0]
-                asked = rng.binomial(remaining, queried / (shards - query.shard_range[0]))
-                remaining = remaining - asked
+                queried_counts = rng.binomial(remaining, queried / (shards - query.shard_range[0]))
+                remaining = remaining - queried_counts
             if not isinstance(query.encoding, TreeEncoding):
                 raise TypeError("counts of nights are asked by trees")
-            sums = _entry_counts(asked, query.encoding.tree)
+            sums = _entry_counts(queried_counts, query.encoding.tree)
             if not parameters.is_central:
                 sums = sums + _sum_of_noise(query, queried, rng)
             state = add_noise_and_advance(state, ShardTotals(sums, queried), parameters, key)

@@ -58,15 +58,17 @@ class Way:
     whole: bool = False
 
     @property
-    def asked(self) -> int:
+    def times_queried(self) -> int:
         """The most nights of any WINDOW on which a user is asked."""
         return 1 if self.whole else math.ceil(WINDOW / self.cohorts)
 
     def parameters(self, trust: CentralOrSecagg) -> HeatmapParameters:
         """Of a night's run."""
         if not self.gaussian:
-            return HeatmapParameters(trust=trust, epsilon=EPSILON / self.asked)
-        return HeatmapParameters(trust=trust, epsilon=_gaussian_epsilon(self.asked), delta=DELTA, noise="gaussian")
+            return HeatmapParameters(trust=trust, epsilon=EPSILON / self.times_queried)
+        return HeatmapParameters(
+            trust=trust, epsilon=_gaussian_epsilon(self.times_queried), delta=DELTA, noise="gaussian"
+        )
 
 
 @functools.cache

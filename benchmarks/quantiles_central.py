@@ -78,8 +78,8 @@ def data_sets(users: int) -> Iterator[Data]:
 
 def central(data: Data, shares: Sequence[float], epsilon: float, method: str, bits: int) -> Run:
     """A release of `quantiles --trust central`."""
-    asked = NumberItems(ItemColumns("x", "user_id", NUMBERS), data.low, data.high, bits)
-    items = whole_numbers(asked) if data.whole and method == "exponential" else asked
+    number_items = NumberItems(ItemColumns("x", "user_id", NUMBERS), data.low, data.high, bits)
+    items = whole_numbers(number_items) if data.whole and method == "exponential" else number_items
     levels = () if method == "exponential" else spread_levels(bits, -(-bits // 4))
     plan = QuantilesPlan(epsilon, tuple(shares), bits, method, levels)
     counts = data.counts(items.bits, items.low, items.high)
@@ -90,7 +90,7 @@ def central(data: Data, shares: Sequence[float], epsilon: float, method: str, bi
         key = RunKey.derive(FixedSecret(b"a key of the benchmark, 32 bytes"), {"run": number})
         noise = np.random.default_rng(number).laplace(0, stddev / 2**0.5)
         admission = NoisyUserCounts(len(data.values) + noise, 0.0, plan.admission_rule.cost, stddev)
-        values = Values(items.low, items.high, asked.high, items is not asked)
+        values = Values(items.low, items.high, number_items.high, items is not number_items)
         found = private_distribution(users, plan, key, values, (), admission).quantiles
         return np.array([one.value for one in found]), found
 

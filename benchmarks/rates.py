@@ -126,7 +126,7 @@ class Found:
     """One run: what its rates are and what they should be.
 
     rates: of the cells; users, truth: float64[T], true users of each and their mean chance, NaN where nobody is; entry:
-    int64[n], each user's cell; asked: vector entries in all that a user answers.
+    int64[n], each user's cell; entries_answered: vector entries in all that a user answers.
     """
 
     town: Town
@@ -136,7 +136,7 @@ class Found:
     users: np.ndarray
     truth: np.ndarray
     entry: np.ndarray
-    asked: int
+    entries_answered: int
 
     @property
     def width(self) -> np.ndarray:
@@ -185,7 +185,7 @@ def run(town: Town, trial: int, options: dict[str, object]) -> Found:
         users=here,
         truth=np.where(here > 0, infected / np.maximum(here, 1), np.nan),
         entry=entry,
-        asked=state.entries_per_client,
+        entries_answered=state.entries_per_client,
     )
 
 
@@ -251,7 +251,7 @@ def refine_row(name: str, setting: str, found: list[Found]) -> list[str]:
     miss = np.array([f.miss for f in found])
     return [
         name, setting, f"{np.mean([len(f.tree.entries) for f in found]):,.0f}",
-        f"{np.mean([f.asked for f in found]):,.0f}", f"{width:.3f}", f"{100 * share:.0f}%",
+        f"{np.mean([f.entries_answered for f in found]):,.0f}", f"{width:.3f}", f"{100 * share:.0f}%",
         f"{np.mean([f.error for f in found]):.4f}", f"{np.median(miss):.0f}", f"{100 * np.mean(miss < SPREAD):.0f}%",
     ]  # fmt: skip
 

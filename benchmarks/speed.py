@@ -187,10 +187,10 @@ def run_floor(folder: Path) -> Run:
 
 def job_arguments(name: str, folder: Path, zones: Path) -> tuple[str, ...]:
     """The command line of one of JOBS on the logs of a folder. zones: a file of `write_zones`."""
-    asked = tuple(str(zones) if one == "{zones}" else one for one in JOBS[name])
-    given = () if "--epsilon" in asked or "--no_dp" in asked else ("--epsilon", "1")
-    given += ("--delta", "1e-8") if asked[0] in ("histogram", "hotspots", "quantiles") else ()
-    return (*asked, "--input", f"{folder}/*.parquet", *given)
+    arguments = tuple(str(zones) if one == "{zones}" else one for one in JOBS[name])
+    given = () if "--epsilon" in arguments or "--no_dp" in arguments else ("--epsilon", "1")
+    given += ("--delta", "1e-8") if arguments[0] in ("histogram", "hotspots", "quantiles") else ()
+    return (*arguments, "--input", f"{folder}/*.parquet", *given)
 
 
 def write_zones(path: Path, side: int = 16) -> None:

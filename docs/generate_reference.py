@@ -48,38 +48,38 @@ RELEASES = (
 """Small releases that show which fields a manifest has."""
 
 MANIFEST = {
-    "format": "name and version of the manifest's form; a refused release has another name",
+    "format": "name and version of the manifest's format; a refusal has another name",
     "release_id": "identity of the release: one charge in the ledger, one draw of noise",
     "job": "the command that made the release",
-    "created": "time of the run: ISO 8601, UTC",
+    "created": "time of the run, in ISO 8601, UTC",
     "region": "bounds of the map, in degrees",
     "grid": "the finest cells of the map",
     "grid.depth": "levels of the quadtree",
     "grid.side": "cells along one side, 2^depth",
     "column": "the column whose values were collected",
-    "fixed_point": "how values are represented: bits, bits below the point, treatment of signs",
+    "fixed_point": "representation of values: bits, bits after the point, treatment of signs",
     "range": "the range that values are clipped to, with `--trust central`",
-    "range.source": "`given`, or `noisy counts` by powers of two",
+    "range.source": "`given`, or `noisy counts` if the job found it",
     "fixed_point.step": "distance between two representable values",
-    "fixed_point.low": "smallest representable value; smaller values count as it",
-    "fixed_point.high": "largest representable value; larger values count as it",
-    "method": "the method that was used",
+    "fixed_point.low": "smallest representable value; smaller values are clamped to it",
+    "fixed_point.high": "largest representable value; larger values are clamped to it",
+    "method": "the method used",
     "sizes_metres": "sides of the squares for which the model was made",
     "cell_metres": "width and height of a cell",
     "privacy": "the guarantee",
-    "privacy.unit": "whose records the guarantee covers",
-    "privacy.contribution_bound": "what one unit adds to the counts at most",
+    "privacy.unit": "the privacy unit: the records that the guarantee covers together",
+    "privacy.contribution_bound": "the most that one unit adds to the counts",
     "privacy.adjacency": "how two neighbouring data sets differ",
     "privacy.epsilon": "the stated budget",
     "privacy.epsilon_spent": "what the release cost",
     "privacy.delta": "δ of the guarantee; 0 for pure differential privacy",
     "privacy.delta_spent": "δ of what was published",
-    "privacy.noise": "`laplace`, or `gaussian` with `privacy.rho` and a `rho` in place of each part's `epsilon`",
-    "privacy.mechanism": "what makes the release private",
-    "privacy.randomness": "where the key came from",
-    "privacy.randomness.safe": "false if anybody can guess the key",
+    "privacy.noise": "`laplace`, or `gaussian` with `privacy.rho` and a `rho` instead of each part's `epsilon`",
+    "privacy.mechanism": "the mechanism that makes the release private",
+    "privacy.randomness": "source of the key",
+    "privacy.randomness.safe": "false if the key can be guessed",
     "privacy.population": "the number of users that the run was planned for: public or a noisy user count",
-    "privacy.population.source": "`noisy` for a noisy user count, else where the figure came from",
+    "privacy.population.source": "`noisy` for a noisy user count, otherwise the source of the figure",
     "privacy.population.epsilon": "what the noisy user count cost",
     "privacy.population.noise_stddev": "standard deviation of the noisy user count, in users",
     "privacy.population.counted": "the noisy user count",
@@ -90,71 +90,71 @@ MANIFEST = {
     "privacy.cohort.required_survivors": "clients that a shard needs in a real protocol",
     "privacy.composition": "how the epsilons of the sub-queries add up",
     "privacy.composition_rule": "the same as a sentence",
-    "privacy.sub_queries": "the rounds in which all shards of a part answer",
+    "privacy.sub_queries": "the rounds in which the shards report",
     "privacy.sub_queries[].vector_length": "entries of the vector that a client sends",
     "privacy.sub_queries[].noise_stddev": "standard deviation of an entry's noise, summed over the shards, in users",
     "privacy.sub_queries[].shards_lost": "shards with too few survivors",
     "privacy.sub_queries[].modulus": "modulus of the secure sums",
     "privacy.sub_queries[].bits_per_client": "bits that a client sends",
-    "privacy.participation": "whether noise and lost shards show who takes part",
+    "privacy.participation": "whether noise and lost shards reveal which users take part",
     "privacy.participation.model": "`planned` or `paper`",
     "privacy.participation.protected": "whether taking part is covered by the guarantee",
     "privacy.participation.epsilon": "additional ε for taking part",
     "privacy.participation.delta": "additional δ for taking part",
-    "privacy.assumptions": "what the guarantee rests on",
-    "privacy.rounds": "the samples, or with `--trust central` the noisy counts: one a level",
-    "privacy.rounds[].sampling_rate": "probability that a user is drawn",
+    "privacy.assumptions": "what the guarantee is based on",
+    "privacy.rounds": "the samples, or with `--trust central` the noisy counts: one for each level",
+    "privacy.rounds[].sampling_rate": "probability that a user is sampled",
     "privacy.rounds[].threshold": "sampled users that an item needs; with `--trust central` its smallest noisy count, "
     "null where all items are public and published",
     "privacy.rounds[].noise": "`laplace`, `truncated` or `gaussian`",
     "privacy.rounds[].noise_stddev": "standard deviation of the noise of every count",
     "privacy.rounds[].pairs": "pairs of cells of the level that were considered (flows)",
-    "privacy.rounds[].split": "of these, pairs whose parts were counted in their place (flows)",
+    "privacy.rounds[].split": "pairs among these whose parts were counted instead (flows)",
     "privacy.rounds[].sigma": "parameter of Gaussian noise",
     "privacy.rounds[].limit": "largest absolute value of truncated noise",
     "privacy.rounds[].hidden_count": "largest count that an absent item of the round can have, at 99%",
-    "privacy.rounds[].margin_at_once": "half the width of 95% intervals that hold for all cells of a level at once",
+    "privacy.rounds[].margin_at_once": "half-width of 95% intervals that hold for all cells of a level at once",
     "privacy.rounds[].published": "published items",
     "privacy.rounds_guarantee": "ε and δ of all rounds together",
     "privacy.round_guarantee": "ε and δ of one round",
     "privacy.admission": "the noisy counts that admit the run",
     "privacy.admission.unusable": "users without a usable record",
-    "privacy.contact": "who is asked to take part",
+    "privacy.contact": "which users are contacted",
     "privacy.collector": "the guarantee towards the collector of reports",
     "privacy.shares": "parts of ε that the noisy counts cost",
     "privacy.noise_stddev": "standard deviation of the noise on a count, in users",
     "privacy.groups": "whether and how users are in groups",
     "privacy.meter": "what the reports disclose about one user",
     "privacy.meter.bits_per_client": "bits that a user sends",
-    "privacy.meter.cap": "the largest number of bits that the job allows",
-    "privacy.meter.expected_private_bits": "expected number of bits that are known for certain",
-    "privacy.meter.truth_probability": "probability that a reported bit is the true one",
+    "privacy.meter.cap": "the largest number of bits per user that the job allows",
+    "privacy.meter.expected_private_bits": "bits disclosed: a bit that is true with probability p counts as 2p - 1",
+    "privacy.meter.truth_probability": "probability that a reported bit is true",
     "privacy.meter.highest_read_probability": "largest probability that a given bit is collected",
-    "privacy.trust": "who sees unprotected data: `central`, `secagg`, `local` (nobody) or `none` (unprotected)",
-    "results": "numbers of the release, from noisy counts alone",
+    "privacy.trust": "who sees unprotected data: `central`, `secagg`, `local` (no party) or `none` (unprotected)",
+    "results": "numbers of the release, only from noisy counts",
     "results.users": "estimated users",
-    "results.users_stddev": "standard deviation of that",
+    "results.users_stddev": "standard deviation of `results.users`",
     "results.published": "published items, cells or bins",
     "results.hidden_count": "largest count that an absent item can have, at 99%",
     "results.trips": "estimated trips (flows)",
-    "results.trips_stddev": "standard deviation of that",
-    "privacy.sums": "sums that noise was added to, in every group, with `--trust central`",
+    "results.trips_stddev": "standard deviation of `results.trips`",
+    "privacy.sums": "number of noisy sums in each group, with `--trust central`",
     "results.trips_listed": "trips of the flows that are listed",
     "results.clients": "estimated users who reported",
     "results.rounds": "reports by quantity and round",
     "results.stated_error": "how the model states its errors",
     "communication": "what a client sends over the whole run",
     "communication.vector_entries": "entries of its largest vector",
-    "errors": "what the columns of errors say",
+    "errors": "how to read the columns of errors",
     "parameters": "every option of the request ([options](options.md)), with its value",
     "code": "SHA-256 of sfumato's sources and of the versions of packages that draw noise",
     "versions": "versions of Python and of the packages on which results depend",
-    "warnings": "what a reader must know before they use the release",
+    "warnings": "what you must know before you use the release",
     "files": "SHA-256 and size of every other file of the release",
     "timeline": "relative address of the page of all releases, with `--timeline`",
     "ledger": "the entry that charged the release, with `--ledger`",
 }
-"""What a field of the manifest says, for fields whose name does not."""
+"""Descriptions of the manifest's fields whose names do not explain them."""
 
 TABLES: dict[str, tuple[str, Mapping[str, pa.Schema]]] = {
     "Input: the logs": (
@@ -162,8 +162,8 @@ TABLES: dict[str, tuple[str, Mapping[str, pa.Schema]]] = {
         {"*.parquet": record_schema()},
     ),
     "heatmap": (
-        "GeoParquet, a row a node of the quadtree that owns a count. Columns of categories and rates occur with "
-        "`--auxiliary`, the table of slots with `--slots`.",
+        "GeoParquet, one row for each node of the quadtree with a count. The columns of categories and rates need "
+        "`--auxiliary`, the table of slots `--slots`.",
         {
             release.CELLS_FILE: release.cells_schema(("true", "false"), ("true",), unbiased=True),
             release.TOTALS_FILE: release.TOTALS_SCHEMA,
@@ -171,22 +171,23 @@ TABLES: dict[str, tuple[str, Mapping[str, pa.Schema]]] = {
         },
     ),
     "zones": (
-        "GeoParquet, a row a zone of each level. Columns of categories and rates occur with `--auxiliary`.",
+        "GeoParquet, one row for each zone of each level. The columns of categories and rates need `--auxiliary`.",
         {release.ZONES_FILE: release.zones_schema(("true", "false"), ("true",))},
     ),
     "histogram, hotspots": (
-        "`cells.parquet` for places, `items.parquet` for a column's values: a row a published cell, item or prefix.",
+        "`cells.parquet` for places, `items.parquet` for a column's values: one row for each published cell, item or "
+        "prefix.",
         {release.CELLS_FILE: release.hot_cells_schema(), release.ITEMS_FILE: release.items_schema(pa.string())},
     ),
     "histogram, hotspots with `--trust central`": (
-        "The same with noise in place of sampling.",
+        "The same with noise instead of sampling.",
         {
             release.CELLS_FILE: release.hot_cells_schema(noisy=True),
             release.ITEMS_FILE: release.items_schema(pa.string(), noisy=True),
         },
     ),
     "quantiles": (
-        "`ranges.parquet` occurs with `--ranges`.",
+        "`ranges.parquet` needs `--ranges`.",
         {
             release.QUANTILES_FILE: release.QUANTILES_SCHEMA,
             release.RANGES_FILE: release.RANGES_SCHEMA,
@@ -195,7 +196,7 @@ TABLES: dict[str, tuple[str, Mapping[str, pa.Schema]]] = {
         },
     ),
     "moments": (
-        "`cells.parquet` occurs with `--cells`; it has columns for each statistic, here for `mean`.",
+        "`cells.parquet` needs `--cells`. It has columns for each statistic, here for `mean`.",
         {
             release.MOMENTS_FILE: moments.MOMENTS_SCHEMA,
             release.BITS_FILE: moments.BITS_SCHEMA,
@@ -203,12 +204,15 @@ TABLES: dict[str, tuple[str, Mapping[str, pa.Schema]]] = {
         },
     ),
     "flows": (
-        "GeoParquet, a row a flow and a row a rest. `flows.csv` has the same columns but the last. With zones "
-        "`flow_zones.parquet` has the zones, and flows have `origin_zone` and `destination_zone` (null for a rest) in "
-        "place of the cells and their depth.",
+        "GeoParquet, one row for each flow and for each rest. `flows.csv` has the same columns except the last. With "
+        "zones `flow_zones.parquet` has the zones, and flows have `origin_zone` and `destination_zone` (null for a "
+        "rest) instead of the cells and their depth.",
         {release.FLOWS_FILE: release.flows_schema(), release.FLOW_ZONES_FILE: release.FLOW_ZONES_SCHEMA},
     ),
-    "ranges answer": ("A row a query, with the query's columns before these.", {"answers": ranges.ANSWERS_SCHEMA}),
+    "ranges answer": (
+        "One row for each query, with the query's columns before these.",
+        {"answers": ranges.ANSWERS_SCHEMA},
+    ),
 }
 
 OTHER_FILES = {
@@ -218,13 +222,13 @@ OTHER_FILES = {
     "the north, never negative, sums to 1 (heatmap)",
     release.ZONES_PICTURE: "the map of zones as a picture (zones)",
     release.PICTURE_FILE: "the map as a picture (heatmap)",
-    release.RATES_PICTURE: "the map of rates (heatmap with `--auxiliary`)",
+    release.RATES_PICTURE: "the map of rates as a picture (heatmap with `--auxiliary`)",
     release.SLOT_MAPS_FILE: "users of every slot of time: float32[slots, 2^d, 2^d], row 0 in the north, not negative "
     "(heatmap with `--slots`)",
-    release.HISTOGRAM_PICTURE: "picture of a histogram",
-    release.HOTSPOTS_PICTURE: "picture of hot spots",
-    release.QUANTILES_PICTURE: "picture of a distribution",
-    release.MOMENTS_PICTURE: "picture of moments",
+    release.HISTOGRAM_PICTURE: "the histogram as a picture",
+    release.HOTSPOTS_PICTURE: "the hot spots as a picture",
+    release.QUANTILES_PICTURE: "the distribution as a picture",
+    release.MOMENTS_PICTURE: "the moments as a picture",
     release.RANGES_PICTURE: "the model's answer for each cell (ranges)",
     release.FLOWS_CSV: "the table of flows as text (flows)",
     release.FLOWS_PICTURE: "arcs of the largest flows (flows)",
@@ -275,9 +279,9 @@ def options_page() -> str:
     lines = [
         "# Options",
         "",
-        "`sfumato COMMAND --help` prints the common options, `--help-all` all of them. Python calls",
+        "`sfumato COMMAND --help` prints the common options, `--help-all` all of them. Python functions",
     ]
-    lines += ["and the `options` of a refresh take the same names. Other options go to Apache Beam.", ""]
+    lines += ["and the `options` of a refresh use the same names. Other options go to Apache Beam.", ""]
     lines += [", ".join(f"[{command}](#sfumato-{command.replace(' ', '-')})" for command in COMMANDS), ""]
     for command in COMMANDS:
         kind = request_class(command)
@@ -294,7 +298,7 @@ def options_page() -> str:
         "",
         RefreshConfig.__doc__ or "",
         "",
-        *_head("key", "default", "what it says"),
+        *_head("key", "default", "meaning"),
     ]
     for one in (_option(name, field) for name, field in RefreshConfig.model_fields.items()):
         lines.append(_row(f"`{one.name.removeprefix('--')}`", one.default, one.help))
@@ -309,21 +313,21 @@ def files_page() -> str:
         "",
         "A release is a folder that is written completely or not at all. In a bucket the",
     ]
-    lines += ["manifest is written last; a folder without one is no release.", "", *_head("file", "what it is")]
+    lines += ["manifest is written last; a folder without it is not a release.", "", *_head("file", "what it is")]
     lines += [_row(f"`{name}`", text) for name, text in OTHER_FILES.items()]
     lines += ["", "Tables follow, by job. Read them with `open_release(FOLDER)`, pandas, or any reader of Parquet.", ""]
     for job, (text, tables) in TABLES.items():
         lines += [f"## {job}", "", text, ""]
         for name, schema in tables.items():
-            lines += [f"### `{name}`", "", *_head("column", "type", "what it says")]
+            lines += [f"### `{name}`", "", *_head("column", "type", "meaning")]
             lines += [_row(f"`{one.name}`", f"{one.type}", _field_text(one)) for one in schema]
             lines.append("")
     return _page(lines)
 
 
 def _field_text(field: pa.Field) -> str:
-    told = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
-    parts = [told.get("description", ""), told.get("unit", ""), "may be null" if field.nullable else ""]
+    stated = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
+    parts = [stated.get("description", ""), stated.get("unit", ""), "may be null" if field.nullable else ""]
     return "; ".join(part for part in parts if part)
 
 
@@ -335,7 +339,7 @@ def statuses_page() -> str:
     kinds = [kind for kind in _below(SfumatoError) if kind.__module__ == SfumatoError.__module__]
     for kind in sorted(kinds, key=lambda kind: (kind.exit_code, kind.__name__)):
         texts.setdefault(kind.exit_code, []).append(f"{' '.join((kind.__doc__ or '').split())} (`{kind.__name__}`)")
-    texts[cli.CRASHED] = ["A crash. Run it again: what was charged is resumed."]
+    texts[cli.CRASHED] = ["A crash. Run the command again: it resumes the charge."]
     texts[130], texts[143] = ["Interrupted by Ctrl-C (SIGINT)."], ["Ended by SIGTERM."]
     lines += [_row(str(status), " ".join(text)) for status, text in sorted(texts.items())]
     lines += ["", "Exit statuses are public: they depend on public facts and on noisy counts that were paid for."]
@@ -371,7 +375,7 @@ def manifest_page() -> str:
     lines += [
         "is any element of a list. `all` means every publishing job.",
         "",
-        *_head("field", "jobs", "what it says"),
+        *_head("field", "jobs", "meaning"),
     ]
     for path in order:
         mine = jobs[path]

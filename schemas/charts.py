@@ -70,7 +70,7 @@ class Quantile:
 class RangeAnswer:
     """A queried range of values, `high` not in it, and the estimated users in it, with their 95% interval.
 
-    The interval also covers users whose place is not known. stddev: of the noise or the sampling, in users.
+    The interval also covers users whose place is not known. stddev: from noise or sampling, in users.
 
     Raises ValueError for an empty range, or for a number of users that is not finite and >= 0 or outside its interval.
     """

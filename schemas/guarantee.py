@@ -30,7 +30,7 @@ SEES = {
 }
 
 PRIVACY_UNIT = "user"
-NORMAL_SUMS = 1_000_000  # stands for Gaussian noise where code needs a number of Laplace variables
+NORMAL_SUMS = 1_000_000  # represents Gaussian noise where code needs a number of Laplace variables
 
 # Adjacency.
 ADD_OR_REMOVE = "add or remove one user: two datasets are neighbours if one is the other plus all records of one user"
@@ -65,7 +65,7 @@ WARM_START = (
     "releases, the two epsilons add up, even if the earlier release is kept secret."
 )
 WARM_START_OF_COHORTS = (
-    "The earlier release that this one starts from is treated as public. For a user whom both releases queried, the "
+    "The earlier release that this one starts from is treated as public. For a user that both releases queried, the "
     "two epsilons add up, even if the earlier release is kept secret."
 )
 SAMPLING_ASSUMPTIONS = (
@@ -196,7 +196,7 @@ def two_sentences(manifest: Mapping[str, Any]) -> str:
 
 
 def has_secret_key(privacy: Mapping[str, Any]) -> bool:
-    """Returns whether a manifest's entry `privacy` states that nobody can guess the key."""
+    """Returns whether a manifest's entry `privacy` states that the key cannot be guessed."""
     return entry_of(privacy, "randomness").get("safe") is True
 
 

@@ -216,7 +216,7 @@ MOMENTS_SCHEMA = pa.schema(
 BITS_SCHEMA = pa.schema(
     [
         described("quantity", "value, square, power:K, log2, or of a second column", pa.string()),
-        described("weight", "amount of a set bit, negative for negative values"),
+        described("weight", "value of a set bit, negative for negative values"),
         described("mean", "share of clients with the bit set; may leave 0..1"),
         described("stddev", "standard deviation of mean"),
         described("reports", "clients who reported the bit"),

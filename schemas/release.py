@@ -136,7 +136,7 @@ ANSWERS_SCHEMA = pa.schema(
 )
 
 _SLOT_STDDEV = (
-    "standard deviation of the error of users: noise and what the profiles around leave open; it holds on average over "
+    "standard deviation of the error of users: noise and the uncertainty of the profiles; an average over "
     "cells and slots"
 )
 # One row for each slot and each cell that the sub-query by slot counted, slot after slot.
@@ -147,9 +147,7 @@ SLOTS_SCHEMA = pa.schema(
         described("slot_name", "such as 08-09 h", pa.dictionary(pa.int16(), pa.string())),
         described("users", "estimated users with a counted record in the cell and slot; add up to the map's count"),
         described("stddev", _SLOT_STDDEV),
-        described(
-            "expected", "users to expect in such a slot, by the profiles of all cells: the pattern without chance"
-        ),
+        described("expected", "users to expect in such a slot, by the profiles of all cells, without sampling error"),
         described("users_unbiased", f"users with only the noise; {NEGATIVE}"),
         *(described(f"users_{end}", f"{side} end of a 95% interval of the users") for end, side in _ENDS),
     ]
@@ -295,7 +293,7 @@ _NOISY = (
 _NOISY_COUNT = (
     described("count", _NOISY),
     described("stddev", "standard deviation of the noise"),
-    described("low", "lower end of a 95% interval, given that it is published", pa.int64()),
+    described("low", "lower end of a 95% interval, given that the row is published", pa.int64()),
     described("high", "upper end of the interval, which holds for each row separately", pa.int64()),
 )
 
@@ -328,11 +326,11 @@ QUANTILES_SCHEMA = pa.schema(
 RANGES_SCHEMA = pa.schema(
     [
         pa.field("low", pa.float64(), False),
-        described("high", "not in the range"),
+        described("high", "upper end, not in the range"),
         described("users", f"estimated users with a value in the range; {NEGATIVE}"),
-        described("stddev", "of the noise or the sampling, in users"),
-        described("users_low", "95% interval of the users, with what is hidden"),
-        pa.field("users_high", pa.float64(), False),
+        described("stddev", "standard deviation from noise or sampling, in users"),
+        described("users_low", "lower end of a 95% interval of the users; it allows for hidden values"),
+        described("users_high", "upper end of the interval"),
     ]
 )
 CURVE_SCHEMA = pa.schema(

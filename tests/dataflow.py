@@ -42,7 +42,7 @@ class Dataflow:
     errors: Sequence[str] = ()
     runs: bool = True
     created: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    asked: int = 0
+    polls: int = 0
 
     def answer(self, method: str, path: str, content: Any) -> dict[str, Any]:
         if path.endswith("/messages"):
@@ -55,11 +55,11 @@ class Dataflow:
             }  # fmt: skip
         if method == "POST":
             self.created.append((path, content))
-            self.asked = 0
+            self.polls = 0
             if self.runs and self.states[-1] == "JOB_STATE_DONE":
                 run_graph(content)
-        state = self.states[min(self.asked, len(self.states) - 1)]
-        self.asked += 1
+        state = self.states[min(self.polls, len(self.states) - 1)]
+        self.polls += 1
         return {"id": JOB_ID, "name": "job", "projectId": "test-project", "currentState": state}
 
 

@@ -34,11 +34,12 @@ WORDS = {
     r"\b(the like|and so on)\b": "name them",
     r"\b(is|are) told\b": "is reported",
     r"\bby chance\b": "because of sampling error",
+    r"\b(whom|stood|stands?)\b(?!-| out\b)": "that; is, occurs, represents",
+    r"\basked\b": "is queried, active, required",
 }
 # What is found in Python as well.
 PYTHON_WORDS = WORDS | {
     r"\b(told|tells?) [\w ]*apart\b": "distinguish",
-    r"\b(is|are|was|were) asked\b": "is queried, active",
     r"\b(due to|noise and) chance\b": "sampling error",
     r"\bsays of\b": "states",
 }

@@ -25,7 +25,7 @@ class SecretManager:
 
     secrets: dict[str, bytes]
     status: int = 200
-    asked: list[str] = field(default_factory=list)
+    read_names: list[str] = field(default_factory=list)
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def secret_manager(stored: dict[str, bytes]) -> Iterator[SecretManager]:
         def do_GET(self) -> None:
             name, _, verb = self.path.partition("?")[0].removeprefix("/v1/").partition(":")
             assert verb == "access"
-            stub.asked.append(name)
+            stub.read_names.append(name)
             status = stub.status if stub.status != 200 or name in stub.secrets else 404
             if status == 200:
                 data = base64.b64encode(stub.secrets[name]).decode()

@@ -120,7 +120,7 @@ def run_local(
         sums = sum_reports(np.bincount(entries, minlength=query.encoding.length), senders, cost, rng)
         scale = clients / senders
         has_part = query.shard_fractions is not None
-        asked = ShardQuery(
+        shard_query = ShardQuery(
             len(state.results) + 1,
             query.encoding,
             cost,
@@ -128,6 +128,6 @@ def run_local(
             state.noise,
             shard_range=takes_part if has_part else None,
         )
-        result = NoisyCounts(asked, scale * sums, state.noise_stddev(cost) * math.sqrt(scale), senders)
+        result = NoisyCounts(shard_query, scale * sums, state.noise_stddev(cost) * math.sqrt(scale), senders)
         state = replace(state, budget=state.charged(cost, has_part), results=(*state.results, result))
     return state

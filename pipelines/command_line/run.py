@@ -66,7 +66,7 @@ JOBS = {
         "pipelines.operations.readers:run_zones",
     ),
     "histogram": Job(
-        "publish how many users hold each category or visit each map cell, by a sample or with noise",
+        "publish how many users have each category or visit each map cell, by a sample or with noise",
         "transforms.histogram.request:HistogramRequest",
         release="pipelines.counts:HistogramJob",
     ),

@@ -118,8 +118,8 @@ class Accounting:
         text = f"epsilon {format_amount(epsilon)}" + (f" and delta {format_amount(delta)}" if delta else "")
         if charge.rho is not None:
             text += f" (rho {charge.rho:.4g})"
-        asked = "" if cost.rotation is None else f", for the users of cohort {cost.rotation}"
-        lines = [f"{text} to dataset {self.dataset} for {self.period}{asked}, in the ledger {self.ledger}"]
+        for_cohort = "" if cost.rotation is None else f", for the users of cohort {cost.rotation}"
+        lines = [f"{text} to dataset {self.dataset} for {self.period}{for_cohort}, in the ledger {self.ledger}"]
         for limit in limits:
             cohorts = None if cost.rotation is None else {cost.rotation.partition: cost.rotation.cohort}
             spent = spent_in_window(history.charges, charge.dataset, self.period.last, limit, cohorts)

@@ -92,7 +92,7 @@ def _publishes(request: ReleaseRequest) -> list[str]:
     elif request.seed is None:
         lines.append("as a release of a random name (--release_id)")
     if request.seed is not None:
-        lines.append("UNSAFE: with a key that anybody can guess (--seed)")
+        lines.append("UNSAFE: with a key that anyone can guess (--seed)")
     if request.timeline is not None:
         lines.append(f"and brings the page of all releases up to date in {request.timeline}")
     return lines

@@ -210,16 +210,16 @@ def show_account(request: LedgerRequest) -> None:
         if charge.rotation is not None and charge.rotation.partition not in cohorts
     ]
     indices = {entry.index for entry, _ in unknown}
-    asked = [one for one in charges if one[0].index not in indices and charges_of_users([one[1]], cohorts)]
+    querying = [one for one in charges if one[0].index not in indices and charges_of_users([one[1]], cohorts)]
     limits, disclosures = limit_accounts(history, dataset, cohorts), disclosed(history, dataset)
     # A charge that counts for several days is there several times, and its bits were sent once.
-    charged_bits = {entry.index: charge.bits for entry, charge in asked if charge.bits is not None}
+    charged_bits = {entry.index: charge.bits for entry, charge in querying if charge.bits is not None}
     bits = [*charged_bits.values(), *(one.bits for one in disclosures)]
     if request.format == "json":
         content = {
             "user_id": request.user_id,
             "dataset": dataset,
-            "charges": [charge_json(*one) for one in asked],
+            "charges": [charge_json(*one) for one in querying],
             "charges_under_another_key": [charge_json(*one) for one in unknown],
             "limits": [limit for _, limit in limits],
             "disclosures": [disclosure_json(one) for one in disclosures],
@@ -229,7 +229,7 @@ def show_account(request: LedgerRequest) -> None:
         return
     known = len(charges) - len(unknown)
     number = f"{known} charge{'s'[: known != 1]}"
-    lines = [f"user {request.user_id}: queried by {len(asked)} of {number} of dataset {request.dataset}"]
+    lines = [f"user {request.user_id}: queried by {len(querying)} of {number} of dataset {request.dataset}"]
     if unknown:
         names = [charge.release_id for _, charge in unknown]
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
@@ -240,7 +240,7 @@ def show_account(request: LedgerRequest) -> None:
             f"they sent at most {total:,} bit{'s'[: total != 1]} of their values for {len(bits):,} "
             f"release{'s'[: len(bits) != 1]}; {plain:,} of them unchanged"
         )
-    table = charges_table(asked, disclosures, ("dataset",), slice(None))
+    table = charges_table(querying, disclosures, ("dataset",), slice(None))
     sys.stdout.write("\n".join(lines) + f"\n\n{table}\n{limits_table(limits, with_dataset=False)}")
 
 

@@ -56,7 +56,7 @@ from sfumato.transforms.release.release_folder import format_at
 
 _LATE = "-late"  # ends the id of a correction
 _MAX_ADDED = 31  # nights whose answers a release adds to the state that it starts from
-# Options that stand at the top of the configuration, or that a refresh sets itself.
+# Options with a key of their own in the configuration, or that a refresh sets itself.
 _OWN = frozenset({
     "input", "output", "ledger", "dataset", "period", "budget", "key_file", "key_secret", "release_id", "timeline",
     "min_users", "allow_reuse", "day_column", "warm_start", "night", "rotation", "corrects", "seed",

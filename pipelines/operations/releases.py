@@ -111,8 +111,8 @@ def _check_intact(releases: Mapping[str, Release], history: History) -> None:
 def _files_of(release: Release | None, timeline: str | None, day: str | None) -> list[str]:
     """Returns the paths of a release's files without its manifest, and of its maps in the timeline's index.
 
-    release: None for one that a notice stands for. timeline: the folder of the timeline; None outside of one. day: of
-    the release in the timeline.
+    release: None for a release that a notice replaces. timeline: the folder of the timeline; None outside of one.
+    day: of the release in the timeline.
     """
     paths = [] if release is None else [FileSystems.join(release.path, name) for name in remaining_files(release)]
     if timeline is not None and day is not None:

@@ -1,4 +1,4 @@
-"""How a command ends: the error that stands for an exception, wherever it was raised, and interrupts.
+"""How a command ends: the error that replaces an exception, wherever it was raised, and interrupts.
 
 SIGINT (Ctrl-C) and SIGTERM raise KeyboardInterrupt in the main thread, so that open files and pipelines are closed.
 That may not be enough: Python runs the handler between its own instructions only, and code may catch the exception. So

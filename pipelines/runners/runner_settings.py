@@ -324,8 +324,8 @@ def _refuse_unknown(flags: Sequence[str], where: str) -> None:
     if left and left[0].startswith("-"):
         name = left[0].split("=")[0]
         near = difflib.get_close_matches(name, parser._option_string_actions, n=1, cutoff=0.8)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise RequestError(f"{where}: unknown option {name}, neither of this job nor of Beam{hint}")
+        hint = f"did you mean {near[0]}?" if near else "--help-all lists the job's options"
+        raise RequestError(f"{where}: unknown option {name}; {hint}")
     if left:
         raise RequestError(f"{where}: unexpected argument {left[0]!r} (quote patterns: 'logs/*.parquet')")
 

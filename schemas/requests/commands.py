@@ -333,7 +333,7 @@ class InspectRequest(LogOptions):
 
     input: InputOption = option(..., INPUT_HELP, INPUT, metavar="PATTERN", style="several")
     input_format: Literal["parquet", "csv", "ndjson"] | None = option(
-        None, "format of the files (default: by their names, and Parquet where these do not say)", INPUT
+        None, "format of the files (default: by their names, otherwise Parquet)", INPUT
     )
     user_id_column: str | None = option(None, "column of the user ids (default: by its name)", COLUMNS, common=True)
     latitude_column: str | None = option(None, "column of the latitude (default: by its name)", COLUMNS, common=True)

@@ -44,7 +44,7 @@ class CountingOptions(ReleaseRequest):
     delta: Delta = option(0.0, DELTA_HELP, PRIVACY)
     population: Users | None = option(
         None,
-        "public number of users in the logs; a run is refused if its noisy count differs by more than 10%",
+        "public number of users in the logs; the run is refused if a noisy count differs from it by more than 10%",
         PRIVACY,
         common=True,
     )

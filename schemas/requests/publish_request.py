@@ -159,8 +159,8 @@ class ReleaseRequest(RunnerOptions, KeyOptions):
     )
     memory: MemoryOption | None = option(
         None,
-        "memory that the run may use, such as 1.5G; more records are written to a temporary folder (default: the free "
-        "memory of the machine and its container). With remote workers, the memory of one worker",
+        "memory that the run may use, such as 1.5G; records that do not fit are written to a temporary folder (default:"
+        " the free memory of the machine and its container). With remote workers, the memory of one worker",
         RUN,
         metavar="SIZE",
     )

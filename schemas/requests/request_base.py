@@ -169,8 +169,8 @@ class Request(BaseModel):
         if isinstance(cause, ValueError):  # of a check of this package, which names the option
             return str(cause)
         name = str(problem["loc"][0])
-        one = len(problem["loc"]) > 1  # of several values
-        return f"{name}: must be {range_text(cls.model_fields[name], one)}, got {shown(problem['input'])}"
+        is_element = len(problem["loc"]) > 1  # of a list
+        return f"{name}: must be {range_text(cls.model_fields[name], is_element)}, got {shown(problem['input'])}"
 
     @classmethod
     def _missing(cls, names: list[str]) -> str:

@@ -424,11 +424,13 @@ def test_rows_are_told_apart_by_content_and_not_by_path(tmp_path: Path) -> None:
 
 def test_the_noise_of_a_tally_is_bound_to_its_question() -> None:
     key, counted = RunKey.derive(FixedSecret(b"k" * 32), {}), Tally(*np.zeros((2, 1, 4), np.int64))
-    asked = MomentsPlan(form=FixedPoint(4), epsilon=1.0)
+    planned = MomentsPlan(form=FixedPoint(4), epsilon=1.0)
     probabilities = np.full(4, 0.25)
     nudged = probabilities + np.array([np.spacing(0.25), 0, 0, -np.spacing(0.25)])
-    queries = [Query(Quantity(asked.form, "value"), 2, 0.0, 1.0, one) for one in (probabilities, probabilities, nudged)]
-    first, again, other = (asked.protect([query], [counted], key)[0].ones.tolist() for query in queries)
+    queries = [
+        Query(Quantity(planned.form, "value"), 2, 0.0, 1.0, one) for one in (probabilities, probabilities, nudged)
+    ]
+    first, again, other = (planned.protect([query], [counted], key)[0].ones.tolist() for query in queries)
     assert first == again != other
 
 
@@ -459,9 +461,9 @@ def test_the_smallest_region_has_a_map(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_workload_between_all_squares_trains_on_all_of_them() -> None:
     """Squares of 1 km at the corners of cells of 14 km: none overlaps a workload in the middle of a cell."""
-    asked = plan("snh")
-    edges = np.linspace(0, asked.field.side, 9).astype(np.int64)
-    grid, spec = NoisyGrid(edges, edges, np.full((8, 8), 5.0), 1.4), asked.collection_spec(1_000, 1.0)
+    planned = plan("snh")
+    edges = np.linspace(0, planned.field.side, 9).astype(np.int64)
+    grid, spec = NoisyGrid(edges, edges, np.full((8, 8), 5.0), 1.4), planned.collection_spec(1_000, 1.0)
     middle = float(edges[1]) / 2
     between = Boxes(*(np.array([middle + at]) for at in (0.0, 0.0, 0.1, 0.1)))
     [training], [without] = (paper_training(grid, spec, 1, one) for one in (between, None))

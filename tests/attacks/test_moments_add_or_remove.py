@@ -220,10 +220,10 @@ def rounds(plan: MomentsPlan, codes: np.ndarray, queries: list[Query] | None = N
     block = Block.from_clients(codes.astype(np.uint8), bits, numbers.astype(np.uint16))
     state, tallied = MomentsState(plan), []
     for number in range(len(plan.stages)):
-        asked = state.next_queries() if queries is None else [queries[number]]
-        every = [count_reports(block, query, users, plan.response, run_key()) for query in asked]
-        state = state.advance(asked, [tally.joined(np.zeros(users, np.int64)) for tally in every])
-        tallied += zip(asked, every, strict=True)
+        round_queries = state.next_queries() if queries is None else [queries[number]]
+        every = [count_reports(block, query, users, plan.response, run_key()) for query in round_queries]
+        state = state.advance(round_queries, [tally.joined(np.zeros(users, np.int64)) for tally in every])
+        tallied += zip(round_queries, every, strict=True)
     return tallied
 
 
@@ -240,10 +240,10 @@ def test_the_question_does_not_depend_on_the_value() -> None:
     0 to 1 once as the value rises, whatever it was before.
     """
     plan = MomentsPlan(**THRESHOLDS)
-    asked = [query for query, _ in rounds(plan, seeded_rng(1).integers(0, 256, USERS))]
+    round_queries = [query for query, _ in rounds(plan, seeded_rng(1).integers(0, 256, USERS))]
     slots, answers = [], []
     for value in range(256):
-        found = rounds(plan, np.full(USERS, value), asked)
+        found = rounds(plan, np.full(USERS, value), round_queries)
         slots.append(np.hstack([tally.reports for _, tally in found]))
         answers.append(sum(tally.ones.sum(axis=1) for _, tally in found))
     assert all((one == slots[0]).all() for one in slots)
@@ -260,8 +260,8 @@ def test_every_answer_is_protected(value: int) -> None:
     Of 2,000 users so many lie that half as many would be noticed, but with a probability below 1e-9.
     """
     plan, users = MomentsPlan(**THRESHOLDS, epsilon=1.0), 2_000
-    asked = [query for query, _ in rounds(plan, seeded_rng(2).integers(0, 256, users))]
-    tallies = [tally for _, tally in rounds(plan, np.full(users, value), asked)]
+    round_queries = [query for query, _ in rounds(plan, seeded_rng(2).integers(0, 256, users))]
+    tallies = [tally for _, tally in rounds(plan, np.full(users, value), round_queries)]
     lies = sum(int((tally.zeros if value else tally.ones).sum()) for tally in tallies)
     lie = 1 - plan.response.truth_probability
     assert lie == pytest.approx(1 / (1 + np.e))

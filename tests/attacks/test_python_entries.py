@@ -203,7 +203,7 @@ def test_a_table_is_charged_as_its_file_would_be(tmp_path: Path) -> None:
 def test_a_release_without_digests_is_not_copied(tmp_path: Path) -> None:
     """A copy of the manifest alone would look like the release."""
     release = Release(str(tmp_path), {"release_id": "x", "job": "heatmap"}, "")
-    with pytest.raises(RequestError, match="the manifest lists no files, so nobody can tell"):
+    with pytest.raises(RequestError, match="the manifest lists no files, so a copy cannot be checked"):
         release.save(tmp_path / "copy")
     with pytest.raises(RequestError, match="its manifest lists no files"):
         release.plot()

@@ -33,9 +33,9 @@ def neighbours(seed: int, users: int = 300) -> tuple[ExactCounts, ExactCounts, i
 @pytest.mark.parametrize("method", ["grid", "ug"])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_user_changes_one_count_of_a_grid_by_one(method: str, seed: int) -> None:
-    asked = plan(method, epsilon=0.5)
+    planned = plan(method, epsilon=0.5)
     without, with_them, code = neighbours(seed)
-    one, other = (collect(people, ADMISSION, asked, KEY).counts for people in (without, with_them))
+    one, other = (collect(people, ADMISSION, planned, KEY).counts for people in (without, with_them))
     assert isinstance(one, NoisyGrid)
     assert isinstance(other, NoisyGrid)
     np.testing.assert_array_equal(one.x_edges, other.x_edges)
@@ -48,9 +48,9 @@ def test_a_user_changes_one_count_of_a_grid_by_one(method: str, seed: int) -> No
 @pytest.mark.parametrize("method", ["grid", "ug", "auto"])
 def test_no_plan_looks_at_the_exact_number_of_users(method: str) -> None:
     """With the same noisy number of users, 300 people and nobody are planned for alike."""
-    asked = plan(method, epsilon=1.0)
+    planned = plan(method, epsilon=1.0)
     found = [
-        collect(people, ADMISSION, asked, KEY)
+        collect(people, ADMISSION, planned, KEY)
         for people in (neighbours(0)[0], ExactCounts.from_codes(12, np.empty(0, np.uint64)))
     ]
     assert found[0].spec == found[1].spec

@@ -44,13 +44,13 @@ def few(users: int, seed: int = 0) -> ExactCounts:
     return ExactCounts.from_codes(12, seeded_rng(seed).integers(0, 4**12, users).astype(np.uint64))
 
 
-def collected(people: ExactCounts, asked: RangesPlan, key: RunKey) -> Collected:
-    return collect(people, admission_of(people, asked, key), asked, key)
+def collected(people: ExactCounts, planned: RangesPlan, key: RunKey) -> Collected:
+    return collect(people, admission_of(people, planned, key), planned, key)
 
 
-def files_of(built: Built, asked: RangesPlan) -> dict[str, Any]:
+def files_of(built: Built, planned: RangesPlan) -> dict[str, Any]:
     """The files, as they are published, and a model that can be read and answers."""
-    files = ranges_files(built, asked, FACTS)
+    files = ranges_files(built, planned, FACTS)
     answers = read_model(files[MODEL_FILE], "it").model.answer(ALL)
     assert np.isfinite(answers.users).all()
     assert (answers.stddev > 0).all()
@@ -61,9 +61,9 @@ def files_of(built: Built, asked: RangesPlan) -> dict[str, Any]:
 @pytest.mark.parametrize("users", [50, 200, 1000])
 def test_counting_methods_never_fail(users: int, epsilon: float) -> None:
     for method in COUNTING:
-        asked = plan(method, epsilon=epsilon)
+        planned = plan(method, epsilon=epsilon)
         for number in range(12):
-            built = build(collected(few(users), asked, run_key(number)), asked, ())
+            built = build(collected(few(users), planned, run_key(number)), planned, ())
             answers = built.model.model.answer(ALL)
             assert np.isfinite(answers.users).all()
             assert (answers.stddev > 0).all()
@@ -71,8 +71,8 @@ def test_counting_methods_never_fail(users: int, epsilon: float) -> None:
 
 @pytest.mark.parametrize("method", COUNTING)
 def test_their_files_are_made(method: str) -> None:
-    asked = plan(method, epsilon=0.1)
-    manifest = files_of(build(collected(few(50), asked, run_key(3)), asked, ()), asked)
+    planned = plan(method, epsilon=0.1)
+    manifest = files_of(build(collected(few(50), planned, run_key(3)), planned, ()), planned)
     assert manifest["warnings"] == []
 
 
@@ -80,18 +80,18 @@ def test_their_files_are_made(method: str) -> None:
 @pytest.mark.parametrize("method", [*COUNTING, "auto"])
 def test_a_count_of_users_far_below_nothing_is_no_failure(method: str, noisy_users: float) -> None:
     """The noise of the count has a mean size of 1,000 users at epsilon 0.1, so it may be anything."""
-    asked, people = plan(method, epsilon=0.1), few(50)
-    admission = admission_of(people, asked, run_key(1))
+    planned, people = plan(method, epsilon=0.1), few(50)
+    admission = admission_of(people, planned, run_key(1))
     low = type(admission)(noisy_users, 0.0, admission.cost, admission.noise_stddev)
-    assert population_and_budget(low, asked.count_parameters)[0].users >= 1
-    assert collect(people, low, asked, run_key(1)).counts.users.size > 0
+    assert population_and_budget(low, planned.count_parameters)[0].users >= 1
+    assert collect(people, low, planned, run_key(1)).counts.users.size > 0
 
 
 @pytest.mark.parametrize("users", [0, 50, 1000])
 def test_networks_find_what_to_learn_from_in_any_noise(users: int) -> None:
-    asked = plan("auto", epsilon=0.1)
+    planned = plan("auto", epsilon=0.1)
     for number in range(3):
-        first, *_ = collected(few(users), asked, run_key(number)).trainings()
+        first, *_ = collected(few(users), planned, run_key(number)).trainings()
         assert isinstance(first, LocalTraining)
         found = make_examples(first.grid, first.users, first.smoothing, first.queries, 1, 500, seeded_rng(number))
         assert len(found.users) > 0
@@ -114,12 +114,12 @@ def diverge(spared: set[int]) -> Callable[..., Any]:
 @pytest.mark.parametrize("spared", [set(), {1}])
 def test_a_training_that_diverges_does_not_lose_the_charge(spared: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(methods, "train_local", diverge(spared))
-    asked = plan("snh", epsilon=0.5)
-    counted = collected(few(200), asked, run_key(1))
+    planned = plan("snh", epsilon=0.5)
+    counted = collected(few(200), planned, run_key(1))
     assert isinstance(counted.method, SpatialNeural)
-    built = build(counted, asked, [counted.method.train(one) for one in counted.trainings()])
+    built = build(counted, planned, [counted.method.train(one) for one in counted.trainings()])
     assert isinstance(built.model.model, LocalNetwork if spared else GridModel)
-    manifest = files_of(built, asked)
+    manifest = files_of(built, planned)
     assert manifest["method"] == ("snh" if spared else "grid")
     (warning,) = manifest["warnings"]
     assert warning.startswith(f"The training of {3 - len(spared)} of the networks diverged; ")

@@ -63,13 +63,13 @@ class EveryUser:
         self.users = np.array(list(itertools.product(*(range(1, one + 1) for one in self.cohorts))))
         self.spent = [np.zeros((len(self.users), BEFORE + DAYS + 5)) for _ in self.windows]
 
-    def asked(self, rotation: tuple[int, int] | None) -> NDArray[np.bool_]:
+    def queried_users(self, rotation: tuple[int, int] | None) -> NDArray[np.bool_]:
         """Who counts a charge: all users, or those of a cohort in a partition."""
         return np.ones(len(self.users), bool) if rotation is None else self.users[:, rotation[0]] == rotation[1]
 
     def left(self, rotation: tuple[int, int] | None, first: int, last: int) -> float:
         """What the asked user who has spent the most may still spend, over all windows that share a day."""
-        who = self.asked(rotation)
+        who = self.queried_users(rotation)
         return min(
             limit - spent[who, first - days + 1 + BEFORE : last + 1 + BEFORE].max()
             for days, limit, spent in zip(self.windows, self.limits, self.spent, strict=True)
@@ -77,7 +77,7 @@ class EveryUser:
 
     def after(self, amount: float, rotation: tuple[int, int] | None, first: int, last: int) -> NDArray[np.float64]:
         """What each asked user would have spent in each window that shares a day, of all lengths: one dimension."""
-        who = self.asked(rotation)
+        who = self.queried_users(rotation)
         found = [
             spent[who, first - days + 1 + BEFORE : last + 1 + BEFORE].ravel()
             for days, spent in zip(self.windows, self.spent, strict=True)
@@ -86,7 +86,7 @@ class EveryUser:
 
     def add(self, amount: float, rotation: tuple[int, int] | None, first: int, last: int) -> None:
         """Adds to the account of everybody who is asked."""
-        who = self.asked(rotation)
+        who = self.queried_users(rotation)
         for days, spent in zip(self.windows, self.spent, strict=True):
             spent[who, first - days + 1 + BEFORE : last + 1 + BEFORE] += amount
 
@@ -298,11 +298,11 @@ def test_the_command_shows_the_account_of_the_brute_force(tmp_path: Path, capsys
         ("city", again.rotation), ("town", again.rotation),
     ]  # fmt: skip
 
-    users, asked = pa.array(np.arange(12)), {}
+    users, cohorts_by_partition = pa.array(np.arange(12)), {}
     for name in ("city", "town"):
         key = rotation_key(FileSecret(key_file), name, 3)
         found = with_partition(Rotation(1, 3), key).partition
-        asked[found] = cohort_of(users, key, 3).tolist()
+        cohorts_by_partition[found] = cohort_of(users, key, 3).tolist()
     ends = [ORIGIN + timedelta(days=number) for number in range(15)]
     for user, dataset in itertools.product(range(12), ("city", "town")):
         arguments = ["--ledger", str(tmp_path / "ledger.db"), "--dataset", dataset, "--user_id", str(user)]
@@ -311,7 +311,9 @@ def test_the_command_shows_the_account_of_the_brute_force(tmp_path: Path, capsys
         account = json.loads(capsys.readouterr().out)
         counted = [one for one in charges if one.dataset == dataset]
         own = [
-            one for one in counted if one.rotation is None or asked[one.rotation.partition][user] == one.rotation.cohort
+            one
+            for one in counted
+            if one.rotation is None or cohorts_by_partition[one.rotation.partition][user] == one.rotation.cohort
         ]
         assert [one["release_id"] for one in account["charges"]] == [one.release_id for one in own]
         for shown, limit in zip(account["limits"], limits, strict=True):

@@ -50,11 +50,11 @@ def table(users: int) -> pa.Table:
 
 def state_of(logs: str, cohort: int) -> HeatmapState:
     """The final state of a run that asks a cohort, under a key that other runs have too."""
-    asked = ActiveCohort(Rotation(cohort, COHORTS), ROTATION_KEY)
+    active_cohort = ActiveCohort(Rotation(cohort, COHORTS), ROTATION_KEY)
     key, place = RunKey.derive(OWN_SECRET, {"night": 1}), Path(logs) / f"{cohort}.state"
     with beam.Pipeline(runner=FnApiRunner()) as root:
         files = sorted(map(str, Path(logs).glob("*.parquet")))
-        found = root | beam.Create(files) | PrivateHeatmap(REGION, PARAMETERS, key, active_cohort=asked)
+        found = root | beam.Create(files) | PrivateHeatmap(REGION, PARAMETERS, key, active_cohort=active_cohort)
         _ = found | beam.Map(lambda state: place.write_bytes(pickle.dumps(state)))
     state = pickle.loads(place.read_bytes())
     assert isinstance(state, HeatmapState)
@@ -91,9 +91,9 @@ def test_a_user_shows_on_the_nights_that_ask_them_alone(with_and_without: tuple[
 
 def test_another_cohort_has_other_noise() -> None:
     """The same key for two cohorts would give their difference without noise."""
-    asked = [ActiveCohort(Rotation(cohort, COHORTS), ROTATION_KEY) for cohort in (1, 2)]
+    active_cohorts = [ActiveCohort(Rotation(cohort, COHORTS), ROTATION_KEY) for cohort in (1, 2)]
     run = RunKey.derive(OWN_SECRET, {})
-    keys = [bind_key(run, REGION, PARAMETERS, LocationColumns(), None, one) for one in asked]
+    keys = [bind_key(run, REGION, PARAMETERS, LocationColumns(), None, one) for one in active_cohorts]
     assert keys[0].subkey("noise") != keys[1].subkey("noise")
     all_users = dataclasses.replace(PARAMETERS, rotation=1)
     assert bind_key(run, REGION, all_users, LocationColumns()).subkey("noise") != keys[0].subkey("noise")
@@ -157,21 +157,21 @@ def refreshed(folder: Path, user: int | None, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asked", [1, 2])
+@pytest.mark.parametrize("querying_night", [1, 2])
 def test_nothing_differs_until_the_night_that_asks_the_user(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], same_noise: None, asked: int
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], same_noise: None, querying_night: int
 ) -> None:
     """Files and their sizes, messages, exit statuses and charges."""
-    user = user_of(Rotation.of_night(NIGHTS[asked], 3).cohort)
+    user = user_of(Rotation.of_night(NIGHTS[querying_night], 3).cohort)
     places = [refreshed(tmp_path / name, one, capsys) for name, one in (("with", user), ("without", None))]
     charged = [charges(place.folder) for place in places]
     # A later charge names what the night starts from: the answers of a night that asked the user.
-    assert charged[0][: asked + 1] == charged[1][: asked + 1]
-    for number, night in enumerate(NIGHTS[: asked + 1]):
+    assert charged[0][: querying_night + 1] == charged[1][: querying_night + 1]
+    for number, night in enumerate(NIGHTS[: querying_night + 1]):
         folders = [place.folder / "published" / "releases" / str(night) for place in places]
         mine, theirs = ({path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders)
         assert {"answers.parquet", "nights.parquet", "manifest.json", "said"} < set(mine) == set(theirs)
-        assert (mine == theirs) == (number != asked)  # the user shows where they are asked
+        assert (mine == theirs) == (number != querying_night)  # the user shows where they are asked
 
 
 @pytest.mark.slow

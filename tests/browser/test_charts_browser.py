@@ -57,8 +57,8 @@ def _distribution() -> dict[str, bytes]:
 
 
 def _groups() -> dict[str, bytes]:
-    asked = plan()
-    return assembled(ran(ages(), asked, BY_PLACE, by_size()), asked, BY_PLACE)
+    planned = plan()
+    return assembled(ran(ages(), planned, BY_PLACE, by_size()), planned, BY_PLACE)
 
 
 def _places() -> dict[str, bytes]:

@@ -419,8 +419,8 @@ def test_tiles_are_fetched_only_when_the_reader_asks(opened: Open, tmp_path: Pat
     assert all(one.startswith("https://tile.example.org/") for one in sources)
     tab.run(f"{button}.click()")
     tab.until("document.querySelector('.leaflet-tile-pane img') === null")
-    asked = [one for one in tab.requests if not one.startswith(("file:", "data:", "blob:"))]
-    assert asked  # the page's policy let them out; there is no network here
-    assert all(one.startswith("https://tile.example.org/") for one in asked)
+    remote_requests = [one for one in tab.requests if not one.startswith(("file:", "data:", "blob:"))]
+    assert remote_requests  # the page's policy let them out; there is no network here
+    assert all(one.startswith("https://tile.example.org/") for one in remote_requests)
     tab.requests.clear()
     tab.errors.clear()  # the tiles that could not be loaded

@@ -78,7 +78,7 @@ def running() -> Iterator[Dataflow]:
 
 @pytest.fixture
 def stub(running: Dataflow) -> Dataflow:
-    running.states, running.errors, running.asked, running.runs = DONE, (), 0, True
+    running.states, running.errors, running.polls, running.runs = DONE, (), 0, True
     running.created.clear()
     return running
 

@@ -1,1 +1,1 @@
-"""The audit of a published release: what anybody can check of it without data and without the key."""
+"""The audit of a published release: what anyone can check of it without data and without the key."""

@@ -171,14 +171,14 @@ def _sub_query_layers(release: Release) -> Iterator[Layer]:
 
 def _zone_layer(release: Release) -> Layer:
     """Returns the zones of the queried level."""
-    asked = [one for one in release.manifest["zones"]["levels"] if one["noise_stddev"] is not None]
-    if len(asked) != 1:
+    queried = [one for one in release.manifest["zones"]["levels"] if one["noise_stddev"] is not None]
+    if len(queried) != 1:
         raise ValueError("published users are estimates from the noisy counts of several levels")
     zones, (noise,) = _table(release, ZONES_FILE), sub_query_noises(release.manifest)
-    users = zones.filter(pc.equal(zones["level"], asked[0]["name"]))["users"].to_numpy()
+    users = zones.filter(pc.equal(zones["level"], queried[0]["name"]))["users"].to_numpy()
     bins = entry_of(release.manifest, "auxiliary").get("entries_per_node", 1)
     nodes = [f"{_ROOT}{number}" for number in range(len(users))]
-    return Layer(f"zones of {asked[0]['name']}", nodes, users, replace(noise, draws=noise.draws * bins))
+    return Layer(f"zones of {queried[0]['name']}", nodes, users, replace(noise, draws=noise.draws * bins))
 
 
 def contradictions(release: Release) -> list[str]:

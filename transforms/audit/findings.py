@@ -143,9 +143,9 @@ def _check_tables(evidence: Evidence) -> Outcomes:
 
 def _check_key(evidence: Evidence) -> Outcomes:
     if has_secret_key(evidence.release.manifest["privacy"]):
-        yield "holds", "the manifest names no seed that anybody can guess"
+        yield "holds", "the manifest names no seed that anyone can guess"
     else:
-        yield "violation", "the manifest states no secret key, so anybody may subtract the noise"
+        yield "violation", "the manifest states no secret key, so anyone can subtract the noise"
 
 
 def _check_code(evidence: Evidence) -> Outcomes:

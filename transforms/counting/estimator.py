@@ -79,8 +79,8 @@ def unbiased_counts(estimate: Estimate, state: HeatmapState) -> UnbiasedCounts:
         missing = [leaf & (weight == 0) for leaf, weight in zip(full.leaves, own.weights, strict=True)]
         if result is not last and not any(one.any() for one in missing):
             break
-        one = measurement_of(result, state)
-        found = measure(full, [replace(one, sampling=one.sampling + sampling)], expected)
+        measurement = measurement_of(result, state)
+        found = measure(full, [replace(measurement, sampling=measurement.sampling + sampling)], expected)
         if result is last:
             own = found
             continue

@@ -122,7 +122,7 @@ class HeatmapParameters:
     modulus: Annotated[int, Interval(ge=2, le=MAX_MODULUS)] | None = None  # m of the secure sums; None chooses it
     allow_overflow: bool = False  # runs with a modulus that is too small
     noise_source: NoiseSource = "shard"  # draws the noise of a shard in closed form, or the share of each client
-    # Share of a shard's required clients against whom epsilon holds too; None for none.
+    # Share of a shard's required clients against which epsilon holds too; None for none.
     colluding: Colluding | None = None
     simulated_dropout: Fraction = 0.0  # probability that a client drops out after the noise is planned
     max_bad_fraction: Fraction = MAX_BAD_FRACTION  # refuses where a larger share of the users has no usable record
@@ -191,7 +191,7 @@ class HeatmapParameters:
         return replace(self, trust=trust, colluding=colluding)  # type: ignore[arg-type]
 
     def plan_shards(self, users: float) -> ShardPlan:
-        """Returns how users, of whom `self.users` take part, are spread over shards."""
+        """Returns how the `self.users` users who take part are spread over shards."""
         return ShardPlan.for_users(users, self.users, self.shard_size, self.dropout, self.participation)
 
     def noise_of(self, shard_plan: ShardPlan, kind: AdditiveNoise | None = None) -> Noise:

@@ -162,9 +162,9 @@ def plan_details(plan: Plan) -> str:
     if plan.min_visible_users is not None:
         level = plan.visible_level
         lines.append(
-            f"a cell is seen from {significant(plan.min_visible_users)} users on ({_VISIBLE_SNR:g} standard deviations "
-            "of the last sub-query's noise)"
-            + ("" if level is None else f";\nspread evenly, users would be seen in {1 << level} x {1 << level} cells")
+            f"cells with at least {significant(plan.min_visible_users)} users are visible ({_VISIBLE_SNR:g} standard "
+            "deviations of the last sub-query's noise)"
+            + ("" if level is None else f";\nspread evenly, users are visible in {1 << level} x {1 << level} cells")
         )
     header = ["sub-query", unit, "entries", "noise, users"]
     if not is_central:
@@ -201,7 +201,7 @@ def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = No
     """Returns the text of a heatmap's plan. Without a public number of users it has bounds, and a table by that number.
 
     With a rotation the plan is for the users of one cohort. The users of a prior, the map of an earlier release of all
-    users, stand in for an unknown number. Raises RequestError where a run would raise it too.
+    users, replace an unknown number. Raises RequestError where a run would raise it too.
     """
     cohorts, parameters = parameters.rotation, replace(parameters, rotation=1)
     if parameters.population or parameters.users:
@@ -222,7 +222,7 @@ def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = No
     ]
     is_central = parameters.is_central
     header = ["users", "sub-queries", "entries", *([] if is_central else ["bits a client", "KB"])]
-    rows = [[*header, "noise, users", "seen from, users"]]
+    rows = [[*header, "noise, users", "visible from, users"]]
     for users in EXAMPLE_USERS:
         try:
             plan = make_plan(replace(parameters, users=users))

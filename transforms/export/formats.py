@@ -73,7 +73,7 @@ def export_release(
         licence: that the file states; None for none.
         table: of the release; None for the one with the map.
         resolution: of H3's cells, for the format h3.
-        overwrite: whether to replace a file that is there.
+        overwrite: whether to replace an existing file.
 
     Returns:
         The files that were written, the named one first.

@@ -320,10 +320,10 @@ def _of_other_pairs(counts: Array) -> Array:
     The mean of two: its origin's other trips times its destination's other ones, divided by those of neither; and the
     trips of the way back. Within one zone only the first.
     """
-    one = counts.sum(axis=1, keepdims=True) - counts
-    other = counts.sum(axis=0, keepdims=True) - counts
-    neither = counts.sum() - one - other - counts
-    product = np.maximum(one, 0) * np.maximum(other, 0) / np.maximum(neither, 1)
+    from_origin = counts.sum(axis=1, keepdims=True) - counts
+    to_destination = counts.sum(axis=0, keepdims=True) - counts
+    neither = counts.sum() - from_origin - to_destination - counts
+    product = np.maximum(from_origin, 0) * np.maximum(to_destination, 0) / np.maximum(neither, 1)
     back = counts.T.copy()
     np.fill_diagonal(back, np.diag(product))
     return np.asarray((product + back) / 2)

@@ -164,7 +164,7 @@ def add_up_to(estimate: Estimate, users: float) -> Estimate:
 def published_estimate(
     state: HeatmapState, parameters: HeatmapParameters, grid: Grid, categories: Sequence[str] = ()
 ) -> tuple[Estimate, UnbiasedCounts | None, Rates | None]:
-    """Returns what the table of cells is made of. With a rotation it is scaled from the asked users to all users.
+    """Returns what the table of cells is made of. With a rotation it is scaled from the queried users to all users.
 
     Returns:
         The map, which adds up to the estimated number of users; the unbiased counts, None where their errors are

@@ -75,5 +75,5 @@ def bind_key(
     if prior is not None:
         metadata["prior"] = digest(prior)
     if active_cohort is not None:
-        metadata["asked"] = asdict(active_cohort.rotation)
+        metadata["active_cohort"] = asdict(active_cohort.rotation)
     return key.narrowed(metadata)

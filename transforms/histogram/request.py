@@ -63,8 +63,8 @@ class SampledRequest(UserColumn, ReleaseRequest):
     )
     population: int | None = option(
         None,
-        "public number of users in the logs; it sets the sampling rate, and the run is refused if the logs hold "
-        "another number",
+        "public number of users in the logs; it sets the sampling rate, and the run is refused if a "
+        "noisy count contradicts it",
         PRIVACY,
         common=True,
     )
@@ -156,7 +156,7 @@ class ItemRequest(PlaceColumns, MapGeography, SampledRequest):
     @model_validator(mode="after")
     def _column_or_cells(self) -> Self:
         if (self.column is None) == (self.region is None):
-            raise RequestError(f"column, region: one is required; give --column NAME, or {self.CELL_OPTIONS}")
+            raise RequestError(f"column, region: exactly one is required: --column NAME, or {self.CELL_OPTIONS}")
         if self.trust != Trust.CENTRAL:
             self.refuse(("noise", "max_items_per_user", "max_records_per_item"), "applies only with --trust central")
         return self
@@ -187,7 +187,7 @@ class HistogramRequest(ItemRequest):
     JOB: ClassVar[str] = "histogram"
     COMMAND: ClassVar[str] = "histogram"
     ABOUT: ClassVar[str] = (
-        "Publishes how many users hold each category or visit each map cell, by sample and threshold, or with "
+        "Publishes how many users have each category or visit each map cell, by sample and threshold, or with "
         "noise of a trusted curator."
     )
     EXAMPLE: ClassVar[str] = "--input 'logs/*.parquet' --column district --population 100000 --output histogram"

@@ -266,7 +266,7 @@ class SampledPage:
         hold = "no item has enough users to be published"
         if shown:
             held = self.held(table.take(pa.array(shown)))
-            hold = f"{plural(len(shown), noun, many)} of {self.column} stand{'s'[: len(shown) == 1]} for {held}"
+            hold = f"{plural(len(shown), noun, many)} of {self.column} represent{'s'[: len(shown) == 1]} {held}"
         body = BarsBody(
             unit=self.UNIT,
             noun=noun,

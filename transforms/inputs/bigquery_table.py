@@ -75,14 +75,14 @@ class BigQueryLog:
         from google.cloud.bigquery_storage_v1 import types
 
         project, dataset, table = _parts(self._path)
-        asked = types.ReadSession(
+        read_session = types.ReadSession(
             table=f"projects/{project}/datasets/{dataset}/tables/{table}",
             data_format=types.DataFormat.ARROW,
             read_options=types.ReadSession.TableReadOptions(selected_fields=list(columns)),
         )
         client = _read_client()
         return client.create_read_session(
-            parent=f"projects/{project}", read_session=asked, max_stream_count=streams, retry=google_retry()
+            parent=f"projects/{project}", read_session=read_session, max_stream_count=streams, retry=google_retry()
         )
 
 

@@ -26,7 +26,7 @@ from sfumato.transforms.inputs.log_file import FileSlice, LogFile, Types
 from sfumato.transforms.inputs.text_lines import HEAD_BYTES, MAX_RECORD_BYTES, LineFile, reading_text, whole_lines
 from sfumato.transforms.inputs.text_values import finite, parsed, text_array
 
-_DELIMITERS = (",", ";", "\t", "|")  # the one that most often stands in the header is the file's
+_DELIMITERS = (",", ";", "\t", "|")  # the most frequent in the header is the file's
 _BOM = b"\xef\xbb\xbf"
 _BLOCK_BYTES = 4 << 20
 _QUOTE, _LF, _CR = 34, 10, 13
@@ -187,7 +187,7 @@ class CsvLog:
 
 
 def _are_in_place(raw: NDArray[np.uint8], quotes: NDArray[np.int64], delimiter: str) -> bool:
-    """Returns whether quotes stand only around whole values, or twice for one in a value.
+    """Returns whether quotes are only around whole values, or twice for one in a value.
 
     raw: uint8[n], bytes that begin with a record. quotes: int64[k], the places of all quotes in them.
     """

@@ -247,7 +247,7 @@ def open_object(path: str, version: str | None = None, size: int | None = None) 
     """Opens a stored file for reading, without decompression. Raises OSError.
 
     version: of `content_version`; Google's storage reads exactly this version. size: in bytes, if it is
-    known; Google's storage is then not asked for it.
+    known; Google's storage is then not queried.
     """
     with storage_errors(path):
         if path.startswith("gs://"):

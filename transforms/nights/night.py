@@ -136,8 +136,8 @@ def _published_measurements(release: Release) -> list[TreeMeasurement]:
     if release.grid is None:
         raise ValueError("the manifest has no grid")
     privacy, depth = release.manifest["privacy"], release.grid.depth
-    asked = stated_rotation(release.manifest)
-    cohorts = 1 if asked is None else asked.cohorts
+    rotation = stated_rotation(release.manifest)
+    cohorts = 1 if rotation is None else rotation.cohorts
     shards, queries = privacy["cohort"]["shards"], privacy["sub_queries"]
     if not (isinstance(queries, list) and 1 <= len(queries) <= _MAX_QUERIES):
         raise ValueError("sub_queries: none, or too many")

@@ -16,7 +16,7 @@ in shards of S, up to the rounding of the shards:
 
 A cohort that is smaller than a shard is one shard. Then the noise is as with a curator, and more cohorts do not help.
 
-The squared error N^2 + (c - 1) T depends on T, so a choice needs a typical cell. A cell is seen from T users on where
+The squared error N^2 + (c - 1) T depends on T, so a choice needs a typical cell. A cell of T users is visible where
 T is two standard deviations of its error: T = 2 (c - 1) + 2 sqrt((c - 1)^2 + N^2). Over k nights that add up, N^2 and
 c - 1 are divided by k. The best number of cohorts sees the smallest cell after all n nights, or after a month of more,
 because a night's map builds on the answers of the nights before it. It also has the least squared error, T^2 / 4, in a
@@ -162,9 +162,9 @@ def _choice(parameters: HeatmapParameters, limit: Limit, cohorts: int) -> Rotati
     users = min(parameters.users or math.inf, parameters.population or math.inf)
     if users == math.inf:
         raise ValueError("users: a plan needs the number of users")
-    asked = users / cohorts
+    active_users = users / cohorts
     # Each of these sums has a noise of its own.
-    shard_plan = parameters.plan_shards(asked)
+    shard_plan = parameters.plan_shards(active_users)
     sums = 1 if parameters.is_central else shard_plan.shards
     found = []
     distributions: tuple[tuple[NoiseName, AdditiveNoise], ...] = (("laplace", LAPLACE), ("gaussian", GAUSSIAN))
@@ -174,7 +174,7 @@ def _choice(parameters: HeatmapParameters, limit: Limit, cohorts: int) -> Rotati
             continue
         epsilon = min(daily_epsilon(limit, delta, cohorts), parameters.epsilon)
         night = replace(
-            parameters, epsilon=epsilon, delta=delta, noise=name, users=max(1, round(asked)), population=None
+            parameters, epsilon=epsilon, delta=delta, noise=name, users=max(1, round(active_users)), population=None
         )
         of_one_sum = kind.stddev(night.budget.total - night.admission().cost)
         stddev = cohorts * math.sqrt(sums * noise.shape) * of_one_sum
@@ -197,7 +197,13 @@ def rotation_table(plan: RotationPlan) -> str:
     sees = "a trusted curator" if plan.parameters.is_central else "secure aggregation"
     header = ["cohorts", "nights queried", "epsilon a night", *(["noise of"] if plan.limit.delta else [])]
     header += [] if plan.parameters.is_central else ["shards queried"]
-    header += ["noise, users", *(f"{cell:,} users" for cell in _EXAMPLE_CELLS), "seen, 1 night", f"{nights} nights", ""]
+    header += [
+        "noise, users",
+        *(f"{cell:,} users" for cell in _EXAMPLE_CELLS),
+        "visible, 1 night",
+        f"{nights} nights",
+        "",
+    ]
     rows = []
     for choice in plan.choices:
         row = [f"{choice.cohorts}", f"{choice.times_asked}", floor_amount(choice.epsilon)]
@@ -224,7 +230,7 @@ def rotation_table(plan: RotationPlan) -> str:
 
 
 def _configured(choice: RotationChoice) -> str:
-    """Returns what stands in the configuration of a refresh."""
+    """Returns what to write into the configuration of a refresh."""
     options = f"epsilon: {floor_amount(choice.epsilon)}"
     if choice.noise == "gaussian":
         options += f", delta: {format_amount(parse_amount('delta', choice.delta))}"

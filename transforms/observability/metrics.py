@@ -101,7 +101,7 @@ DROPPED_ROWS = {
     reason: Counter(f"dropped_{reason}_rows", "rows", RAW, f"rows dropped: {reason.replace('_', ' ')}")
     for reason in DROP_REASONS
 }
-CLAMPED_ROWS = Counter("clamped_rows", "rows", RAW, "rows whose value was moved to the border of --range or --bits")
+CLAMPED_ROWS = Counter("clamped_rows", "rows", RAW, "rows whose value was clamped to --range or --bits")
 READ_FILES = Counter("read_files", "files", RAW, "files read to their end")
 EARLIER_DAYS_ROWS = Counter(
     "earlier_days_rows", "rows", RAW, "rows of days before the release's, left out by --day_column: late rows"
@@ -109,7 +109,7 @@ EARLIER_DAYS_ROWS = Counter(
 LATER_DAYS_ROWS = Counter("later_days_rows", "rows", RAW, "rows of days after the release's, left out by --day_column")
 SLICE_ROWS = Distribution("slice_rows", "rows", RAW, "rows of a slice, some row groups of a file")
 SLICE_READ = Distribution(
-    "slice_read_milliseconds", "milliseconds", RAW, "reading and encoding a slice, waits for storage included"
+    "slice_read_milliseconds", "milliseconds", RAW, "reading and encoding a slice, including waits for storage"
 )
 BOUNDED_USERS = Counter("bounded_users", "users", RAW, "distinct users with a usable row, before any cohort is sampled")
 USER_GROUP_BYTES = Distribution("user_group_bytes", "bytes", RAW, "size of the records of a group of users, as grouped")

@@ -38,7 +38,7 @@ def entropy_secret() -> FixedSecret:
 
 
 def seed_secret(seed: int) -> FixedSecret:
-    """Returns a secret that anybody can guess, for tests and demonstrations only."""
+    """Returns a secret that anyone can guess, for tests and demonstrations only."""
     return FixedSecret(f"unsafe seed {seed}".encode(), "seed")
 
 

@@ -179,11 +179,11 @@ def _range_row(low: float, high: float, users: float, users_low: float, users_hi
 
 
 def _margin(
-    value: np.ndarray, share: np.ndarray, low: np.ndarray, high: np.ndarray, asked: Sequence[float] | None
+    value: np.ndarray, share: np.ndarray, low: np.ndarray, high: np.ndarray, shown_values: Sequence[float] | None
 ) -> float | None:
-    """Returns how far the true share may lie from the curve at worst. At a value that stands twice, both bands hold."""
+    """Returns how far the true share may lie from the curve at worst. At a value that occurs twice, both bands hold."""
     found = []
-    for one in np.unique(value).tolist() if asked is None else asked:
+    for one in np.unique(value).tolist() if shown_values is None else shown_values:
         rows = value == one
         found.append(min(high[rows].min(), 1.0) - share[rows].mean())
         found.append(share[rows].mean() - low[rows].max())

@@ -130,9 +130,10 @@ def disagreement(release: Release, history: History) -> str | None:
         return f"release {release_id} states a different cost than its charge"
     if adjacency != charge.adjacency:
         return f"release {release_id} states a different adjacency than its charge"
-    asked = None if charge.rotation is None else {"cohort": charge.rotation.cohort, "cohorts": charge.rotation.cohorts}
-    counts_for_all = reservation.lost is not None and asked is None  # an upper bound
-    if release.manifest["privacy"].get("rotation") != asked and not counts_for_all:
+    charged = charge.rotation
+    rotation = None if charged is None else {"cohort": charged.cohort, "cohorts": charged.cohorts}
+    counts_for_all = reservation.lost is not None and rotation is None  # an upper bound
+    if release.manifest["privacy"].get("rotation") != rotation and not counts_for_all:
         return f"release {release_id} states a different cohort than its charge"
     return None
 

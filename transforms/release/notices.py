@@ -223,9 +223,9 @@ def stated_charge(path: str, content: bytes) -> StatedCharge:
         known = _format_of(manifest)
         check_format(f"{path}: {MANIFEST_FILE}", manifest["format"], known)
         epsilon, delta, rho, adjacency = stated_cost(manifest)
-        asked, partition, rotation = manifest["privacy"].get("rotation"), stated.get("partition"), None
-        if asked is not None and isinstance(partition, str) and partition:
-            rotation = Rotation(int(asked["cohort"]), int(asked["cohorts"]), partition)
+        cohort, partition, rotation = manifest["privacy"].get("rotation"), stated.get("partition"), None
+        if cohort is not None and isinstance(partition, str) and partition:
+            rotation = Rotation(int(cohort["cohort"]), int(cohort["cohorts"]), partition)
         charge = Charge(
             release_id=manifest["release_id"],
             job=str(manifest["job"]),

@@ -132,12 +132,12 @@ def _one_user(nights: Iterable[DatedRelease]) -> tuple[int, float, float]:
             division = (night.rotation.cohorts, night.rotation.partition)
         cohort = 0 if night.rotation is None else night.rotation.cohort
         divisions.setdefault(division, {}).setdefault(cohort, []).append(night)
-    asked, epsilon, delta = 0, 0.0, 0.0
+    times_queried, epsilon, delta = 0, 0.0, 0.0
     for cohorts in divisions.values():
-        asked += max(map(len, cohorts.values()))
+        times_queried += max(map(len, cohorts.values()))
         epsilon += max(sum(night.epsilon for night in several) for several in cohorts.values())
         delta += max(sum(night.delta for night in several) for several in cohorts.values())
-    return asked, epsilon, delta
+    return times_queried, epsilon, delta
 
 
 def _is_rotated(nights: Iterable[DatedRelease]) -> bool:
@@ -237,11 +237,11 @@ def _dependence(nights: Sequence[DatedRelease]) -> list[Section]:
 
 def _spending_texts(nights: Sequence[DatedRelease], spending: Sequence[Spending]) -> list[str]:
     """Describes the budget spent, in paragraphs."""
-    (asked, epsilon, delta), is_rotated = _one_user(nights), _is_rotated(nights)
+    (times_queried, epsilon, delta), is_rotated = _one_user(nights), _is_rotated(nights)
     cost = f"ε {epsilon:.6g}" + (f" and δ {tiny(delta)}" if delta else "")
     releases = "release" if len(nights) == 1 else f"{len(nights):,} releases"
     texts = [
-        f"The {releases} of this page queried no user more than {times(asked)}. A user who was queried that "
+        f"The {releases} of this page queried no user more than {times(times_queried)}. A user who was queried that "
         f"often loses at most {cost}."
         if is_rotated
         else f"The {releases} of this page spent {cost} in total. A user who is in the data of all of them loses at "

@@ -38,7 +38,7 @@ _CHANGES = "c4ecff7cc4fb3f8fe02a62b024406f1d263d1c1a2242261e7a3617bb5213ec7d25fb
 def palette(kind: str, *, on_ground: bool = False) -> NDArray[np.float64]:
     """Returns the 256 colours of a measure, by its `kind` (`schemas.views.map_views.Measure`): float64[256, 3] in 0..1.
 
-    on_ground: whether cells lie on the bare ground, from which the lowest colour must stand out.
+    on_ground: whether cells lie on the bare ground, from which the lowest colour must differ.
     """
     if kind != "count":
         stops = [list(bytes.fromhex(one)) for one in re.findall("......", _CHANGES if kind == "change" else _RATES)]

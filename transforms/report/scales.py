@@ -1,4 +1,4 @@
-"""Scales of colours, for pages and pictures alike: how far they reach and where their ticks stand. Pure."""
+"""Scales of colours, for pages and pictures alike: how far they reach and where their ticks are. Pure."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def number(value: float) -> str:
 
 
 def published_scale(density: NDArray[np.float64]) -> Scale:
-    """Returns a logarithmic scale for published cells: the ground is 0, and the sparsest cell stands out from it.
+    """Returns a logarithmic scale for published cells: the ground is 0, and the sparsest cell differs visibly from it.
 
     density: float64[n], > 0, users per km² of the published cells. The densest 0.2% share the brightest colour.
     """

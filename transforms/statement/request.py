@@ -25,7 +25,7 @@ class StatementRequest(LogOptions):
     EXAMPLE: ClassVar[str] = "release --curator 'City of Penumbra' --title 'Where people are' --sector Government"
 
     release: str = option(..., "a release, local or gs://", INPUT, metavar="RELEASE", style="positional")
-    curator: tuple[str, ...] = _texts("who publishes the release; may be repeated")
+    curator: tuple[str, ...] = _texts("publisher of the release; may be repeated")
     title: str | None = _text("the name of the data product")
     purpose: str | None = _text("the intended use of the data product")
     place: str | None = _text("the region that the data describe, or whose laws apply (default: the map's borders)")
@@ -35,7 +35,7 @@ class StatementRequest(LogOptions):
         INPUT,
         common=True,
     )
-    author: tuple[str, ...] = _texts("who wrote the record; may be repeated")
+    author: tuple[str, ...] = _texts("author of the record; may be repeated")
     source: tuple[str, ...] = _texts("the address of the release, or of a paper about it; may be repeated")
     ledger: str | None = option(
         None, "the ledger that charged the release, to state the spent budget", LEDGER, metavar="LOCATION", common=True
@@ -49,7 +49,7 @@ class StatementRequest(LogOptions):
     output: str | None = option(
         None, "the file, local or gs:// (default: print it)", OUTPUT, metavar="FILE", common=True
     )
-    overwrite: bool = option(False, "replace a file that is there", OUTPUT, common=True)
+    overwrite: bool = option(False, "replace an existing file", OUTPUT, common=True)
 
     @model_validator(mode="after")
     def _text_and_output(self) -> Self:

@@ -79,7 +79,7 @@ class ZoneEncoding(Encoding):
 class ZoneLevels(Method):
     """One sub-query for each level with a share, from the coarsest to the finest.
 
-    `shares` are of the budget that the noisy user count leaves, one for each level; 0 for a level that is not asked.
+    `shares` are of the budget that the noisy user count leaves, one for each level; 0 for a level that is not queried.
     """
 
     NAME: ClassVar[str] = "zones"
@@ -89,19 +89,19 @@ class ZoneLevels(Method):
     shares: tuple[float, ...]
 
     @property
-    def asked(self) -> tuple[int, ...]:
+    def queried(self) -> tuple[int, ...]:
         """The levels with a share, in the order of their sub-queries: from the coarsest to 0, the finest."""
         return tuple(level for level in range(len(self.shares) - 1, -1, -1) if self.shares[level] > 0)
 
     def max_rounds(self, depth: int) -> int:
-        return len(self.asked)
+        return len(self.queried)
 
     def next_query(self, state: HeatmapState, depth: int) -> Query | None:
         done = len(state.results)
-        if done == len(self.asked):
+        if done == len(self.queried):
             return None
-        is_last = done + 1 == len(self.asked)
-        level = self.asked[done]
+        is_last = done + 1 == len(self.queried)
+        level = self.queried[done]
         budget = ALL_REMAINING if is_last else self.shares[level] * state.initial_budget.remaining
         return Query(self.encoding(level, state.categories), budget)
 
@@ -136,7 +136,7 @@ def level_shares(
         sensitivity: of one level's counts.
 
     Returns:
-        Multiples of 1 / 200 that add up to 1; 0 for a level that is not asked.
+        Multiples of 1 / 200 that add up to 1; 0 for a level that is not queried.
 
     Raises RequestError if there are too many levels.
     """
@@ -159,16 +159,16 @@ def level_shares(
 
 
 def _descended(units: list[int], finest: int, sizes: Sequence[int], variance: Sequence[float]) -> list[int]:
-    """Returns the division that no move of units from one asked level to another betters.
+    """Returns the division that no move of units from one queried level to another improves.
 
     finest: the least of level 0.
     """
-    asked = [level for level, share in enumerate(units) if share]
-    least = dict.fromkeys(asked, 1) | {0: finest}
+    queried = [level for level, share in enumerate(units) if share]
+    least = dict.fromkeys(queried, 1) | {0: finest}
     loss, step = _loss(units, sizes, variance), 8
     while step:
         moved = False
-        for giver, taker in itertools.permutations(asked, 2):
+        for giver, taker in itertools.permutations(queried, 2):
             if units[giver] - step < least[giver]:
                 continue
             tried = [one - step * (level == giver) + step * (level == taker) for level, one in enumerate(units)]
@@ -187,7 +187,7 @@ def mean_variances(own: Sequence[float], sizes: Sequence[int]) -> list[float]:
     """Returns the variance of a zone of each level after inference, where all zones of a level have equally many parts.
 
     Hay et al. 2010 (PVLDB 3), with unequal noise. own: variance of each level's noisy counts, from the finest; infinite
-    for a level that is not asked. sizes: numbers of zones.
+    for a level that is not queried. sizes: numbers of zones.
     """
     upward = upward_variances(own, [below / above for below, above in itertools.pairwise(sizes)])
     found = [upward[-1]]

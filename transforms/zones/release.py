@@ -51,7 +51,7 @@ class ZoneCounts:
     low: list[Array]  # and high: ends of the 95% intervals of each level's zones: float64[m] each
     high: list[Array]
     noisy_sums: int  # number of sums with independent noise that were added up
-    sampling_weight: float  # users that each counted user stands for, where shards were lost
+    sampling_weight: float  # users that each counted user represents, where shards were lost
 
 
 def zone_counts(state: HeatmapState, method: ZoneLevels) -> ZoneCounts:
@@ -60,7 +60,7 @@ def zone_counts(state: HeatmapState, method: ZoneLevels) -> ZoneCounts:
     live = last.shards_answered
     sums = state.noise.kind.tail_sums(1 if state.is_central else live)
     noisy: list[NoisyLevel] = [NoisyLevel(None) for _ in zones.level_names]
-    for level, result in zip(method.asked, state.results, strict=True):
+    for level, result in zip(method.queried, state.results, strict=True):
         kurtosis = 0.0
         if state.noise.kind == LAPLACE:
             kurtosis = laplace_kurtosis(result.cost / result.query.sensitivity) / sums
@@ -72,7 +72,7 @@ def zone_counts(state: HeatmapState, method: ZoneLevels) -> ZoneCounts:
         users = estimate.counts.sum(axis=0)
         half = margins(state.categories * estimate.variance, estimate.kurtosis / state.categories)
         below, above = half, half
-        if len(method.asked) == 1 and state.gamma == 1 and state.noise.kind == LAPLACE and last.shards_lost == 0:
+        if len(method.queried) == 1 and state.gamma == 1 and state.noise.kind == LAPLACE and last.shards_lost == 0:
             # The counts are integers: sums of a few discrete Laplace variables have exact intervals.
             added = np.bincount(ancestor, minlength=len(users)) * sums * state.categories
             exact = lattice_margins(last.cost, added)
@@ -110,8 +110,8 @@ def lattice_margins(epsilon: float, sums: NDArray[np.int64]) -> tuple[Array, Arr
     below, above = np.full(len(sums), np.nan), np.full(len(sums), np.nan)
     decay = math.exp(-epsilon)
     reach = math.ceil(8 + 40 / epsilon)  # beyond it lies e^-40 of the mass
-    one = decay ** np.abs(np.arange(-reach, reach + 1)) * (1 - decay) / (1 + decay)
-    mass = one
+    variable = decay ** np.abs(np.arange(-reach, reach + 1)) * (1 - decay) / (1 + decay)
+    mass = variable
     for number in range(1, _LATTICE + 1):
         chosen = sums == number
         if chosen.any():
@@ -119,7 +119,7 @@ def lattice_margins(epsilon: float, sums: NDArray[np.int64]) -> tuple[Array, Arr
             least = int(np.argmax(2 * tail[1:] <= 1 - _LEAST_LEVEL))  # of a symmetric interval
             is_enough = least > 0 and tail[least] + tail[least + 1] <= 1 - _LEAST_LEVEL
             below[chosen], above[chosen] = least, least - is_enough
-        mass = np.convolve(mass, one)
+        mass = np.convolve(mass, variable)
     return below, above
 
 
@@ -178,7 +178,7 @@ def _manifest(
     found: ZoneCounts,
 ) -> dict[str, Any]:
     zones = method.zones
-    answers = dict(zip(method.asked, state.results, strict=True))
+    answers = dict(zip(method.queried, state.results, strict=True))
     levels = []
     for place, (name, ids, estimate) in enumerate(
         zip(zones.level_names, zones.ids_of_levels, found.levels, strict=True)

@@ -43,7 +43,7 @@ class ZoneLevel:
 class Zones:
     """Public zones that do not overlap. They need not cover everything between them.
 
-    A point on a border, or in an overlap that is allowed, belongs to the zone that stands first.
+    A point on a border, or in an overlap that is allowed, belongs to the zone that comes first.
 
     Attributes:
         ids: of the n zones, unique.
@@ -205,7 +205,7 @@ def check_zones(zones: Zones, label: str) -> None:
     repeated = [one for one, number in zip(*np.unique(ids, return_counts=True), strict=True) if number > 1]
     if repeated:
         raise RequestError(
-            f"zones: {label}: {_named(zones.name, repeated)} stands there more than once; ids must be unique, the "
+            f"zones: {label}: {_named(zones.name, repeated)} occurs more than once; ids must be unique, the "
             "parts of a zone one MultiPolygon, and the first of the levels the finest"
         )
     bounds = shapely.bounds(geometries)

@@ -2,7 +2,7 @@
 
 The raster's cells are small rectangles of degrees. A cell that no border touches lies in one zone, or in none, and
 holds its index. The other cells hold a list of the zones whose bounding boxes they meet, and a point there is tested
-against these polygons. A point on a border, or in an overlap, belongs to the zone that stands first in the file.
+against these polygons. A point on a border, or in an overlap, belongs to the first of them in the file.
 """
 
 from __future__ import annotations
@@ -133,9 +133,9 @@ class _Raster:
         # Cells that no border touches and that lie side by side are in the same zone: one test for each such patch.
         label, patches = scipy.ndimage.label(~is_border.reshape(self.rows, self.columns))
         label = label.ravel()
-        one = np.full(patches + 1, -1, dtype=np.int64)
-        one[label[::-1]] = np.arange(len(label))[::-1]
-        west, south, east, north = shapely.bounds(self._boxes(one[1:])).T
+        first_cell = np.full(patches + 1, -1, dtype=np.int64)
+        first_cell[label[::-1]] = np.arange(len(label))[::-1]
+        west, south, east, north = shapely.bounds(self._boxes(first_cell[1:])).T
         middle = (west + east) / 2, (south + north) / 2
         point, zone = tree.query(shapely.points(*middle), predicate="intersects")
         of_patch = np.full(patches + 1, OUTSIDE, dtype=np.int32)

@@ -230,8 +230,8 @@ def test_a_run_in_json(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str], 
     assert events.count("read_file") == 3
     assert events.count("read_logs") == 1
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    asked = manifest["privacy"]["sub_queries"]
-    for line, query in zip([one for one in told if one["event"] == "sub_query"], asked, strict=True):
+    sub_queries = manifest["privacy"]["sub_queries"]
+    for line, query in zip([one for one in told if one["event"] == "sub_query"], sub_queries, strict=True):
         assert (line["sub_query"], line["entries"]) == (query["index"], query["vector_length"])
         assert line["epsilon"] == pytest.approx(query["epsilon"], rel=1e-3)  # the digits that the message shows
         assert line["noise_stddev"] == pytest.approx(query["noise_stddev"], rel=1e-2)

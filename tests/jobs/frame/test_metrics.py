@@ -158,15 +158,15 @@ def test_a_heatmap_counts_what_the_data_say(
 ) -> None:
     found = run_heatmap(pattern, tmp_path / "out", options)
     manifest = open_release(tmp_path / "out").manifest
-    asked = manifest["privacy"]["sub_queries"]
+    sub_queries = manifest["privacy"]["sub_queries"]
     shards = USERS // 10 + 1
     groups = -(-shards // 64)
-    assert {one["shards"] for one in asked} == {shards}
+    assert {one["shards"] for one in sub_queries} == {shards}
     check_times(
         found,
         {
             "slice_read_milliseconds": FILES,
-            "sub_query_sum_milliseconds": groups * len(asked),
+            "sub_query_sum_milliseconds": groups * len(sub_queries),
             "release_write_milliseconds": 1,
         },
     )
@@ -182,9 +182,9 @@ def test_a_heatmap_counts_what_the_data_say(
         "clamped_rows": 0,
         "bounded_users": USERS,
         "shard_group_bytes": {"count": groups, **sizes},
-        "sub_queries": len(asked),
-        "vector_entries": sum(one["vector_length"] for one in asked),
-        "lost_shards": sum(one["shards_lost"] for one in asked),
+        "sub_queries": len(sub_queries),
+        "vector_entries": sum(one["vector_length"] for one in sub_queries),
+        "lost_shards": sum(one["shards_lost"] for one in sub_queries),
         "release_bytes": {"count": 1, "sum": release, "min": release, "max": release},
     }
     assert found["sub_queries"] > 1

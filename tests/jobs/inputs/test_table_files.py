@@ -147,16 +147,16 @@ def test_a_catalog_that_fails_is_asked_again(catalog: SqlCatalog, monkeypatch: p
     monkeypatch.setattr(catalog, "load_table", failing)
     assert len(match_files(TABLE)) == 1
     assert not failures
-    asked: list[str] = []
+    loaded_names: list[str] = []
 
     def missing(name: str) -> Any:
-        asked.append(name)
+        loaded_names.append(name)
         raise NoSuchTableError(name)
 
     monkeypatch.setattr(catalog, "load_table", missing)
     with pytest.raises(RequestError, match="cannot be opened"):
         match_files(TABLE)
-    assert asked == ["city.logs"]
+    assert loaded_names == ["city.logs"]
 
 
 def test_deleted_rows_and_other_formats_are_refused(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -335,9 +335,9 @@ def test_view_shows_the_statistics_and_bits_of_the_protocol() -> None:
 
 
 def test_view_ranks_groups_by_shrunk_estimates() -> None:
-    asked = plan()
-    state = ran(ages() + 20.0 * (by_size() == 2), asked, BY_PLACE, by_size())
-    files = assembled(state, asked, BY_PLACE)
+    planned = plan()
+    state = ran(ages() + 20.0 * (by_size() == 2), planned, BY_PLACE, by_size())
+    files = assembled(state, planned, BY_PLACE)
     body = shown(moments_view(files))
     published = pq.read_table(io.BytesIO(files["moments.parquet"])).to_pylist()
     assert [statistic.name for statistic in body.statistics] == ["Mean", "Variance"]
@@ -387,8 +387,8 @@ def test_view_shows_cells_on_a_map_and_lists_those_that_differ() -> None:
 
 
 def test_view_states_missing_privacy_bits_and_seeds() -> None:
-    asked = plan(epsilon=None)
-    view = moments_view(assembled(ran(ages(), asked), asked))
+    planned = plan(epsilon=None)
+    view = moments_view(assembled(ran(ages(), planned), planned))
     assert view.guarantee.endswith("no differential privacy.")
     assert [fact.text for fact in view.chips if fact.term == "Each report"] == ["sent unchanged"]
     little = plan(epsilon=0.05, statistics=SPREAD[:1])

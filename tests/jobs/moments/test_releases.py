@@ -65,8 +65,8 @@ def lengths() -> NDArray[np.float64]:
 @pytest.fixture(scope="module")
 def published(folder: Path, pattern: str) -> Path:
     """The release `monday`, of the key."""
-    asked = ["--statistics", "mean,variance", "--method", "adaptive"]
-    assert run(pattern, folder / "published", *LENGTH, *asked, *keyed(folder)) == 0
+    statistics_options = ["--statistics", "mean,variance", "--method", "adaptive"]
+    assert run(pattern, folder / "published", *LENGTH, *statistics_options, *keyed(folder)) == 0
     return folder / "published"
 
 
@@ -142,11 +142,11 @@ def test_nothing_raw_is_in_the_release_or_in_the_log(
 def test_the_same_key_gives_the_same_release_on_every_runner(
     folder: Path, pattern: str, published: Path, tmp_path: Path
 ) -> None:
-    asked = ["--statistics", "mean,variance", "--method", "adaptive"]
+    statistics_options = ["--statistics", "mean,variance", "--method", "adaptive"]
     runner = ["--runner_config", "direct_threads"]
-    assert run(pattern, tmp_path / "out", *LENGTH, *asked, *keyed(folder), *runner) == 0
+    assert run(pattern, tmp_path / "out", *LENGTH, *statistics_options, *keyed(folder), *runner) == 0
     assert contents(tmp_path / "out") == contents(published)
-    assert run(pattern, tmp_path / "tuesday", *LENGTH, *asked, *keyed(folder, "tuesday")) == 0
+    assert run(pattern, tmp_path / "tuesday", *LENGTH, *statistics_options, *keyed(folder, "tuesday")) == 0
     one, other = contents(published), contents(tmp_path / "tuesday")
     assert {name for name in one if one[name] == other[name]} == set()
     bits = [pq.read_table(path / "bits.parquet") for path in (published, tmp_path / "tuesday")]
@@ -220,9 +220,9 @@ def test_a_ledger_is_charged_once_everything_is_read_and_once(
     """Killed before it publishes, and run again: the same release as of a run that nothing stopped."""
     ledger, place = str(tmp_path / "ledger.db"), tmp_path / "published" / "releases" / "2026-11-20"
     groups = ["--group_by", "kind", "--groups", "bus,tram", "--group_epsilon", "0.1"]
-    asked = [*LENGTH, "--epsilon", "0.7", *groups]
+    statistics_options = [*LENGTH, "--epsilon", "0.7", *groups]
     books = ["--ledger", ledger, *BUDGET]
-    booked = [*asked, *keyed(folder), *books]
+    booked = [*statistics_options, *keyed(folder), *books]
     read, charged = transform.read_bundle, []
 
     def watched(*arguments: Any) -> Any:
@@ -244,10 +244,10 @@ def test_a_ledger_is_charged_once_everything_is_read_and_once(
     assert run(pattern, place, *booked) == 0
     assert "monday is published already; nothing is charged" in capsys.readouterr().err
     assert len(open_ledger(ledger).history().charges) == 1
-    assert run(pattern, tmp_path / "plain", *asked, *keyed(folder)) == 0
+    assert run(pattern, tmp_path / "plain", *statistics_options, *keyed(folder)) == 0
     for name in ("moments.parquet", "bits.parquet", "moments.png"):
         assert (place / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
-    assert run(pattern, tmp_path / "more", *asked, *keyed(folder, "more"), *books) == 3
+    assert run(pattern, tmp_path / "more", *statistics_options, *keyed(folder, "more"), *books) == 3
     assert not (tmp_path / "more").exists()
     assert cli.main(["ledger", "verify", "--ledger", ledger, "--releases", str(place)]) == 0
 
@@ -425,8 +425,8 @@ def test_central_range_is_found_and_cells_have_means(one_each: Path, pattern_of_
 
 @pytest.mark.false_alarm(FLAKE_RATE)
 def test_central_takes_signed_values_and_rows_as_users(pattern_of_one_each: str, tmp_path: Path) -> None:
-    asked = ["--trust", "central", "--column", "change", "--range", "-300,300", "--rows_are_users"]
-    assert run(pattern_of_one_each, tmp_path / "out", *asked) == 0
+    statistics_options = ["--trust", "central", "--column", "change", "--range", "-300,300", "--rows_are_users"]
+    assert run(pattern_of_one_each, tmp_path / "out", *statistics_options) == 0
     assert_near(released(tmp_path / "out")["everybody", "mean"], table(1900, 1)["change"].to_numpy().mean())
 
 
@@ -566,6 +566,6 @@ def test_a_user_with_one_of_both_numbers_counts_as_unusable(
     pattern_of_pairs: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """600 of 60,000 users, so a limit of a tenth of a per cent refuses, and one of two per cent does not."""
-    asked = [*OF_SPEED, "--second_range=-63,63", "--statistics", "covariance", "--epsilon", "20"]
-    assert run(pattern_of_pairs, tmp_path / "refused", *asked, "--max_bad_fraction", "0.001") == 1
-    assert run(pattern_of_pairs, tmp_path / "made", *asked, "--max_bad_fraction", "0.02") == 0
+    statistics_options = [*OF_SPEED, "--second_range=-63,63", "--statistics", "covariance", "--epsilon", "20"]
+    assert run(pattern_of_pairs, tmp_path / "refused", *statistics_options, "--max_bad_fraction", "0.001") == 1
+    assert run(pattern_of_pairs, tmp_path / "made", *statistics_options, "--max_bad_fraction", "0.02") == 0

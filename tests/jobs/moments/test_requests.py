@@ -273,10 +273,10 @@ def test_dry_run_states_the_error_of_the_best_probabilities(
     text = dry(pattern, tmp_path / "out", capsys, *LENGTH, *bits, "--epsilon", "3", "--statistics", statistics)
     odds = math.exp(3 / reports)
     one = math.sqrt(0.25 + odds / (odds - 1) ** 2)
-    asked = reports / (1 + (reports == 2))  # each quantity has its part of the clients
+    share_of_reports = reports / (1 + (reports == 2))  # each quantity has its part of the clients
     found = errors_of(text)
     assert list(found) == [10**k for k in range(4, 9)]
-    least = 1.96 * one * 255 / 4 / math.sqrt(asked)
+    least = 1.96 * one * 255 / 4 / math.sqrt(share_of_reports)
     assert [error * math.sqrt(users) for users, error in found.items()] == pytest.approx([least] * 5, rel=0.01)
     truth = RandomisedResponse(3.0, reports).truth_probability
     assert f"a bit is sent as it is with probability {truth:.4f}" in text

@@ -69,7 +69,7 @@ def transform(
     grouping: Grouping | None = None,
     by_row: bool = False,
     key: RunKey = KEY,
-    **asked: Any,
+    **plan_options: Any,
 ) -> PushBits:
     on_map = grouping is not None and isinstance(grouping.groups, CellGroups)
     columns = ValueColumns(
@@ -79,7 +79,7 @@ def transform(
         "latitude" if on_map else None,
         "longitude" if on_map else None,
     )
-    plan = MomentsPlan(form=form, **{"statistics": MEAN, "epsilon": 2.0, **asked})
+    plan = MomentsPlan(form=form, **{"statistics": MEAN, "epsilon": 2.0, **plan_options})
     return PushBits(Values(columns, form, None if grouping is None else grouping.groups), plan, key, grouping)
 
 
@@ -99,7 +99,7 @@ class Client:
     """A value's code, a group's number; `asked` counts the reports."""
 
     def __init__(self, code: int, group: int):
-        self.code, self.group, self.asked = code, group, 0
+        self.code, self.group, self.sent_reports = code, group, 0
 
 
 class Crowd:
@@ -124,7 +124,7 @@ class Crowd:
             place = Fraction(own >> 32, 1 << 32)
             if not first <= place < last:
                 continue
-            client.asked += 1
+            client.sent_reports += 1
             value = np.array([client.code], client_values.code_type(push._plan.form))
             turn = (word(uniforms, 0, own) >> 32) / 2.0**32
             units = int(query.quantity.codes(value, np.array([turn]))[0])
@@ -152,7 +152,7 @@ class Crowd:
         for _ in plan.stages:
             queries = state.next_queries()
             state = state.advance(queries, plan.protect(queries, [self.answer(query) for query in queries], self.key))
-        assert {client.asked for _, client in self.clients} == {1}
+        assert {client.sent_reports for _, client in self.clients} == {1}
         return state
 
 
@@ -234,7 +234,7 @@ SPREAD = (Statistic("mean"), Statistic("variance"))
 
 
 @pytest.mark.parametrize(
-    ("users", "records", "files", "kind", "options", "asked"),
+    ("users", "records", "files", "kind", "options", "plan_options"),
     [
         (1500, 1, 3, "int", (), {}),
         (500, 4, 5, "string", (), {"column": "signed", "form": SIGNED, "statistics": SPREAD}),
@@ -249,12 +249,12 @@ SPREAD = (Statistic("mean"), Statistic("variance"))
     ],
 )
 def test_the_job_tells_what_clients_tell_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, users, records, files, kind, options, asked
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, users, records, files, kind, options, plan_options
 ) -> None:
     table = logs(users, records, kind)
     pattern = write_files(table, tmp_path / "logs", files, row_group_size=150)
     monkeypatch.setattr(client_values, "BLOCK_CLIENTS", 9)
-    push = transform(**asked)
+    push = transform(**plan_options)
     crowd = crowd_of_users(table, push)
     assert len(crowd.clients) > 400
     found = run(pattern, push, *options)
@@ -361,7 +361,7 @@ def test_another_question_under_the_same_key_has_its_own_coins() -> None:
     """The same clients, queried for other bits under the same coins, would report more than one bit each."""
     prior = Prior(np.exp2(np.arange(10)), np.full(10, 0.5), np.full(10, 0.1))
     other_prior = replace(prior, mean=np.full(10, 0.25))
-    asked: list[dict[str, Any]] = [
+    variants: list[dict[str, Any]] = [
         {},
         {"column": "signed"},
         {"form": FixedPoint(bits=11)},
@@ -383,7 +383,7 @@ def test_another_question_under_the_same_key_has_its_own_coins() -> None:
         {"prior": {"value": other_prior}},
         {"key": KEY.narrowed({"release": 2})},
     ]
-    keys = [transform(**one)._key.subkey("x") for one in asked]
+    keys = [transform(**one)._key.subkey("x") for one in variants]
     assert len(set(keys)) == len(keys)
     assert transform()._key.subkey("x") == keys[0]
 

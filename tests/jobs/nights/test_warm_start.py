@@ -331,10 +331,10 @@ def test_warm_start_asks_by_earlier_map_and_public_figures() -> None:
     prior = estimate_on(Tree.uniform(DEPTH, 3))
     states = [run_in_memory(crowd(users), 3000, parameters, KEY, prior) for users in (2500, 3000)]
     assert states[0].results[0].encoding == states[1].results[0].encoding
-    asked = first_state(states[0].population, states[0].budget.first(1), parameters, prior).query
-    assert asked is not None
-    assert asked.encoding == states[0].results[0].encoding
-    assert asked.shard_range is None  # all shards, whose users have nothing else to answer
+    first_query = first_state(states[0].population, states[0].budget.first(1), parameters, prior).query
+    assert first_query is not None
+    assert first_query.encoding == states[0].results[0].encoding
+    assert first_query.shard_range is None  # all shards, whose users have nothing else to answer
 
 
 def test_memory_of_nights_makes_a_finer_tree() -> None:
@@ -382,9 +382,9 @@ def test_manifest_states_the_earlier_release_but_not_its_place(logs: str, monday
     assert release.manifest["parameters"]["warm_start"] == stated
     assert published.manifest["parameters"]["warm_start"] is None
     privacy = release.manifest["privacy"]
-    (asked,) = privacy["sub_queries"]
-    assert asked["epsilon"] + privacy["population"]["epsilon"] == 4.0
-    assert asked["shards"] == privacy["cohort"]["shards"]
+    (first_query,) = privacy["sub_queries"]
+    assert first_query["epsilon"] + privacy["population"]["epsilon"] == 4.0
+    assert first_query["shards"] == privacy["cohort"]["shards"]
     assert privacy["composition"] == "sequential"
     for file in (tmp_path / "out").iterdir():
         content = file.read_bytes()

@@ -220,17 +220,17 @@ def test_a_warm_start_tells_for_how_many_users() -> None:
     parameters = heatmap_parameters("adaptive", {"depth": 6}, 1)
     text = heatmap_plan_text(parameters, prior)
     assert text.startswith("for as many users as the release that this one starts from had, 64,000:")
-    asked = make_plan(heatmap_parameters("adaptive", {"depth": 6, "users": 64_000}, 1), prior)
-    assert text.endswith(plan_details(asked))
-    assert len(asked.sub_queries) == 1  # from nothing there would be two
+    planned = make_plan(heatmap_parameters("adaptive", {"depth": 6, "users": 64_000}, 1), prior)
+    assert text.endswith(plan_details(planned))
+    assert len(planned.sub_queries) == 1  # from nothing there would be two
 
 
 def test_warm_plan_is_for_the_users_of_one_cohort() -> None:
     prior = Estimate(Tree.uniform(6, 3), np.full(64, 1000.0), np.full(64, 5.0))
     text = heatmap_plan_text(replace(heatmap_parameters("adaptive", {"depth": 6}, 1), rotation=10), prior)
     assert text.startswith("for 1/10 of as many users as the release that this one starts from had, 6,400:")
-    asked = make_plan(heatmap_parameters("adaptive", {"depth": 6, "users": 6_400}, 1), prior)
-    assert text.endswith(plan_details(asked))
+    planned = make_plan(heatmap_parameters("adaptive", {"depth": 6, "users": 6_400}, 1), prior)
+    assert text.endswith(plan_details(planned))
 
 
 @pytest.mark.slow

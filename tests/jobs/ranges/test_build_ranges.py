@@ -56,9 +56,9 @@ def _keep(element: Any, path: str) -> None:
     Path(path).write_bytes(pickle.dumps(element))
 
 
-def exact_people(pattern: str, asked: RangesPlan, columns: LocationColumns) -> ExactCounts:
+def exact_people(pattern: str, planned: RangesPlan, columns: LocationColumns) -> ExactCounts:
     """Everybody's one place, user by user."""
-    key = KEY.narrowed({**asked.metadata(), "columns": columns.metadata()})
+    key = KEY.narrowed({**planned.metadata(), "columns": columns.metadata()})
     records = oracle.records_of_users(pattern, REGION, 12, key, columns)
     places = oracle.weights_of_users(records, HeatmapParameters(depth=12), columns)
     return ExactCounts.from_codes(12, np.array([code for one in places.values() for code in one], np.uint64))
@@ -106,12 +106,12 @@ def test_people_add_up_however_they_are_bundled(elements: list[list[int]], where
 @pytest.mark.parametrize("method", ["grid", "ug"])
 def test_the_counts_are_those_in_memory(pattern: str, method: str, options: tuple[str, ...]) -> None:
     own: dict[str, Any] = {"cell_width": 4000.0} if method == "grid" else {}
-    asked, columns = plan(method, epsilon=0.5, **own), LocationColumns()
-    built = run(pattern, BuildRanges(asked, KEY), *options)
-    people = exact_people(pattern, asked, columns)
+    planned, columns = plan(method, epsilon=0.5, **own), LocationColumns()
+    built = run(pattern, BuildRanges(planned, KEY), *options)
+    people = exact_people(pattern, planned, columns)
     assert people.users.sum() == USERS
-    key = KEY.narrowed({**asked.metadata(), "columns": columns.metadata()})
-    expected = collect(people, admission_of(people, asked, key), asked, key)
+    key = KEY.narrowed({**planned.metadata(), "columns": columns.metadata()})
+    expected = collect(people, admission_of(people, planned, key), planned, key)
     assert isinstance(built, Built)
     same_counts(built.collected.counts, expected.counts)
     assert built.collected.population == expected.population
@@ -120,22 +120,24 @@ def test_the_counts_are_those_in_memory(pattern: str, method: str, options: tupl
 
 @pytest.mark.slow
 def test_files_and_their_order_show_in_nothing(table: pa.Table, tmp_path: Path) -> None:
-    asked, models = plan("ug", epsilon=0.5), set()
+    planned, models = plan("ug", epsilon=0.5), set()
     shuffled = table.take(seeded_rng(0).permutation(len(table)))
     for number, (rows, files) in enumerate(((table, 1), (table, 4), (shuffled, 7))):
         pattern = write_files(rows, tmp_path / f"logs-{number}", files, row_group_size=300)
-        models.add(model_bytes(run(pattern, BuildRanges(asked, KEY)).model))
+        models.add(model_bytes(run(pattern, BuildRanges(planned, KEY)).model))
     assert len(models) == 1
 
 
 def test_weights_choose_the_places_that_count(table: pa.Table, tmp_path: Path) -> None:
     weights = seeded_rng(1).exponential(1.0, len(table))
     pattern = write_files(table.append_column("weight", pa.array(weights)), tmp_path / "logs", 2)
-    asked, columns = plan("grid", cell_width=4000.0, epsilon=9.0), LocationColumns(weight="weight")
-    found = run(pattern, CollectCounts(asked, KEY, columns, None, ChargeAndAdmit(asked.count_parameters.admission())))
-    key = KEY.narrowed({**asked.metadata(), "columns": columns.metadata()})
-    people = exact_people(pattern, asked, columns)
-    same_counts(found.counts, collect(people, admission_of(people, asked, key), asked, key).counts)
+    planned, columns = plan("grid", cell_width=4000.0, epsilon=9.0), LocationColumns(weight="weight")
+    found = run(
+        pattern, CollectCounts(planned, KEY, columns, None, ChargeAndAdmit(planned.count_parameters.admission()))
+    )
+    key = KEY.narrowed({**planned.metadata(), "columns": columns.metadata()})
+    people = exact_people(pattern, planned, columns)
+    same_counts(found.counts, collect(people, admission_of(people, planned, key), planned, key).counts)
 
 
 @pytest.mark.parametrize("method", ["grid", "ug", "adaptive"])
@@ -143,11 +145,11 @@ def test_shards_count_what_clients_would_send(pattern: str, method: str) -> None
     """Against the heatmap's oracle, client by client: several shards, of which each adds its noise."""
     given: dict[str, Any] = {"shard_size": 200, "dropout": 0.3, "epsilon": 2.0, "population": USERS}
     given |= {"cell_width": 9000.0} if method == "grid" else {"depth": 5} if method == "adaptive" else {}
-    asked = plan(method, trust="secagg", **given)
-    assert asked.heatmap is not None
-    built = run(pattern, BuildRanges(asked, KEY))
-    state = oracle.heatmap(pattern, REGION, asked.heatmap, KEY)
-    expected = collected_from_heatmap(state, asked)
+    planned = plan(method, trust="secagg", **given)
+    assert planned.heatmap is not None
+    built = run(pattern, BuildRanges(planned, KEY))
+    state = oracle.heatmap(pattern, REGION, planned.heatmap, KEY)
+    expected = collected_from_heatmap(state, planned)
     same_counts(built.collected.counts, expected.counts)
     assert built.collected.population == expected.population
     assert state.shard_plan.shards > 5

@@ -253,9 +253,9 @@ def answer(place: Path, queries: str = "q.parquet", output: str = "a.parquet", *
 
 def check(queries: Path, answers: Path) -> pa.Table:
     """The answers, which must be the model's own, row by row."""
-    asked, table = pq.read_table(queries), pq.read_table(answers)
+    queried, table = pq.read_table(queries), pq.read_table(answers)
     assert table.schema == ANSWERS_SCHEMA
-    columns = [asked[name].to_numpy() for name in ("x", "y", "size")]
+    columns = [queried[name].to_numpy() for name in ("x", "y", "size")]
     found, inside = grid_model().answer(*columns)
     for name, values in zip(ANSWERS_SCHEMA.names, (*columns, found.users, found.stddev, inside), strict=True):
         np.testing.assert_allclose(table[name].to_numpy(), values, rtol=1e-12)
@@ -414,15 +414,16 @@ def test_everything_may_be_in_a_bucket(place: Path) -> None:
     with storage_emulator():
         put(f"{BUCKET}/release/{MODEL_FILE}", (place / "release" / MODEL_FILE).read_bytes())
         put(f"{BUCKET}/q.parquet", (place / "q.parquet").read_bytes())
-        asked = ["--model", f"{BUCKET}/release", "--queries", f"{BUCKET}/q*.parquet"]
-        assert run_command("ranges answer", [*asked, "--output", f"{BUCKET}/answers/a.parquet"]) == 0
+        arguments = ["--model", f"{BUCKET}/release", "--queries", f"{BUCKET}/q*.parquet"]
+        assert run_command("ranges answer", [*arguments, "--output", f"{BUCKET}/answers/a.parquet"]) == 0
         assert names(f"{BUCKET}/answers") == ["a.parquet"]
         with FileSystems.open(f"{BUCKET}/answers/a.parquet") as file:
             (place / "a.parquet").write_bytes(file.read())
         with pytest.raises(RequestError, match="already exists"):
-            run_command("ranges answer", [*asked, "--output", f"{BUCKET}/answers/a.parquet"])
+            run_command("ranges answer", [*arguments, "--output", f"{BUCKET}/answers/a.parquet"])
         with pytest.raises(RequestError, match=f"no file {BUCKET}/other/{MODEL_FILE}"):
             run_command(
-                "ranges answer", ["--model", f"{BUCKET}/other", *asked[2:], "--output", f"{BUCKET}/answers/b.parquet"]
+                "ranges answer",
+                ["--model", f"{BUCKET}/other", *arguments[2:], "--output", f"{BUCKET}/answers/b.parquet"],
             )
     check(place / "q.parquet", place / "a.parquet")

@@ -289,12 +289,12 @@ def test_a_workload(
 
     monkeypatch.setattr(query_files, "MIN_SQUARES", 2)
 
-    def asked(name: str, columns: dict[str, Any], *more: str) -> int:
+    def build_with_workload(name: str, columns: dict[str, Any], *more: str) -> int:
         pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
         own = ["--method", "weighted", "--cell_width", "4000", "--workload", str(tmp_path / f"{name}.parquet")]
         return build(folder, tmp_path / name, *own, *more)
 
-    assert asked("good", squares) == 0
+    assert build_with_workload("good", squares) == 0
     assert open_model(tmp_path / "good").model.grid.noise_stddev == 2  # type: ignore[attr-defined]  # one lies outside
     told = open_release(tmp_path / "good").manifest["parameters"]["options"]["workload"]
     assert (told["squares"], len(told["digest"])) == (2, 64)
@@ -308,11 +308,11 @@ def test_a_workload(
         ("few", {key: value[1:] for key, value in squares.items()}, "1 squares of"),
         ("many", {key: np.tile(value, 2) for key, value in squares.items()}, "holds 6 squares, and the limit is 5"),
     ):
-        assert asked(name, columns) == 2
+        assert build_with_workload(name, columns) == 2
         error = capsys.readouterr().err
         assert "workload: " in error
         assert message in error
-    assert asked("other", squares, "--method", "grid") == 2
+    assert build_with_workload("other", squares, "--method", "grid") == 2
     assert "workload: applies only with --method auto or snh or weighted" in capsys.readouterr().err
 
 

@@ -38,10 +38,10 @@ def test_night_asks_its_cohort_on_a_budget_for_one(month: Place) -> None:
     """The budget fits no two maps of all users."""
     charges = month.history.charges
     for night, charge in zip(NIGHTS, charges, strict=False):
-        asked = month.manifest(night)["privacy"]["rotation"]
-        assert asked == {"cohort": 1 + night.toordinal() % 3, "cohorts": 3}
+        rotation = month.manifest(night)["privacy"]["rotation"]
+        assert rotation == {"cohort": 1 + night.toordinal() % 3, "cohorts": 3}
         assert charge.rotation is not None
-        assert (charge.rotation.cohort, charge.rotation.cohorts) == (asked["cohort"], 3)
+        assert (charge.rotation.cohort, charge.rotation.cohorts) == (rotation["cohort"], 3)
         assert charge.epsilon == 4  # the limit of any three days
     assert len({charge.rotation.partition for charge in charges if charge.rotation}) == 1
     assert month.verify() == 0
@@ -74,7 +74,7 @@ def test_night_rests_on_all_before_it(month: Place) -> None:
     # Intervals are of the estimate, and not of the night's own noise.
     assert "all nights of `nights.rests_on`" in stated["errors"]["intervals"]
     assert "sub-query" not in stated["errors"]["intervals"]
-    assert any("whom both releases queried" in one for one in stated["privacy"]["assumptions"])
+    assert any("that both releases queried" in one for one in stated["privacy"]["assumptions"])
 
 
 def test_timeline_shows_what_one_user_has_spent(month: Place) -> None:

@@ -203,8 +203,8 @@ def test_what_a_release_and_the_ledger_disagree_on(changes: dict[str, Any], word
 )
 def test_a_release_states_the_cohort_that_it_was_charged_for(stated: Any) -> None:
     """A release that asked other users than its charge says would be missing from their accounts."""
-    asked = replace(STANDING, charge=replace(STANDING.charge, rotation=Rotation(7, 30, "a" * 32)))
-    history = replace(HISTORY, reservations={"monday": asked})
+    other_cohort = replace(STANDING, charge=replace(STANDING.charge, rotation=Rotation(7, 30, "a" * 32)))
+    history = replace(HISTORY, reservations={"monday": other_cohort})
     true = {"epsilon": 1.0, "delta": 0.0, "rotation": {"cohort": 7, "cohorts": 30}}
     assert disagreement(release(privacy=true), history) is None
     assert "states a different cohort" in str(disagreement(release(privacy={**true, "rotation": stated}), history))

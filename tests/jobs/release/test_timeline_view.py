@@ -306,14 +306,14 @@ def brute_force(nights: list[DatedRelease], seed: int) -> tuple[int, float]:
     divisions = {night.rotation.partition: night.rotation.cohorts for night in nights if night.rotation}
     rng = seeded_rng(seed)
     cohort_of = {division: rng.integers(1, cohorts + 1, 4000) for division, cohorts in divisions.items()}
-    asked, cost = np.zeros(4000, np.int64), np.zeros(4000)
+    times_queried, cost = np.zeros(4000, np.int64), np.zeros(4000)
     for night in nights:
         is_asked: Any = np.ones(4000, bool)
         if night.rotation is not None:
             is_asked = cohort_of[night.rotation.partition] == night.rotation.cohort
-        asked += is_asked
+        times_queried += is_asked
         cost += is_asked * night.epsilon
-    return int(asked.max()), float(cost.max())
+    return int(times_queried.max()), float(cost.max())
 
 
 @pytest.mark.parametrize(
@@ -330,9 +330,9 @@ def brute_force(nights: list[DatedRelease], seed: int) -> tuple[int, float]:
 def test_the_page_states_the_sums_of_the_user_who_was_asked_most(nights: list[DatedRelease]) -> None:
     # 4,000 users are in every combination of at most 15 cohorts, but for a probability of 15 (1 - 1/15)^4000 < 1e-100;
     # with 30 cohorts, 30 (1 - 1/30)^4000 < 1e-50.
-    asked, cost = brute_force(nights, 5)
+    times_queried, cost = brute_force(nights, 5)
     made = view(nights)
-    words = {1: "once", 2: "twice"}.get(asked, f"{asked} times")
+    words = {1: "once", 2: "twice"}.get(times_queried, f"{times_queried} times")
     text = next(one for one in made.sections if one.title == "Budget spent").paragraphs[0]
     assert f"queried no user more than {words}." in text
     assert f"loses at most ε {cost:.6g}." in text

@@ -179,7 +179,7 @@ def test_every_example_is_a_request(job: str) -> None:
         (["ledger", "show"], "ledger: required"),
         (
             ["histogram", "--input", "x", "--output", "y"],
-            "column, region: one is required; give --column NAME, or --cells DEPTH",
+            "column, region: exactly one is required: --column NAME, or --cells DEPTH",
         ),
         (["ranges", "bild"], "no job named 'ranges bild'; did you mean ranges build?"),
     ],

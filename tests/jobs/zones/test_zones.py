@@ -105,8 +105,8 @@ def test_every_level_holds_the_exact_counts_and_its_own_noise(folder: Path, tmp_
     job = ZonesJob.of(request(folder, levels="tract,county,state", auxiliary="sick"))
     state = final_state(job, str(folder / "logs" / "*.parquet"), tmp_path / "state")
     logs, zone = true_counts(folder, job)
-    assert job.method.asked == (2, 0)  # four counties are not worth a question of their own
-    for index, (level, result) in enumerate(zip(job.method.asked, state.results, strict=True)):
+    assert job.method.queried == (2, 0)  # four counties are not worth a question of their own
+    for index, (level, result) in enumerate(zip(job.method.queried, state.results, strict=True)):
         size = len(job.zones.ids_of_levels[level])
         expected = np.zeros((2, size), dtype=np.int64)
         for sick, one in zip(logs["sick"], zone, strict=True):

@@ -175,9 +175,11 @@ def nights() -> list[CountNight]:
 
 @pytest.mark.parametrize("way", [*WAYS, *GAUSSIAN_WAYS], ids=lambda way: way.name)
 def test_no_user_spends_more_than_the_limit_in_any_window(way: Way) -> None:
-    asked = [Rotation.of_night(FIRST + timedelta(night), way.cohorts).cohort for night in range(4 * WINDOW)]
+    active_cohorts = [Rotation.of_night(FIRST + timedelta(night), way.cohorts).cohort for night in range(4 * WINDOW)]
     most = max(
-        asked[at : at + WINDOW].count(cohort) for at in range(3 * WINDOW) for cohort in range(1, 1 + way.cohorts)
+        active_cohorts[at : at + WINDOW].count(cohort)
+        for at in range(3 * WINDOW)
+        for cohort in range(1, 1 + way.cohorts)
     )
     for trust in (Trust.SECAGG, Trust.CENTRAL):
         if way.gaussian and trust == Trust.SECAGG:
@@ -282,18 +284,18 @@ def test_crowd_moves_users_to_its_place(city_nights: list[Night]) -> None:
 
 
 def test_cohorts_are_fixed_and_share_the_users(city_nights: list[Night]) -> None:
-    first, next_day, later = (set(night.people[night.asked(10)].tolist()) for night in city_nights)
+    first, next_day, later = (set(night.people[night.queried(10)].tolist()) for night in city_nights)
     assert not first & next_day
     everybody = set(city_nights[0].people.tolist()) & set(city_nights[2].people.tolist())
     assert first & everybody == later & everybody  # ten nights later the same cohort is asked
     expected = city_nights[0].users / 10
     assert abs(len(first) - expected) < 6 * np.sqrt(expected)
-    assert city_nights[0].asked(1).all()
+    assert city_nights[0].queried(1).all()
 
 
 def test_rows_are_the_asked_users(city_nights: list[Night]) -> None:
     rows = city_nights[0].rows(10)
-    assert np.array_equal(rows.codes, city_nights[0].codes[city_nights[0].asked(10)])
+    assert np.array_equal(rows.codes, city_nights[0].codes[city_nights[0].queried(10)])
     assert (np.diff(rows.users.astype(np.float64)) >= 0).all()
     assert not (rows.users & rows.places.mask).any()
 

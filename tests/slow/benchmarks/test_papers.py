@@ -321,7 +321,7 @@ def test_cells_follow_from_shares_that_reach_both() -> None:
 
 
 def test_one_bit_of_each_client_shows_tau() -> None:
-    """By docs/explanation/moments_of_pairs.md the classes err by 0.03, and the noise of 200,000 clients by 0.024."""
+    """By docs/results/bit_pairs.md the classes err by 0.03, and the noise of 200,000 clients by 0.024."""
     values = DATA[0].clients(200_000, seeded_rng(1))
     exact = stats.kendalltau(values.real, values.imag).statistic
     found, of_classes = estimated(values, DATA[0], 8, 4.0, 0)

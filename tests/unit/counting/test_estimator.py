@@ -69,9 +69,9 @@ def answered(
     rng = seeded_rng(seed)
     cells = cells.reshape(categories, -1)
     counts = np.concatenate([result(one, tree, stddev, rng).counts for one in cells])
-    asked = SHARDS if shards is None else shards[1] - shards[0]
+    queried_shards = SHARDS if shards is None else shards[1] - shards[0]
     query = ShardQuery(1, TreeEncoding(tree, categories), 0.5, Window(1 << 20, 1 << 19), Noise(), shard_range=shards)
-    return NoisyCounts(query, counts, stddev, asked, lost)
+    return NoisyCounts(query, counts, stddev, queried_shards, lost)
 
 
 def people(seed: int = 0) -> np.ndarray:
@@ -236,8 +236,10 @@ def test_noise_variance_of_a_part_is_scaled_to_all() -> None:
     state = replace(state_of(), budget=Budget(1.0))
     one = discrete_laplace_stddev(0.5) ** 2
     assert noise_variance(state, 0.5) == pytest.approx(SHARDS * one)
-    asked = 2
-    assert noise_variance(state, 0.5, asked / SHARDS) == pytest.approx(asked * one * (SHARDS / asked) ** 2)
+    queried_shards = 2
+    assert noise_variance(state, 0.5, queried_shards / SHARDS) == pytest.approx(
+        queried_shards * one * (SHARDS / queried_shards) ** 2
+    )
     assert noise_variance(replace(state, categories=3), 0.5) == pytest.approx(3 * SHARDS * one)
     assert noise_variance(state, math.inf) == noise_variance(state, 1.0)
 

@@ -361,11 +361,11 @@ def run(
     """The final state over these groups, and its queries."""
     key = key or COHORTS_KEY
     there = sum(int(group.sizes().sum()) for group in groups) if users is None else users
-    state, asked = start(there, parameters, key), []
+    state, queries = start(there, parameters, key), []
     while state.query is not None:
-        asked.append(state.query)
+        queries.append(state.query)
         state = advance(state, total(groups, state.query, parameters, key), parameters)
-    return state, asked
+    return state, queries
 
 
 def total(groups: Sequence[ShardGroup], query: ShardQuery, parameters: HeatmapParameters, key: RunKey) -> ShardTotals:
@@ -410,17 +410,17 @@ def test_every_shard_answers_exactly_one_sub_query(shards: int, depth: int) -> N
         rows = Rows(Places(depth), rows.users >> low << low, rows.codes << np.uint64(2 * (depth - DEPTH)))
     state = start(users, parameters, COHORTS_KEY)
     assert state.shard_plan.shards == shards
-    state, asked = run(rows.shard_groups(state.shard_plan), parameters)
-    assert len(asked) == min(shards, 2 if depth == DEPTH else 3)
+    state, queries = run(rows.shard_groups(state.shard_plan), parameters)
+    assert len(queries) == min(shards, 2 if depth == DEPTH else 3)
     covered = [number for result in state.results for number in range(*result.shard_range or ())]
     assert covered == list(range(shards))
     # What is said to have been asked, and what a shard does when it is asked.
     for number in range(shards):
         alone = ShardGroup(number, 1, Places(depth), np.zeros(300, dtype=np.uint64))
-        results = [sum_shards(alone, query, COHORTS_KEY) for query in asked]
+        results = [sum_shards(alone, query, COHORTS_KEY) for query in queries]
         assert [one.live for one in results].count(1) == 1
         assert sum(one.live for one in results) == 1
-        for one, query in zip(results, asked, strict=True):
+        for one, query in zip(results, queries, strict=True):
             first, last = query.shard_range or (0, 0)
             assert one.live == (first <= number < last)
             assert one.live or not one.sums.any()
@@ -428,8 +428,8 @@ def test_every_shard_answers_exactly_one_sub_query(shards: int, depth: int) -> N
 
 def test_one_shard_is_asked_whole() -> None:
     group, parameters = even(1, 100), heatmap_parameters("adaptive", {"depth": DEPTH, "population": 100})
-    _, asked = run([group], parameters)
-    assert [query.shard_range for query in asked] == [None, None]
+    _, queries = run([group], parameters)
+    assert [query.shard_range for query in queries] == [None, None]
     with rejects("cohorts"):
         check_first_query(disjoint(100, 1))
     check_first_query(
@@ -461,8 +461,8 @@ def test_advance_raises_where_anybody_is_asked_twice(parts: tuple[Part, ...]) ->
 
 @pytest.mark.parametrize("parts", [((0, 1), (0, 1)), ((0, 1), (0.9, 1)), ((0, 1), None), ((0.5, 1), (0, 0.5))])
 def test_advance_ends_once_the_last_shard_has_answered(parts: tuple[Part, ...]) -> None:
-    state, asked = run([even(10, 100)], ten_shards(parts), 1000)
-    assert len(asked) == 1
+    state, queries = run([even(10, 100)], ten_shards(parts), 1000)
+    assert len(queries) == 1
     assert (state.budget.remaining, state.next_query_budget.remaining, state.remaining_shards) == (0, 0, 0)
 
 
@@ -473,12 +473,12 @@ def test_one_user_more_changes_the_answers_of_one_sub_query(shards: int) -> None
     rows, parameters = crowd(users), disjoint(users, shards)
     noiseless = replace(parameters, trust="central", method=Asking())
     shard_plan = start(users, parameters, COHORTS_KEY).shard_plan
-    state, asked = run(rows.shard_groups(shard_plan), parameters)
+    state, queries = run(rows.shard_groups(shard_plan), parameters)
     for position in (0.001, 0.05, 0.3, 0.999):
         more = one_more(rows, position).shard_groups(shard_plan)
-        ranges = [one.shard_range or (0, 0) for one in asked]
+        ranges = [one.shard_range or (0, 0) for one in queries]
         own = next(i for i, (first, last) in enumerate(ranges) if first <= position * shards < last)
-        for number, query in enumerate(asked):
+        for number, query in enumerate(queries):
             both = rows.shard_groups(shard_plan), more
             before, after = (total(groups, query, parameters, COHORTS_KEY) for groups in both)
             exact = [total(groups, query, noiseless, COHORTS_KEY).sums for groups in both]
@@ -574,9 +574,9 @@ def test_each_part_has_the_noise_of_its_shards_only() -> None:
     """A planned shard's noise is one draw, of its sub-query's label, however many users it has."""
     parameters = disjoint(4000, 40, dropout=0.0, epsilon=0.7)
     group = even(40, 100)
-    state, asked = run([group], parameters)
-    assert len(asked) == 2
-    for query, result in zip(asked, state.results, strict=True):
+    state, queries = run([group], parameters)
+    assert len(queries) == 2
+    for query, result in zip(queries, state.results, strict=True):
         first, last = query.shard_range or (0, 0)
         assert query.index == result.query.index
         shards = np.arange(first, last, dtype=np.uint64)
@@ -600,8 +600,8 @@ def test_noise_of_a_part_has_the_stated_deviation(participation: Participation, 
     stated = {}
     for number in range(keys):
         key = RunKey.derive(FixedSecret(b"deviation" * 4), {"number": number})
-        state, asked = run([group], parameters, 800, key)
-        for query, result in zip(asked, state.results, strict=True):
+        state, queries = run([group], parameters, 800, key)
+        for query, result in zip(queries, state.results, strict=True):
             exact = sum_shards(group, query, key, None, vanish).sums * (8 / result.shards)
             errors[query.index].append(result.counts - exact)
             stated[query.index] = result.noise_stddev
@@ -618,7 +618,7 @@ def test_noise_of_a_part_has_the_stated_deviation(participation: Participation, 
     assert math.isclose(stated[1] / stated[2], math.sqrt(3))
     # Only in the paper's model does the noise grow with those who are there, twice as many as are required.
     shape = (1 - vanish) * 100 / 50 if participation == "paper" else 1
-    assert math.isclose(stated[1], 2 * math.sqrt(8 * shape) * discrete_laplace_stddev(asked[0].cost))
+    assert math.isclose(stated[1], 2 * math.sqrt(8 * shape) * discrete_laplace_stddev(queries[0].cost))
 
 
 @pytest.mark.false_alarm(1e-9)

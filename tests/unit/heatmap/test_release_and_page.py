@@ -340,9 +340,9 @@ def test_map_of_a_tenth_of_the_users_is_of_all() -> None:
     exact = np.bincount(codes.astype(np.int64), minlength=4**DEPTH)
     inside, crowded, errors = [], [], []
     for number in range(KEYS):
-        asked = rng.random(USERS) < 1 / COHORTS
-        hashes = np.sort(rng.integers(0, 2**63, int(asked.sum()), dtype=np.uint64)) * np.uint64(2)
-        rows = Rows(places, hashes & ~places.mask, rng.permutation(codes[asked]))
+        is_active = rng.random(USERS) < 1 / COHORTS
+        hashes = np.sort(rng.integers(0, 2**63, int(is_active.sum()), dtype=np.uint64)) * np.uint64(2)
+        rows = Rows(places, hashes & ~places.mask, rng.permutation(codes[is_active]))
         key = RunKey.derive(FixedSecret(bytes([number + 1] * 32)), {})
         state = run_in_memory(rows, len(hashes), PARAMETERS, key)
         estimate, unbiased, _ = published_estimate(state, PARAMETERS, GRID)

@@ -589,14 +589,14 @@ def test_rotation_noise_is_that_of_a_cohorts_sums(trust: Any, noise: Any) -> Non
     plan = make_rotation_plan(rotating(users=users, epsilon=0.5, delta=delta, trust=trust, noise=noise), 30)
     for cohorts in (1, 2, 3, 4, 7, 10, 29, 30):
         choice = plan.choice(cohorts)
-        asked = math.ceil(30 / cohorts)
+        times_queried = math.ceil(30 / cohorts)
         shards = None if trust == "central" else round(users / cohorts / 10_000)
-        assert (choice.times_asked, choice.shards) == (asked, shards)
+        assert (choice.times_asked, choice.shards) == (times_queried, shards)
         if noise == "laplace":
-            assert math.isclose(choice.epsilon, 0.5 / asked)
-            one = discrete_laplace_stddev(0.99 * 0.5 / asked)
+            assert math.isclose(choice.epsilon, 0.5 / times_queried)
+            one = discrete_laplace_stddev(0.99 * 0.5 / times_queried)
         else:
-            one = math.sqrt(asked / (2 * 0.99 * rho_for_delta(0.5, delta)))
+            one = math.sqrt(times_queried / (2 * 0.99 * rho_for_delta(0.5, delta)))
         assert math.isclose(choice.noise_stddev, cohorts * math.sqrt(shards or 1) * one, rel_tol=5e-3)
     assert plan.best.cohorts == (30 if (trust, noise) == ("secagg", "laplace") else 1)
 
@@ -633,9 +633,9 @@ def test_rotation_keeps_every_user_within_the_limit(delta: float, noise: Any) ->
             release_id="a", job="heatmap", dataset="d", period=day, request="", binding="",
             epsilon=parse_amount("e", epsilon), delta=parse_amount("d", choice.delta), rho=rho,
         )  # fmt: skip
-        asked = math.ceil(31 / choice.cohorts)
-        assert fits([charge] * asked, limit)
-        assert not fits([charge] * (asked + max(1, asked // 50)), limit)  # next to nothing is left over
+        times_queried = math.ceil(31 / choice.cohorts)
+        assert fits([charge] * times_queried, limit)
+        assert not fits([charge] * (times_queried + max(1, times_queried // 50)), limit)  # next to nothing is left over
 
 
 @pytest.mark.parametrize("nights", [1, 2, 7, 30, 31, 365])
@@ -703,8 +703,8 @@ def simulated_squared_error(
     p = 1 - math.exp(-0.99 * choice.epsilon)
     errors = []
     for _ in range(repeats):
-        asked = rng.integers(choice.cohorts, size=people) == 0
-        cell = np.repeat(np.arange(cells), users)[asked]
+        is_active = rng.integers(choice.cohorts, size=people) == 0
+        cell = np.repeat(np.arange(cells), users)[is_active]
         shard = rng.integers(shards, size=len(cell))
         sums = np.bincount(shard * cells + cell, minlength=shards * cells).reshape(shards, cells)
         noisy = sums + rng.geometric(p, sums.shape) - rng.geometric(p, sums.shape)

@@ -29,28 +29,28 @@ SPREAD = (Statistic("mean"), Statistic("variance"))
 BY_PLACE = Grouping(ColumnGroups("place", ("north", "tiny", "south", "empty")))
 
 
-def plan(form: FixedPoint = FORM, **asked: Any) -> MomentsPlan:
-    return MomentsPlan(form=form, **{"statistics": SPREAD, "epsilon": 4.0, **asked})
+def plan(form: FixedPoint = FORM, **options: Any) -> MomentsPlan:
+    return MomentsPlan(form=form, **{"statistics": SPREAD, "epsilon": 4.0, **options})
 
 
 def ran(
-    values: NDArray[np.float64], asked: MomentsPlan, grouping: Grouping | None = None, groups: Any = None
+    values: NDArray[np.float64], planned: MomentsPlan, grouping: Grouping | None = None, groups: Any = None
 ) -> MomentsState:
     """The protocol over one block of clients. groups: int[n], of each client."""
     key = RunKey.derive(FixedSecret(b"assembled moments" * 2), {"job": "moments"})
-    codes, _ = encode(values, asked.form)
+    codes, _ = encode(values, planned.form)
     block = block_of(codes, None if groups is None else groups.astype(np.uint16), key)
-    state = MomentsState(asked)
-    for _ in asked.stages:
+    state = MomentsState(planned)
+    for _ in planned.stages:
         queries = state.next_queries()
         number = 1 if grouping is None else len(grouping.groups) + 1
-        counted = [count_reports(block, query, number, asked.response, key) for query in queries]
-        state = state.advance(queries, asked.protect(queries, counted, key))
+        counted = [count_reports(block, query, number, planned.response, key) for query in queries]
+        state = state.advance(queries, planned.protect(queries, counted, key))
     return state
 
 
 def assembled(
-    state: MomentsState, asked: MomentsPlan, grouping: Grouping | None = None, *, release: ReleaseMetadata = FACTS
+    state: MomentsState, planned: MomentsPlan, grouping: Grouping | None = None, *, release: ReleaseMetadata = FACTS
 ) -> dict[str, bytes]:
     return moments_files(state, MomentsMetadata(release, grouping, "age", True))
 

@@ -81,9 +81,9 @@ def test_a_release_of_everybody_is_the_protocols_answer() -> None:
 
 @pytest.mark.false_alarm(2 * FLAKE_RATE)
 def test_the_manifest_is_the_contract() -> None:
-    asked = plan(bits_per_client=2)
-    state = ran(ages(), asked)
-    files = assembled(state, asked)
+    planned = plan(bits_per_client=2)
+    state = ran(ages(), planned)
+    files = assembled(state, planned)
     manifest = manifest_of(files)
     assert list(manifest) == [
         "format", "release_id", "job", "created", "column", "fixed_point", "method", "privacy", "results", "parameters",
@@ -107,7 +107,7 @@ def test_the_manifest_is_the_contract() -> None:
         "randomness": {"source": "key file", "safe": True},
         "collector": {"epsilon": 4.0, "adjacency": privacy["collector"]["adjacency"]},
         "shares": {"admission": pytest.approx(0.04), "tallies": pytest.approx(3.96)},
-        "noise_stddev": asked.noise_stddev,
+        "noise_stddev": planned.noise_stddev,
         "groups": None,
         "meter": {},
         "assumptions": [],
@@ -138,13 +138,13 @@ def test_the_manifest_is_the_contract() -> None:
     assert sum(one["reports"] for one in results["rounds"]) == pytest.approx(2 * results["clients"])
     # A share of each half of the clients, to one client.
     assert (
-        abs(results["rounds"][0]["clients"] - 2500 * asked.tuning.resolved(asked.method).first_share) < 150
+        abs(results["rounds"][0]["clients"] - 2500 * planned.tuning.resolved(planned.method).first_share) < 150
     )  # a binomial number
 
 
 def test_without_privacy_the_release_says_so() -> None:
-    asked = plan(epsilon=None, statistics=SPREAD[:1])
-    manifest = manifest_of(assembled(ran(ages(), asked), asked))
+    planned = plan(epsilon=None, statistics=SPREAD[:1])
+    manifest = manifest_of(assembled(ran(ages(), planned), planned))
     privacy, meter = manifest["privacy"], manifest["privacy"]["meter"]
     assert (privacy["trust"], privacy["epsilon"], privacy["delta"]) == ("secagg", None, 0.0)
     assert (meter["truth_probability"], meter["epsilon_per_bit"], meter["epsilon_per_client"]) == (None, None, None)
@@ -155,16 +155,16 @@ def test_without_privacy_the_release_says_so() -> None:
 
 @pytest.mark.parametrize(("epsilon", "clients", "warned"), [(0.05, 200, True), (4.0, 5000, False)])
 def test_bits_that_nobody_sees_are_warned_of(epsilon: float, clients: int, warned: bool) -> None:
-    asked = plan(epsilon=epsilon, statistics=SPREAD[:1])
-    manifest = manifest_of(assembled(ran(ages(clients), asked), asked))
+    planned = plan(epsilon=epsilon, statistics=SPREAD[:1])
+    manifest = manifest_of(assembled(ran(ages(clients), planned), planned))
     assert any(one.startswith("No bit of the values is above its noise") for one in manifest["warnings"]) == warned
 
 
 def test_release_says_that_it_has_a_seed_or_a_start() -> None:
     prior = Prior(np.exp2(np.arange(8)), np.full(8, 0.5), np.full(8, 0.1))
-    asked = plan(statistics=SPREAD[:1], prior={"value": prior})
+    planned = plan(statistics=SPREAD[:1], prior={"value": prior})
     seed = replace(FACTS, safe=False, randomness="seed")
-    files = assembled(ran(ages(), asked), asked, release=seed)
+    files = assembled(ran(ages(), planned), planned, release=seed)
     manifest = manifest_of(files)
     assert manifest["warnings"][0].startswith("The key came from a seed that anyone can guess")
     assert any("earlier release that replaces the first round" in one for one in manifest["privacy"]["assumptions"])
@@ -176,9 +176,9 @@ def test_release_says_that_it_has_a_seed_or_a_start() -> None:
 
 @pytest.mark.false_alarm(8 * FLAKE_RATE)
 def test_small_groups_are_merged_into_other() -> None:
-    asked, groups = plan(), by_size()
-    state = ran(ages(), asked, BY_PLACE, groups)
-    files = assembled(state, asked, BY_PLACE)
+    planned, groups = plan(), by_size()
+    state = ran(ages(), planned, BY_PLACE, groups)
+    files = assembled(state, planned, BY_PLACE)
     assert set(files) == PLAIN_FILES
     moments = table(files, "moments.parquet").to_pylist()
     assert [(one["group"], one["statistic"]) for one in moments] == [
@@ -203,7 +203,7 @@ def test_small_groups_are_merged_into_other() -> None:
     assert manifest["results"]["groups_published"] == 3
     assert manifest["results"]["clients"] == noisy.sum()
     privacy = manifest["privacy"]
-    assert privacy["groups"] == {"epsilon": 4.0, "min_group": 100, "noise_stddev": asked.noise_stddev}
+    assert privacy["groups"] == {"epsilon": 4.0, "min_group": 100, "noise_stddev": planned.noise_stddev}
     assert "discrete Laplace noise on every count of reports" in privacy["mechanism"]
     assert any("knows the group of each user" in one for one in privacy["assumptions"])
 
@@ -214,8 +214,8 @@ def test_small_groups_are_merged_into_other() -> None:
     ids=["other is too small", "all are too small"],
 )
 def test_groups_that_are_too_small_are_left_out(groups: NDArray[np.int64], least: int, shown: list[str]) -> None:
-    asked, grouping = plan(statistics=SPREAD[:1]), replace(BY_PLACE, min_group=least)
-    files = assembled(ran(ages(), asked, grouping, groups), asked, grouping)
+    planned, grouping = plan(statistics=SPREAD[:1]), replace(BY_PLACE, min_group=least)
+    files = assembled(ran(ages(), planned, grouping, groups), planned, grouping)
     assert [one["group"] for one in table(files, "moments.parquet").to_pylist()] == [EVERYBODY, *shown]
     assert manifest_of(files)["results"]["groups_published"] == len(shown)
 
@@ -226,9 +226,9 @@ def test_no_exact_size_of_a_group_is_in_a_file() -> None:
 
     Noise may be 0 by chance; under this key it is not where it is looked at.
     """
-    asked, groups, grouping = plan(statistics=SPREAD[:1], release_epsilon=1.25), by_size(), BY_PLACE
-    state = ran(ages(), asked, grouping, groups)
-    files = assembled(state, asked, grouping)
+    planned, groups, grouping = plan(statistics=SPREAD[:1], release_epsilon=1.25), by_size(), BY_PLACE
+    state = ran(ages(), planned, grouping, groups)
+    files = assembled(state, planned, grouping)
     manifest = manifest_of(files)
     counted = {one["clients"] for one in table(files, "moments.parquet").to_pylist()}
     counted |= {manifest["results"]["clients"]} | {one["clients"] for one in manifest["results"]["rounds"]}
@@ -274,10 +274,10 @@ def test_cells_are_where_their_names_say() -> None:
 
 @pytest.mark.parametrize("least", [5000, 100_000], ids=["other alone", "nothing"])
 def test_a_map_without_a_cell_that_is_large_enough(least: int) -> None:
-    asked = plan()
+    planned = plan()
     grouping, groups, _ = on_a_map()
     grouping = replace(grouping, min_group=least)
-    files = assembled(ran(ages(6000), asked, grouping, groups), asked, grouping)
+    files = assembled(ran(ages(6000), planned, grouping, groups), planned, grouping)
     cells = table(files, "cells.parquet")
     assert cells.num_rows == 0
     assert len(set(cells.column_names)) == len(cells.column_names)
@@ -291,24 +291,24 @@ def test_a_map_without_a_cell_that_is_large_enough(least: int) -> None:
 def test_noise_beyond_the_range_is_published_as_its_end() -> None:
     """No run fails by luck: what noise leads beyond all values lies at their end, and the page says that it is not
     known."""
-    asked = plan(FixedPoint(bits=52), statistics=(Statistic("geometric_mean"),), epsilon=0.01)
+    planned = plan(FixedPoint(bits=52), statistics=(Statistic("geometric_mean"),), epsilon=0.01)
     noise = Tally(np.full((1, 18), 10**6), np.zeros((1, 18), np.int64))  # "all bits are set", debiased at 0.01
-    state = MomentsState(asked)
-    for _ in asked.stages:
+    state = MomentsState(planned)
+    for _ in planned.stages:
         state = state.advance(state.next_queries(), [noise])
-    files = assembled(state, asked)
+    files = assembled(state, planned)
     (one,) = table(files, "moments.parquet").to_pylist()
-    assert one["value"] == one["high"] == asked.form.high
+    assert one["value"] == one["high"] == planned.form.high
     wide = ran(ages(50), plan(statistics=SPREAD[:1], epsilon=0.2))
     warnings = manifest_of(assembled(wide, plan(statistics=SPREAD[:1], epsilon=0.2)))["warnings"]
     assert any("The mean is not known" in one for one in warnings)
 
 
 def test_shrunk_draws_groups_towards_everybody() -> None:
-    asked, groups = plan(statistics=SPREAD[:1], epsilon=1.0), by_size()
-    state = ran(ages(), asked, BY_PLACE, groups)
+    planned, groups = plan(statistics=SPREAD[:1], epsilon=1.0), by_size()
+    state = ran(ages(), planned, BY_PLACE, groups)
     raw = [*state.estimates(), *state.estimates(["a", "b"], np.array([0, 1, 1, 1, 1]))]
-    drawn = shrunk(raw, asked.forms)
+    drawn = shrunk(raw, planned.forms)
     everybody = raw[0].value
     assert drawn[0] == raw[0]
     for one, before in zip(drawn[1:], raw[1:], strict=True):
@@ -316,16 +316,16 @@ def test_shrunk_draws_groups_towards_everybody() -> None:
         assert abs(one.value - everybody) <= abs(before.value - everybody)
         assert one.stddev <= before.stddev
     products = [replace(one, statistic="log_product") for one in raw]
-    assert shrunk(products, asked.forms) == products
+    assert shrunk(products, planned.forms) == products
     wide = [replace(raw[1], group=str(i), value=everybody + 40 * (-1) ** i, stddev=0.01) for i in range(20)]
-    assert shrunk([raw[0], *wide], asked.forms)[3].value == pytest.approx(wide[2].value, abs=0.01)
+    assert shrunk([raw[0], *wide], planned.forms)[3].value == pytest.approx(wide[2].value, abs=0.01)
 
 
 def test_only_the_time_tells_two_assemblies_apart() -> None:
-    (state, _), asked = of_everybody(), plan()
-    one = assembled(state, asked)
-    assert one == assembled(state, asked)
-    later = assembled(state, asked, release=replace(FACTS, created="2026-11-22T00:00:00+00:00"))
+    (state, _), planned = of_everybody(), plan()
+    one = assembled(state, planned)
+    assert one == assembled(state, planned)
+    later = assembled(state, planned, release=replace(FACTS, created="2026-11-22T00:00:00+00:00"))
     assert {name for name in one if one[name] != later[name]} == {"manifest.json", "index.html"}
     assert later["manifest.json"].replace(b"2026-11-22T", b"2026-11-21T") == one["manifest.json"]
     then, now = moments_view(one), moments_view(later)

@@ -44,8 +44,8 @@ def counts_of(number: int, crowd: Sequence[int] = (), extra: int = 0) -> NDArray
 def measure_night(number: int, counts: NDArray[np.int64], cohorts: int = 30, seed: int = 0) -> TreeMeasurement:
     """A noisy measurement of a cohort, scaled to all users."""
     rng = seeded_rng([seed, number, 1])
-    asked = rng.binomial(counts, 1 / cohorts) * float(cohorts)
-    noisy = asked + rng.laplace(0, STDDEV / 2**0.5, CELLS)
+    scaled = rng.binomial(counts, 1 / cohorts) * float(cohorts)
+    noisy = scaled + rng.laplace(0, STDDEV / 2**0.5, CELLS)
     return TreeMeasurement(TREE, noisy, np.full(CELLS, STDDEV**2), cohorts - 1.0)
 
 

@@ -49,8 +49,8 @@ def night(seed: int, cohorts: int = 30, extra: NDArray[np.float64] | None = None
     rng = seeded_rng(seed)
     expected = rng.gamma(1.0, 100.0, 4**DEPTH)
     users = expected if extra is None else expected + extra
-    asked = cohorts * rng.poisson(users / cohorts) if cohorts > 1 else users
-    cells = asked + rng.laplace(0, 42 / 2**0.5, 4**DEPTH)
+    scaled = cohorts * rng.poisson(users / cohorts) if cohorts > 1 else users
+    cells = scaled + rng.laplace(0, 42 / 2**0.5, 4**DEPTH)
     tested = node_levels(NODES) > 0
     return NodeErrors(
         NODES, _up(cells), _up(expected), 0 * ENTRIES + _up(expected), 42**2 * ENTRIES, ENTRIES, cohorts - 1.0, tested

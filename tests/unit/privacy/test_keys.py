@@ -135,7 +135,7 @@ def stub() -> Iterator[SecretManager]:
 
 def test_a_version_is_read(stub: SecretManager) -> None:
     assert SecretManagerSecret(NAME).read() == CONTENT
-    assert stub.asked == [NAME]
+    assert stub.read_names == [NAME]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_key_travels_by_name(stub: SecretManager) -> None:
     assert CONTENT not in data
     assert key.subkey("users") not in data
     assert pickle.loads(data).subkey("users") == key.subkey("users")
-    assert len(stub.asked) == 3  # derived here, read for the subkey here, and there
+    assert len(stub.read_names) == 3  # derived here, read for the subkey here, and there
 
 
 def test_a_short_secret_is_refused_and_not_shown(stub: SecretManager) -> None:
@@ -181,9 +181,9 @@ def test_a_short_outage_is_sat_out(stub: SecretManager) -> None:
             super().append(name)
             stub.status = 503 if len(self) == 1 else 200
 
-    stub.asked = Recovers()
+    stub.read_names = Recovers()
     assert SecretManagerSecret(NAME).read() == CONTENT
-    assert len(stub.asked) == 2
+    assert len(stub.read_names) == 2
 
 
 def test_secret_manager_needs_credentials_and_its_client(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -306,9 +306,9 @@ LARGER_TOWN = town(6, 4000)
 
 
 def test_cells_are_of_the_width_asked_for_in_metres() -> None:
-    asked = spec_of(6, 3000.0, 30.0)
-    width, height = asked.field.cell_metres
-    found = PlainGrid(8 * height).collect(PEOPLE, asked, run_key(1))
+    spec = spec_of(6, 3000.0, 30.0)
+    width, height = spec.field.cell_metres
+    found = PlainGrid(8 * height).collect(PEOPLE, spec, run_key(1))
     assert found.users.shape == (8, round(64 * width / (8 * height)))
     assert found.side == 64
 
@@ -360,10 +360,10 @@ def test_the_key_and_the_label_make_the_noise() -> None:
 
 
 def test_a_grid_is_answered_by_a_grids_model() -> None:
-    asked = spec_of(6, 3000.0, 1.0)
+    spec = spec_of(6, 3000.0, 1.0)
     method = PlainGrid(100_000.0)
-    assert isinstance(method.model(method.collect(PEOPLE, asked, run_key(1)), asked, ()), GridModel)
-    assert method.trainings(method.collect(PEOPLE, asked, run_key(1)), asked) == ()
+    assert isinstance(method.model(method.collect(PEOPLE, spec, run_key(1)), spec, ()), GridModel)
+    assert method.trainings(method.collect(PEOPLE, spec, run_key(1)), spec) == ()
 
 
 @pytest.mark.parametrize(

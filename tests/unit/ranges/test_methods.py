@@ -209,16 +209,16 @@ def test_each_network_has_one_training_that_pickles(models: int | None, expected
 
 
 def test_local_networks_learn_from_own_seeds_and_public_facts() -> None:
-    asked = spec_of(6, 40_000.0, 0.5)
-    trainings = [SpatialNeural(CELL, training_seed=seed).trainings(grid(), asked) for seed in (0, 1)]
+    spec = spec_of(6, 40_000.0, 0.5)
+    trainings = [SpatialNeural(CELL, training_seed=seed).trainings(grid(), spec) for seed in (0, 1)]
     seeds = [one.seed for found in trainings for one in found]
-    highest = SpatialNeural(CELL, training_seed=2**22 - 1, models=64).trainings(grid(), asked)
+    highest = SpatialNeural(CELL, training_seed=2**22 - 1, models=64).trainings(grid(), spec)
     assert max(one.seed for one in highest) < 2**32  # what JAX takes
     assert len(set(seeds)) == 6
     assert seeds == [
-        one.seed for seed in (0, 1) for one in SpatialNeural(CELL, training_seed=seed).trainings(grid(), asked)
+        one.seed for seed in (0, 1) for one in SpatialNeural(CELL, training_seed=seed).trainings(grid(), spec)
     ]
-    (width, height), first = asked.field.cell_metres, trainings[0][0]
+    (width, height), first = spec.field.cell_metres, trainings[0][0]
     assert isinstance(first, LocalTraining)
     assert first.users == 40_000.0
     assert first.smoothing == pytest.approx(40.0)  # a thousandth of all
@@ -263,11 +263,11 @@ LARGE_TOWN = town(10, 5000)
 
 
 def test_questions_are_around_users_and_their_truth_is_exact() -> None:
-    asked = QuerySample.draw(LARGE_TOWN, FIELD, Sizes(100.0, 300.0), 200, seeded_rng(1))
+    sample = QuerySample.draw(LARGE_TOWN, FIELD, Sizes(100.0, 300.0), 200, seeded_rng(1))
     base, (width, height) = image(LARGE_TOWN), FIELD.cell_metres
     rows, columns = np.nonzero(base)
-    edges = (getattr(asked.boxes, one) for one in ("x0", "y0", "x1", "y1"))
-    for x0, y0, x1, y1, truth in zip(*edges, asked.truth, strict=True):
+    edges = (getattr(sample.boxes, one) for one in ("x0", "y0", "x1", "y1"))
+    for x0, y0, x1, y1, truth in zip(*edges, sample.truth, strict=True):
         brute = sum(
             base[y, x] * overlap(x0, x1, x, x + 1) * overlap(y0, y1, y, y + 1)
             for y, x in zip(rows, columns, strict=True)
@@ -283,8 +283,8 @@ def test_questions_are_around_users_and_their_truth_is_exact() -> None:
 
 def test_small_truths_count_as_psi() -> None:
     none = Boxes(*(np.zeros(2) for _ in range(4)))
-    asked = QuerySample(none, np.array([0.0, 50.0]))
-    assert asked.error(np.array([3.0, 40.0]), 10_000) == pytest.approx((3 / 10 + 10 / 50) / 2)
+    sample = QuerySample(none, np.array([0.0, 50.0]))
+    assert sample.error(np.array([3.0, 40.0]), 10_000) == pytest.approx((3 / 10 + 10 / 50) / 2)
 
 
 def test_entropy_is_of_512_by_512_cells() -> None:
@@ -336,12 +336,12 @@ def test_the_search_stays_in_its_bounds() -> None:
 
 def test_errors_are_of_the_method_and_its_seeds() -> None:
     spec = CollectionSpec(FIELD, 5000.0, 1.0, Sizes(100.0, 300.0))
-    asked = QuerySample.draw(LARGE_TOWN, FIELD, spec.sizes, 500, seeded_rng(1))
-    one, again, other = (mean_relative_error(PlainGrid(100.0), LARGE_TOWN, spec, asked, [seed]) for seed in (1, 1, 2))
+    sample = QuerySample.draw(LARGE_TOWN, FIELD, spec.sizes, 500, seeded_rng(1))
+    one, again, other = (mean_relative_error(PlainGrid(100.0), LARGE_TOWN, spec, sample, [seed]) for seed in (1, 1, 2))
     assert one == again != other
-    assert mean_relative_error(PlainGrid(100.0), LARGE_TOWN, spec, asked, [1, 2]) == pytest.approx((one + other) / 2)
-    assert mean_relative_error(PlainGrid(10.0), LARGE_TOWN, spec, asked, [1]) > one  # noise
-    assert mean_relative_error(PlainGrid(3000.0), LARGE_TOWN, spec, asked, [1]) > one  # users unevenly spread
+    assert mean_relative_error(PlainGrid(100.0), LARGE_TOWN, spec, sample, [1, 2]) == pytest.approx((one + other) / 2)
+    assert mean_relative_error(PlainGrid(10.0), LARGE_TOWN, spec, sample, [1]) > one  # noise
+    assert mean_relative_error(PlainGrid(3000.0), LARGE_TOWN, spec, sample, [1]) > one  # users unevenly spread
 
 
 ExtraTreesRegressor = pytest.importorskip("sklearn.ensemble").ExtraTreesRegressor

@@ -154,7 +154,7 @@ def test_a_width_is_chosen_where_a_method_needs_one(monkeypatch: pytest.MonkeyPa
 
 
 def test_its_facts_tell_requests_apart() -> None:
-    asked = [
+    requests = [
         plan(cell_width=800.0),
         plan(cell_width=900.0),
         plan("ug"),
@@ -167,7 +167,7 @@ def test_its_facts_tell_requests_apart() -> None:
         plan("adaptive", depth=8),
         plan("adaptive", depth=9),
     ]
-    metadata = [json.dumps(one.metadata(), sort_keys=True, allow_nan=False) for one in asked]
+    metadata = [json.dumps(one.metadata(), sort_keys=True, allow_nan=False) for one in requests]
     assert len(set(metadata)) == len(metadata)
 
 
@@ -198,8 +198,8 @@ def people(users: int, seed: int = 0) -> ExactCounts:
     return ExactCounts.from_codes(12, seeded_rng(seed).integers(0, 4**12, users).astype(np.uint64))
 
 
-def counted(crowd: ExactCounts, asked: RangesPlan) -> Collected:
-    return collect(crowd, admission_of(crowd, asked, KEY), asked, KEY)
+def counted(crowd: ExactCounts, planned: RangesPlan) -> Collected:
+    return collect(crowd, admission_of(crowd, planned, KEY), planned, KEY)
 
 
 @pytest.fixture
@@ -231,18 +231,18 @@ def test_the_count_of_users_is_paid_from_epsilon(seen: None) -> None:
 @pytest.mark.parametrize("method", ["auto", "grid", "ug"])
 def test_a_model_of_nobody_is_one_of_noise(method: str) -> None:
     """The existence of a release may not show whether anybody is in the logs."""
-    asked = plan(method, epsilon=0.5, **({"cell_width": 800.0} if method == "grid" else {}))
-    assert counted(people(0), asked).counts.users.size > 0
+    planned = plan(method, epsilon=0.5, **({"cell_width": 800.0} if method == "grid" else {}))
+    assert counted(people(0), planned).counts.users.size > 0
 
 
 @pytest.mark.parametrize(("method", "own"), [("grid", {"cell_width": 9000.0}), ("ug", {"ug_constant": 12.2})])
 def test_methods_count_everybody_where_they_are(method: str, own: dict[str, Any]) -> None:
     """Cells end at the middle lines of the field, so that halves of it have no error but the noise."""
-    asked = plan(method, epsilon=10.0, population=5000, **own)
+    planned = plan(method, epsilon=10.0, population=5000, **own)
     crowd = ExactCounts.from_codes(
         12, np.append(people(3000).codes, np.full(2000, 5, np.uint64))
     )  # the north-west is crowded
-    built = build(counted(crowd, asked), asked, ())
+    built = build(counted(crowd, planned), planned, ())
     assert (built.model.method, built.model.epsilon) == (method, 10.0)
     (x, y), zero, half, whole = crowd.xy, np.zeros(1), np.full(1, 2048.0), np.full(1, 4096.0)
     for box, inside in ((Boxes(zero, zero, half, whole), x < 2048), (Boxes(zero, zero, whole, half), y < 2048)):

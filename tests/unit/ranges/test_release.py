@@ -80,28 +80,28 @@ def people(depth: int = 12) -> ExactCounts:
     return ExactCounts.from_codes(depth, seeded_rng(0).integers(0, 4 ** (depth - 1), USERS).astype(np.uint64))
 
 
-def counted(asked: RangesPlan) -> Collected:
-    if asked.heatmap is None:
-        return collect(people(), admission_of(people(), asked, KEY), asked, KEY)
-    crowd, depth = people(), asked.heatmap.depth
+def counted(planned: RangesPlan) -> Collected:
+    if planned.heatmap is None:
+        return collect(people(), admission_of(people(), planned, KEY), planned, KEY)
+    crowd, depth = people(), planned.heatmap.depth
     codes = np.repeat(crowd.codes, crowd.users) >> np.uint64(2 * (12 - depth))
     hashes = np.sort(seeded_rng(1).integers(0, 2**64, USERS, np.uint64))
     places = Places(depth)
-    state = run_in_memory(Rows(places, hashes & ~places.mask, codes), USERS, asked.heatmap, KEY)
-    return collected_from_heatmap(state, asked)
+    state = run_in_memory(Rows(places, hashes & ~places.mask, codes), USERS, planned.heatmap, KEY)
+    return collected_from_heatmap(state, planned)
 
 
 def released(
-    asked: RangesPlan, metadata: ReleaseMetadata = FACTS
+    planned: RangesPlan, metadata: ReleaseMetadata = FACTS
 ) -> tuple[dict[str, bytes], dict[str, Any], RangeModel]:
-    files = ranges_files(build(counted(asked), asked, ()), asked, metadata)
+    files = ranges_files(build(counted(planned), planned, ()), planned, metadata)
     return files, json.loads(files[MANIFEST_FILE]), read_model(files[MODEL_FILE], "it")
 
 
 @pytest.mark.slow
 def test_a_trusted_servers_release() -> None:
-    asked = plan("grid", cell_width=10_000.0, epsilon=0.5, population_share=0.1)
-    files, manifest, model = released(asked)
+    planned = plan("grid", cell_width=10_000.0, epsilon=0.5, population_share=0.1)
+    files, manifest, model = released(planned)
     assert list(files) == [PAGE_FILE, RANGES_PICTURE, MODEL_FILE, MANIFEST_FILE]  # the manifest last
     assert set(files) <= RELEASE_FILES
     assert files[RANGES_PICTURE].startswith(b"\x89PNG")
@@ -157,9 +157,9 @@ def test_weighted_records_and_known_keys_are_told() -> None:
 @pytest.mark.parametrize("safe", [True, False])
 def test_what_shards_counted_is_told_as_a_heatmap_tells_it(safe: bool) -> None:
     shards = {"shard_size": 400, "dropout": 0.2, "population": USERS, "epsilon": 2.0}
-    asked, metadata = plan("grid", trust="secagg", cell_width=9000.0, **shards), replace(FACTS, safe=safe)
-    collected = counted(asked)
-    manifest = json.loads(ranges_files(build(collected, asked, ()), asked, metadata)[MANIFEST_FILE])
+    planned, metadata = plan("grid", trust="secagg", cell_width=9000.0, **shards), replace(FACTS, safe=safe)
+    collected = counted(planned)
+    manifest = json.loads(ranges_files(build(collected, planned, ()), planned, metadata)[MANIFEST_FILE])
     privacy = manifest["privacy"]
     assert (privacy["trust"], privacy["epsilon"], privacy["cohort"]["shards"]) == ("secagg", 2.0, 5)
     assert "secure-aggregation shards" in privacy["mechanism"]
@@ -175,8 +175,8 @@ def test_what_shards_counted_is_told_as_a_heatmap_tells_it(safe: bool) -> None:
 
 @pytest.mark.parametrize("trust", ["central", "secagg"])
 def test_the_adaptive_tree(trust: str) -> None:
-    asked = plan("adaptive", trust=trust, depth=7, population=USERS, epsilon=1.0, dropout=0.2)
-    _, manifest, model = released(asked)
+    planned = plan("adaptive", trust=trust, depth=7, population=USERS, epsilon=1.0, dropout=0.2)
+    _, manifest, model = released(planned)
     assert (manifest["results"]["kind"], manifest["privacy"]["trust"]) == ("tree", trust)
     assert manifest["results"]["parts"] > 16
     assert manifest["results"]["users"] == pytest.approx(
@@ -191,7 +191,7 @@ def test_the_adaptive_tree(trust: str) -> None:
 @pytest.mark.slow
 def test_a_model_of_a_published_heatmap_repeats_its_guarantee() -> None:
     estimate = Estimate(Tree.uniform(6, 2), np.arange(16.0), np.ones(16))
-    asked = plan("adaptive", epsilon=0.8)
+    planned = plan("adaptive", epsilon=0.8)
     privacy = {
         "epsilon": 0.8,
         "delta": 0.0,
@@ -202,8 +202,8 @@ def test_a_model_of_a_published_heatmap_repeats_its_guarantee() -> None:
     }
     for trust in ("central", "secagg"):
         manifest = {"release_id": "heat", "privacy": {**privacy, "trust": trust}}
-        release = HeatmapRelease(asked.field, estimate, manifest, "digest")
-        model = RangeModel(asked.field, TreeModel(estimate), "adaptive", 0.8)
+        release = HeatmapRelease(planned.field, estimate, manifest, "digest")
+        model = RangeModel(planned.field, TreeModel(estimate), "adaptive", 0.8)
         files = files_of_release(release, model, SIZES, FACTS)
         told = json.loads(files[MANIFEST_FILE])
         assert told["privacy"]["trust"] == trust

@@ -109,10 +109,10 @@ def test_sub_queries_have_independent_noise() -> None:
 def test_shards_below_the_bound_reveal_nothing() -> None:
     keys = np.concatenate([(s << 8) + np.zeros(n, dtype=np.uint32) for s, n in enumerate([99, 100, 0, 101])])
     group = ShardGroup(0, 4, Places(4), keys.astype(np.uint32))
-    asked = query(0.5, required=100)
-    totals = sum_shards(group, asked, KEY)
+    sub_query = query(0.5, required=100)
+    totals = sum_shards(group, sub_query, KEY)
     assert totals.live == 2
-    noise = draw_shard_noise(group.numbers()[[1, 3]], np.array([100, 101]), asked, asked.bind(KEY))
+    noise = draw_shard_noise(group.numbers()[[1, 3]], np.array([100, 101]), sub_query, sub_query.bind(KEY))
     assert totals.sums[0] == 201 + noise[:, 0].sum()
     nothing = sum_shards(group, query(0.5, required=102), KEY)
     assert nothing.live == 0
@@ -204,7 +204,8 @@ def test_no_two_questions_share_noise() -> None:
     ]
     shards = np.arange(8, dtype=np.uint64)
     drawn = [
-        discrete_laplace(asked.bind(KEY), "noise", np.arange(8, dtype=np.uint64), 64, 0.5) for asked in (one, *others)
+        discrete_laplace(sub_query.bind(KEY), "noise", np.arange(8, dtype=np.uint64), 64, 0.5)
+        for sub_query in (one, *others)
     ]
     assert all(not np.array_equal(a, b) for a, b in itertools.combinations(drawn, 2))
     again = replace(one, encoding=TreeEncoding(Tree(one.encoding.tree.depth, one.encoding.tree.nodes.copy())))

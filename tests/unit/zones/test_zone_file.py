@@ -130,7 +130,7 @@ def test_tracts_with_slivers_are_read(tmp_path: Path) -> None:
     ("rows", "members", "message"),
     [
         ([], {}, "no polygons"),
-        ([(A, {"id": "1"}), (B, {"id": "1"})], {}, "id 1 stands there more than once; .* MultiPolygon"),
+        ([(A, {"id": "1"}), (B, {"id": "1"})], {}, "id 1 occurs more than once; .* MultiPolygon"),
         ([(A, {"id": None})], {}, "feature 0 has None in id"),
         ([(A, {"id": True})], {}, "feature 0 has True in id"),
         ([(A, {"id": ""})], {}, "feature 0 has '' in id"),

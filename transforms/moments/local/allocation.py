@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 _UNIFORM_SHARE = (
     0.2  # of the probability, spread evenly over all bits, where an earlier release replaces the first round
 )
-_MIN_SIGNAL = 1000.0  # n epsilon^2 from which thresholds are better; docs/explanation/moments.md has the measurements
+_MIN_SIGNAL = 1000.0  # n epsilon^2 from which thresholds are better; docs/results/bit_pushing.md has the measurements
 _FEW_BITS = 12  # more bits are mostly more than the values need
 
 
@@ -69,7 +69,7 @@ class Tuning:
         return cls(first_share=1 / 3, first_power=0.5, squash=2.5 if local else 0.5)
 
     def resolved(self, method: Method) -> Tuning:
-        """Returns the tuning with defaults for every None; docs/explanation/moments.md has the measurements.
+        """Returns the tuning with defaults for every None; docs/results/bit_pushing.md has the measurements.
 
         squash stays None unless the method is `weighted`: posterior probabilities then decide which bits are in use.
         """

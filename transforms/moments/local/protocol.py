@@ -219,7 +219,7 @@ class MomentsState:
             yield from result.rows(statistic, names)
 
     def bit_charts(self) -> list[BitMeans]:
-        """Returns all users' bit means, one record a quantity. An octave of thresholds stands for a bit."""
+        """Returns all users' bit means, one record a quantity. An octave of thresholds is listed as a bit."""
         charts = []
         for kind in self.plan.quantities:
             queries = [query for query, _ in self.tallies_of(kind)]

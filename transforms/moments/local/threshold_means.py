@@ -1,7 +1,7 @@
 """A quantity's mean with an interval, and the second round's probabilities, from answers on thresholds. Pure.
 
 After Lau and Scarlett (arXiv 2604.07796): E[X] is the sum of P[X >= t] over all thresholds t, which are first spread
-over powers of two, and then over what the first answers left. Two things differ. Every threshold can be asked about in
+over powers of two, and then over what the first answers left. Two things differ. Every threshold can be queried in
 both rounds, so no tail is cut, and their reports are pooled. And the estimate is a posterior mean under shares that
 never rise, which removes most of the noise of thresholds that all or no users reach.
 

@@ -90,11 +90,11 @@ def with_earlier_uses(history: History, charge: Charge, *, allow_reuse: bool) ->
     """
     elsewhere = charged_elsewhere(history.charges, charge)
     if elsewhere and not allow_reuse:
-        one = elsewhere[0]
+        earlier = elsewhere[0]
         raise ReusedFileError(
-            f"input: release {one.release_id} of dataset {one.dataset}, data of {one.period}, was charged for a file "
-            f"of this input, now charged to dataset {charge.dataset}, data of {charge.period}; remove the file, or add "
-            "--allow_reuse to charge both"
+            f"input: release {earlier.release_id} of dataset {earlier.dataset}, data of {earlier.period}, was charged "
+            f"for a file of this input, now charged to dataset {charge.dataset}, data of {charge.period}; remove the "
+            "file, or add --allow_reuse to charge both"
         )
     files = set(charge.files)
     plain = [one.release_id for one in history.disclosures.values() if not files.isdisjoint(one.files)]

@@ -52,11 +52,11 @@ class Overrun:
 def find_overrun(charges: Sequence[Charge], new: Charge, limits: Sequence[Limit]) -> Overrun | None:
     """Returns the first limit that the new charge exceeds together with its dataset's charges; None if it fits.
 
-    The charge fits if it fits the account of every user whom it asks. The accounts of others do not matter.
+    The charge fits if it fits the account of every user that it queries. Other accounts do not matter.
     """
     rotation = new.rotation
-    asked = {} if rotation is None else {rotation.partition: rotation.cohort}
-    beside = charges_of_users([one for one in charges if one.dataset == new.dataset], asked)
+    active_cohorts = {} if rotation is None else {rotation.partition: rotation.cohort}
+    beside = charges_of_users([one for one in charges if one.dataset == new.dataset], active_cohorts)
     for limit in limits:
         counted = convert_adjacency(new, limit.adjacency)
         if counted is None:
@@ -183,10 +183,10 @@ def _composed_delta(rho: float, others: tuple[tuple[tuple[float, float], int], .
     else:
         composed = privacy_loss_distribution.identity(value_discretization_interval=interval)
     for (one_epsilon, one_delta), number in others:
-        one = privacy_loss_distribution.from_privacy_parameters(
+        single = privacy_loss_distribution.from_privacy_parameters(
             common.DifferentialPrivacyParameters(one_epsilon, one_delta), value_discretization_interval=interval
         )
-        composed = composed.compose(one.self_compose(number))
+        composed = composed.compose(single.self_compose(number))
     return float(composed.get_delta_for_epsilon(epsilon))
 
 
@@ -349,7 +349,7 @@ def charges_of_users(charges: Iterable[Charge], cohorts: Mapping[str, int]) -> l
 
 
 class MovingWindow:
-    """The charges of a window that moves to later days, by the users for whom they count.
+    """The charges of a window that moves to later days, by the users for which they count.
 
     charges: of one dataset, as they count towards one limit.
     composed: whether they are composed by more than the sums of epsilons and deltas.
@@ -375,7 +375,7 @@ class MovingWindow:
             del self._changed(charge)[number]
 
     def _changed(self, charge: Charge) -> dict[int, Charge]:
-        """Returns the mutable charges, by number, of the users for whom a charge counts, and discards their cost."""
+        """Returns the mutable charges, by number, of the users for which a charge counts, and discards their cost."""
         rotation = charge.rotation
         if rotation is None:
             return self._of_all

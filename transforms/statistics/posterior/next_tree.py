@@ -197,10 +197,10 @@ def _prune(depth: int, levels: list[_Candidates], price: float = 0.0) -> tuple[T
     worth = np.zeros(len(levels[-1].codes))
     pays = [np.zeros(len(worth), dtype=bool)]
     for level in range(len(levels) - 2, -1, -1):
-        one = levels[level]
-        total = np.full(len(one.codes), -np.inf)
-        total[one.split] = one.profit[one.split] - price + worth.reshape(-1, 4).sum(axis=1)
-        pays.append(one.split if level < _ALWAYS_SPLIT else total > 0)
+        nodes = levels[level]
+        total = np.full(len(nodes.codes), -np.inf)
+        total[nodes.split] = nodes.profit[nodes.split] - price + worth.reshape(-1, 4).sum(axis=1)
+        pays.append(nodes.split if level < _ALWAYS_SPLIT else total > 0)
         worth = np.maximum(total, 0)
     pays.reverse()
     codes, profit, blur = [levels[0].codes], 0.0, 0.0

@@ -282,18 +282,18 @@ def test_quotas_are_exact() -> None:
 
 def test_both_rounds_ask_as_algorithm_2_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A third of the clients by 2^(j/2), the others by 2^j sqrt(m (1 - m)) of the first round's bit means."""
-    asked: list[tuple[int, np.ndarray]] = []
+    rounds: list[tuple[int, np.ndarray]] = []
     told: list[tuple[np.ndarray, np.ndarray]] = []
     ask = PublishedBitPushing._ask
 
     def recorded(self: PublishedBitPushing, codes: np.ndarray, weights: np.ndarray, generator: np.random.Generator):
-        asked.append((len(codes), weights))
+        rounds.append((len(codes), weights))
         told.append(ask(self, codes, weights, generator))
         return told[-1]
 
     monkeypatch.setattr(PublishedBitPushing, "_ask", recorded)
     found = PublishedBitPushing().estimate_mean(draw(seeded_rng(2)), 15.0, seeded_rng(4))
-    (first_clients, first), (second_clients, second) = asked
+    (first_clients, first), (second_clients, second) = rounds
     assert (first_clients, second_clients) == (100, 200)
     assert first == pytest.approx(np.sqrt(PLACES))
     (ones, reports), (more_ones, more_reports) = told

@@ -349,7 +349,7 @@ def test_papers_trees_and_epsilons_follow_printed_equations(run: tuple[int, dict
     assert isinstance(method, Adaptive)
     sums = 1 if parameters.is_central else state.shard_plan.shards
     nodes = {node for level in range(method.start_level + 1) for node in range(4**level, 2 * 4**level)}
-    asked: list[set[int]] = []
+    queried_nodes: list[set[int]] = []
     remaining = state.budget.total - state.population.cost
     for place, result in enumerate(state.results):
         assert set(result.tree.nodes.tolist()) == nodes
@@ -363,11 +363,11 @@ def test_papers_trees_and_epsilons_follow_printed_equations(run: tuple[int, dict
         else:
             target = method.sub_query_share * state.budget.total
             enough = target < remaining
-        final = nodes in asked or not enough or place + 1 == method.max_sub_queries
+        final = nodes in queried_nodes or not enough or place + 1 == method.max_sub_queries
         assert math.isclose(result.cost, remaining if final else target, rel_tol=1e-9)
         assert final == (place + 1 == len(state.results))
         remaining -= result.cost
-        asked.append(nodes)
+        queried_nodes.append(nodes)
         if final:
             break
         threshold = method.split_count or method.split_threshold * math.sqrt(sums) * deviation(remaining, unit)

@@ -204,17 +204,17 @@ def asked_cells(state: HeatmapState) -> tuple[int, NDArray[np.bool_], NDArray[np
     assert state.query is not None
     nodes = state.query.encoding.tree.entries  # type: ignore[attr-defined]
     level = int(node_levels(nodes[-1:])[0])
-    asked = node_levels(nodes) == level
-    return level, asked, node_paths(nodes[asked]).astype(int)
+    is_queried = node_levels(nodes) == level
+    return level, is_queried, node_paths(nodes[is_queried]).astype(int)
 
 
 def finish(parameters: HeatmapParameters, pyramid: dict[int, NDArray[np.int64]]) -> HeatmapState:
     """Runs the schedule; pyramid: noisy counts of all cells of each level, by code, in units of 1 / gamma."""
     state = start(200, parameters, KEY)
     while state.query is not None:
-        level, asked, codes = asked_cells(state)
-        sums = np.full(len(asked), 10**9)  # what lies outside the cells asked for must not matter
-        sums[asked] = pyramid[level][codes]
+        level, is_queried, codes = asked_cells(state)
+        sums = np.full(len(is_queried), 10**9)  # what lies outside the cells asked for must not matter
+        sums[is_queried] = pyramid[level][codes]
         state = advance(state, ShardTotals(sums, state.shard_plan.shards), parameters)
     return state
 
@@ -341,9 +341,11 @@ def test_emd_aggregate_with_central_noise_is_the_same_algorithm(keep_all: bool) 
     parameters = parameters_of(depth, 20, emd_fit="all" if keep_all else "refined", gamma=gamma)
     state, left = start(200, parameters, KEY), list(drawn)
     while state.query is not None:
-        level, asked, codes = asked_cells(state)
-        totals = np.zeros(len(asked), dtype=np.int64)
-        totals[asked] = grid.reshape(4**level, -1).sum(axis=1)[codes] + np.rint(left.pop(0) * gamma).astype(np.int64)
+        level, is_queried, codes = asked_cells(state)
+        totals = np.zeros(len(is_queried), dtype=np.int64)
+        totals[is_queried] = grid.reshape(4**level, -1).sum(axis=1)[codes] + np.rint(left.pop(0) * gamma).astype(
+            np.int64
+        )
         state = advance(state, ShardTotals(totals, state.shard_plan.shards), parameters)
     estimate = parameters.method.decode(state, depth)
     np.testing.assert_allclose(mine, density(estimate.tree, estimate.counts), atol=1e-9)

@@ -62,10 +62,10 @@ def test_one_round_is_unbiased_and_spreads_by_the_formula(kind: str, epsilon: fl
     """Of these clients, each queried once in a random order, the variance is the sum of
     4^j (S_jj + c) / n_j, less S_xx / N where all of them are queried, S with N - 1 and c that of the coins."""
     codes, response = population(kind), RandomisedResponse(epsilon, reports)
-    asked = Query(VALUE, 1, 0.0, 1.0, by_weight(VALUE.slots, 0.25, reports))  # enough reports on every bit
+    bit_query = Query(VALUE, 1, 0.0, 1.0, by_weight(VALUE.slots, 0.25, reports))  # enough reports on every bit
     found, stated, inverse = np.empty(KEYS), np.empty(KEYS), np.zeros(6)
     for number in range(KEYS):
-        counted = count_reports(block_of(codes, None, key(number)), asked, 1, response, key(number))
+        counted = count_reports(block_of(codes, None, key(number)), bit_query, 1, response, key(number))
         mean, variance = bit_means(counted, response)
         bits = BitEstimates(mean, variance, counted.reports.astype(float), ALL_USED)
         total = bits.quantity_mean(VALUE.slots)

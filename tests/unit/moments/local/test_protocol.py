@@ -415,8 +415,8 @@ def covered_groups(statistic: str, runs: int) -> tuple[int, int]:
 @pytest.mark.false_alarm(FLAKE_RATE)
 @pytest.mark.parametrize("statistic", ["mean", "log_product"])
 def test_intervals_of_small_groups_hold_under_noise(statistic: str) -> None:
-    hits, asked = covered_groups(statistic, 100)
-    assert stats.binomtest(hits, asked, 0.95, "less").pvalue > FLAKE_RATE
+    hits, intervals = covered_groups(statistic, 100)
+    assert stats.binomtest(hits, intervals, 0.95, "less").pvalue > FLAKE_RATE
 
 
 PAIR = (FixedPoint(10), FixedPoint(7))

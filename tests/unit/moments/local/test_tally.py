@@ -74,9 +74,11 @@ def test_every_client_tells_so_many_different_bits_of_hers(reports: int, n: int)
 @pytest.mark.parametrize("reports", [1, 2, 3, 8])
 @pytest.mark.parametrize("span", [(0.0, 1.0), (0.0, 1 / 3), (1 / 3, 0.75)])
 def test_every_bit_has_its_share_of_the_clients(reports: int, span: tuple[float, float]) -> None:
-    n, asked = 50_000, query(*span, reports=reports)
-    counted = count_reports(replace(clients(n), groups=None), asked, 1, RandomisedResponse(None, reports), key())
-    for count, probability in zip(counted.reports[0].tolist(), (reports * asked.probabilities).tolist(), strict=True):
+    n, bit_query = 50_000, query(*span, reports=reports)
+    counted = count_reports(replace(clients(n), groups=None), bit_query, 1, RandomisedResponse(None, reports), key())
+    for count, probability in zip(
+        counted.reports[0].tolist(), (reports * bit_query.probabilities).tolist(), strict=True
+    ):
         assert stats.binomtest(count, n, min(probability, 1.0) * (span[1] - span[0])).pvalue > FLAKE_RATE
 
 
@@ -85,18 +87,18 @@ def test_every_bit_has_its_share_of_the_clients(reports: int, span: tuple[float,
 @pytest.mark.parametrize("reports", [1, 3])
 def test_every_client_gets_every_bit_with_its_probability(reports: int) -> None:
     """Chi-square over keys, for the first and the last client of a small block."""
-    n, keys, asked = 12, 3000, query(reports=reports)
+    n, keys, bit_query = 12, 3000, query(reports=reports)
     seen = np.zeros((2, 8))
     for number in range(keys):
-        counted = count_reports(clients(n, number), asked, n, RandomisedResponse(None, reports), key(number))
+        counted = count_reports(clients(n, number), bit_query, n, RandomisedResponse(None, reports), key(number))
         seen += counted.reports[[0, -1]]
-    expected = keys * reports * asked.probabilities
+    expected = keys * reports * bit_query.probabilities
     for row in seen:
         # Reports of a client exclude each other, as categories do; with several each bit by itself.
         if reports == 1:
             assert stats.chisquare(row, expected * keys / expected.sum()).pvalue > FLAKE_RATE / 10
         else:
-            for count, probability in zip(row.astype(int), reports * asked.probabilities, strict=True):
+            for count, probability in zip(row.astype(int), reports * bit_query.probabilities, strict=True):
                 assert stats.binomtest(int(count), keys, min(probability, 1)).pvalue > FLAKE_RATE / 10
     wrong = keys * by_weight(VALUE.slots, 0.65, 1)  # the test would see other probabilities
     if reports == 1:
@@ -138,7 +140,7 @@ def test_every_client_is_queried_in_one_round_exactly(options: dict[str, Any]) -
         assert np.array_equal(times, np.ones(n))
         each = [one.reports.sum(axis=1) for _, one in state.tallies]
         assert all(set(reports.tolist()) <= {0, plan.bits_per_client} for reports in each)
-        for one, reports in zip((asked for asked, _ in state.tallies), each, strict=True):
+        for one, reports in zip((bit_query for bit_query, _ in state.tallies), each, strict=True):
             share = min(one.last - one.first, 1.0)  # and their shares are the plan's
             assert stats.binomtest(np.count_nonzero(reports), n, share).pvalue > FLAKE_RATE / 10
 
@@ -260,8 +262,8 @@ def test_rounding_is_by_a_coin_of_the_client(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Quantity, "codes", noted)
     square = Quantity(FORM, "square", 100.3)
     queries = [Query(square, number, 0.0, 1.0, by_weight(square.slots, 0.5, 1)) for number in (1, 2)]
-    for name, asked in (("one", queries[0]), ("two", queries[0]), ("one", queries[1])):
-        count_reports(clients(5000, name=name), asked, 5000, RandomisedResponse(None), key())
+    for name, bit_query in (("one", queries[0]), ("two", queries[0]), ("one", queries[1])):
+        count_reports(clients(5000, name=name), bit_query, 5000, RandomisedResponse(None), key())
     count_reports(without(clients(5000, name="one"), 17), queries[0], 5000, RandomisedResponse(None), key())
     assert np.array_equal(np.delete(seen[0], 17), seen.pop())
     for uniforms in seen:

@@ -487,14 +487,14 @@ TWO_A_WEEK = Limit.parse_all("1/1d,2/7d")
 SEVENTH = Rotation(7, 30, "a" * 32)
 
 
-def asked(release_id: str, rotation: Rotation = SEVENTH, **more: str) -> Charge:
+def cohort_charge(release_id: str, rotation: Rotation = SEVENTH, **more: str) -> Charge:
     return replace(charge(release_id, **more), rotation=rotation)
 
 
 def test_a_charge_is_read_as_it_was_written() -> None:
-    content = charge_content(asked("one"))
+    content = charge_content(cohort_charge("one"))
     assert content["rotation"] == {"cohort": 7, "cohorts": 30, "partition": "a" * 32}
-    assert charge_of(json.loads(json.dumps(content))) == asked("one")
+    assert charge_of(json.loads(json.dumps(content))) == cohort_charge("one")
 
 
 def test_a_charge_of_all_users_is_written_as_by_earlier_versions() -> None:
@@ -518,29 +518,29 @@ ROTATION = {"cohort": 7, "cohorts": 30, "partition": "a" * 32}
 def test_a_rotation_that_cannot_be_read_is_not_guessed_at(tmp_path: Path, rotation: Any) -> None:
     """An entry that names a rotation would count for all users if it were overlooked; it is refused."""
     ledger(tmp_path).reserve(charge("one"), TWO_A_WEEK)
-    content = {**charge_content(asked("two")), "rotation": rotation}
+    content = {**charge_content(cohort_charge("two")), "rotation": rotation}
     with rejects("ledger", LedgerError):
         replay(forged(entries_of(tmp_path), RESERVE, content))
 
 
 def test_a_charge_states_its_partition() -> None:
     with rejects("rotation"):
-        asked("one", Rotation(7, 30))
+        cohort_charge("one", Rotation(7, 30))
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        asked("one", replace(SEVENTH, cohort=8)),
-        asked("one", Rotation(7, 31, "b" * 32)),
+        cohort_charge("one", replace(SEVENTH, cohort=8)),
+        cohort_charge("one", Rotation(7, 31, "b" * 32)),
         charge("one"),
-        asked("one", replace(SEVENTH, partition="b" * 32), binding="other"),
+        cohort_charge("one", replace(SEVENTH, partition="b" * 32), binding="other"),
     ],
 )
 def test_a_release_id_stands_for_one_cohort(tmp_path: Path, other: Charge) -> None:
     book = ledger(tmp_path)
-    book.reserve(asked("one"), TWO_A_WEEK)
-    assert book.reserve(asked("one"), TWO_A_WEEK).index == 1  # a retry
+    book.reserve(cohort_charge("one"), TWO_A_WEEK)
+    assert book.reserve(cohort_charge("one"), TWO_A_WEEK).index == 1  # a retry
     with rejects("release_id", ReusedError):
         book.reserve(other, TWO_A_WEEK)
     assert book.history().entries == 2
@@ -548,13 +548,15 @@ def test_a_release_id_stands_for_one_cohort(tmp_path: Path, other: Charge) -> No
 
 def test_a_refused_run_and_a_reused_file_keep_their_cohort(tmp_path: Path) -> None:
     book = ledger(tmp_path)
-    book.reserve(replace(asked("one"), files=("f" * 32,)), TWO_A_WEEK)
+    book.reserve(replace(cohort_charge("one"), files=("f" * 32,)), TWO_A_WEEK)
     settled = book.settle("one", "0.1", "0", "too few users")
     assert settled.charge.rotation == SEVENTH
     assert book.history().reservations["one"].charge.rotation == SEVENTH
     other = Rotation(2, 3, "b" * 32)
     book.reserve(
-        replace(asked("two", other, dataset="bikes", epsilon="0.9"), files=("f" * 32,)), TWO_A_WEEK, allow_reuse=True
+        replace(cohort_charge("two", other, dataset="bikes", epsilon="0.9"), files=("f" * 32,)),
+        TWO_A_WEEK,
+        allow_reuse=True,
     )
     counted = [one for one in book.history().charges if one.release_id == "two"]
     assert [(one.dataset, one.rotation) for one in counted] == [("bikes", other), ("taxis", other)]
@@ -562,15 +564,15 @@ def test_a_refused_run_and_a_reused_file_keep_their_cohort(tmp_path: Path) -> No
     with pytest.raises(BudgetError):  # by a user of both cohorts
         book.check(replace(charge("three"), epsilon=Decimal("0.01")))
     with rejects("rotation"):
-        book.reserve(asked("four", Rotation(2, 4, "b" * 32), period="2026-12-20"))
+        book.reserve(cohort_charge("four", Rotation(2, 4, "b" * 32), period="2026-12-20"))
 
 
-@pytest.mark.parametrize("made", [charge, asked])
+@pytest.mark.parametrize("made", [charge, cohort_charge])
 def test_a_charge_above_the_limits_shows_in_a_whole_chain(tmp_path: Path, made: Callable[..., Charge]) -> None:
     book = ledger(tmp_path)
     book.reserve(made("one"), TWO_A_WEEK)
-    if made is asked:
-        book.reserve(asked("two", replace(SEVENTH, cohort=8)))
+    if made is cohort_charge:
+        book.reserve(cohort_charge("two", replace(SEVENTH, cohort=8)))
     replay(entries_of(tmp_path), with_limits=True)
     more = forged(entries_of(tmp_path), RESERVE, charge_content(made("three", epsilon="0.001")))
     replay(more)

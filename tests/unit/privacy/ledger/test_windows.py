@@ -279,8 +279,8 @@ def test_a_cohort_a_day_fits_exactly_as_often_as_it_should(text: str, cohorts: i
             epsilon = f"{factor * most:.9f}"
             one = gaussian("one", epsilon, format_amount(limit.delta)) if delta else charge("one", epsilon=epsilon)
             days = [ORIGIN + timedelta(days=number) for number in range(limit.days)]
-            asked = [replace(Rotation.of_night(day, cohorts), partition="a" * 32) for day in days]
-            both = zip(days, asked, strict=True)
+            rotations = [replace(Rotation.of_night(day, cohorts), partition="a" * 32) for day in days]
+            both = zip(days, rotations, strict=True)
             nights = [replace(one, period=Period(day, day), rotation=cohort) for day, cohort in both]
             # The last night on which the cohort that is asked most often is asked.
             last = max(number for number in range(limit.days) if number % cohorts == 0)
@@ -323,7 +323,7 @@ def test_a_charge_without_a_proper_rho_is_refused(rho: str) -> None:
 NOVEMBER = Period(date(2026, 11, 1), date(2026, 11, 30))
 
 
-def asked(name: str, which: int, cohort: int, cohorts: int, **amounts: Any) -> Charge:
+def cohort_charge(name: str, which: int, cohort: int, cohorts: int, **amounts: Any) -> Charge:
     return replace(charge(name), rotation=Rotation(cohort, cohorts, f"{which:032x}"), **amounts)
 
 
@@ -338,7 +338,7 @@ def moved(charges: list[Charge], composed: bool, window: Period = NOVEMBER) -> l
 
 
 def test_charges_of_a_user() -> None:
-    every, two, other = charge("all"), asked("two", 0, 2, 3), asked("other", 1, 1, 2)
+    every, two, other = charge("all"), cohort_charge("two", 0, 2, 3), cohort_charge("other", 1, 1, 2)
     charges = [every, two, other]
     partition = f"{0:032x}"
     assert charges_of_users(charges, {partition: 2}) == charges
@@ -348,44 +348,46 @@ def test_charges_of_a_user() -> None:
 
 
 def test_one_number_of_cohorts_in_a_partition() -> None:
-    charges = [charge("all"), asked("two", 0, 2, 3)]
+    charges = [charge("all"), cohort_charge("two", 0, 2, 3)]
     assert same_cohorts(charges, charge("new"))
-    assert same_cohorts(charges, asked("new", 0, 3, 3))
-    assert same_cohorts(charges, asked("new", 1, 3, 4))
-    assert not same_cohorts(charges, asked("new", 0, 3, 4))
+    assert same_cohorts(charges, cohort_charge("new", 0, 3, 3))
+    assert same_cohorts(charges, cohort_charge("new", 1, 3, 4))
+    assert not same_cohorts(charges, cohort_charge("new", 0, 3, 4))
 
 
 def test_a_window_without_charges_has_the_empty_account() -> None:
     assert MovingWindow([], True).accounts() == [[]]
     before = Period(date(2020, 1, 1), date(2020, 1, 30))
-    assert moved([charge("all"), asked("two", 0, 2, 3)], False, before) == [[]]
+    assert moved([charge("all"), cohort_charge("two", 0, 2, 3)], False, before) == [[]]
 
 
 def test_equal_cohorts_have_one_account() -> None:
-    nights = [asked(f"n{cohort}", 0, cohort, 30) for cohort in range(1, 31)]
+    nights = [cohort_charge(f"n{cohort}", 0, cohort, 30) for cohort in range(1, 31)]
     assert len(moved(nights, True)) == 1
-    dear = asked("dear", 0, 31, 31, epsilon=Decimal(2))
+    dear = cohort_charge("dear", 0, 31, 31, epsilon=Decimal(2))
     assert names(moved([*nights, replace(dear, rotation=nights[8].rotation)], True)) == [["dear", "n9"]]
     assert names(moved([*nights, charge("all")], False)) == [["all", "n1"]]
 
 
 def test_cohorts_that_no_order_compares_all_have_an_account() -> None:
     """By composition two charges of 0.5 may cost more than one of 0.9, or less. Their sum is more."""
-    many = [asked("a", 0, 1, 2, epsilon=Decimal("0.5")), asked("b", 0, 1, 2, epsilon=Decimal("0.5"))]
-    one = asked("c", 0, 2, 2, epsilon=Decimal("0.9"))
+    many = [cohort_charge("a", 0, 1, 2, epsilon=Decimal("0.5")), cohort_charge("b", 0, 1, 2, epsilon=Decimal("0.5"))]
+    one = cohort_charge("c", 0, 2, 2, epsilon=Decimal("0.9"))
     assert names(moved([*many, one], True)) == [["a", "b"], ["c"]]
     assert names(moved([*many, one], False)) == [["a", "b"]]
     # By sums, a larger delta is not made up for by a smaller epsilon.
     delta = replace(one, delta=Decimal("1e-9"))
     assert names(moved([*many, delta], False)) == [["a", "b"], ["c"]]
     # Gaussian noise is compared by the sum of its rhos.
-    gaussian = [asked(f"g{cohort}", 1, cohort, 2, delta=Decimal("1e-9"), rho=Decimal(cohort)) for cohort in (1, 2)]
+    gaussian = [
+        cohort_charge(f"g{cohort}", 1, cohort, 2, delta=Decimal("1e-9"), rho=Decimal(cohort)) for cohort in (1, 2)
+    ]
     assert names(moved(gaussian, True)) == [["g2"]]
 
 
 def test_partitions_combine() -> None:
     pairs = list(itertools.product((0, 1), (1, 2)))
-    charges = [asked(f"{which}{cohort}", which, cohort, 2, epsilon=Decimal(cohort)) for which, cohort in pairs]
+    charges = [cohort_charge(f"{which}{cohort}", which, cohort, 2, epsilon=Decimal(cohort)) for which, cohort in pairs]
     assert names(moved(charges, True)) == [["02", "12"]]
 
 
@@ -397,7 +399,9 @@ def test_a_moved_window_has_the_accounts_of_one_made_there() -> None:
             first = ORIGIN + timedelta(days=int(rng.integers(0, 30)))
             period = Period(first, first + timedelta(days=int(rng.integers(0, 4))))
             which = int(rng.integers(0, 3))
-            one = asked(f"r{number}", which, 1 + first.toordinal() % 3, 3, epsilon=Decimal(int(rng.integers(1, 4))))
+            one = cohort_charge(
+                f"r{number}", which, 1 + first.toordinal() % 3, 3, epsilon=Decimal(int(rng.integers(1, 4)))
+            )
             charges.append(replace(one, period=period, rotation=None if which == 2 else one.rotation))
         moving = MovingWindow(charges, True)
         for start in sorted(rng.integers(-5, 35, 10).tolist()):
@@ -414,7 +418,7 @@ def test_one_account_bounds_more_combinations_than_are_compared() -> None:
         for number in range(cohort):
             amount = Decimal(1000 // cohort - 10 * cohort + which) / 1000
             more = {"delta": Decimal("1e-7"), "rho": amount / 2} if which == 2 else {}
-            charges.append(asked(f"{which}-{cohort}-{number}", which, cohort, 5, epsilon=amount, **more))
+            charges.append(cohort_charge(f"{which}-{cohort}-{number}", which, cohort, 5, epsilon=amount, **more))
     (bound,) = moved(charges, True)
     for user in itertools.product(range(1, 6), repeat=3):
         own = charges_of_users(charges, {f"{which:032x}": cohort for which, cohort in enumerate(user)})

@@ -88,11 +88,11 @@ def test_squares_surround_users_in_the_requested_sizes() -> None:
 
 
 def test_a_workload_is_used_as_given() -> None:
-    asked = random_boxes(seeded_rng(2), SIDE, 7)
-    boxes = QueryDistribution((2.0, 2.0), (8.0, 8.0), asked).draw(
+    squares = random_boxes(seeded_rng(2), SIDE, 7)
+    boxes = QueryDistribution((2.0, 2.0), (8.0, 8.0), squares).draw(
         World(USERS, SIDE, 1.0, (0, 0)), SIDE, 500, seeded_rng(1)
     )
-    given = set(zip(*(getattr(asked, name).tolist() for name in ("x0", "y0", "x1", "y1")), strict=True))
+    given = set(zip(*(getattr(squares, name).tolist() for name in ("x0", "y0", "x1", "y1")), strict=True))
     drawn = set(zip(*(getattr(boxes, name).tolist() for name in ("x0", "y0", "x1", "y1")), strict=True))
     assert drawn == given  # 500 draws of 7: all but surely, each is among them
     assert len(boxes) == 500
