@@ -320,6 +320,7 @@ def night_map(date: str, release: Release) -> bytes:
         low=[*_rounded(np.maximum(count - _Z * stddev, 0))],
         high=[*_rounded(np.maximum(count + _Z * stddev, 0))],
         uncertain=uncertain.tolist(),
+        smooth=get(release.manifest, "parameters.estimator") == "bayes",
         scale=density_scale(np.maximum(count, 0) / areas, np.where(uncertain, 0.0, count), "users per km²"),
     )
     owned = [float(f"{one:.7g}") for one in (area / 4.0 ** (grid.depth - level)).tolist()]

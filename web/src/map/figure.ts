@@ -75,6 +75,7 @@ export class MapFigure {
     this.legend = new Legend(tools.theme, options.opacity);
     this.element = h("div", { class: "map" }, frame, this.legend.element, this.keysHelp);
     root.append(this.element);
+    this.shape();
     this.guardGestures(frame, holder); // before Leaflet listens
     this.map = L.map(holder, {
       attributionControl: false, zoomControl: false, zoomAnimation: false, fadeAnimation: false, inertia: !still(), doubleClickZoom: false,
@@ -99,7 +100,7 @@ export class MapFigure {
   setLayer(layer: Layer, measure: Measure, note = ""): void {
     if (this.cells?.layer !== layer) this.cells = new Cells(layer, this.region);
     this.shown = { layer, measure };
-    this.legend.show(measure, this.options.missing ?? null, note);
+    this.legend.show(layer, measure, this.options.missing ?? null, note);
     this.redress();
   }
 
@@ -151,8 +152,8 @@ export class MapFigure {
   /** Shows the whole region. */
   fit(animate = true): void {
     const bounds = this.bounds();
-    if (animate && !still()) this.map.flyToBounds(bounds, { padding: [14, 14], duration: 0.5 });
-    else this.map.fitBounds(bounds, { padding: [14, 14], animate: false });
+    if (animate && !still()) this.map.flyToBounds(bounds, { duration: 0.5 });
+    else this.map.fitBounds(bounds, { animate: false });
     this.fitted = true;
   }
 
@@ -202,8 +203,16 @@ export class MapFigure {
     return L.latLngBounds([Math.max(south, -85.05), west], [Math.min(north, 85.05), east]);
   }
 
+  /** Tells the style sheet the region's shape and the legend's height, so that the region fills the map's frame. */
+  private shape(): void {
+    const { west, south, east, north } = this.region;
+    const { style } = document.documentElement;
+    style.setProperty("--aspect", clamp((unitX(east) - unitX(west)) / (unitY(south) - unitY(north)), 0.75, 2.2).toFixed(4));
+    new ResizeObserver(() => style.setProperty("--below", `${this.legend.element.offsetHeight + 30}px`)).observe(this.legend.element);
+  }
+
   private fitZoom(): number {
-    return this.map.getBoundsZoom(this.bounds(), false, L.point(28, 28));
+    return this.map.getBoundsZoom(this.bounds());
   }
 
   private setLimits(): void {
