@@ -52,6 +52,7 @@ MANIFEST = {
     "release_id": "identity of the release: one charge in the ledger, one draw of noise",
     "job": "the command that made the release",
     "created": "time of the run: ISO 8601, UTC",
+    "title": "the page's title, as the operator wrote it",
     "region": "bounds of the map, in degrees",
     "grid": "the finest cells of the map",
     "grid.depth": "levels of the quadtree",

@@ -169,10 +169,11 @@ class Basemap(ViewPart):
 
 
 class Geography(ViewPart):
-    """Content of `basemap.json`: the geography of a release's maps."""
+    """Content of `basemap.json`: the geography of a release's maps. `place`: the name of the region."""
 
     basemap: Basemap | None = None
     tiles: Tiles | None = None
+    place: str | None = None
 
     @classmethod
     def of(cls, files: Mapping[str, bytes]) -> Geography:

@@ -165,16 +165,17 @@ def test_downloads_hold_what_is_shown(opened: Open, page: Path, release: CityRel
     for name in ("Picture", "Table"):
         tab.click(f"#tools button:nth-of-type({buttons.index(name) + 1})")
     end = time.monotonic() + 15
-    while {one.name for one in downloads.iterdir()} != {"made-up.csv", "made-up.png"}:
+    name = heatmap_view(release.files).file_name
+    while {one.name for one in downloads.iterdir()} != {f"{name}.csv", f"{name}.png"}:
         assert time.monotonic() < end, list(downloads.iterdir())
         tab.settle()
     time.sleep(0.2)
     layer = release.layers[-1]
-    with (downloads / "made-up.csv").open(newline="") as file:
+    with (downloads / f"{name}.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["cell_id"] for row in rows] == layer.cell_id
     assert [float(row["Users"]) for row in rows] == layer.measures[0].value
-    assert (downloads / "made-up.png").read_bytes().startswith(b"\x89PNG")
+    assert (downloads / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_policy_lets_nothing_else_run_or_be_fetched(opened: Open, page: Path) -> None:

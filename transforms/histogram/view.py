@@ -226,7 +226,7 @@ class SampledPage:
             uncertain=(least <= 0).tolist(),
             scale=scale,
             listed=[(i, float(count[i]), float(least[i]), float(most[i])) for i in order],
-            listed_note="Ordered by the lower bound. The intervals hold for all cells of the grid at once (95%).",
+            listed_note="These bounds hold for all cells of the grid at once.",
         )
         round_ = next((one for one in self.rounds if (one["level"] or level) == level), self.rounds[-1])
         title = f"Level {level}" if levels > 1 else "Published cells"

@@ -10,6 +10,7 @@ import base64
 import datetime
 import gzip
 import json
+import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 
@@ -85,6 +86,8 @@ def timeline_view(files: Mapping[str, bytes]) -> PageView:
         title=f"Nightly releases{of}",
         headline=f"{count}, {spoken(first)}" + (f" to {spoken(last)}" if first != last else ""),
         description=f"{count} of private releases{of}: each night's map and what changed.",
+        place=geography.place,
+        file_name=re.sub(r"[\W_]+", "-", f"nightly {content['title']}".lower()).strip("-"),
         job="refresh",
         release_id="",
         created=max(night.created for night in nights),

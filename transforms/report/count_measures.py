@@ -69,7 +69,7 @@ def count_measure(
         listed_note=""
         if areas is None
         else (
-            f"Ordered by the lower bound of {scale.unit}. The bounds hold for all {place}s at once (95%)."
+            f"These bounds hold for all {place}s at once."
             if listed
             else f"No {place} has a lower bound above zero, by bounds that hold for all {place}s at once (95%): noise "
             "could explain each count separately. Sums of several are known better."

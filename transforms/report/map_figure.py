@@ -153,7 +153,7 @@ def draw_cells(axes: Axes, body: MapBody, measure: Measure, frame: Frame, opacit
     colours[~known, :3] = np.array(list(bytes.fromhex(UNKNOWN[1:]))) / 255
     grey = 0.25 * (colours[hatched, :3] @ (0.3, 0.55, 0.15))[:, None] + 9 / 255
     colours[hatched, :3] = 0.5 * colours[hatched, :3] + grey
-    colours[:, 3] *= opacity * has_colour(layer, measure)
+    colours[:, 3] *= opacity * _has_colour(layer, measure, body.region)
     if layer.shapes is None:
         _draw_squares(axes, *_squares(layer, colours, hatched, body, frame), frame)
         return
@@ -170,11 +170,13 @@ def draw_cells(axes: Axes, body: MapBody, measure: Measure, frame: Frame, opacit
             axes.add_artist(PathPatch(path, facecolor="none", edgecolor=_HATCH, hatch="/////", lw=0, zorder=2))
 
 
-def has_colour(layer: Layer, measure: Measure) -> NDArray[np.bool_]:
+def _has_colour(layer: Layer, measure: Measure, region: Bounds) -> NDArray[np.bool_]:
     """Returns which cells have a colour of the measure: no count or rate where there may be no user at all: bool[n]."""
     counted = measure if measure.kind == "count" else layer.measures[0]
     if measure.kind not in ("count", "rate") or counted.kind != "count" or (measure is counted and measure.smooth):
         return np.ones(len(layer.level), dtype=bool)
+    if counted.smooth:
+        return np.asarray(position(counted.scale, measure_values(layer, counted, region)) >= FADE)
     return ~np.asarray(counted.uncertain, dtype=bool)
 
 

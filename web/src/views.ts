@@ -5,7 +5,11 @@
  *
  * Attributes:
  *     title: what the page is, such as `Private heatmap`.
+ *     heading: the operator's title, above the headline; None without one.
  *     headline: the first line of the first screen.
+ *     place: the region's name, or its middle in degrees; None without a map.
+ *     period: days of the records, in words; None if they are not stated.
+ *     file_name: of the files that a reader saves, without what follows its dot.
  *     description: one sentence for search engines and link previews.
  *     job: the command that made the release.
  *     chips: two to four facts next to the title.
@@ -20,7 +24,11 @@
  */
 export interface PageView {
   title: string;
+  heading: string | null;
   headline: string;
+  place: string | null;
+  period: string | null;
+  file_name: string;
   description: string;
   job: string;
   release_id: string;

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { Cells } from "../src/map/cells";
-import { coloursOf, shadeOf, shaded, withoutColour } from "../src/map/colours";
+import { coloursOf, shadeOf, shaded } from "../src/map/colours";
 import { unitX, unitY } from "../src/map/projection";
 import type { Layer, Measure, Scale } from "../src/views";
 
@@ -60,10 +60,12 @@ test("a count that may be 0 and its rate have no colour, unless counts follow th
   const scale: Scale = { kind: "log", low: 0, high: 10, knee: 1, unit: "", ticks: [] };
   const count: Measure = { name: "Users", kind: "count", unit: "users", value: [1, 9, 9], low: [0, 8, 8], high: [3, 10, 10], uncertain: [true, false, false], smooth: false, scale, listed: [], listed_note: "" };
   const rate: Measure = { ...count, kind: "rate", value: [0.1, 0.2, null], uncertain: [false, true, true] };
-  const both = { ...layer, measures: [count, rate] };
-  expect(withoutColour(both, count)).toEqual([true, false, false]);
-  expect(withoutColour(both, rate)).toEqual([true, false, true]);
-  expect(withoutColour(both, { ...count, smooth: true })).toEqual([false, false, false]);
+  expect(new Cells({ ...layer, measures: [count, rate] }, region).withoutColour(count)).toEqual([true, false, false]);
+  expect(new Cells({ ...layer, measures: [count, rate] }, region).withoutColour(rate)).toEqual([true, false, true]);
+  const smooth: Measure = { ...count, value: [1, 9e4, 9e4], smooth: true };
+  const cells = new Cells({ ...layer, measures: [smooth, rate] }, region);
+  expect(cells.withoutColour(smooth)).toEqual([false, false, false]);
+  expect(cells.withoutColour(rate)).toEqual([true, false, true]);
 });
 
 test("counts fade out towards 0, rates do not", () => {

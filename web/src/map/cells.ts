@@ -1,6 +1,6 @@
 // The cells of a layer, or its named polygons: where they lie on the map, which is under a point, and how they are painted.
 import type { Bounds, Layer, Measure } from "../views";
-import { coloursOf, css, faded, type Rgb, shaded, shadeOf, withoutColour } from "./colours";
+import { coloursOf, css, FADE, faded, type Rgb, shaded, shadeOf } from "./colours";
 import type { Mode } from "../theme";
 import { areaKm2, unitX, unitY } from "./projection";
 
@@ -95,7 +95,22 @@ export class Cells {
     return -1;
   }
 
-  /** Gives every cell the colour of a measure. A count is coloured by its users per area. */
+  /** The value that a cell's colour shows: of a count, its users per area. */
+  private coloured({ kind, value }: Measure, i: number): number {
+    return kind === "count" ? (value[i] ?? 0) / this.area(i) : value[i] ?? 0;
+  }
+
+  /** Which cells have no colour: a value is not known, or there may be no user, so that neither a count nor a rate is. */
+  withoutColour(measure: Measure): boolean[] {
+    const counted = measure.kind === "count" ? measure : this.layer.measures[0];
+    const empty = (i: number): boolean => {
+      if (counted.kind !== "count" || (measure.kind !== "count" && measure.kind !== "rate")) return false;
+      return counted.smooth ? measure !== counted && shadeOf(this.coloured(counted, i), counted.scale) < FADE : counted.uncertain[i];
+    };
+    return measure.value.map((value, i) => value === null || !this.layer.area[i] || empty(i));
+  }
+
+  /** Gives every cell the colour of a measure. */
   dress(measure: Measure, mode: Mode): void {
     this.mode = mode;
     this.colours = coloursOf(measure.kind, mode);
@@ -103,10 +118,10 @@ export class Cells {
     this.styles = this.colours.map((_, shade) => shaded(this.colours, shade, measure.kind));
     this.hatched = measure.kind === "count" ? [] : measure.uncertain;
     const last = this.colours.length - 1;
-    const without = withoutColour(this.layer, measure);
+    const without = this.withoutColour(measure);
     this.shades = Int16Array.from(measure.value, (value, i) => {
       if (value === null || without[i]) return -1;
-      return Math.round(last * shadeOf(measure.kind === "count" ? value / this.area(i) : value, measure.scale));
+      return Math.round(last * shadeOf(this.coloured(measure, i), measure.scale));
     });
   }
 

@@ -1,6 +1,6 @@
 // Palettes and scales: from a value to a colour.
 import type { Mode } from "../theme";
-import type { Layer, Measure, Scale } from "../views";
+import type { Measure, Scale } from "../views";
 
 export type Rgb = [number, number, number];
 
@@ -37,19 +37,12 @@ export function coloursOf(kind: Measure["kind"], mode: Mode): Rgb[] {
   return colours.map((colour) => colour.map((part, c) => Math.min(part + [9, 8, 13][c], 255)) as Rgb); // zero is not the void around
 }
 
-const FADE = 0.1; // of the scale of counts: below it colours become transparent, towards 0, as in transforms/report/scales.py
+export const FADE = 0.1; // of the scale of counts: below it colours become transparent, towards 0, as in transforms/report/scales.py
 
 /** A colour of a measure's 256 with its opacity, as CSS writes it. */
 export function shaded(colours: Rgb[], shade: number, kind: Measure["kind"]): string {
   const opacity = kind === "count" ? Math.min(shade / (colours.length - 1) / FADE, 1) : 1;
   return opacity < 1 ? `rgba(${colours[shade].join()},${opacity.toFixed(3)})` : css(colours[shade]);
-}
-
-/** Which cells have no colour: there may be no user at all, so that neither a count nor a rate is known. */
-export function withoutColour(layer: Layer, measure: Measure): boolean[] {
-  const counted = measure.kind === "count" ? measure : layer.measures[0];
-  const all = (measure.kind !== "count" && measure.kind !== "rate") || counted.kind !== "count" || (measure === counted && measure.smooth);
-  return measure.value.map((value, i) => !layer.area[i] || (!all && counted.uncertain[i]) || value === null);
 }
 
 /** What an uncertain cell keeps of its colour under the hatching. */

@@ -100,7 +100,7 @@ export class MapFigure {
   setLayer(layer: Layer, measure: Measure, note = ""): void {
     if (this.cells?.layer !== layer) this.cells = new Cells(layer, this.region);
     this.shown = { layer, measure };
-    this.legend.show(layer, measure, this.options.missing ?? null, note);
+    this.legend.show(measure, this.cells.withoutColour(measure), this.options.missing ?? null, note);
     this.redress();
   }
 

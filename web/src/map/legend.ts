@@ -1,9 +1,9 @@
 // The key under the map: a ramp with numbers that never overlap, the hatching, and the scale of lengths.
 import { h } from "../dom";
 import type { Theme } from "../theme";
-import type { Layer, Measure } from "../views";
+import type { Measure } from "../views";
 import { hatch } from "./cells";
-import { coloursOf, faded, shaded, shadeOf, withoutColour } from "./colours";
+import { coloursOf, faded, shaded, shadeOf } from "./colours";
 
 const HATCHED = { rate: "the interval covers more than half of the scale", value: "the interval covers more than half of the scale", change: "within noise and sampling error" };
 const RAMP = 280; // pixels of the ramp's canvas, stretched to its place
@@ -26,8 +26,8 @@ export class Legend {
     new ResizeObserver(() => this.thin()).observe(this.ticks);
   }
 
-  /** Letters the key for a measure of a layer. `missing`: what a place without a cell means. */
-  show(layer: Layer, measure: Measure, missing: string | null, note: string): void {
+  /** Letters the key for a measure. `without`: which cells have no colour. `missing`: what a place without a cell means. */
+  show(measure: Measure, without: boolean[], missing: string | null, note: string): void {
     this.measure = measure;
     const [noun, ...slot] = measure.name.split(", ");
     this.title.replaceChildren(measure.kind === "count" ? [`${noun} per km²`, ...slot].join(", ") : [measure.name, measure.unit].filter(Boolean).join(", "));
@@ -36,10 +36,9 @@ export class Legend {
       tick.style.left = `${100 * shadeOf(value, measure.scale)}%`;
       return tick;
     }));
-    const without = withoutColour(layer, measure);
     const none = [
       ...(missing === null ? [] : [`${missing.charAt(0).toLowerCase()}${missing.slice(1).replace(":", ",").replace(/\.$/, "")}`]),
-      ...(without.some((one, i) => one && measure.value[i] !== null && layer.area[i]) ? [measure.unit === "trips" ? "may have none" : "may be empty"] : []),
+      ...(without.some((one, i) => one && measure.value[i] !== null && !(measure.kind === "count" && measure.smooth)) ? [measure.unit === "trips" ? "may have none" : "may be empty"] : []),
       ...(measure.value.includes(null) ? ["unknown"] : []),
     ];
     const key = (name: string, text: string): HTMLElement => h("li", {}, h("canvas", { class: "swatch", width: 24, height: 12, "data-key": name, "aria-hidden": "true" }), text);

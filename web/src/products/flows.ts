@@ -5,7 +5,7 @@ import { atMost, capital, interval, notNegative, place, plural, significant, wit
 import { geographyOf } from "../map/basemap";
 import { MapFigure } from "../map/figure";
 import type { Scene } from "../map/ground";
-import type { Product, Tools } from "../product";
+import { captionOf, type Product, type Tools } from "../product";
 import type { Bounds, FlowMatrix, FlowTable, FlowsBody, MapBody, PageView } from "../views";
 
 const [ARCS, STEPS, LISTED, BEND] = [120, [30, 60, 120, 250, 500, 1000], 8, 0.18]; // arcs at first; choices; flows of the list; of an arc's length
@@ -261,6 +261,6 @@ export const showFlows: Product = (view: PageView, root: HTMLElement, tools: Too
   const map = new FlowMap(figure, body, tools, view);
   root.append(map.panel);
   if (body.matrix) root.append(matrixOf(body.matrix, map));
-  tools.addButton("Picture", async () => offer(`${view.release_id}.png`, await figure.toPNG(view.headline)));
-  tools.addButton("Table", () => offer(`${view.release_id}.csv`, map.table()));
+  tools.addButton("Picture", async () => offer(`${view.file_name}.png`, await figure.toPNG(captionOf(view))));
+  tools.addButton("Table", () => offer(`${view.file_name}.csv`, map.table()));
 };

@@ -5,7 +5,7 @@ import { atLeast, atMost, capital, clamp, interval, metres, notNegative, percent
 import { geographyOf } from "../map/basemap";
 import { MapFigure, type Hit, type TipWords } from "../map/figure";
 import { SlotPanel } from "../map/slots";
-import type { Product, Tools } from "../product";
+import { captionOf, type Product, type Tools } from "../product";
 import type { Layer, MapBody, Measure, PageView } from "../views";
 
 const LISTED = 6; // at first; every further click doubles them
@@ -57,18 +57,16 @@ export function layerCsv(figure: MapFigure, layer: Layer): string {
   }));
 }
 
-/** The list's text for a cell, and a longer one. Cells of several sizes are compared by their density. */
+/** The list's text for a cell, and a longer one. */
 function listWords(figure: MapFigure, body: MapBody, measure: Measure, [row, value, low, high]: Measure["listed"][number], sameSize: boolean): [string, string] {
   if (measure.kind === "rate") return [shareWords(value, low, high), shareWords(value, low, high)];
   if (measure.kind !== "count") return [`${within(value, low, high)} (${interval(low, high)})`, interval(low, high)];
-  const users = `at least ${atLeast(low)} ${measure.unit}`;
-  const density = `at least ${atLeast(low / (figure.cells?.area(row) ?? 1))} per km²`;
-  return [sameSize ? users : density, `${users} in ${sizeWords(figure, body, row)}`];
+  return [atLeast(sameSize ? low : low / (figure.cells?.area(row) ?? 1)), `at least ${atLeast(low)} ${measure.unit} in ${sizeWords(figure, body, row)}`];
 }
 
 /** The list of the highest lower bounds. A click shows the cell on the map. */
 function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement {
-  const title = measure.kind === "count" ? "Most crowded (95% lower bound)" : measure.kind === "change" ? "Most significant changes" : `Highest (95% lower bound): ${measure.name.replace(/^Rate: /, "").toLowerCase()}`;
+  const title = measure.kind === "count" ? "Busiest places (95% sure)" : measure.kind === "change" ? "Most significant changes" : `Highest (95% sure): ${measure.name.replace(/^Rate: /, "").toLowerCase()}`;
   const finest = Math.min(...body.finest_metres);
   /** The end of the interval nearer to zero: the length of the bars. */
   const bound = ([row, , low, high]: Measure["listed"][number]): number => (measure.kind === "count" ? low / (figure.cells?.area(row) ?? 1)
@@ -125,7 +123,9 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
     more.hidden = shown >= measure.listed.length;
   };
   fill();
-  return h("section", { class: "listed" }, h("h2", {}, title), h("p", { class: "quiet" }, measure.listed_note), list, more);
+  const unit = measure.kind !== "count" || !measure.listed.length ? "" // cells of several sizes are compared by their density
+    : `${capital(measure.unit)} ${sameSize ? `in a cell of ${sizeWords(figure, body, measure.listed[0][0])}` : "per km²"}, at least. `;
+  return h("section", { class: "listed" }, h("h2", {}, title), h("p", { class: "quiet" }, unit + measure.listed_note), list, more);
 }
 
 /** The controls next to the map. Shows the layer and the measure that the link names. */
@@ -206,6 +206,6 @@ export const showMap: Product = (view: PageView, root: HTMLElement, tools: Tools
   const { panel, current } = mapPanel(figure, body, tools);
   root.append(panel);
   panel.append(h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "Read the full report"))));
-  tools.addButton("Picture", async () => offer(`${view.release_id}.png`, await figure.toPNG(view.headline)));
-  tools.addButton("Table", () => offer(`${view.release_id}.csv`, layerCsv(figure, current()[0])));
+  tools.addButton("Picture", async () => offer(`${view.file_name}.png`, await figure.toPNG(captionOf(view))));
+  tools.addButton("Table", () => offer(`${view.file_name}.csv`, layerCsv(figure, current()[0])));
 };

@@ -299,7 +299,7 @@ class Timeline {
       item.append(h("span", {}, this.placeOf(figure, longitude, latitude)), h("b", {}, `${points(difference, (high - low) / (2 * Z))}`), h("span", { class: "bar", "aria-hidden": "true" }, mark));
       return h("li", {}, item);
     });
-    this.listed.replaceChildren(h("h2", {}, "Largest changes (95% lower bound)"), h("p", { class: "quiet" }, "Percentage points of all users, ordered by the end of the pointwise 95% interval that is nearer to zero."), h("ol", { class: "places" }, items));
+    this.listed.replaceChildren(h("h2", {}, "Largest changes (95% sure)"), h("p", { class: "quiet" }, "Percentage points of all users, ordered by the end of the pointwise 95% interval that is nearer to zero."), h("ol", { class: "places" }, items));
   }
 
   /** Where a place of a list is, in words: its coordinates distinguish the finest cells. */
@@ -324,7 +324,7 @@ class Timeline {
       mark.style.background = "var(--hot)";
       const item = button("", () => row !== null && figure.goTo(row), { title: "Show on the map" });
       item.append(h("span", {}, cell ? this.placeOf(figure, longitude, latitude) : change.cell_ids.join(" ")),
-        h("b", {}, `${gain(change) > 0 ? "+" : ""}${known(gain(change), stddev)} users`),
+        h("b", {}, `${gain(change) > 0 ? "+" : ""}${Number(known(gain(change), stddev)) === 0 ? significant(gain(change), 1) : known(gain(change), stddev)} users`),
         h("span", { class: "wide-line" }, `${interval(Math.max(change.low, 0), change.high)} users; ${known(Math.max(change.expected, 0), stddev / 10)} expected`),
         h("span", { class: "bar", "aria-hidden": "true" }, mark));
       return h("li", {}, item);
