@@ -278,7 +278,7 @@ def zone_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "dark"), (390, "light")])
 def test_flows_of_a_zone(opened: Open, zone_page: Path, width: int, scheme: str) -> None:
     tab = opened(zone_page, width=width, scheme=scheme)
-    assert " flows in all; 120 arcs shown." in tab.run(NOTE)
+    assert " flows in all; 30 arcs shown." in tab.run(NOTE)
     assert tab.run("document.querySelectorAll('.matrix').length") == 0
     assert tab.run("document.documentElement.scrollWidth") <= width
     rows = pq.read_table(zone_page.parent / "flows.parquet").to_pandas()
@@ -294,7 +294,7 @@ def test_flows_of_a_zone(opened: Open, zone_page: Path, width: int, scheme: str)
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "dark"), (390, "light")])
 def test_a_cell_that_is_clicked_shows_its_flows(opened: Open, flow_page: Path, width: int, scheme: str) -> None:
     tab = opened(flow_page, width=width, scheme=scheme)
-    assert " flows in all; 120 arcs shown." in tab.run(NOTE)
+    assert " flows in all; 30 arcs shown." in tab.run(NOTE)
     assert tab.run("document.querySelectorAll('.places li').length") == 8
     assert tab.run("document.documentElement.scrollWidth") <= width
     tab.run("(() => { document.querySelectorAll('.panel input[type=radio]')[2].click(); return true; })()")

@@ -286,7 +286,7 @@ def legend(tab: Tab) -> str:
 
 
 def test_arrow_keys_go_through_the_slots_and_the_map_follows(opened: Open, slots_page: Path) -> None:
-    tab = opened(slots_page)
+    tab = opened(slots_page, "#slot=all")
     assert (chosen(tab), legend(tab)) == ("All slots together", "Users per km²")
     tab.run(f"document.querySelector({json.dumps(SLIDER)}).focus()")
     for hour in range(3):
@@ -299,6 +299,13 @@ def test_arrow_keys_go_through_the_slots_and_the_map_follows(opened: Open, slots
     tab.key("Home")
     assert legend(tab) == "Users per km²"
     assert not tab.errors
+
+
+def test_slots_open_on_the_busiest(opened: Open, slots_page: Path, slots: TimeSlots) -> None:
+    busiest = SLOTS.names[int(np.argmax([users for users, _, _ in slots.region]))]
+    tab = opened(slots_page)
+    assert chosen(tab) == busiest
+    assert legend(tab) == f"Users per km², {busiest}"
 
 
 def test_a_link_opens_a_slot_and_play_goes_on_from_it(opened: Open, slots_page: Path) -> None:

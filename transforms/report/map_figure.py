@@ -36,8 +36,8 @@ _LEAST = 0.03  # inches of a cell on bare ground, at least
 _CROWD = 20_000  # cells, among which a small one is not lost
 _HATCH, _HATCH_PIXELS = "#ffffff2c", 7  # from line to line, of cells
 _MOST_NAMES = 24
-_MOST_ARCS, _WIDEST_ARC, _BEND = 250, 5.0, 0.18  # arcs; points; of an arc's length, to the left of its direction
-_ARCS = "Arcs: the largest flows. Wider arcs carry more trips; each runs from its dark end to its bright end."
+_MOST_ARCS, _WIDEST_ARC, _BEND = 60, 5.0, 0.18  # arcs; points; of an arc's length, to the left of its direction
+_ARCS = "Arcs: the largest flows. Wider arcs carry more trips; each runs from its blue end to its red end."
 _ZONE = 1000  # the rank of a zone's name, behind those of all places
 _AREAS = {"land": "#17151d", "water": "#0d1119"}
 _HATCHED = {
@@ -45,7 +45,7 @@ _HATCHED = {
     "trips": "No colour: may have none.",
     "change": "Hatched: within noise and sampling error.",
 }
-_FAINT_CELLS = 0.45  # opacity of the cells under arcs
+_FAINT_CELLS = 0.3  # opacity of the cells under arcs
 
 
 def mercator(latitude: NDArray[np.float64] | float) -> NDArray[np.float64]:
@@ -374,11 +374,11 @@ def _draw_arcs(axes: Axes, flows: FlowTable, region: Bounds, frame: Frame) -> No
     widths = 0.4 + (_WIDEST_ARC - 0.4) * trips / trips.max()
     points = np.stack([columns, rows], axis=2)
     segments = np.stack([points[:, :-1], points[:, 1:]], axis=2)
-    shades = np.linspace(0.25, 0.95, segments.shape[1])
-    colours = np.stack([np.full_like(shades, 0.45), 0.45 + 0.5 * shades, 0.55 + 0.4 * shades, shades], axis=1)
+    shades = np.clip(np.linspace(-0.3, 1.3, segments.shape[1]), 0, 1)
+    colours = np.array([0x6C, 0xC6, 0xFF]) + np.outer(shades, np.array([0xFF - 0x6C, 0x86 - 0xC6, 0xAD - 0xFF]))
     lines = LineCollection(
         list(segments[::-1].reshape(-1, 2, 2)),  # the largest last
-        colors=np.tile(colours, (len(moving), 1)),
+        colors=np.tile(colours / 255, (len(moving), 1)),
         linewidths=np.repeat(widths[::-1], len(shades)),
         zorder=3.5,
     )

@@ -187,7 +187,11 @@ def test_what_is_promised_is_rounded_away_from_the_bound(epsilon: float, factor:
     ("ledger", "days", "name"),
     [
         ({"first_day": "2026-11-19", "last_day": "2026-11-19"}, "19 Nov 2026", "2026-11-19"),
-        ({"first_day": "2026-11-17", "last_day": "2026-11-19"}, "17 Nov 2026 to 19 Nov 2026", "2026-11-17-to-2026-11-19"),
+        (
+            {"first_day": "2026-11-17", "last_day": "2026-11-19"},
+            "17 Nov 2026 to 19 Nov 2026",
+            "2026-11-17-to-2026-11-19",
+        ),
         ({}, None, "2026-11-22"),
     ],
 )
@@ -196,7 +200,10 @@ def test_page_and_saved_files_name_the_days(ledger: dict[str, str], days: str | 
     assert period(manifest) == days
     assert chips(manifest)[-1].text == "22 Nov 2026"
     assert file_name({**manifest, "job": "heatmap"}, "St. John's") == f"heatmap-st-john-s-{name}"
-    assert file_name({**manifest, "job": "heatmap", "title": "Night / buses"}, "St. John's") == f"heatmap-night-buses-{name}"
+    assert (
+        file_name({**manifest, "job": "heatmap", "title": "Night / buses"}, "St. John's")
+        == f"heatmap-night-buses-{name}"
+    )
 
 
 def test_the_head_has_the_title_the_place_and_the_days() -> None:

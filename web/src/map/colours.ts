@@ -47,7 +47,7 @@ export function shaded(colours: Rgb[], shade: number, kind: Measure["kind"]): st
 
 /** What an uncertain cell keeps of its colour under the hatching. */
 export function faded(colour: Rgb, mode: Mode): Rgb {
-  return colour.map((part, c) => Math.round(0.45 * part + 0.55 * VOID[mode][c])) as Rgb;
+  return colour.map((part, c) => Math.round(0.3 * part + 0.7 * VOID[mode][c])) as Rgb;
 }
 
 /** Where a value stands on its scale, 0..1. */
