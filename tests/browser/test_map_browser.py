@@ -432,3 +432,45 @@ def test_tiles_are_fetched_only_when_the_reader_asks(opened: Open, tmp_path: Pat
     assert all(one.startswith("https://tile.example.org/") for one in asked)
     tab.requests.clear()
     tab.errors.clear()  # the tiles that could not be loaded
+
+
+def test_a_search_moves_the_map_to_a_named_place(opened: Open, tmp_path: Path) -> None:
+    far = Place(name="Harbour", longitude=11.5, latitude=60.5)
+    tab = opened(geography_page(tmp_path, "found", Basemap(source="City survey", places=[far])))
+    tab.click(".find input")
+    for letter in "har":
+        tab.key(letter)
+    tab.key("Enter")
+    tab.until("location.hash.includes('map=')")
+    _, latitude, longitude = place(tab)
+    assert (latitude, longitude) == pytest.approx((60.5, 11.5), abs=1e-2)
+    assert "near Harbour" in tab.text(".tip")
+    assert not opened(geography_page(tmp_path, "nameless", None)).run(
+        "document.querySelector('.find').checkVisibility()"
+    )
+
+
+def test_a_tap_opens_a_sheet_that_leaves_the_cell_in_sight(opened: Open, page: Path, browser: str) -> None:
+    if browser == "firefox":
+        pytest.skip("its driver makes no clicks of taps")
+    tab = opened(page, width=390, height=844, touch=True)
+    x, y = tab.centre(MAP)
+    tab.run("(() => { scrollTo({top: 0, behavior: 'instant'}); return true; })()")
+    tab.rest()
+    left, top, width, height = tab.run(
+        f"(({{left, top, width, height}}) => [left, top, width, height])("
+        f"document.querySelector('{MAP}').getBoundingClientRect())"
+    )
+    x, y = left + width / 2, top + height / 4
+    tab.fingers([[(x, y)]])
+    tab.until("!document.querySelector('.tip').hidden")
+    sheet = tab.run(
+        "(({left, right, top, bottom}) => [left, right, top, bottom])("
+        "document.querySelector('.tip').getBoundingClientRect())"
+    )
+    assert sheet[0] == pytest.approx(0, abs=1)
+    assert sheet[1] == pytest.approx(390, abs=1)
+    assert sheet[3] == pytest.approx(844, abs=1)
+    assert sheet[2] > y
+    tab.run("(() => { document.querySelector('.tip .close').click(); return true; })()")
+    tab.until("document.querySelector('.tip').hidden")
