@@ -34,7 +34,7 @@ REFERENCE = Path(__file__).parent / "reference"
 COMMANDS = sorted(JOBS, key=lambda name: not JOBS[name].publishes)  # those that publish come first
 REGION = "3.00,1.00,3.13,1.13"
 RELEASES = (
-    ("heatmap", ["--region", REGION, "--depth", "4", "--shard_size", "500"]),
+    ("heatmap", ["--region", REGION, "--depth", "4", "--shard_size", "500", "--title", "A city"]),
     ("histogram", ["--region", REGION, "--cells", "2"]),
     ("hotspots", ["--region", REGION, "--depth", "4", "--top", "5"]),
     ("histogram", ["--trust", "central", "--region", REGION, "--cells", "2"]),

@@ -310,8 +310,8 @@ def _slots(release: Released, grid: Grid) -> TimeSlots | None:
         error = (high - unbiased) / _deviations(manifest, None)  # of the noise only, which adds up where cells merge
         noisy = _Cells(nodes, area, unbiased, error, low, high).merged(room, _deviations(manifest, None))
         shown = _Cells(nodes, area, users, error, low, high).merged(room, 0.0).users
-        least, most = np.clip(noisy.low, 0, shown), np.maximum(noisy.high, shown)
-        by_slot.append(replace(noisy, low=least, high=most, users=shown))
+        low, high = np.clip(noisy.low, 0, shown), np.maximum(noisy.high, shown)
+        by_slot.append(replace(noisy, low=low, high=high, users=shown))
     cells = by_slot[0]
     users = np.stack([one.users for one in by_slot])
     weight = np.where(cells.area > 0, _weight(users, np.stack([one.stddev for one in by_slot])), 0)

@@ -44,7 +44,7 @@ def count_measure(
         place: what a row is, in one word.
         noun: what is counted.
         smooth: whether counts that noise could explain follow their surroundings. If not, all counts are judged at
-            once, so that noise alone seldom colours one of many empty cells.
+            once, so that noise seldom gives one of many empty cells a colour.
     """
     listed: list[tuple[int, float, float, float]] = []
     at_once = simultaneous_deviations(len(users), noisy_sums) if len(users) else 0.0
