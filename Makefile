@@ -56,7 +56,7 @@ demo: $(VENV)/.installed
 	rm -rf demo/nightly
 	$(BIN)/sfumato synth --users 100000 --days 2026-11-17:2026-11-20 --output demo/nightly/logs
 	$(BIN)/sfumato key new demo/nightly/key
-	cp runner_configs/schedules/refresh.yaml demo/nightly/
+	sed 's#^options: .*#&\n  basemap: demo/penumbra.geojson#' runner_configs/schedules/refresh.yaml >demo/nightly/refresh.yaml
 	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --date 2026-11-17
 	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --date 2026-11-17
 	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --backfill 2026-11-18:2026-11-20

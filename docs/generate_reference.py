@@ -34,7 +34,7 @@ REFERENCE = Path(__file__).parent / "reference"
 COMMANDS = sorted(JOBS, key=lambda name: not JOBS[name].publishes)  # those that publish come first
 REGION = "3.00,1.00,3.13,1.13"
 RELEASES = (
-    ("heatmap", ["--region", REGION, "--depth", "4", "--shard_size", "500"]),
+    ("heatmap", ["--region", REGION, "--depth", "4", "--shard_size", "500", "--title", "A city"]),
     ("histogram", ["--region", REGION, "--cells", "2"]),
     ("hotspots", ["--region", REGION, "--depth", "4", "--top", "5"]),
     ("histogram", ["--trust", "central", "--region", REGION, "--cells", "2"]),
@@ -52,6 +52,7 @@ MANIFEST = {
     "release_id": "identity of the release: one charge in the ledger, one draw of noise",
     "job": "the command that made the release",
     "created": "time of the run, in ISO 8601, UTC",
+    "title": "the page's title, as the operator wrote it",
     "region": "bounds of the map, in degrees",
     "grid": "the finest cells of the map",
     "grid.depth": "levels of the quadtree",

@@ -115,7 +115,7 @@ def build_from_heatmap(request: RangesRequest) -> None:
             f"charges    nothing: the model is post-processing of the release\npublishes  {request.output}\n"
         )
         return
-    metadata = replace(_metadata(release, sizes, request.release_id), geography=geography)
+    metadata = replace(_metadata(release, sizes, request.release_id), geography=geography, title=request.title)
     model = RangeModel(release.field, TreeModel(release.estimate), ADAPTIVE, release.manifest["privacy"]["epsilon"])
     files = files_of_release(release, model, sizes, metadata)
     publish(request.output, files, metadata.release_id, request.overwrite)

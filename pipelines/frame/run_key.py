@@ -43,6 +43,7 @@ def key_and_metadata(
         timeline=timeline_link(request.output, job.request.timeline),
         geography=job.geography,
         corrects=request.corrects,
+        title=request.title,
         code=code_digest(),
     )
     return key, metadata
@@ -63,7 +64,7 @@ def key_binding(job: ReleaseJob, files: Sequence[InputFile], release_id: str) ->
     - `versions` of Python and of packages, and `code`, the digest of sfumato's sources; with a seed only the versions.
 
     Not bound, because no number depends on it: where a run takes place and writes, the ledger, and what a page shows
-    around the numbers (basemap, tiles, timeline).
+    around the numbers (title, basemap, tiles, timeline).
 
     Keys for one use are derived from the run's (`RunKey.narrowed`, `RunKey.subkey`). They are bound to more where noisy
     counts decide what is queried (`ShardQuery.bind`), or where a transform is also used without a job (`bind_key` of

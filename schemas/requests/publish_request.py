@@ -76,6 +76,13 @@ def _where(value: Any) -> str:
     return str(PartitionFilter.parse(str(value)))
 
 
+def _title(value: Any) -> str:
+    text = str(value).strip()
+    if not 0 < len(text) <= _LONGEST_TITLE or not text.isprintable():
+        raise RequestError(f"title: must have 1 to {_LONGEST_TITLE} characters on one line, got {shown(text)}")
+    return text
+
+
 InputOption = Annotated[tuple[str, ...], PlainValidator(_inputs)]
 WhereOption = Annotated[str, PlainValidator(_where)]
 RegionOption = Annotated[Region, PlainValidator(region_of)]
@@ -83,11 +90,13 @@ PeriodOption = Annotated[Period, PlainValidator(_period)]
 BudgetOption = Annotated[tuple[Limit, ...], PlainValidator(_limits)]
 MemoryOption = Annotated[int, PlainValidator(lambda size: parse_bytes("memory", size))]
 ReleaseId = Annotated[str, AfterValidator(check_release_id)]
+TitleOption = Annotated[str, PlainValidator(_title)]
 DatasetOption = Annotated[str, AfterValidator(lambda name: dataset_name(name) and name)]
 INPUT_HELP = "logs: files, patterns, folders or tables"
 REGION_HELP = "borders of the map, in degrees"
 REGION_METAVAR = "W,S,E,N"
 MAX_BAD_FRACTION = 0.1
+_LONGEST_TITLE = 100
 # Options of every release that shape its numbers: they select the records, or refuse a run.
 _SHAPING = ("input_format", "where", "min_users", "max_bad_fraction", "day_column", "time_zone")
 MAX_BAD_FRACTION_HELP = "refuse the run if a larger share of users has no usable record, by noisy counts"
@@ -183,6 +192,9 @@ class ReleaseRequest(RunnerOptions, KeyOptions):
         None,
         "time zone for --day_column and --slots, such as Europe/Berlin; times without a zone are in UTC (default: UTC)",
         INPUT,
+    )
+    title: TitleOption | None = option(
+        None, "title of the page, which everyone can read; default: what it shows", OUTPUT, metavar="TEXT"
     )
     timeline: str | None = option(
         None, "update this folder's page of all releases in FOLDER/releases/", OUTPUT, metavar="FOLDER"

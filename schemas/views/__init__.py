@@ -26,7 +26,11 @@ class PageView(ViewPart):
 
     Attributes:
         title: what the page is, such as `Private heatmap`.
+        heading: the operator's title, above the headline; None without one.
         headline: the first line of the first screen.
+        place: the region's name, or its middle in degrees; None without a map.
+        period: days of the records, in words; None if they are not stated.
+        file_name: of the files that a reader saves, without what follows its dot.
         description: one sentence for search engines and link previews.
         job: the command that made the release.
         chips: two to four facts next to the title.
@@ -41,7 +45,11 @@ class PageView(ViewPart):
     """
 
     title: str
+    heading: str | None = None
     headline: str
+    place: str | None = None
+    period: str | None = None
+    file_name: str = "sfumato"
     description: str
     job: str
     release_id: str

@@ -21,7 +21,9 @@ class Measure(ViewPart):
             `change`: a difference of two counts or rates.
         unit: of the values; empty for shares.
         value, low, high: one per cell; the estimate and the ends of its interval.
-        uncertain: one per cell: drawn hatched, because the interval leaves the colour open.
+        uncertain: one per cell. A count that noise could explain: its cell has no colour, of a count or of a rate. Of
+            other kinds an interval that leaves the colour open: drawn hatched.
+        smooth: whether uncertain counts follow their surroundings. Then all cells have the colour of their count.
         scale: of the colours.
         listed: cells for the list of the highest (rows of the layer), in the order of what is certainly high, with an
             interval that holds for all cells at once where the method has one; [row, value, low, high].
@@ -35,6 +37,7 @@ class Measure(ViewPart):
     low: Numbers
     high: Numbers
     uncertain: list[bool]
+    smooth: bool = False
     scale: Scale
     listed: list[tuple[int, float, float, float]] = []
     listed_note: str = ""
@@ -166,10 +169,11 @@ class Basemap(ViewPart):
 
 
 class Geography(ViewPart):
-    """Content of `basemap.json`: the geography of a release's maps."""
+    """Content of `basemap.json`: the geography of a release's maps. `place`: the name of the region."""
 
     basemap: Basemap | None = None
     tiles: Tiles | None = None
+    place: str | None = None
 
     @classmethod
     def of(cls, files: Mapping[str, bytes]) -> Geography:

@@ -129,9 +129,10 @@ def test_prefixes_unfold_filter_and_stay_in_the_link(opened: Open, pages: Pages,
     assert "match" in tab.text("[role=status]")
     again = opened(page, f"#items.level=1&items.filter={wanted}")
     assert again.run(ROWS) == tab.run(ROWS)
-    (downloads / "monday.csv").unlink(missing_ok=True)
+    name = f"{view.file_name}.csv"
+    (downloads / name).unlink(missing_ok=True)
     press(again, "Table")
-    with downloaded(again, downloads, "monday.csv").open(newline="") as file:
+    with downloaded(again, downloads, name).open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["item"] for row in rows} == set(again.run(ROWS))
     assert all(float(row["low"]) <= float(row["value"]) <= float(row["high"]) for row in rows)
@@ -160,15 +161,15 @@ def test_distribution_answers_mouse_and_keys_and_downloads(opened: Open, pages: 
     tab.until("document.getElementById('spoken').textContent.includes('km: below 28')")
     tab.click(".answers button")
     assert tab.run("document.querySelectorAll('.marks .chosen').length") > 0
-    for name in ("monday.png", "monday.svg", "monday.csv"):
-        (downloads / name).unlink(missing_ok=True)
+    for end in ("png", "svg", "csv"):
+        (downloads / f"{view.file_name}.{end}").unlink(missing_ok=True)
     for name in ("Picture", "SVG", "Table"):
         press(tab, name)
-    assert downloaded(tab, downloads, "monday.png").read_bytes().startswith(b"\x89PNG")
-    drawing = downloaded(tab, downloads, "monday.svg").read_text()
+    assert downloaded(tab, downloads, f"{view.file_name}.png").read_bytes().startswith(b"\x89PNG")
+    drawing = downloaded(tab, downloads, f"{view.file_name}.svg").read_text()
     assert "Share of users below" in drawing
     assert "class=" not in drawing
-    with downloaded(tab, downloads, "monday.csv").open(newline="") as file:
+    with downloaded(tab, downloads, f"{view.file_name}.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [float(row["share"]) for row in rows] == view.body.share
 
@@ -277,7 +278,7 @@ def zone_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "dark"), (390, "light")])
 def test_flows_of_a_zone(opened: Open, zone_page: Path, width: int, scheme: str) -> None:
     tab = opened(zone_page, width=width, scheme=scheme)
-    assert " flows in all; 120 arcs shown." in tab.run(NOTE)
+    assert " flows in all; 30 arcs shown." in tab.run(NOTE)
     assert tab.run("document.querySelectorAll('.matrix').length") == 0
     assert tab.run("document.documentElement.scrollWidth") <= width
     rows = pq.read_table(zone_page.parent / "flows.parquet").to_pandas()
@@ -293,7 +294,7 @@ def test_flows_of_a_zone(opened: Open, zone_page: Path, width: int, scheme: str)
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "dark"), (390, "light")])
 def test_a_cell_that_is_clicked_shows_its_flows(opened: Open, flow_page: Path, width: int, scheme: str) -> None:
     tab = opened(flow_page, width=width, scheme=scheme)
-    assert " flows in all; 120 arcs shown." in tab.run(NOTE)
+    assert " flows in all; 30 arcs shown." in tab.run(NOTE)
     assert tab.run("document.querySelectorAll('.places li').length") == 8
     assert tab.run("document.documentElement.scrollWidth") <= width
     tab.run("(() => { document.querySelectorAll('.panel input[type=radio]')[2].click(); return true; })()")

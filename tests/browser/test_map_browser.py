@@ -165,16 +165,17 @@ def test_downloads_hold_what_is_shown(opened: Open, page: Path, release: CityRel
     for name in ("Picture", "Table"):
         tab.click(f"#tools button:nth-of-type({buttons.index(name) + 1})")
     end = time.monotonic() + 15
-    while {one.name for one in downloads.iterdir()} != {"made-up.csv", "made-up.png"}:
+    name = heatmap_view(release.files).file_name
+    while {one.name for one in downloads.iterdir()} != {f"{name}.csv", f"{name}.png"}:
         assert time.monotonic() < end, list(downloads.iterdir())
         tab.settle()
     time.sleep(0.2)
     layer = release.layers[-1]
-    with (downloads / "made-up.csv").open(newline="") as file:
+    with (downloads / f"{name}.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["cell_id"] for row in rows] == layer.cell_id
     assert [float(row["Users"]) for row in rows] == layer.measures[0].value
-    assert (downloads / "made-up.png").read_bytes().startswith(b"\x89PNG")
+    assert (downloads / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_policy_lets_nothing_else_run_or_be_fetched(opened: Open, page: Path) -> None:
@@ -285,7 +286,7 @@ def legend(tab: Tab) -> str:
 
 
 def test_arrow_keys_go_through_the_slots_and_the_map_follows(opened: Open, slots_page: Path) -> None:
-    tab = opened(slots_page)
+    tab = opened(slots_page, "#slot=all")
     assert (chosen(tab), legend(tab)) == ("All slots together", "Users per km²")
     tab.run(f"document.querySelector({json.dumps(SLIDER)}).focus()")
     for hour in range(3):
@@ -298,6 +299,13 @@ def test_arrow_keys_go_through_the_slots_and_the_map_follows(opened: Open, slots
     tab.key("Home")
     assert legend(tab) == "Users per km²"
     assert not tab.errors
+
+
+def test_slots_open_on_the_busiest(opened: Open, slots_page: Path, slots: TimeSlots) -> None:
+    busiest = SLOTS.names[int(np.argmax([users for users, _, _ in slots.region]))]
+    tab = opened(slots_page)
+    assert chosen(tab) == busiest
+    assert legend(tab) == f"Users per km², {busiest}"
 
 
 def test_a_link_opens_a_slot_and_play_goes_on_from_it(opened: Open, slots_page: Path) -> None:
@@ -424,3 +432,45 @@ def test_tiles_are_fetched_only_when_the_reader_asks(opened: Open, tmp_path: Pat
     assert all(one.startswith("https://tile.example.org/") for one in remote_requests)
     tab.requests.clear()
     tab.errors.clear()  # the tiles that could not be loaded
+
+
+def test_a_search_moves_the_map_to_a_named_place(opened: Open, tmp_path: Path) -> None:
+    far = Place(name="Harbour", longitude=11.5, latitude=60.5)
+    tab = opened(geography_page(tmp_path, "found", Basemap(source="City survey", places=[far])))
+    tab.click(".find input")
+    for letter in "har":
+        tab.key(letter)
+    tab.key("Enter")
+    tab.until("location.hash.includes('map=')")
+    _, latitude, longitude = place(tab)
+    assert (latitude, longitude) == pytest.approx((60.5, 11.5), abs=1e-2)
+    assert "near Harbour" in tab.text(".tip")
+    assert not opened(geography_page(tmp_path, "nameless", None)).run(
+        "document.querySelector('.find').checkVisibility()"
+    )
+
+
+def test_a_tap_opens_a_sheet_that_leaves_the_cell_in_sight(opened: Open, page: Path, browser: str) -> None:
+    if browser == "firefox":
+        pytest.skip("its driver makes no clicks of taps")
+    tab = opened(page, width=390, height=844, touch=True)
+    x, y = tab.centre(MAP)
+    tab.run("(() => { scrollTo({top: 0, behavior: 'instant'}); return true; })()")
+    tab.rest()
+    left, top, width, height = tab.run(
+        f"(({{left, top, width, height}}) => [left, top, width, height])("
+        f"document.querySelector('{MAP}').getBoundingClientRect())"
+    )
+    x, y = left + width / 2, top + height / 4
+    tab.fingers([[(x, y)]])
+    tab.until("!document.querySelector('.tip').hidden")
+    sheet = tab.run(
+        "(({left, right, top, bottom}) => [left, right, top, bottom])("
+        "document.querySelector('.tip').getBoundingClientRect())"
+    )
+    assert sheet[0] == pytest.approx(0, abs=1)
+    assert sheet[1] == pytest.approx(390, abs=1)
+    assert sheet[3] == pytest.approx(844, abs=1)
+    assert sheet[2] > y
+    tab.run("(() => { document.querySelector('.tip .close').click(); return true; })()")
+    tab.until("document.querySelector('.tip').hidden")

@@ -161,6 +161,8 @@ def test_two_nights_are_chosen_and_their_change_is_shown(opened: Open, pages: di
     tab = opened(pages["timeline"])
     tab.until("document.querySelector('.night-words h2') !== null")
     assert tab.text(".night-words h2") == "Saturday, 21 November 2026"  # the last with a map
+    labels = tab.run("[...document.querySelectorAll('.when .choice span')].map(one => one.innerText)")
+    assert labels == ["19 Nov 2026", "21 Nov 2026", "Change"]
     assert tab.run("document.querySelector('.night-words a').getAttribute('href')") == "2026-11-21/index.html"
     tab.run("(() => { document.querySelectorAll('.when .choice input')[2].click(); return true; })()")
     tab.until("document.querySelector('.night-words h2').innerText.startsWith('Change from 19 Nov 2026')")
@@ -214,7 +216,9 @@ def test_night_names_its_sources_and_shows_changes_on_the_map(opened: Open, page
     before = tab.run("location.hash")
     tab.click(".listed .places button")
     tab.until(f"location.hash !== '{before}' && location.hash.includes('map=')")
-    tab.run("(() => { document.querySelectorAll('.when .choice input')[0].click(); return true; })()")  # night A
+    tab.run(
+        "(() => { document.querySelectorAll('.when .choice input')[0].click(); return true; })()"
+    )  # the earlier night
     tab.until("document.querySelector('.night-words').innerText.includes('Cohort 2 of 3')")
     assert not tab.run("document.querySelector('.listed').innerText")
 
@@ -234,14 +238,14 @@ def test_changes_are_downloaded(opened: Open, pages: dict[str, Path], downloads:
         old.unlink()
     labels = tab.run("[...document.querySelectorAll('#tools button')].map(one => one.innerText)")
     tab.click(f"#tools button:nth-of-type({labels.index('Table') + 1})")
-    file, end = downloads / "2026-11-19-to-2026-11-21.csv", time.monotonic() + 15
+    file, end = downloads / "nightly-the-city-2026-11-19-to-2026-11-21.csv", time.monotonic() + 15
     while not (file.exists() and file.stat().st_size):
         assert time.monotonic() < end, list(downloads.iterdir())
         tab.settle()
     time.sleep(0.2)
     with file.open(newline="") as content:
         rows: list[dict[str, Any]] = list(csv.DictReader(content))
-    assert sum(float(row["share_b"]) for row in rows) == pytest.approx(1, abs=1e-6)
+    assert sum(float(row["share_after"]) for row in rows) == pytest.approx(1, abs=1e-6)
     found = re.search(r"(\d+) of ([\d,]+) cells", tab.text(".night-words p"))
     assert found
     assert sum(row["changed"] == "true" for row in rows) == int(found[1])

@@ -100,19 +100,19 @@ def rests_on_several(manifest: Manifest) -> bool:
 
 
 def how_to_read_it(manifest: Manifest, body: MapBody, cells: int) -> Section:
-    """Explains counts, intervals and hatching. cells: number in the release, which may exceed that of the map."""
+    """Explains counts, intervals and colours. cells: number in the release, which may exceed that of the map."""
     layer = body.layers[-1]
     users = layer.measures[0]
-    hatched = sum(users.uncertain)
+    unsure = sum(users.uncertain)
     margins = [(high - low) / 2 for low, high in zip(users.low, users.high, strict=True) if low is not None is not high]
     margin = float(np.median(margins)) if margins else 0.0
-    is_bayes = get(manifest, "parameters.estimator") == "bayes"
-    words = _NIGHTS if get(manifest, "nights") else _POSTERIOR if is_bayes else _AS_COUNTED
+    words = _NIGHTS if get(manifest, "nights") else _POSTERIOR if _is_posterior(manifest) else _AS_COUNTED
+    drawn = "Their colours follow their surroundings." if users.smooth else "They have no colour."
     texts = [
         f"{words} The 95% interval of a typical cell is "
         f"± {significant(margin, 2)} users. Relative errors are small in crowded places and large in quiet ones.",
-        f"{hatched:,} of the {plural(len(users.uncertain), 'cell')} are hatched: they may be empty. Sums of "
-        "several cells are known better than single cells.",
+        f"{unsure:,} of the {plural(len(users.uncertain), 'cell')} may be empty. {drawn} Sums of several cells are "
+        "known better than single cells.",
     ]
     if layer.level and layer.level[0] == layer.level[-1]:
         texts.append("All cells have the same size.")
@@ -274,7 +274,7 @@ def _map(release: Released, grid: Grid) -> tuple[MapBody, int]:
         room -= len(few.nodes)
         title = f"Sub-query {done + 1} of {len(rounds)}"
         note = f"Answers of this sub-query only: {plural(len(cells.nodes), 'cell')}, {_cost(query)}."
-        layers.append(_layer(title, note, few, grid, [_users(few, grid, scale, None, noun)]))
+        layers.append(_layer(title, note, few, grid, [_users(few, grid, scale, query, noun=noun)]))
     note = "This map combines the answers of all sub-queries." if rounds else "The map as it was published."
     if rests_on_several(manifest):
         note = "This map combines the answers of several nights."
@@ -283,8 +283,9 @@ def _map(release: Released, grid: Grid) -> tuple[MapBody, int]:
         rates = []
     else:
         rates = rate_measures(table, manifest)
-    sums = noisy_sums((get(manifest, "privacy.sub_queries") or [{}])[-1])
-    layers.append(_layer("The published map", note, shown, grid, [_users(shown, grid, scale, sums, noun), *rates]))
+    last = _last_query(manifest)
+    counted = _users(shown, grid, scale, last, listed=True, noun=noun, smooth=_is_posterior(manifest))
+    layers.append(_layer("The published map", note, shown, grid, [counted, *rates]))
     wide, tall = ground_metres(grid.region)
     finest, slots = (wide / grid.side, tall / grid.side), _slots(release, grid)
     body = MapBody(region=release.bounds, depth=grid.depth, layers=layers, finest_metres=finest, slots=slots)
@@ -309,14 +310,14 @@ def _slots(release: Released, grid: Grid) -> TimeSlots | None:
         error = (high - unbiased) / _deviations(manifest, None)  # of the noise only, which adds up where cells merge
         noisy = _Cells(nodes, area, unbiased, error, low, high).merged(room, _deviations(manifest, None))
         shown = _Cells(nodes, area, users, error, low, high).merged(room, 0.0).users
-        low = np.maximum(noisy.low, 0)
-        by_slot.append(replace(noisy, low=low, users=np.clip(shown, low, np.maximum(noisy.high, 0))))
+        low, high = np.clip(noisy.low, 0, shown), np.maximum(noisy.high, shown)
+        by_slot.append(replace(noisy, low=low, high=high, users=shown))
     cells = by_slot[0]
     users = np.stack([one.users for one in by_slot])
     weight = np.where(cells.area > 0, _weight(users, np.stack([one.stddev for one in by_slot])), 0)
     scale = density_scale((users / _area_of(cells, grid)).ravel(), weight.ravel(), "users per km²")
     measures = [
-        _users(one, grid, scale, None).model_copy(update={"name": f"Users, {name}"})
+        _users(one, grid, scale, _last_query(manifest), smooth=True).model_copy(update={"name": f"Users, {name}"})
         for one, name in zip(by_slot, slots.names, strict=True)
     ]
     title = {"hour": "By hour", "weekday": "By weekday", "hour_of_week": "By hour of the week", "edges": "By hours"}
@@ -353,7 +354,7 @@ def _cells(table: pa.Table, depth: int, manifest: Manifest) -> _Cells:
     low, high = users - margin, users + margin
     if "users_low" in table.column_names:
         low, high = (np.asarray(table[name]) for name in ("users_low", "users_high"))
-        users = np.clip(users, low, high)  # shrinkage may have moved it out of the interval, which has none
+        low, high = np.minimum(low, users), np.maximum(high, users)  # shrinkage may have moved it out of the interval
     return _Cells(nodes, _areas(nodes, depth), users, stddev, low, high)
 
 
@@ -388,10 +389,20 @@ def _deviations(manifest: Manifest, query: Mapping[str, Any] | None) -> float:
     2.12; the second term is Cornish and Fisher's for the kurtosis 3 / shards. A posterior has no such noise.
     """
     if query is None:
-        if get(manifest, "parameters.estimator") == "bayes":
+        if _is_posterior(manifest):
             return 1.96
-        query = (get(manifest, "privacy.sub_queries") or [{}])[-1]
+        query = _last_query(manifest)
     return 1.96 + 0.206 / noisy_sums(query)
+
+
+def _is_posterior(manifest: Manifest) -> bool:
+    """Returns whether the counts are averages over all maps that could have produced the answers."""
+    return bool(get(manifest, "parameters.estimator") == "bayes")
+
+
+def _last_query(manifest: Manifest) -> Manifest:
+    query: Manifest = (get(manifest, "privacy.sub_queries") or [{}])[-1]
+    return query
 
 
 def _areas(nodes: NDArray[np.uint64], depth: int) -> Array:
@@ -416,10 +427,22 @@ def _layer(title: str, note: str, cells: _Cells, grid: Grid, measures: list[Meas
     return cell_layer(title, note, cells.nodes, measures, share.tolist())
 
 
-def _users(cells: _Cells, grid: Grid, scale: Scale, noisy_sums: int | None, noun: str = USERS) -> Measure:
-    """Returns the users of each cell. noisy_sums: how many sums made the counts, for the list; None makes no list."""
-    listing = None if noisy_sums is None else (np.where(cells.area > 0, _area_of(cells, grid), 0), noisy_sums)
-    return count_measure(cells.users, cells.stddev, cells.low, cells.high, scale, listing, noun=noun)
+def _users(
+    cells: _Cells,
+    grid: Grid,
+    scale: Scale,
+    query: Manifest,
+    listed: bool = False,
+    noun: str = USERS,
+    smooth: bool = False,
+) -> Measure:
+    """Returns the users of each cell.
+
+    query: the sub-query whose noise they have. listed: whether to list the most crowded. smooth: see `count_measure`.
+    """
+    areas = np.where(cells.area > 0, _area_of(cells, grid), 0) if listed else None
+    values = cells.users, cells.stddev, cells.low, cells.high
+    return count_measure(*values, scale, noisy_sums(query), areas, noun=noun, smooth=smooth)
 
 
 def _round_table(manifest: Manifest) -> Section:

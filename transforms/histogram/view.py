@@ -13,7 +13,7 @@ import pyarrow as pa
 from sfumato.schemas.charts import readable
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.known_digits import Z, about, figures, not_negative
-from sfumato.schemas.region import Grid, Region, area_km2, ground_metres
+from sfumato.schemas.region import Grid, Region, ground_metres
 from sfumato.schemas.release import (
     CELLS_FILE,
     HISTOGRAM_PICTURE,
@@ -32,7 +32,7 @@ from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.report.layers import cell_layer
 from sfumato.transforms.report.numbers import coordinates, length, percent, plural
 from sfumato.transforms.report.released import Files, Released
-from sfumato.transforms.report.scales import published_scale, uncertain
+from sfumato.transforms.report.scales import published_scale
 from sfumato.transforms.report.sections import get
 from sfumato.transforms.statistics.shrinkage import simultaneous_z
 
@@ -202,8 +202,7 @@ class SampledPage:
             rows.append([shown.cell_id[i], centre, *texts])
         reading = [
             f"{self.ONE_RECORD} A cell's number {self.COUNTED}",
-            "Relative errors are small in crowded cells and large in quiet ones. Cells whose interval covers more than "
-            "half of the colour scale are hatched.",
+            "Relative errors are small in crowded cells and large in quiet ones.",
             *([f"{self.missing('A cell')} On the map they have no colour, which does not mean a count of zero.",
                f"A cell {self.NEAR_THRESHOLD}"] if self.hidden else [self.missing("A cell")]),
         ]  # fmt: skip
@@ -215,7 +214,6 @@ class SampledPage:
         count, density = (np.asarray(table[name]).astype(np.float64) for name in ("count", "density"))
         low, high = self.ends(table)
         scale = self.scale(level, density, low)
-        area = area_km2(*(np.asarray(table[name]) for name in ("west", "south", "east", "north")))
         least, most = self.ends(table, level)
         order = np.argsort(-least, kind="stable")[:_LISTED].tolist()
         measure = Measure(
@@ -225,10 +223,10 @@ class SampledPage:
             value=_rounded(count),
             low=_rounded(low),
             high=_rounded(high),
-            uncertain=uncertain(scale, low / area, high / area).tolist(),
+            uncertain=(least <= 0).tolist(),
             scale=scale,
             listed=[(i, float(count[i]), float(least[i]), float(most[i])) for i in order],
-            listed_note="Ordered by the lower bound. The intervals hold for all cells of the grid at once (95%).",
+            listed_note="These bounds hold for all cells of the grid at once.",
         )
         round_ = next((one for one in self.rounds if (one["level"] or level) == level), self.rounds[-1])
         title = f"Level {level}" if levels > 1 else "Published cells"

@@ -115,7 +115,8 @@ def _reading(body: RangesBody, sizes: str) -> list[str]:
     found = [_ANSWERS[kind] if kind in _ANSWERS else _ANSWERS["grid"], _ERRORS[body.model["error"]]]
     if any_uncertain:
         found.append(
-            "Hatched parts of the map may be empty: noise could explain their counts. They still count in squares."
+            "Parts of the map without a colour may be empty: noise could explain their counts. They still count in "
+            "squares."
         )
     return [
         *found,

@@ -67,10 +67,27 @@ def geography_bytes(region: Region, basemap: Basemap | None, tiles: str | None) 
     basemap: of a file; None takes the world's, if the region is large enough for it. tiles: pattern of a tile server's
     addresses; None without one.
     """
+    place = place_of(region, basemap)
     basemap = world_basemap(region) if basemap is None else basemap
-    if basemap is None and tiles is None:
+    if basemap is None and tiles is None and place is None:
         return None
-    return (Geography(basemap=basemap, tiles=tiles).model_dump_json() + "\n").encode()
+    return (Geography(basemap=basemap, tiles=tiles, place=place).model_dump_json() + "\n").encode()
+
+
+def place_of(region: Region, basemap: Basemap | None) -> str | None:
+    """Returns the name of the most important place in a region: of its basemap, or else of the world's large places.
+
+    None without such a place, and for regions of WORLD_DEGREES or more, which no one place stands for.
+    """
+    if max(region.east - region.west, region.north - region.south) >= WORLD_DEGREES:
+        return None
+    found = [
+        place
+        for places in ([] if basemap is None else basemap.places, _world()[3])
+        for place in sorted(places, key=lambda one: one.rank)
+        if region.west <= place.longitude <= region.east and region.south <= place.latitude <= region.north
+    ]
+    return found[0].name if found else None
 
 
 def file_basemap(name: str, content: bytes, region: Region) -> Basemap:

@@ -47,6 +47,7 @@ class ReleaseMetadata:
         timeline: relative address of the page of all releases; None where the release is on none.
         geography: the content of `basemap.json`; None without geography. No key is bound to it.
         corrects: id of the release that this one replaces, because logs arrived after it was charged.
+        title: of the page, as the operator wrote it.
         code: SHA-256 of the code that the run was started with, see `code_digest`; None if it is not stated.
     """
 
@@ -62,6 +63,7 @@ class ReleaseMetadata:
     timeline: str | None = None
     geography: bytes | None = None
     corrects: str | None = None
+    title: str | None = None
     code: str | None = None
 
     @property
@@ -87,6 +89,7 @@ def release_manifest(metadata: ReleaseMetadata, content: Mapping[str, Any], warn
         "release_id": metadata.release_id,
         "job": metadata.job,
         "created": metadata.created,
+        **({} if metadata.title is None else {"title": metadata.title}),
         **content,
         **({} if metadata.timeline is None else {"timeline": metadata.timeline}),
         **({} if metadata.ledger is None else {"ledger": dict(metadata.ledger), "late_files": LATE_FILES}),

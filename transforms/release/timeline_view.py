@@ -10,6 +10,7 @@ import base64
 import datetime
 import gzip
 import json
+import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 
@@ -85,6 +86,8 @@ def timeline_view(files: Mapping[str, bytes]) -> PageView:
         title=f"Nightly releases{of}",
         headline=f"{count}, {spoken(first)}" + (f" to {spoken(last)}" if first != last else ""),
         description=f"{count} of private releases{of}: each night's map and what changed.",
+        place=geography.place,
+        file_name=re.sub(r"[\W_]+", "-", f"nightly {content['title']}".lower()).strip("-"),
         job="refresh",
         release_id="",
         created=max(night.created for night in nights),
@@ -320,6 +323,7 @@ def night_map(date: str, release: Release) -> bytes:
         low=[*_rounded(np.maximum(count - _Z * stddev, 0))],
         high=[*_rounded(np.maximum(count + _Z * stddev, 0))],
         uncertain=uncertain.tolist(),
+        smooth=get(release.manifest, "parameters.estimator") == "bayes",
         scale=density_scale(np.maximum(count, 0) / areas, np.where(uncertain, 0.0, count), "users per km²"),
     )
     owned = [float(f"{one:.7g}") for one in (area / 4.0 ** (grid.depth - level)).tolist()]

@@ -67,7 +67,7 @@ class Canvas:
         below = textwrap.wrap(" ".join(note for note in notes if note), most)
         promise = textwrap.wrap(view.alarm or view.guarantee, most)
         self.description = " ".join([view.headline, *notes, view.alarm or view.guarantee])
-        self.title = readable(view.title)
+        self.title = readable(view.heading or view.title)
         self.width = width
         self.bottom = on_pixels(0.3 + _LINE * len(below + promise))
         self.height = on_pixels(self.bottom + height + 0.3 + _TITLE + _LINE * len(headline))

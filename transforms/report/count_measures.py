@@ -27,25 +27,31 @@ def count_measure(
     low: Array,
     high: Array,
     scale: Scale,
-    listing: tuple[Array, int] | None,
+    noisy_sums: int,
+    areas: Array | None = None,
     place: str = "cell",
     noun: str = "users",
+    smooth: bool = False,
 ) -> Measure:
     """Returns the users of each cell or zone.
 
     Args:
         users, stddev, low, high: float64[n], estimates with the ends of their intervals.
         scale: of users per square kilometre.
-        listing: for the list of what is certainly crowded, areas in the same unit, float64[n] (0 for what is not
-            listed), and how many sums made the counts; None makes no list.
+        noisy_sums: how many sums with noise of their own made each count.
+        areas: for the list of what is certainly crowded: float64[n] in the scale's unit, 0 for what is not listed; None
+            makes no list.
         place: what a row is, in one word.
         noun: what is counted.
+        smooth: whether counts that noise could explain follow their surroundings. If not, all counts are judged at
+            once, so that noise seldom gives one of many empty cells a colour.
     """
     listed: list[tuple[int, float, float, float]] = []
-    if listing is not None:
-        areas, noisy_sums = listing
-        wider = simultaneous_deviations(len(users), noisy_sums) / 1.96
-        least, most = users - wider * np.maximum(users - low, 0), users + wider * np.maximum(high - users, 0)
+    at_once = simultaneous_deviations(len(users), noisy_sums) if len(users) else 0.0
+    if areas is not None:
+        # Of the interval, not of the count, which shrinkage may have moved to one of its ends.
+        middle, margin = (low + high) / 2, (high - low) / 2 * (at_once / 1.96)
+        least, most = middle - margin, middle + margin
         density = np.where(areas > 0, least / np.where(areas > 0, areas, 1), 0)
         order = np.argsort(-density, kind="stable")[:_LISTED]
         listed = _listed(order[least[order] > 0], users, least, most)
@@ -56,13 +62,14 @@ def count_measure(
         value=_rounded(users, np.maximum(stddev, _FINEST)),
         low=_rounded(low, np.maximum((high - low) / 4, _FINEST)),
         high=_rounded(high, np.maximum((high - low) / 4, _FINEST)),
-        uncertain=(users <= 1.96 * stddev).tolist(),
+        uncertain=(users <= (1.96 if smooth else at_once) * stddev).tolist(),
+        smooth=smooth,
         scale=scale,
         listed=listed,
         listed_note=""
-        if listing is None
+        if areas is None
         else (
-            f"Ordered by the lower bound of {scale.unit}. The bounds hold for all {place}s at once (95%)."
+            f"These bounds hold for all {place}s at once."
             if listed
             else f"No {place} has a lower bound above zero, by bounds that hold for all {place}s at once (95%): noise "
             "could explain each count separately. Sums of several are known better."

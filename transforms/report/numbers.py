@@ -9,6 +9,7 @@ from decimal import Decimal
 
 from sfumato.schemas.known_digits import Z, figures, not_negative, raised, with_interval
 from sfumato.schemas.ledger import Period
+from sfumato.schemas.region import Region
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.timeline import PlaceChange
 from sfumato.schemas.views.view_parts import Table
@@ -56,6 +57,14 @@ def coordinates(latitude: float, longitude: float, size: float) -> str:
     """
     digits = max(math.ceil(-math.log10(size)), 0)
     return f"{latitude:.{digits}f}, {longitude:.{digits}f}"
+
+
+def middle(region: Region) -> str:
+    """Returns the middle of a region in degrees, as in `52.5° N, 13.4° E`, with the digits that its size deserves."""
+    size = max(region.east - region.west, region.north - region.south)
+    digits = max(math.ceil(-math.log10(size)), 0)
+    places = ((region.south + region.north) / 2, "NS"), ((region.west + region.east) / 2, "EW")
+    return ", ".join(f"{abs(value):.{digits}f}° {signs[value < 0]}" for value, signs in places)
 
 
 def plural(number: int, one: str, many: str | None = None) -> str:

@@ -15,7 +15,8 @@ from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.schemas.views import Body, PageView
 from sfumato.schemas.views.map_views import Geography
 from sfumato.schemas.views.view_parts import Bounds, Fact, FileLink, Section
-from sfumato.transforms.report.sections import alarm, chips, get, guarantee, problems
+from sfumato.transforms.report.numbers import middle
+from sfumato.transforms.report.sections import alarm, chips, file_name, get, guarantee, period, problems
 
 Files = Mapping[str, bytes]
 
@@ -70,6 +71,10 @@ class Released:
         present = {*self.files, *pictures}
         fields = {
             **{name: str(manifest.get(name, "")) for name in ("job", "release_id", "created")},
+            "heading": get(manifest, "title"),
+            "place": geography.place or (middle(self.region) if get(manifest, "region") else None),
+            "period": period(manifest),
+            "file_name": file_name(manifest, geography.place),
             "chips": chips(manifest, *own_chips),
             "guarantee": guarantee(manifest),
             "alarm": alarm(manifest, noise),

@@ -11,6 +11,7 @@ from sfumato.schemas.known_digits import figures
 from sfumato.schemas.views.view_parts import Scale
 
 KNEE = 1 / 150  # of the brightest density: linear below it, logarithmic above it
+FADE = 0.1  # of the scale of counts: below it colours become transparent, towards 0
 WIDE = 0.5  # of a scale: an interval that covers more leaves the colour open
 _CROWDED = 0.998  # of the published cells have distinguishable colours
 _CLIPPED = 0.01  # of the users may live where it is denser than the brightest colour

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -112,16 +113,43 @@ def problems(manifest: Manifest) -> list[str]:
 
 
 def chips(manifest: Manifest, *own: Fact) -> list[Fact]:
-    """Returns the facts next to the title: budget, facts of the job, days of the records, day of creation."""
+    """Returns the facts next to the title: budget, facts of the job, day of creation."""
     epsilon, delta = number(manifest, "privacy.epsilon"), number(manifest, "privacy.delta") or 0.0
     budget = "unknown" if epsilon is None else f"ε = {epsilon:g}"
-    first, last = (_day(get(manifest, f"ledger.{name}")) for name in ("first_day", "last_day"))
-    days = f"{first} to {last}" if first and last and first != last else first
     return [
         *facts(("Privacy budget", budget + (f", δ = {tiny(delta)}" if delta > 0 else ""))),
         *own,
-        *facts(("Records of", days), ("Made", _day(manifest.get("created")))),
+        *facts(("Made", _day(manifest.get("created")))),
     ]
+
+
+def period(manifest: Manifest) -> str | None:
+    """Returns the days of the records, as in `9 to 15 Nov 2026`; None if the manifest does not state them."""
+    first, last = (_day(day) for day in _days(manifest))
+    if first and last and first != last:
+        return f"{first} to {last}"
+    return first
+
+
+def _days(manifest: Manifest) -> tuple[str, str]:
+    """Returns the first and last day of the records as a manifest writes them; empty if it does not."""
+    read, _, last = str(get(manifest, "parameters.days_read", "")).partition(":")
+    return str(get(manifest, "ledger.first_day", read)), str(get(manifest, "ledger.last_day", last or read))
+
+
+def file_name(manifest: Manifest, place: str | None) -> str:
+    """Returns a name for saved files: job, title or place, and days, as in `heatmap-berlin-2026-11-20`.
+
+    The day of making stands for days that are not stated.
+    """
+    first, last = _days(manifest)
+    days = [first] if first == last else [first, "to", last]
+    parts = [
+        manifest.get("job", ""),
+        manifest.get("title") or place or "",
+        *(days if first else [str(manifest.get("created", ""))[:10]]),
+    ]
+    return "-".join(slug for part in parts if (slug := re.sub(r"[\W_]+", "-", str(part)).strip("-").lower()))
 
 
 def _day(written: object) -> str | None:

@@ -102,7 +102,7 @@ def _layer(table: pa.Table, level: Mapping[str, Any], manifest: Manifest, region
         areas,
         region,
         [
-            count_measure(users, stddev, low, high, density_scale(seen / areas, weight), (areas, sums), "zone"),
+            count_measure(users, stddev, low, high, density_scale(seen / areas, weight), sums, areas, "zone"),
             *rate_measures(rows, manifest, "zone"),
         ],
     )
@@ -125,7 +125,7 @@ def _how_to_read_it(manifest: Manifest, is_cut: bool) -> Section:
         "Every count contains random noise, drawn once, including that of an empty zone. Negative counts are caused by "
         "noise and are published unchanged, because raising them to zero would bias every total upward. The error of a "
         f"zone of the finest level is {_margin(levels[0]['stddev'])} users (95%).",
-        "A hatched zone may be empty: noise could explain its count.",
+        "A zone without a colour may be empty: noise could explain its count, with all zones considered.",
     ]
     if len(levels) > 1:
         texts.append(

@@ -1,5 +1,5 @@
 // Begins a page: reads its view, and hands the first screen to the product of its kind.
-import { button, h } from "./dom";
+import { button, h, svg } from "./dom";
 import { embedded, Permalink } from "./permalink";
 import type { Product, Tools } from "./product";
 import { showBars } from "./products/bars";
@@ -18,6 +18,14 @@ type Kind = PageView["body"]["kind"];
 /** A module of products/ for each kind of body. */
 const PRODUCTS: Record<Kind, Product> = { bars: showBars, curve: showCurve, flows: showFlows, map: showMap, moments: showMoments, ranges: showRanges, timeline: showTimeline };
 
+/** The shapes beside the texts of the tool bar's buttons. */
+const ICONS: Record<string, string> = {
+  "Copy link": "M6.5 9.5l3-3M7 5l1.6-1.6a2.8 2.8 0 014 4L11 9M9 11l-1.6 1.6a2.8 2.8 0 01-4-4L5 7",
+  Dark: "M13 9.5A5.5 5.5 0 116.5 3 4.5 4.5 0 0013 9.5z", Light: "M13 9.5A5.5 5.5 0 116.5 3 4.5 4.5 0 0013 9.5z",
+  Picture: "M2 3.5h12v9H2zM2 11l3.5-3.5 3 3L11 8l3 3M10.5 6h.1", SVG: "M2 3.5h12v9H2zM2 11l3.5-3.5 3 3L11 8l3 3M10.5 6h.1",
+  Table: "M2 3.5h12v9H2zM2 6.5h12M2 9.5h12M6.5 3.5v9",
+};
+
 function toolsOf(bar: HTMLElement): Tools {
   const [link, theme] = [new Permalink(), new Theme()];
   const spoken = h("p", { class: "unseen", "aria-live": "polite", id: "spoken" });
@@ -28,23 +36,26 @@ function toolsOf(bar: HTMLElement): Tools {
     speaking = window.setTimeout(() => (spoken.textContent = text), 300);
   };
   const addButton = (label: string, act: () => void | Promise<void>): HTMLButtonElement => {
-    const made = button(label, () => {
+    const made = button("", () => {
       Promise.resolve(act()).catch((error: unknown) => say(`Failed: ${String(error)}`));
     });
+    const shape = ICONS[label];
+    if (shape) made.append(svg("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" }, svg("path", { d: shape })));
+    made.append(label);
     bar.append(made);
     return made;
   };
   if (!embedded) {
     const copy = addButton("Copy link", async () => {
       await navigator.clipboard.writeText(link.address());
-      copy.textContent = "Copied";
+      (copy.lastChild as Text).data = "Copied";
       say("Link copied to the clipboard");
-      setTimeout(() => (copy.textContent = "Copy link"), 1500);
+      setTimeout(() => ((copy.lastChild as Text).data = "Copy link"), 1500);
     });
   }
   const other = (): string => (theme.mode === "dark" ? "Light" : "Dark");
   const mode = addButton(other(), () => theme.toggle());
-  theme.onChange(() => (mode.textContent = other()));
+  theme.onChange(() => ((mode.lastChild as Text).data = other()));
   return { link, theme, say, addButton };
 }
 

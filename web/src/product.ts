@@ -14,5 +14,8 @@ export interface Tools {
   addButton(label: string, act: () => void | Promise<void>): HTMLButtonElement;
 }
 
+/** What a saved picture is called: the page's heading with its place and days. */
+export const captionOf = (view: PageView): string => [view.heading ?? view.headline, view.place, view.period].filter((one) => one !== null).join(" · ");
+
 /** Fills `root`, the empty first screen, with what needs a script. The static report stands under it already. */
 export type Product = (view: PageView, root: HTMLElement, tools: Tools) => void;

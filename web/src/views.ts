@@ -5,7 +5,11 @@
  *
  * Attributes:
  *     title: what the page is, such as `Private heatmap`.
+ *     heading: the operator's title, above the headline; None without one.
  *     headline: the first line of the first screen.
+ *     place: the region's name, or its middle in degrees; None without a map.
+ *     period: days of the records, in words; None if they are not stated.
+ *     file_name: of the files that a reader saves, without what follows its dot.
  *     description: one sentence for search engines and link previews.
  *     job: the command that made the release.
  *     chips: two to four facts next to the title.
@@ -20,7 +24,11 @@
  */
 export interface PageView {
   title: string;
+  heading: string | null;
   headline: string;
+  place: string | null;
+  period: string | null;
+  file_name: string;
   description: string;
   job: string;
   release_id: string;
@@ -177,7 +185,9 @@ export interface Layer {
  *         `change`: a difference of two counts or rates.
  *     unit: of the values; empty for shares.
  *     value, low, high: one per cell; the estimate and the ends of its interval.
- *     uncertain: one per cell: drawn hatched, because the interval leaves the colour open.
+ *     uncertain: one per cell. A count that noise could explain: its cell has no colour, of a count or of a rate. Of
+ *         other kinds an interval that leaves the colour open: drawn hatched.
+ *     smooth: whether uncertain counts follow their surroundings. Then all cells have the colour of their count.
  *     scale: of the colours.
  *     listed: cells for the list of the highest (rows of the layer), in the order of what is certainly high, with an
  *         interval that holds for all cells at once where the method has one; [row, value, low, high].
@@ -191,6 +201,7 @@ export interface Measure {
   low: (number | null)[];
   high: (number | null)[];
   uncertain: boolean[];
+  smooth: boolean;
   scale: Scale;
   listed: [number, number, number, number][];
   listed_note: string;

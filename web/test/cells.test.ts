@@ -1,8 +1,9 @@
 import { expect, test } from "vitest";
 import { Cells } from "../src/map/cells";
-import { coloursOf, shadeOf } from "../src/map/colours";
+import { coloursOf, shadeOf, shaded } from "../src/map/colours";
 import { unitX, unitY } from "../src/map/projection";
-import type { Layer, Scale } from "../src/views";
+import { distinct } from "../src/products/map";
+import type { Layer, Measure, Scale } from "../src/views";
 
 const region = { west: 3, south: 1, east: 3.16, north: 1.16 };
 // The whole region, its south-eastern quarter, and that quarter's north-western cell.
@@ -54,4 +55,29 @@ test("on light paper nobody is paper, in the dark nobody is dark", () => {
     expect(brightness(coloursOf(kind, "light")[0])).toBeGreaterThan(brightness(coloursOf(kind, "light")[255]));
     expect(brightness(coloursOf(kind, "dark")[0])).toBeLessThan(brightness(coloursOf(kind, "dark")[255]));
   }
+});
+
+test("a count that may be 0 and its rate have no colour, unless counts follow their surroundings", () => {
+  const scale: Scale = { kind: "log", low: 0, high: 10, knee: 1, unit: "", ticks: [] };
+  const count: Measure = { name: "Users", kind: "count", unit: "users", value: [1, 9, 9], low: [0, 8, 8], high: [3, 10, 10], uncertain: [true, false, false], smooth: false, scale, listed: [], listed_note: "" };
+  const rate: Measure = { ...count, kind: "rate", value: [0.1, 0.2, null], uncertain: [false, true, true] };
+  expect(new Cells({ ...layer, measures: [count, rate] }, region).withoutColour(count)).toEqual([true, false, false]);
+  expect(new Cells({ ...layer, measures: [count, rate] }, region).withoutColour(rate)).toEqual([true, false, true]);
+  const smooth: Measure = { ...count, value: [1, 9e4, 9e4], smooth: true };
+  const cells = new Cells({ ...layer, measures: [smooth, rate] }, region);
+  expect(cells.withoutColour(smooth)).toEqual([false, false, false]);
+  expect(cells.withoutColour(rate)).toEqual([true, false, true]);
+});
+
+test("counts fade out towards 0, rates do not", () => {
+  const colours = coloursOf("count", "light");
+  expect(shaded(colours, 0, "count")).toMatch(/^rgba\(.*,0\.000\)$/);
+  expect(shaded(colours, 255, "count")).toMatch(/^rgb\(/);
+  expect(shaded(colours, 0, "rate")).toMatch(/^rgb\(/);
+});
+
+test("a listed cell that touches a higher one is no place of its own", () => {
+  const boxes = [[0, 0], [5, 0], [1, 1], [6, 2]].map(([west, south]) => ({ west, south, east: west + 1, north: south + 1 }));
+  const listed = boxes.map((_, row): [number, number, number, number] => [row, 9, 8, 10]);
+  expect(distinct(listed, (row) => boxes[row]).map(([row]) => row)).toEqual([0, 1, 3]);
 });

@@ -1,6 +1,6 @@
 // Which flows begin or end in a cell, and what is said of them.
 import { describe, expect, it } from "vitest";
-import { cellBounds, cellName, cellOf, flowsOf, middleOf, outlineOf, tripWords } from "../src/products/flows";
+import { cellBounds, cellName, cellOf, flowsOf, headOf, middleOf, outlineOf, tripWords } from "../src/products/flows";
 import type { FlowTable, MapBody } from "../src/views";
 
 const flows: FlowTable = {
@@ -38,4 +38,12 @@ describe("zones", () => {
     expect(outlineOf(map, cellOf(map, 2))).toEqual([[[2, 0], [3, 0], [3, 3]]]);
     expect(middleOf({ map, flows: between }, cellOf(map, 2))).toEqual([2.5, 1]);
   });
+});
+
+it("an arrowhead ends at its tip and is symmetric about its way", () => {
+  const [tip, left, right] = headOf([0, 0], [10, 0], 2);
+  expect(tip).toEqual([10, 0]);
+  expect(left[0]).toBeLessThan(10);
+  expect([left[0], left[1]]).toEqual([right[0], -right[1]]);
+  expect(headOf([3, 3], [3, 3], 1).flat().every(Number.isFinite)).toBe(true);
 });

@@ -43,13 +43,16 @@ describe("nights", () => {
     expect(usersOf({ users: 74_246.9, users_stddev: null })).toBe("74,247 users");
     expect(usersOf({ users: null, users_stddev: null })).toBe(null);
   });
-  it("have a bar each, in colours that name A and B", () => {
+  it("have a bar each, in colours of the two that are compared", () => {
     const { marks } = nightsChart(nights, [nights[0], nights[3]]);
     const bars = marks[0].kind === "bars" ? marks[0].bars : [];
     expect(bars.map(([, , , style]) => style)).toEqual(["s1", "s5", "s5", "s0"]);
     expect(bars.every(([from, to]) => to - from < 86_400_000)).toBe(true);
   });
-  it("on which B rests have a colour and a key", () => {
+  it("are named by their dates", () => {
+    expect(nightsChart(nights, [nights[0], nights[3]]).keys?.map(([, text]) => text)).toEqual(["8 Nov 2026", "1 Nov 2026, compared", "other nights"]);
+  });
+  it("that another is based on have a colour and a key", () => {
     const last: Night = { ...nights[3], rests_on: [["2026-10-02", "2026-11-01"], ["2026-11-07", "2026-11-08"]] };
     const shown = [...nights.slice(0, 3), last];
     const colours = (chosen: (Night | null)[]): (string | undefined)[] => nightsChart(shown, chosen).marks.flatMap((mark) => (mark.kind === "bars" ? mark.bars.map(([, , , style]) => style) : []));

@@ -16,9 +16,9 @@ import shapely
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Region
-from sfumato.schemas.views.map_views import Basemap, Geography
+from sfumato.schemas.views.map_views import Basemap, Geography, Place
 from sfumato.transforms.release import basemap_file
-from sfumato.transforms.release.basemap_file import MAX_BYTES, file_basemap, geography_bytes, world_basemap
+from sfumato.transforms.release.basemap_file import MAX_BYTES, file_basemap, geography_bytes, place_of, world_basemap
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
 
@@ -277,6 +277,23 @@ def test_the_shipped_file_is_small_and_states_its_source() -> None:
     path = Path(basemap_file.__file__).with_name("world_map.json.gz")
     assert path.stat().st_size <= 300_000
     assert "public domain" in json.loads(gzip.decompress(path.read_bytes()))["source"]
+
+
+@pytest.mark.parametrize(
+    ("region", "name"),
+    [
+        (Region(-122.5, 37.7, -122.3, 37.9), "San Francisco"),
+        (Region(0.1, 0.1, 0.2, 0.2), None),  # the sea
+        (Region(-125, 30, -110, 45), None),  # too large for the name of a city
+    ],
+)
+def test_a_region_is_named_after_its_foremost_place(region: Region, name: str | None) -> None:
+    assert place_of(region, None) == name
+    if name is not None:
+        assert Geography.of({"basemap.json": geography_bytes(region, None, None) or b""}).place == name
+        inside = Place(name="Sunset", longitude=-122.45, latitude=37.75, rank=3)
+        away = Place(name="Elsewhere", longitude=0, latitude=0, rank=0)
+        assert place_of(region, Basemap(source="Survey", places=[away, inside])) == "Sunset"
 
 
 def test_what_is_published_can_be_read_again() -> None:

@@ -76,10 +76,21 @@ def quarters(body: MapBody, side: int = 200) -> list[NDArray[np.float64]]:
 def test_each_kind_of_cell_looks_its_own_way() -> None:
     low, high, poor, unknown = quarters(map_of(FOUR))
     assert [len(np.unique(np.round(one, 4), axis=0)) for one in (low, high, unknown)] == [1, 1, 1]
-    assert len(np.unique(np.round(poor, 4), axis=0)) > 3  # the tone, and lines
+    assert len(np.unique(np.round(poor, 4), axis=0)) == 2  # the tone, and lines
     np.testing.assert_allclose(unknown[0], [int(UNKNOWN[at : at + 2], 16) / 255 for at in (1, 3, 5)], atol=1 / 255)
     assert low[0].sum() + 0.5 < high[0].sum()  # a light colour stands for more
     assert poor.mean(axis=0).sum() < high[0].sum() - 0.4
+
+
+@pytest.mark.parametrize("smooth", [False, True])
+def test_a_count_that_may_be_zero_has_no_colour_unless_smooth(smooth: bool) -> None:
+    """A finer cell without a colour lets the ground through, not the coarser cell that it lies on."""
+    layer = layer_of({(0, 0, 0): 1e6, (1, 0, 0): 1e6, (1, 1, 1): 0.0}, kind="count", uncertain=[(1, 0, 0)])
+    counted = layer.measures[0].model_copy(update={"smooth": smooth})
+    first, second, third, none = quarters(map_of(layer.model_copy(update={"measures": [counted]})))
+    assert second.min() == third.min() > 0
+    assert (first > 0).all() == smooth
+    assert (none == 0).all()  # a count of 0 fades out
 
 
 @pytest.mark.slow
@@ -96,7 +107,7 @@ def test_the_picture_says_what_it_shows_and_is_the_same_again() -> None:
     assert b"Hatched" not in data
     assert b"Dark" not in data
     counted = map_of(layer_of({(0, 0, 0): 5.0}, kind="count", uncertain=[(0, 0, 0)]))
-    assert b"Hatched: may be empty." in map_picture(view_of(counted), counted)
+    assert b"No colour: may be empty." in map_picture(view_of(counted), counted)
 
 
 @pytest.mark.slow

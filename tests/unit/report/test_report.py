@@ -27,7 +27,7 @@ from sfumato.schemas.views.view_parts import FileLink, Section, Table
 from sfumato.transforms.report.layers import cell_layer, simple_paths
 from sfumato.transforms.report.released import Released
 from sfumato.transforms.report.report import render_page
-from sfumato.transforms.report.sections import chips, common_sections, guarantee
+from sfumato.transforms.report.sections import chips, common_sections, file_name, guarantee, period
 from tests import ROOT
 from tests.seeds import seeded_rng
 from tests.unit.release.city import city_release
@@ -184,18 +184,35 @@ def test_what_is_promised_is_rounded_away_from_the_bound(epsilon: float, factor:
 
 
 @pytest.mark.parametrize(
-    ("ledger", "days"),
+    ("ledger", "days", "name"),
     [
-        ({"first_day": "2026-11-19", "last_day": "2026-11-19"}, ["19 Nov 2026"]),
-        ({"first_day": "2026-11-17", "last_day": "2026-11-19"}, ["17 Nov 2026 to 19 Nov 2026"]),
-        ({}, []),
+        ({"first_day": "2026-11-19", "last_day": "2026-11-19"}, "19 Nov 2026", "2026-11-19"),
+        (
+            {"first_day": "2026-11-17", "last_day": "2026-11-19"},
+            "17 Nov 2026 to 19 Nov 2026",
+            "2026-11-17-to-2026-11-19",
+        ),
+        ({}, None, "2026-11-22"),
     ],
 )
-def test_a_nightly_release_names_the_days_of_its_records(ledger: dict[str, str], days: list[str]) -> None:
+def test_page_and_saved_files_name_the_days(ledger: dict[str, str], days: str | None, name: str) -> None:
     manifest = {"privacy": {"epsilon": 1.0}, "created": "2026-11-22T01:00:00+00:00", "ledger": ledger}
-    facts = chips(manifest)
-    assert [one.text for one in facts if one.term == "Records of"] == days
-    assert facts[-1].text == "22 Nov 2026"
+    assert period(manifest) == days
+    assert chips(manifest)[-1].text == "22 Nov 2026"
+    assert file_name({**manifest, "job": "heatmap"}, "St. John's") == f"heatmap-st-john-s-{name}"
+    assert (
+        file_name({**manifest, "job": "heatmap", "title": "Night / buses"}, "St. John's")
+        == f"heatmap-night-buses-{name}"
+    )
+
+
+def test_the_head_has_the_title_the_place_and_the_days() -> None:
+    page = render_page(map_view(heading="Night <buses>", place="Berlin", period="19 Nov 2026"))
+    head = page[page.index("<header") : page.index("</header>")]
+    assert "Night &lt;buses&gt;</h1>" in head
+    assert "Berlin · 19 Nov 2026" in head
+    assert map_view().headline in head
+    assert "where" not in render_page(map_view()).split("<header")[1].split("</header>")[0]
 
 
 def test_changes_promise_nothing_of_their_own() -> None:

@@ -310,3 +310,16 @@ def test_a_ledger_needs_what_it_charges_and_a_kept_key(changes: dict[str, Any], 
 def test_an_abbreviated_time_zone_leads_to_the_one_meant(name: str, meant: str) -> None:
     with pytest.raises(RequestError, match=f"^time_zone: .*did you mean {meant}"):
         check_time_zone("time_zone", name)
+
+
+@pytest.mark.parametrize("title", ["", " ", "two\nlines", "x" * 101, "\x1b[31mred"])
+def test_a_title_is_one_printable_line(title: str) -> None:
+    with rejects("title"):
+        ReleaseRequest.of({"input": "in", "output": "out", "title": title})
+
+
+def test_a_title_shapes_no_number() -> None:
+    """The key, and so the noise, stays the same under another title."""
+    plain, titled = (ReleaseRequest.of({"input": "in", "output": "out", **more}) for more in ({}, {"title": " Buses "}))
+    assert titled.title == "Buses"
+    assert plain.shaping() == titled.shaping()

@@ -6,7 +6,7 @@ import type { Mode } from "../theme";
 import type { Basemap, PageView, Place } from "../views";
 import { inside } from "./cells";
 import type { MapFigure } from "./figure";
-import type { Box, Ground, Scene } from "./ground";
+import type { Box, Ground, Named, Scene } from "./ground";
 import { unitX, unitY } from "./projection";
 
 type Point = [number, number];
@@ -39,6 +39,7 @@ export function wayTo([x0, y0]: Point, [x1, y1]: Point): { length: number; direc
 /** A basemap as the map's ground. Shapes are kept as paths in thousandths of their extent in Web Mercator. */
 export class BasemapGround implements Ground {
   readonly source: string;
+  readonly names: readonly Named[];
   private readonly origin: Point;
   private readonly unit: number;
   private readonly paths: Record<"land" | "water" | "shore" | "line" | "zone", Path2D>;
@@ -61,6 +62,10 @@ export class BasemapGround implements Ground {
     this.near = NEAR * wayTo([west, south], [east, north]).length;
     this.paths = { land: this.path(basemap.land.flat()), water: this.path(basemap.water.flat()), shore: this.path(areas, true), line: this.path(basemap.lines), zone: this.path(zones) };
     this.zones = basemap.zones.map(({ name, rings }) => ({ name, rings, box: boxOf(rings.flat()) }));
+    this.names = [
+      ...this.places.map(({ name, longitude, latitude }) => ({ name, box: { west: longitude, south: latitude, east: longitude, north: latitude } })),
+      ...this.zones.map(({ name, box: [west, south, east, north] }) => ({ name, box: { west, south, east, north } })),
+    ];
     this.hasAreas = areas.length > 0;
     this.hasLand = basemap.land.length > 0;
   }
@@ -165,7 +170,7 @@ export class BasemapGround implements Ground {
       const way = wayTo([place.longitude, place.latitude], [longitude, latitude]);
       if (way.length < length) [best, length, direction] = [place.name, way.length, way.direction];
     }
-    const way = length < this.near ? `near ${best}` : `${metres(Number(length.toPrecision(2)))} ${direction} of ${best}`;
+    const way = length <= Math.max(this.near, 1) ? `near ${best}` : `${metres(Number(length.toPrecision(2)))} ${direction} of ${best}`;
     return [zone?.name, best && way].filter(Boolean).join(", ") || null;
   }
 }

@@ -1,6 +1,6 @@
 // The cells of a layer, or its named polygons: where they lie on the map, which is under a point, and how they are painted.
 import type { Bounds, Layer, Measure } from "../views";
-import { coloursOf, css, faded, type Rgb, shadeOf } from "./colours";
+import { coloursOf, css, FADE, faded, type Rgb, shaded, shadeOf } from "./colours";
 import type { Mode } from "../theme";
 import { areaKm2, unitX, unitY } from "./projection";
 
@@ -34,7 +34,8 @@ export class Cells {
   private readonly deepest: number;
   private readonly sides: Bounds[]; // of polygons
   private shades: Int16Array = new Int16Array();
-  private uncertain: boolean[] = [];
+  private hatched: boolean[] = [];
+  private styles: string[] = []; // of the colours
   private colours: Rgb[] = [];
   private patterns = new Map<number, CanvasPattern>();
   private mode: Mode = "dark";
@@ -94,16 +95,33 @@ export class Cells {
     return -1;
   }
 
-  /** Gives every cell the colour of a measure. A count is coloured by its users per area. */
+  /** The value that a cell's colour shows: of a count, its users per area. */
+  private coloured({ kind, value }: Measure, i: number): number {
+    return kind === "count" ? (value[i] ?? 0) / this.area(i) : value[i] ?? 0;
+  }
+
+  /** Which cells have no colour: a value is not known, or there may be no user, so that neither a count nor a rate is. */
+  withoutColour(measure: Measure): boolean[] {
+    const counted = measure.kind === "count" ? measure : this.layer.measures[0];
+    const empty = (i: number): boolean => {
+      if (counted.kind !== "count" || (measure.kind !== "count" && measure.kind !== "rate")) return false;
+      return counted.smooth ? measure !== counted && shadeOf(this.coloured(counted, i), counted.scale) < FADE : counted.uncertain[i];
+    };
+    return measure.value.map((value, i) => value === null || !this.layer.area[i] || empty(i));
+  }
+
+  /** Gives every cell the colour of a measure. */
   dress(measure: Measure, mode: Mode): void {
     this.mode = mode;
     this.colours = coloursOf(measure.kind, mode);
     this.patterns.clear();
-    this.uncertain = measure.uncertain;
+    this.styles = this.colours.map((_, shade) => shaded(this.colours, shade, measure.kind));
+    this.hatched = measure.kind === "count" ? [] : measure.uncertain;
     const last = this.colours.length - 1;
+    const without = this.withoutColour(measure);
     this.shades = Int16Array.from(measure.value, (value, i) => {
-      if (value === null || !this.layer.area[i]) return -1;
-      return Math.round(last * shadeOf(measure.kind === "count" ? value / this.area(i) : value, measure.scale));
+      if (value === null || without[i]) return -1;
+      return Math.round(last * shadeOf(this.coloured(measure, i), measure.scale));
     });
   }
 
@@ -112,21 +130,22 @@ export class Cells {
     return this.shades[i] < 0 ? null : css(this.colours[this.shades[i]]);
   }
 
-  /** Paints what is in sight, coarse cells first. A cell narrower than `least` device pixels is widened to it. */
+  /** Paints what is in sight, coarse cells first: finer ones replace what they lie on. A cell narrower than `least` device pixels is widened to it. */
   paint(pen: CanvasRenderingContext2D, view: Window, ratio: number, least: number): void {
     const { edges, shades } = this;
     const [scale, left, top] = [view.world * ratio, view.left * ratio, view.top * ratio];
     const [wide, high] = [view.width * ratio, view.height * ratio];
     let before = "";
     for (let i = 0; i < this.count; i++) {
-      if (shades[i] < 0) continue;
       let x0 = Math.round(edges[4 * i] * scale + left), x1 = Math.round(edges[4 * i + 2] * scale + left);
       let y0 = Math.round(edges[4 * i + 1] * scale + top), y1 = Math.round(edges[4 * i + 3] * scale + top);
       if (x1 < 0 || y1 < 0 || x0 > wide || y0 > high) continue;
+      if (!this.layer.shapes && !this.styles[shades[i]]?.startsWith("rgb(")) pen.clearRect(x0, y0, x1 - x0, y1 - y0);
+      if (shades[i] < 0) continue;
       if (x1 - x0 < least) [x0, x1] = [x0 - Math.ceil((least - x1 + x0) / 2), x1 + Math.floor((least - x1 + x0) / 2)];
       if (y1 - y0 < least) [y0, y1] = [y0 - Math.ceil((least - y1 + y0) / 2), y1 + Math.floor((least - y1 + y0) / 2)];
-      const name = `${shades[i]} ${this.uncertain[i]}`;
-      if (name !== before) pen.fillStyle = this.uncertain[i] ? this.hatching(pen, shades[i], ratio, left, top) : css(this.colours[shades[i]]);
+      const name = `${shades[i]} ${this.hatched[i]}`;
+      if (name !== before) pen.fillStyle = this.hatched[i] ? this.hatching(pen, shades[i], ratio, left, top) : this.styles[shades[i]];
       before = name;
       if (this.layer.shapes) {
         this.fill(pen, this.layer.shapes[i], scale, left, top, ratio);

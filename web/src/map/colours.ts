@@ -37,9 +37,17 @@ export function coloursOf(kind: Measure["kind"], mode: Mode): Rgb[] {
   return colours.map((colour) => colour.map((part, c) => Math.min(part + [9, 8, 13][c], 255)) as Rgb); // zero is not the void around
 }
 
+export const FADE = 0.1; // of the scale of counts: below it colours become transparent, towards 0, as in transforms/report/scales.py
+
+/** A colour of a measure's 256 with its opacity, as CSS writes it. */
+export function shaded(colours: Rgb[], shade: number, kind: Measure["kind"]): string {
+  const opacity = kind === "count" ? Math.min(shade / (colours.length - 1) / FADE, 1) : 1;
+  return opacity < 1 ? `rgba(${colours[shade].join()},${opacity.toFixed(3)})` : css(colours[shade]);
+}
+
 /** What an uncertain cell keeps of its colour under the hatching. */
 export function faded(colour: Rgb, mode: Mode): Rgb {
-  return colour.map((part, c) => Math.round(0.45 * part + 0.55 * VOID[mode][c])) as Rgb;
+  return colour.map((part, c) => Math.round(0.3 * part + 0.7 * VOID[mode][c])) as Rgb;
 }
 
 /** Where a value stands on its scale, 0..1. */

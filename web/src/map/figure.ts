@@ -6,8 +6,9 @@ import { pngOf } from "../download";
 import type { Tools } from "../product";
 import type { Bounds, Layer, Measure } from "../views";
 import { Cells, type Window } from "./cells";
-import type { Ground, Overlay, Scene } from "./ground";
+import type { Ground, Named, Overlay, Scene } from "./ground";
 import { Legend } from "./legend";
+import { Search } from "./search";
 import { unitX, unitY, worldMetres } from "./projection";
 
 export interface MapOptions {
@@ -54,6 +55,10 @@ export class MapFigure {
   private sheetState = "";
   private dressed = 0; // how often the cells were given colours
   private readonly tip = h("div", { class: "tip", hidden: true });
+  private readonly search = new Search((found) => {
+    if (found) this.visit(found);
+    else this.tools.say("No place on this map has such a name");
+  });
   private readonly hint = h("p", { class: "hint", hidden: true, "aria-hidden": "true" });
   private ground: Ground | null = null;
   private overlay: Overlay | null = null;
@@ -71,10 +76,11 @@ export class MapFigure {
   /** Appends the map, its buttons and its legend to `root`. */
   constructor(root: HTMLElement, readonly region: Bounds, private readonly options: MapOptions, private readonly tools: Tools) {
     const holder = h("div", { class: "map-view", tabindex: "0", role: "application", "aria-label": options.label, "aria-describedby": "map-keys" });
-    const frame = h("div", { class: "map-frame" }, holder, this.zoomButtons(), this.tip, this.hint);
+    const frame = h("div", { class: "map-frame" }, holder, this.search.element, this.zoomButtons(), this.tip, this.hint);
     this.legend = new Legend(tools.theme, options.opacity);
     this.element = h("div", { class: "map" }, frame, this.legend.element, this.keysHelp);
     root.append(this.element);
+    this.shape();
     this.guardGestures(frame, holder); // before Leaflet listens
     this.map = L.map(holder, {
       attributionControl: false, zoomControl: false, zoomAnimation: false, fadeAnimation: false, inertia: !still(), doubleClickZoom: false,
@@ -97,15 +103,25 @@ export class MapFigure {
 
   /** Shows a layer coloured by one of its measures, and letters the legend; `note` stands under it. */
   setLayer(layer: Layer, measure: Measure, note = ""): void {
-    if (this.cells?.layer !== layer) this.cells = new Cells(layer, this.region);
+    if (this.cells?.layer !== layer) {
+      this.cells = new Cells(layer, this.region);
+      this.offerNames();
+    }
     this.shown = { layer, measure };
-    this.legend.show(measure, this.options.missing ?? null, note);
+    this.legend.show(measure, this.cells.withoutColour(measure), this.options.missing ?? null, note);
     this.redress();
   }
 
   setBasemap(ground: Ground | null): void {
     this.ground = ground;
+    this.offerNames();
     this.redraw();
+  }
+
+  private offerNames(): void {
+    const { cells } = this;
+    const zones = cells?.layer.shapes ? cells.layer.cell_id.map((name, row) => ({ name, box: cells.bounds(row) })) : [];
+    this.search.offer([...(this.ground?.names ?? []), ...zones]);
   }
 
   /** Shows tiles of a server under the cells, which let them through; null takes them away. */
@@ -151,17 +167,24 @@ export class MapFigure {
   /** Shows the whole region. */
   fit(animate = true): void {
     const bounds = this.bounds();
-    if (animate && !still()) this.map.flyToBounds(bounds, { padding: [14, 14], duration: 0.5 });
-    else this.map.fitBounds(bounds, { padding: [14, 14], animate: false });
+    if (animate && !still()) this.map.flyToBounds(bounds, { duration: 0.5 });
+    else this.map.fitBounds(bounds, { animate: false });
     this.fitted = true;
   }
 
   /** Shows a cell, marks it and reads it out. */
   goTo(row: number): void {
     if (!this.cells) return;
-    const { west, south, east, north } = this.cells.bounds(row);
+    this.visit({ name: "", box: this.cells.bounds(row) });
+  }
+
+  /** Shows a place in the middle of the map, as large as it is or with its surroundings, and reads its value out. */
+  private visit({ name, box: { west, south, east, north } }: Named): void {
     const centre = L.latLng((south + north) / 2, (west + east) / 2);
-    const zoom = Math.min(Math.max(Math.log2((44 / WORLD) * (360 / (east - west))), this.fitZoom() + 0.5), this.map.getMaxZoom());
+    const nearer = this.fitZoom() + (east > west ? 0.5 : 2);
+    const pixels = name && east > west ? this.map.getSize().x / 2 : 44; // of a named area, or of a cell
+    const zoom = Math.min(east > west ? Math.max(Math.log2((pixels / WORLD) * (360 / (east - west))), nearer) : nearer, this.map.getMaxZoom());
+    this.hover = null;
     this.keyboard = true;
     this.fitted = false;
     if (still()) this.map.setView(centre, zoom, { animate: false });
@@ -202,8 +225,16 @@ export class MapFigure {
     return L.latLngBounds([Math.max(south, -85.05), west], [Math.min(north, 85.05), east]);
   }
 
+  /** Tells the style sheet the region's shape and the legend's height, so that the region fills the map's frame. */
+  private shape(): void {
+    const { west, south, east, north } = this.region;
+    const { style } = document.documentElement;
+    style.setProperty("--aspect", clamp((unitX(east) - unitX(west)) / (unitY(south) - unitY(north)), 0.75, 2.2).toFixed(4));
+    new ResizeObserver(() => style.setProperty("--below", `${this.legend.element.offsetHeight + 30}px`)).observe(this.legend.element);
+  }
+
   private fitZoom(): number {
-    return this.map.getBoundsZoom(this.bounds(), false, L.point(28, 28));
+    return this.map.getBoundsZoom(this.bounds());
   }
 
   private setLimits(): void {
@@ -385,7 +416,7 @@ export class MapFigure {
     const words = hit && this.words?.(hit);
     this.tip.hidden = !words;
     if (!hit || !words) return;
-    this.tip.replaceChildren(h("p", { class: "value" }, words.value), h("p", { class: "margin" }, words.margin),
+    this.tip.replaceChildren(button("×", () => this.dismiss(), { class: "close", "aria-label": "Close" }), h("p", { class: "value" }, words.value), h("p", { class: "margin" }, words.margin),
       h("dl", {}, words.facts.map(([term, text]) => [h("dt", {}, term), h("dd", {}, text)])));
     const at = this.map.latLngToContainerPoint([hit.latitude, hit.longitude]);
     const size = this.map.getSize();
@@ -397,6 +428,11 @@ export class MapFigure {
   private speak(): void {
     const words = this.words?.(this.hitAt(this.map.getCenter()));
     this.tools.say(words ? `${words.value}, ${words.margin}. ${words.facts.map((fact) => fact.join(": ")).join(". ")}` : "Outside the map");
+  }
+
+  private dismiss(): void {
+    this.keyboard = false;
+    this.setHover(null);
   }
 
   private setHover(hit: Hit | null): void {

@@ -1,5 +1,6 @@
 // What the map asks of a basemap (map/basemap.ts makes it) and of a product that paints on the map.
 import type { Mode } from "../theme";
+import type { Bounds } from "../views";
 
 /** From degrees to CSS pixels from the canvas's upper left corner. */
 export type Project = (longitude: number, latitude: number) => [number, number];
@@ -19,9 +20,17 @@ export type Box = [number, number, number, number];
 /** Paints over the cells and says where no name may stand. */
 export type Overlay = (pen: CanvasRenderingContext2D, scene: Scene) => readonly Box[];
 
+/** A name and where it lies; the sides of a point are equal. */
+export interface Named {
+  readonly name: string;
+  readonly box: Bounds;
+}
+
 /** Geography. It is painted on the map's own canvas, so that it agrees with the cells and is in the PNG. */
 export interface Ground {
   readonly source: string;
+  /** Places by their rank, then zones. */
+  readonly names: readonly Named[];
   under(pen: CanvasRenderingContext2D, scene: Scene): void;
   over(pen: CanvasRenderingContext2D, scene: Scene): void;
   /** Writes the names that have room beside what is taken. */

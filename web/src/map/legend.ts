@@ -3,8 +3,9 @@ import { h } from "../dom";
 import type { Theme } from "../theme";
 import type { Measure } from "../views";
 import { hatch } from "./cells";
-import { coloursOf, css, faded, shadeOf } from "./colours";
+import { coloursOf, faded, shaded, shadeOf } from "./colours";
 
+const HATCHED = { rate: "the interval covers more than half of the scale", value: "the interval covers more than half of the scale", change: "within noise and sampling error" };
 const RAMP = 280; // pixels of the ramp's canvas, stretched to its place
 
 export class Legend {
@@ -25,8 +26,8 @@ export class Legend {
     new ResizeObserver(() => this.thin()).observe(this.ticks);
   }
 
-  /** Letters the key for a measure. `missing`: what a place without a cell means. */
-  show(measure: Measure, missing: string | null, note: string): void {
+  /** Letters the key for a measure. `without`: which cells have no colour. `missing`: what a place without a cell means. */
+  show(measure: Measure, without: boolean[], missing: string | null, note: string): void {
     this.measure = measure;
     const [noun, ...slot] = measure.name.split(", ");
     this.title.replaceChildren(measure.kind === "count" ? [`${noun} per km²`, ...slot].join(", ") : [measure.name, measure.unit].filter(Boolean).join(", "));
@@ -35,11 +36,15 @@ export class Legend {
       tick.style.left = `${100 * shadeOf(value, measure.scale)}%`;
       return tick;
     }));
+    const none = [
+      ...(missing === null ? [] : [`${missing.charAt(0).toLowerCase()}${missing.slice(1).replace(":", ",").replace(/\.$/, "")}`]),
+      ...(without.some((one, i) => one && measure.value[i] !== null && !(measure.kind === "count" && measure.smooth)) ? [measure.unit === "trips" ? "may have none" : "may be empty"] : []),
+      ...(measure.value.includes(null) ? ["unknown"] : []),
+    ];
     const key = (name: string, text: string): HTMLElement => h("li", {}, h("canvas", { class: "swatch", width: 24, height: 12, "data-key": name, "aria-hidden": "true" }), text);
     this.keys.replaceChildren(...[
-      measure.uncertain.some(Boolean) && key("uncertain", measure.kind === "count" ? (measure.unit === "trips" ? "may have none" : "may be empty") : measure.kind === "change" ? "within noise and sampling error" : "too uncertain for a colour"),
-      measure.value.includes(null) && key("unknown", "unknown"),
-      missing !== null && h("li", {}, `No colour: ${missing.charAt(0).toLowerCase()}${missing.slice(1).replace(":", ",").replace(/\.$/, "")}`),
+      measure.kind !== "count" && measure.uncertain.some((one, i) => one && !without[i]) && key("uncertain", HATCHED[measure.kind]),
+      none.length > 0 && h("li", {}, `No colour: ${none.join(", or ")}`),
       note !== "" && h("li", { class: "note" }, note),
     ].filter((one) => one !== false));
     this.paint();
@@ -73,8 +78,9 @@ export class Legend {
     if (!this.measure) return;
     const colours = coloursOf(this.measure.kind, this.theme.mode);
     const pen = this.ramp.getContext("2d");
+    pen?.clearRect(0, 0, RAMP, 1);
     for (let x = 0; pen && x < RAMP; x++) {
-      pen.fillStyle = css(colours[Math.round((x / (RAMP - 1)) * (colours.length - 1))]);
+      pen.fillStyle = shaded(colours, Math.round((x / (RAMP - 1)) * (colours.length - 1)), this.measure.kind);
       pen.fillRect(x, 0, 1, 1);
     }
     for (const swatch of this.keys.querySelectorAll("canvas")) {

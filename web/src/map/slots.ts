@@ -35,6 +35,7 @@ export class SlotPanel {
   private readonly heading = h("h3");
   private readonly chart: ChartFigure;
   private readonly cells: Cells;
+  private readonly peak: number;
   private timer = 0;
   private chosen = -1; // the row of the place that a click chose
   private row = -2; // of the place that the curve shows; -1 for the region
@@ -42,6 +43,8 @@ export class SlotPanel {
   /** `show` redraws the map of the slot. */
   constructor(private readonly slots: TimeSlots, region: Bounds, figure: MapFigure, private readonly tools: Tools, private readonly show: () => void) {
     const last = slots.names.length - 1;
+    const users = slots.region.map(([value]) => value);
+    this.peak = users.indexOf(Math.max(...users));
     this.cells = new Cells(slots.layer, region);
     this.slider = h("input", { type: "range", min: -1, max: last, step: 1, "aria-label": "Time slot" });
     this.play = button("Play", () => (this.timer ? this.stop() : this.start()), { "aria-pressed": "false" });
@@ -81,8 +84,9 @@ export class SlotPanel {
     return { label: "", domain: [0, this.slots.names.length], ticks: [...texts.keys()], format: (value) => texts.get(value) ?? "" };
   }
 
+  /** The slot of the link, -1 for all; without one, the slot with the most users. */
   private linked(): number {
-    return this.tools.link.index("slot", this.slots.names.length, -1);
+    return this.tools.link.get("slot") === "all" ? -1 : this.tools.link.index("slot", this.slots.names.length, this.peak);
   }
 
   private rowAt({ longitude, latitude }: Hit): number {
@@ -97,7 +101,7 @@ export class SlotPanel {
     this.slider.setAttribute("aria-valuetext", name);
     this.shown.textContent = name;
     this.all.disabled = slot < 0;
-    this.tools.link.set("slot", slot < 0 ? null : slot);
+    this.tools.link.set("slot", slot === this.peak ? null : slot < 0 ? "all" : slot);
     this.draw();
     this.show();
   }

@@ -205,7 +205,7 @@ export const showBars: Product = (view, root, tools) => {
   root.append(h("aside", { class: "panel", "aria-label": "Guarantee" }, h("section", {}, h("h2", {}, "How to read a row"), h("p", { class: "quiet" }, "The bar is the estimate; the line across its end is the 95% interval. Rows are ordered by the lower end of the interval."),
     h("p", { class: "quiet" }, `May be hidden: ${view.chips.find((chip) => chip.term === "May be hidden")?.text ?? "what too few users share"}.`)),
   h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "Read the full report")))));
-  tools.addButton("Table", () => offer(`${view.release_id}.csv`, toCsv()));
+  tools.addButton("Table", () => offer(`${view.file_name}.csv`, toCsv()));
   addPicture(view, tools);
 };
 

@@ -124,9 +124,9 @@ export const showCurve: Product = (view, root, tools) => {
     control?.querySelectorAll("input").forEach((one, i) => (one.checked = i === shown));
     paint();
   });
-  tools.addButton("Picture", async () => offer(`${view.release_id}.png`, await pngOfSvg(figure.svg, tools.theme.colour("--ground"))));
-  tools.addButton("SVG", () => offer(`${view.release_id}.svg`, svgOf(figure.svg)));
-  tools.addButton("Table", () => offer(`${view.release_id}.csv`, kinds[shown] === userChart
+  tools.addButton("Picture", async () => offer(`${view.file_name}.png`, await pngOfSvg(figure.svg, tools.theme.colour("--ground"))));
+  tools.addButton("SVG", () => offer(`${view.file_name}.svg`, svgOf(figure.svg)));
+  tools.addButton("Table", () => offer(`${view.file_name}.csv`, kinds[shown] === userChart
     ? csv(["low", "high", "users", "users_low", "users_high"], body.histogram.map((one) => [one.low, one.high, one.users, one.users_low, one.users_high]))
     : csv(["value", "share", "low", "high"], body.value.map((value, i) => [value, body.share[i], body.low[i], body.high[i]]))));
   paint();

@@ -5,11 +5,12 @@ import { atMost, capital, interval, notNegative, place, plural, significant, wit
 import { geographyOf } from "../map/basemap";
 import { MapFigure } from "../map/figure";
 import type { Scene } from "../map/ground";
-import type { Product, Tools } from "../product";
+import { captionOf, type Product, type Tools } from "../product";
 import type { Bounds, FlowMatrix, FlowTable, FlowsBody, MapBody, PageView } from "../views";
 
-const [ARCS, STEPS, LISTED, BEND] = [120, [30, 60, 120, 250, 500, 1000], 8, 0.18]; // arcs at first; choices; flows of the list; of an arc's length
-const CELLS = 0.45; // opacity of the cells under the arcs
+const [ARCS, STEPS, LISTED, BEND] = [30, [10, 30, 60, 120, 250, 500, 1000], 8, 0.18]; // arcs at first; choices; flows of the list; of an arc's length
+const CELLS = 0.3; // opacity of the cells under the arcs
+type Point = [number, number];
 type Cell = { level: number; x: number; y: number };
 type Rings = [number, number][][];
 
@@ -51,6 +52,15 @@ export function middleOf({ map, flows }: Pick<FlowsBody, "map" | "flows">, { lev
 export function tripWords(...row: [trips: number, low: number, high: number]): [string, string] {
   const [trips, low, high] = notNegative(...row);
   return [`about ${high > low ? within(trips, low, high) : significant(trips)} trips`, `${interval(low, high)}, 95% interval`];
+}
+
+/** The corners of an arrowhead that comes from `from` and ends at `tip`: the tip, then the two ends of its base. */
+export function headOf(from: Point, [x, y]: Point, width: number): [Point, Point, Point] {
+  const away = Math.hypot(x - from[0], y - from[1]) || 1;
+  const [dx, dy] = [(x - from[0]) / away, (y - from[1]) / away];
+  const [long, wide] = [5 + 1.6 * width, 2.5 + width];
+  const [bx, by] = [x - long * dx, y - long * dy];
+  return [[x, y], [bx - wide * dy, by + wide * dx], [bx + wide * dy, by - wide * dx]];
 }
 
 /** The name of a large cell: a letter from the west and a number from the north. */
@@ -111,7 +121,7 @@ class FlowMap {
     this.control.replaceChildren(choice("Show", ["All flows", `From a ${this.noun}`, `To a ${this.noun}`], way, (chosen) => this.choose(chosen, this.row)));
     if (focused) (this.control.querySelector("input:checked") as HTMLElement | null)?.focus();
     const layer = this.body.map.layers[0];
-    this.figure.setLayer(layer, layer.measures[way === 1 ? 1 : 0], `Arcs run from the faint end to the strong end; wider arcs carry more trips. A ring marks trips within a ${this.noun}.`); // from a cell: where its trips may end
+    this.figure.setLayer(layer, layer.measures[way === 1 ? 1 : 0], `Arrows run from their origin (blue) to their destination (red); wider ones carry more trips. A ring marks trips within a ${this.noun}.`); // from a cell: where its trips may end
     this.show();
   }
 
@@ -130,7 +140,7 @@ class FlowMap {
       const isWithin = flows.origin_x[row] === flows.destination_x[row] && flows.origin_y[row] === flows.destination_y[row];
       const [value, margin] = tripWords(flows.trips[row], flows.low[row], flows.high[row]);
       const item = button("", () => this.mark(ends), { title: `Show on the map: ${margin}` });
-      item.append(h("span", {}, isWithin ? `within ${from}` : `${from} → ${to}`), h("b", {}, value), h("span", { class: "quiet wide-line" }, margin));
+      item.append(h("span", {}, ...(isWithin ? [`within ${from}`] : [h("i", { class: "from" }, from), " → ", h("i", { class: "to" }, to)])), h("b", {}, value), h("span", { class: "quiet wide-line" }, margin));
       return h("li", {}, item);
     }));
     this.figure.setLabel(`Map of flows. ${this.note.textContent}`);
@@ -162,24 +172,32 @@ class FlowMap {
     const { trips } = this.body.flows;
     const shown = this.rows.slice(0, STEPS[this.top]);
     const most = Math.max(...shown.map((row) => trips[row]), 1);
-    const [dark, bright] = mode === "dark" ? ["rgba(96,150,190,.28)", "rgba(140,240,255,.95)"] : ["rgba(20,60,90,.22)", "rgba(0,70,110,.95)"];
-    pen.lineCap = "round";
+    const [origin, destination] = mode === "dark" ? ["#6cc6ff", "#ff86ad"] : ["#0b63ad", "#b0103f"];
+    pen.lineCap = "butt";
     for (const row of [...shown].reverse()) {
       const [from, to] = this.ends(row);
       const [[x1, y1], [x2, y2]] = [middle(from), middle(to)];
-      pen.lineWidth = 0.8 + 6 * (trips[row] / most);
+      pen.lineWidth = 0.8 + 4.5 * (trips[row] / most);
       pen.beginPath();
       if (x1 === x2 && y1 === y2) {
-        pen.strokeStyle = bright;
+        pen.strokeStyle = destination;
         pen.arc(x1, y1, 5, 0, 2 * Math.PI);
         pen.lineWidth = Math.min(pen.lineWidth, 3);
       } else {
         const ramp = pen.createLinearGradient(x1, y1, x2, y2);
-        ramp.addColorStop(0, dark);
-        ramp.addColorStop(1, bright);
+        ramp.addColorStop(0.2, origin);
+        ramp.addColorStop(0.8, destination);
         pen.strokeStyle = ramp;
+        const bend: Point = [(x1 + x2) / 2 + 2 * BEND * (y2 - y1), (y1 + y2) / 2 - 2 * BEND * (x2 - x1)];
+        const head = headOf(bend, [x2, y2], pen.lineWidth);
         pen.moveTo(x1, y1);
-        pen.quadraticCurveTo((x1 + x2) / 2 + 2 * BEND * (y2 - y1), (y1 + y2) / 2 - 2 * BEND * (x2 - x1), x2, y2);
+        pen.quadraticCurveTo(...bend, (head[1][0] + head[2][0]) / 2, (head[1][1] + head[2][1]) / 2);
+        pen.stroke();
+        pen.beginPath();
+        for (const point of head) pen.lineTo(...point);
+        pen.fillStyle = destination;
+        pen.fill();
+        continue;
       }
       pen.stroke();
     }
@@ -209,8 +227,8 @@ class FlowMap {
       const { west, south, east, north } = cellBounds(map.region, level, x, y);
       return [west, south, east, north];
     };
-    const heads = ["from_west", "from_south", "from_east", "from_north", "to_west", "to_south", "to_east", "to_north", "trips", "low", "high"];
-    return csv(heads, this.rows.map((row) => [...this.ends(row).flatMap(sides), ...counts(row)]));
+    const heads = ["from", "to", "from_west", "from_south", "from_east", "from_north", "to_west", "to_south", "to_east", "to_north", "trips", "low", "high"];
+    return csv(heads, this.rows.map((row) => [...this.ends(row).map((cell) => this.name(cell)), ...this.ends(row).flatMap(sides), ...counts(row)]));
   }
 }
 
@@ -261,6 +279,6 @@ export const showFlows: Product = (view: PageView, root: HTMLElement, tools: Too
   const map = new FlowMap(figure, body, tools, view);
   root.append(map.panel);
   if (body.matrix) root.append(matrixOf(body.matrix, map));
-  tools.addButton("Picture", async () => offer(`${view.release_id}.png`, await figure.toPNG(view.headline)));
-  tools.addButton("Table", () => offer(`${view.release_id}.csv`, map.table()));
+  tools.addButton("Picture", async () => offer(`${view.file_name}.png`, await figure.toPNG(captionOf(view))));
+  tools.addButton("Table", () => offer(`${view.file_name}.csv`, map.table()));
 };

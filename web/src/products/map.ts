@@ -5,8 +5,8 @@ import { atLeast, atMost, capital, clamp, interval, metres, notNegative, percent
 import { geographyOf } from "../map/basemap";
 import { MapFigure, type Hit, type TipWords } from "../map/figure";
 import { SlotPanel } from "../map/slots";
-import type { Product, Tools } from "../product";
-import type { Layer, MapBody, Measure, PageView } from "../views";
+import { captionOf, type Product, type Tools } from "../product";
+import type { Bounds, Layer, MapBody, Measure, PageView } from "../views";
 
 const LISTED = 6; // at first; every further click doubles them
 
@@ -57,25 +57,34 @@ export function layerCsv(figure: MapFigure, layer: Layer): string {
   }));
 }
 
-/** The list's text for a cell, and a longer one. Cells of several sizes are compared by their density. */
+/** The list's text for a cell, and a longer one. */
 function listWords(figure: MapFigure, body: MapBody, measure: Measure, [row, value, low, high]: Measure["listed"][number], sameSize: boolean): [string, string] {
   if (measure.kind === "rate") return [shareWords(value, low, high), shareWords(value, low, high)];
   if (measure.kind !== "count") return [`${within(value, low, high)} (${interval(low, high)})`, interval(low, high)];
-  const users = `at least ${atLeast(low)} ${measure.unit}`;
-  const density = `at least ${atLeast(low / (figure.cells?.area(row) ?? 1))} per km²`;
-  return [sameSize ? users : density, `${users} in ${sizeWords(figure, body, row)}`];
+  return [atLeast(sameSize ? low : low / (figure.cells?.area(row) ?? 1)), `at least ${atLeast(low)} ${measure.unit} in ${sizeWords(figure, body, row)}`];
+}
+
+/** The listed cells that are places of their own: those that touch one before them in the list are a part of it. */
+export function distinct(listed: Measure["listed"], bounds: (row: number) => Bounds): Measure["listed"] {
+  const slack = 1e-9;
+  const boxes = listed.map(([row]) => bounds(row));
+  return listed.filter((_, i) => !boxes.slice(0, i).some((one) =>
+    one.west <= boxes[i].east + slack && boxes[i].west <= one.east + slack && one.south <= boxes[i].north + slack && boxes[i].south <= one.north + slack));
 }
 
 /** The list of the highest lower bounds. A click shows the cell on the map. */
 function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement {
-  const title = measure.kind === "count" ? "Most crowded (95% lower bound)" : measure.kind === "change" ? "Most significant changes" : `Highest (95% lower bound): ${measure.name.replace(/^Rate: /, "").toLowerCase()}`;
+  const title = measure.kind === "count" ? "Busiest places (95% sure)" : measure.kind === "change" ? "Most significant changes" : `Highest (95% sure): ${measure.name.replace(/^Rate: /, "").toLowerCase()}`;
   const finest = Math.min(...body.finest_metres);
+  const isKnown = (row: number): boolean => measure.kind !== "rate" || !measure.uncertain[row]; // else a bar would say too much
   /** The end of the interval nearer to zero: the length of the bars. */
   const bound = ([row, , low, high]: Measure["listed"][number]): number => (measure.kind === "count" ? low / (figure.cells?.area(row) ?? 1)
     : measure.kind === "change" ? Math.min(Math.abs(low), Math.abs(high)) : low);
-  const most = Math.max(...measure.listed.map(bound), 1e-12);
+  const { cells } = figure;
+  const places = cells && !cells.layer.shapes && measure.kind === "count" ? distinct(measure.listed, (row) => cells.bounds(row)) : measure.listed;
+  const most = Math.max(...places.map(bound), 1e-12);
   const sameSize = !figure.cells?.layer.shapes && new Set(measure.listed.map(([row]) => figure.cells?.layer.level[row])).size === 1;
-  let shown = Math.min(LISTED, measure.listed.length);
+  let shown = Math.min(LISTED, places.length);
   const list = h("ol", { class: "places" });
   /** The list's numbers next to its cells on the map, unless one would cover an earlier one. */
   figure.setOverlay((pen, { project, mode }) => {
@@ -83,7 +92,7 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
     pen.font = "600 11px system-ui, sans-serif";
     pen.textAlign = "center";
     pen.textBaseline = "middle";
-    measure.listed.slice(0, shown).forEach(([row], i) => {
+    places.slice(0, shown).forEach(([row], i) => {
       const cell = figure.cells?.bounds(row);
       if (!cell) return;
       const [[west, south], [east, north]] = [project(cell.west, cell.south), project(cell.east, cell.north)];
@@ -107,7 +116,7 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
   }, { class: "link" });
   const fill = (): void => {
     figure.redraw();
-    list.replaceChildren(...measure.listed.slice(0, shown).map((one, i) => {
+    list.replaceChildren(...places.slice(0, shown).map((one, i) => {
       const [row] = one;
       const cell = figure.cells?.bounds(row);
       const [longitude, latitude] = cell ? [(cell.west + cell.east) / 2, (cell.south + cell.north) / 2] : [0, 0];
@@ -119,13 +128,15 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
       const near = figure.nearest(longitude, latitude);
       const name = zone ?? near ?? place(longitude, latitude, finest);
       const item = button("", () => figure.goTo(row), { title: `Show on the map: ${detail}` });
-      item.append(h("span", {}, h("i", { class: "key-number" }, String(i + 1)), name), h("b", {}, words), zone !== null && near !== null ? h("span", { class: "wide-line" }, near) : "", h("span", { class: "bar", "aria-hidden": "true" }, bar));
+      item.append(h("span", {}, h("i", { class: "key-number" }, String(i + 1)), name), h("b", {}, words), zone !== null && near !== null ? h("span", { class: "wide-line" }, near) : "", isKnown(row) && h("span", { class: "bar", "aria-hidden": "true" }, bar) || "");
       return h("li", {}, item);
     }));
-    more.hidden = shown >= measure.listed.length;
+    more.hidden = shown >= places.length;
   };
   fill();
-  return h("section", { class: "listed" }, h("h2", {}, title), h("p", { class: "quiet" }, measure.listed_note), list, more);
+  const unit = measure.kind !== "count" || !measure.listed.length ? "" // cells of several sizes are compared by their density
+    : `${places.length < measure.listed.length ? "A cell that touches a busier one is left out. " : ""}${capital(measure.unit)} ${sameSize ? `in a cell of ${sizeWords(figure, body, measure.listed[0][0])}` : "per km²"}, at least. `;
+  return h("section", { class: "listed" }, h("h2", {}, title), h("p", { class: "quiet" }, unit + measure.listed_note), list, more);
 }
 
 /** The controls next to the map. Shows the layer and the measure that the link names. */
@@ -206,6 +217,6 @@ export const showMap: Product = (view: PageView, root: HTMLElement, tools: Tools
   const { panel, current } = mapPanel(figure, body, tools);
   root.append(panel);
   panel.append(h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "Read the full report"))));
-  tools.addButton("Picture", async () => offer(`${view.release_id}.png`, await figure.toPNG(view.headline)));
-  tools.addButton("Table", () => offer(`${view.release_id}.csv`, layerCsv(figure, current()[0])));
+  tools.addButton("Picture", async () => offer(`${view.file_name}.png`, await figure.toPNG(captionOf(view))));
+  tools.addButton("Table", () => offer(`${view.file_name}.csv`, layerCsv(figure, current()[0])));
 };

@@ -5,7 +5,7 @@ import { csv, offer, pngOfSvg } from "../download";
 import { clamp, rounded, whole } from "../format";
 import { geographyOf } from "../map/basemap";
 import { MapFigure } from "../map/figure";
-import type { Product, Tools } from "../product";
+import { captionOf, type Product, type Tools } from "../product";
 import type { BitRow, BitTexts, MomentsBody, PageView, StatisticRow } from "../views";
 import { addPicture, barTable } from "./bars";
 import { layerCsv, mapPanel } from "./map";
@@ -92,8 +92,8 @@ export const showMoments: Product = (view: PageView, root: HTMLElement, tools: T
     const { panel, current } = mapPanel(figure, body.map, tools);
     panel.append(pledge);
     inner.append(panel);
-    tools.addButton("Picture", async () => offer(`${view.release_id}.png`, await figure.toPNG(view.headline)));
-    tools.addButton("Table", () => offer(`${view.release_id}.csv`, layerCsv(figure, current()[0])));
+    tools.addButton("Picture", async () => offer(`${view.file_name}.png`, await figure.toPNG(captionOf(view))));
+    tools.addButton("Table", () => offer(`${view.file_name}.csv`, layerCsv(figure, current()[0])));
     if (body.bits.length) root.append(h("div", { class: "board" }, bitSection(body, tools, false)));
     return;
   }
@@ -105,8 +105,8 @@ export const showMoments: Product = (view: PageView, root: HTMLElement, tools: T
   if (!body.groups.length) {
     const chart = new ChartFigure(board, spreadChart(body, first), tools);
     chart.setTip([first.value], () => ({ x: first.value, y: 0.5, value: `${first.name} ${first.text}`, margin: `${first.range} at 95%` }));
-    tools.addButton("Picture", async () => offer(`${view.release_id}.png`, await pngOfSvg(chart.svg, tools.theme.colour("--ground"))));
-    tools.addButton("Table", () => offer(`${view.release_id}.csv`, csv(["statistic", "value", "low", "high"], body.statistics.map((one) => [one.name, one.value, one.low, one.high]))));
+    tools.addButton("Picture", async () => offer(`${view.file_name}.png`, await pngOfSvg(chart.svg, tools.theme.colour("--ground"))));
+    tools.addButton("Table", () => offer(`${view.file_name}.csv`, csv(["statistic", "value", "low", "high"], body.statistics.map((one) => [one.name, one.value, one.low, one.high]))));
   } else {
     const place = h("div");
     let number = clamp(tools.link.index("statistic", body.groups.length, 0), 0, body.groups.length - 1);
@@ -123,7 +123,7 @@ export const showMoments: Product = (view: PageView, root: HTMLElement, tools: T
     }));
     board.append(place);
     show();
-    tools.addButton("Table", () => offer(`${view.release_id}.csv`, toCsv()));
+    tools.addButton("Table", () => offer(`${view.file_name}.csv`, toCsv()));
     addPicture(view, tools);
   }
   if (body.bits.length) board.append(bitSection(body, tools, !body.groups.length));

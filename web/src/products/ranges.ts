@@ -243,9 +243,9 @@ export const showRanges: Product = (view: PageView, root: HTMLElement, tools: To
   const panel = tool.panel();
   panel.append(h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "Read the full report"))));
   root.append(panel);
-  tools.addButton("Picture", async () => offer(`${view.release_id}.png`, await figure.toPNG(`${answerWords(tool.answered[1], false)[0]} in this square`)));
+  tools.addButton("Picture", async () => offer(`${view.file_name}.png`, await figure.toPNG(`${answerWords(tool.answered[1], false)[0]} in this square`)));
   tools.addButton("Table", () => {
     const [square, answer] = tool.answered;
-    offer(`${view.release_id}-square.csv`, csv(["x", "y", "size", "users", "stddev", "inside"], [[square.x, square.y, square.size, answer.users, answer.stddev, answer.inside]]));
+    offer(`${view.file_name}-square.csv`, csv(["x", "y", "size", "users", "stddev", "inside"], [[square.x, square.y, square.size, answer.users, answer.stddev, answer.inside]]));
   });
 };

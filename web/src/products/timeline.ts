@@ -55,7 +55,7 @@ export function nightsChart(nights: Night[], chosen: (Night | null)[]): ChartOpt
     title: "Users by night", description: `${plural(nights.length, "night")}, ${shortDate(nights[0].date)} to ${shortDate(nights[nights.length - 1].date)}.`,
     x: { label: "", domain: [first - 0.7 * DAY, last + 0.7 * DAY], kind: "time", format: dayOf, ticks: Array.from({ length: (last - first) / DAY + 1 }, (_, i) => first + i * DAY) }, y: { label: "Users", domain: [0, 1.06 * Math.max(...nights.map((night) => night.users ?? 0), 1)], format: (users) => significant(users) },
     marks: [{ kind: "bars", bars }], height: () => 130,
-    keys: [["s0", "night B, shown"], ...(chosen[A] ? [["s1", "night A, compared with"] as const] : []), ...(has("s2") ? [["s2", "other nights used for B"] as const] : []), ...(has("s5") ? [["s5", "other nights"] as const] : [])],
+    keys: [...(chosen[B] ? [["s0", shortDate(chosen[B].date)] as const] : []), ...(chosen[A] ? [["s1", `${shortDate(chosen[A].date)}, compared`] as const] : []), ...(has("s2") ? [["s2", `other nights that ${chosen[B] ? dayOf(time(chosen[B].date)) : "it"} is based on`] as const] : []), ...(has("s5") ? [["s5", "other nights"] as const] : [])],
   };
 }
 
@@ -109,15 +109,13 @@ class Timeline {
     this.pick.night.addEventListener("change", () => this.choose(this.nights.find(({ date }) => date === this.pick.night.value) ?? this.night));
     this.pick.against.addEventListener("change", () => this.choose(this.night, this.pick.against.value));
     const step = (by: number): void => this.choose(this.nights[clamp(this.nights.indexOf(this.night) + by, 0, this.nights.length - 1)]);
-    const controls = h("div", { class: "controls" }, button("←", () => step(-1), { "aria-label": "The night before" }), h("label", {}, "Night B ", this.pick.night), button("→", () => step(1), { "aria-label": "The night after" }),
-      h("label", {}, "compared with A, ", this.pick.against), this.kinds, h("p", { class: "quiet" }, "Click or tap a bar to select night B; with Shift, night A."));
+    const controls = h("div", { class: "controls" }, button("←", () => step(-1), { "aria-label": "The night before" }), h("label", {}, "Night ", this.pick.night), button("→", () => step(1), { "aria-label": "The night after" }),
+      h("label", {}, "compared with ", this.pick.against), this.kinds, h("p", { class: "quiet" }, "Click or tap a bar to select a night; with Shift, the night to compare it with."));
     const panel = h("aside", { class: "panel", "aria-label": "The nights" }, this.words, this.listed,
       h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "Read the full report"))));
     root.append(h("section", { class: "board when" }, this.chartPlace, controls), h("div", { class: "compared" }, this.mapPlace, panel));
     this.chart = new ChartFigure(this.chartPlace, nightsChart(this.nights, [null, this.night]), tools);
-    const width = Math.max(280, 110 + 46 * this.days());
-    this.chartPlace.style.flexBasis = `${Math.min(width, WIDE)}px`; // next to the controls as long as the window has room
-    this.chartPlace.style.maxWidth = `${width}px`;
+    this.chartPlace.style.flexBasis = `${clamp(110 + 46 * this.days(), 560, WIDE)}px`; // next to the controls as long as the window has room
     this.chart.onChoose((at, shift) => (shift ? this.choose(this.night, this.nights[at].date) : this.choose(this.nights[at])));
     const spending = spendingChart(body);
     if (spending) this.spending(spending, body);
@@ -126,10 +124,10 @@ class Timeline {
       void this.show();
     });
     tools.addButton("Picture", async () => {
-      if (this.figure) offer(`${this.file()}.png`, await this.figure.toPNG(this.title()));
+      if (this.figure) offer(`${view.file_name}-${this.file()}.png`, await this.figure.toPNG(this.title()));
     });
     tools.addButton("Table", () => {
-      if (this.current && this.figure) offer(`${this.file()}.csv`, this.shown === CHANGE ? this.changesCsv() : layerCsv(this.figure, this.current.layer));
+      if (this.current && this.figure) offer(`${view.file_name}-${this.file()}.csv`, this.shown === CHANGE ? this.changesCsv() : layerCsv(this.figure, this.current.layer));
     });
     void this.show();
   }
@@ -193,7 +191,7 @@ class Timeline {
       const { date, epsilon, job, map, safe } = night;
       return { x: time(date), y: Math.max(night.users ?? 0, 0), value: longDate(date), margin: usersOf(night) ?? "users unknown", facts: [["Budget", `ε ${significant(epsilon)}`], ["Job", map ? job : `${job}, no map`], ...(safe ? [] : [["Noise", "known source: not private"] as const])] };
     });
-    this.kinds.replaceChildren(choice("Map", a ? [`A, ${shortDate(a.date)}`, `B, ${shortDate(b.date)}`, "Change"] : [`B, ${shortDate(b.date)}`], a ? this.shown : 0, (kind) => this.showKind(a ? kind : B)));
+    this.kinds.replaceChildren(choice("Map", a ? [shortDate(a.date), shortDate(b.date), "Change"] : [shortDate(b.date)], a ? this.shown : 0, (kind) => this.showKind(a ? kind : B)));
     try {
       const wanted = this.shown === A ? [a, null] : this.shown === B ? [null, b] : [a, b];
       const missing = wanted.find((night) => night && !night.map);
@@ -272,7 +270,7 @@ class Timeline {
     const near = this.figure.nearest(hit.longitude, hit.latitude);
     return {
       value: changed ? capital(points(difference, deviation)) : "Not significant: within noise and sampling error", margin: `${interval(100 * (difference - Z * deviation), 100 * (difference + Z * deviation))} percentage points, 95% interval (pointwise)`,
-      facts: [["A", at(before, this.other())], ["B", at(after, this.night)], ["q-value", q === null ? "not tested: too few users in both" : q < 0.001 ? "under 0.001" : significant(q, 2)], ["Cell", `${metres(map.finest_metres[0] * side)} × ${metres(map.finest_metres[1] * side)}`],
+      facts: [[shortDate(this.other()?.date ?? this.night.date), at(before, this.other())], [shortDate(this.night.date), at(after, this.night)], ["q-value", q === null ? "not tested: too few users in both" : q < 0.001 ? "under 0.001" : significant(q, 2)], ["Cell", `${metres(map.finest_metres[0] * side)} × ${metres(map.finest_metres[1] * side)}`],
         ...(near === null ? [] : [["Where", near] as [string, string]]), ["Place", place(hit.longitude, hit.latitude, Math.min(...map.finest_metres))]],
     };
   }
@@ -299,7 +297,7 @@ class Timeline {
       item.append(h("span", {}, this.placeOf(figure, longitude, latitude)), h("b", {}, `${points(difference, (high - low) / (2 * Z))}`), h("span", { class: "bar", "aria-hidden": "true" }, mark));
       return h("li", {}, item);
     });
-    this.listed.replaceChildren(h("h2", {}, "Largest changes (95% lower bound)"), h("p", { class: "quiet" }, "Percentage points of all users, ordered by the end of the pointwise 95% interval that is nearer to zero."), h("ol", { class: "places" }, items));
+    this.listed.replaceChildren(h("h2", {}, "Largest changes (95% sure)"), h("p", { class: "quiet" }, "Percentage points of all users, ordered by the end of the pointwise 95% interval that is nearer to zero."), h("ol", { class: "places" }, items));
   }
 
   /** Where a place of a list is, in words: its coordinates distinguish the finest cells. */
@@ -324,7 +322,7 @@ class Timeline {
       mark.style.background = "var(--hot)";
       const item = button("", () => row !== null && figure.goTo(row), { title: "Show on the map" });
       item.append(h("span", {}, cell ? this.placeOf(figure, longitude, latitude) : change.cell_ids.join(" ")),
-        h("b", {}, `${gain(change) > 0 ? "+" : ""}${known(gain(change), stddev)} users`),
+        h("b", {}, `${gain(change) > 0 ? "+" : ""}${Number(known(gain(change), stddev)) === 0 ? significant(gain(change), 1) : known(gain(change), stddev)} users`),
         h("span", { class: "wide-line" }, `${interval(Math.max(change.low, 0), change.high)} users; ${known(Math.max(change.expected, 0), stddev / 10)} expected`),
         h("span", { class: "bar", "aria-hidden": "true" }, mark));
       return h("li", {}, item);
@@ -335,7 +333,7 @@ class Timeline {
 
   private changesCsv(): string {
     const { layer, changes } = this.current ?? { layer: null, changes: [] };
-    return csv(["cell_id", "level", "x", "y", "share_a", "share_b", "difference", "stddev", "z", "q", "changed"],
+    return csv(["cell_id", "level", "x", "y", "share_before", "share_after", "difference", "stddev", "z", "q", "changed"],
       changes.map(({ id, before, after, difference, deviation, z, q, changed }, i) => [id, layer?.level[i] ?? null, layer?.x[i] ?? null, layer?.y[i] ?? null, before, after, difference, deviation, z, q, changed]));
   }
 

@@ -149,7 +149,7 @@ export function changeLayer(changes: Change[], title: string): Layer {
   const measure: Measure = {
     name: "Fewer or more of all users", kind: "change", unit: "in standard deviations of noise and sampling error",
     value: changes.map(({ z }) => shown(z)), low: changes.map(({ z }) => shown(z) - Z), high: changes.map(({ z }) => shown(z) + Z),
-    uncertain: changes.map(({ changed }) => !changed),
+    uncertain: changes.map(({ changed }) => !changed), smooth: false,
     scale: { kind: "diverging", low: -END, high: END, knee: null, unit: "", ticks: [[-END, `≤ \u2212${END}`], [-4, "\u22124"], [0, "0"], [4, "+4"], [END, `≥ +${END}`]] },
     listed: changes.map((_, i) => i).filter((i) => changes[i].changed).sort((i, j) => sure(changes[j]) - sure(changes[i])).slice(0, LONGEST_LIST)
       .map((i) => [i, changes[i].difference, changes[i].difference - Z * changes[i].deviation, changes[i].difference + Z * changes[i].deviation]),

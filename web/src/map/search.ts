@@ -1,0 +1,45 @@
+// The search for a place on the map: by a name of the geography, or by a zone of the layer that is shown.
+import { h } from "../dom";
+import type { Named } from "./ground";
+
+const OFFERED = 500; // names in the list that a browser shows while a reader writes
+
+/** The name that a reader means: the same, else one that begins so, else one that contains it; upper case or not. */
+export function meant(names: readonly Named[], text: string): Named | null {
+  const wanted = text.trim().toLowerCase();
+  if (!wanted) return null;
+  const tests: ((name: string) => boolean)[] = [(name) => name === wanted, (name) => name.startsWith(wanted), (name) => name.includes(wanted)];
+  for (const test of tests) {
+    const found = names.find(({ name }) => test(name.toLowerCase()));
+    if (found) return found;
+  }
+  return null;
+}
+
+export class Search {
+  private readonly input = h("input", { type: "search", list: "names", placeholder: "Find a place", "aria-label": "Find a place", autocomplete: "off", enterkeyhint: "search" });
+  private readonly list = h("datalist", { id: "names" });
+  readonly element = h("div", { class: "find", hidden: true }, this.input, this.list);
+  private names: readonly Named[] = [];
+
+  /** `show` moves the map to a place; null where no name is like what was written. */
+  constructor(show: (found: Named | null) => void) {
+    this.input.addEventListener("input", () => { // a choice from the list
+      const found = this.names.find(({ name }) => name === this.input.value);
+      if (found) show(found);
+    });
+    this.input.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter") return;
+      const found = meant(this.names, this.input.value);
+      this.input.setAttribute("aria-invalid", String(!found));
+      if (this.input.value.trim()) show(found);
+    });
+  }
+
+  /** Offers these names; without any there is no search. */
+  offer(names: readonly Named[]): void {
+    this.names = names;
+    this.element.hidden = names.length === 0;
+    this.list.replaceChildren(...names.slice(0, OFFERED).map(({ name }) => h("option", { value: name })));
+  }
+}

@@ -1,0 +1,28 @@
+// Which place a reader means by what is written into the search.
+import { expect, test, vi } from "vitest";
+import { meant, Search } from "../src/map/search";
+
+const names = ["North Beach", "Beach", "Port", "South-East Shore"].map((name, i) => ({ name, box: { west: i, south: 0, east: i, north: 0 } }));
+
+test("the same name comes before one that begins or goes on like it", () => {
+  expect(["beach", " PORT ", "south", "east", "x", ""].map((text) => meant(names, text)?.name ?? null)).toEqual(["Beach", "Port", "South-East Shore", "South-East Shore", null, null]);
+});
+
+test("Enter shows the place that is meant, a choice from the list shows it at once", () => {
+  const show = vi.fn();
+  const search = new Search(show);
+  expect(search.element.hidden).toBe(true);
+  search.offer(names);
+  expect(search.element.hidden).toBe(false);
+  const input = search.element.querySelector("input") as HTMLInputElement;
+  input.value = "Port";
+  input.dispatchEvent(new Event("input"));
+  expect(show).toHaveBeenLastCalledWith(names[2]);
+  input.value = "nor";
+  input.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter" }));
+  expect(show).toHaveBeenLastCalledWith(names[0]);
+  input.value = "nowhere";
+  input.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter" }));
+  expect(show).toHaveBeenLastCalledWith(null);
+  expect(input.getAttribute("aria-invalid")).toBe("true");
+});
