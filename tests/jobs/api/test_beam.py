@@ -22,13 +22,12 @@ from sfumato.beam import (
     PrivateQuantiles,
     PrivateRanges,
     PrivateZones,
-    run_key,
 )
 from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.frame import elements
-from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.secrets import seed_secret
 from tests.jobs.api.conftest import REGION
+from tests.keys import write_key
+from tests.rejections import rejects
 
 
 class RemoteRunner(PipelineRunner):
@@ -60,24 +59,19 @@ def test_each_use_draws_its_own_noise(city: Path, tmp_path: Path):
 
 @pytest.mark.slow
 def test_one_key_draws_one_noise(city: Path, tmp_path: Path):
-    key = RunKey.derive(seed_secret(1), {})
-    first, second = counts_of([heatmap(key=key), heatmap(key=key)], city, tmp_path)
-    assert first == second
+    write_key(tmp_path / "key")
+    kept = [heatmap(key_file=tmp_path / "key", release_id=name) for name in ("monday", "monday", "tuesday")]
+    first, second, other = counts_of(kept, city, tmp_path)
+    assert first == second != other
 
 
 def test_a_remote_runner_needs_a_kept_key(tmp_path: Path):
     remote = beam.Pipeline(runner=RemoteRunner())
     files = remote | beam.Create(["logs.parquet"])
-    with pytest.raises(sfumato.RequestError, match="run_key"):
+    with rejects("key_file"):
         _ = files | "Fresh" >> heatmap()
     assert cli.main(["key", "new", str(tmp_path / "key")]) == 0
-    _ = files | "Kept" >> heatmap(key=run_key(str(tmp_path / "key"), "city, 2026-11-17"))
-
-
-def test_keys_of_other_names_are_others(tmp_path: Path):
-    assert cli.main(["key", "new", str(tmp_path / "key")]) == 0
-    place = str(tmp_path / "key")
-    assert run_key(place, "a").subkey("x") == run_key(place, "a").subkey("x") != run_key(place, "b").subkey("x")
+    _ = files | "Kept" >> heatmap(key_file=tmp_path / "key")
 
 
 @pytest.mark.parametrize(
@@ -164,9 +158,9 @@ def rows_by(transform: beam.PTransform, given: list[Any], folder: Path, kind: An
 @pytest.mark.parametrize(
     "make",
     [
-        lambda key: PrivateHeatmap(region=REGION, depth=4, key=key),
-        lambda key: PrivateHistogram(column="infected", epsilon=2.0, trust="central", key=key),
-        lambda key: PrivateZones(region=REGION, quadkey=14, key=key),
+        lambda **key: PrivateHeatmap(region=REGION, depth=4, **key),
+        lambda **key: PrivateHistogram(column="infected", epsilon=2.0, trust="central", **key),
+        lambda **key: PrivateZones(region=REGION, quadkey=14, **key),
     ],
     ids=["heatmap", "histogram", "zones"],
 )
@@ -175,8 +169,9 @@ def test_rows_tables_and_files_give_the_same(make, city: Path, tmp_path: Path, m
     paths = [str(path) for path in (city / "logs").glob("*.parquet")]
     table = pq.read_table(paths).select(list(Record._fields))
     rows = table.to_pylist()
-    key = RunKey.derive(seed_secret(1), {})
-    found = rows_by(make(key), paths, tmp_path / "files")
+    write_key(tmp_path / "key")
+    key = {"key_file": tmp_path / "key", "release_id": "monday"}
+    found = rows_by(make(**key), paths, tmp_path / "files")
     assert len(found) >= 2
     for name, given, kind in (
         ("dictionaries", rows[::-1], None),
@@ -186,7 +181,7 @@ def test_rows_tables_and_files_give_the_same(make, city: Path, tmp_path: Path, m
         ("frames", [table.slice(0, 1000).to_pandas(), table.slice(1000).to_pandas()], None),
     ):
         elements._INPUTS.clear()
-        assert rows_by(make(key), given, tmp_path / name, kind) == found, name
+        assert rows_by(make(**key), given, tmp_path / name, kind) == found, name
 
 
 def test_rows_without_a_column_are_refused_at_once():
