@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Optional
 
 import apache_beam as beam
 import pyarrow as pa
@@ -368,7 +368,8 @@ def row_type(schema: pa.Schema) -> RowTypeConstraint:
     fields = []
     for field in schema:
         kind: Any = next(python for is_kind, python in _TYPES if is_kind(field.type))
-        fields.append((_field_name(field.name), kind | None if field.nullable else kind))
+        # Beam takes `kind | None` for a type that only Python knows.
+        fields.append((_field_name(field.name), Optional[kind] if field.nullable else kind))  # noqa: UP045
     return RowTypeConstraint.from_fields(fields)
 
 

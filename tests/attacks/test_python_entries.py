@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.prism_runner import PrismRunner
 from apache_beam.testing import test_stream
 from apache_beam.transforms import trigger, window
 from apache_beam.transforms.external import ExternalTransform
@@ -80,6 +81,23 @@ def test_a_fresh_key_stays_in_this_process() -> None:
         _ = paths_on(DaskRunner()) | heatmap
     with rejects("direct_running_mode"):
         _ = paths_on(local, "--direct_running_mode=multi_processing") | heatmap
+
+
+def test_the_direct_runner_starts_no_prism(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beam's DirectRunner hands a graph to Prism, a server, where it can. A fresh key would leave this process."""
+    handed: list[beam.Pipeline] = []
+
+    def run_pipeline(_: Any, pipeline: beam.Pipeline, options: PipelineOptions) -> None:
+        handed.append(pipeline)
+        raise RuntimeError("DirectRunner then runs it itself")
+
+    monkeypatch.setattr(PrismRunner, "run_pipeline", run_pipeline)
+    for transforms in ([], [PrivateHeatmap(region=REGION, depth=2)]):
+        with beam.Pipeline(runner="DirectRunner") as pipeline:
+            rows = pipeline | beam.Create([{"user_id": 1, "latitude": 50.5, "longitude": 0.0}])
+            for transform in transforms:
+                _ = rows | transform
+        assert len(handed) == 1  # of the pipeline without a transform
 
 
 def test_an_expansion_service_has_no_fresh_key(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.frame.inputs import match_files
 from sfumato.pipelines.frame.run_key import key_and_metadata
 from sfumato.pipelines.heatmap import HeatmapJob
-from sfumato.pipelines.runners.runner_settings import LocalRunner, runner_settings
+from sfumato.pipelines.runners.runner_settings import LocalRunner
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
