@@ -129,15 +129,16 @@ class _ToLogs(beam.DoFn):
     def start_bundle(self) -> None:
         self._rows = []
 
-    def process(self, element: Any) -> Iterator[LogFile]:
-        if isinstance(element, str):
-            yield _log_at(element, self._layout)
-        elif isinstance(element, pa.Table | pa.RecordBatch) or type(element).__module__.partition(".")[0] == "pandas":
-            yield log_of_table(element, self._columns, self._layout)
-        else:
-            self._rows.append(fields_of(element))
-            if len(self._rows) == _ROWS:
-                yield self._together()
+    def process(self, element: Any) -> list[LogFile] | None:
+        # It is called for each row. So it is no generator, and dictionaries come first.
+        if not isinstance(element, dict):
+            if isinstance(element, str):
+                return [_log_at(element, self._layout)]
+            if isinstance(element, pa.Table | pa.RecordBatch) or type(element).__module__.partition(".")[0] == "pandas":
+                return [log_of_table(element, self._columns, self._layout)]
+            element = fields_of(element)
+        self._rows.append(element)
+        return [self._together()] if len(self._rows) == _ROWS else None
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         if self._rows:
