@@ -117,8 +117,8 @@ class LogsOfKey(beam.PTransform):
 class _ToLogs(beam.DoFn):
     """Elements -> LogFiles. Rows of a bundle are read together."""
 
-    # Otherwise Beam's DirectRunner starts Prism where it can, a server that would receive the graph with its secret, and
-    # whose errors are not ours. Beam reads this mark of steps that must run in its own process.
+    # Otherwise Beam's DirectRunner starts Prism where it can, a server that would receive the graph with its secret and
+    # hide our errors. Beam reads this mark of steps that must run in its own process.
     is_materialize_values_do_fn = True
 
     def __init__(self, columns: Columns, layout: LogLayout):
