@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,9 +10,11 @@ import apache_beam as beam
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from apache_beam.runners.runner import PipelineRunner
-from apache_beam.testing.util import assert_that
+from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.typehints.row_type import RowTypeConstraint
+from apache_beam.typehints.schemas import typing_to_runner_api
 
 import sfumato
 from sfumato.beam import (
@@ -22,6 +25,7 @@ from sfumato.beam import (
     PrivateQuantiles,
     PrivateRanges,
     PrivateZones,
+    row_type,
 )
 from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.frame import elements
@@ -223,3 +227,50 @@ def test_hot_spots_of_a_column_are_found_in_text_alone(tmp_path: Path):
         pipeline.run().wait_until_finish()
     rows = [{"user_id": number, "code": "7b"} for number in range(500)]
     assert any("7b" in line for line in rows_by(PrivateHotspots(**hot), rows, tmp_path / "found"))
+
+
+# --- other languages: declared types, options by name, unusable rows as a second output ---
+
+
+PUBLISHED: dict[str, Any] = {
+    "PrivateHeatmap": {"region": REGION, "depth": 2},
+    "PrivateZones": {"region": REGION, "quadkey": 14},
+    "PrivateFlows": {"region": REGION, "depth": 2, "time_column": "time"},
+    "PrivateHistogram": {"column": "kind", "epsilon": 1, "delta": 1e-6},
+    "PrivateHotspots": {"column": "kind", "depth": 1, "levels": 1, "epsilon": 1, "delta": 1e-6},
+    "PrivateQuantiles": {"column": "km", "range": [0, 10], "epsilon": 1, "delta": 1e-6},
+    "PrivateMoments": {"column": "km", "bits": 8, "epsilon": 1},
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_rows_have_types_that_every_language_knows(name: str):
+    """Beam makes an opaque type of what it does not know, which Parquet, SQL and Java do not read."""
+    transform = getattr(sfumato.beam, name)(**PUBLISHED[name])
+    _, schema = transform.table(transform._job)
+    fields = typing_to_runner_api(row_type(schema)).row_type.schema.fields
+    assert [field.name for field in fields if field.type.WhichOneof("type_info") != "atomic_type"] == []
+
+
+def test_the_listing_for_beam_yaml_names_the_transforms():
+    listing = yaml.safe_load((files("sfumato") / "beam_providers.yaml").read_text())
+    assert [provider["type"] for provider in listing] == ["python"]
+    assert listing[0]["transforms"] == {name: f"sfumato.beam.{name}" for name in PUBLISHED}
+
+
+def test_unusable_rows_are_a_second_output():
+    good = [{"user_id": number, "latitude": 1.06, "longitude": 3.06} for number in range(200)]
+    bad = [{**good[0], "user_id": None}, {**good[1], "latitude": 70.0}, {**good[2], "latitude": -70.0}]
+    transform = heatmap(error_handling={"output": "unusable"})
+    with beam.Pipeline(runner="FnApiRunner") as pipeline:
+        found = pipeline | beam.Create([*good, *bad]) | transform
+        assert set(found) == {"good", "unusable"}
+        assert_that(found["good"] | beam.combiners.Count.Globally(), equal_to([16]))
+        counts = found["unusable"] | beam.Map(lambda row: (row.reason, row.count))
+        assert_that(counts, equal_to([("null_user_id", 1), ("out_of_region", 2)]), label="Unusable")
+
+
+@pytest.mark.parametrize("wrong", ["unusable", {}, {"output": ""}, {"output": "good"}, {"output": "x", "log": True}, 7])
+def test_a_wrong_error_output_is_refused(wrong: Any):
+    with rejects("error_handling"):
+        heatmap(error_handling=wrong)
