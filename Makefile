@@ -14,7 +14,7 @@ ENGINES = SFUMATO_FLINK_JAR="$${SFUMATO_FLINK_JAR:-$(abspath build/flink/job-ser
   SFUMATO_PRISM="$${SFUMATO_PRISM:-$(abspath build/prism/prism)}"
 MAVEN_COPY := org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy
 
-.PHONY: demo docs web tuner test test-all test-exhaustive test-times test-airflow lock flink-jar spark-jar prism test-engines check bench clean
+.PHONY: demo docs web tuner test test-all test-exhaustive test-times test-airflow lock flink-jar spark-jar java-rows prism test-engines check bench clean
 
 # About 6 minutes on 2 busy cores, and 120 MB in demo/. docs/tutorials/ explain each command.
 demo: $(VENV)/.installed
@@ -108,7 +108,7 @@ test-times: $(VENV)/.developed
 
 # Every job on Flink, Spark and Prism. The tests of an engine skip, and say why, where its file could not be made.
 test-engines: $(VENV)/.developed
-	for file in flink-jar spark-jar prism; do $(MAKE) $$file || true; done
+	for file in flink-jar spark-jar java-rows prism; do $(MAKE) $$file || true; done
 	$(ENGINES) $(BIN)/python -m pytest -n auto --dist loadgroup -m engines -rs $$(grep -rl --include='test_*.py' mark.engines tests)
 
 # The versions and hashes of all that Dataflow's workers install. Run it after a change of pyproject.toml's dependencies.
@@ -132,6 +132,14 @@ build/%/job-server.jar: runner_configs/%/pom.xml | $(VENV)/.installed
 	else echo "There is no $$artifact $(BEAM) (build/$*/published.log has the reason). Maven takes the job server of Beam" \
 	  "$$(sed -n 's:.*<beam>\(.*\)</beam>.*:\1:p' $<) in its place: older, for the same protocol, one to two minutes." && \
 	  mvn --batch-mode --quiet --file $< package; fi
+	touch $@
+
+# A Java pipeline with one private step of sfumato.beam. Needs Maven and a JDK of 11 or later.
+java-rows: build/java/classes/ZonesOfRides.class
+
+build/java/classes/ZonesOfRides.class: runner_configs/java/pom.xml runner_configs/java/ZonesOfRides.java
+	@echo "Maven fetches Beam's Java SDK, 54 MB: about a minute."
+	mvn --batch-mode --quiet --file $< compile
 	touch $@
 
 # Beam's local engine, of the installed Beam's version. Needs Go 1.21 or later, which fetches the Go that it needs.

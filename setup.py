@@ -24,7 +24,7 @@ setup(
     include_package_data=False,  # else what MANIFEST.in adds to the source archive counts as undeclared packages
     package_dir={"sfumato": "api"} | {f"sfumato.{folder}": folder for folder in FOLDERS},
     package_data={
-        "sfumato": ["py.typed"],
+        "sfumato": ["py.typed", "beam_providers.yaml"],
         "sfumato.runner_configs": ["*.yaml"],
         "sfumato.schemas": ["py.typed"],
         "sfumato.transforms": ["py.typed"],

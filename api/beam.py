@@ -5,14 +5,20 @@ of paths of logs (Parquet, CSV or NDJSON; local or gs://). It yields `beam.Row`s
 table that the job of this name publishes. Options are those of the job, by name. Constructors raise RequestError for a
 wrong one. A run raises NotAdmittedError if noisy counts find too many unusable records.
 
-No transform charges a ledger. Each result costs `epsilon`, and counts by sample and threshold also cost `delta`. Add
-both to the earlier releases of the same users. For a ledger, call `sfumato.heatmap(..., ledger=...)`.
+Each result costs `epsilon`, and counts by sample and threshold also cost `delta`. With `ledger`, `dataset`, `period`
+and `key_file`, a transform charges its ledger once all input is read, before any noise is drawn. Without a ledger, add
+both to the earlier releases of the same users.
 
-A key draws the noise. Without one, each use of a transform draws a new key. This is safe in runners that work in this
-process. A remote runner would reveal the key in the job's graph; there, make a key with `run_key`. Use a key for one
-input: the difference of two results with the same noise has no noise. A pipeline that is run again over the same rows
-or files gives the same result. Over others the run raises DataError in this process, so build the pipeline again. The
-workers of a remote runner do not know of earlier runs.
+A key draws the noise. Without `key_file`, each use of a transform draws a new key. This is safe in runners that work in
+this process. A remote runner or an expansion service would reveal the key in the job's graph; there, give `key_file`,
+which the workers read. A pipeline that is run again over the same rows or files gives the same result. Over others its
+noise would be the same, and the difference of both results would have none: the run raises DataError in this process,
+and with a ledger everywhere. The workers of a remote runner do not know of earlier runs without a ledger: there, use a
+`release_id` for one input. The default is a random one for each graph.
+
+With `error_handling={"output": NAME}` a transform returns a dictionary of two PCollections, by Beam's convention:
+`good`, and NAME with a row for each reason why rows of the input were not used: reason, count. These counts are exact.
+They are for the operator and must not be published.
 
 Input is in the global window with Beam's default trigger, because all records of a user must meet.
 
@@ -27,10 +33,8 @@ The examples begin with
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Optional
 
 import apache_beam as beam
 import pyarrow as pa
@@ -39,10 +43,13 @@ import pyarrow.types as pt
 from apache_beam.typehints.row_type import RowTypeConstraint
 
 from sfumato.pipelines.command_line.run import release_job
-from sfumato.pipelines.frame.elements import LogsOfKey, key_of
+from sfumato.pipelines.frame.elements import LogsOfKey, stays_here
 from sfumato.pipelines.frame.job import Inputs
-from sfumato.schemas.errors import RequestError
+from sfumato.pipelines.frame.release_run import gate_of, resumed_charge
+from sfumato.pipelines.frame.run_key import key_and_metadata
+from sfumato.schemas.errors import DataError, RequestError, shown
 from sfumato.schemas.guarantee import Trust
+from sfumato.schemas.locations import DROP_REASONS
 from sfumato.schemas.moments import MOMENTS_SCHEMA
 from sfumato.schemas.release import (
     CELLS_FILE,
@@ -61,22 +68,23 @@ from sfumato.schemas.release import (
 )
 from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.transforms.counting.rates import published_categories
+from sfumato.transforms.inputs.rows import fields_of
+from sfumato.transforms.io.files import is_remote
+from sfumato.transforms.locations.read import RowCounts
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.admission import ChargeAndAdmit
-from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.model_file import read_model
-from sfumato.transforms.release.metadata import ReleaseMetadata, code_digest, package_versions
+from sfumato.transforms.release.catalog import check_not_lost
 from sfumato.transforms.release.publishing import CommitRelease, WriteRelease
-from sfumato.transforms.release.release_folder import check_output
 
 # Options of every release that a transform has, too; others belong to a run of the command line.
 _OPTIONS = (
     *("input_format", "min_users", "max_bad_fraction", "overwrite", "release_id"),
-    *("day_column", "period", "time_zone"),
+    *("day_column", "period", "time_zone", "key_file", "key_secret", "ledger", "dataset", "budget"),
 )
-_SAFE_SOURCES = ("operating system", FileSecret.source, SecretManagerSecret.source)  # not a seed that anyone can guess
+# Of the second output, for the operator.
+_UNUSABLE = RowTypeConstraint.from_fields([("reason", str), ("count", int)])
 _TYPES = (
     (pt.is_floating, float),
     (pt.is_boolean, bool),
@@ -87,29 +95,12 @@ _TYPES = (
 )
 
 
-def run_key(key_file: str, name: str) -> RunKey:
-    """Returns the key of one run, for runners whose workers are other machines.
-
-    Args:
-        key_file: made by `sfumato key new`, where only the workers can read it, such as gs://bucket/key. The graph
-            holds its path, not its content.
-        name: of the input and the result, such as "visits 2026-11-17". Never use a name for two inputs.
-
-    Raises:
-        RequestError: the file cannot be read, is no key, or others can read it.
-    """
-    secret = FileSecret(key_file)
-    secret.check_private()
-    # Other code may add the same noise to other numbers, so the key is bound to the code as a job's key is.
-    return RunKey.derive(secret, {"name": name, "versions": package_versions(), "code": code_digest()})
-
-
 class _PrivateJob(beam.PTransform):
     """Rows or paths of logs -> the rows of the table that a job publishes.
 
     Args:
-        key: see the module.
         output: a folder for the job's complete release, with its page and manifest; None makes none.
+        error_handling: `{"output": NAME}` adds an output NAME, see the module; None adds none.
         **options: those of the job, by name.
 
     Raises:
@@ -118,7 +109,7 @@ class _PrivateJob(beam.PTransform):
 
     JOB: ClassVar[str]  # its name in the registry of jobs
 
-    def __init__(self, *, key: RunKey | None = None, output: str | None = None, **options: Any):
+    def __init__(self, *, output: str | None = None, error_handling: Any = None, **options: Any):
         super().__init__()
         for name in options:
             if name in ReleaseRequest.model_fields and name not in _OPTIONS:
@@ -130,48 +121,47 @@ class _PrivateJob(beam.PTransform):
         values = {"input": "-", "output": output or "-", **options}
         # Numbers may be of NumPy's types.
         plain = {name: one.item() if hasattr(one, "item") else one for name, one in values.items()}
-        self._key = key
         self._output = output
+        self._unusable = _error_output(error_handling)
         self._job = release_job(self.JOB, plain)
         if output is not None:
-            check_output(output, self._job.request.overwrite, self._job.FORMAT)
+            resumed_charge(self._job)
+            if (ledger := self._job.accounting) is not None:
+                check_not_lost(ledger.open().history(), ledger.dataset, output)
 
     def table(self, job: Any) -> tuple[str, pa.Schema]:
         """Returns the file of the release whose rows the transform yields, and its columns."""
         raise NotImplementedError
 
-    def expand(self, elements: beam.PCollection) -> beam.PCollection:
-        job, given = self._job, key_of(self._key, elements)
-        metadata = self._metadata(given)
-        key = given.narrowed({"job": metadata.job, **metadata.parameters})
-        logs = elements | "Logs" >> LogsOfKey(key, job)  # PCollection[LogFile]
-        files = job.build(logs, Inputs({}, Spill(), ChargeAndAdmit(job.admission())), key, metadata)
+    def expand(self, elements: beam.PCollection) -> beam.PCollection | dict[str, beam.PCollection]:
+        job, local = self._job, stays_here(elements.pipeline)
+        if not local and job.accounting is not None and not is_remote(job.accounting.ledger):
+            raise RequestError(
+                f"ledger: workers on other machines cannot reach {job.accounting.ledger!r}; name a place in a bucket, "
+                "gs://..."
+            )
+        key, metadata = key_and_metadata(job, (), local=local)
+        gate, metadata = gate_of(job, key, metadata)
+        logs, bound = elements | "Logs" >> LogsOfKey(key, job, gate)  # PCollection[LogFile], PCollection[LedgerGate]
+        counted: list[beam.PCollection] = []
+        charge_and_admit = ChargeAndAdmit(job.admission(), gate and beam.pvalue.AsSingleton(bound), counted.append)
+        files = job.build(logs, Inputs({}, Spill(), charge_and_admit), key, metadata)
         if self._output is not None:
             _ = (
                 files
                 | "Write" >> WriteRelease(self._output, metadata, job.request.overwrite)  # PCollection[path]
-                | "Commit" >> CommitRelease(metadata.release_id)
+                | "Commit" >> CommitRelease(metadata.release_id, ledger=metadata.ledger_location)
             )
-        return self.results(files)
+        if self._unusable is None:
+            return self.results(files)
+        unusable = counted[0] | "Unusable" >> beam.FlatMap(_unusable_rows).with_output_types(_UNUSABLE)
+        return {"good": self.results(files), self._unusable: unusable}
 
     def results(self, files: beam.PCollection) -> beam.PCollection:
         """Returns what the transform yields of a release's files."""
         file, schema = self.table(self._job)
         rows = beam.FlatMap(_rows_of, file, schema).with_output_types(row_type(schema))
         return files | "Rows" >> rows  # PCollection[beam.Row]
-
-    def _metadata(self, key: RunKey) -> ReleaseMetadata:
-        """Returns the identity of the release. key: that the caller gave, or a fresh one."""
-        job, source = self._job, key.secret.source
-        return ReleaseMetadata(
-            job=job.request.JOB,
-            release_id=job.request.release_id or uuid.uuid4().hex,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            randomness=source,
-            safe=source in _SAFE_SOURCES,
-            parameters=job.parameters(),
-            geography=job.geography,
-        )
 
 
 class PrivateHeatmap(_PrivateJob):
@@ -352,12 +342,34 @@ def _categories(job: Any) -> tuple[tuple[str, ...], list[str]]:
     return names, [names[one] for one in published_categories(names)]
 
 
+def _error_output(error_handling: Any) -> str | None:
+    """Returns the name of the second output, None without one. Raises RequestError for a wrong one."""
+    if error_handling is None:
+        return None
+    try:
+        given = dict(fields_of(error_handling))
+    except DataError:
+        given = {}
+    name = given.pop("output", None)
+    if given or not isinstance(name, str) or name in ("", "good"):
+        raise RequestError(f'error_handling: must be {{"output": NAME}}, NAME not good, got {shown(error_handling)}')
+    return name
+
+
+def _unusable_rows(counts: RowCounts) -> Iterator[beam.Row]:
+    """Yields the reasons why rows were not used, with the numbers of these rows: exact, for the operator."""
+    for reason, number in zip(DROP_REASONS, counts.dropped, strict=True):
+        if number:
+            yield beam.Row(reason=reason, count=number)
+
+
 def row_type(schema: pa.Schema) -> RowTypeConstraint:
     """Returns the type of a table's rows, as Beam declares it: for SQL, BigQuery, other languages and data frames."""
     fields = []
     for field in schema:
         kind: Any = next(python for is_kind, python in _TYPES if is_kind(field.type))
-        fields.append((_field_name(field.name), kind | None if field.nullable else kind))
+        # Beam takes `kind | None` for a type that only Python knows.
+        fields.append((_field_name(field.name), Optional[kind] if field.nullable else kind))  # noqa: UP045
     return RowTypeConstraint.from_fields(fields)
 
 

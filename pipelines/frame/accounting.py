@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any, Self
 
@@ -77,8 +77,7 @@ class Accounting:
             "period": self.period,
             "files": tuple(sorted(files)),
             "request": hashlib.sha256(request.encode()).hexdigest(),
-            # Keyed, because an unkeyed digest of the input would confirm a guess at it.
-            "binding": key.subkey("ledger").hex(),
+            "binding": binding_of(key),
             "bits": cost.bits,
         }
         if math.isinf(cost.epsilon):
@@ -147,6 +146,10 @@ class LedgerGate:
     accounting: Accounting
     planned: Charge | Disclosure
 
+    def bound_to(self, key: RunKey) -> Self:
+        """Returns the gate of a charge that is bound to this key: of input that is known only when the graph runs."""
+        return replace(self, planned=replace(self.planned, binding=binding_of(key)))
+
     def check(self) -> Reservation | None:
         """Raises the errors of `charge`, and writes nothing. Returns the existing reservation, if any."""
         ledger, allow_reuse = self.accounting.open(), self.accounting.allow_reuse
@@ -169,6 +172,14 @@ class LedgerGate:
         if isinstance(planned, Charge):
             spent, delta, rho = admission_cost(cost, planned.epsilon, planned.delta, planned.rho)
             self.accounting.open().settle(planned.release_id, spent, delta, reason, rho=rho, binding=planned.binding)
+
+
+def binding_of(key: RunKey) -> str:
+    """Returns what a ledger recognises a run's key by, and all that the key is bound to.
+
+    Keyed, because an unkeyed digest of the input would confirm a guess at it.
+    """
+    return key.subkey("ledger").hex()
 
 
 def rounded_up(amount: float) -> str:

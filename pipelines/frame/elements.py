@@ -10,10 +10,12 @@ from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
+from apache_beam.transforms.external import ExternalTransform
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.utils.windowed_value import WindowedValue
 
+from sfumato.pipelines.frame.accounting import LedgerGate
 from sfumato.pipelines.frame.inputs import layout_of
 from sfumato.pipelines.frame.job import ReleaseJob
 from sfumato.pipelines.runners.runner_settings import check_runner, check_running_mode
@@ -25,10 +27,10 @@ from sfumato.transforms.inputs.log_reader import inspect_log, kinds_of, log_vers
 from sfumato.transforms.inputs.rows import fields_of, log_of_rows, log_of_table, rows_of
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.row_digests import digest_of_rows
-from sfumato.transforms.privacy.secrets import entropy_secret
 
 # Runners that work in this process, by the names of their classes.
 _LOCAL_RUNNERS = {"DirectRunner", "SwitchingDirectRunner", "BundleBasedDirectRunner", "FnApiRunner"}
+_NO_EXPANSION = "external"  # Beam's namespace outside of an expansion service
 # What each key has read in this process, both as digests. A key has noise for one input.
 _INPUTS: dict[bytes, bytes] = {}
 _ROWS = 1 << 16  # of a bundle, read together
@@ -41,42 +43,47 @@ def _runner_name(runner: Any) -> str:
     return type(runner).__name__
 
 
-def key_of(given: RunKey | None, elements: beam.PCollection) -> RunKey:
-    """Returns the key that was given, or a fresh one.
+def stays_here(pipeline: beam.Pipeline) -> bool:
+    """Returns whether a pipeline runs in this process, so that its graph may hold a secret.
 
-    Raises RequestError for a fresh one if other machines would see it.
+    An expansion service does not know where the graph that it expands will run: for another language, or for another
+    Python environment.
+
+    Raises RequestError for a runner whose results are wrong, or that would open servers.
     """
-    runner = _runner_name(elements.pipeline.runner)
+    runner = _runner_name(pipeline.runner)
     check_runner(runner)
-    if runner in _LOCAL_RUNNERS:
-        check_running_mode(elements.pipeline.options, "use in_memory")
-    if given is not None:
-        return given
     if runner not in _LOCAL_RUNNERS:
-        raise RequestError(
-            f"key: {runner} would show a fresh key in the job's graph; make one with "
-            "sfumato.beam.run_key(key_file, name)"
-        )
-    return RunKey.derive(entropy_secret(), {})
+        return False
+    check_running_mode(pipeline.options, "use in_memory")
+    return ExternalTransform.get_local_namespace() == _NO_EXPANSION
 
 
 class LogsOfKey(beam.PTransform):
-    """Rows, tables or paths -> the LogFiles that a key is for.
+    """Rows, tables or paths -> a pair of PCollections: the LogFiles that a key is for, and the gate, a singleton.
+
+    The gate charges a ledger for exactly this input. It is None without a ledger.
+
+    Args:
+        key: of the run. In this process it draws noise for one input. A ledger binds it to the input for ever.
+        job: the job.
+        gate: of the job's charge, not yet bound to the input; None without a ledger.
 
     Raises RequestError for input in several windows or firings, since each would draw the same noise, and for rows
     without a column that the job reads.
     """
 
-    def __init__(self, key: RunKey, job: ReleaseJob):
+    def __init__(self, key: RunKey, job: ReleaseJob, gate: LedgerGate | None = None):
         super().__init__()
         self._key = key
+        self._gate = gate
         self._columns = job.columns()
         self._layout = layout_of(job.request, self._columns)
         # The prefixes of hot spots follow from this kind, and the graph is built before a file is read.
         column = getattr(job.request, "column", None) if job.request.JOB == "hotspots" else None
         self._text = () if column is None else (column,)
 
-    def expand(self, elements: beam.PCollection) -> beam.PCollection:
+    def expand(self, elements: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
         if not (elements.is_bounded and elements.windowing.is_default()):
             raise RequestError(
                 "input: must be a bounded PCollection in the global window with Beam's default trigger; apply "
@@ -89,11 +96,11 @@ class LogsOfKey(beam.PTransform):
             logs
             | "Inspect" >> beam.Map(_inspected, self._columns, self._key)  # PCollection[_Inspected]
             | "Gather" >> beam.combiners.ToList()  # PCollection[list[_Inspected]]
-            | "Bind" >> beam.Map(_bind, self._key, self._text)  # PCollection[None]
+            | "Bind" >> beam.Map(_bind, self._key, self._text, self._gate)  # PCollection[LedgerGate | None]
         )
         # Nothing is counted before the key is bound to all of the input.
         bound = logs | "Bound" >> beam.Map(lambda log, _: log, beam.pvalue.AsSingleton(checked))  # PCollection[LogFile]
-        return bound | "Spread" >> beam.Reshuffle()
+        return bound | "Spread" >> beam.Reshuffle(), checked
 
     def _check_fields(self, element_type: Any) -> None:
         """Raises RequestError if rows with a schema lack a column."""
@@ -110,6 +117,10 @@ class LogsOfKey(beam.PTransform):
 class _ToLogs(beam.DoFn):
     """Elements -> LogFiles. Rows of a bundle are read together."""
 
+    # Otherwise Beam's DirectRunner starts Prism where it can, a server that would receive the graph with its secret and
+    # hide our errors. Beam reads this mark of steps that must run in its own process.
+    is_materialize_values_do_fn = True
+
     def __init__(self, columns: Columns, layout: LogLayout):
         self._columns = columns
         self._layout = layout
@@ -118,15 +129,16 @@ class _ToLogs(beam.DoFn):
     def start_bundle(self) -> None:
         self._rows = []
 
-    def process(self, element: Any) -> Iterator[LogFile]:
-        if isinstance(element, str):
-            yield _log_at(element, self._layout)
-        elif isinstance(element, pa.Table | pa.RecordBatch) or type(element).__module__.partition(".")[0] == "pandas":
-            yield log_of_table(element, self._columns, self._layout)
-        else:
-            self._rows.append(fields_of(element))
-            if len(self._rows) == _ROWS:
-                yield self._together()
+    def process(self, element: Any) -> list[LogFile] | None:
+        # It is called for each row. So it is no generator, and dictionaries come first.
+        if not isinstance(element, dict):
+            if isinstance(element, str):
+                return [_log_at(element, self._layout)]
+            if isinstance(element, pa.Table | pa.RecordBatch) or type(element).__module__.partition(".")[0] == "pandas":
+                return [log_of_table(element, self._columns, self._layout)]
+            element = fields_of(element)
+        self._rows.append(element)
+        return [self._together()] if len(self._rows) == _ROWS else None
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         if self._rows:
@@ -168,8 +180,10 @@ def _inspected(log: LogFile, columns: Columns, key: RunKey) -> _Inspected:
     return _Inspected(log.path, log.version, digest, kinds)
 
 
-def _bind(found: list[_Inspected], key: RunKey, text: tuple[str, ...]) -> None:
+def _bind(found: list[_Inspected], key: RunKey, text: tuple[str, ...], gate: LedgerGate | None) -> LedgerGate | None:
     """Binds the key to the first input that it meets in this process, before anything is drawn.
+
+    Returns the gate whose charge is bound to this input, once the ledger allows it: it charges when all input is read.
 
     The logs' schemas must agree: else the type of what is published would show who was drawn.
 
@@ -181,6 +195,7 @@ def _bind(found: list[_Inspected], key: RunKey, text: tuple[str, ...]) -> None:
 
     Raises:
         DataError: the key has met other input, or a column is of several kinds.
+        RequestError, BudgetError or LedgerError: the ledger refuses the charge.
     """
     try:
         kinds = kinds_of((one.path, one.kinds) for one in found)
@@ -197,6 +212,11 @@ def _bind(found: list[_Inspected], key: RunKey, text: tuple[str, ...]) -> None:
     digest = hashlib.sha256(stated.encode()).digest()
     if _INPUTS.setdefault(key.subkey("input"), digest) != digest:
         raise DataError(
-            "key: it has drawn noise for other rows or files, or for other versions of these; build the pipeline "
-            "again, with another key if you gave one, or restore the input"
+            "input: the noise of this key was drawn for other rows or files, or for other versions of these; build the "
+            "pipeline again, with another release_id if you gave one, or restore the input"
         )
+    if gate is None:
+        return None
+    gate = gate.bound_to(key.narrowed({"input": digest.hex()}))
+    gate.check()
+    return gate

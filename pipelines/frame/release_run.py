@@ -83,7 +83,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings, audit: bool = False) 
     identify(job=request.JOB, release_id=request.release_id)
     # 1. Places.
     check_places(job, settings)
-    resumed = _check_output(job)
+    resumed = resumed_charge(job)
     # 2. Files.
     files = match_files(request.input, layout_of(request, job.columns()), request.where)
     if request.dry_run:
@@ -95,10 +95,10 @@ def run_release(job: ReleaseJob, settings: RunnerSettings, audit: bool = False) 
     rows, column_types = inspect(files, job.columns())
     warn_of_cells(job)
     # 5. The key.
-    key, metadata = key_and_metadata(job, files, settings, audit)
+    key, metadata = key_and_metadata(job, files, local=settings.local, audit=audit)
     identify(release_id=metadata.release_id)
     # 6. Does the ledger allow the charge? It is charged in step 8, once all input is read.
-    gate, metadata = _gate(job, key, metadata, digests)
+    gate, metadata = gate_of(job, key, metadata, digests)
     reservation = None if gate is None else gate.check()
     commit = CommitRelease(metadata.release_id, request.timeline, metadata.ledger_location)
     if reservation is not None and _is_published(reservation, request.output):
@@ -166,7 +166,7 @@ def check_places(job: ReleaseJob, settings: RunnerSettings) -> None:
             raise RequestError(f"{name}: Dataflow's workers cannot reach {path!r}; name a place in a bucket, gs://...")
 
 
-def _check_output(job: ReleaseJob) -> Reservation | None:
+def resumed_charge(job: ReleaseJob) -> Reservation | None:
     """Returns the charge that an earlier run made under this release id. Without one the output must be free."""
     resumed, release_id = None, job.request.release_id
     if job.accounting is not None and not job.discloses and release_id is not None:
@@ -190,8 +190,8 @@ def _select_files(
     return files, digests
 
 
-def _gate(
-    job: ReleaseJob, key: RunKey, metadata: ReleaseMetadata, digests: Sequence[str]
+def gate_of(
+    job: ReleaseJob, key: RunKey, metadata: ReleaseMetadata, digests: Sequence[str] = ()
 ) -> tuple[LedgerGate | None, ReleaseMetadata]:
     """Returns what will charge the ledger, None without one, and the metadata, which name a ledger that is charged."""
     ledger = job.accounting

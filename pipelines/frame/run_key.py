@@ -10,7 +10,6 @@ from typing import Any
 
 from sfumato.pipelines.frame.inputs import InputFile, content_fingerprint, with_rows
 from sfumato.pipelines.frame.job import ReleaseJob
-from sfumato.pipelines.runners.runner_settings import RunnerSettings
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import PAGE_FILE
 from sfumato.transforms.io.files import is_remote
@@ -20,17 +19,21 @@ from sfumato.transforms.release.metadata import ReleaseMetadata, code_digest, pa
 
 
 def key_and_metadata(
-    job: ReleaseJob, files: Sequence[InputFile], settings: RunnerSettings, audit: bool = False
+    job: ReleaseJob, files: Sequence[InputFile], *, local: bool, audit: bool = False
 ) -> tuple[RunKey, ReleaseMetadata]:
     """Returns the run's key, bound to the secret and to `key_binding`, and the release's metadata.
 
-    audit: whether the key is not bound to the files, so that runs on neighbouring logs have equal noise. Their releases
-        state that they protect nobody.
+    Args:
+        job: the job.
+        files: the input; none for the elements of a pipeline, which are known only when it runs.
+        local: whether the graph stays in this process, so that it may hold a secret.
+        audit: whether the key is not bound to the files, so that runs on neighbouring logs have equal noise. Their
+            releases state that they protect nobody.
 
     Raises RequestError: the secret cannot be used, or a remote runner has none.
     """
     request = job.request
-    secret = _secret_of(job, settings)
+    secret = _secret_of(job, local)
     release_id = request.release_id or (uuid.uuid4().hex if request.seed is None else f"seed-{request.seed}")
     key = RunKey.derive(secret, key_binding(job, [] if audit else files, release_id))
     metadata = ReleaseMetadata(
@@ -60,7 +63,7 @@ def key_binding(job: ReleaseJob, files: Sequence[InputFile], release_id: str) ->
       (`ReleaseJob.resolved`: columns, gamma, groups, the digests of an earlier map, of zones and of a tuner).
     - `release_id`: random unless it is given or there is a seed.
     - `files`: their content where the run `is_repeatable`; otherwise names, sizes and times, because then the secret or
-      the release id is random (but for a seed, which protects nobody).
+      the release id is random (but for a seed, which protects nobody). For the elements of a pipeline see `LogsOfKey`.
     - `versions` of Python and of packages, and `code`, the digest of sfumato's sources; with a seed only the versions.
 
     Not bound, because no number depends on it: where a run takes place and writes, the ledger, and what a page shows
@@ -87,7 +90,7 @@ def key_binding(job: ReleaseJob, files: Sequence[InputFile], release_id: str) ->
     }
 
 
-def _secret_of(job: ReleaseJob, settings: RunnerSettings) -> Secret:
+def _secret_of(job: ReleaseJob, local: bool) -> Secret:
     """Returns the secret of a run. Raises RequestError for a bad one."""
     if job.request.seed is not None:
         return seed_secret(job.request.seed)
@@ -96,7 +99,7 @@ def _secret_of(job: ReleaseJob, settings: RunnerSettings) -> Secret:
             job.kept_secret.check_private()
         job.kept_secret.read()  # raises RequestError for a bad key
         return job.kept_secret
-    if settings.local:
+    if local:
         return entropy_secret()
     raise RequestError(
         "key_file: a remote runner would carry the key in the job's graph, where others can read it; put a "

@@ -24,7 +24,6 @@ from sfumato.pipelines.frame.run_key import key_and_metadata
 from sfumato.pipelines.heatmap import HeatmapJob
 from sfumato.pipelines.moments import MomentsJob
 from sfumato.pipelines.ranges_build import RangesJob
-from sfumato.pipelines.runners.runner_settings import runner_settings
 from sfumato.pipelines.zones import ZonesJob
 from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.schemas.requests.request_base import METHOD, option
@@ -301,7 +300,7 @@ def subkey(folder: Path, place: Path, column: str) -> bytes:
     )
     job = HeatmapJob.of(request)
     files = match_files(request.input, layout_of(request, job.columns()))
-    return key_and_metadata(job, files, runner_settings(None, []))[0].subkey("x")
+    return key_and_metadata(job, files, local=True)[0].subkey("x")
 
 
 def test_a_renamed_folder_is_other_data_where_its_column_is_read(tmp_path: Path) -> None:

@@ -21,8 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.prism_runner import PrismRunner
 from apache_beam.testing import test_stream
 from apache_beam.transforms import trigger, window
+from apache_beam.transforms.external import ExternalTransform
 
 from sfumato import jobs
 from sfumato.beam import (
@@ -34,16 +36,13 @@ from sfumato.beam import (
     PrivateQuantiles,
     PrivateRanges,
     PrivateZones,
-    run_key,
 )
 from sfumato.pipelines.command_line.run import request_of
-from sfumato.pipelines.frame.elements import key_of
+from sfumato.pipelines.frame.elements import stays_here
 from sfumato.releases import Release
 from sfumato.schemas.errors import DataError, FormatError, NotAdmittedError, RequestError
 from sfumato.schemas.ledger import Limit, Period
-from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.ledger.history import read_entries
-from sfumato.transforms.privacy.secrets import entropy_secret
 from tests.conftest import make_logs
 from tests.keys import write_key
 from tests.rejections import rejects
@@ -67,35 +66,56 @@ class InteractiveRunner(beam.runners.runner.PipelineRunner):
         self._underlying_runner = underlying_runner
 
 
-def key_on(runner: Any, *flags: str) -> object:
-    """The fresh key of a transform on a runner."""
-    return key_of(None, beam.Pipeline(runner=runner, options=PipelineOptions(list(flags))) | beam.Create(["x"]))
+def paths_on(runner: Any, *flags: str) -> beam.PCollection:
+    return beam.Pipeline(runner=runner, options=PipelineOptions(list(flags))) | beam.Create(["x"])
 
 
 def test_a_fresh_key_stays_in_this_process() -> None:
-    local = beam.runners.portability.fn_api_runner.FnApiRunner()
-    assert key_on(local) != key_on(local)
-    assert key_on(InteractiveRunner(local))
+    heatmap, local = PrivateHeatmap(region=REGION, depth=2), beam.runners.portability.fn_api_runner.FnApiRunner()
+    _ = paths_on(local) | heatmap
+    _ = paths_on(InteractiveRunner(local)) | heatmap
     for runner in (Runner(), InteractiveRunner(Runner())):
-        with pytest.raises(RequestError, match="would show a fresh key"):
-            key_on(runner)
-    with pytest.raises(RequestError, match="skips stages"):
-        key_on(DaskRunner())
-    with pytest.raises(RequestError, match="listen on all network interfaces"):
-        key_on(local, "--direct_running_mode=multi_processing")
+        with rejects("key_file"):
+            _ = paths_on(runner) | heatmap
+    with rejects("runner"):
+        _ = paths_on(DaskRunner()) | heatmap
+    with rejects("direct_running_mode"):
+        _ = paths_on(local, "--direct_running_mode=multi_processing") | heatmap
 
 
-def test_a_kept_key_is_private_and_bound_to_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_direct_runner_starts_no_prism(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beam's DirectRunner hands a graph to Prism, a server, where it can. A fresh key would leave this process."""
+    handed: list[beam.Pipeline] = []
+
+    def run_pipeline(_: Any, pipeline: beam.Pipeline, options: PipelineOptions) -> None:
+        handed.append(pipeline)
+        raise RuntimeError("DirectRunner then runs it itself")
+
+    monkeypatch.setattr(PrismRunner, "run_pipeline", run_pipeline)
+    for transforms in ([], [PrivateHeatmap(region=REGION, depth=2)]):
+        with beam.Pipeline(runner="DirectRunner") as pipeline:
+            rows = pipeline | beam.Create([{"user_id": 1, "latitude": 50.5, "longitude": 0.0}])
+            for transform in transforms:
+                _ = rows | transform
+        assert len(handed) == 1  # of the pipeline without a transform
+
+
+def test_an_expansion_service_has_no_fresh_key(tmp_path: Path) -> None:
+    """It returns the graph to another process, which may send it anywhere."""
+    with ExternalTransform.outer_namespace("external_1"):
+        assert not stays_here(paths_on("DirectRunner").pipeline)
+        with rejects("key_file"):
+            _ = paths_on("DirectRunner") | PrivateHeatmap(region=REGION, depth=2)
+        write_key(tmp_path / "key")
+        _ = paths_on("DirectRunner") | PrivateHeatmap(region=REGION, depth=2, key_file=tmp_path / "key")
+    assert stays_here(paths_on("DirectRunner").pipeline)
+
+
+def test_a_key_file_is_private(tmp_path: Path) -> None:
     write_key(tmp_path / "key")
-    key = run_key(str(tmp_path / "key"), "monday")
-    assert run_key(str(tmp_path / "key"), "monday").subkey("x") == key.subkey("x")
-    assert run_key(str(tmp_path / "key"), "tuesday").subkey("x") != key.subkey("x")
-    with monkeypatch.context() as patch:
-        patch.setattr("sfumato.beam.code_digest", lambda: "0" * 64)
-        assert run_key(str(tmp_path / "key"), "monday").subkey("x") != key.subkey("x")
     (tmp_path / "key").chmod(0o666)
     with rejects("key_file"):
-        run_key(str(tmp_path / "key"), "monday")
+        _ = paths_on("DirectRunner") | PrivateHeatmap(region=REGION, depth=2, key_file=tmp_path / "key")
 
 
 def test_a_missing_epsilon_is_an_error() -> None:
@@ -111,10 +131,11 @@ def test_a_missing_epsilon_is_an_error() -> None:
         ({"shard_size": True}, "shard_size"),
         ({"shardsize": 5000}, "shardsize"),
         ({"options": {"epsilon": 8.0}}, "options"),
-        # A transform would have no run to charge, to resume, or to draw anything twice for.
-        ({"ledger": "ledger.db"}, "ledger"),
-        ({"key_file": "key"}, "key_file"),
+        # Rows carry no warning that anyone can guess a seed. A ledger knows files again, and no rows.
         ({"seed": 1}, "seed"),
+        ({"allow_reuse": True}, "allow_reuse"),
+        ({"ledger": "ledger.db"}, "dataset"),
+        ({"ledger": "ledger.db", "dataset": "city", "period": "2026-11-20"}, "key_file"),
         ({"where": "dt=2026-11-20"}, "where"),
         ({"timeline": "all"}, "timeline"),
         ({"dry_run": True}, "dry_run"),
@@ -238,15 +259,15 @@ def test_the_next_run_removes_the_table_of_a_killed_process(tmp_path: Path) -> N
 
 LEAST = {"epsilon": 1.0, "delta": 1e-6}
 TRANSFORMS: dict[str, Callable[..., beam.PTransform]] = {
-    "heatmap": lambda **key: PrivateHeatmap(region=REGION, depth=2, method="flat", **key),
-    "histogram": lambda **key: PrivateHistogram(column="kind", **LEAST, **key),
-    "cells": lambda **key: PrivateHistogram(region=REGION, cells=2, **LEAST, **key),
-    "hotspots": lambda **key: PrivateHotspots(region=REGION, depth=2, levels=2, **LEAST, **key),
-    "quantiles": lambda **key: PrivateQuantiles(column="latitude", range=(50, 51), **LEAST, **key),
-    "moments": lambda **key: PrivateMoments(column="latitude", epsilon=1.0, bits=6, **key),
-    "ranges": lambda **key: PrivateRanges(region=REGION, method="grid", sizes=(500, 900), **key),
-    "zones": lambda **key: PrivateZones(region=REGION, quadkey=8, **key),
-    "flows": lambda **key: PrivateFlows(region=REGION, depth=2, time_column="time", **key),
+    "heatmap": lambda **options: PrivateHeatmap(region=REGION, depth=2, method="flat", **options),
+    "histogram": lambda **options: PrivateHistogram(column="kind", **LEAST, **options),
+    "cells": lambda **options: PrivateHistogram(region=REGION, cells=2, **LEAST, **options),
+    "hotspots": lambda **options: PrivateHotspots(region=REGION, depth=2, levels=2, **LEAST, **options),
+    "quantiles": lambda **options: PrivateQuantiles(column="latitude", range=(50, 51), **LEAST, **options),
+    "moments": lambda **options: PrivateMoments(column="latitude", epsilon=1.0, bits=6, **options),
+    "ranges": lambda **options: PrivateRanges(region=REGION, method="grid", sizes=(500, 900), **options),
+    "zones": lambda **options: PrivateZones(region=REGION, quadkey=8, **options),
+    "flows": lambda **options: PrivateFlows(region=REGION, depth=2, time_column="time", **options),
 }
 
 
@@ -282,32 +303,34 @@ def test_a_second_run_over_a_changed_file_yields_nothing(name: str, tmp_path: Pa
 
 @pytest.mark.slow
 def test_a_kept_key_has_one_input_in_a_process(tmp_path: Path) -> None:
-    """Also if two pipelines were built with it. Another key reads the other files."""
-    key = RunKey.derive(entropy_secret(), {})
+    """Also if two pipelines were built with it. Under another release id it reads the other files."""
+    write_key(tmp_path / "key", os.urandom(32))  # new in this process
     for number in (1, 2):
         write_log(tmp_path / f"{number}.parquet", 400)
 
-    def run(names: list[str], key: RunKey) -> None:
+    def run(names: list[str], release_id: str) -> None:
+        histogram = TRANSFORMS["histogram"](key_file=tmp_path / "key", release_id=release_id)
         with beam.Pipeline(runner="DirectRunner") as pipeline:
             paths = pipeline | beam.Create([str(tmp_path / f"{name}.parquet") for name in names])
-            lines_of(paths | TRANSFORMS["histogram"](key=key), tmp_path / "rows")
+            lines_of(paths | histogram, tmp_path / "rows")
 
-    run(["1", "2"], key)
-    run(["2", "1"], key)
+    run(["1", "2"], "a")
+    run(["2", "1"], "a")
     for others in (["1"], ["1", "1", "2"], []):
         with pytest.raises(DataError, match="other rows or files"):
-            run(others, key)
-    run(["1"], RunKey.derive(entropy_secret(), {}))
+            run(others, "a")
+    run(["1"], "b")
 
 
 def test_a_key_that_has_met_rows_draws_nothing_for_others(tmp_path: Path) -> None:
     """One user more, fewer, or elsewhere. The order and the bundles of rows are no difference."""
-    key = RunKey.derive(entropy_secret(), {})
+    write_key(tmp_path / "key", os.urandom(32))  # new in this process, so that it has met no input
     users = [{"user_id": f"u{number}", "kind": "ab"[number % 2]} for number in range(500)]
 
     def run(rows: list[Any]) -> list[str]:
         with beam.Pipeline(runner="DirectRunner") as pipeline:
-            lines_of(pipeline | beam.Create(rows) | TRANSFORMS["histogram"](key=key), tmp_path / "rows")
+            histogram = TRANSFORMS["histogram"](key_file=tmp_path / "key", release_id="a")
+            lines_of(pipeline | beam.Create(rows) | histogram, tmp_path / "rows")
         return sorted((tmp_path / "rows").read_text().splitlines())
 
     first = run(users)

@@ -44,6 +44,8 @@ FOREIGN = {  # options of other programs, of Beam, and of the benchmarks
     *("--project", "--setup_file", "--temp_location", "--direct_num_workers", "--direct_running_mode", "--job-host"),
     *("--open_job_server", "--environment_type", "--environment_config", "--job_endpoint", "--service_port"),
     "--job_server_jvm_properties",
+    *("--port", "--fully_qualified_name_glob", "--serve_loopback_worker", "--yaml_pipeline_file"),
+    *("--runner", "--jobEndpoint", "--defaultEnvironmentType", "--defaultEnvironmentConfig"),
     *("--map-root-user", "--net", "--number_of_execution_retries", "--help", "--help-all", "--directory"),
     *(
         "--requirements_file",

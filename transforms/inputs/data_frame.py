@@ -76,7 +76,10 @@ def _arrays(
 def _texts(column: pd.Series) -> pa.Array:
     if isinstance(column.dtype, np.dtype) and column.dtype.kind in "iu":
         return pa.array(column.to_numpy().astype(f"{column.dtype.kind}8")).cast(pa.string())
-    return text_array([canonical_text(_plain(value)) for value in column])
+    values = column.tolist()
+    if set(map(type, values)) == {str}:
+        return text_array(values)
+    return text_array([canonical_text(_plain(value)) for value in values])
 
 
 def _numbers(column: pd.Series) -> pa.Array:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.locations import Columns
@@ -57,8 +59,21 @@ def log_of_rows(rows: Sequence[Mapping[str, Any]], columns: Columns, layout: Log
     import pandas as pd  # slow to import, and only rows need it
 
     names = layout.columns or tuple(columns.names())
-    frame = pd.DataFrame({name: pd.Series([row.get(name) for row in rows], dtype=object) for name in names})
+    frame = pd.DataFrame({name: _column([row.get(name) for row in rows]) for name in names})
     return _log_of(table_of(frame, columns, layout), layout)
+
+
+def _column(values: list[Any]) -> NDArray[Any]:
+    """Returns values as objects; numbers of one type as an array of it, which is converted faster, to the same."""
+    kinds = set(map(type, values))
+    if kinds == {float}:
+        return np.array(values, np.float64)
+    if kinds == {int}:
+        with suppress(OverflowError):  # an integer beyond 64 bits
+            return np.array(values, np.int64)
+    found = np.empty(len(values), object)
+    found[:] = values
+    return found
 
 
 def log_of_table(table: pa.Table | pa.RecordBatch | pd.DataFrame, columns: Columns, layout: LogLayout) -> LogFile:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import apache_beam as beam
@@ -66,7 +66,13 @@ from sfumato.transforms.observability.metrics import (
     USER_GROUP_BYTES,
     Stopwatch,
 )
-from sfumato.transforms.privacy.admission import ChargeAndAdmit, NoisyUserCounts, UserCounts, sum_user_counts
+from sfumato.transforms.privacy.admission import (
+    ChargeAndAdmit,
+    ChargeGate,
+    NoisyUserCounts,
+    UserCounts,
+    sum_user_counts,
+)
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.user_hashes import ActiveCohort
 
@@ -247,7 +253,9 @@ class ChargeAndAdmitUsers(beam.PTransform):
         event: Event | None = None,
     ):
         super().__init__()
-        self._admit = admit
+        self._admit = None if admit is None else replace(admit, gate=None, row_counts=None)
+        self._gate = None if admit is None else admit.gate
+        self._row_counts = None if admit is None else admit.row_counts
         self._key = key
         self._nobody = nobody
         self._event = event
@@ -255,28 +263,41 @@ class ChargeAndAdmitUsers(beam.PTransform):
     def expand(self, counts: tuple[beam.PCollection, beam.PCollection]) -> beam.PCollection:
         users, rows = counts
         total = users | "SumUserCounts" >> beam.CombineGlobally(sum_user_counts)  # PCollection[UserCounts]
-        sides = beam.pvalue.AsSingleton(total), beam.pvalue.AsSingleton(rows)
+        sides = beam.pvalue.AsSingleton(total), beam.pvalue.AsSingleton(rows), self._gate
+        if self._row_counts is not None:
+            self._row_counts(rows)
         return (
             users.pipeline
             | "Once" >> beam.Create([None])
             # Side inputs are complete before this step starts, so all input was read, decoded and bounded before the
             # charge. Otherwise a damaged file would cost the epsilon of a release that never appears.
-            | "ChargeAndAdmit" >> beam.Map(self._charge_and_admit, *sides)
+            | "ChargeAndAdmit" >> beam.Map(_charge_and_admit, self._admit, self._key, self._nobody, self._event, *sides)
         )  # PCollection[NoisyUserCounts | None]
 
-    def _charge_and_admit(self, _: None, users: UserCounts, rows: RowCounts) -> NoisyUserCounts | None:
-        rows.emit()
-        admission = None
-        if self._admit is not None:
-            nobody = rows.nobody if self._nobody is None else self._nobody(rows.nobody)
-            admission = self._admit(users + UserCounts(unusable=nobody), self._key)
-        if self._event is not None:
-            self._event.emit()
-        elif self._admit is not None and admission is not None:
-            cohorts, unit = self._admit.rule.cohorts, self._admit.rule.noise.UNIT
-            event, fields = (COUNTED_USERS, {}) if cohorts == 1 else (COUNTED_COHORT, {"cohorts": cohorts})
-            event.emit(users=admission.users, noise_stddev=admission.noise_stddev, **fields, **{unit: admission.cost})
-        return admission
+
+def _charge_and_admit(
+    _: None,
+    admit: ChargeAndAdmit | None,
+    key: RunKey,
+    nobody_of: Callable[[int], int] | None,
+    event: Event | None,
+    users: UserCounts,
+    rows: RowCounts,
+    gate: ChargeGate | None,
+) -> NoisyUserCounts | None:
+    """See `ChargeAndAdmitUsers`. It takes no transform, which would hold PCollections of the graph."""
+    rows.emit()
+    admission = None
+    if admit is not None:
+        nobody = rows.nobody if nobody_of is None else nobody_of(rows.nobody)
+        admission = replace(admit, gate=gate)(users + UserCounts(unusable=nobody), key)
+    if event is not None:
+        event.emit()
+    elif admit is not None and admission is not None:
+        cohorts, unit = admit.rule.cohorts, admit.rule.noise.UNIT
+        kind, fields = (COUNTED_USERS, {}) if cohorts == 1 else (COUNTED_COHORT, {"cohorts": cohorts})
+        kind.emit(users=admission.users, noise_stddev=admission.noise_stddev, **fields, **{unit: admission.cost})
+    return admission
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ log event.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -134,9 +134,15 @@ class ChargeGate(Protocol):
 
 @dataclass(frozen=True)
 class ChargeAndAdmit:
-    """The charge of a run, and the decision that follows it. gate: charges the ledger; None without one.
+    """The charge of a run, and the decision that follows it.
 
     Every job's graph calls it once, in the step `ChargeAndAdmitUsers`, between reading and noise.
+
+    Attributes:
+        rule: the conditions under which the run continues.
+        gate: charges the ledger; None without one. While a graph is built also a side input that holds the gate, where
+            the charge is bound to input that is known only when the graph runs.
+        row_counts: called with the graph's PCollection of RowCounts while the graph is built; None for nobody.
 
     >>> from sfumato.transforms.privacy.keys import FixedSecret
     >>> key = RunKey.derive(FixedSecret(b"k" * 32), {})
@@ -150,7 +156,8 @@ class ChargeAndAdmit:
     """
 
     rule: AdmissionRule
-    gate: ChargeGate | None = None
+    gate: ChargeGate | Any | None = None
+    row_counts: Callable[[Any], None] | None = None
 
     def __call__(self, counts: UserCounts, key: RunKey) -> NoisyUserCounts:
         """Charges the ledger, counts the run's users with noise, and checks the rule.

@@ -38,10 +38,8 @@ def digest_of_rows(table: pa.Table, key: RunKey) -> int:
     return int(found.sum(dtype=np.uint64))
 
 
-def _hashes(column: pa.Array | pa.ChunkedArray, subkey: bytes) -> NDArray[np.uint64]:
+def _hashes(column: pa.Array, subkey: bytes) -> NDArray[np.uint64]:
     """Returns a keyed hash of each value, uint64[n]."""
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     column, kind = without_views(column), column.type
     missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), bool)
     values: NDArray[Any]

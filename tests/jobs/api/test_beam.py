@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,9 +10,11 @@ import apache_beam as beam
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from apache_beam.runners.runner import PipelineRunner
-from apache_beam.testing.util import assert_that
+from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.typehints.row_type import RowTypeConstraint
+from apache_beam.typehints.schemas import typing_to_runner_api
 
 import sfumato
 from sfumato.beam import (
@@ -22,13 +25,13 @@ from sfumato.beam import (
     PrivateQuantiles,
     PrivateRanges,
     PrivateZones,
-    run_key,
+    row_type,
 )
 from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.frame import elements
-from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.secrets import seed_secret
 from tests.jobs.api.conftest import REGION
+from tests.keys import write_key
+from tests.rejections import rejects
 
 
 class RemoteRunner(PipelineRunner):
@@ -60,24 +63,19 @@ def test_each_use_draws_its_own_noise(city: Path, tmp_path: Path):
 
 @pytest.mark.slow
 def test_one_key_draws_one_noise(city: Path, tmp_path: Path):
-    key = RunKey.derive(seed_secret(1), {})
-    first, second = counts_of([heatmap(key=key), heatmap(key=key)], city, tmp_path)
-    assert first == second
+    write_key(tmp_path / "key")
+    kept = [heatmap(key_file=tmp_path / "key", release_id=name) for name in ("monday", "monday", "tuesday")]
+    first, second, other = counts_of(kept, city, tmp_path)
+    assert first == second != other
 
 
 def test_a_remote_runner_needs_a_kept_key(tmp_path: Path):
     remote = beam.Pipeline(runner=RemoteRunner())
     files = remote | beam.Create(["logs.parquet"])
-    with pytest.raises(sfumato.RequestError, match="run_key"):
+    with rejects("key_file"):
         _ = files | "Fresh" >> heatmap()
     assert cli.main(["key", "new", str(tmp_path / "key")]) == 0
-    _ = files | "Kept" >> heatmap(key=run_key(str(tmp_path / "key"), "city, 2026-11-17"))
-
-
-def test_keys_of_other_names_are_others(tmp_path: Path):
-    assert cli.main(["key", "new", str(tmp_path / "key")]) == 0
-    place = str(tmp_path / "key")
-    assert run_key(place, "a").subkey("x") == run_key(place, "a").subkey("x") != run_key(place, "b").subkey("x")
+    _ = files | "Kept" >> heatmap(key_file=tmp_path / "key")
 
 
 @pytest.mark.parametrize(
@@ -164,9 +162,9 @@ def rows_by(transform: beam.PTransform, given: list[Any], folder: Path, kind: An
 @pytest.mark.parametrize(
     "make",
     [
-        lambda key: PrivateHeatmap(region=REGION, depth=4, key=key),
-        lambda key: PrivateHistogram(column="infected", epsilon=2.0, trust="central", key=key),
-        lambda key: PrivateZones(region=REGION, quadkey=14, key=key),
+        lambda **key: PrivateHeatmap(region=REGION, depth=4, **key),
+        lambda **key: PrivateHistogram(column="infected", epsilon=2.0, trust="central", **key),
+        lambda **key: PrivateZones(region=REGION, quadkey=14, **key),
     ],
     ids=["heatmap", "histogram", "zones"],
 )
@@ -175,8 +173,9 @@ def test_rows_tables_and_files_give_the_same(make, city: Path, tmp_path: Path, m
     paths = [str(path) for path in (city / "logs").glob("*.parquet")]
     table = pq.read_table(paths).select(list(Record._fields))
     rows = table.to_pylist()
-    key = RunKey.derive(seed_secret(1), {})
-    found = rows_by(make(key), paths, tmp_path / "files")
+    write_key(tmp_path / "key")
+    key = {"key_file": tmp_path / "key", "release_id": "monday"}
+    found = rows_by(make(**key), paths, tmp_path / "files")
     assert len(found) >= 2
     for name, given, kind in (
         ("dictionaries", rows[::-1], None),
@@ -186,7 +185,7 @@ def test_rows_tables_and_files_give_the_same(make, city: Path, tmp_path: Path, m
         ("frames", [table.slice(0, 1000).to_pandas(), table.slice(1000).to_pandas()], None),
     ):
         elements._INPUTS.clear()
-        assert rows_by(make(key), given, tmp_path / name, kind) == found, name
+        assert rows_by(make(**key), given, tmp_path / name, kind) == found, name
 
 
 def test_rows_without_a_column_are_refused_at_once():
@@ -228,3 +227,50 @@ def test_hot_spots_of_a_column_are_found_in_text_alone(tmp_path: Path):
         pipeline.run().wait_until_finish()
     rows = [{"user_id": number, "code": "7b"} for number in range(500)]
     assert any("7b" in line for line in rows_by(PrivateHotspots(**hot), rows, tmp_path / "found"))
+
+
+# --- other languages: declared types, options by name, unusable rows as a second output ---
+
+
+PUBLISHED: dict[str, Any] = {
+    "PrivateHeatmap": {"region": REGION, "depth": 2},
+    "PrivateZones": {"region": REGION, "quadkey": 14},
+    "PrivateFlows": {"region": REGION, "depth": 2, "time_column": "time"},
+    "PrivateHistogram": {"column": "kind", "epsilon": 1, "delta": 1e-6},
+    "PrivateHotspots": {"column": "kind", "depth": 1, "levels": 1, "epsilon": 1, "delta": 1e-6},
+    "PrivateQuantiles": {"column": "km", "range": [0, 10], "epsilon": 1, "delta": 1e-6},
+    "PrivateMoments": {"column": "km", "bits": 8, "epsilon": 1},
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_rows_have_types_that_every_language_knows(name: str):
+    """Beam makes an opaque type of what it does not know, which Parquet, SQL and Java do not read."""
+    transform = getattr(sfumato.beam, name)(**PUBLISHED[name])
+    _, schema = transform.table(transform._job)
+    fields = typing_to_runner_api(row_type(schema)).row_type.schema.fields
+    assert [field.name for field in fields if field.type.WhichOneof("type_info") != "atomic_type"] == []
+
+
+def test_the_listing_for_beam_yaml_names_the_transforms():
+    listing = yaml.safe_load((files("sfumato") / "beam_providers.yaml").read_text())
+    assert [provider["type"] for provider in listing] == ["python"]
+    assert listing[0]["transforms"] == {name: f"sfumato.beam.{name}" for name in PUBLISHED}
+
+
+def test_unusable_rows_are_a_second_output():
+    good = [{"user_id": number, "latitude": 1.06, "longitude": 3.06} for number in range(200)]
+    bad = [{**good[0], "user_id": None}, {**good[1], "latitude": 70.0}, {**good[2], "latitude": -70.0}]
+    transform = heatmap(error_handling={"output": "unusable"})
+    with beam.Pipeline(runner="FnApiRunner") as pipeline:
+        found = pipeline | beam.Create([*good, *bad]) | transform
+        assert set(found) == {"good", "unusable"}
+        assert_that(found["good"] | beam.combiners.Count.Globally(), equal_to([16]))
+        counts = found["unusable"] | beam.Map(lambda row: (row.reason, row.count))
+        assert_that(counts, equal_to([("null_user_id", 1), ("out_of_region", 2)]), label="Unusable")
+
+
+@pytest.mark.parametrize("wrong", ["unusable", {}, {"output": ""}, {"output": "good"}, {"output": "x", "log": True}, 7])
+def test_a_wrong_error_output_is_refused(wrong: Any):
+    with rejects("error_handling"):
+        heatmap(error_handling=wrong)

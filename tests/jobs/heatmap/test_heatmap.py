@@ -26,7 +26,7 @@ from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.frame.inputs import match_files
 from sfumato.pipelines.frame.run_key import key_and_metadata
 from sfumato.pipelines.heatmap import HeatmapJob
-from sfumato.pipelines.runners.runner_settings import LocalRunner, runner_settings
+from sfumato.pipelines.runners.runner_settings import LocalRunner
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
@@ -320,13 +320,12 @@ def test_command_draws_fresh_noise_or_that_of_a_key_file(logs, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_any_change_of_request_or_data_changes_the_key(logs, tmp_path: Path) -> None:
-    settings = runner_settings(None, [])
     files = match_files(logs(600))
 
     def subkey(files=files, release_id="r", **options) -> bytes:
         own = {"input": "in", "output": "out", "region": REGION, "seed": 1, "release_id": release_id}
         job = HeatmapJob.of(HeatmapRequest.of({**own, **options}))
-        return key_and_metadata(job, files, settings)[0].subkey("x")
+        return key_and_metadata(job, files, local=True)[0].subkey("x")
 
     first = files[0]
     keys = [
