@@ -29,7 +29,7 @@ _USERS, _AUDITED = 1_500, 4
 _REGION = "--region=-1,50,1,51"
 SELF_TEST_JOBS = {
     "heatmap": f"heatmap {_REGION} --depth=7 --trust=central",
-    "heatmap, secagg": f"heatmap {_REGION} --depth=7",
+    "heatmap, secagg": f"heatmap {_REGION} --depth=7 --shard_size=300",
     "zones": f"zones {_REGION} --quadkey=9 --trust=central",
     "flows": f"flows {_REGION} --origin=longitude,latitude --destination=to_longitude,to_latitude",
     "histogram": "histogram --column=kind --delta=1e-3 --epsilon=2",
@@ -122,11 +122,11 @@ FAULTS = (
         "        2 * query.cost,\n        query.sensitivity,\n    )\n    return ShardTotals",
     ),
     PlantedFault(
-        "one noise for two sub-queries",
-        "heatmap",
+        "one noise for all shards",
+        "heatmap, secagg",
         "secagg/shard_sums",
-        '        query.bind(key),\n        f"central noise {query.index}",',
-        '        key,\n        "central noise",',
+        "noise = query.noise.kind.draw(key, f\"shard noise {query.index}\", shards, entries,",
+        "noise = query.noise.kind.draw(key, f\"shard noise {query.index}\", 0 * shards, entries,",
     ),
     PlantedFault(
         "half of the noise of items",
