@@ -13,18 +13,23 @@ class Trust(StrEnum):
     """The party that must be trusted with unprotected data.
 
     CENTRAL: the operator of the job is a trusted curator, who sees the logs and adds noise to exact results once.
+    SPLIT: two servers, of which one must be honest: each sees shares of reports, and adds noise to its share of the sums.
     SECAGG: a server that sees only sums over many users (secure aggregation), never a single user's report.
     LOCAL: no party of the system that the job simulates: every report is protected separately.
     """
 
     CENTRAL = "central"
+    SPLIT = "split"
     SECAGG = "secagg"
     LOCAL = "local"
 
 
 CentralOrSecagg = Literal[Trust.CENTRAL, Trust.SECAGG]  # of a job that supports both
+CentralSplitOrSecagg = Literal[Trust.CENTRAL, Trust.SPLIT, Trust.SECAGG]
+SERVERS = 2  # of trust split: each adds the noise of the complete guarantee to the sums of all users
 SEES = {
     Trust.CENTRAL: "the operator is a trusted curator, who sees exact results and adds noise once",
+    Trust.SPLIT: "two servers see shares that disclose nothing unless both collude; each adds noise to all users' sums",
     Trust.SECAGG: "a server sees only sums over many users",
     Trust.LOCAL: "the collector sees only reports that are protected one by one",
 }
@@ -54,6 +59,14 @@ ASSUMPTIONS = (
     "The key is secret, and the input does not change during the run.",
     "AES and SipHash behave as pseudo-random functions, so the guarantee is computational. Two users with equal 64-bit "
     "keyed hashes count as one (probability below users / 2^64 for any one user).",
+)
+SPLIT_ASSUMPTIONS = (
+    "This job computes the sums of the two servers itself; no device takes part. Each server of a real protocol would "
+    "also see which devices report.",
+    "The operator of this job sees the raw logs. The guarantee covers the release, also against one of the two servers, "
+    "which knows its own noise. Two servers that collude could put every report together. A failed run publishes "
+    "nothing, and its error message is only for the operator.",
+    *ASSUMPTIONS[2:],
 )
 CURATOR = (
     "The operator of this job is a trusted curator. It sees the raw logs and the exact results, and adds noise to them "

@@ -124,9 +124,9 @@ def sub_query_noises(manifest: Manifest) -> list[StatedNoise]:
     """Returns the noise of each sub-query of a heatmap, zones or ranges. Raises as `claims`."""
     privacy, parameters = manifest["privacy"], manifest["parameters"]
     parameters = parameters.get("heatmap") or parameters
-    kind, central = privacy["noise"], privacy["trust"] == Trust.CENTRAL
+    kind, trust = privacy["noise"], privacy["trust"]
     if "sub_queries" not in privacy:
-        if not (central and privacy.get("noise_stddev")):
+        if not (trust == Trust.CENTRAL and privacy.get("noise_stddev")):
             raise ValueError("the manifest states no noise of each count")
         return [StatedNoise(kind, privacy["noise_stddev"])]
     if not privacy["sub_queries"]:
@@ -140,8 +140,8 @@ def sub_query_noises(manifest: Manifest) -> list[StatedNoise]:
     for query in privacy["sub_queries"]:
         rounded = query["vector_length"] if gamma and parameters.get("rounding") == "independent" else 0
         sensitivity = (gamma or records) + (rounded if kind == "laplace" else math.sqrt(rounded))
-        draws, unit = 1.0, entry_of(privacy, "rotation").get("cohorts", 1) / (gamma or 1)
-        if not central:
+        draws, unit = float(query.get("servers", 1)), entry_of(privacy, "rotation").get("cohorts", 1) / (gamma or 1)
+        if trust == Trust.SECAGG:
             cohort, live = privacy["cohort"], query["shards"] - query["shards_lost"]
             required = cohort["required_survivors"]
             draws = live * required / (required - cohort.get("colluders", 0))

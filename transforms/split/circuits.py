@@ -54,6 +54,11 @@ def best_chunk_length(measurement_length: int) -> int:
     return min((2 * -(-measurement_length // most) + 2 * most, -(-measurement_length // most)) for most in calls)[1]
 
 
+def proof_length(entries: int, chunk: int) -> int:
+    """Returns the elements of a proof: a seed for each wire, and the gadget's polynomial at all but one of its points."""
+    return 2 * chunk + (2 << (-(-entries // chunk)).bit_length()) - 1
+
+
 @dataclass(frozen=True)
 class Circuit(ABC):
     """A validity circuit over Field128 with one gadget, a parallel sum of products.
@@ -124,8 +129,8 @@ class Circuit(ABC):
 
     @cached_property
     def proof_length(self) -> int:
-        """Elements of a proof: a seed for each wire, and the gadget's polynomial at all but one of its points."""
-        return 2 * self._chunk + 2 * self.order - 1
+        """Elements of a proof."""
+        return proof_length(self.measurement_length, self._chunk)
 
     @cached_property
     def verifier_length(self) -> int:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.split.circuits import Circuit
+from sfumato.transforms.split.circuits import Circuit, best_chunk_length, proof_length
 from sfumato.transforms.split.field128 import (
     ENCODED_SIZE,
     MODULUS,
@@ -244,6 +244,21 @@ class Prio3:
 
     def _joint(self, seeds: Bytes) -> Elements:
         return from_words(self._expand(seeds, _JOINT, [_PROOFS] * len(seeds), self.circuit.calls))
+
+
+def report_size(length: int, bound: int = 1) -> int:
+    """Returns the bytes of a client's shares for two aggregators, without encryption.
+
+    Args:
+        length: entries of the aggregate.
+        bound: the largest sum of a client's entries; 1 for one cell.
+
+    >>> report_size(3034)
+    52304
+    """
+    entries = length if bound == 1 else (length + 1) * bound.bit_length()
+    elements = entries + proof_length(entries, best_chunk_length(entries))
+    return ENCODED_SIZE * elements + SEED_SIZE + 2 * HELPER_SIZE
 
 
 def add_shares(out_shares: Words) -> Words:
