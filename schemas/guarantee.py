@@ -13,7 +13,7 @@ class Trust(StrEnum):
     """The party that must be trusted with unprotected data.
 
     CENTRAL: the operator of the job is a trusted curator, who sees the logs and adds noise to exact results once.
-    SPLIT: two servers, of which one must be honest: each sees shares of reports, and adds noise to its share of the sums.
+    SPLIT: two servers, of which one must be honest. Each sees shares of reports, and adds noise to its share of sums.
     SECAGG: a server that sees only sums over many users (secure aggregation), never a single user's report.
     LOCAL: no party of the system that the job simulates: every report is protected separately.
     """
@@ -63,9 +63,9 @@ ASSUMPTIONS = (
 SPLIT_ASSUMPTIONS = (
     "This job computes the sums of the two servers itself; no device takes part. Each server of a real protocol would "
     "also see which devices report.",
-    "The operator of this job sees the raw logs. The guarantee covers the release, also against one of the two servers, "
-    "which knows its own noise. Two servers that collude could put every report together. A failed run publishes "
-    "nothing, and its error message is only for the operator.",
+    "The operator of this job sees the raw logs. The guarantee covers the release, also against one of the two "
+    "servers, which knows its own noise. Two servers that collude could put every report together. A failed run "
+    "publishes nothing, and its error message is only for the operator.",
     *ASSUMPTIONS[2:],
 )
 CURATOR = (
@@ -73,6 +73,8 @@ CURATOR = (
     "once. The guarantee covers only the release. A failed run publishes nothing, and its error message is only "
     "for the operator."
 )
+CURATED_BY = {Trust.CENTRAL: (CURATOR, *ASSUMPTIONS[2:]), Trust.SPLIT: SPLIT_ASSUMPTIONS}
+"""The assumptions of noise that is added to the sums of all users, by the party that adds it."""
 WARM_START = (
     "The earlier release that this one starts from is treated as public. For a user with records in the logs of both "
     "releases, the two epsilons add up, even if the earlier release is kept secret."

@@ -21,7 +21,7 @@ from dp_accounting import dp_event
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 
-from sfumato.schemas.guarantee import Trust, entry_of
+from sfumato.schemas.guarantee import SERVERS, Trust, entry_of
 from sfumato.transforms.statistics.bisection import bisect
 
 TOLERANCE = 0.01  # relative; a stated cost that is lower than the computed one by more is a violation
@@ -198,7 +198,8 @@ def _of_rounds(manifest: Manifest) -> _Costs:
         parts.append(Claim("epsilon of the exponential mechanism", epsilon, None))
     else:
         bound = entry_of(manifest["parameters"], "bound")
-        found = [_noisy_round(one, bound.get("max_items", 1), bound.get("max_records", 1)) for one in rounds]
+        draws = SERVERS if privacy["trust"] == Trust.SPLIT else 1
+        found = [_noisy_round(one, bound.get("max_items", 1), bound.get("max_records", 1), draws) for one in rounds]
         epsilon = math.fsum(cost for cost, _ in found)
         for one, (cost, _) in zip(rounds, found, strict=True):
             parts.append(Claim(f"epsilon of round {one['index']}", one["epsilon"], cost))
@@ -207,12 +208,14 @@ def _of_rounds(manifest: Manifest) -> _Costs:
     return parts, epsilon + _admission(privacy)
 
 
-def _noisy_round(one: Manifest, items: int, records: int) -> tuple[float, float]:
-    """Returns the epsilon and delta of a round of noisy counts, at least. items, records: what a user adds at most.
+def _noisy_round(one: Manifest, items: int, records: int, draws: int) -> tuple[float, float]:
+    """Returns the epsilon and delta of a round of noisy counts, at least.
+
+    items, records: what a user adds at most. draws: how many parties add noise; epsilon is that of one of them.
 
     Where a threshold hides items, delta is the probability that one of a user's own items is above it.
     """
-    kind, threshold, stddev = one["noise"], one.get("threshold"), one["noise_stddev"]
+    kind, threshold, stddev = one["noise"], one.get("threshold"), one["noise_stddev"] / math.sqrt(draws)
     if kind == "gaussian":
         noise = StatedNoise(kind, stddev, records * math.sqrt(items))
         return composed_epsilon([noise], one["delta"]), one["delta"]

@@ -9,12 +9,11 @@ from sfumato.schemas.guarantee import (
     ADD_OR_REMOVE,
     ASSUMPTIONS,
     COMPOSITIONS,
-    CURATOR,
+    CURATED_BY,
     EXACT_NOISE,
     FLOATING_NOISE,
     PARTICIPATION,
     PRIVACY_UNIT,
-    SPLIT_ASSUMPTIONS,
     WARM_START,
     WARM_START_OF_COHORTS,
     ZERO_OUT,
@@ -37,8 +36,8 @@ _SHARD_FIELDS = ("shards", "shards_lost", "required_survivors", "modulus")
 _MECHANISMS = {  # by the noise and the party that adds it
     ("laplace", Trust.SECAGG): "distributed discrete Laplace (Polya shares) over secure-aggregation shards",
     ("laplace", Trust.CENTRAL): "discrete Laplace, added once to the sums by a trusted curator",
-    ("gaussian", Trust.SECAGG): "discrete Gaussian, added to the sums of each secure-aggregation shard; a user is in one "
-    "shard, whose noise gives the guarantee without that of the others",
+    ("gaussian", Trust.SECAGG): "discrete Gaussian, added to the sums of each secure-aggregation shard; a user is in "
+    "one shard, whose noise gives the guarantee without that of the others",
     ("gaussian", Trust.CENTRAL): "discrete Gaussian, added once to the sums by a trusted curator",
     ("laplace", Trust.SPLIT): "discrete Laplace, added to the sums of all users by each of two servers; the noise of "
     "either gives the guarantee",
@@ -130,7 +129,7 @@ def counts_content(
 
     state: after the last sub-query; place: what is counted, in one word.
     """
-    shard_plan, is_central, protected = state.shard_plan, parameters.trust == Trust.CENTRAL, parameters.protects_participation
+    shard_plan, protected = state.shard_plan, parameters.protects_participation
     cohort = None if parameters.rotation == 1 else Rotation.parse(metadata.parameters["rotation"])
     epsilon_spent = state.budget.spent
     if parameters.rho is not None:  # the epsilon of all charges at the release's delta
@@ -140,8 +139,8 @@ def counts_content(
 
     def known(fields: dict[str, Any]) -> dict[str, Any]:
         """Returns the fields. Those of shards are null without any, and what a client sends where no client sends."""
-        null = _SHARD_FIELDS if parameters.is_one_batch else ()
-        null += ("bits_per_client",) if is_central else ()
+        null: tuple[str, ...] = _SHARD_FIELDS if parameters.is_one_batch else ()
+        null += ("bits_per_client",) if parameters.trust == Trust.CENTRAL else ()
         return {name: None if name in null else value for name, value in fields.items()}
 
     return {
@@ -244,8 +243,7 @@ def _assumptions(state: HeatmapState, parameters: HeatmapParameters, metadata: R
     starts = WARM_START if parameters.rotation == 1 else WARM_START_OF_COHORTS
     earlier = [starts] if metadata.parameters.get("warm_start") else []
     if parameters.is_one_batch:  # without the assumptions of secure aggregation
-        own = [*SPLIT_ASSUMPTIONS] if parameters.servers else [CURATOR, *ASSUMPTIONS[2:]]
-        return [*own, EXACT_NOISE, *earlier]
+        return [*CURATED_BY[parameters.trust], EXACT_NOISE, *earlier]
     noise = FLOATING_NOISE if parameters.noise_source == "client" else EXACT_NOISE
     return [*ASSUMPTIONS, *state.noise.assumptions(), noise, *earlier]
 

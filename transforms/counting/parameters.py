@@ -280,7 +280,7 @@ class HeatmapParameters:
 
     @property
     def is_one_batch(self) -> bool:
-        """Whether noise is added to one sum of all users, by a curator or two servers. Then there are no shards to lose."""
+        """Whether noise is added to one sum of all users, by a curator or two servers: there are no shards to lose."""
         return self.trust != Trust.SECAGG
 
     @property

@@ -138,8 +138,8 @@ class HeatmapState:
         shard_plan: how users are spread over shards.
         budget: the budget of the user who has spent most, in the unit of the noise: epsilon or rho.
         gamma: the sum of a user's weights; 1 for one location a user; the most records of a user with several.
-        noisy_sums: number of sums with independent noise that are added up: the shards; 1 where a curator adds noise, and
-            2 where two servers do.
+        noisy_sums: number of sums with independent noise that are added up: the shards; 1 where a curator adds noise,
+            and 2 where two servers do.
         query: the sub-query to run next; None when the run is complete.
         results: the noisy counts of all sub-queries so far, in order.
         categories: number of categories of the auxiliary data; 1 without any.

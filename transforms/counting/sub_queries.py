@@ -121,7 +121,7 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
     noise_stddev = state.noise_stddev(query.cost, query.encoding.sensitivity, query.encoding.length)
     if not is_one_batch:
         noise_stddev *= math.sqrt(scale)  # scale * sqrt(live) = sqrt(scale) * sqrt(shards)
-    if query.planned_clients is None and not is_one_batch:  # each survivor above the required number adds its share of noise
+    if query.planned_clients is None and not is_one_batch:  # survivors above the required number add noise too
         expected = shard_plan.users / shard_plan.shards * (1 - parameters.simulated_dropout)
         noise_stddev *= math.sqrt(max(expected / query.noise.required, 1.0))
     counts = totals.sums.astype(np.float64) * (scale / state.unit)

@@ -45,8 +45,8 @@ from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, no
 _NOISE = {
     Trust.CENTRAL: "A trusted curator saw the exact sums of the reports and added noise to each sum once. There was no "
     "secure aggregation.",
-    Trust.SPLIT: "Two servers received shares of the reports. A share discloses nothing. Each server added its own noise "
-    "to its share of each sum, and only the total of both was seen.",
+    Trust.SPLIT: "Two servers received shares of the reports. A share discloses nothing. Each server added its own "
+    "noise to its share of each sum, and only the total of both was seen.",
     "client": "Users reported in {groups}. Every phone adds its share of the noise, so a group's sum is noisy before "
     "anyone sees it. Groups with too few reports are discarded.",
     "shard": "Users reported in {groups}. A group's sum is noisy before anyone sees it. Groups with too few reports "

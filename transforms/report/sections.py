@@ -52,7 +52,8 @@ def noisy_sums(query: Manifest) -> int:
 
     query: an entry of the manifest's `privacy.sub_queries`.
     """
-    sums = max(int(number(query, "shards") or number(query, "servers") or 1) - int(number(query, "shards_lost") or 0), 1)
+    stated = number(query, "shards") or number(query, "servers") or 1
+    sums = max(int(stated) - int(number(query, "shards_lost") or 0), 1)
     return sums if number(query, "rho") is None else NORMAL_SUMS
 
 

@@ -58,7 +58,7 @@ class ShardQuery:
         planned_clients: clients that a shard is planned for. Its noise is then that of the required clients, whatever
             the number of its users, and a shard is lost only by simulated dropout. None is the paper's model: every
             survivor adds noise, and a shard with fewer than the required clients reveals nothing.
-        servers: number of servers that each add central noise to their share of the sum; 0 where a curator adds it once.
+        servers: number of servers that each add central noise to their share of the sum; 0 where a curator adds it.
     """
 
     index: int

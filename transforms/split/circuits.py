@@ -55,7 +55,7 @@ def best_chunk_length(measurement_length: int) -> int:
 
 
 def proof_length(entries: int, chunk: int) -> int:
-    """Returns the elements of a proof: a seed for each wire, and the gadget's polynomial at all but one of its points."""
+    """Returns the elements of a proof: a seed for each wire, and the gadget's polynomial at all points but one."""
     return 2 * chunk + (2 << (-(-entries // chunk)).bit_length()) - 1
 
 
