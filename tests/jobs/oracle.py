@@ -226,7 +226,8 @@ def ask(
         seen = np.array(vector) % window.modulus
         total += np.where(seen >= window.modulus - window.low, seen - window.modulus, seen)
     if parameters.is_one_batch:
-        total += np.array(noise(key, f"central noise {query.index}", 0, query))
+        for server in range(max(query.servers, 1)):
+            total += np.array(noise(key, f"central noise {query.index}", server, query))
     return ShardTotals(total, live)
 
 
