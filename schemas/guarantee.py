@@ -73,6 +73,15 @@ CURATOR = (
     "once. The guarantee covers only the release. A failed run publishes nothing, and its error message is only "
     "for the operator."
 )
+DEVICE_ASSUMPTIONS = (
+    "Devices made the reports. At least one of the two operators is honest: it gives the other neither its shares nor "
+    "its key nor its noise. Each of them sees which reports arrive, when, and how many it accepts.",
+    "The guarantee covers this release, also against one of the two operators, which knows its own noise. Two "
+    "operators that collude could put every report together.",
+    "A user is one report. A person whose devices send several spends epsilon for each of them.",
+    "The keys of the two operators are secret, and their programs draw the noise as stated.",
+    "AES, X25519 and TurboSHAKE128 behave as the protocol assumes, so the guarantee is computational.",
+)
 CURATED_BY = {Trust.CENTRAL: (CURATOR, *ASSUMPTIONS[2:]), Trust.SPLIT: SPLIT_ASSUMPTIONS}
 """The assumptions of noise that is added to the sums of all users, by the party that adds it."""
 WARM_START = (
@@ -205,6 +214,8 @@ def two_sentences(manifest: Mapping[str, Any]) -> str:
     elif privacy.get("trust") == Trust.LOCAL:
         local = entry_of(privacy, "collector").get("epsilon", epsilon)
         condition = f"Each user sent {sent} after randomised response: the collector learns at most ε = {local:g}."
+    elif privacy.get("devices"):
+        condition = "No party saw a report: two operators saw shares of it, and one of them must be honest."
     else:
         condition = "The operator of the job saw the raw logs; the guarantee covers only this release."
     return f"At ε = {epsilon:g}, {promise} {condition}"

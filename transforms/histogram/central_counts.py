@@ -10,16 +10,16 @@ users are whose items stay hidden. They share what is left, which is enough sinc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.guarantee import Trust
+from sfumato.schemas.guarantee import CURATED_BY, Trust
 from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.transforms.histogram.count_noise import CountNoise, ItemBound, TwoServerNoise, choose_noise
 from sfumato.transforms.histogram.item_encoding import Items
@@ -113,6 +113,8 @@ class CentralCountPlan:
 
     TRUST: ClassVar[Trust] = Trust.CENTRAL
     WHO: ClassVar[str] = "trusted curator"
+    ASSUMPTIONS: ClassVar[tuple[str, ...]] = CURATED_BY[Trust.CENTRAL]
+    STATED: ClassVar[Mapping[str, Any]] = {}  # further entries of the manifest's `privacy`
 
     epsilon: float = 1.0
     delta: float = 1e-8
@@ -211,6 +213,7 @@ class SplitCountPlan(CentralCountPlan):
 
     TRUST: ClassVar[Trust] = Trust.SPLIT
     WHO: ClassVar[str] = "two servers"
+    ASSUMPTIONS: ClassVar[tuple[str, ...]] = CURATED_BY[Trust.SPLIT]
 
     delta: float = 0.0
     noise: str = "laplace"

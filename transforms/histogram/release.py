@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.guarantee import (
     ADD_OR_REMOVE,
-    CURATED_BY,
     PRIVACY_UNIT,
     SAMPLING_ASSUMPTIONS,
     NoiseRound,
@@ -269,7 +268,8 @@ def central_files(counts: NoisyLevels, metadata: CountMetadata[CentralCountPlan]
         "admission": None if counts.admission is None else counts.admission.entry(),
         "composition": "epsilons and deltas of the rounds and of the admission are added up",
         "population": _population_entry(plan),
-        "assumptions": CURATED_BY[plan.TRUST],
+        "assumptions": plan.ASSUMPTIONS,
+        **plan.STATED,
     }
     hidden = rounds[-1].hidden_count
     content["results"] = {"published": len(last), "estimated_users": users, "hidden_count": hidden}

@@ -37,7 +37,9 @@ def public_key(private: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
-def seal(public: bytes, info: bytes, associated: bytes, plaintext: bytes) -> tuple[bytes, bytes]:
+def seal(
+    public: bytes, info: bytes, associated: bytes, plaintext: bytes, secret: bytes | None = None
+) -> tuple[bytes, bytes]:
     """Returns the encapsulated key, 32 bytes, and the encrypted plaintext.
 
     Args:
@@ -45,8 +47,12 @@ def seal(public: bytes, info: bytes, associated: bytes, plaintext: bytes) -> tup
         info: what the message is for; who opens it states the same.
         associated: data that the message is bound to.
         plaintext: of any length.
+        secret: 32 secret bytes that no other message has, so that a repeated run seals the same bytes; None for new
+            ones of the operating system.
     """
-    enc, context = suite().create_sender_context(suite().kem.deserialize_public_key(public), info)
+    ephemeral = None if secret is None else suite().kem.derive_key_pair(secret)
+    receiver = suite().kem.deserialize_public_key(public)
+    enc, context = suite().create_sender_context(receiver, info, eks=ephemeral)
     return enc, context.seal(plaintext, associated)
 
 

@@ -184,19 +184,8 @@ class Prio3:
             public_shares: uint8[R, public_size].
             input_shares: uint8[R, leader_size], or uint8[R, 64] for the helper.
         """
-        entries, blinds = self.circuit.measurement_length, input_shares[:, -SEED_SIZE:]
-        is_valid: NDArray[np.bool_] = np.ones(len(nonces), dtype=np.bool_)
-        if aggregator != LEADER:
-            measurement, proof = self._expand_helper(aggregator, input_shares[:, :SEED_SIZE])
-        else:
-            words = _words(input_shares[:, :-SEED_SIZE])
-            is_valid = np.asarray(is_canonical(words).all(axis=1))
-            words = np.where(is_valid[:, None, None], words, np.uint64(0))
-            measurement, proof = words[:, :entries], words[:, entries:]
-        part = self._joint_parts(aggregator, blinds, _rows(measurement), nonces)
-        parts = public_shares.copy()
-        parts[:, SEED_SIZE * aggregator : SEED_SIZE * (aggregator + 1)] = part
-        seeds = self._joint_seeds(parts)
+        measurement, proof, is_valid = self._opened(aggregator, input_shares)
+        seeds, part = self._own_joint_seeds(aggregator, nonces, public_shares, measurement, input_shares)
         binders = [_PROOFS + nonce.tobytes() for nonce in nonces]
         keys = np.broadcast_to(np.frombuffer(verify_key, dtype=np.uint8), (len(nonces), SEED_SIZE))
         query = from_words(self._expand(keys, _QUERY, binders, self.circuit.query_randomness))
@@ -205,6 +194,40 @@ class Prio3:
         )
         shares = np.concatenate([_rows(to_words(verifier)), part], axis=1)
         return Verification(shares, seeds, self.circuit.truncate(measurement), is_valid & may_check)
+
+    def finish(
+        self, aggregator: int, nonces: Bytes, public_shares: Bytes, input_shares: Bytes, messages: Bytes
+    ) -> tuple[Words, NDArray[np.bool_]]:
+        """Returns shares of what is summed, uint64[R, length, 2], and for which reports they may be used, bool[R].
+
+        It repeats the part of `verify_init` that an aggregator which kept nothing needs, once proofs are found valid.
+        messages: uint8[R, 32], of `combine`. Other arguments are those of `verify_init`.
+        """
+        measurement, _, is_valid = self._opened(aggregator, input_shares)
+        seeds, _ = self._own_joint_seeds(aggregator, nonces, public_shares, measurement, input_shares)
+        return self.circuit.truncate(measurement), is_valid & (seeds == messages).all(axis=1)
+
+    def _opened(self, aggregator: int, input_shares: Bytes) -> tuple[Words, Words, NDArray[np.bool_]]:
+        """Returns shares of measurements and of proofs, and whether they are elements of the field."""
+        entries = self.circuit.measurement_length
+        is_valid: NDArray[np.bool_] = np.ones(len(input_shares), dtype=np.bool_)
+        if aggregator != LEADER:
+            measurement, proof = self._expand_helper(aggregator, input_shares[:, :SEED_SIZE])
+        else:
+            words = _words(input_shares[:, :-SEED_SIZE])
+            is_valid = np.asarray(is_canonical(words).all(axis=1))
+            words = np.where(is_valid[:, None, None], words, np.uint64(0))
+            measurement, proof = words[:, :entries], words[:, entries:]
+        return measurement, proof, is_valid
+
+    def _own_joint_seeds(
+        self, aggregator: int, nonces: Bytes, public_shares: Bytes, measurement: Words, input_shares: Bytes
+    ) -> tuple[Bytes, Bytes]:
+        """Returns the joint randomness as the client stated it but for an aggregator's own part, and that part."""
+        part = self._joint_parts(aggregator, input_shares[:, -SEED_SIZE:], _rows(measurement), nonces)
+        parts = public_shares.copy()
+        parts[:, SEED_SIZE * aggregator : SEED_SIZE * (aggregator + 1)] = part
+        return self._joint_seeds(parts), part
 
     def combine(self, verifier_shares: Sequence[Bytes]) -> tuple[Bytes, NDArray[np.bool_]]:
         """Returns verifier messages uint8[R, 32] and which reports have valid proofs, bool[R].

@@ -433,7 +433,10 @@ def rows_of(pattern: str, parameters: HeatmapParameters) -> Rows:
 
 @pytest.mark.parametrize(
     ("method", "trust"),
-    [*((name, "secagg") for name in (*METHODS, *BASELINES)), *((name, trust) for name in METHODS for trust in ("central", "split"))],
+    [
+        *((name, "secagg") for name in (*METHODS, *BASELINES)),
+        *((name, trust) for name in METHODS for trust in ("central", "split")),
+    ],
 )
 def test_every_method_equals_its_stages_in_memory(baselines: None, logs, method: str, trust: str) -> None:
     pattern = logs(1500, 4, 3)
