@@ -58,9 +58,7 @@ def run_report(request: ReportRequest) -> None:
     task = Task.read(request.task)
     check_new_file(request.output, overwrite=False)
     if request.location is not None:
-        measurement: int | list[int] = task.cell_of(*request.location)
-        if task.max_value > 1:
-            measurement = _weights(task, [[*request.location, task.max_value]])
+        measurement = task.measurement(*request.location)
     else:
         assert request.weights is not None
         measurement = _weights(task, _json("weights", request.weights))

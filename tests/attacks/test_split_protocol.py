@@ -142,7 +142,7 @@ def test_the_minimum_is_compared_with_a_noisy_number(tmp_path: Path, monkeypatch
 
 @pytest.mark.false_alarm(4e-9)
 def test_each_share_leaves_with_noise_of_its_own(tmp_path: Path) -> None:
-    """Shares of sums of 0: what is decrypted is the noise of one server, with the distribution of the stated epsilon."""
+    """Shares of sums of 0: what is decrypted is one server's noise, with the distribution of the stated epsilon."""
     city = City.new(tmp_path, epsilon=1.0, depth=6, min_batch=1)
     task, place, noises = city.task, city.folder, []
     private = aggregate.private_key(aggregate.party_key(f"{place}/collector.key"))
@@ -175,7 +175,7 @@ def test_a_task_is_opened_once(city: City) -> None:
 @EXACTLY
 @pytest.mark.parametrize("role", ["leader", "helper"])
 @pytest.mark.parametrize(("when", "charges"), [("before the charge", 0), ("after the charge", 1)])
-def test_a_killed_run_is_repeated_with_the_same_bytes_and_one_charge(
+def test_a_killed_run_repeats_its_bytes_and_charges_once(
     city: City, role: str, when: str, charges: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     city.report(cells_of(HONEST))
@@ -240,7 +240,7 @@ def test_the_leader_counts_no_replay_for_the_helper(city: City) -> None:
 
 
 @EXACTLY
-def test_a_report_that_one_server_refuses_makes_shares_that_do_not_match(city: City) -> None:
+def test_shares_of_two_batches_do_not_match(city: City) -> None:
     def refuse_first(responses: np.ndarray) -> np.ndarray:
         responses["type"][0] = 2
         return responses

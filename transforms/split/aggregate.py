@@ -250,7 +250,7 @@ def exchange_file(exchange: str, kind: str, number: int) -> str:
 
 
 class Requests(beam.PTransform):
-    """Blocks of reports -> files of requests to the helper, and a Counter of rejections. Nothing is drawn or charged."""
+    """Blocks of reports -> files of requests to the helper, and a Counter of rejections. Nothing is charged."""
 
     def __init__(self, leader: Aggregator, exchange: str) -> None:
         super().__init__()

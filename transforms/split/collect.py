@@ -41,6 +41,16 @@ class Collected:
     reports: list[int]
 
 
+class DeviceBound(ItemBound):
+    """What a report adds to the counts."""
+
+    @property
+    def text(self) -> str:
+        if self.max_records == 1:
+            return "one report a user, of one cell"
+        return f"one report a user, of whole weights of cells with a sum of at most {self.max_records}"
+
+
 class DeviceCountPlan(SplitCountPlan):
     """The budget of a task, whose reports devices made."""
 
@@ -94,7 +104,7 @@ def collected_files(collected: Collected, task: Task, created: str, code: str | 
 
     created: ISO 8601 time. code: digest of the running code, if it is stated.
     """
-    bound = ItemBound(max_records=task.max_value)
+    bound = DeviceBound(max_records=task.max_value)
     plan = DeviceCountPlan(epsilon=task.epsilon, bound=bound, domains=(task.circuit.length,))
     counted = CellItems(LocationColumns(), task.grid)
     items = np.arange(task.circuit.length, dtype=np.uint64)

@@ -10,7 +10,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.requests.publish_request import BudgetOption, DatasetOption, LogOptions, RunnerOptions
 from sfumato.schemas.requests.request_base import INPUT, KEY, LEDGER, OUTPUT, Pair, option
 
-_TASK = "public JSON file of the task, see docs/how_to/two_servers.md"
+_TASK = "public JSON file of the task, see docs/tutorials/two_servers.md"
 _KEY_FILE = "your secret, made by `sfumato key new FILE`"
 
 

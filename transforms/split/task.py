@@ -139,6 +139,13 @@ class Task:
         """The epsilon of the counts of all cells."""
         return self.epsilon - 2 * self.count_epsilon
 
+    def measurement(self, longitude: float, latitude: float) -> int | list[int]:
+        """Returns what a device at a location reports: its cell, or all weight there. Raises as `cell_of`."""
+        cell = self.cell_of(longitude, latitude)
+        if self.max_value == 1:
+            return cell
+        return [self.max_value * (one == cell) for one in range(self.circuit.length)]
+
     def cell_of(self, longitude: float, latitude: float) -> int:
         """Returns the number of the cell of a location. Raises RequestError: it is outside of the region."""
         _, codes = self.grid.locate(np.array([longitude]), np.array([latitude]))
