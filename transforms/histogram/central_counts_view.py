@@ -58,7 +58,8 @@ class CentralPage(SampledPage):
             "." if records == 1 else f", with at most {records} records each."
         )
         if release.manifest["privacy"].get("devices"):
-            self.ONE_RECORD = f"Each device sent {'one cell' if records == 1 else f'weights of cells, {records} in all'}."
+            sent = "one cell" if records == 1 else f"weights of cells, {records} in all"
+            self.ONE_RECORD = f"Each device sent {sent}."
         self.HEADLINE = f"{kept[0].upper()}{kept[1:]} per user, with noise"
         self._added_up = most > 1 or records > 1
         super().__init__(release)

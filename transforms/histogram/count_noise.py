@@ -29,7 +29,7 @@ in effect. The noise is one of:
   one hides more (a test compares).
 
 Where the items are public, every item gets noise, there is no threshold, and delta is 0 with Laplace noise. Two servers
-(trust split) count public items only: each adds this Laplace noise, so that the other's alone gives the guarantee.
+(trust split) count public items only: each adds this Laplace noise, and the noise of either gives the guarantee.
 
 Correlated noise (Lebeda and Retschmeier, The correlated Gaussian sparse histogram mechanism, FORC 2025) pays where a
 user may hold a large part of all counted items. Its shared term helps by a share of about K / (number of items):
