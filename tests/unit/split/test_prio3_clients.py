@@ -218,3 +218,17 @@ def test_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "Cryptodome.Hash", None)
     with pytest.raises(RequestError, match=r"sfumato\[split\]"):
         Xof(bytes(32), b"", b"")
+
+
+def test_messages_of_other_joint_randomness_are_refused() -> None:
+    prio3 = Prio3(Histogram(9), CONTEXT)
+    nonces, randomness = drawn(2, prio3, 10)
+    public, shares = prio3.shard([1, 2], nonces, randomness)
+    seen = [prio3.verify_init(number, KEY, nonces, public, share) for number, share in enumerate(shares)]
+    messages = prio3.combine([one.verifier_shares for one in seen])[0].copy()
+    messages[1, 0] ^= 1
+    for number, one in enumerate(seen):
+        assert one.accepts(messages).tolist() == [True, False]
+        finished = prio3.finish(number, nonces, public, shares[number], messages)
+        assert finished[1].tolist() == [True, False]
+        assert np.array_equal(finished[0], one.out_shares)
