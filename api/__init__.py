@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sfumato import beam
     from sfumato.jobs import (
         changes,
+        client_report,
         flows,
         heatmap,
         histogram,
@@ -43,6 +44,7 @@ __all__ = [
     "SfumatoError",
     "beam",
     "changes",
+    "client_report",
     "flows",
     "heatmap",
     "histogram",

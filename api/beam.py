@@ -241,7 +241,7 @@ class PrivateHistogram(_PrivateJob):
     JOB = "histogram"
 
     def table(self, job: Any) -> tuple[str, pa.Schema]:
-        noisy = job.request.trust == Trust.CENTRAL
+        noisy = job.request.trust != Trust.SECAGG
         if job.request.column is None:
             return CELLS_FILE, hot_cells_schema(noisy)
         return ITEMS_FILE, items_schema(pa.string(), noisy)

@@ -416,6 +416,34 @@ def synth(output: Folder, *, users: int, records_per_user: int = 1, seed: int = 
     return f"{os.fspath(output).rstrip('/')}/*.parquet"
 
 
+def client_report(
+    task: Folder, *, location: Sequence[float] | None = None, weights: Sequence[int] | None = None
+) -> bytes:
+    """Makes a device's report for two servers, neither of which can read it, as `sfumato client report` does.
+
+    Args:
+        task: the public JSON file of the task.
+        location: longitude and latitude in degrees.
+        weights: for a task with a max_value, a whole weight of each cell in the quadtree's order.
+
+    Returns:
+        The report, of one size for all reports of the task.
+
+    Raises:
+        RequestError: the task cannot be read, or the location or the weights are not what it counts.
+    """
+    from sfumato.transforms.split.reports import make_reports
+    from sfumato.transforms.split.task import Task
+
+    read = Task.read(os.fspath(task))
+    if (location is None) == (weights is None):
+        raise RequestError("location, weights: one is required")
+    if location is None:
+        assert weights is not None
+        return make_reports(read, [list(weights)])
+    return make_reports(read, [read.measurement(*location)])
+
+
 @overload
 def plan(
     *, users: int, epsilon: float = 1.0, depth: int = 10, method: str = "adaptive", nights: None = None, **options: Any

@@ -59,7 +59,7 @@ def night(codes: np.ndarray, name: str, trial: int, options: dict[str, object], 
     key = KEY.narrowed({"night": name, "trial": trial, **options})
     state = run_in_memory(Rows(places, hashes, codes), users, parameters, key, prior)
     estimate = parameters.method.decode(state, DEPTH)
-    sums = 1 if state.is_central else state.results[-1].shards_answered
+    sums = state.noisy_sums if state.is_one_batch else state.results[-1].shards_answered
     counts = unbiased_counts(estimate, state)
     encoding = state.results[-1].encoding
     assert isinstance(encoding, TreeEncoding)

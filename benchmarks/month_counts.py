@@ -87,7 +87,7 @@ class CountNight:
             if not isinstance(query.encoding, TreeEncoding):
                 raise TypeError("counts of nights are asked by trees")
             sums = _entry_counts(queried_counts, query.encoding.tree)
-            if not parameters.is_central:
+            if not parameters.is_one_batch:
                 sums = sums + _sum_of_noise(query, queried, rng)
             state = add_noise_and_advance(state, ShardTotals(sums, queried), parameters, key)
         return state
@@ -145,7 +145,7 @@ class PaperVariances:
         """
         parameters, c = way.parameters(trust), way.cohorts
         one = parameters.count_noise.stddev(parameters.budget.total) ** 2
-        sums = 1.0 if parameters.is_central else max(users / c / shard_size, 1.0)
+        sums = 1.0 if parameters.is_one_batch else max(users / c / shard_size, 1.0)
         return cls(c**2 * sums * one, c - 1.0, WINDOW if way.memory == "posterior" else 1)
 
     def stddev(self, cell_users: float) -> float:

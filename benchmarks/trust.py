@@ -83,7 +83,9 @@ def moved(density: np.ndarray, users: pd.DataFrame) -> float:
 
 def histogram_error(logs: str, users: pd.DataFrame, **options: Any) -> float:
     """Root mean square error of all 256 x 256 cells, in users; a cell that is not shown counts as 0."""
-    cells = sfumato.histogram(logs, region=REGION, cells=8, epsilon=EPSILON, delta=DELTA, **options).cells
+    if options["trust"] != Trust.SPLIT:  # whose noise needs no delta
+        options["delta"] = DELTA
+    cells = sfumato.histogram(logs, region=REGION, cells=8, epsilon=EPSILON, **options).cells
     error = counts_of(users, 8).astype(float)
     np.subtract.at(error, cell_codes(cells["cell_id"]), cells["count"].to_numpy())
     return float(np.sqrt((error**2).mean()))

@@ -49,7 +49,7 @@ class ZonesJob(CountingJob):
         """Those of a heatmap with zones as its cells."""
         request = self.request
         options = request.parameter_values()
-        if request.trust == Trust.CENTRAL:
+        if request.trust != Trust.SECAGG:
             options["shard_size"] = _CENTRAL_SHARD_SIZE
         given = HeatmapParameters(
             **options,
@@ -83,7 +83,7 @@ class ZonesJob(CountingJob):
             {"column": name, "zones": len(ids), "share": share}
             for name, ids, share in zip(zones.level_names, zones.ids_of_levels, self.method.shares, strict=True)
         ]
-        stated = parameters.shard_size if not parameters.is_central else None
+        stated = parameters.shard_size if not parameters.is_one_batch else None
         return {
             "zones": {"sha256": zones.digest, "levels": levels},
             "columns": asdict(self.columns()),

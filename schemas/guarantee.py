@@ -13,18 +13,23 @@ class Trust(StrEnum):
     """The party that must be trusted with unprotected data.
 
     CENTRAL: the operator of the job is a trusted curator, who sees the logs and adds noise to exact results once.
+    SPLIT: two servers, of which one must be honest. Each sees shares of reports, and adds noise to its share of sums.
     SECAGG: a server that sees only sums over many users (secure aggregation), never a single user's report.
     LOCAL: no party of the system that the job simulates: every report is protected separately.
     """
 
     CENTRAL = "central"
+    SPLIT = "split"
     SECAGG = "secagg"
     LOCAL = "local"
 
 
 CentralOrSecagg = Literal[Trust.CENTRAL, Trust.SECAGG]  # of a job that supports both
+CentralSplitOrSecagg = Literal[Trust.CENTRAL, Trust.SPLIT, Trust.SECAGG]
+SERVERS = 2  # of trust split: each adds the noise of the complete guarantee to the sums of all users
 SEES = {
     Trust.CENTRAL: "the operator is a trusted curator, who sees exact results and adds noise once",
+    Trust.SPLIT: "two servers see shares that disclose nothing unless both collude; each adds noise to all users' sums",
     Trust.SECAGG: "a server sees only sums over many users",
     Trust.LOCAL: "the collector sees only reports that are protected one by one",
 }
@@ -55,11 +60,30 @@ ASSUMPTIONS = (
     "AES and SipHash behave as pseudo-random functions, so the guarantee is computational. Two users with equal 64-bit "
     "keyed hashes count as one (probability below users / 2^64 for any one user).",
 )
+SPLIT_ASSUMPTIONS = (
+    "This job computes the sums of the two servers itself; no device takes part. Each server of a real protocol would "
+    "also see which devices report.",
+    "The operator of this job sees the raw logs. The guarantee covers the release, also against one of the two "
+    "servers, which knows its own noise. Two servers that collude could put every report together. A failed run "
+    "publishes nothing, and its error message is only for the operator.",
+    *ASSUMPTIONS[2:],
+)
 CURATOR = (
     "The operator of this job is a trusted curator. It sees the raw logs and the exact results, and adds noise to them "
     "once. The guarantee covers only the release. A failed run publishes nothing, and its error message is only "
     "for the operator."
 )
+DEVICE_ASSUMPTIONS = (
+    "Devices made the reports. At least one of the two operators is honest: it gives the other neither its shares nor "
+    "its key nor its noise. Each of them sees which reports arrive, when, and how many it accepts.",
+    "The guarantee covers this release, also against one of the two operators, which knows its own noise. Two "
+    "operators that collude could put every report together.",
+    "A user is one report. A person whose devices send several spends epsilon for each of them.",
+    "The keys of the two operators are secret, and their programs draw the noise as stated.",
+    "AES, X25519 and TurboSHAKE128 behave as the protocol assumes, so the guarantee is computational.",
+)
+CURATED_BY = {Trust.CENTRAL: (CURATOR, *ASSUMPTIONS[2:]), Trust.SPLIT: SPLIT_ASSUMPTIONS}
+"""The assumptions of noise that is added to the sums of all users, by the party that adds it."""
 WARM_START = (
     "The earlier release that this one starts from is treated as public. For a user with records in the logs of both "
     "releases, the two epsilons add up, even if the earlier release is kept secret."
@@ -190,6 +214,8 @@ def two_sentences(manifest: Mapping[str, Any]) -> str:
     elif privacy.get("trust") == Trust.LOCAL:
         local = entry_of(privacy, "collector").get("epsilon", epsilon)
         condition = f"Each user sent {sent} after randomised response: the collector learns at most ε = {local:g}."
+    elif privacy.get("devices"):
+        condition = "No party saw a report: two operators saw shares of it, and one of them must be honest."
     else:
         condition = "The operator of the job saw the raw logs; the guarantee covers only this release."
     return f"At ε = {epsilon:g}, {promise} {condition}"

@@ -51,7 +51,7 @@ CLEAN = (
     "transforms/counting", "transforms/secagg", "transforms/moments", "transforms/histogram", "transforms/ranges",
     "transforms/quantiles", "transforms/synth", "transforms/locations", "transforms/nights", "transforms/statistics",
     "transforms/zones", "transforms/flows", "transforms/heatmap", "transforms/statement", "transforms/audit",
-    "transforms/beam_support", "pipelines",
+    "transforms/beam_support", "transforms/split", "pipelines",
 )  # fmt: skip
 # Their words are those of the product's options and columns.
 GENERATED = {"options.md", "manifest.md", "release_files.md", "exit_codes.md"}

@@ -106,6 +106,26 @@ JOBS = {
         "transforms.ranges.request:TuneRequest",
         "pipelines.ranges_tune:run",
     ),
+    "client report": Job(
+        "make a device's report for two servers, neither of which can read it",
+        "transforms.split.request:ReportRequest",
+        "pipelines.split:run_report",
+    ),
+    "split aggregate": Job(
+        "check the reports of devices as one of two servers, and write its noisy share of the counts",
+        "transforms.split.request:AggregateRequest",
+        "pipelines.split:run_aggregate",
+    ),
+    "split collect": Job(
+        "publish the counts of both servers' shares",
+        "transforms.split.request:CollectRequest",
+        "pipelines.split:run_collect",
+    ),
+    "split key": Job(
+        "show the public key of a key file, for the task file of two servers",
+        "transforms.split.request:PublicKeyRequest",
+        "pipelines.split:run_key",
+    ),
     "changes": Job(
         "find where two published heatmaps differ, with a stated false discovery rate",
         "schemas.requests.commands:ChangesRequest",

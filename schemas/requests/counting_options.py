@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from annotated_types import Interval
 
-from sfumato.schemas.guarantee import CentralOrSecagg, Trust
+from sfumato.schemas.guarantee import CentralSplitOrSecagg, Trust
 from sfumato.schemas.rectangle import MAX_DEPTH
 from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.schemas.requests.request_base import PRIVACY, PROTOCOL, option
@@ -26,8 +26,8 @@ DELTA_HELP = (
     "slowly over many releases, in a ledger whose limit has a delta"
 )
 TRUST_HELP = (
-    "central: the operator holds the logs and adds noise once; secagg: noise is added to the sum of each shard, which "
-    "is more noise in total"
+    "central: the operator holds the logs and adds noise once; split: two servers add noise to the sum of all users, "
+    "each once; secagg: noise is added to the sum of each shard, which is more noise in total"
 )
 SHARD_SIZE_HELP = "expected users of a secure-aggregation shard, with --trust secagg (default: 10000)"
 DROPOUT_HELP = (
@@ -39,7 +39,7 @@ DROPOUT_HELP = (
 class CountingOptions(ReleaseRequest):
     """The budget, the party that adds noise, and the shards of secure aggregation."""
 
-    trust: CentralOrSecagg = option(Trust.CENTRAL, TRUST_HELP, PRIVACY, common=True)
+    trust: CentralSplitOrSecagg = option(Trust.CENTRAL, TRUST_HELP, PRIVACY, common=True)
     epsilon: Epsilon = option(1.0, EPSILON_HELP, PRIVACY, common=True)
     delta: Delta = option(0.0, DELTA_HELP, PRIVACY)
     population: Users | None = option(

@@ -130,8 +130,8 @@ def test_sub_queries_and_the_count_add_up_to_the_charged_rho(baselines: None, me
     assert state.population.cost + worst == parameters.rho  # exactly: multiples of its last binary place
     assert gaussian_delta(parameters.rho, EPSILON) <= DELTA
     for result in state.results:  # the noise that is stated is the one that so much rho buys, and not less
-        sums = 1 if parameters.is_central else result.shards - result.shards_lost
-        scale = state.shard_plan.shards / sums if not parameters.is_central else 1
+        sums = 1 if parameters.is_one_batch else result.shards - result.shards_lost
+        scale = state.shard_plan.shards / sums if not parameters.is_one_batch else 1
         each = result.noise_stddev * state.gamma / (math.sqrt(sums) * scale)
         sensitivity = l2_sensitivity(state.gamma, "systematic", 0, result.encoding.sensitivity)
         assert gaussian_rho(each, sensitivity) <= result.cost * (1 + 1e-6)

@@ -187,7 +187,7 @@ def ask(
             stays = (words[:, 0] >> np.uint64(11)) * 2.0**-53 >= parameters.simulated_dropout
             clients = [client for client, stay in enumerate(stays.tolist()) if stay]
         planned = parameters.participation == "planned"
-        if planned and parameters.simulated_dropout and not parameters.is_central:  # by coins of the plan
+        if planned and parameters.simulated_dropout and not parameters.is_one_batch:  # by coins of the plan
             word = int(random_bits(run_key.subkey("planned dropout", query.index), stream, 0 * stream)[0, 0])
             size = max(query.noise.required, round(state.shard_plan.users / state.shard_plan.shards))
             lost = binom.cdf(query.noise.required - 1, size, 1 - parameters.simulated_dropout)
@@ -201,7 +201,7 @@ def ask(
             senders = query.noise.required if planned else len(codes)
             share, slots = np.array([1 / query.noise.honest]), np.array([senders * length])
             label = f"client noise {query.index}"
-        elif parameters.is_central:
+        elif parameters.is_one_batch:
             share, slots, label = np.zeros(1), np.zeros(1, dtype=int), "none"
         else:
             vector = noise(key, f"shard noise {query.index}", shard, query)
@@ -219,14 +219,15 @@ def ask(
                 while node not in present:
                     node >>= 2
                 vector[place[node] + (0 if len(nodes) == length else category * len(nodes))] += weight
-        if parameters.is_central:
+        if parameters.is_one_batch:
             total += np.array(vector)
             continue
         window = query.window
         seen = np.array(vector) % window.modulus
         total += np.where(seen >= window.modulus - window.low, seen - window.modulus, seen)
-    if parameters.is_central:
-        total += np.array(noise(key, f"central noise {query.index}", 0, query))
+    if parameters.is_one_batch:
+        for server in range(max(query.servers, 1)):
+            total += np.array(noise(key, f"central noise {query.index}", server, query))
     return ShardTotals(total, live)
 
 

@@ -304,7 +304,7 @@ def test_the_site_builds_and_needs_no_network(tmp_path: Path) -> None:
 
 def test_the_table_of_trust_models_is_what_the_jobs_offer() -> None:
     rows = re.findall(
-        r"^\| `([a-z ]+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", text_of("docs/explanation/trust.md"), re.M
+        r"^\| `([a-z ]+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", text_of("docs/explanation/trust.md"), re.M
     )
     shown = {job: dict(zip(Trust, cells, strict=True)) for job, *cells in rows if job in JOBS}
     assert set(shown) == {job for job, one in JOBS.items() if one.publishes}

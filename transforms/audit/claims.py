@@ -21,7 +21,7 @@ from dp_accounting import dp_event
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 
-from sfumato.schemas.guarantee import Trust, entry_of
+from sfumato.schemas.guarantee import SERVERS, Trust, entry_of
 from sfumato.transforms.statistics.bisection import bisect
 
 TOLERANCE = 0.01  # relative; a stated cost that is lower than the computed one by more is a violation
@@ -124,9 +124,9 @@ def sub_query_noises(manifest: Manifest) -> list[StatedNoise]:
     """Returns the noise of each sub-query of a heatmap, zones or ranges. Raises as `claims`."""
     privacy, parameters = manifest["privacy"], manifest["parameters"]
     parameters = parameters.get("heatmap") or parameters
-    kind, central = privacy["noise"], privacy["trust"] == Trust.CENTRAL
+    kind, trust = privacy["noise"], privacy["trust"]
     if "sub_queries" not in privacy:
-        if not (central and privacy.get("noise_stddev")):
+        if not (trust == Trust.CENTRAL and privacy.get("noise_stddev")):
             raise ValueError("the manifest states no noise of each count")
         return [StatedNoise(kind, privacy["noise_stddev"])]
     if not privacy["sub_queries"]:
@@ -140,8 +140,8 @@ def sub_query_noises(manifest: Manifest) -> list[StatedNoise]:
     for query in privacy["sub_queries"]:
         rounded = query["vector_length"] if gamma and parameters.get("rounding") == "independent" else 0
         sensitivity = (gamma or records) + (rounded if kind == "laplace" else math.sqrt(rounded))
-        draws, unit = 1.0, entry_of(privacy, "rotation").get("cohorts", 1) / (gamma or 1)
-        if not central:
+        draws, unit = float(query.get("servers", 1)), entry_of(privacy, "rotation").get("cohorts", 1) / (gamma or 1)
+        if trust == Trust.SECAGG:
             cohort, live = privacy["cohort"], query["shards"] - query["shards_lost"]
             required = cohort["required_survivors"]
             draws = live * required / (required - cohort.get("colluders", 0))
@@ -198,7 +198,8 @@ def _of_rounds(manifest: Manifest) -> _Costs:
         parts.append(Claim("epsilon of the exponential mechanism", epsilon, None))
     else:
         bound = entry_of(manifest["parameters"], "bound")
-        found = [_noisy_round(one, bound.get("max_items", 1), bound.get("max_records", 1)) for one in rounds]
+        draws = SERVERS if privacy["trust"] == Trust.SPLIT else 1
+        found = [_noisy_round(one, bound.get("max_items", 1), bound.get("max_records", 1), draws) for one in rounds]
         epsilon = math.fsum(cost for cost, _ in found)
         for one, (cost, _) in zip(rounds, found, strict=True):
             parts.append(Claim(f"epsilon of round {one['index']}", one["epsilon"], cost))
@@ -207,12 +208,14 @@ def _of_rounds(manifest: Manifest) -> _Costs:
     return parts, epsilon + _admission(privacy)
 
 
-def _noisy_round(one: Manifest, items: int, records: int) -> tuple[float, float]:
-    """Returns the epsilon and delta of a round of noisy counts, at least. items, records: what a user adds at most.
+def _noisy_round(one: Manifest, items: int, records: int, draws: int) -> tuple[float, float]:
+    """Returns the epsilon and delta of a round of noisy counts, at least.
+
+    items, records: what a user adds at most. draws: how many parties add noise; epsilon is that of one of them.
 
     Where a threshold hides items, delta is the probability that one of a user's own items is above it.
     """
-    kind, threshold, stddev = one["noise"], one.get("threshold"), one["noise_stddev"]
+    kind, threshold, stddev = one["noise"], one.get("threshold"), one["noise_stddev"] / math.sqrt(draws)
     if kind == "gaussian":
         noise = StatedNoise(kind, stddev, records * math.sqrt(items))
         return composed_epsilon([noise], one["delta"]), one["delta"]

@@ -9,7 +9,7 @@ from sfumato.schemas.guarantee import (
     ADD_OR_REMOVE,
     ASSUMPTIONS,
     COMPOSITIONS,
-    CURATOR,
+    CURATED_BY,
     EXACT_NOISE,
     FLOATING_NOISE,
     PARTICIPATION,
@@ -18,6 +18,7 @@ from sfumato.schemas.guarantee import (
     WARM_START_OF_COHORTS,
     ZERO_OUT,
     Population,
+    Trust,
 )
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import TOTALS_FILE
@@ -30,14 +31,18 @@ from sfumato.transforms.privacy.additive_noise import AdditiveNoise
 from sfumato.transforms.privacy.mechanism import epsilon_for_delta
 from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
 
-# Fields that are null with central noise.
-_SECURE_AGGREGATION_FIELDS = ("shards", "shards_lost", "required_survivors", "modulus", "bits_per_client")
-_MECHANISMS = {  # by the noise, and whether a trusted curator adds it
-    ("laplace", False): "distributed discrete Laplace (Polya shares) over secure-aggregation shards",
-    ("laplace", True): "discrete Laplace, added once to the sums by a trusted curator",
-    ("gaussian", False): "discrete Gaussian, added to the sums of each secure-aggregation shard; a user is in one "
-    "shard, whose noise gives the guarantee without that of the others",
-    ("gaussian", True): "discrete Gaussian, added once to the sums by a trusted curator",
+# Fields that are null without shards.
+_SHARD_FIELDS = ("shards", "shards_lost", "required_survivors", "modulus")
+_MECHANISMS = {  # by the noise and the party that adds it
+    ("laplace", Trust.SECAGG): "distributed discrete Laplace (Polya shares) over secure-aggregation shards",
+    ("laplace", Trust.CENTRAL): "discrete Laplace, added once to the sums by a trusted curator",
+    ("gaussian", Trust.SECAGG): "discrete Gaussian, added to the sums of each secure-aggregation shard; a user is in "
+    "one shard, whose noise gives the guarantee without that of the others",
+    ("gaussian", Trust.CENTRAL): "discrete Gaussian, added once to the sums by a trusted curator",
+    ("laplace", Trust.SPLIT): "discrete Laplace, added to the sums of all users by each of two servers; the noise of "
+    "either gives the guarantee",
+    ("gaussian", Trust.SPLIT): "discrete Gaussian, added to the sums of all users by each of two servers; the noise of "
+    "either gives the guarantee",
 }
 _ONE = "one location a user, chosen {} by the key"
 _UNIFORMLY, _WEIGHTED = "uniformly", "in proportion to the weights of the user's records"
@@ -124,7 +129,7 @@ def counts_content(
 
     state: after the last sub-query; place: what is counted, in one word.
     """
-    shard_plan, central, protected = state.shard_plan, parameters.is_central, parameters.protects_participation
+    shard_plan, protected = state.shard_plan, parameters.protects_participation
     cohort = None if parameters.rotation == 1 else Rotation.parse(metadata.parameters["rotation"])
     epsilon_spent = state.budget.spent
     if parameters.rho is not None:  # the epsilon of all charges at the release's delta
@@ -133,8 +138,10 @@ def counts_content(
     composition = "parallel" if state.has_disjoint_shards else "sequential"
 
     def known(fields: dict[str, Any]) -> dict[str, Any]:
-        """Returns the fields; those of secure aggregation are null with central noise."""
-        return {k: None if central and k in _SECURE_AGGREGATION_FIELDS else value for k, value in fields.items()}
+        """Returns the fields. Those of shards are null without any, and what a client sends where no client sends."""
+        null: tuple[str, ...] = _SHARD_FIELDS if parameters.is_one_batch else ()
+        null += ("bits_per_client",) if parameters.trust == Trust.CENTRAL else ()
+        return {name: None if name in null else value for name, value in fields.items()}
 
     return {
         "privacy": {
@@ -147,7 +154,7 @@ def counts_content(
             "delta": parameters.stated_delta,
             **({} if parameters.rho is None else {"rho": parameters.rho, "rho_spent": state.budget.spent}),
             "noise": state.noise.kind.NAME,
-            "mechanism": _MECHANISMS[state.noise.kind.NAME, central],
+            "mechanism": _MECHANISMS[state.noise.kind.NAME, parameters.trust],
             "randomness": metadata.source,
             **({} if cohort is None else {"rotation": {"cohort": cohort.cohort, "cohorts": cohort.cohorts}}),
             "population": population_entry(state.population, state.noise.kind),
@@ -235,8 +242,8 @@ def _contribution(parameters: HeatmapParameters, metadata: ReleaseMetadata, plac
 def _assumptions(state: HeatmapState, parameters: HeatmapParameters, metadata: ReleaseMetadata) -> list[str]:
     starts = WARM_START if parameters.rotation == 1 else WARM_START_OF_COHORTS
     earlier = [starts] if metadata.parameters.get("warm_start") else []
-    if parameters.is_central:
-        return [CURATOR, *ASSUMPTIONS[2:], EXACT_NOISE, *earlier]  # without those of secure aggregation
+    if parameters.is_one_batch:  # without the assumptions of secure aggregation
+        return [*CURATED_BY[parameters.trust], EXACT_NOISE, *earlier]
     noise = FLOATING_NOISE if parameters.noise_source == "client" else EXACT_NOISE
     return [*ASSUMPTIONS, *state.noise.assumptions(), noise, *earlier]
 
@@ -259,6 +266,6 @@ def counts_warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[
     if lost := sum(answer.shards_lost for answer in queried):
         shards = sum(answer.shards for answer in queried)
         warnings.append(f"{lost} of {shards} shards were lost{where}; the others represent them.")
-    if parameters.allow_overflow and not parameters.is_central:
+    if parameters.allow_overflow and not parameters.is_one_batch:
         warnings.append("Overflow was allowed: counts may have wrapped around the modulus.")
     return warnings

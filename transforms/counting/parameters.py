@@ -13,7 +13,7 @@ S / 4 of it. The noise of a sub-query at epsilon e has at least the variance of 
     S / 4 <= COST / (2 sinh^2(epsilon / (2 gamma)))   or   gamma >= epsilon / (2 asinh(sqrt(2 COST / S))),
 
 about epsilon sqrt(12.5 S): 363 for shards of 10,000, which may be 5% larger, and epsilon 1. A larger gamma costs bits.
-With central noise S is the number of users. Where that is not given, or is larger, S is the largest shard size.
+Without shards S is the number of users. Where that is not given, or is larger, S is the largest shard size.
 
 Independent rounding widens the noise by 1 + d / gamma, where d is the vector's length. A gamma of at least
 d / (sqrt(1 + COST) - 1), about 200 d, keeps that below a hundredth of the variance too. d is not known before the run,
@@ -40,7 +40,7 @@ import numpy as np
 from annotated_types import Interval
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.guarantee import CentralOrSecagg, Trust
+from sfumato.schemas.guarantee import SERVERS, CentralSplitOrSecagg, Trust
 from sfumato.schemas.locations import MAX_CATEGORIES
 from sfumato.schemas.requests.checks import check_declared, check_integer
 from sfumato.schemas.requests.counting_options import (
@@ -94,8 +94,8 @@ class HeatmapParameters:
     """
 
     depth: Depth = 10  # levels of the quadtree: the finest grid has 2^depth x 2^depth cells
-    # Who adds the noise: a curator once, or secure aggregation in the sum of each shard.
-    trust: CentralOrSecagg = Trust.SECAGG
+    # Who adds the noise: a curator once, two servers once each, or secure aggregation in the sum of each shard.
+    trust: CentralSplitOrSecagg = Trust.SECAGG
     epsilon: Epsilon = 1.0  # epsilon, delta: of the complete release. Gaussian noise needs a delta above 0.
     delta: Delta = 0.0
     noise: NoiseName = "auto"  # its distribution; auto takes the one with less noise in a count at the whole budget
@@ -144,15 +144,15 @@ class HeatmapParameters:
                 "contribution all"
             )
         check_integer("categories", self.categories, 1, MAX_CATEGORIES)
-        self.method.check_use(self.categories, self.is_central)
+        self.method.check_use(self.categories, self.is_one_batch)
         check_integer("records_per_user", self.records_per_user, 1, self.slots)
         if self.slots > 1:
             self._check_slots()
         check_integer("rotation", self.rotation, 1, MAX_COHORTS)
         if self.rotation > 1:
             self._check_rotation()
-        if self.is_central and (name := self._by_client):
-            raise RequestError(f"{name}: with trust central there are no shards; leave it out")
+        if self.is_one_batch and (name := self._by_client):
+            raise RequestError(f"{name}: with trust {self.trust} there are no shards; leave it out")
         twice = {one.name for one in fields(self)} & {one.name for one in fields(self.method)}
         if twice:  # the key is bound to options by name
             raise TypeError(
@@ -183,11 +183,11 @@ class HeatmapParameters:
         return LAPLACE if self.rho is None else GAUSSIAN
 
     def with_trust(self, trust: Trust) -> HeatmapParameters:
-        """Returns the parameters with another trust model; a curator's noise has no clients who may collude.
+        """Returns the parameters with another trust model; only shards' noise has clients who may collude.
 
         Raises RequestError: the trust model is not offered, or not with these parameters.
         """
-        colluding = None if trust == Trust.CENTRAL else self.colluding
+        colluding = self.colluding if trust == Trust.SECAGG else None
         return replace(self, trust=trust, colluding=colluding)  # type: ignore[arg-type]
 
     def plan_shards(self, users: float) -> ShardPlan:
@@ -195,8 +195,8 @@ class HeatmapParameters:
         return ShardPlan.for_users(users, self.users, self.shard_size, self.dropout, self.participation)
 
     def noise_of(self, shard_plan: ShardPlan, kind: AdditiveNoise | None = None) -> Noise:
-        """Returns the noise of a planned shard's sums, or of a curator's. kind: None for `count_noise`."""
-        required = 1 if self.is_central else shard_plan.required_survivors
+        """Returns the noise of a planned shard's sums, or of the sum of all users. kind: None for `count_noise`."""
+        required = 1 if self.is_one_batch else shard_plan.required_survivors
         return Noise(kind or self.count_noise, required, self.colluding or 0.0)
 
     @property
@@ -279,14 +279,23 @@ class HeatmapParameters:
         return self.participation == "planned"
 
     @property
-    def is_central(self) -> bool:
-        """Whether a trusted curator adds the noise, once to the sum of all users. Then there are no shards to lose."""
-        return self.trust == Trust.CENTRAL
+    def is_one_batch(self) -> bool:
+        """Whether noise is added to one sum of all users, by a curator or two servers: there are no shards to lose."""
+        return self.trust != Trust.SECAGG
+
+    @property
+    def servers(self) -> int:
+        """The number of servers that each add noise to the sum of all users; 0 with other trust models."""
+        return SERVERS if self.trust == Trust.SPLIT else 0
+
+    def noisy_sums(self, shard_plan: ShardPlan) -> int:
+        """Returns the number of sums with independent noise that are added up."""
+        return max(self.servers, 1) if self.is_one_batch else shard_plan.shards
 
     @property
     def shard_noise_source(self) -> NoiseSource | None:
-        """How a shard's noise is drawn; None where shards have none, because a trusted curator adds central noise."""
-        return None if self.is_central else self.noise_source
+        """How a shard's noise is drawn; None where shards have none, because central noise is added to their sum."""
+        return None if self.is_one_batch else self.noise_source
 
     @property
     def contributes(self) -> Contribution:
@@ -323,11 +332,11 @@ def automatic_gamma(parameters: HeatmapParameters) -> int:
     # With Gaussian noise, the epsilon of as much Laplace noise.
     epsilon, max_rounds = parameters.laplace_epsilon(parameters.budget.total), parameters.max_rounds()
     users = min(parameters.users or UNKNOWN_USERS, parameters.population or UNKNOWN_USERS)
-    shard_size, is_central = parameters.shard_size, parameters.is_central
+    shard_size, is_one_batch = parameters.shard_size, parameters.is_one_batch
     shard_plan = parameters.plan_shards(users)
-    in_sum = min(users, LARGEST_SHARD if is_central else SHARD_TOLERANCE * shard_size)
+    in_sum = min(users, LARGEST_SHARD if is_one_batch else SHARD_TOLERANCE * shard_size)
     max_cells = parameters.categories << (2 * parameters.depth)
-    length = vector_length(epsilon, max_cells, users, 1 if is_central else shard_plan.shards)
+    length = vector_length(epsilon, max_cells, users, parameters.noisy_sums(shard_plan))
     needed = epsilon / (2 * math.asinh(math.sqrt(2 * COST / in_sum)))
     if parameters.rounding == "independent":
         needed = max(needed, length / (math.sqrt(1 + COST) - 1))
@@ -341,7 +350,7 @@ def automatic_gamma(parameters: HeatmapParameters) -> int:
         raise RequestError(
             f"epsilon: {epsilon} is too small for distributions in {max_rounds} sub-queries; give a larger one"
         )
-    if is_central or parameters.modulus is None:
+    if is_one_batch or parameters.modulus is None:
         return gamma
     return _largest_within(parameters.modulus, gamma, parameters, shard_plan, length)
 

@@ -9,7 +9,7 @@ import numpy as np
 import scipy
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.guarantee import Population
+from sfumato.schemas.guarantee import Population, Trust
 from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.state import Estimate, HeatmapState, NoisyCounts
@@ -85,7 +85,7 @@ class Plan:
         A shard's survivors are a Poisson number, because hashes assign users to shards. dropout: share of the devices
         that fail, in 0..1.
         """
-        if self.parameters.is_central:
+        if self.parameters.is_one_batch:
             return 0.0
         shard_plan = self.state.shard_plan
         expected = shard_plan.users / shard_plan.shards * (1 - dropout)
@@ -129,11 +129,13 @@ def overflow_probability(query: ShardQuery, state: HeatmapState) -> float:
 
 def plan_details(plan: Plan) -> str:
     """Returns the text of one plan, with a table of its sub-queries."""
-    own, state, is_central = plan.parameters, plan.state, plan.parameters.is_central
+    own, state, is_one_batch = plan.parameters, plan.state, plan.parameters.is_one_batch
     shard_plan, counting_cost = state.shard_plan, state.budget.total - plan.spent
     unit = state.noise.kind.UNIT
-    if is_central:
+    if own.trust == Trust.CENTRAL:
         shards = ", whose exact sums a trusted curator sees"
+    elif own.servers:
+        shards = f" in one batch; each of {own.servers} servers adds noise to its share of the sums"
     else:
         noun = "shard" if shard_plan.shards == 1 else "shards"
         shards = f" in {shard_plan.shards:,} {noun} of about {shard_plan.users / shard_plan.shards:,.0f}"
@@ -146,7 +148,7 @@ def plan_details(plan: Plan) -> str:
     lines = [
         f"{own.method.NAME}: {shard_plan.users:,.0f} users{shards}",
         f"a client sends {plan.entries:,} vector entries"
-        + ("" if is_central else f", {significant(plan.bits / 8000)} KB,")
+        + ("" if own.trust == Trust.CENTRAL else f", {significant(plan.bits / 8000)} KB,")
         + (" in one of " if state.has_disjoint_shards else " in ")
         + ("1 sub-query" if len(plan.sub_queries) == 1 else f"{len(plan.sub_queries):,} sub-queries"),
     ]
@@ -167,17 +169,17 @@ def plan_details(plan: Plan) -> str:
             + ("" if level is None else f";\nspread evenly, users are visible in {1 << level} x {1 << level} cells")
         )
     header = ["sub-query", unit, "entries", "noise, users"]
-    if not is_central:
+    if not is_one_batch:
         header += ["modulus", "bits a client", "overflow probability"]
     rows = []
     for one, overflow in zip(plan.sub_queries, plan.overflow_probabilities, strict=True):
         row = [f"{one.query.index}", f"{one.cost:.4g}", f"{one.vector_length:,}", significant(one.noise_stddev)]
-        if not is_central:
+        if not is_one_batch:
             probability = f"< {significant(overflow)}" if overflow < 1 else "not bounded"
             row += [f"{one.query.window.modulus:,}", f"{one.bits_per_client:,}", probability]
         rows.append(row)
     lines += ["", markdown_table([header, *rows])]
-    if not is_central:
+    if not is_one_batch:
         if own.protects_participation:
             lines.append(
                 "This job loses no shard. In a real protocol a shard is lost when fewer than "
@@ -220,7 +222,7 @@ def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = No
         "For users who are spread evenly over the map:",
         "",
     ]
-    is_central = parameters.is_central
+    is_central = parameters.trust == Trust.CENTRAL
     header = ["users", "sub-queries", "entries", *([] if is_central else ["bits a client", "KB"])]
     rows = [[*header, "noise, users", "visible from, users"]]
     for users in EXAMPLE_USERS:
@@ -251,7 +253,7 @@ def _bounds(parameters: HeatmapParameters) -> list[str]:
     if entries is None:
         return [*lines, f"- at most {rounds:,} sub-queries; their vectors depend only on the number of users"]
     lines.append(f"- at most {rounds:,} sub-queries of at most {entries:,} entries each")
-    if not parameters.is_central:
+    if not parameters.is_one_batch:
         bits = ((MAX_MODULUS if parameters.modulus is None else parameters.modulus) - 1).bit_length()
         total = f"{rounds * entries * bits:,}"
         lines.append(f"- so a client sends at most {rounds * entries:,} entries of {bits} bits at most: {total} bits")

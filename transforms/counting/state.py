@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.guarantee import Population
+from sfumato.schemas.guarantee import Population, Trust
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.locations.shards import ShardPlan
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.shared_noise import Noise
 from sfumato.transforms.secagg.encodings import Encoding, Rounding, TreeEncoding, sensitivity_of
 from sfumato.transforms.secagg.shard_sums import ShardQuery
+from sfumato.transforms.split.prio3 import report_size
 
 ALL_REMAINING = math.inf
 
@@ -89,6 +90,8 @@ class NoisyCounts:
     @property
     def bits_per_client(self) -> int:
         """Bits that a client sends."""
+        if self.query.servers:
+            return 8 * report_size(self.vector_length, int(self.query.sensitivity))
         return self.vector_length * self.query.window.bits
 
     def entry(self) -> dict[str, Any]:
@@ -105,6 +108,8 @@ class NoisyCounts:
             "rho": self.cost,
         }
         del fields["rho" if self.query.noise.kind.UNIT == "epsilon" else "epsilon"]
+        if self.query.servers:
+            fields["servers"] = self.query.servers
         return fields
 
     @property
@@ -133,7 +138,8 @@ class HeatmapState:
         shard_plan: how users are spread over shards.
         budget: the budget of the user who has spent most, in the unit of the noise: epsilon or rho.
         gamma: the sum of a user's weights; 1 for one location a user; the most records of a user with several.
-        noisy_sums: number of sums with independent noise that are added up: the shards, or 1 with central noise.
+        noisy_sums: number of sums with independent noise that are added up: the shards; 1 where a curator adds noise,
+            and 2 where two servers do.
         query: the sub-query to run next; None when the run is complete.
         results: the noisy counts of all sub-queries so far, in order.
         categories: number of categories of the auxiliary data; 1 without any.
@@ -143,6 +149,7 @@ class HeatmapState:
         slots: number of slots of time by which the last sub-query counts; 1 without any.
         records_per_user: the most slots in which a user counts. Above 1, all counts are of user-slots.
         rotation: the number of rotating cohorts. Above 1, all counts are of the users of the active cohort.
+        trust: the party that adds the noise.
     """
 
     population: Population
@@ -159,6 +166,7 @@ class HeatmapState:
     slots: int = 1
     records_per_user: int = 1
     rotation: int = 1
+    trust: Trust = Trust.SECAGG
 
     @property
     def unit(self) -> int:
@@ -199,9 +207,9 @@ class HeatmapState:
         return self.noise.kind.tail_sums(self.noisy_sums)
 
     @property
-    def is_central(self) -> bool:
-        """Whether noise is added once to the sum of several shards. False for a single shard."""
-        return self.noisy_sums != self.shard_plan.shards
+    def is_one_batch(self) -> bool:
+        """Whether noise is added to one sum of all users, and not to the sum of each shard."""
+        return self.trust != Trust.SECAGG
 
     @property
     def entries_per_client(self) -> int:

@@ -60,13 +60,12 @@ def first_state(
         RequestError: the sub-query cannot be run with these parameters.
     """
     shard_plan = parameters.plan_shards(population.users)
-    noisy_sums = 1 if parameters.is_central else shard_plan.shards
     state = HeatmapState(
         population,
         shard_plan,
         budget,
         parameters.distribution_gamma or parameters.records_per_user,
-        noisy_sums,
+        parameters.noisy_sums(shard_plan),
         categories=parameters.categories,
         rounding=parameters.rounding,
         prior=prior,
@@ -74,6 +73,7 @@ def first_state(
         slots=parameters.slots,
         records_per_user=parameters.records_per_user,
         rotation=parameters.rotation,
+        trust=parameters.trust,
     )
     return _with_next_query(state, parameters)
 
@@ -81,12 +81,12 @@ def first_state(
 def add_noise_and_advance(
     state: HeatmapState, totals: ShardTotals, parameters: HeatmapParameters, key: RunKey
 ) -> HeatmapState:
-    """Returns the state after the current sub-query, see `advance`. With trust central it adds the curator's noise.
+    """Returns the state after the current sub-query, see `advance`. Without shards it adds central noise.
 
-    totals: sums over the live shards. Each shard's sum has noise already; with trust central the sums are exact until
-    the noise is added here.
+    totals: sums over the live shards. Each shard's sum has noise already; without shards, with trust central or split,
+    the sums are exact until the noise is added here.
     """
-    if parameters.is_central and state.query is not None:
+    if parameters.is_one_batch and state.query is not None:
         totals = add_central_noise(totals, state.query, key)
     return advance(state, totals, parameters)
 
@@ -106,10 +106,10 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
     query, shard_plan = state.query, state.shard_plan
     if query is None:
         return state
-    central = parameters.is_central  # all shards count as live: how many have users is private
+    is_one_batch = parameters.is_one_batch  # all shards count as live: how many have users is private
     first, end = query.shard_range or (0, shard_plan.shards)
     queried = end - first
-    live = queried if central else totals.live
+    live = queried if is_one_batch else totals.live
     if live == 0:
         raise RefusedError(
             f"too few users: none of {queried} shards had the required {shard_plan.required_survivors} survivors; "
@@ -119,9 +119,9 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
         )
     scale = shard_plan.shards / live  # the live shards represent those that were lost or not queried
     noise_stddev = state.noise_stddev(query.cost, query.encoding.sensitivity, query.encoding.length)
-    if not central:
+    if not is_one_batch:
         noise_stddev *= math.sqrt(scale)  # scale * sqrt(live) = sqrt(scale) * sqrt(shards)
-    if query.planned_clients is None and not central:  # each survivor above the required number adds its share of noise
+    if query.planned_clients is None and not is_one_batch:  # survivors above the required number add noise too
         expected = shard_plan.users / shard_plan.shards * (1 - parameters.simulated_dropout)
         noise_stddev *= math.sqrt(max(expected / query.noise.required, 1.0))
     counts = totals.sums.astype(np.float64) * (scale / state.unit)
@@ -138,7 +138,7 @@ def check_first_query(parameters: HeatmapParameters, prior: Estimate | None = No
     Raises:
         RequestError: the modulus is too small, or gamma is too large.
     """
-    given = parameters.modulus is not None and not parameters.is_central
+    given = parameters.modulus is not None and not parameters.is_one_batch
     if given and parameters.population is None and not parameters.allow_overflow:
         raise RequestError(
             "modulus: whether it holds the sums must be known before users are counted; give --population as well, or "
@@ -163,7 +163,7 @@ def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameter
     """Returns the query with its cost, modulus and shards decided. Raises RequestError where it cannot be run."""
     shard_plan, encoding, budget = state.shard_plan, query.encoding, state.next_query_budget
     shard_range, available = _shard_range(query, state), budget.remaining
-    if shard_range is not None and parameters.is_central:
+    if shard_range is not None and parameters.is_one_batch:
         raise ValueError("shard_fractions: central noise is added to one sum of all shards, not to parts of them")
     max_rounds, unit = parameters.max_rounds(), state.noise.kind.UNIT
     min_noise_cost = state.noise.kind.min_cost(state.sensitivity(encoding.length, encoding.sensitivity))
@@ -185,7 +185,7 @@ def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameter
     if shard_range is not None or available - cost < min_cost:
         cost = available  # the rest is too small for another sub-query, or these users take part in this one only
     window = window_for(encoding, cost, state, parameters.overflow_probability / max_rounds)
-    if not parameters.is_central:
+    if not parameters.is_one_batch:
         window = choose_window(window, parameters.modulus, parameters.allow_overflow)
     return ShardQuery(
         len(state.results) + 1,
@@ -197,6 +197,7 @@ def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameter
         state.rounding,
         shard_range,
         shard_plan.planned_clients,
+        parameters.servers,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.guarantee import SEES, CentralOrSecagg, Trust
+from sfumato.schemas.guarantee import SEES, CentralSplitOrSecagg, Trust
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.plan import Plan, heatmap_plan_text, make_plan, percent
 from sfumato.transforms.counting.state import Estimate
@@ -38,11 +38,11 @@ def trust_table(parameters: HeatmapParameters) -> str:
         try:
             plan = make_plan(parameters.with_trust(trust))
         except RequestError:  # a model that the heatmap does not offer, or not with these options
-            offered = trust in get_args(CentralOrSecagg)
+            offered = trust in get_args(CentralSplitOrSecagg)
             rows.append([trust, *["-"] * 3, "not with these options" if offered else "not offered for a heatmap"])
             continue
         seen = plan.min_visible_users
-        kilobytes = "-" if plan.parameters.is_central else significant(plan.bits / 8000)
+        kilobytes = "-" if trust == Trust.CENTRAL else significant(plan.bits / 8000)
         figures = [significant(plan.noise_stddev), "-" if seen is None else significant(seen), kilobytes]
         rows.append([trust, *figures, SEES[trust]])
     return markdown_table(rows, left=(0, 4))
@@ -59,14 +59,15 @@ def summary(plans: Sequence[Plan], options: Mapping[str, Sequence[Any]]) -> str:
     rows = []
     for plan in plans:
         parameters, last = plan.parameters, plan.sub_queries[-1]
-        metadata, central = parameters.metadata(), parameters.is_central
+        metadata, has_shards = parameters.metadata(), not parameters.is_one_batch
         row = [parameters.method.NAME, *(_value(metadata.get(name, "")) for name in varied)]
         row += [f"{len(plan.sub_queries)}", f"{plan.entries:,}"]
-        row += ["-", "-"] if central else [significant(plan.bits / 8000), f"{last.query.window.bits}"]
+        row.append("-" if parameters.trust == Trust.CENTRAL else significant(plan.bits / 8000))
+        row.append(f"{last.query.window.bits}" if has_shards else "-")
         seen = [None if plan.min_visible_users is None else significant(plan.min_visible_users), plan.visible_level]
         row += [significant(plan.noise_stddev), *("-" if value is None else f"{value}" for value in seen)]
-        lost = "-" if central else percent(plan.shards_lost(0)) if parameters.participation == "paper" else "none"
-        rows.append([*row, lost])
+        lost = percent(plan.shards_lost(0)) if parameters.participation == "paper" else "none"
+        rows.append([*row, lost if has_shards else "-"])
     return markdown_table([header, *rows])
 
 

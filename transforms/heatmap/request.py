@@ -14,7 +14,7 @@ from annotated_types import Interval
 from pydantic import PlainValidator, model_validator
 
 from sfumato.schemas.errors import RequestError, did_you_mean
-from sfumato.schemas.guarantee import CentralOrSecagg, Trust
+from sfumato.schemas.guarantee import CentralSplitOrSecagg, Trust
 from sfumato.schemas.ledger import Period, parse_day
 from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.region import Grid
@@ -177,7 +177,7 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
     )
 
     method: str = option(Adaptive.NAME, f"method of the map: {', '.join(METHODS)}", METHOD, common=True, metavar="NAME")
-    trust: CentralOrSecagg = option(Trust.SECAGG, TRUST_HELP, PRIVACY, common=True)
+    trust: CentralSplitOrSecagg = option(Trust.SECAGG, TRUST_HELP, PRIVACY, common=True)
     depth: Depth = option(10, "levels of the quadtree: the finest grid has 2^depth x 2^depth cells", MAP, common=True)
     contribution: Contribution | None = option(
         None,
@@ -325,7 +325,7 @@ class PlanRequest(LogOptions):
     )
     epsilon: Several[Epsilon] = option((1.0,), EPSILON_HELP, PRIVACY, common=True, metavar="X,...")
     delta: Several[Delta] = option((0.0,), DELTA_HELP, PRIVACY, metavar="X,...")
-    trust: Several[CentralOrSecagg] = option((Trust.SECAGG,), TRUST_HELP, PRIVACY, common=True, metavar="NAMES")
+    trust: Several[CentralSplitOrSecagg] = option((Trust.SECAGG,), TRUST_HELP, PRIVACY, common=True, metavar="NAMES")
     depth: Several[Depth] = option((10,), "levels of the quadtree", MAP, common=True, metavar="N,...")
     contribution: Several[Contribution] | None = option(
         None, "contribution of a user: one, top or all (default: all for emd, otherwise one)", MAP, metavar="NAMES"

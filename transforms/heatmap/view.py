@@ -45,6 +45,8 @@ from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, no
 _NOISE = {
     Trust.CENTRAL: "A trusted curator saw the exact sums of the reports and added noise to each sum once. There was no "
     "secure aggregation.",
+    Trust.SPLIT: "Two servers received shares of the reports. A share discloses nothing. Each server added its own "
+    "noise to its share of each sum, and only the total of both was seen.",
     "client": "Users reported in {groups}. Every phone adds its share of the noise, so a group's sum is noisy before "
     "anyone sees it. Groups with too few reports are discarded.",
     "shard": "Users reported in {groups}. A group's sum is noisy before anyone sees it. Groups with too few reports "
@@ -139,8 +141,8 @@ def how_it_was_made(manifest: Manifest) -> Section:
     """Describes the method, the noise, earlier releases, and the upload of a phone."""
     queries, parallel = get(manifest, "privacy.sub_queries", []), get(manifest, "privacy.composition") == "parallel"
     method = get(manifest, "parameters.method", "adaptive")
-    is_central = get(manifest, "privacy.trust") == Trust.CENTRAL
-    noise = Trust.CENTRAL if is_central else get(manifest, "parameters.noise_source", "shard")
+    trust = get(manifest, "privacy.trust")
+    noise = trust if trust in _NOISE else get(manifest, "parameters.noise_source", "shard")
     counts_all = get(manifest, "parameters.contribution") == "all"
     reported = "the share of their records in each cell" if counts_all else "a cell"
     rotation = stated_rotation(manifest)
@@ -447,16 +449,19 @@ def _users(
 
 def _round_table(manifest: Manifest) -> Section:
     """Returns the cost and the noise of each sub-query."""
-    queries, central = get(manifest, "privacy.sub_queries", []), get(manifest, "privacy.trust") == Trust.CENTRAL
+    queries, trust = get(manifest, "privacy.sub_queries", []), get(manifest, "privacy.trust")
     bins = get(manifest, "auxiliary.entries_per_node", 1)
     heads = ["Round", "Spent", "Entries queried", "Noise at 95%, users"]
-    heads += [] if central else ["Groups", "Groups lost", "Sent per phone, bytes"]
+    heads += [] if trust in (Trust.CENTRAL, Trust.SPLIT) else ["Groups", "Groups lost"]
+    heads += [] if trust == Trust.CENTRAL else ["Sent per phone, bytes"]
     rows = []
     for place, one in enumerate(queries):
         row = [f"{place + 1}", _cost(one), f"{one['vector_length'] // bins:,}"]
         row.append(f"± {significant(_deviations(manifest, one) * one['noise_stddev'], 2)}")
-        if not central:
-            row += [f"{one['shards']:,}", f"{one['shards_lost']:,}", f"{math.ceil(one['bits_per_client'] / 8):,}"]
+        if one["shards"] is not None:
+            row += [f"{one['shards']:,}", f"{one['shards_lost']:,}"]
+        if one["bits_per_client"] is not None:
+            row.append(f"{math.ceil(one['bits_per_client'] / 8):,}")
         rows.append(row)
     table = Table(title="Table of sub-queries", heads=heads, rows=rows, numeric=[False, *[True] * (len(heads) - 1)])
     return Section(title="Round by round", table=table)

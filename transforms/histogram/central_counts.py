@@ -10,16 +10,18 @@ users are whose items stay hidden. They share what is left, which is enough sinc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import CURATED_BY, Trust
 from sfumato.schemas.known_digits import NOISE_Z
-from sfumato.transforms.histogram.count_noise import CountNoise, ItemBound, choose_noise
+from sfumato.transforms.histogram.count_noise import CountNoise, ItemBound, TwoServerNoise, choose_noise
 from sfumato.transforms.histogram.item_encoding import Items
 from sfumato.transforms.histogram.sampling_round import WHOLE, Prefixes, check_count
 from sfumato.transforms.histogram.user_sample import ItemCounts, Sample, add_pairs, run_starts, sum_by_item, texts_of
@@ -109,6 +111,11 @@ class CentralCountPlan:
         max_bad_fraction: the largest share of users without a usable record, 0..1.
     """
 
+    TRUST: ClassVar[Trust] = Trust.CENTRAL
+    WHO: ClassVar[str] = "trusted curator"
+    ASSUMPTIONS: ClassVar[tuple[str, ...]] = CURATED_BY[Trust.CENTRAL]
+    STATED: ClassVar[Mapping[str, Any]] = {}  # further entries of the manifest's `privacy`
+
     epsilon: float = 1.0
     delta: float = 1e-8
     bound: ItemBound = field(default_factory=ItemBound)
@@ -187,7 +194,7 @@ class CentralCountPlan:
     def text(self, _: Items) -> str:
         """Returns the noise, and what the release shows, for a terminal."""
         lines = [
-            f"trusted curator: epsilon {self.rounds_epsilon:g}, delta {self.delta_spent:.3g} of {self.delta:g}",
+            f"{self.WHO}: epsilon {self.rounds_epsilon:g}, delta {self.delta_spent:.3g} of {self.delta:g}",
             f"admission: epsilon {self.admission_rule.cost:g}, for two noisy counts of users",
             self.bound.text,
         ]
@@ -198,6 +205,22 @@ class CentralCountPlan:
                 count = noise.hidden_count() + 1
                 lines.append(f"an item with a count of {count:,} or more is shown with a probability of 99%")
         return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class SplitCountPlan(CentralCountPlan):
+    """The same with the noise of two servers, on public items only."""
+
+    TRUST: ClassVar[Trust] = Trust.SPLIT
+    WHO: ClassVar[str] = "two servers"
+    ASSUMPTIONS: ClassVar[tuple[str, ...]] = CURATED_BY[Trust.SPLIT]
+
+    delta: float = 0.0
+    noise: str = "laplace"
+
+    @cached_property
+    def noises(self) -> tuple[CountNoise, ...]:
+        return tuple(TwoServerNoise(**vars(one)) for one in super().noises)
 
 
 @dataclass(frozen=True, eq=False)

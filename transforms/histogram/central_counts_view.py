@@ -1,4 +1,4 @@
-"""What the pages of counts with a trusted curator's noise show, made of a release's published files only. Pure."""
+"""What the pages of counts of all users with noise show, made of a release's published files only. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.known_digits import NOISE_Z, not_negative, with_interval
 from sfumato.schemas.views import PageView
 from sfumato.schemas.views.view_parts import Fact, Scale, Section, Table
@@ -16,6 +17,12 @@ from sfumato.transforms.report.numbers import plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import density_scale
 
+_WHO = {
+    Trust.CENTRAL: "A trusted curator, the operator of this job, saw the logs and the exact counts and added noise to "
+    "them once.",
+    Trust.SPLIT: "Two servers received shares of the counted items, which disclose nothing. Each added its own noise "
+    "to its share of every count, and only the total of both was seen.",
+}
 _NOISE = {
     "laplace": "discrete Laplace",
     "truncated": "discrete Laplace within limits",
@@ -50,6 +57,9 @@ class CentralPage(SampledPage):
         self.ONE_RECORD = f"Of each user {kept} count{'s'[: most == 1]}, {drawn}" + (
             "." if records == 1 else f", with at most {records} records each."
         )
+        if release.manifest["privacy"].get("devices"):
+            sent = "one cell" if records == 1 else f"weights of cells, {records} in all"
+            self.ONE_RECORD = f"Each device sent {sent}."
         self.HEADLINE = f"{kept[0].upper()}{kept[1:]} per user, with noise"
         self._added_up = most > 1 or records > 1
         super().__init__(release)
@@ -99,11 +109,7 @@ class CentralPage(SampledPage):
         return f"{one} that is not shown has a count of at most {self.hidden:,} at 99% confidence, possibly 0.{kept}"
 
     def made(self) -> Section:
-        trust = (
-            "A trusted curator, the operator of this job, saw the logs and the exact counts and added noise to them "
-            "once."
-        )
-        paragraphs = [trust, self.round_text(self.rounds[-1])]
+        paragraphs = [_WHO[self._manifest["privacy"]["trust"]], self.round_text(self.rounds[-1])]
         if len(self.rounds) > 1:
             above = plural(len(self.rounds) - 1, "coarser level")
             paragraphs.append(

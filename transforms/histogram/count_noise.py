@@ -28,7 +28,8 @@ in effect. The noise is one of:
   over j and hardly a sum, so the least sigma for K shifted items leaves nearly all of delta to the threshold; a larger
   one hides more (a test compares).
 
-Where the items are public, every item gets noise, there is no threshold, and delta is 0 with Laplace noise.
+Where the items are public, every item gets noise, there is no threshold, and delta is 0 with Laplace noise. Two servers
+(trust split) count public items only: each adds this Laplace noise, and the noise of either gives the guarantee.
 
 Correlated noise (Lebeda and Retschmeier, The correlated Gaussian sparse histogram mechanism, FORC 2025) pays where a
 user may hold a large part of all counted items. Its shared term helps by a share of about K / (number of items):
@@ -46,6 +47,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import SERVERS
 from sfumato.transforms.histogram.accountant import check_delta
 from sfumato.transforms.histogram.sampling_round import HIDDEN_CONFIDENCE, check_count
 from sfumato.transforms.privacy.budget import check_epsilon
@@ -238,6 +240,37 @@ class CountNoise:
                 :, 0
             ]
         return noise
+
+
+class TwoServerNoise(CountNoise):
+    """Discrete Laplace noise on public items that each of two servers draws once. Epsilon is that of one of them.
+
+    With c = (1 + beta^2) / (1 - beta^2), P[Z = k] = ((1 - beta) / (1 + beta))^2 beta^|k| (|k| + c).
+
+    >>> one = CountNoise("laplace", 1.0, 0.0, ItemBound())
+    >>> both = TwoServerNoise("laplace", 1.0, 0.0, ItemBound())
+    >>> round(both.stddev / one.stddev, 3)
+    1.414
+    """
+
+    @property
+    def stddev(self) -> float:
+        return math.sqrt(SERVERS) * super().stddev
+
+    @property
+    def text(self) -> str:
+        return f"{_NOISE[self.kind]} of each of two servers (standard deviation {self.stddev:.3g}) on every item"
+
+    def survival(self, k: NDArray[np.int64]) -> NDArray[np.float64]:
+        beta, rest = math.exp(-self.decay), -math.expm1(-self.decay)
+        least = np.where(k >= 1, k, 1 - k).astype(np.float64)  # P[Z >= k] = 1 - P[Z >= 1 - k]
+        summed = (least + (1 + beta**2) / (rest * (1 + beta))) / rest + beta / rest**2
+        tail = (rest / (1 + beta)) ** 2 * np.exp(-self.decay * least) * summed
+        return np.asarray(np.where(k >= 1, tail, 1 - tail))
+
+    def draw(self, key: RunKey, label: str, items: NDArray[np.uint64]) -> Counts:
+        draws = [CountNoise.draw(self, key, f"{label} of server {number}", items) for number in range(SERVERS)]
+        return np.asarray(np.sum(draws, axis=0))
 
 
 def _laplace_survival(a: float, k: NDArray[np.int64]) -> NDArray[np.float64]:

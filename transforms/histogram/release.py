@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.guarantee import (
     ADD_OR_REMOVE,
-    ASSUMPTIONS,
-    CURATOR,
     PRIVACY_UNIT,
     SAMPLING_ASSUMPTIONS,
     NoiseRound,
@@ -264,13 +262,14 @@ def central_files(counts: NoisyLevels, metadata: CountMetadata[CentralCountPlan]
     mechanism += "; discrete Laplace noise on two counts of users, which admit the run"
     content = _map_entries(metadata.counted)
     content["privacy"] = {
-        **_budget_entries(metadata, Trust.CENTRAL, plan.bound.text, mechanism),
+        **_budget_entries(metadata, plan.TRUST, plan.bound.text, mechanism),
         "rounds": [asdict(one) for one in rounds],
         "rounds_guarantee": {"epsilon": plan.rounds_epsilon, "delta": plan.delta_spent},
         "admission": None if counts.admission is None else counts.admission.entry(),
         "composition": "epsilons and deltas of the rounds and of the admission are added up",
         "population": _population_entry(plan),
-        "assumptions": [CURATOR, *ASSUMPTIONS[2:]],
+        "assumptions": plan.ASSUMPTIONS,
+        **plan.STATED,
     }
     hidden = rounds[-1].hidden_count
     content["results"] = {"published": len(last), "estimated_users": users, "hidden_count": hidden}

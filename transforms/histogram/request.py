@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import model_validator
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.guarantee import CentralOrSecagg, Trust
+from sfumato.schemas.guarantee import CentralOrSecagg, CentralSplitOrSecagg, Trust
 from sfumato.schemas.locations import CATEGORIES, PREFIXES, ItemColumns, LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
@@ -20,7 +20,7 @@ from sfumato.schemas.requests.publish_request import (
     ReleaseRequest,
 )  # fmt: skip
 from sfumato.schemas.requests.request_base import MAP, METHOD, PRIVACY, option
-from sfumato.transforms.histogram.central_counts import CentralCountPlan
+from sfumato.transforms.histogram.central_counts import CentralCountPlan, SplitCountPlan
 from sfumato.transforms.histogram.count_noise import ItemBound
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, ListedItems
 from sfumato.transforms.histogram.plan import PaperSamplePlan, SamplePlan
@@ -45,10 +45,10 @@ class RequestedCount:
 class SampledRequest(UserColumn, ReleaseRequest):
     """Options of counts by a sample: the budget, and public figures that set the sampling rate."""
 
-    trust: CentralOrSecagg = option(
+    trust: CentralSplitOrSecagg = option(
         Trust.SECAGG,
         "secagg: users sample themselves, without noise; central: all users count, and the operator adds noise once, "
-        "which is far more accurate",
+        "which is far more accurate; split: all users count, and each of two servers adds noise",
         PRIVACY,
         common=True,
         metavar="HOW",
@@ -89,7 +89,9 @@ class SampledRequest(UserColumn, ReleaseRequest):
 
     @model_validator(mode="after")
     def _without_a_sample(self) -> Self:
-        if self.trust == Trust.CENTRAL:
+        if self.trust == Trust.SPLIT:
+            self.refuse(("delta",), "cannot be combined with --trust split, whose noise needs none")
+        if self.trust != Trust.SECAGG:
             self.refuse(("items", "contact", "parameters"), "applies only with --trust secagg")
         if self.parameters is not None:
             self.refuse(("items",), "cannot be combined with --parameters paper, which fixes the sampling rate")
@@ -158,17 +160,28 @@ class ItemRequest(PlaceColumns, MapGeography, SampledRequest):
         if (self.column is None) == (self.region is None):
             raise RequestError(f"column, region: exactly one is required: --column NAME, or {self.CELL_OPTIONS}")
         if self.trust != Trust.CENTRAL:
-            self.refuse(("noise", "max_items_per_user", "max_records_per_item"), "applies only with --trust central")
+            self.refuse(("noise",), "applies only with --trust central")
+        if self.trust == Trust.SECAGG:
+            self.refuse(("max_items_per_user", "max_records_per_item"), "applies only with --trust central or split")
         return self
 
     def _plan(self, domains: tuple[int | None, ...]) -> SamplePlan | CentralCountPlan:
         """Returns the plan. domains: the number of items of each round, None if they come from the data."""
         if self.trust == Trust.SECAGG:
             return self.sample_plan(len(domains), domains[-1])
+        bound = ItemBound(self.max_items_per_user, self.max_records_per_item)
+        if self.trust == Trust.SPLIT:
+            return SplitCountPlan(
+                epsilon=self.epsilon,
+                bound=bound,
+                domains=domains,
+                population=self.population,
+                max_bad_fraction=self.max_bad_fraction,
+            )
         return CentralCountPlan(
             epsilon=self.epsilon,
             delta=self.delta,
-            bound=ItemBound(self.max_items_per_user, self.max_records_per_item),
+            bound=bound,
             domains=domains,
             noise=self.noise,
             population=self.population,
@@ -198,8 +211,8 @@ class HistogramRequest(ItemRequest):
     )
     items_file: str | None = option(
         None,
-        "public list of the column's items, one a line, with --trust central. Each item is published with noise, even "
-        "if it does not occur; all other values count as `other`",
+        "public list of the column's items, one a line, with --trust central or split. Each item is published with "
+        "noise, even if it does not occur; all other values count as `other`",
         MAP,
         metavar="FILE",
     )
@@ -208,8 +221,10 @@ class HistogramRequest(ItemRequest):
     def _grid(self) -> Self:
         if self.region is not None and self.cells is None:
             raise RequestError("cells: required with --region, as --cells DEPTH")
-        if self.items_file is not None and (self.column is None or self.trust != Trust.CENTRAL):
-            raise RequestError("items_file: requires --column NAME and --trust central")
+        if self.items_file is not None and (self.column is None or self.trust == Trust.SECAGG):
+            raise RequestError("items_file: requires --column NAME and --trust central or split")
+        if self.column is not None and self.trust == Trust.SPLIT and self.items_file is None:
+            raise RequestError("items_file: required with --column and --trust split, which counts public items only")
         if self.region is None and self.cells is not None:
             raise RequestError("cells: requires --region W,S,E,N")
         return self
@@ -246,6 +261,14 @@ class HotspotsRequest(ItemRequest):
         MAP,
         common=True,
         ge=1,
+    )
+    trust: CentralOrSecagg = option(
+        Trust.SECAGG,
+        "secagg: users sample themselves, without noise; central: all users count, and the operator adds noise once, "
+        "which is far more accurate",
+        PRIVACY,
+        common=True,
+        metavar="HOW",
     )
     levels: int | None = option(
         None,

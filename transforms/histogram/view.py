@@ -55,11 +55,11 @@ _FILES = {
 def view_of(files: Files, sampled: type[SampledPage], central: type[SampledPage]) -> PageView:
     """Returns the page of a release of counted items. files: by name.
 
-    sampled: the texts for a release by sample and threshold. central: for one by a trusted curator.
+    sampled: the texts for a release by sample and threshold. central: for one with noise on the counts of all users.
     """
     release = Released(files)
-    is_central = get(release.manifest, "privacy.trust") == Trust.CENTRAL
-    page = (central if is_central else sampled)(release)
+    is_sampled = get(release.manifest, "privacy.trust") == Trust.SECAGG
+    page = (sampled if is_sampled else central)(release)
     body, headline, sections = page.content()
     job = release.manifest["job"]
     return release.page(

@@ -4,7 +4,8 @@ With c cohorts in n nights a user is active at most m = ceil(n / c) times, and e
 of the budget: epsilon / m, or with a delta the most that composes. Let N be the standard deviation of the noise in a
 count of all users. It is c times that of the cohort's count:
 
-    N = c sqrt(sums) stddev(cost of a night),   sums: the cohort's shards, or 1 with a trusted curator.
+    N = c sqrt(sums) stddev(cost of a night),   sums: the cohort's shards; 1 with a trusted curator, 2 with two
+    servers.
 
 A cell of T users has about T / c of one cohort, a binomial number, which adds (c - 1) T to the variance. For U users
 in shards of S, up to the rounding of the shards:
@@ -35,6 +36,7 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_FLOOR, Context
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.ledger import Limit, format_amount, parse_amount
 from sfumato.schemas.rotation import MAX_COHORTS
 from sfumato.transforms.counting.parameters import HeatmapParameters, NoiseName
@@ -42,6 +44,11 @@ from sfumato.transforms.observability.text_tables import markdown_table, signifi
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.ledger.windows import daily_epsilon
 
+_SEES = {
+    Trust.CENTRAL: "a trusted curator",
+    Trust.SPLIT: "two servers",
+    Trust.SECAGG: "secure aggregation",
+}
 _VISIBLE_SNR = 2.0  # users of a visible cell, in standard deviations of its error
 _EXAMPLE_CELLS = (10, 100, 1_000)  # users of a cell
 _WIDTH = 100  # columns of a terminal
@@ -58,7 +65,7 @@ class RotationChoice:
     epsilon: float  # epsilon, delta: of a night's release
     delta: float
     noise: NoiseName  # distribution of a night's noise
-    shards: int | None  # that are queried on a night; None with a trusted curator
+    shards: int | None  # that are queried on a night; None without shards
     noise_stddev: float  # of the noise in a count, in users
 
     def sampling_stddev(self, users: float, nights: int = 1) -> float:
@@ -165,7 +172,7 @@ def _choice(parameters: HeatmapParameters, limit: Limit, cohorts: int) -> Rotati
     active_users = users / cohorts
     # Each of these sums has a noise of its own.
     shard_plan = parameters.plan_shards(active_users)
-    sums = 1 if parameters.is_central else shard_plan.shards
+    sums = parameters.noisy_sums(shard_plan)
     found = []
     distributions: tuple[tuple[NoiseName, AdditiveNoise], ...] = (("laplace", LAPLACE), ("gaussian", GAUSSIAN))
     for name, kind in distributions:
@@ -178,7 +185,7 @@ def _choice(parameters: HeatmapParameters, limit: Limit, cohorts: int) -> Rotati
         )
         of_one_sum = kind.stddev(night.budget.total - night.admission().cost)
         stddev = cohorts * math.sqrt(sums * noise.shape) * of_one_sum
-        shards = None if parameters.is_central else sums
+        shards = None if parameters.is_one_batch else sums
         found.append(RotationChoice(cohorts, times_asked, epsilon, delta, name, shards, stddev))
     return min(found, key=lambda choice: choice.noise_stddev)
 
@@ -194,9 +201,9 @@ def rotation_table(plan: RotationPlan) -> str:
     """
     nights, best, one_night = plan.added_nights, plan.best, plan.best_of_one_night
     users = min(plan.parameters.users or math.inf, plan.parameters.population or math.inf)
-    sees = "a trusted curator" if plan.parameters.is_central else "secure aggregation"
+    sees = _SEES[plan.parameters.trust]
     header = ["cohorts", "nights queried", "epsilon a night", *(["noise of"] if plan.limit.delta else [])]
-    header += [] if plan.parameters.is_central else ["shards queried"]
+    header += [] if plan.parameters.is_one_batch else ["shards queried"]
     header += [
         "noise, users",
         *(f"{cell:,} users" for cell in _EXAMPLE_CELLS),

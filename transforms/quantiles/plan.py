@@ -9,11 +9,13 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import SERVERS, Trust
 from sfumato.transforms.histogram.item_encoding import Items
 from sfumato.transforms.histogram.sampling_round import check_count
 from sfumato.transforms.observability.text_tables import TYPICAL_USERS, significant
@@ -43,11 +45,13 @@ class HierarchyNoise:
         bits: the finest level has 2^bits bins.
         levels: bits of each level, ascending; the last is `bits`.
         epsilon: of all levels together.
+        draws: how many parties add noise of this epsilon to each count.
     """
 
     bits: int
     levels: tuple[int, ...]
     epsilon: float
+    draws: int = 1
 
     @property
     def level_epsilon(self) -> float:
@@ -66,7 +70,7 @@ class HierarchyNoise:
     @property
     def own_variance(self) -> float:
         """Returns the variance of each noisy count, in users^2."""
-        return discrete_laplace_stddev(self.level_epsilon) ** 2
+        return self.draws * discrete_laplace_stddev(self.level_epsilon) ** 2
 
     def covariance(self, low: Array, high: Array) -> Array:
         """Returns the variance of the estimated users below two values, in users^2.
@@ -120,6 +124,11 @@ class QuantilesPlan:
         RequestError: a value is out of range.
     """
 
+    TRUST: ClassVar[Trust] = Trust.CENTRAL
+    WHO: ClassVar[str] = "trusted curator"
+    BY_WHOM: ClassVar[str] = ""  # after the mechanism
+    DRAWS: ClassVar[int] = 1
+
     epsilon: float
     shares: tuple[float, ...]
     bits: int
@@ -169,7 +178,7 @@ class QuantilesPlan:
     @cached_property
     def hierarchy(self) -> HierarchyNoise:
         """Returns the noise of the hierarchical method."""
-        return HierarchyNoise(self.bits, self.levels, self.mechanism_epsilon)
+        return HierarchyNoise(self.bits, self.levels, self.mechanism_epsilon, self.DRAWS)
 
     def rank_stddev(self) -> float:
         """Returns the expected root mean square error of the quantiles' ranks, in users, from public figures only."""
@@ -187,9 +196,18 @@ class QuantilesPlan:
     def text(self, _: Items) -> str:
         """Returns the draws or the noise, and the error to expect, for a terminal."""
         return (
-            f"trusted curator: epsilon {self.mechanism_epsilon:g}, delta 0\n"
+            f"{self.WHO}: epsilon {self.mechanism_epsilon:g}, delta 0\n"
             f"admission: epsilon {self.admission_rule.cost:g}, for two noisy counts of users\n"
             f"{MECHANISMS[self.method]}\n"
             f"expected error of a quantile's rank: {significant(self.rank_stddev())} users (root mean square), where "
             "values lie densely\n"
         )
+
+
+class SplitQuantilesPlan(QuantilesPlan):
+    """The same with the noise of two servers on the counts of a hierarchy."""
+
+    TRUST: ClassVar[Trust] = Trust.SPLIT
+    WHO: ClassVar[str] = "two servers"
+    BY_WHOM: ClassVar[str] = ", drawn by each of two servers"
+    DRAWS: ClassVar[int] = SERVERS

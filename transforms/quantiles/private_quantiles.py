@@ -90,13 +90,13 @@ class NoisyHierarchy:
 
 
 def measure_hierarchy(users: SpreadUsers, noise: HierarchyNoise, key: RunKey) -> list[NDArray[np.int64]]:
-    """Returns the noisy counts of every level, int64[2^level] each. Each level draws its noise once."""
+    """Returns the noisy counts of every level, int64[2^level] each. Each party draws a level's noise once."""
     leaves = np.zeros(1 << noise.bits, np.int64)
     leaves[users.bins] = users.counts
     noisy = []
     for level in noise.levels:
-        stream = np.array([level], dtype=np.uint64)
-        drawn = discrete_laplace(key, "quantile hierarchy", stream, 1 << level, noise.level_epsilon)[0]
+        streams = np.array([level + (party << 32) for party in range(noise.draws)], dtype=np.uint64)
+        drawn = discrete_laplace(key, "quantile hierarchy", streams, 1 << level, noise.level_epsilon).sum(axis=0)
         noisy.append(leaves.reshape(1 << level, -1).sum(axis=1) + drawn)
     return noisy
 

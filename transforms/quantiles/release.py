@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,10 +14,8 @@ import pyarrow as pa
 from sfumato.schemas.charts import Curve, Quantile, RangeAnswer
 from sfumato.schemas.guarantee import (
     ADD_OR_REMOVE,
-    ASSUMPTIONS,
-    CURATOR,
+    CURATED_BY,
     PRIVACY_UNIT,
-    Trust,
 )
 from sfumato.schemas.release import (
     BINS_FILE,
@@ -39,7 +38,6 @@ from sfumato.transforms.histogram.release import (
     sample_manifest,
 )
 from sfumato.transforms.histogram.sampling_round import WHOLE, Histogram, Trie
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.quantiles.curve import Search, build_hierarchy, quantile
 from sfumato.transforms.quantiles.plan import MECHANISMS, QuantilesPlan
 from sfumato.transforms.quantiles.private_quantiles import PrivateDistribution
@@ -64,7 +62,7 @@ def mechanism_rounds(plan: QuantilesPlan, users: float) -> list[dict[str, Any]]:
             for level, epsilon in enumerate(draws.epsilons)
         ]
     epsilon = plan.hierarchy.level_epsilon
-    stddev = discrete_laplace_stddev(epsilon)
+    stddev = math.sqrt(plan.hierarchy.own_variance)
     return [
         {"index": index, "level": level, "epsilon": epsilon, "noise": "laplace", "noise_stddev": stddev}
         for index, level in enumerate(plan.levels)
@@ -81,19 +79,19 @@ def quantiles_files(result: PrivateDistribution, metadata: CountMetadata[Quantil
             "unit": PRIVACY_UNIT,
             "contribution_bound": BOUND,
             "adjacency": ADD_OR_REMOVE,
-            "trust": Trust.CENTRAL,
+            "trust": plan.TRUST,
             "epsilon": plan.epsilon,
             "epsilon_spent": plan.epsilon,
             "delta": plan.delta,
             "delta_spent": plan.delta,
-            "mechanism": f"{MECHANISMS[plan.method]}; {_ADMISSION}",
+            "mechanism": f"{MECHANISMS[plan.method]}{plan.BY_WHOM}; {_ADMISSION}",
             "randomness": metadata.release.source,
             "rounds": rounds,
             "rounds_guarantee": {"epsilon": plan.mechanism_epsilon, "delta": plan.delta},
             "admission": None if admission is None else admission.entry(),
             "composition": _COMPOSITION,
             "population": {"users": plan.population, "source": "unknown" if plan.population is None else "given"},
-            "assumptions": [CURATOR, *ASSUMPTIONS[2:]],
+            "assumptions": CURATED_BY[plan.TRUST],
         },
         "results": {"published": len(result.quantiles), "estimated_users": max(result.users, 0.0), "hidden_count": 0},
     }

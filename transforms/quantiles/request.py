@@ -16,9 +16,15 @@ from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.histogram.request import SampledRequest
 from sfumato.transforms.histogram.sampling_round import spread_levels
 from sfumato.transforms.quantiles.curve import check_shares
-from sfumato.transforms.quantiles.plan import MAX_BITS, QuantilesPlan
+from sfumato.transforms.quantiles.plan import MAX_BITS, QuantilesPlan, SplitQuantilesPlan
 
 _BITS, _FINE_BITS = 12, 20  # the fine ones if no count of every bin is published
+
+_NOT_WITH = {  # methods that a trust model does not have
+    Trust.SECAGG: ("exponential",),
+    Trust.CENTRAL: ("interactive",),
+    Trust.SPLIT: ("exponential", "interactive"),
+}
 
 Shares = Annotated[tuple[float, ...], BeforeValidator(parts_of)]
 
@@ -80,8 +86,8 @@ class QuantilesRequest(SampledRequest):
     )
     levels: int | None = option(
         None,
-        "levels of the hierarchical method, spread evenly up to the bits (default: 3; with --trust central, one for "
-        "every 4 bits)",
+        "levels of the hierarchical method, spread evenly up to the bits (default: 3; with --trust central "
+        "or split, one for every 4 bits)",
         METHOD,
         ge=1,
     )
@@ -89,9 +95,8 @@ class QuantilesRequest(SampledRequest):
     @model_validator(mode="after")
     def _within(self) -> Self:
         low, high = self.range
-        other = {Trust.SECAGG: "exponential", Trust.CENTRAL: "interactive"}[self.trust]
-        if self.method == other:
-            raise RequestError(f"method: {other} cannot be combined with --trust {self.trust}; use --method auto")
+        if self.method in _NOT_WITH[self.trust]:
+            raise RequestError(f"method: {self.method} cannot be combined with --trust {self.trust}; use --method auto")
         if self.ranges and self.method in ("interactive", "exponential"):
             raise RequestError(f"ranges: cannot be combined with --method {self.method}; use --method hierarchical")
         for first, last in self.ranges or ():
@@ -104,7 +109,7 @@ class QuantilesRequest(SampledRequest):
     def resolve(self) -> RequestedQuantiles:
         """Returns the plan and the numbers. Raises RequestError."""
         check_shares(self.quantiles)
-        if self.trust == Trust.CENTRAL:
+        if self.trust != Trust.SECAGG:
             plan = self._central_plan()
             return RequestedQuantiles(plan, self._numbers(plan.bits), plan.method, plan.levels)
         bits = self.bits or _BITS
@@ -121,13 +126,15 @@ class QuantilesRequest(SampledRequest):
         return NumberItems(columns, scale.low, scale.high, scale.bits, scale.edges)
 
     def _central_plan(self) -> QuantilesPlan:
-        """Returns a plan with a trusted curator: the allowed method with the smallest expected error."""
-        methods: list[str] = ["hierarchical"] if self.ranges else [self.method]
+        """Returns a plan of counts of all users: the allowed method with the smallest expected error."""
+        is_split = self.trust == Trust.SPLIT
+        methods: list[str] = ["hierarchical"] if self.ranges or is_split else [self.method]
+        kind = SplitQuantilesPlan if is_split else QuantilesPlan
         bits = self.bits or (_BITS if methods == ["hierarchical"] else _FINE_BITS)
         if methods == ["auto"]:
             methods = ["exponential", "hierarchical"] if bits <= MAX_BITS else ["exponential"]
         plans = [
-            QuantilesPlan(
+            kind(
                 epsilon=self.epsilon,
                 shares=self.quantiles,
                 bits=bits,

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.known_digits import not_negative, with_interval
 from sfumato.schemas.release import BINS_FILE, CURVE_FILE, MANIFEST_FILE, QUANTILES_FILE, QUANTILES_PICTURE, RANGES_FILE
 from sfumato.schemas.views import Body, PageView
@@ -18,6 +19,12 @@ from sfumato.transforms.report.numbers import column_texts, percent
 from sfumato.transforms.report.released import Files
 from sfumato.transforms.report.sections import table_section
 
+_WHO = {
+    Trust.CENTRAL: "A trusted curator, the operator of this job, saw the logs and drew the published values once, with "
+    "a secret key.",
+    Trust.SPLIT: "Two servers received shares of the bins of users' values, which disclose nothing. Each added its own "
+    "noise to its share of every count, and only the total of both was seen.",
+}
 _BINS = 48  # of the histogram of a distribution, at most
 _FILES = {
     QUANTILES_FILE: "the quantiles, each with its interval",
@@ -148,10 +155,7 @@ class CentralQuantilesPage(QuantilesPage):
         ]
 
     def made(self) -> Section:
-        paragraphs = [
-            "A trusted curator, the operator of this job, saw the logs and drew the published values once, with a "
-            "secret key."
-        ]
+        paragraphs = [_WHO[self._manifest["privacy"]["trust"]]]
         if self.parameters["method"] == "exponential":
             paragraphs.append(
                 "The middle quantile was drawn first, then the middle quantile of each half, down to the last. A value "

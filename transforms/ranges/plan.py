@@ -112,7 +112,7 @@ class RangesPlan:
         """Returns the heatmap that counts: adaptive, or all cells of one level. None where a trusted curator counts."""
         if self.uses_tree:
             return self.count_parameters
-        if self.count_parameters.is_central:
+        if self.count_parameters.is_one_batch:
             return None
         return replace(self.count_parameters, depth=self._level, method=Flat())
 
@@ -128,7 +128,7 @@ class RangesPlan:
             return self.method == ADAPTIVE
         parameters = self.count_parameters
         by_budget = parameters.laplace_epsilon(parameters.budget.total)
-        epsilon = by_budget if parameters.is_central else self._central_epsilon
+        epsilon = by_budget if parameters.is_one_batch else self._central_epsilon
         return METHODS[self.method].prefers_tree(self.collection_spec(self._population, epsilon))
 
     @property
@@ -226,7 +226,7 @@ class RangesPlan:
         """Returns the error to expect in one phrase."""
         parameters = self.count_parameters
         left = parameters.budget.total - parameters.admission().cost
-        if parameters.is_central:
+        if parameters.is_one_batch:
             return (
                 f"noise of ±{significant(NOISE_Z * parameters.count_noise.stddev(left))} users (95%) on a cell's count"
             )

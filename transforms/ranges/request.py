@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BeforeValidator, model_validator
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.guarantee import Trust
+from sfumato.schemas.guarantee import CentralOrSecagg, Trust
 from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.requests.checks import owners_of
 from sfumato.schemas.requests.counting_options import CountingOptions, Depth
@@ -58,6 +58,13 @@ class RangesRequest(LogColumns, MapGeography, CountingOptions):
 
     input: InputOption = option((), f"{INPUT_HELP} (required)", INPUT, common=True, metavar="PATTERN", style="several")
     region: RegionOption | None = option(None, f"{REGION_HELP} (required)", MAP, common=True, metavar=REGION_METAVAR)
+    trust: CentralOrSecagg = option(
+        Trust.CENTRAL,
+        "central: the operator holds the logs and adds noise once; secagg: noise is added to the sum of each shard, "
+        "which is more noise in total",
+        PRIVACY,
+        common=True,
+    )
     method: str = option(
         "auto",
         f"method of the answers: {', '.join(method_texts())} (a heatmap's tree)",

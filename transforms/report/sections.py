@@ -48,11 +48,13 @@ def facts(*rows: tuple[str, str | None]) -> list[Fact]:
 def noisy_sums(query: Manifest) -> int:
     """Returns the number of Laplace terms whose sum matches the tail of a sub-query's noise.
 
-    1 with central noise and where it is not stated; with Gaussian noise, NORMAL_SUMS.
+    The number of live shards or of servers; 1 with a curator's noise and where it is not stated; with Gaussian noise,
+    NORMAL_SUMS.
 
     query: an entry of the manifest's `privacy.sub_queries`.
     """
-    sums = max(int(number(query, "shards") or 1) - int(number(query, "shards_lost") or 0), 1)
+    stated = number(query, "shards") or number(query, "servers") or 1
+    sums = max(int(stated) - int(number(query, "shards_lost") or 0), 1)
     return sums if number(query, "rho") is None else NORMAL_SUMS
 
 

@@ -9,7 +9,8 @@ over its clients is (counts + shard noise) modulo m (paper 000, Eq. 2). Words fo
 - Shard noise in closed form has two parts: the *guarantee's noise*, an exact variate of the sub-query's cost, to which
   the shares of the required honest clients add up; and *surplus noise*, the shares of all further clients. The second
   is independent of the first and only adds to the error.
-- *Central noise* is what a trusted curator adds once to the exact sum of all shards. Shards then have no noise.
+- *Central noise* is what a trusted curator adds once to the exact sum of all shards, or each of two servers to its
+  share of that sum. Shards then have no noise.
 
 `ShardQuery.noise` describes the distribution of shard noise or of central noise, and draws nothing.
 """
@@ -57,6 +58,7 @@ class ShardQuery:
         planned_clients: clients that a shard is planned for. Its noise is then that of the required clients, whatever
             the number of its users, and a shard is lost only by simulated dropout. None is the paper's model: every
             survivor adds noise, and a shard with fewer than the required clients reveals nothing.
+        servers: number of servers that each add central noise to their share of the sum; 0 where a curator adds it.
     """
 
     index: int
@@ -68,6 +70,7 @@ class ShardQuery:
     rounding: Rounding = "systematic"
     shard_range: tuple[int, int] | None = None
     planned_clients: int | None = None
+    servers: int = 0
 
     @property
     def sensitivity(self) -> float:
@@ -165,16 +168,16 @@ def count_vectors(group: ShardGroup, block: slice, query: ShardQuery, key: RunKe
 
 
 def add_central_noise(totals: ShardTotals, query: ShardQuery, key: RunKey) -> ShardTotals:
-    """Returns the exact totals of all shards plus central noise, drawn once."""
+    """Returns the exact totals of all shards plus central noise, drawn once: by a curator, or by each server."""
     central_noise = query.noise.kind.draw(
         query.bind(key),
         f"central noise {query.index}",
-        np.zeros(1, dtype=np.uint64),
+        np.arange(max(query.servers, 1), dtype=np.uint64),
         query.encoding.length,
         query.cost,
         query.sensitivity,
     )
-    return ShardTotals(totals.sums + central_noise[0], totals.live)
+    return ShardTotals(totals.sums + central_noise.sum(axis=0), totals.live)
 
 
 def encode(sums: NDArray[np.int64], window: Window) -> NDArray[np.int64]:

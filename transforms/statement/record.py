@@ -192,6 +192,8 @@ def _data_domain(manifest: Mapping[str, Any]) -> str:
     for value in (columns.get(role) for role in _ROLES):
         value = value.get("column") if isinstance(value, Mapping) else value
         named += [value] if isinstance(value, str) else list(value or ())
+    if entry_of(manifest, "privacy").get("devices"):
+        return "Reports of any number of devices, each of a location or of weights of locations."
     columns_read = ", ".join(dict.fromkeys(named)) or _UNKNOWN
     return f"Logs of any number of users, with any number of rows a user and any values. Columns read: {columns_read}."
 
@@ -200,7 +202,8 @@ def _model(manifest: Mapping[str, Any], account: LedgerAccount | None) -> dict[s
     """Returns the group `deployment_model`: Central, because the job simulates secure aggregation and devices."""
     privacy, parameters = entry_of(manifest, "privacy"), entry_of(manifest, "parameters")
     trust, rotation = Trust(privacy["trust"]), entry_of(privacy, "rotation")
-    simulated = "" if trust is Trust.CENTRAL else " The job simulates this: its operator has the raw logs."
+    is_real = trust is Trust.CENTRAL or privacy.get("devices")
+    simulated = "" if is_real else " The job simulates this: its operator has the raw logs."
     charges = 1 if account is None else account.charges
     is_series = charges > 1 or bool(manifest.get("timeline") or rotation or parameters.get("warm_start"))
     cohort = f" Queries cohort {rotation['cohort']} of {rotation['cohorts']}." if rotation else ""

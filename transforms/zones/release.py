@@ -58,7 +58,7 @@ def zone_counts(state: HeatmapState, method: ZoneLevels) -> ZoneCounts:
     """Returns the estimates of all levels, see `tree_least_squares`. state: after the last sub-query."""
     zones, last = method.zones, state.results[-1]
     live = last.shards_answered
-    sums = state.noise.kind.tail_sums(1 if state.is_central else live)
+    sums = state.noise.kind.tail_sums(state.noisy_sums if state.is_one_batch else live)
     noisy: list[NoisyLevel] = [NoisyLevel(None) for _ in zones.level_names]
     for level, result in zip(method.queried, state.results, strict=True):
         kurtosis = 0.0

@@ -121,7 +121,7 @@ class ZonesRequest(ZoneOptions, RateColumn, LogColumns, MapGeography, CountingOp
             self.refuse(("region",), "applies only with --h3 or --quadkey; zones of a file have their own region")
         elif self.region is None:
             raise RequestError(f"region: required with --{source}, as W,S,E,N")
-        if self.trust == Trust.CENTRAL:
+        if self.trust != Trust.SECAGG:
             self.refuse(("dropout", "shard_size"), "applies only with --trust secagg")
         return self
 

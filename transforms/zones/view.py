@@ -28,6 +28,11 @@ from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, no
 from sfumato.transforms.zones.zone_file import MAX_SHOWN
 
 _INDEXES = {"h3": "H3 cells", "quadkey": "Quadkey tiles"}
+_NOISE = {  # by trust model
+    Trust.CENTRAL: "A trusted curator saw the exact sums and added noise to each once.",
+    Trust.SPLIT: "Two servers received shares of the reports, which disclose nothing. Each added its own noise to its "
+    "share of each sum, and only the total of both was seen.",
+}
 _FILES = {
     ZONES_FILE: "one row for each zone of each level: estimated users with their intervals, density, rates, polygon",
     ZONES_PICTURE: "the map of users as a picture",
@@ -61,9 +66,10 @@ def zones_view(files: Files) -> PageView:
         "Every user reports one zone of each queried level, in "
         f"{plural(len(queries), 'sub-query', 'sub-queries')}. The list of zones is public, so it reveals nothing about "
         "anyone.",
-        "A trusted curator saw the exact sums and added noise to each once."
-        if get(manifest, "privacy.trust") == Trust.CENTRAL
-        else f"Users reported in {plural(groups, 'group')}. A group's sum is noisy before anyone sees it.",
+        _NOISE.get(
+            get(manifest, "privacy.trust"),
+            f"Users reported in {plural(groups, 'group')}. A group's sum is noisy before anyone sees it.",
+        ),
     ]
     return release.page(
         body,

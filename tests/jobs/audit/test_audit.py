@@ -27,7 +27,7 @@ from tests.seeds import seeded_rng
 
 CELLS = ("--region", ",".join(map(str, REGION)))
 GAUSSIAN = ("--epsilon", "4", "--delta", "1e-6")
-CURATED = ("--trust", "central")
+CURATED, SPLIT = ("--trust", "central"), ("--trust", "split")
 # Releases whose noise none of tests/releases.py has.
 OTHERS: Mapping[str, tuple[str, ...]] = {
     "gaussian": ("heatmap", *CELLS, "--depth", "5", *GAUSSIAN, "--shard_size", "300"),
@@ -37,10 +37,16 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
     "threshold": ("histogram", "--column", "kind", *CURATED, *GAUSSIAN, "--noise", "laplace"),
     "truncated": ("histogram", "--column", "kind", *CURATED, *GAUSSIAN, "--noise", "truncated"),
     "gaussian counts": ("histogram", "--column", "kind", *CURATED, *GAUSSIAN, "--noise", "gaussian"),
+    "heatmap, split": ("heatmap", *CELLS, "--depth", "5", "--epsilon", "4", *SPLIT),
+    "gaussian, split": ("heatmap", *CELLS, "--depth", "5", *GAUSSIAN, *SPLIT),
+    "zones, split": ("zones", *CELLS, "--quadkey", "12", "--epsilon", "4", *SPLIT),
+    "histogram, split": ("histogram", *CELLS, "--cells", "3", "--epsilon", "4", *SPLIT),
+    "quantiles, split": ("quantiles", "--column", "latitude", "--range", "37,38", "--epsilon", "4", *SPLIT),
     "hierarchy": ("quantiles", "--column", "latitude", "--range", "37,38", *CURATED, "--method", "hierarchical"),
 }
 HEATMAPS = ("heatmap", "heatmap, central", "monday", "rates", "gaussian", "gaussian, central", "distributions")
 UNDERSTATED = (*HEATMAPS, "colluding", "zones", "zones, levels", "central", "hotspots, central", "threshold")
+UNDERSTATED += tuple(f"{kind}, split" for kind in ("heatmap", "gaussian", "zones", "histogram", "quantiles"))
 UNDERSTATED += ("truncated", "gaussian counts", "hierarchy", "moments", "moments, central", "words", "ranges")
 COSTS = ("epsilon", "epsilon_spent", "rho", "rho_spent", "admission", "tallies", "outside", "sums", "range")
 

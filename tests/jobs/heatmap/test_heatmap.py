@@ -101,6 +101,7 @@ def assert_same(state, expected) -> None:
         (20_000, 1, 3, "int", {"shard_size": 100, "dropout": 0.2, "depth": 10}),  # 200 shards in 4 shard groups
         (3000, 1, 3, "int", {"modulus": 150, "allow_overflow": True}),
         (3000, 2, 3, "int", {"trust": "central"}),
+        (3000, 2, 3, "int", {"trust": "split"}),
         (3000, 2, 3, "int", {"trust": "central", "noise": "gaussian", "delta": 1e-6}),
         (3000, 2, 3, "int", {"noise": "gaussian", "delta": 1e-6, "simulated_dropout": 0.2}),
         (1500, 5, 3, "int", {"contribution": "all", "gamma": 1000, "noise": "gaussian", "delta": 1e-4}),
@@ -431,7 +432,10 @@ def rows_of(pattern: str, parameters: HeatmapParameters) -> Rows:
 
 @pytest.mark.parametrize(
     ("method", "trust"),
-    [*((name, "secagg") for name in (*METHODS, *BASELINES)), *((name, "central") for name in METHODS)],
+    [
+        *((name, "secagg") for name in (*METHODS, *BASELINES)),
+        *((name, trust) for name in METHODS for trust in ("central", "split")),
+    ],
 )
 def test_every_method_equals_its_stages_in_memory(baselines: None, logs, method: str, trust: str) -> None:
     pattern = logs(1500, 4, 3)

@@ -216,28 +216,29 @@ def write_logs(folder: Path, kinds: pa.Array) -> str:
     return str(folder / "*.parquet")
 
 
-def run_listed(tmp_path: Path, kinds: pa.Array, listed: str, *more: str) -> int:
+def run_listed(tmp_path: Path, kinds: pa.Array, listed: str, *more: str, trust: str = "central") -> int:
     (tmp_path / "items").write_text(listed)
-    options = ["--column", "kind", "--trust", "central", "--items_file", str(tmp_path / "items"), "--seed", "1", *more]
+    options = ["--column", "kind", "--trust", trust, "--items_file", str(tmp_path / "items"), "--seed", "1", *more]
     return cli.main(
         ["histogram", "--input", write_logs(tmp_path / "logs", kinds), "--output", str(tmp_path / "out"), *options]
     )
 
 
 @pytest.mark.false_alarm(1e-9)
-@pytest.mark.parametrize("numbers", [False, True])
-def test_every_listed_item_is_published_with_noise_at_delta_0(tmp_path: Path, numbers: bool) -> None:
+@pytest.mark.parametrize(("numbers", "trust"), [(False, "central"), (True, "central"), (False, "split")])
+def test_every_listed_item_is_published_with_noise_at_delta_0(tmp_path: Path, numbers: bool, trust: str) -> None:
     names = ["3", "14", "159"] if numbers else ["bus", "tram", "straße"]
     kinds = seeded_rng(0).choice([*names, "26"], USERS, p=[0.5, 0.3, 0.1, 0.1])
     column = pa.array(kinds.astype(np.int64)) if numbers else pa.array(kinds).dictionary_encode()
-    assert run_listed(tmp_path, column, "\n".join([*names, "none"])) == 0
+    assert run_listed(tmp_path, column, "\n".join([*names, "none"]), trust=trust) == 0
     release = open_release(tmp_path / "out")
     privacy = release.manifest["privacy"]
-    assert (privacy["delta"], privacy["delta_spent"], privacy["rounds"][0]["threshold"]) == (0, 0, None)
+    assert (privacy["trust"], privacy["delta"], privacy["rounds"][0]["threshold"]) == (trust, 0, None)
     counts = release.items.set_index("item")["count"]
     assert set(counts.index) == {*names, "none", "other"}
     truth = {**{name: (kinds == name).sum() for name in names}, "none": 0, "other": (kinds == "26").sum()}
-    far = stats.laplace.isf(FLAKE_RATE / 10, scale=1 / privacy["rounds"][0]["epsilon"])
+    far = stats.laplace.isf(FLAKE_RATE / 20, scale=1 / privacy["rounds"][0]["epsilon"])
+    far *= 2 if trust == "split" else 1  # neither server's noise is larger
     assert all(abs(counts[name] - number) <= far + 1 for name, number in truth.items())
     assert "26" not in str(release.manifest["parameters"])
 
@@ -255,3 +256,17 @@ def test_histogram_rejects_a_list_without_different_items(tmp_path: Path, listed
     with rejects("items_file"):
         options = {"column": "kind", "trust": "central", "items_file": str(tmp_path / "items")}
         HistogramRequest.of({"input": "x", "output": "out", **options}).resolve()
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        ({"column": "kind"}, "items_file"),  # two servers count public items only
+        ({"region": "-1,50,1,51", "cells": 3, "delta": 1e-6}, "delta"),
+        ({"region": "-1,50,1,51", "cells": 3, "noise": "gaussian"}, "noise"),
+        ({"region": "-1,50,1,51", "cells": 3, "items": 9}, "items"),
+    ],
+)
+def test_histogram_rejects_what_two_servers_cannot_do(options: dict[str, object], option: str) -> None:
+    with rejects(option):
+        HistogramRequest.of({"input": "x", "output": "out", "trust": "split", **options}).resolve()

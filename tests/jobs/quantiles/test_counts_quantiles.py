@@ -153,6 +153,7 @@ WRONG = [
     (["--epsilon", "nan"], "epsilon: must be a number"),
     (["--epsilon", "1e-7"], "too small for the admission"),
     (["--trust", "local"], "trust"),
+    (["--trust", "split", "--method", "exponential"], "method: exponential cannot be combined with --trust split"),
     (["--trust", "secagg", "--method", "exponential"], "method: exponential cannot be combined with --trust secagg"),
 ]
 

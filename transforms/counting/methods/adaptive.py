@@ -118,9 +118,9 @@ class Adaptive(Method):
         if self.refine == "interval" and self.schedule != "paper":
             raise RequestError("refine: the first tree of a warm start is split by count; leave interval out")
 
-    def check_use(self, categories: int, central: bool) -> None:
-        super().check_use(categories, central)
-        if self.cohorts == "disjoint" and central:
+    def check_use(self, categories: int, is_one_batch: bool) -> None:
+        super().check_use(categories, is_one_batch)
+        if self.cohorts == "disjoint" and is_one_batch:
             raise RequestError(
                 "cohorts: disjoint cohorts are parts of the shards, and central noise has no shards; use shared"
             )

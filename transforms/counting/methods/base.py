@@ -58,8 +58,8 @@ class Method(ABC):
         if not self.STARTS_WARM:
             raise RequestError(f"warm_start: method {self.NAME} has no warm start; use adaptive")
 
-    def check_use(self, categories: int, central: bool) -> None:
-        """Raises RequestError if the method does not support this many categories (1 without any), or central noise."""
+    def check_use(self, categories: int, is_one_batch: bool) -> None:
+        """Raises RequestError if the method does not support this many categories (1 without any), or no shards."""
         if categories > 1 and not self.CATEGORIES:
             raise RequestError(f"auxiliary: method {self.NAME} makes no rates; use adaptive or flat")
 
@@ -125,8 +125,8 @@ class Flat(Method):
             check_integer("level", self.level, 0, depth)
         check_uniform(self.NAME, "depth" if self.level is None else "level", self._level(depth))
 
-    def check_use(self, categories: int, central: bool) -> None:
-        super().check_use(categories, central)
+    def check_use(self, categories: int, is_one_batch: bool) -> None:
+        super().check_use(categories, is_one_batch)
         if categories > 1 and self.keep_top < 100:
             raise RequestError("keep_top: cells that are not kept have no rate; leave it out with auxiliary")
 

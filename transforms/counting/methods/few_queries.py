@@ -14,6 +14,7 @@ import numpy as np
 import scipy
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.estimator import move_to_tree, posterior_of, prior_posterior, sampling_of
 from sfumato.transforms.counting.rates import split_by_interval
@@ -119,7 +120,7 @@ class FewQueries:
             raise RequestError(
                 "cohorts: there is one shard, which cannot be divided; use shared, or a smaller shard_size"
             )
-        if shards < _MIN_SHARDS or state.is_central:
+        if shards < _MIN_SHARDS or state.is_one_batch:
             return False
         if self.options.cohorts != "auto":
             return self.options.cohorts == "disjoint"
@@ -164,8 +165,9 @@ class FewQueries:
         posterior = posterior_of(state) if prior is None else prior_posterior(prior, state.shard_plan.users)
         variance /= 1.0 if prior is None else prior.memory
         split_penalty = _SPLIT_PENALTY * (1 if prior is None else _WARM_START_PENALTY)
-        # With central noise a curator counts several shards, and no client sends entries.
-        growth = 0.0 if state.is_central else _ERROR_GROWTH
+        # A curator counts several shards' users, and no client sends entries.
+        sends_nothing = state.trust == Trust.CENTRAL and state.shard_plan.shards > 1
+        growth = 0.0 if sends_nothing else _ERROR_GROWTH
         if self.options.schedule == "lean":
             growth = _LEAN_ERROR_GROWTH
         scale = 1.0

@@ -347,7 +347,7 @@ def test_papers_trees_and_epsilons_follow_printed_equations(run: tuple[int, dict
     parameters = paper(values)
     state, method, unit = finish(users, parameters), parameters.method, parameters.distribution_gamma or 1
     assert isinstance(method, Adaptive)
-    sums = 1 if parameters.is_central else state.shard_plan.shards
+    sums = 1 if parameters.is_one_batch else state.shard_plan.shards
     nodes = {node for level in range(method.start_level + 1) for node in range(4**level, 2 * 4**level)}
     queried_nodes: list[set[int]] = []
     remaining = state.budget.total - state.population.cost

@@ -1,0 +1,216 @@
+"""The commands of two servers: `sfumato client report`, `split key`, `split aggregate` and `split collect`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections import Counter
+from datetime import UTC, datetime
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.runners.runner import PipelineState
+
+from sfumato.pipelines.runners.runner_settings import RunnerSettings
+from sfumato.schemas.errors import DataError, NotReadyError, RequestError
+from sfumato.transforms.io.files import check_new_file, join, read_file, write_file, write_output
+from sfumato.transforms.io.storage import listed
+from sfumato.transforms.observability.logs import log_event
+from sfumato.transforms.privacy.ledger.stores import absolute_location
+from sfumato.transforms.privacy.secrets import FileSecret
+from sfumato.transforms.release.metadata import code_digest
+from sfumato.transforms.release.release_folder import publish
+from sfumato.transforms.report.numbers import plural
+from sfumato.transforms.split.aggregate import (
+    REQUESTS,
+    RESPONSES,
+    Aggregator,
+    Answered,
+    Block,
+    Partial,
+    Requests,
+    Responses,
+    blocks_of,
+    close_batch,
+    exchange_file,
+    party_key,
+    private_key,
+)
+from sfumato.transforms.split.collect import collect, collected_files
+from sfumato.transforms.split.hpke import public_key
+from sfumato.transforms.split.prio3 import LEADER
+from sfumato.transforms.split.reports import REASONS, ROLES, make_reports
+from sfumato.transforms.split.request import AggregateRequest, CollectRequest, PublicKeyRequest, ReportRequest
+from sfumato.transforms.split.task import Task
+
+_COMPLETE = "complete.json"
+
+
+def run_key(request: PublicKeyRequest) -> None:
+    """Runs `sfumato split key`. Raises RequestError."""
+    _check_secret(request.file)
+    sys.stdout.write(public_key(private_key(party_key(request.file))).hex() + "\n")
+
+
+def run_report(request: ReportRequest) -> None:
+    """Runs `sfumato client report`. Raises RequestError."""
+    task = Task.read(request.task)
+    check_new_file(request.output, overwrite=False)
+    if request.location is not None:
+        measurement = task.measurement(*request.location)
+    else:
+        assert request.weights is not None
+        measurement = _weights(task, _json("weights", request.weights))
+    write_output(request.output, make_reports(task, [measurement]))
+
+
+def _weights(task: Task, given: object) -> list[int]:
+    """Returns the weights of all cells. given: a list of [longitude, latitude, weight]. Raises RequestError."""
+    if task.max_value == 1:
+        raise RequestError("weights: the task counts one cell a user (max_value 1); give --location LON,LAT")
+    sums = np.zeros(task.circuit.length, dtype=np.int64)
+    try:
+        for longitude, latitude, weight in given:  # type: ignore[attr-defined]
+            if type(weight) is not int:
+                raise ValueError("a weight is not a whole number")
+            sums[task.cell_of(float(longitude), float(latitude))] += weight
+    except (TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, RequestError):
+            raise
+        raise RequestError(f"weights: must be a list of [longitude, latitude, weight] ({error})") from None
+    weights: list[int] = sums.tolist()
+    return weights
+
+
+def run_aggregate(request: AggregateRequest, settings: RunnerSettings) -> None:
+    """Runs `sfumato split aggregate`. Raises SfumatoErrors, see `close_batch`."""
+    places = (request.exchange, request.output, *request.input, request.key_file, request.verify_key, request.ledger)
+    settings.check_reach("input, exchange, output, key_file, verify_key, ledger", *places)
+    task = Task.read(request.task)
+    for path in (request.key_file, request.verify_key):
+        _check_secret(path)
+    aggregator = Aggregator(
+        ROLES.index(request.role),
+        task,
+        request.key_file,
+        request.verify_key,
+        absolute_location(request.ledger),
+        request.dataset,
+        request.budget or (),
+    )
+    if public_key(private_key(aggregator.key)).hex() != getattr(task, request.role):
+        raise RequestError(f"key_file: is not the key of the task's {request.role}; see `sfumato split key`")
+    if aggregator.role == LEADER:
+        _lead(request, settings, aggregator)
+    else:
+        _help(request, settings, aggregator)
+
+
+def _lead(request: AggregateRequest, settings: RunnerSettings, leader: Aggregator) -> None:
+    files = sorted({(file.path, file.size) for pattern in request.input for file in listed(pattern)})
+    if not files:
+        raise RequestError(f"input: no file matches {', '.join(request.input)}")
+    blocks = blocks_of(files, leader.formats.report.itemsize)
+    if _marked(request.exchange, RESPONSES, leader.task) is None:
+        _run(blocks, Requests(leader, request.exchange), settings, None)
+        _mark(request.exchange, REQUESTS, leader.task, len(blocks))
+        sys.stdout.write(f"{request.exchange}: the requests are complete. Run the helper, then this command again.\n")
+        return
+    if _marked(request.exchange, RESPONSES, leader.task) != len(blocks):
+        raise DataError(
+            "input: files of reports were added or removed since the requests; restore them, or start again with an "
+            "empty exchange folder"
+        )
+    _run(blocks, Answered(leader, request.exchange), settings, (leader, request.output))
+    sys.stdout.write(f"{request.output}: the leader's share, for the collector\n")
+
+
+def _help(request: AggregateRequest, settings: RunnerSettings, helper: Aggregator) -> None:
+    if (number := _marked(request.exchange, REQUESTS, helper.task)) is None:
+        raise NotReadyError("exchange: holds no complete requests for this task; run the leader first")
+    sizes = {file.path.rsplit("/", 1)[-1]: file.size for file in listed(join(request.exchange, REQUESTS, "*.bin"))}
+    record, blocks = helper.formats.verify_init.itemsize, list[Block]()
+    for one in range(number):
+        path = exchange_file(request.exchange, REQUESTS, one)
+        size = sizes.get(path.rsplit("/", 1)[-1], -1)
+        if size < 0 or size % record:
+            raise DataError(f"exchange: {path} is missing or incomplete; run the leader again")
+        blocks.append(Block(one, path, 0, size // record))
+    _run(blocks, Responses(helper, request.exchange), settings, (helper, request.output))
+    _mark(request.exchange, RESPONSES, helper.task, number)
+    sys.stdout.write(f"{request.output}: the helper's share, for the collector. The leader can run again.\n")
+
+
+def _run(
+    blocks: list[Block], verify: beam.PTransform, settings: RunnerSettings, closes: tuple[Aggregator, str] | None
+) -> None:
+    """Runs a pipeline over blocks. closes: whose batch it closes, and where its share is written; None for none."""
+    with settings.sized(sum(block.rows for block in blocks) * 100).pipeline() as root:
+        found = root | "Blocks" >> beam.Create(blocks) | verify
+        if settings.verbose:
+            _ = found | "Rejected" >> beam.Map(_show_rejected)
+        if closes is not None:
+            _ = found | "Close" >> beam.Map(close_batch, *closes)
+    if root.result.state != PipelineState.DONE:
+        raise DataError(f"the runner ended the job as {root.result.state}; run the command again to resume it")
+
+
+def _show_rejected(found: Partial | Counter[int]) -> None:
+    for reason, number in sorted((found.rejected if isinstance(found, Partial) else found).items()):
+        log_event("rejected", f"{plural(number, 'report')} left out: {REASONS[reason]}", logging.INFO)
+
+
+def run_collect(request: CollectRequest) -> None:
+    """Runs `sfumato split collect`. Raises SfumatoErrors."""
+    task = Task.read(request.task)
+    _check_secret(request.key_file)
+    private = private_key(party_key(request.key_file))
+    if public_key(private).hex() != task.collector:
+        raise RequestError("key_file: is not the key of the task's collector; see `sfumato split key`")
+    shares = [_content(name, getattr(request, name)) for name in ROLES]
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    files = collected_files(collect(task, shares, private), task, created, code_digest())
+    publish(request.output, files, f"split-{task.id.hex()[:32]}", request.overwrite)
+    sys.stdout.write(f"{join(request.output, 'index.html')}\n")
+
+
+def _check_secret(path: str) -> None:
+    secret = FileSecret(path)
+    secret.read()
+    secret.check_private()
+
+
+def _content(option: str, path: str) -> bytes:
+    try:
+        return read_file(path)
+    except OSError as error:
+        raise RequestError(f"{option}: cannot read {path} ({error.strerror or error})") from None
+
+
+def _json(option: str, path: str) -> object:
+    try:
+        found: object = json.loads(_content(option, path))
+    except ValueError as error:
+        raise RequestError(f"{option}: {path} is no JSON ({error})") from None
+    return found
+
+
+def _marked(exchange: str, kind: str, task: Task) -> int | None:
+    """Returns the number of blocks of complete requests or responses; None where there are none yet.
+
+    Raises DataError: they are of another task.
+    """
+    try:
+        content = json.loads(read_file(join(exchange, kind, _COMPLETE)))
+        if content["task"] == task.id.hex() and type(content["blocks"]) is int and 0 <= content["blocks"] < 1 << 32:
+            return int(content["blocks"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"exchange: {kind}/{_COMPLETE} cannot be read ({error})") from None
+    raise DataError(f"exchange: the {kind} are of another task; use an exchange folder for each task")
+
+
+def _mark(exchange: str, kind: str, task: Task, blocks: int) -> None:
+    write_file(join(exchange, kind, _COMPLETE), json.dumps({"task": task.id.hex(), "blocks": blocks}).encode())

@@ -1,0 +1,1 @@
+"""Two servers, as the commands that each party runs."""

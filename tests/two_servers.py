@@ -1,0 +1,105 @@
+"""A city whose devices report to two servers: folders of the parties, and the commands that each runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sfumato.pipelines.command_line import cli
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
+from sfumato.transforms.split.aggregate import party_key, private_key
+from sfumato.transforms.split.hpke import public_key
+from sfumato.transforms.split.reports import make_reports
+from sfumato.transforms.split.task import Task
+from tests.keys import write_key
+
+PARTIES = ("leader", "helper", "collector", "verify")
+EXACT = 30.0  # an epsilon whose noise is 0 but for a probability below 1e-12 a count
+
+
+@dataclass(frozen=True)
+class City:
+    """Parties in a folder."""
+
+    folder: Path
+
+    @classmethod
+    def new(cls, folder: Path, **task: Any) -> City:
+        """Makes keys and a task of 4 x 4 cells. task: other entries of its file."""
+        city = cls(folder)
+        for name in PARTIES:
+            write_key(folder / f"{name}.key", hashlib.sha256(name.encode()).digest())
+        city.write_task(folder / "task.json", **task)
+        return city
+
+    def write_task(self, path: Path, **entries: Any) -> Task:
+        keys = {name: public_key(private_key(party_key(str(self.folder / f"{name}.key")))).hex() for name in PARTIES}
+        del keys["verify"]
+        content = {
+            "format": "sfumato split task 1",
+            "name": "a day",
+            "region": [3.0, 1.0, 3.13, 1.13],
+            "depth": 2,
+            "epsilon": EXACT,
+            "min_batch": 200,  # compared with noise of epsilon 0.15
+            "start": "2026-11-20T00:00:00+00:00",
+            "end": "2026-11-21T00:00:00+00:00",
+            **keys,
+            **entries,
+        }
+        path.write_text(json.dumps(content))
+        return Task.read(str(path))
+
+    @property
+    def task(self) -> Task:
+        return Task.read(str(self.folder / "task.json"))
+
+    def report(self, cells: Sequence[int], name: str = "a", task: Task | None = None, **options: Any) -> bytes:
+        """Writes reports of these cells, and returns their bytes."""
+        task = task or self.task
+        content = make_reports(task, cells, **{"made_at": task.start + 7200, **options})
+        self.write(name, content)
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        (self.folder / "reports").mkdir(exist_ok=True)
+        (self.folder / "reports" / f"{name}.bin").write_bytes(content)
+
+    def aggregate(self, role: str, *more: str, exchange: str = "exchange") -> int:
+        """Runs an aggregator's command, and returns its exit status."""
+        place = self.folder
+        arguments = ["split", "aggregate", "--role", role, "--task", f"{place}/task.json", "--dataset", "city"]
+        arguments += ["--exchange", f"{place}/{exchange}", "--output", f"{place}/{role}", "--budget", "1000/365d"]
+        arguments += ["--key_file", f"{place}/{role}.key", "--verify_key", f"{place}/verify.key"]
+        arguments += ["--ledger", f"{place}/{role}.db"]
+        arguments += ["--input", f"{place}/reports/*.bin"] if role == "leader" else []
+        return cli.main([*arguments, *more])
+
+    def share(self, role: str) -> Path:
+        return self.folder / role / f"{role}.share.json"
+
+    def run(self) -> None:
+        """Runs leader, helper and leader."""
+        for role in ("leader", "helper", "leader"):
+            assert self.aggregate(role) == 0
+
+    def collect(self, output: str = "release", key: str = "collector") -> int:
+        place = self.folder
+        arguments = ["split", "collect", "--task", f"{place}/task.json", "--key_file", f"{place}/{key}.key"]
+        arguments += ["--leader", str(self.share("leader")), "--helper", str(self.share("helper"))]
+        return cli.main([*arguments, "--output", f"{place}/{output}"])
+
+    def spent(self, role: str) -> list[float]:
+        """Returns the charges in a party's ledger."""
+        return [float(charge.epsilon) for charge in open_ledger(f"{self.folder}/{role}.db").history().charges]
+
+
+def cells_of(counts: np.ndarray) -> list[int]:
+    """Returns a cell for each user of some counts."""
+    return np.repeat(np.arange(len(counts)), counts).tolist()

@@ -1,0 +1,1 @@
+"""Prio3 with two aggregators: field, proofs, shares and encryption."""

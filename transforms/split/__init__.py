@@ -1,0 +1,9 @@
+"""Two servers, neither trusted with a location: devices prove and share what they report (Prio3).
+
+field128    arithmetic modulo p in NumPy arrays
+circuits    what a client proves, and how two aggregators check it: `Histogram`, `L1BoundSum`
+prio3       shares, verification and sums of batches of reports
+hpke        encryption to an aggregator or a collector
+
+The drafts: draft-irtf-cfrg-vdaf-20, draft-ietf-ppm-l1-bound-sum, draft-ietf-ppm-dap-18.
+"""

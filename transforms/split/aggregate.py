@@ -1,0 +1,416 @@
+"""What one aggregator does with the reports of a task, on Beam over files of reports.
+
+    leader:  reports                     -> exchange/requests/NUMBER.bin     `Requests`
+    helper:  exchange/requests           -> exchange/responses/NUMBER.bin, and its share of the counts   `Responses`
+    leader:  reports, exchange/responses -> its share of the counts          `Answered`
+
+A file of reports is divided into blocks of one size, numbered in the order of the files; the exchange has a file for
+each block. All that is written is a function of the reports, the task and the keys, so a run that was killed is
+repeated with the same bytes, and charged once. Nothing of a report is kept: the leader reads the reports again.
+
+The share leaves with the aggregator's own noise. Its charge is bound to the accepted reports: the ledger refuses a
+second, other batch of the task.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import hmac
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.schemas.errors import DataError, RefusedError
+from sfumato.schemas.guarantee import Trust
+from sfumato.schemas.ledger import Charge, Limit, Period, parse_amount
+from sfumato.transforms.io.files import join, open_file, read_file, write_file
+from sfumato.transforms.privacy.additive_noise import LAPLACE
+from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
+from sfumato.transforms.privacy.secrets import FileSecret
+from sfumato.transforms.split.field128 import MODULUS, Words
+from sfumato.transforms.split.hpke import seal
+from sfumato.transforms.split.prio3 import HELPER, LEADER, add_shares, encode_share, reduced
+from sfumato.transforms.split.reports import (
+    CONTINUE,
+    INVALID,
+    REJECT,
+    REPLAYED,
+    ROLES,
+    UNPROVEN,
+    Formats,
+    Records,
+    open_records,
+)
+from sfumato.transforms.split.task import Task
+
+_BLOCK_BYTES = 1 << 22  # of reports: 80 of 3,034 entries, 64 MB of memory
+_MAX_BLOCK = 512
+_INFO = {LEADER: b"dap-18 aggregate share\x02\x00", HELPER: b"dap-18 aggregate share\x03\x00"}
+SHARE_FORMAT = "sfumato split share 1"
+REQUESTS, RESPONSES = "requests", "responses"
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of a file of records: `rows` records from the first one on. number: of the block in the batch."""
+
+    number: int
+    path: str
+    first: int
+    rows: int
+
+    def read(self, size: int) -> bytes:
+        """Returns the block's bytes. size: of a record."""
+        with open_file(self.path) as file:
+            file.seek(self.first * size)
+            return file.read(self.rows * size)
+
+
+def blocks_of(files: Sequence[tuple[str, int]], record: int) -> list[Block]:
+    """Returns the blocks of some files, in order. files: path and bytes of each. record: bytes of a record.
+
+    Bytes after the last complete record of a file are no report.
+    """
+    rows, blocks = max(1, min(_MAX_BLOCK, _BLOCK_BYTES // record)), list[Block]()
+    for path, size in files:
+        for first in range(0, size // record, rows):
+            blocks.append(Block(len(blocks), path, first, min(rows, size // record - first)))
+    return blocks
+
+
+@dataclass(frozen=True)
+class Aggregator:
+    """One of the two operators.
+
+    Attributes:
+        role: LEADER or HELPER.
+        task: of the batch.
+        key_file: its own secret: of its private key and its noise.
+        verify_key_file: a secret that the two operators share, and no device has.
+        ledger: where it charges.
+        dataset: of the ledger.
+        budget: the dataset's limits; empty to accept the ledger's.
+    """
+
+    role: int
+    task: Task
+    key_file: str
+    verify_key_file: str
+    ledger: str
+    dataset: str
+    budget: tuple[Limit, ...] = ()
+
+    @property
+    def key(self) -> RunKey:
+        """The operator's key."""
+        return party_key(self.key_file)
+
+    @property
+    def verify_key(self) -> bytes:
+        """The verification key of the task."""
+        shared = RunKey.derive(FileSecret(self.verify_key_file), {"split": "verify"})
+        return hmac.digest(shared.subkey("task"), self.task.id, hashlib.sha256)
+
+    @property
+    def formats(self) -> Formats:
+        """The records of the task."""
+        return Formats(self.task)
+
+    def batch(self, accepted: Partial) -> str:
+        """Returns the name of the accepted reports, the same of both operators. No one else can check a guess at it."""
+        content = accepted.checksum + accepted.reports.to_bytes(8, "big")
+        return hmac.digest(self.verify_key, content, hashlib.sha256).hex()
+
+
+def party_key(key_file: str) -> RunKey:
+    """Returns the key of an operator or a collector."""
+    return RunKey.derive(FileSecret(key_file), {"split": "party"})
+
+
+def private_key(key: RunKey) -> bytes:
+    """Returns the private key of an operator or a collector, 32 bytes."""
+    return key.subkey("hpke")
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Sums over accepted reports: of shares, of the reports' number, and of keyed digests of their ids.
+
+    Attributes:
+        sums: uint64[length, 4], see `add_shares`.
+        reports: number of accepted reports.
+        checksum: 32 bytes.
+        rejected: reports that were left out, by reason.
+    """
+
+    sums: Words
+    reports: int = 0
+    checksum: bytes = bytes(32)
+    rejected: Counter[int] = field(default_factory=Counter)
+
+    @classmethod
+    def nothing(cls, length: int, errors: NDArray[np.uint8] | None = None) -> Partial:
+        """Returns the sums of no report. errors: of those that were left out."""
+        rejected = Counter[int]() if errors is None else Counter(errors[errors > 0].tolist())
+        return cls(np.zeros((length, 4), dtype=np.uint64), rejected=rejected)
+
+    @classmethod
+    def of(cls, out_shares: Words, ids: NDArray[np.uint8], verify_key: bytes, errors: NDArray[np.uint8]) -> Partial:
+        """Returns the sums over accepted reports, of uint64[R, length, 2] and uint8[R, 16]. errors: of all reports."""
+        digests = [hmac.digest(verify_key, one.tobytes(), hashlib.sha256) for one in ids]
+        rejected = Counter(errors[errors > 0].tolist())
+        return cls(add_shares(out_shares), len(ids), functools.reduce(_xor, digests, bytes(32)), rejected)
+
+    def __add__(self, other: Partial) -> Partial:
+        checksum = _xor(self.checksum, other.checksum)
+        return Partial(self.sums + other.sums, self.reports + other.reports, checksum, self.rejected + other.rejected)
+
+
+def _xor(left: bytes, right: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(left, right, strict=True))
+
+
+class _AddPartials(beam.CombineFn):
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def create_accumulator(self, *args: Any, **kwargs: Any) -> Partial:
+        return Partial.nothing(self._length)
+
+    def add_input(self, accumulator: Partial, element: Partial, *args: Any, **kwargs: Any) -> Partial:
+        return accumulator + element
+
+    def merge_accumulators(self, accumulators: Iterable[Partial], *args: Any, **kwargs: Any) -> Partial:
+        return functools.reduce(Partial.__add__, accumulators, self.create_accumulator())
+
+    def extract_output(self, accumulator: Partial, *args: Any, **kwargs: Any) -> Partial:
+        return accumulator
+
+
+def replayed_rows(ids: Iterable[tuple[int, bytes]]) -> dict[int, list[int]]:
+    """Returns the rows of each block whose report has the id of an earlier one.
+
+    ids: number of each block, and the 16-byte ids of its rows.
+    """
+    ordered = sorted(ids)
+    rows = np.concatenate([np.frombuffer(part, dtype="V16") for _, part in ordered]) if ordered else np.empty(0, "V16")
+    _, first = np.unique(rows, return_index=True)
+    replayed = np.ones(len(rows), dtype=np.bool_)
+    replayed[first] = False
+    found, start = dict[int, list[int]](), 0
+    for number, part in ordered:
+        end = start + len(part) // 16
+        if replayed[start:end].any():
+            found[number] = np.flatnonzero(replayed[start:end]).tolist()
+        start = end
+    return found
+
+
+class _OverBlocks(beam.PTransform):
+    """Blocks -> what a function makes of each, given the block's replayed rows."""
+
+    def __init__(self, kind: np.dtype[np.void], function: Callable[..., Any]) -> None:
+        super().__init__()
+        self._kind, self._function = kind, function
+
+    def expand(self, blocks: beam.PCollection) -> beam.PCollection:
+        kind, function = self._kind, self._function
+        replayed = (
+            blocks
+            | "Ids" >> beam.Map(lambda block: (0, (block.number, _records(block, kind)["id"].tobytes())))
+            | "Together" >> beam.GroupByKey()  # PCollection[tuple[0, Iterable[tuple[number, ids]]]]
+            | "Replayed" >> beam.MapTuple(lambda _, ids: replayed_rows(ids))
+        )
+        rows = beam.pvalue.AsSingleton(replayed, default_value={})
+
+        def verify(block: Block, replayed: dict[int, list[int]]) -> Any:
+            return function(block, _records(block, kind), replayed.get(block.number, []))
+
+        return blocks | "Spread" >> beam.Reshuffle() | "Verify" >> beam.Map(verify, rows)
+
+
+def _records(block: Block, kind: np.dtype[np.void]) -> Records:
+    return np.frombuffer(block.read(kind.itemsize), dtype=kind)
+
+
+def exchange_file(exchange: str, kind: str, number: int) -> str:
+    """Returns the file of a block. kind: requests or responses."""
+    return join(exchange, kind, f"{number:08d}.bin")
+
+
+class Requests(beam.PTransform):
+    """Blocks of reports -> files of requests to the helper, and a Counter of rejections. Nothing is charged."""
+
+    def __init__(self, leader: Aggregator, exchange: str) -> None:
+        super().__init__()
+        self._leader, self._exchange = leader, exchange
+
+    def expand(self, blocks: beam.PCollection) -> beam.PCollection:
+        return blocks | _OverBlocks(self._leader.formats.report, partial(_request, self._leader, self._exchange))
+
+
+def _request(
+    leader: Aggregator, exchange: str, block: Block, records: Records, replayed: Sequence[int]
+) -> Counter[int]:
+    formats, prio3 = leader.formats, leader.task.prio3
+    opened = open_records(leader.task, LEADER, records, private_key(leader.key))
+    errors = opened.errors
+    errors[list(replayed)] = REPLAYED
+    rows = np.flatnonzero(errors == 0)
+    found, kept = records[rows], np.zeros(0, dtype=np.int64)
+    requests = formats.filled(0, formats.verify_init)
+    if len(rows):
+        seen = prio3.verify_init(LEADER, leader.verify_key, found["id"], found["public"], opened.shares[rows])
+        errors[rows[~seen.is_valid]] = INVALID
+        kept = np.flatnonzero(seen.is_valid)
+        requests = formats.filled(len(kept), formats.verify_init)
+        requests["verifier"] = seen.verifier_shares[kept]
+    for name in ("id", "time", "public", "helper_enc", "helper_payload"):
+        requests[name] = found[name][kept]
+    write_file(exchange_file(exchange, REQUESTS, block.number), requests.tobytes())
+    return Counter(errors[errors > 0].tolist())
+
+
+class Responses(beam.PTransform):
+    """Blocks of requests -> files of responses, and one Partial: the helper's sums."""
+
+    def __init__(self, helper: Aggregator, exchange: str) -> None:
+        super().__init__()
+        self._helper, self._exchange = helper, exchange
+
+    def expand(self, blocks: beam.PCollection) -> beam.PCollection:
+        respond = partial(_respond, self._helper, self._exchange)
+        partials = blocks | _OverBlocks(self._helper.formats.verify_init, respond)
+        return partials | "Sum" >> beam.CombineGlobally(_AddPartials(self._helper.task.circuit.length))
+
+
+def _respond(helper: Aggregator, exchange: str, block: Block, records: Records, replayed: Sequence[int]) -> Partial:
+    formats, prio3 = helper.formats, helper.task.prio3
+    if not len(records):
+        write_file(exchange_file(exchange, RESPONSES, block.number), b"")
+        return Partial.nothing(helper.task.circuit.length)
+    opened = open_records(helper.task, HELPER, records, private_key(helper.key))
+    errors = opened.errors
+    errors[list(replayed)] = REPLAYED
+    seen = prio3.verify_init(HELPER, helper.verify_key, records["id"], records["public"], opened.shares)
+    messages, is_proven = prio3.combine([records["verifier"], seen.verifier_shares])
+    errors[(errors == 0) & ~(is_proven & seen.is_valid & seen.accepts(messages))] = UNPROVEN
+    accepted = errors == 0
+    responses = formats.filled(len(records), formats.verify_resp)
+    responses["id"], responses["error"] = records["id"], errors
+    responses["type"] = np.where(accepted, CONTINUE, REJECT)
+    responses["message"] = np.where(accepted[:, None], messages, 0)
+    write_file(exchange_file(exchange, RESPONSES, block.number), responses.tobytes())
+    return Partial.of(seen.out_shares[accepted], records["id"][accepted], helper.verify_key, errors)
+
+
+class Answered(beam.PTransform):
+    """Blocks of reports -> one Partial: the leader's sums, of the reports that the helper accepted."""
+
+    def __init__(self, leader: Aggregator, exchange: str) -> None:
+        super().__init__()
+        self._leader, self._exchange = leader, exchange
+
+    def expand(self, blocks: beam.PCollection) -> beam.PCollection:
+        partials = blocks | _OverBlocks(self._leader.formats.report, partial(_finish, self._leader, self._exchange))
+        return partials | "Sum" >> beam.CombineGlobally(_AddPartials(self._leader.task.circuit.length))
+
+
+def _finish(leader: Aggregator, exchange: str, block: Block, records: Records, replayed: Sequence[int]) -> Partial:
+    formats = leader.formats
+    responses, rest = formats.parse(read_file(exchange_file(exchange, RESPONSES, block.number)), formats.verify_resp)
+    opened = open_records(leader.task, LEADER, records, private_key(leader.key))
+    errors = opened.errors
+    errors[list(replayed)] = REPLAYED
+    # Each response must be about one readable report. So the leader counts a report once, whatever the helper answers.
+    rows = {records["id"][row].tobytes(): int(row) for row in np.flatnonzero(errors == 0)}
+    found = [rows.pop(one.tobytes(), -1) for one in responses["id"]]
+    if rest or -1 in found:
+        raise DataError(
+            f"exchange: the responses of block {block.number} are not about these reports; run the leader and the "
+            "helper again with an empty exchange folder"
+        )
+    errors[list(rows.values())] = INVALID
+    if not found:
+        return Partial.nothing(leader.task.circuit.length, errors)
+    answered = np.array(found, dtype=np.int64)
+    ids, public, shares = records["id"][answered], records["public"][answered], opened.shares[answered]
+    out_shares, agrees = leader.task.prio3.finish(LEADER, ids, public, shares, responses["message"])
+    agrees &= responses["type"] == CONTINUE
+    errors[answered[~agrees]] = UNPROVEN
+    return Partial.of(out_shares[agrees], ids[agrees], leader.verify_key, errors)
+
+
+def close_batch(accepted: Partial, aggregator: Aggregator, output: str) -> str:
+    """Charges the ledger, adds the aggregator's noise, and writes its share of the counts for the collector.
+
+    Returns the file of the share.
+
+    Raises:
+        ReusedError: the task was opened before, with other reports.
+        BudgetError: the charge would exceed a limit.
+        RefusedError: the noisy number of reports is below the task's minimum.
+    """
+    task, role, batch = aggregator.task, aggregator.role, aggregator.batch(accepted)
+    key = aggregator.key.narrowed({"split": task.id.hex(), "batch": batch})
+    ledger, charge = open_ledger(aggregator.ledger), _charge(aggregator, key)
+    earlier = ledger.reserve(charge, aggregator.budget).refusal
+    stream = np.array([role], dtype=np.uint64)
+    reports = accepted.reports + int(LAPLACE.draw(key, "number of reports", stream, 1, task.count_epsilon)[0, 0])
+    if earlier is not None or reports < task.min_batch:
+        reason = f"fewer than {task.min_batch:,} reports, by a noisy count"
+        ledger.settle(charge.release_id, task.count_epsilon, 0, reason, binding=charge.binding)
+        raise RefusedError(f"min_batch: {reason}; no share was written")
+    noise = LAPLACE.draw(key, "split noise", stream, task.circuit.length, task.sums_epsilon, task.max_value)[0]
+    share = [(own + added) % MODULUS for own, added in zip(reduced(accepted.sums), noise.tolist(), strict=True)]
+    associated = share_associated(task, role, batch, reports)
+    enc, payload = seal(bytes.fromhex(task.collector), _INFO[role], associated, encode_share(share), key.subkey("seal"))
+    content = {
+        "format": SHARE_FORMAT,
+        "task": task.id.hex(),
+        "role": ROLES[role],
+        "batch": batch,
+        "reports": reports,
+        "enc": enc.hex(),
+        "payload": base64.b64encode(payload).decode(),
+    }
+    path = join(output, f"{ROLES[role]}.share.json")
+    write_file(path, json.dumps(content, indent=1).encode())
+    return path
+
+
+def share_associated(task: Task, role: int, batch: str, reports: int) -> bytes:
+    """Returns the data that a share is bound to."""
+    return json.dumps([SHARE_FORMAT, task.text, ROLES[role], batch, reports]).encode()
+
+
+def share_info(role: int) -> bytes:
+    """Returns what an aggregator's encrypted share is for."""
+    return _INFO[role]
+
+
+def _charge(aggregator: Aggregator, key: RunKey) -> Charge:
+    task = aggregator.task
+    days = [datetime.fromtimestamp(second, UTC).date() for second in (task.start, task.end - 1)]
+    return Charge(
+        release_id=f"split-{ROLES[aggregator.role]}-{task.id.hex()[:32]}",
+        job="split aggregate",
+        dataset=aggregator.dataset,
+        period=Period(*days),
+        request=task.id.hex(),
+        binding=key.subkey("ledger").hex(),
+        epsilon=parse_amount("epsilon", task.epsilon),
+        delta=parse_amount("delta", 0),
+        trust=Trust.SPLIT,
+    )
