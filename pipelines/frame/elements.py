@@ -56,7 +56,7 @@ def stays_here(pipeline: beam.Pipeline) -> bool:
     if runner not in _LOCAL_RUNNERS:
         return False
     check_running_mode(pipeline.options, "use in_memory")
-    return ExternalTransform.get_local_namespace() == _NO_EXPANSION
+    return bool(ExternalTransform.get_local_namespace() == _NO_EXPANSION)
 
 
 class LogsOfKey(beam.PTransform):
