@@ -42,8 +42,11 @@ _EVENTS = "PLANTED_FAULTS_EVENTS"  # in the environment: the file of what happen
 
 @functools.cache
 def product() -> dict[str, str]:
-    """Returns the text of each of the product's modules, by its path in the tree."""
-    return {path: (ROOT / path).read_text() for path in _tracked(PRODUCT)}
+    """Returns the text of each of the product's modules, by its path in the tree.
+
+    The module that quotes snippets, for the self-test of audits, is left out.
+    """
+    return {path: (ROOT / path).read_text() for path in _tracked(PRODUCT) if not path.endswith("/audit_self_test.py")}
 
 
 def module_with(fault: Fault) -> str:

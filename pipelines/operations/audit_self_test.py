@@ -125,8 +125,8 @@ FAULTS = (
         "one noise for all shards",
         "heatmap, secagg",
         "secagg/shard_sums",
-        "noise = query.noise.kind.draw(key, f\"shard noise {query.index}\", shards, entries,",
-        "noise = query.noise.kind.draw(key, f\"shard noise {query.index}\", 0 * shards, entries,",
+        'noise = query.noise.kind.draw(key, f"shard noise {query.index}", shards, entries,',
+        'noise = query.noise.kind.draw(key, f"shard noise {query.index}", 0 * shards, entries,',
     ),
     PlantedFault(
         "half of the noise of items",

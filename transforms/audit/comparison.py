@@ -5,8 +5,8 @@ Three rules judge everything that leaves a run:
 1. What one user changes must also change with the key: a fact that differs between neighbours under one key, and is
    equal under all keys, follows from the records without noise.
 2. Under one key noise cancels, so counts of neighbours differ by what the user adds, which the manifest bounds. Records
-   of another user in their place add some counts and remove others: each side is bounded by itself.
-3. Between two keys only noise differs, which must have the stated size, and be drawn anew for each count.
+   of another user in their place add some counts and remove others: each side has its own bound.
+3. Between two keys only noise differs, which must have the stated size, and be drawn separately for each count.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def _grid(release: Release) -> Iterator[Measurement]:
 
 
 def _flows(release: Release) -> Iterator[Measurement]:
-    """Yields the noisy counts of listed pairs. Each round counted all trips of its pairs anew."""
+    """Yields the noisy counts of listed pairs. Each round counts all trips of its pairs again."""
     table, trips = _table(release, FLOWS_FILE), release.manifest["parameters"]["max_trips"]
     table = table.filter(pc.invert(table["is_rest"]))
     ends = ("origin_zone", "destination_zone") if "origin_zone" in table.column_names else _CELL_ENDS

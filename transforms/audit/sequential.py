@@ -23,7 +23,7 @@ LEVEL = 0.05
 
 
 class EpsilonTest:
-    """The pairs seen so far: of each event how many had x alone, y alone, both, or neither.
+    """The pairs seen so far: of each event how many had only x, only y, both, or neither.
 
     Args:
         events: how many events share the level.

@@ -77,7 +77,7 @@ def geography_bytes(region: Region, basemap: Basemap | None, tiles: str | None) 
 def place_of(region: Region, basemap: Basemap | None) -> str | None:
     """Returns the name of the most important place in a region: of its basemap, or else of the world's large places.
 
-    None without such a place, and for regions of WORLD_DEGREES or more, which no one place stands for.
+    None without such a place, and for regions of WORLD_DEGREES or more, which no single place represents.
     """
     if max(region.east - region.west, region.north - region.south) >= WORLD_DEGREES:
         return None

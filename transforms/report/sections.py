@@ -142,7 +142,7 @@ def _days(manifest: Manifest) -> tuple[str, str]:
 def file_name(manifest: Manifest, place: str | None) -> str:
     """Returns a name for saved files: job, title or place, and days, as in `heatmap-berlin-2026-11-20`.
 
-    The day of making stands for days that are not stated.
+    A release without stated days has the day on which it was made.
     """
     first, last = _days(manifest)
     days = [first] if first == last else [first, "to", last]
