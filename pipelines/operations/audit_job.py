@@ -38,7 +38,7 @@ from sfumato.transforms.audit.comparison import (
     changes,
     faults_of_noise,
     is_drawn,
-    is_enough_noise,
+    judged_noise,
     leaks,
     separating_events,
 )
@@ -224,7 +224,7 @@ def examine(audited: Audit, users: int, minutes: float, show: bool = False) -> l
     findings += _of_facts(leaked, len(tried), len(own[0].facts))
     findings += _of_changes(worst, missing - worst.keys())
     alone = replace(audited, logs=audited.logs.with_one_row())
-    findings += _of_noise([alone.outcome(key) for key in keys[:2]], is_drawn(own))
+    findings += _of_noise([alone.outcome(key) for key in keys[:2]], own)
     if minutes:
         findings += _of_fresh_keys(audited, separating, own[0].privacy, minutes, show)
     return findings
@@ -286,17 +286,17 @@ def _of_changes(worst: Mapping[str, Change], missing: Collection[str]) -> Iterat
         yield Finding(CHANGES, "not checked", f"{names}: the noisy counts before it led to other queries in every run")
 
 
-def _of_noise(pair: Sequence[Outcome], drawn: bool) -> Iterator[Finding]:
+def _of_noise(pair: Sequence[Outcome], own: Sequence[Outcome]) -> Iterator[Finding]:
     """Yields the finding on two runs under different keys on the same logs, in which no record is left to choose."""
-    broken = [*faults_of_noise(*pair), *below_thresholds(pair[0])]
-    broken += [] if drawn else ["all tables are the same under every key"]
-    noisy = [one.name for one in pair[0].measured if is_enough_noise(one)]
+    broken = [*faults_of_noise(*pair), *sorted({text for one in (*pair, *own) for text in below_thresholds(one)})]
+    broken += [] if is_drawn(own) else ["all tables are the same under every key"]
+    noisy = judged_noise(*pair)
     if broken:
         yield Finding(NOISE, "violation", "; ".join(broken))
     elif noisy:
         yield Finding(NOISE, "holds", f"{', '.join(noisy)}, under two keys")
     else:
-        yield Finding(NOISE, "not checked", "the release has too few noisy counts without a threshold")
+        yield Finding(NOISE, "not checked", "too few noisy counts, without a threshold, are the same under two keys")
 
 
 def _of_fresh_keys(

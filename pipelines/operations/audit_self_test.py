@@ -37,7 +37,7 @@ SELF_TEST_JOBS = {
     "hotspots, central": "hotspots --column=kind --depth=2 --levels=2 --trust=central --delta=1e-4",
     "quantiles, central": "quantiles --column=latitude --range=50,51 --trust=central",
     "moments, central": "moments --column=latitude --range=50.2,50.8 --trust=central",
-    "ranges": f"ranges build {_REGION} --method=grid --sizes=5000,20000",
+    "ranges": f"ranges build {_REGION} --method=grid --sizes=5000,20000 --population=1500",
 }
 
 
@@ -171,18 +171,18 @@ FAULTS = (
         "counts.usable / rate",
     ),
     PlantedFault(
-        "a draw without chance",
-        "quantiles, central",
-        "quantiles/exponential_draw",
-        "whether, which, place = _uniform(subkey, number)",
-        "whether, which, place = 2**256 - 1, 2**255, 0",
+        "a user adds every record to the sums",
+        "moments, central",
+        "moments/client_values",
+        "if any_repeated(users):",
+        "if False:",
     ),
     PlantedFault(
-        "a lower threshold than stated",
+        "a sampled user counts twice",
         "histogram",
-        "histogram/user_sample",
-        "counts.only(counts.counts >= sampling.threshold)",
-        "counts.only(counts.counts >= sampling.threshold // 2)",
+        "histogram/transform",
+        "counts = add_counts(accumulator)\n        return counts.only",
+        "counts = add_counts([*accumulator, *accumulator])\n        return counts.only",
     ),
     PlantedFault(
         "a threshold on exact counts",

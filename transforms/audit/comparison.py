@@ -93,9 +93,10 @@ def _size(one: Measurement, other: Measurement) -> float | None:
     return float(max(sides, default=0.0))
 
 
-def is_enough_noise(one: Measurement) -> bool:
-    """Whether a measurement has enough counts to judge their noise, and shows all of them."""
-    return one.stddev is not None and one.threshold is None and len(one.keys) >= _ENOUGH
+def judged_noise(one: Outcome, other: Outcome) -> list[str]:
+    """Returns the measurements with enough equal counts in two runs to judge their noise."""
+    pairs = zip(one.measured, other.measured, strict=False)
+    return [first.name for first, second in pairs if len(_deviates(first, second)[0]) >= _ENOUGH]
 
 
 def faults_of_noise(one: Outcome, other: Outcome) -> list[str]:

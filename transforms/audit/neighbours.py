@@ -12,7 +12,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 import orjson
@@ -88,7 +88,7 @@ class Logs:
             return [orjson.loads(line) for line in table[_LINE].to_pylist()]
         return list(table.to_pylist())
 
-    def write(self, folder: Path, user: str, rows: Sequence[Row] | None) -> None:
+    def write(self, folder: Path, user: str, rows: Sequence[Mapping[str, Any]] | None) -> None:
         """Writes all files into a folder. The user has other records; None keeps theirs."""
         for number, (name, table) in enumerate(self.files.items()):
             if rows is not None:
@@ -168,7 +168,7 @@ _READERS = {"parquet": _read_parquet, "csv": _read_csv, "ndjson": _read_ndjson}
 
 
 def _open(path: str) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb")
+    return cast(IO[bytes], gzip.open(path) if path.endswith(".gz") else open(path, "rb"))
 
 
 def _table_of(rows: Sequence[Row], like: pa.Table) -> pa.Table:
