@@ -647,7 +647,7 @@ def test_additive_answers_of_a_grid_sum_to_its_users(total: float | None) -> Non
     for model in (made, GridModel.load(made.arrays(), made.metadata())):
         found, plain = model.answer_additive(tiles), model.answer(tiles)
         assert found.users.sum() == pytest.approx(total or counts.sum())
-        assert plain.users.sum() > 2 * found.users.sum()
+        assert plain.users.sum() > found.users.sum()  # none of them is below 0
         np.testing.assert_allclose(found.stddev, np.hypot(plain.stddev, found.users - plain.users))
     older = {name: value for name, value in made.metadata().items() if name != "total"}
     assert GridModel.load(made.arrays(), older).additive_table.total == pytest.approx(counts.sum())
