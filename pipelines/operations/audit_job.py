@@ -209,9 +209,8 @@ def examine(audited: Audit, users: int, minutes: float, show: bool = False) -> l
             others = [other, *(audited.outcome(key, *neighbour.records) for key in keys[1:])]
             leaked |= {f"{name} ({neighbour.name})" for name in names if name in leaks(others, own[0])}
         found = changes(own[0], other, neighbour.changes_users)
-        for base, key in zip(
-            own[1:], keys[1:], strict=True
-        ):  # under another key the noisy counts may lead to the same queries
+        # Under another key the noisy counts may lead to the same queries.
+        for base, key in zip(own[1:], keys[1:], strict=True):
             if all(change.size is not None for change in found):
                 break
             found = changes(base, audited.outcome(key, *neighbour.records), neighbour.changes_users)
