@@ -431,6 +431,11 @@ def client_report(
 
     Raises:
         RequestError: the task cannot be read, or the location or the weights are not what it counts.
+
+    Example:
+        >>> report = sfumato.client_report("task.json", location=(3.05, 1.07))
+        >>> len(report) == len(sfumato.client_report("task.json", location=(3.12, 1.01)))
+        True
     """
     from sfumato.transforms.split.reports import make_reports
     from sfumato.transforms.split.task import Task

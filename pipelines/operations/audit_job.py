@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from sfumato.pipelines.command_line.cli import parse_command
 from sfumato.pipelines.command_line.run import JOBS, release_job, request_class
 from sfumato.pipelines.frame.inputs import layout_of, match_files
 from sfumato.pipelines.frame.release_run import run_release
@@ -144,8 +145,6 @@ class Audit:
 
 def run(request: JobAuditRequest, arguments: Sequence[str]) -> None:
     """Runs the command. arguments: the options of the job. Raises RequestError or CheckFailedError."""
-    from sfumato.pipelines.command_line.cli import parse_command
-
     name, rest = request.job, list(arguments)
     if rest and f"{name} {rest[0]}" in JOBS:
         name = f"{name} {rest.pop(0)}"
@@ -188,7 +187,7 @@ def examine(audited: Audit, users: int, minutes: float, show: bool = False) -> l
 
     users: whose records are replaced. minutes: for runs with fresh keys. show: whether to show the progress.
     """
-    rng, keys = np.random.default_rng(), [audited.key() for _ in range(_KEYS)]
+    keys, draws = [audited.key() for _ in range(_KEYS)], os.urandom(32)
     own = [audited.outcome(key) for key in keys]
     if "message" in own[0].facts:
         raise RequestError(f"job: {own[0].facts['message']}")
@@ -197,7 +196,7 @@ def examine(audited: Audit, users: int, minutes: float, show: bool = False) -> l
     leaked: set[str] = set()
     missing: set[str] = set()
     separating: tuple[str, list[Event]] = ("", [])
-    tried = list(_neighbours(audited, users, rng))
+    tried = list(_neighbours(audited, users, draws))
     for number, neighbour in enumerate(tried):
         if show:
             _show(f"neighbour {number + 1} of {len(tried)}")
@@ -241,11 +240,11 @@ class _Neighbour:
         return self.name in _DIFFERENT_USERS
 
 
-def _neighbours(audited: Audit, users: int, rng: np.random.Generator) -> Iterator[_Neighbour]:
-    drawn = audited.logs.drawn(users + 1, rng)
+def _neighbours(audited: Audit, users: int, draws: bytes) -> Iterator[_Neighbour]:
+    drawn = audited.logs.drawn(users + 1, draws)
     for number, user in enumerate(drawn[:users]):
         donor = drawn[(number + 1) % len(drawn)]
-        for name, rows in variants(audited.logs, user, donor, _corners(audited.values), rng).items():
+        for name, rows in variants(audited.logs, user, donor, _corners(audited.values), draws).items():
             yield _Neighbour(name, (user, rows))
             if number >= _THOROUGH:
                 break
@@ -359,7 +358,7 @@ def _facts_of_folder(folder: Path) -> Facts:
                 if not name.startswith(_NOT_FACTS)
             }
         elif path.suffix in (".npy", ".npz"):
-            loaded = np.load(path)
+            loaded = np.load(path, allow_pickle=False)
             arrays = {name: loaded[name] for name in loaded.files} if path.suffix == ".npz" else {"": loaded}
             facts |= {f"array {name} of {path.name}": _digest(array.tobytes()) for name, array in arrays.items()}
     return facts

@@ -5,8 +5,10 @@ It is the evidence that an audit can fail: each fault breaks a promise of a rele
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -20,10 +22,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from scipy.special import ndtri
 
-import sfumato
 from sfumato.schemas.errors import CheckFailedError
 from sfumato.transforms.audit.request import SelfTestRequest
+from sfumato.transforms.privacy.keys import keyed_hash
 
 _USERS, _AUDITED = 1_500, 4
 _REGION = "--region=-1,50,1,51"
@@ -97,15 +101,15 @@ FAULTS = (
         "a user counts in two zones",
         "zones",
         "secagg/shard_sums",
-        "ShardTotals(totals.sums + central_noise[0], totals.live)",
-        "ShardTotals(totals.sums + np.roll(totals.sums, 1) + central_noise[0], totals.live)",
+        "ShardTotals(totals.sums + central_noise.sum(axis=0), totals.live)",
+        "ShardTotals(totals.sums + np.roll(totals.sums, 1) + central_noise.sum(axis=0), totals.live)",
     ),
     PlantedFault(
         "half of the noise of a curator",
         "heatmap",
         "secagg/shard_sums",
-        "ShardTotals(totals.sums + central_noise[0], totals.live)",
-        "ShardTotals(totals.sums + central_noise[0] // 2, totals.live)",
+        "ShardTotals(totals.sums + central_noise.sum(axis=0), totals.live)",
+        "ShardTotals(totals.sums + central_noise.sum(axis=0) // 2, totals.live)",
     ),
     PlantedFault(
         "half of the noise of a shard",
@@ -195,27 +199,24 @@ FAULTS = (
         "an exact number in the log",
         "heatmap",
         "locations/read",
-        "event.emit(users=admission.users,",
-        "event.emit(users=float(users.usable),",
+        "kind.emit(users=admission.users,",
+        "kind.emit(users=float(users.usable),",
     ),
     PlantedFault(
         "a file that follows from records",
         "heatmap",
         "locations/read",
-        "        rows.emit()\n        admission = None",
-        "        rows.emit()\n"
-        "        open(self._key.secret.path.rsplit('/', 1)[0] + '/run/seen', 'w').write(str(rows.rows))\n"
-        "        admission = None",
+        "    rows.emit()\n    admission = None",
+        "    rows.emit()\n"
+        "    open(key.secret.path.rsplit('/', 1)[0] + '/run/seen', 'w').write(str(rows.rows))\n"
+        "    admission = None",
     ),
     PlantedFault(
         "an exit status that follows from records",
         "zones",
         "locations/read",
-        "        rows.emit()\n        admission = None",
-        "        rows.emit()\n"
-        "        if sum(rows.dropped):\n"
-        "            raise ValueError('a bad row')\n"
-        "        admission = None",
+        "    rows.emit()\n    admission = None",
+        "    rows.emit()\n    if sum(rows.dropped):\n        raise ValueError('a bad row')\n    admission = None",
     ),
     PlantedFault(
         "the ledger is not charged",
@@ -305,21 +306,31 @@ def plant(package: Path, fault: PlantedFault) -> None:
 
 
 def copy_package(target: Path) -> None:
-    parts = {"": Path(sfumato.__file__).parent} | {
-        name: Path(next(iter(importlib.import_module(f"sfumato.{name}").__path__)))
-        for name in ("pipelines", "schemas", "transforms")
+    """Copies the installed package sfumato to a new folder."""
+    parts = {
+        name: Path(next(iter(importlib.import_module(f"sfumato{name}").__path__)))
+        for name in ("", ".pipelines", ".schemas", ".transforms")
     }
     for name, source in parts.items():
-        shutil.copytree(source, target / name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            source, target / name.removeprefix("."), dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+        )
 
 
 def city() -> pa.Table:
-    """Returns two records of each user, with a kind, a destination and a time."""
-    rng = np.random.default_rng(5)
+    """Returns logs of two records a user, with a kind and a destination."""
     users = np.repeat(np.arange(_USERS), 2)
-    places = [rng.normal(middle, spread, len(users)) for middle, spread in ((50.5, 0.15), (0.0, 0.3)) * 2]
-    names = ("latitude", "longitude", "to_latitude", "to_longitude")
-    columns = {name: pa.array(place) for name, place in zip(names, places, strict=True)}
-    names_of_kinds = np.array([first + second for first in "abcdefgh" for second in "abcdefgh"])
-    kinds = names_of_kinds[np.minimum(rng.geometric(0.12, len(users)) - 1, len(names_of_kinds) - 1)]
-    return pa.table({"user_id": pa.array(users.astype(str)), "kind": kinds, **columns})
+
+    def uniform(name: str) -> NDArray[np.float64]:
+        bits = keyed_hash(hashlib.sha256(name.encode()).digest(), np.arange(len(users)))
+        return np.asarray(((bits >> np.uint64(11)) + np.uint64(1)) * 2.0**-53, np.float64)
+
+    places = {
+        f"{to}{axis}": middle + spread * ndtri(uniform(f"{to}{axis}"))
+        for axis, middle, spread in (("latitude", 50.5, 0.15), ("longitude", 0.0, 0.3))
+        for to in ("", "to_")
+    }
+    kinds = np.array([first + second for first in "abcdefgh" for second in "abcdefgh"])
+    rank = np.floor(np.log(uniform("kind")) / math.log(0.88)).astype(int)  # each kind has 0.88 times the users before
+    kind = kinds[np.minimum(rank, len(kinds) - 1)]
+    return pa.table({"user_id": pa.array(users.astype(str)), "kind": kind, **places})

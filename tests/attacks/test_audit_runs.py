@@ -49,7 +49,7 @@ def test_no_option_makes_a_run_of_an_audit(logs: str, tmp_path: Path) -> None:
     assert not (tmp_path / "release").exists()
 
 
-def test_an_audit_leaves_its_report_alone_which_others_cannot_read(
+def test_an_audit_leaves_a_report_that_others_cannot_read(
     logs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The runs, with exact differences between them, were in a folder that only the operator could read."""

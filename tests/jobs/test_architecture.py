@@ -38,6 +38,8 @@ WITH_BEAM = {
     "transforms/ranges/query_files.py",
     "transforms/ranges/transform.py",
     "transforms/release/catalog.py",
+    "transforms/split/aggregate.py",
+    "transforms/split/collect.py",
     "transforms/release/release_folder.py",
     "transforms/release/release_index.py",
     "transforms/release/publishing.py",

@@ -27,6 +27,7 @@ from sfumato.transforms.heatmap.request import parameter_owners
 from sfumato.transforms.moments.statistic_kinds import STATISTICS
 from tests import ROOT
 from tests.once import made_once
+from tests.two_servers import City
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")  # nothing here looks at them
 
@@ -140,6 +141,8 @@ def demo(demo_logs: Path, demo_releases: Path, tmp_path: Path, monkeypatch: pyte
 )
 def test_the_code_on_a_page_runs(page: str, number: int, demo: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code = blocks(page)[number]
+    if "task.json" in code:
+        City.new(demo, start="2000-01-01T00:00:00+00:00", end="2100-01-01T00:00:00+00:00")
     assert len([line for line in code.splitlines() if line.strip()]) <= 15
     with mpl.rc_context({"backend": "agg"}):
         exec(code, {})
@@ -225,9 +228,11 @@ def test_a_job_of_a_readers_own(
 @pytest.mark.parametrize("page", [page for page in OURS if commands(page) and page not in RUN])
 def test_the_commands_on_a_page_have_only_options_that_exist(page: str) -> None:
     for arguments in commands(page):
-        words = [word for word in arguments[:2] if re.fullmatch(r"(--)?[a-z]+", word)]  # zones --release is a command
+        words = [word for word in arguments[:2] if re.fullmatch(r"(--)?[a-z_]+", word)]  # zones --release is a command
         command = next(name for name in (" ".join(words), words[0]) if name in REFERENCE.COMMANDS)
         known = set(", ".join(one.name for one in REFERENCE.command_options(command)).split(", "))
+        if command == "audit --job":  # the options of the audited job follow
+            known |= set(", ".join(one.name for one in REFERENCE.command_options(arguments[2])).split(", "))
         given = {word.split("=")[0] for word in arguments if word.startswith("--")} - set(command.split())
         assert given <= known | FOREIGN, command
 

@@ -148,7 +148,7 @@ def _rounds(release: Release) -> Iterator[Measurement]:
 def _grid(release: Release) -> Iterator[Measurement]:
     """Yields the parts of a grid for range counts. Those of a tree are estimates."""
     privacy = release.manifest["privacy"]
-    with np.load(io.BytesIO(release.read(MODEL_FILE))) as model:
+    with np.load(io.BytesIO(release.read(MODEL_FILE)), allow_pickle=False) as model:
         if "x_edges" in model and privacy["trust"] == Trust.CENTRAL and privacy.get("noise_stddev"):
             users = model["users"].astype(float).ravel()
             (noise,) = sub_query_noises(release.manifest)

@@ -23,6 +23,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.privacy.keys import keyed_hash
 
 _DELIMITERS = (",", ";", "\t", "|")
 _MANY = 200  # records of a user with many
@@ -57,13 +58,13 @@ class Logs:
             users[name] = pc.fill_null(pa.array(ids).cast(pa.string()), "")
         return cls(user_id, files, users)
 
-    def drawn(self, number: int, rng: np.random.Generator) -> list[str]:
-        """Returns different users. Raises RequestError if the logs have fewer than two."""
+    def drawn(self, number: int, subkey: bytes) -> list[str]:
+        """Returns different users, drawn by a key. Raises RequestError if the logs have fewer than two."""
         ids = pc.unique(pa.concat_arrays(list(self.users.values()))).to_pylist()
         ids = sorted(one for one in ids if one)
         if len(ids) < 2:
             raise RequestError("input: an audit needs the logs of two users or more")
-        return [ids[at] for at in rng.permutation(len(ids))[:number].tolist()]
+        return [ids[at] for at in _drawn(len(ids), number, subkey)]
 
     def with_one_row(self) -> Logs:
         """Returns the logs with one record of each user, so that no record is left to be chosen by a key."""
@@ -77,10 +78,10 @@ class Logs:
         """Returns the records of a user."""
         return [row for name in self.files for row in self._rows(name, pc.equal(self.users[name], user))]
 
-    def some_rows(self, rng: np.random.Generator) -> list[Row]:
+    def some_rows(self, subkey: bytes) -> list[Row]:
         """Returns records of many users."""
         name = max(self.files, key=lambda name: self.files[name].num_rows)
-        return self._rows(name, pa.array(np.sort(rng.integers(0, self.files[name].num_rows, _MANY))))
+        return self._rows(name, pa.array(_drawn(self.files[name].num_rows, _MANY, subkey)))
 
     def _rows(self, name: str, which: pa.Array) -> list[Row]:
         table = self.files[name].filter(which) if pa.types.is_boolean(which.type) else self.files[name].take(which)
@@ -99,13 +100,19 @@ class Logs:
             _write(table, folder / name)
 
 
+def _drawn(places: int, number: int, subkey: bytes) -> list[int]:
+    """Returns some of the places 0..places - 1, in the order of their keyed hashes."""
+    order = np.argsort(keyed_hash(subkey, np.arange(places)))[:number]
+    return [int(place) for place in order]
+
+
 def _id_of(logs: Logs, user: str) -> Any:
     """Returns the id in the type of its column."""
     rows = logs.rows_of(user)
     return rows[0][logs.user_id] if rows else user
 
 
-def variants(logs: Logs, user: str, donor: str, corners: Sequence[Row], rng: np.random.Generator) -> dict[str, Any]:
+def variants(logs: Logs, user: str, donor: str, corners: Sequence[Row], subkey: bytes) -> dict[str, Any]:
     """Returns other records of a user, by name: None for the user's own, and no records where the user is removed.
 
     donor: another user. corners: values of columns at the borders of the map.
@@ -115,7 +122,7 @@ def variants(logs: Logs, user: str, donor: str, corners: Sequence[Row], rng: np.
     hostile = [{name: _hostile(value, number) for name, value in row.items()} for row in some for number in range(3)]
     found = {
         "another user's records": logs.rows_of(donor),
-        f"{_MANY} records": logs.some_rows(rng),
+        f"{_MANY} records": logs.some_rows(subkey),
         "their records and unusable ones": own + hostile,
         "unusable records": hostile,
         "no record": [],

@@ -14,6 +14,7 @@ import pytest
 
 import sfumato
 from tests import ROOT
+from tests.two_servers import City
 
 # --- what `import sfumato` brings with it, and what it does not ---
 
@@ -106,6 +107,7 @@ def test_every_transform_has_a_short_pipeline():
 def test_example_runs(example: doctest.DocTest, city: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "logs").symlink_to(city / "logs")
     monkeypatch.chdir(tmp_path)
+    City.new(tmp_path, start="2000-01-01T00:00:00+00:00", end="2100-01-01T00:00:00+00:00")
     example.globs = {"sfumato": sfumato, "beam": apache_beam, "glob": glob, "Path": Path}
     example.globs |= {one.__name__: one for one in TRANSFORMS}
     failures: list[str] = []

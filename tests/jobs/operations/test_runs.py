@@ -296,7 +296,7 @@ def test_what_is_wrong_with_a_request_is_wrong_before_it_runs(
 @pytest.mark.slow
 def test_trust_models_stand_side_by_side_the_runs_own_first() -> None:
     request = request_of("heatmap", {"input": "in", "output": "out", "region": "3,1,3.1,1.1", "population": 1_000_000})
-    own, central, local = trust_lines(HeatmapJob.of(request))
+    own, central, _, local = trust_lines(HeatmapJob.of(request))
     assert own.startswith("secagg, this run: ")
     assert local == "local: not offered"
     noise = [float(re.findall(r"±([\d.]+) users", line)[0]) for line in (own, central)]

@@ -199,7 +199,7 @@ def test_graphs_of_bit_pushing_hold_no_secret(logs: str, dry: list[str], groups:
     held = [getattr(fn, "_encoding", getattr(fn, "_bound", None)) for fn, *_ in steps]
     keys = [getattr(one, "__self__", one).key for one in held if one is not None]  # also of a bound method
     keys += [one for _, arguments, *_ in steps for one in arguments if isinstance(one, RunKey)]
-    assert len(keys) == 6  # one that encodes, one that picks a record of each user, one a stage that asks
+    assert len(keys) == 7  # one that encodes, one that picks a record of each user, one a stage that draws
     assert {key.secret for key in keys} == {FileSecret(KEY_PATH)}
     sent = [graph.SerializeToString(), str(found.proto).encode()]
     assert holds(sent[0], KEY_PATH.encode())

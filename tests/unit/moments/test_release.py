@@ -331,7 +331,9 @@ def test_only_the_time_tells_two_assemblies_apart() -> None:
     then, now = moments_view(one), moments_view(later)
     assert then.chips.pop().text == "21 Nov 2026"
     assert now.chips.pop().text == "22 Nov 2026"
-    assert now.model_copy(update={"created": then.created, "manifest": then.manifest}) == then
+    assert (
+        now.model_copy(update={"created": then.created, "manifest": then.manifest, "file_name": then.file_name}) == then
+    )
 
 
 # --- a trusted curator ---
