@@ -40,8 +40,8 @@ def report_lines(facts: Facts, files: str) -> list[str]:
         lines.append(f"places: {lost:,} rows are at 0, 0, where devices without a position report themselves")
     if facts.signs.get("naive"):
         lines.append(
-            f"times: {facts.roles['time_column']} states no time zone, so jobs read it as UTC; with --slots or "
-            "--day_column give --time_zone, such as Europe/Berlin"
+            f"times: {facts.roles['time_column']} states no time zone. With --slots or --day_column, give --time_zone, "
+            "such as Europe/Berlin, if these times are in UTC; if they are local times, give no --time_zone"
         )
     if facts.region is not None:
         lines.append(

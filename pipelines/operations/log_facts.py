@@ -36,9 +36,9 @@ NAMES: Mapping[str, tuple[str, ...]] = {
                     "start_time"),
 }  # fmt: skip
 _PLACES = 1_000_000  # the number of places, at most about, that are kept for the suggested region
-_MIDDLE = (0.005, 0.995)  # quantiles of the users' coordinates; the region may leave out what is beyond them
+_MIDDLE = (0.02, 0.98)  # quantiles of the users' coordinates; the region may leave out what is beyond them
 _COMMA = r"^\s*[+-]?[0-9]{1,3},[0-9]+\s*$"
-_SLASHES = r"^\s*[0-9]{1,2}/[0-9]{1,2}/[0-9]{2,4}\b"
+_LOCAL_DATE = r"^\s*[0-9]{1,2}[./][0-9]{1,2}[./][0-9]{2,4}\b"
 _ZONED = r"([zZ]|[+-][0-9]{2}:?[0-9]{2})\s*$"
 _E7 = 1e7
 
@@ -57,6 +57,7 @@ class Facts:
         rows_a_user: the median, the 99th percentile and the largest number of rows of a user; zeros without users.
         is_e7: whether latitude and longitude are integers, degrees times 10^7.
         region: round borders of the middle of the places, one a user; None without places.
+        swapped: the share of these places outside the region that are within it with swapped coordinates.
     """
 
     columns: dict[str, str]
@@ -68,6 +69,7 @@ class Facts:
     rows_a_user: tuple[int, int, int] = (0, 0, 0)
     is_e7: bool = False
     region: Region | None = None
+    swapped: float = 0.0
 
 
 def inspect_logs(logs: Sequence[LogFile], given: Mapping[str, str]) -> Facts:
@@ -114,7 +116,15 @@ def inspect_logs(logs: Sequence[LogFile], given: Mapping[str, str]) -> Facts:
     if "user_id_column" in roles:  # one place of each user, so that no user with many rows decides
         all_places = all_places[:, np.unique(np.concatenate(visitors), return_index=True)[1]]
     facts.region = suggested_region(all_places)
+    if facts.region is not None:
+        outside = ~_within(facts.region, *all_places)
+        facts.swapped = float(np.mean(outside & _within(facts.region, *all_places[::-1])))
     return facts
+
+
+def _within(region: Region, longitude: Array, latitude: Array) -> NDArray[np.bool_]:
+    is_between = (longitude >= region.west) & (longitude <= region.east)
+    return is_between & (latitude >= region.south) & (latitude <= region.north)
 
 
 def find_roles(columns: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:
@@ -163,14 +173,26 @@ def causes(facts: Facts) -> list[str]:
     latitude, longitude = (facts.roles.get(name, "?") for name in ("latitude_column", "longitude_column"))
     signs = {name: number / rows for name, number in facts.signs.items()}
     if signs.get("comma", 0) > 0.01:
-        found.append(f"{latitude} and {longitude} hold decimal commas: write 50.5 instead of 50,5")
+        found.append(
+            f"{latitude} and {longitude} hold decimal commas: write 50.5 instead of 50,5, for example with pandas: "
+            "pandas.read_csv(FILE, sep=';', decimal=',').to_csv(NEW_FILE, index=False)"
+        )
     if signs.get("swapped", 0) > 0.01:
         found.append(
             f"{latitude} holds values beyond 90 degrees where {longitude} does not: the two are probably swapped; give "
             f"--latitude_column {longitude} --longitude_column {latitude}"
         )
-    if signs.get("slashes", 0) > 0.01:
-        found.append(f"{facts.roles['time_column']} holds dates such as 11/27/2026: write 2026-11-27T08:30:00")
+    elif facts.swapped > 0:
+        found.append(
+            f"{facts.swapped:.2g} of the places are in the region above only with {latitude} and {longitude} swapped: "
+            "correct these rows"
+        )
+    if signs.get("no time", 0) > 0.01:
+        form = "dates such as 27.11.2026 or 11/27/2026" if signs.get("local date", 0) > 0.01 else "no time"
+        found.append(
+            f"{facts.roles['time_column']} holds {form} in {facts.signs['no time']:,} rows, which jobs with a time column "
+            "leave out: write 2026-11-27T08:30:00"
+        )
     if facts.users > 1 and facts.users == facts.rows - facts.unusable.get("have no user id", 0):
         found.append(
             f"each value of {facts.roles['user_id_column']} occurs once, so a release would protect rows, not people: "
@@ -203,9 +225,9 @@ def _count(counts: dict[str, int], name: str, where: pa.BooleanArray | NDArray[n
 
 
 def _note_times(facts: Facts, column: pa.Array) -> None:
-    """Counts times that are missing, that have no zone, and that are written with slashes."""
+    """Counts times that are missing, that have no zone, and that are written as 27.11.2026 or 11/27/2026."""
     if is_text(column.type):
-        _count(facts.signs, "slashes", pc.match_substring_regex(column, _SLASHES))
+        _count(facts.signs, "local date", pc.match_substring_regex(column, _LOCAL_DATE))
         times = parsed(column, pa.timestamp("us", "UTC"))
         without_zone = pc.invert(pc.match_substring_regex(column, _ZONED))
         _count(facts.signs, "naive", pc.and_(times.is_valid(), without_zone))

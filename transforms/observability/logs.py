@@ -61,7 +61,7 @@ COUNTED_USERS = Event("read_logs", "read and grouped the logs: {counted}, by a n
 COUNTED_COHORT = Event("read_logs", f"{COUNTED_USERS.text}, in the active cohort, one of {{cohorts}}")
 FEW_USERS = Event(
     "few_users",
-    "almost no users in the logs: {counted}, by a noisy count; check --user_id_column and the other column names "
+    "perhaps no users in the logs: {counted}, by a noisy count; check --user_id_column and the other column names "
     "before you spend more",
 )
 SAMPLED_USERS = Event("read_logs", "read the logs")

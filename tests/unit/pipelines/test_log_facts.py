@@ -85,6 +85,8 @@ def test_several_files_are_one_log(tmp_path: Path) -> None:
         ({"lat": lambda log: log.lat.astype(str).str.replace(".", ",")}, "decimal commas"),
         ({"lat": 113.4, "lon": 22.5}, "swapped"),
         ({"time": lambda log: log.time.dt.strftime("%m/%d/%Y %H:%M")}, "11/27/2026"),
+        ({"time": lambda log: log.time.dt.strftime("%d.%m.%Y %H:%M")}, "27.11.2026"),
+        ({"time": "yesterday"}, "no time"),
         ({"rider": lambda log: log.ride}, "occurs once"),
         ({"rider": "app"}, "one value"),
     ],
@@ -92,6 +94,20 @@ def test_several_files_are_one_log(tmp_path: Path) -> None:
 def test_causes_names_the_one_that_applies(tmp_path: Path, changes: dict[str, Any], word: str) -> None:
     (cause,) = causes(facts_of(rides(**changes), tmp_path))
     assert word in cause
+
+
+def test_some_swapped_rows_are_a_cause_and_do_not_move_the_region(tmp_path: Path) -> None:
+    log, plain = rides(), facts_of(rides(), tmp_path)
+    some = log.rider.isin(log.rider.unique()[:4])
+    log.loc[some, ["lat", "lon"]] = log.loc[some, ["lon", "lat"]].to_numpy()
+    facts = facts_of(log, tmp_path)
+    assert plain.swapped == 0
+    assert facts.swapped == pytest.approx(4 / log.rider.nunique(), rel=0.3)
+    (cause,) = causes(facts)
+    assert "swapped" in cause
+    assert facts.region is not None
+    assert plain.region is not None
+    assert np.abs(np.subtract(astuple(facts.region), astuple(plain.region))).max() < 0.5
 
 
 def test_integers_are_degrees_times_ten_million(tmp_path: Path) -> None:
