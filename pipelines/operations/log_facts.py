@@ -190,8 +190,8 @@ def causes(facts: Facts) -> list[str]:
     if signs.get("no time", 0) > 0.01:
         form = "dates such as 27.11.2026 or 11/27/2026" if signs.get("local date", 0) > 0.01 else "no time"
         found.append(
-            f"{facts.roles['time_column']} holds {form} in {facts.signs['no time']:,} rows, which jobs with a time column "
-            "leave out: write 2026-11-27T08:30:00"
+            f"{facts.roles['time_column']} holds {form} in {facts.signs['no time']:,} rows, which jobs with a time "
+            "column leave out: write 2026-11-27T08:30:00"
         )
     if facts.users > 1 and facts.users == facts.rows - facts.unusable.get("have no user id", 0):
         found.append(

@@ -16,6 +16,7 @@ from apache_beam.io.filesystems import FileSystems
 from sfumato.schemas.errors import FormatError, LedgerError, RequestError
 from sfumato.schemas.ledger import Reservation
 from sfumato.schemas.release import (
+    BASEMAP_FILE,
     CHANGES_FORMAT,
     EVALUATION_FORMAT,
     MANIFEST_FILE,
@@ -35,7 +36,7 @@ RELEASES = "releases"
 _NOTICE = frozenset({MANIFEST_FILE, PAGE_FILE})
 _EVALUATION = _NOTICE | {"runs.csv", "table.csv", "table.md", "densities.parquet"}
 NO_RELEASE = {EVALUATION_FORMAT: _EVALUATION, REFUSAL_FORMAT: _NOTICE, REMOVAL_FORMAT: _NOTICE}
-_MARKERS = RELEASE_FILES - {PAGE_FILE}  # the page of all releases has that name too
+_MARKERS = RELEASE_FILES - {PAGE_FILE, BASEMAP_FILE}  # the page of all releases has these names too
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _NIGHTLY = re.compile(rf"(?P<dataset>.+)-(?P<date>{_DATE.pattern})(-\d+|-late|-\d+-late)?")  # a refresh's release id
 _NO_RELEASES = {*NO_RELEASE, CHANGES_FORMAT}

@@ -95,6 +95,13 @@ def test_ledger_shows_and_verifies_releases(backfilled: Place, capsys: pytest.Ca
     assert backfilled.ledger("show", "--dataset", "bikes") == 2
 
 
+def test_the_basemap_of_a_timeline_is_no_lost_release(backfilled: Place, tmp_path: Path) -> None:
+    """The page of all releases has its own `basemap.json`, which `verify` once took for what was left of a release."""
+    place = backfilled.copy(tmp_path / "place")
+    (place.night(SECOND).parents[1] / "basemap.json").write_text("{}")
+    assert place.verify() == 0
+
+
 # --- ledgers and releases that were changed or lost ---
 
 
