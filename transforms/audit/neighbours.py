@@ -145,6 +145,9 @@ def _hostile(value: Any, number: int) -> Any:
 
 def _read_parquet(path: str, user_id: str) -> tuple[pa.Table, pa.Array]:
     table = pq.read_table(path, partitioning=None)
+    # A changed user may lack a value in a column of which the file states that none is missing.
+    fields = [field.with_nullable(True) for field in table.schema]
+    table = table.cast(pa.schema(fields, table.schema.metadata))
     return table, table[user_id].combine_chunks()
 
 

@@ -124,7 +124,7 @@ def test_neighbours_differ_in_the_records_of_one_user(kind: str, tmp_path_factor
     )
     source = folder / f"source.{kind}"
     if kind == "parquet":
-        pq.write_table(table, source)
+        pq.write_table(table.cast(pa.schema([field.with_nullable(False) for field in table.schema])), source)
     elif form == "csv":
         table.to_pandas().to_csv(source, index=False)
     else:
