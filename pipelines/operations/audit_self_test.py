@@ -33,11 +33,11 @@ _USERS, _AUDITED = 1_500, 4
 _REGION = "--region=-1,50,1,51"
 SELF_TEST_JOBS = {
     "heatmap": f"heatmap {_REGION} --depth=7 --trust=central",
-    "heatmap, secagg": f"heatmap {_REGION} --depth=7 --shard_size=300",
-    "zones": f"zones {_REGION} --quadkey=9 --trust=central",
+    "heatmap, secagg": f"heatmap {_REGION} --depth=5 --method=flat --shard_size=300",
+    "zones": f"zones {_REGION} --quadkey=13 --trust=central",
     "flows": f"flows {_REGION} --origin=longitude,latitude --destination=to_longitude,to_latitude",
     "histogram": "histogram --column=kind --delta=1e-3 --epsilon=2",
-    "histogram, central": f"histogram {_REGION} --cells=4 --trust=central",
+    "histogram, central": f"histogram {_REGION} --cells=5 --trust=central",
     "hotspots, central": "hotspots --column=kind --depth=2 --levels=2 --trust=central --delta=1e-4",
     "quantiles, central": "quantiles --column=latitude --range=50,51 --trust=central",
     "moments, central": "moments --column=latitude --range=50.2,50.8 --trust=central",
@@ -106,7 +106,7 @@ FAULTS = (
     ),
     PlantedFault(
         "half of the noise of a curator",
-        "heatmap",
+        "zones",
         "secagg/shard_sums",
         "ShardTotals(totals.sums + central_noise.sum(axis=0), totals.live)",
         "ShardTotals(totals.sums + central_noise.sum(axis=0) // 2, totals.live)",

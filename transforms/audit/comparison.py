@@ -22,7 +22,7 @@ import numpy as np
 from sfumato.transforms.audit.measurements import Floats, Measurement
 
 _TOLERANCE = 1e-6  # relative, of sums of floats
-_DEVIATIONS = 6.0  # of a statistic of noise that are no violation
+_DEVIATIONS = 5.5  # of a statistic of noise that are no violation
 _ENOUGH = 100  # counts, for a statistic of their noise
 _EVENTS = 4  # share the level of a test
 

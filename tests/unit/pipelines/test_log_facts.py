@@ -96,7 +96,7 @@ def test_causes_names_the_one_that_applies(tmp_path: Path, changes: dict[str, An
     assert word in cause
 
 
-def test_some_swapped_rows_are_a_cause_and_do_not_move_the_region(tmp_path: Path) -> None:
+def test_some_swapped_rows_are_named_and_move_no_border(tmp_path: Path) -> None:
     log, plain = rides(), facts_of(rides(), tmp_path)
     some = log.rider.isin(log.rider.unique()[:4])
     log.loc[some, ["lat", "lon"]] = log.loc[some, ["lon", "lat"]].to_numpy()
