@@ -363,7 +363,13 @@ def close_batch(accepted: Partial, aggregator: Aggregator, output: str) -> str:
         RefusedError: the noisy number of reports is below the task's minimum.
     """
     task, role, batch = aggregator.task, aggregator.role, aggregator.batch(accepted)
-    key = aggregator.key.narrowed({"split": task.id.hex(), "batch": batch})
+    key = aggregator.key.narrowed(
+        {
+            "sums": hashlib.sha256(encode_share(reduced(accepted.sums))).hexdigest(),
+            "split": task.id.hex(),
+            "batch": batch,
+        }
+    )
     ledger, charge = open_ledger(aggregator.ledger), _charge(aggregator, key)
     earlier = ledger.reserve(charge, aggregator.budget).refusal
     stream = np.array([role], dtype=np.uint64)
