@@ -21,6 +21,7 @@ from sfumato.schemas.ledger import Limit
 from sfumato.schemas.region import Grid, deinterleave
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.ledger.charge_rules import ReusedError
 from sfumato.transforms.split import aggregate
 from sfumato.transforms.split.circuits import Histogram
 from sfumato.transforms.split.collect import Collected, collect, opened
@@ -155,6 +156,21 @@ def test_each_share_leaves_with_noise_of_its_own(tmp_path: Path) -> None:
     for noise in noises:
         assert chi_square_p(noise, discrete_laplace_pmf(task.sums_epsilon, 60)) > FLAKE_RATE
     assert abs(np.corrcoef(noises)[0, 1]) * 4**3 < stats.norm.isf(FLAKE_RATE / 2) * 1.1
+
+
+def test_other_sums_under_the_same_ids_draw_no_noise(city: City) -> None:
+    """An operator that exchanges a report for a fake one with its id would get the same noise on other counts."""
+    task, place = city.write_task(city.folder / "task.json"), city.folder
+    keys = f"{place}/helper.key", f"{place}/verify.key"
+    helper = aggregate.Aggregator(1, task, *keys, f"{place}/helper.db", "city", (Limit.parse("100/365d"),))
+    own = replace(aggregate.Partial.nothing(task.circuit.length), reports=10_000)
+    other = replace(own, sums=own.sums + np.eye(task.circuit.length, 4, dtype=np.uint64))
+    aggregate.close_batch(own, helper, f"{place}/helper")
+    before = city.share("helper").read_bytes()
+    with pytest.raises(ReusedError):
+        aggregate.close_batch(other, helper, f"{place}/helper")
+    assert city.share("helper").read_bytes() == before
+    assert len(city.spent("helper")) == 1
 
 
 @EXACTLY

@@ -363,13 +363,9 @@ def close_batch(accepted: Partial, aggregator: Aggregator, output: str) -> str:
         RefusedError: the noisy number of reports is below the task's minimum.
     """
     task, role, batch = aggregator.task, aggregator.role, aggregator.batch(accepted)
-    key = aggregator.key.narrowed(
-        {
-            "sums": hashlib.sha256(encode_share(reduced(accepted.sums))).hexdigest(),
-            "split": task.id.hex(),
-            "batch": batch,
-        }
-    )
+    # Ids say nothing of what reports hold: with the same noise on other sums, the difference would show a report.
+    sums = hashlib.sha256(encode_share(reduced(accepted.sums))).hexdigest()
+    key = aggregator.key.narrowed({"split": task.id.hex(), "batch": batch, "sums": sums})
     ledger, charge = open_ledger(aggregator.ledger), _charge(aggregator, key)
     earlier = ledger.reserve(charge, aggregator.budget).refusal
     stream = np.array([role], dtype=np.uint64)
@@ -415,7 +411,7 @@ def _charge(aggregator: Aggregator, key: RunKey) -> Charge:
         dataset=aggregator.dataset,
         period=Period(*days),
         request=task.id.hex(),
-        binding=key.subkey("ledger").hex(),
+        binding=key.binding,
         epsilon=parse_amount("epsilon", task.epsilon),
         delta=parse_amount("delta", 0),
         trust=Trust.SPLIT,
