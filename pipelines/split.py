@@ -14,7 +14,7 @@ from apache_beam.runners.runner import PipelineState
 
 from sfumato.pipelines.runners.runner_settings import RunnerSettings
 from sfumato.schemas.errors import DataError, NotReadyError, RequestError
-from sfumato.transforms.io.files import check_new_file, join, read_file, write_file, write_output
+from sfumato.transforms.io.files import check_new_file, join, read_file, read_option, write_file, write_output
 from sfumato.transforms.io.storage import listed
 from sfumato.transforms.observability.logs import log_event
 from sfumato.transforms.privacy.ledger.stores import absolute_location
@@ -168,7 +168,7 @@ def run_collect(request: CollectRequest) -> None:
     private = private_key(party_key(request.key_file))
     if public_key(private).hex() != task.collector:
         raise RequestError("key_file: is not the key of the task's collector; see `sfumato split key`")
-    shares = [_content(name, getattr(request, name)) for name in ROLES]
+    shares = [read_option(name, getattr(request, name)) for name in ROLES]
     created = datetime.now(UTC).isoformat(timespec="seconds")
     files = collected_files(collect(task, shares, private), task, created, code_digest())
     publish(request.output, files, f"split-{task.id.hex()[:32]}", request.overwrite)
@@ -181,16 +181,9 @@ def _check_secret(path: str) -> None:
     secret.check_private()
 
 
-def _content(option: str, path: str) -> bytes:
-    try:
-        return read_file(path)
-    except OSError as error:
-        raise RequestError(f"{option}: cannot read {path} ({error.strerror or error})") from None
-
-
 def _json(option: str, path: str) -> object:
     try:
-        found: object = json.loads(_content(option, path))
+        found: object = json.loads(read_option(option, path))
     except ValueError as error:
         raise RequestError(f"{option}: {path} is no JSON ({error})") from None
     return found

@@ -77,7 +77,7 @@ class Accounting:
             "period": self.period,
             "files": tuple(sorted(files)),
             "request": hashlib.sha256(request.encode()).hexdigest(),
-            "binding": binding_of(key),
+            "binding": key.binding,
             "bits": cost.bits,
         }
         if math.isinf(cost.epsilon):
@@ -148,7 +148,7 @@ class LedgerGate:
 
     def bound_to(self, key: RunKey) -> Self:
         """Returns the gate of a charge that is bound to this key: of input that is known only when the graph runs."""
-        return replace(self, planned=replace(self.planned, binding=binding_of(key)))
+        return replace(self, planned=replace(self.planned, binding=key.binding))
 
     def check(self) -> Reservation | None:
         """Raises the errors of `charge`, and writes nothing. Returns the existing reservation, if any."""
@@ -172,14 +172,6 @@ class LedgerGate:
         if isinstance(planned, Charge):
             spent, delta, rho = admission_cost(cost, planned.epsilon, planned.delta, planned.rho)
             self.accounting.open().settle(planned.release_id, spent, delta, reason, rho=rho, binding=planned.binding)
-
-
-def binding_of(key: RunKey) -> str:
-    """Returns what a ledger recognises a run's key by, and all that the key is bound to.
-
-    Keyed, because an unkeyed digest of the input would confirm a guess at it.
-    """
-    return key.subkey("ledger").hex()
 
 
 def rounded_up(amount: float) -> str:

@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from sfumato.pipelines.operations.ledger_account import read_history
-from sfumato.schemas.errors import CheckFailedError, RequestError
+from sfumato.schemas.errors import CheckFailedError
 from sfumato.transforms.audit.findings import Evidence, SignedReport, audit, report, verdict
 from sfumato.transforms.audit.request import AuditRequest
 from sfumato.transforms.audit.signature import SUFFIX, sign, verified
-from sfumato.transforms.io.files import check_new_file, join, read_file, write_output
+from sfumato.transforms.io.files import check_new_file, join, read_option, write_output
 from sfumato.transforms.io.storage import matching
 from sfumato.transforms.release.catalog import disagreement, is_disclosed, is_pruned
 from sfumato.transforms.release.published_release import open_release
@@ -39,7 +39,7 @@ def check_report(output: str | None, key: str | None) -> None:
         check_new_file(output, overwrite=False)
     if key is not None:
         check_new_file(f"{output}{SUFFIX}", overwrite=False)
-        sign(b"", _content("sign", key))
+        sign(b"", read_option("sign", key))
 
 
 def write_report(content: Mapping[str, Any], output: str, key: str | None) -> None:
@@ -47,22 +47,14 @@ def write_report(content: Mapping[str, Any], output: str, key: str | None) -> No
     text = (json.dumps(content, indent=2) + "\n").encode()
     write_output(output, text)
     if key is not None:
-        write_output(f"{output}{SUFFIX}", sign(text, _content("sign", key)))
+        write_output(f"{output}{SUFFIX}", sign(text, read_option("sign", key)))
 
 
 def _signed(request: AuditRequest) -> SignedReport | None:
     if request.verify is None or request.auditor is None:
         return None
-    content, signature = _content("verify", request.verify), _content("verify", f"{request.verify}{SUFFIX}")
-    return SignedReport(request.verify, verified(content, signature, _content("auditor", request.auditor)))
-
-
-def _content(name: str, path: str) -> bytes:
-    """Returns the bytes of the file that an option names. Raises RequestError."""
-    try:
-        return read_file(path)
-    except OSError as error:
-        raise RequestError(f"{name}: {path} cannot be read ({error.strerror or error})") from None
+    content, signature = read_option("verify", request.verify), read_option("verify", f"{request.verify}{SUFFIX}")
+    return SignedReport(request.verify, verified(content, signature, read_option("auditor", request.auditor)))
 
 
 def gather(folder: str, ledger: str | None) -> Evidence:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from sfumato.pipelines.command_line.cli import parse_command
+from sfumato.pipelines.command_line.cli import CRASHED, parse_command
 from sfumato.pipelines.command_line.run import JOBS, release_job, request_class
 from sfumato.pipelines.frame.inputs import layout_of, match_files
 from sfumato.pipelines.frame.release_run import run_release
@@ -67,7 +67,6 @@ from sfumato.transforms.privacy.secrets import create_key_file
 from sfumato.transforms.release.published_release import open_release
 
 _KEYS = 4  # under which the job runs on the same logs
-CRASHED = 70
 _THOROUGH = 3  # users with other records of every kind; of the others those of another user alone
 _DIFFERENT_USERS = ("no record", "unusable records")  # records with which the number of users changes
 _OWN = (

@@ -115,7 +115,7 @@ def answer_layers(release: Release) -> list[Layer]:
             return [*_user_count(release.manifest), _zone_layer(release)]
     rounds, bound = privacy.get("rounds"), entry_of(release.manifest["parameters"], "bound")
     if CELLS_FILE in files and rounds and set(bound.values()) == {1}:
-        cells, counted = _table(release, CELLS_FILE), privacy["admission"]
+        cells, counted = table_of(release, CELLS_FILE), privacy["admission"]
         layers = [Layer("the noisy user count", [_ROOT], np.array([counted["users"]]), _noise(counted))]
         for one in rounds:
             if one["threshold"] is not None:
@@ -128,7 +128,8 @@ def answer_layers(release: Release) -> list[Layer]:
     raise ValueError("the release has no two noisy counts of the same users")
 
 
-def _table(release: Release, name: str) -> pa.Table:
+def table_of(release: Release, name: str) -> pa.Table:
+    """Returns a table of a release. Raises RequestError if it is damaged or has too many rows to check."""
     return release.arrow_table(name, _MOST_ROWS)
 
 
@@ -159,7 +160,7 @@ def _user_count(manifest: Mapping[str, Any]) -> list[Layer]:
 
 
 def _sub_query_layers(release: Release) -> Iterator[Layer]:
-    answers, queries = _table(release, ANSWERS_FILE), release.manifest["privacy"]["sub_queries"]
+    answers, queries = table_of(release, ANSWERS_FILE), release.manifest["privacy"]["sub_queries"]
     for query, noise in zip(queries, sub_query_noises(release.manifest), strict=True):
         part = answers.filter(pc.equal(answers["sub_query"], query["index"]))
         if part.num_rows:  # answers by slot are in no such table
@@ -174,7 +175,7 @@ def _zone_layer(release: Release) -> Layer:
     queried = [one for one in release.manifest["zones"]["levels"] if one["noise_stddev"] is not None]
     if len(queried) != 1:
         raise ValueError("published users are estimates from the noisy counts of several levels")
-    zones, (noise,) = _table(release, ZONES_FILE), sub_query_noises(release.manifest)
+    zones, (noise,) = table_of(release, ZONES_FILE), sub_query_noises(release.manifest)
     users = zones.filter(pc.equal(zones["level"], queried[0]["name"]))["users"].to_numpy()
     bins = entry_of(release.manifest, "auxiliary").get("entries_per_node", 1)
     nodes = [f"{_ROOT}{number}" for number in range(len(users))]
@@ -187,10 +188,10 @@ def contradictions(release: Release) -> list[str]:
     found: list[str] = []
     if ANSWERS_FILE in files:
         stated = {one["index"]: one["noise_stddev"] for one in privacy["sub_queries"]}
-        found += _other_noise(_table(release, ANSWERS_FILE), "sub_query", stated)
+        found += _other_noise(table_of(release, ANSWERS_FILE), "sub_query", stated)
     if CELLS_FILE in files and any("noise_stddev" in one for one in privacy.get("rounds", ())):
         stated = {one["level"]: one["noise_stddev"] for one in privacy["rounds"]}
-        found += _other_noise(_table(release, CELLS_FILE), "depth", stated)
+        found += _other_noise(table_of(release, CELLS_FILE), "depth", stated)
     return found + (_broken_sums(release) if ZONES_FILE in files else [])
 
 
@@ -205,7 +206,7 @@ def _other_noise(table: pa.Table, column: str, stated: Mapping[int, float]) -> I
 
 def _broken_sums(release: Release) -> list[str]:
     """Returns the zones of coarser levels that are not the sum of their zones, in words."""
-    table, found = _table(release, ZONES_FILE).select(["zone", "level", "parent", "users"]).to_pandas(), []
+    table, found = table_of(release, ZONES_FILE).select(["zone", "level", "parent", "users"]).to_pandas(), []
     for finer, coarser in itertools.pairwise(table["level"].unique()):
         sums = table[table["level"] == finer].groupby("parent")["users"].agg(["sum", lambda users: users.abs().sum()])
         own = table[table["level"] == coarser].set_index("zone")["users"]

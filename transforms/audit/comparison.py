@@ -80,7 +80,7 @@ def changes(own: Outcome, neighbour: Outcome, users_alone: bool) -> list[Change]
 
 def _size(one: Measurement, other: Measurement) -> float | None:
     """Returns the norm of the larger side of a difference; infinite where a first measurement counts other things."""
-    before, after = (dict(zip(each.keys, each.values.tolist(), strict=True)) for each in (one, other))
+    before, after = one.by_key, other.by_key
     keys, hidden = before.keys() | after.keys(), (one.threshold or 0) - 1  # at most
     if one.threshold is None and (one.keys != other.keys or one.name != other.name):
         if not one.follows:
@@ -166,8 +166,7 @@ class Event:
         """Whether it happened in a run."""
         if self.place >= len(one.measured):
             return False
-        measured = one.measured[self.place]
-        return self.key in measured.keys and measured.values[measured.keys.index(self.key)] >= self.least
+        return one.measured[self.place].by_key.get(self.key, -math.inf) >= self.least
 
 
 def separating_events(own: Sequence[Outcome], neighbour: Outcome) -> list[Event]:
@@ -177,13 +176,11 @@ def separating_events(own: Sequence[Outcome], neighbour: Outcome) -> list[Event]
     """
     found: list[tuple[float, Event]] = []
     for place, (one, other) in enumerate(zip(own[0].measured, neighbour.measured, strict=False)):
-        after = dict(zip(other.keys, other.values.tolist(), strict=True))
-        for at, key in enumerate(one.keys):
-            added = one.values[at] - after.get(key, one.values[at])
+        runs = [run.measured[place].by_key for run in own if place < len(run.measured)]
+        for at, (key, value) in enumerate(one.by_key.items()):
+            added = value - other.by_key.get(key, value)
             if added > 0:
                 stddev = 1.0 if one.stddev is None else float(one.stddev[at])
-                values = [dict(zip(run.measured[place].keys, run.measured[place].values.tolist(), strict=True))
-                          for run in own if place < len(run.measured)]  # fmt: skip
-                least = float(np.median([each[key] for each in values if key in each]))
+                least = float(np.median([values[key] for values in runs if key in values]))
                 found.append((added / stddev, Event(place, key, least)))
     return [event for _, event in sorted(found, key=lambda pair: -pair[0])[:_EVENTS]]

@@ -10,10 +10,10 @@ import io
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
@@ -28,10 +28,10 @@ from sfumato.schemas.release import (
     MOMENTS_FILE,
     ZONES_FILE,
 )
+from sfumato.transforms.audit.answers import table_of
 from sfumato.transforms.audit.claims import StatedNoise, sub_query_noises
 from sfumato.transforms.release.published_release import Release
 
-_MOST_ROWS = 20_000_000
 _ROUNDED = 1.01  # a value is rounded to parts of the range, at random
 _CELL_ENDS = ("origin_cell", "destination_cell")
 Floats = NDArray[np.float64]
@@ -65,6 +65,11 @@ class Measurement:
     follows: bool = False
     keeps_noise: bool = False
 
+    @cached_property
+    def by_key(self) -> dict[str, float]:
+        """The values by what they count."""
+        return dict(zip(self.keys, self.values.tolist(), strict=True))
+
 
 def measurements(release: Release) -> list[Measurement]:
     """Returns the measurements of a release, in the order in which they were made.
@@ -94,7 +99,7 @@ def _user_counts(manifest: Mapping[str, Any]) -> Iterator[Measurement]:
 
 
 def _answers(release: Release) -> Iterator[Measurement]:
-    table, queries = _table(release, ANSWERS_FILE), release.manifest["privacy"]["sub_queries"]
+    table, queries = table_of(release, ANSWERS_FILE), release.manifest["privacy"]["sub_queries"]
     for query, noise in zip(queries, sub_query_noises(release.manifest), strict=True):
         part = table.filter(pc.equal(table["sub_query"], query["index"]))
         columns = part["cell_id"].to_pylist(), part["users"].to_numpy(), part["stddev"].to_numpy()
@@ -104,7 +109,7 @@ def _answers(release: Release) -> Iterator[Measurement]:
 def _zones(release: Release) -> Iterator[Measurement]:
     queried = [level for level in release.manifest["zones"]["levels"] if level["noise_stddev"] is not None]
     if len(queried) == 1:  # with several levels the published users are estimates from all of them
-        zones, (noise,) = _table(release, ZONES_FILE), sub_query_noises(release.manifest)
+        zones, (noise,) = table_of(release, ZONES_FILE), sub_query_noises(release.manifest)
         part = zones.filter(pc.equal(zones["level"], queried[0]["name"]))
         columns = part["zone"].to_pylist(), part["users"].to_numpy(), part["stddev"].to_numpy()
         yield _noisy(f"zones of {queried[0]['name']}", *columns, noise)
@@ -122,7 +127,7 @@ def _rounds(release: Release) -> Iterator[Measurement]:
     if not rounds or manifest["job"] == "flows":
         return
     file = next(name for name in (BINS_FILE, ITEMS_FILE, CELLS_FILE) if name in files)
-    table, level = _table(release, file), "depth" if file == CELLS_FILE else "level"
+    table, level = table_of(release, file), "depth" if file == CELLS_FILE else "level"
     key = {CELLS_FILE: "cell_id", ITEMS_FILE: "item", BINS_FILE: "low"}[file]
     bound = entry_of(manifest["parameters"], "bound")
     items, records = bound.get("max_items", 1), bound.get("max_records", 1)
@@ -159,7 +164,7 @@ def _grid(release: Release) -> Iterator[Measurement]:
 
 def _flows(release: Release) -> Iterator[Measurement]:
     """Yields the noisy counts of listed pairs. Each round counts all trips of its pairs again."""
-    table, trips = _table(release, FLOWS_FILE), release.manifest["parameters"]["max_trips"]
+    table, trips = table_of(release, FLOWS_FILE), release.manifest["parameters"]["max_trips"]
     table = table.filter(pc.invert(table["is_rest"]))
     ends = ("origin_zone", "destination_zone") if "origin_zone" in table.column_names else _CELL_ENDS
     keys = [" to ".join(pair) for pair in zip(*(table[end].to_pylist() for end in ends), strict=True)]
@@ -174,7 +179,7 @@ def _central_mean(release: Release) -> Iterator[Measurement]:
     """Yields the sum of the values of all users. The noise of mean and users is not stated for this product."""
     manifest = release.manifest
     if manifest["privacy"]["trust"] == Trust.CENTRAL and "second" not in manifest:
-        table, span = _table(release, MOMENTS_FILE), manifest["range"]
+        table, span = table_of(release, MOMENTS_FILE), manifest["range"]
         means = table.filter(pc.and_(pc.equal(table["statistic"], "mean"), pc.equal(table["group"], "everybody")))
         sums = means["value"].to_numpy() * means["clients"].to_numpy()
         bound = max(abs(span["low"]), abs(span["high"]), span["high"] - span["low"])
@@ -191,7 +196,3 @@ _READERS: Mapping[str, Callable[[Release], Iterator[Measurement]]] = {
     FLOWS_FILE: _flows,
     MOMENTS_FILE: _central_mean,
 }
-
-
-def _table(release: Release, name: str) -> pa.Table:
-    return release.arrow_table(name, _MOST_ROWS)

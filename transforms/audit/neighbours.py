@@ -23,9 +23,9 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.inputs.csv_log import DELIMITERS
 from sfumato.transforms.privacy.keys import keyed_hash
 
-_DELIMITERS = (",", ";", "\t", "|")
 _MANY = 200  # records of a user with many
 _LINE = "line"  # the column of a table of NDJSON
 Row = dict[str, Any]
@@ -155,7 +155,7 @@ def _read_csv(path: str, user_id: str) -> tuple[pa.Table, pa.Array]:
     """Reads all values as text. A line with more or fewer values than the header is left out."""
     with _open(path) as file:
         header = file.readline().decode("utf-8-sig").rstrip("\r\n")
-    delimiter = max(_DELIMITERS, key=header.count)
+    delimiter = max(DELIMITERS, key=header.count)
     names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter))]
     table = pa_csv.read_csv(
         path,

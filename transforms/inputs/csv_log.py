@@ -26,7 +26,7 @@ from sfumato.transforms.inputs.log_file import FileSlice, LogFile, Types
 from sfumato.transforms.inputs.text_lines import HEAD_BYTES, MAX_RECORD_BYTES, LineFile, reading_text, whole_lines
 from sfumato.transforms.inputs.text_values import finite, parsed, text_array
 
-_DELIMITERS = (",", ";", "\t", "|")  # the most frequent in the header is the file's
+DELIMITERS = (",", ";", "\t", "|")  # the most frequent in the header is the file's
 _BOM = b"\xef\xbb\xbf"
 _BLOCK_BYTES = 4 << 20
 _QUOTE, _LF, _CR = 34, 10, 13
@@ -59,7 +59,7 @@ class CsvLog:
             raise DataError(f"{self._path}: lines end in CR; convert them to LF")
         if not text.strip():
             raise DataError(f"{self._path}: the first line is empty; it must name the columns")
-        delimiter = max(_DELIMITERS, key=text.count)
+        delimiter = max(DELIMITERS, key=text.count)
         names = [name.strip() for name in next(csv.reader([text], delimiter=delimiter))]
         if any(not name or _is_number(name) for name in names):
             raise RequestError(

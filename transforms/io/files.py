@@ -124,6 +124,14 @@ def check_new_file(output: str, overwrite: bool) -> None:
     raise RequestError(f"output: {output} already exists; name another, or add --overwrite")
 
 
+def read_option(option: str, path: str) -> bytes:
+    """Returns the bytes of the file that an option names. Raises RequestError if it cannot be read."""
+    try:
+        return read_file(path)
+    except OSError as error:
+        raise RequestError(f"{option}: {path} cannot be read ({error.strerror or error})") from None
+
+
 def write_output(output: str, content: bytes) -> None:
     """Writes the file that the option `output` names, in one step. Raises RequestError if it cannot be written."""
     try:

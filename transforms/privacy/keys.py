@@ -89,6 +89,14 @@ class RunKey:
             raise DataError("key_file: the secret has changed since the job began; nothing is published")
         return hmac.digest(secret, self.request_digest, hashlib.sha256)
 
+    @property
+    def binding(self) -> str:
+        """What a ledger recognises the key by, and all that it is bound to.
+
+        Keyed, because an unkeyed digest of the input would confirm a guess at it.
+        """
+        return self.subkey("ledger").hex()
+
     def subkey(self, *label: str | int) -> bytes:
         """Returns a 32-byte key for one purpose. Different labels give independent keys."""
         return hmac.digest(self._key, json.dumps(label).encode(), hashlib.sha256)
