@@ -59,7 +59,9 @@ def log_of_rows(rows: Sequence[Mapping[str, Any]], columns: Columns, layout: Log
     import pandas as pd  # slow to import, and only rows need it
 
     names = layout.columns or tuple(columns.names())
-    frame = pd.DataFrame({name: _column([row.get(name) for row in rows]) for name in names})
+    # A frame made of bare arrays of objects guesses their type, and cannot store every text; a series keeps objects.
+    given = {name: _column([row.get(name) for row in rows]) for name in names}
+    frame = pd.DataFrame({name: pd.Series(values, dtype=values.dtype) for name, values in given.items()})
     return _log_of(table_of(frame, columns, layout), layout)
 
 
