@@ -273,7 +273,10 @@ class ExportRequest(LogOptions):
     )
     output: str = option(..., "the file, local or gs://", OUTPUT, metavar="FILE")
     format: str | None = option(
-        None, "geotiff, geojson, csv, gpkg, pmtiles or h3; default: by the suffix of --output", OUTPUT, common=True
+        None,
+        "geotiff, geojson, csv, geoparquet, gpkg, pmtiles or h3; default: by the suffix of --output",
+        OUTPUT,
+        common=True,
     )
     licence: str | None = option(
         None,

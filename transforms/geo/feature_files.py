@@ -22,6 +22,7 @@ from shapely.geometry.base import BaseGeometry
 
 from sfumato.schemas.charts import readable
 from sfumato.schemas.errors import RequestError, reason_of
+from sfumato.transforms.geo.geoparquet import geo_metadata
 
 _PARQUET = b"PAR1"
 _GEOPACKAGE = b"SQLite format 3\0"
@@ -97,7 +98,7 @@ def _parquet_features(
     """Returns the source of a GeoParquet file, and its rows. Raises RequestError."""
     try:
         file = pq.ParquetFile(io.BytesIO(content))
-        about = json.loads((file.schema_arrow.metadata or {}).get(b"geo", b"null"))
+        about = geo_metadata(file)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise RequestError(f"{option}: {name} cannot be read as Parquet ({error})") from None
     try:
@@ -105,7 +106,10 @@ def _parquet_features(
         described = about["columns"][column]
         encoding = described["encoding"]
     except (KeyError, TypeError):
-        raise RequestError(f"{option}: {name} is Parquet, but not GeoParquet: its metadata `geo` is missing") from None
+        raise RequestError(
+            f"{option}: {name} is Parquet, but not GeoParquet: it has neither the metadata `geo` nor one column "
+            "of type GEOMETRY"
+        ) from None
     if encoding != "WKB" or column not in file.schema_arrow.names:
         raise RequestError(f"{option}: {name} geometry must be WKB, got {encoding}")
     if "crs" in described:
@@ -115,13 +119,13 @@ def _parquet_features(
         if not isinstance(stated, str) or not _KNOWN_CRS.fullmatch(stated):
             if crs is None:
                 raise _unknown_crs(option, name, crs)
-            return _source(name), _converted_features(option, name, content)
+            return _source(name), _converted_features(option, name, content, (column, crs))
     kept = [one for one in file.schema_arrow.names if one != column and wanted(one)]
 
     def rows() -> Iterator[Feature]:
         try:
             for batch in file.iter_batches(columns=[column, *kept]):
-                shapes = shapely.from_wkb(batch.column(column).to_numpy(zero_copy_only=False))
+                shapes = shapely.from_wkb(_storage(batch.column(column)).to_numpy(zero_copy_only=False))
                 for made, properties in zip(shapes, batch.select(kept).to_pylist() or [{}] * len(shapes), strict=True):
                     yield properties, None if made is None else _finite(made)
         except (pa.ArrowException, OSError, ValueError, TypeError, ShapelyError) as error:
@@ -130,10 +134,17 @@ def _parquet_features(
     return _source(name), rows()
 
 
-def _converted_features(option: str, name: str, content: bytes) -> Iterator[Feature]:
+def _storage(column: pa.Array) -> pa.Array:
+    """Returns the binaries of a column, also where a library of the process gives GEOMETRY a type of its own."""
+    return column.storage if isinstance(column, pa.ExtensionArray) else column
+
+
+def _converted_features(
+    option: str, name: str, content: bytes, parquet: tuple[str, Any] | None = None
+) -> Iterator[Feature]:
     """Returns the features of a file that geopandas reads, in degrees of longitude and latitude.
 
-    Raises RequestError.
+    parquet: for GeoParquet, the column of WKB and its coordinate system. Raises RequestError.
     """
     try:
         import geopandas
@@ -144,8 +155,10 @@ def _converted_features(option: str, name: str, content: bytes) -> Iterator[Feat
             f"ogr2ogr -t_srs EPSG:4326 {option}.geojson {name}"
         ) from None
     try:
-        if content[:4] == _PARQUET:
-            frame = geopandas.read_parquet(io.BytesIO(content))
+        if parquet is not None:  # geopandas itself would not read a file of GeoParquet 2.0 without the metadata `geo`
+            table, (column, crs) = pq.read_table(io.BytesIO(content)), parquet
+            shapes = shapely.from_wkb(_storage(table[column].combine_chunks()).to_numpy(zero_copy_only=False))
+            frame = geopandas.GeoDataFrame(table.drop_columns([column]).to_pandas(), geometry=shapes, crs=crs)
         else:
             with tempfile.TemporaryDirectory(prefix="sfumato-") as folder, warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of GDAL, about the temporary file

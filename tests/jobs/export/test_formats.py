@@ -54,6 +54,7 @@ STATEMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "geotiff": tags_of,
     "geojson": lambda path: json.loads(path.read_text())["sfumato"],
     "csv": lambda path: json.loads(Path(f"{path}.statement.json").read_text()),
+    "geoparquet": lambda path: json.loads(pq.read_schema(path).metadata[b"sfumato"]),
     "gpkg": geopackage_metadata,
     "pmtiles": pmtiles_metadata,
     "h3": lambda path: json.loads(pq.read_schema(path).metadata[b"sfumato"]),
@@ -121,16 +122,34 @@ def test_vectors_have_all_rows_in_other_libraries(
     layer = sources[kind].layer
     column = next(name for name in ("count", "users", "difference", "mean_value", "trips") if name in layer.columns)
     expected = sum(value for value in layer.table[column].to_pylist() if value is not None)
-    for path in (exported[kind] / "map.geojson", exported[kind] / "map.gpkg"):
-        frame = geopandas.read_file(path)
+    for name, read in (
+        ("map.geojson", geopandas.read_file), ("map.gpkg", geopandas.read_file), ("map.parquet", geopandas.read_parquet)
+    ):  # fmt: skip
+        frame = read(exported[kind] / name)
         assert len(frame) == layer.table.num_rows
         assert frame[column].sum() == pytest.approx(expected)
         assert frame.geometry.is_valid.all()
         assert frame.total_bounds == pytest.approx(layer.bounds)
-        assert frame.crs.to_epsg() == 4326
+        assert frame.crs.to_string() in ("EPSG:4326", "OGC:CRS84")
     assert queried(f"SELECT count(*), sum({column}) FROM '{exported[kind] / 'map.csv'}'") == [
         layer.table.num_rows, pytest.approx(expected)
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["heatmap", "trips", "empty"])
+def test_geoparquet_has_shapes_of_parquets_own_type(kind: str, exported: dict[str, Path]) -> None:
+    path = exported[kind] / "map.parquet"
+    schema, geo = pq.read_schema(path), json.loads(pq.read_schema(path).metadata[b"geo"])
+    column = pq.ParquetFile(path).schema.column(len(schema.names) - 1)
+    assert json.loads(column.logical_type.to_json()) == {"Type": "Geometry"}  # without a system: OGC:CRS84
+    assert (column.path, geo["version"], geo["primary_column"]) == ("geometry", "2.0.0", "geometry")
+    assert queried(f"SELECT typeof(geometry) FROM (SELECT geometry FROM '{path}' UNION ALL SELECT NULL)") == [
+        "GEOMETRY"
+    ]
+    if kind != "empty":
+        frame, stated = geopandas.read_parquet(path), pq.read_metadata(path).row_group(0).column(len(schema.names) - 1)
+        assert stated.geo_statistics.xmin == frame.total_bounds[0]
+        assert set(frame.geometry.geom_type) == set(geo["columns"]["geometry"]["geometry_types"])
 
 
 def queried(sql: str) -> list[Any]:
@@ -147,7 +166,7 @@ def test_words_have_a_table_and_no_map(exported: dict[str, Path], sources: dict[
     items = source.release.items
     assert [row["item"] for row in rows] == items["item"].tolist()
     assert [float(row["count"]) for row in rows] == items["count"].tolist()
-    for name in ("geotiff", "geojson", "gpkg", "pmtiles"):
+    for name in ("geotiff", "geojson", "geoparquet", "gpkg", "pmtiles"):
         with rejects("format"):
             exported_files(source, FORMATS[name])
 
@@ -186,6 +205,8 @@ def test_gdal_opens_what_it_should(exported: dict[str, Path]) -> None:
 def test_a_format_is_found_by_its_name_or_the_suffix() -> None:
     assert find_format(None, "Map.TIF").name == "geotiff"
     assert find_format(None, "night.json").name == "geojson"
+    assert find_format(None, "map.h3.parquet").name == "h3"
+    assert find_format(None, "map.parquet").name == "geoparquet"
     assert find_format("csv", "map.tif").name == "csv"
     with rejects("format"):
         find_format("geotif", "map")

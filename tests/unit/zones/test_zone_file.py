@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import sys
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import geopandas
 import numpy as np
+import pyproj
 import pytest
 import shapely
 from numpy.typing import NDArray
@@ -21,7 +25,14 @@ from sfumato.transforms.zones.zone_file import read_zones
 from sfumato.transforms.zones.zone_raster import OUTSIDE, ZoneLocator
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
-from tests.unit.zones.polygons import brute_force, voronoi, write_geojson, write_geoparquet, zones_of
+from tests.unit.zones.polygons import (
+    brute_force,
+    voronoi,
+    write_geojson,
+    write_geoparquet,
+    write_native_parquet,
+    zones_of,
+)
 
 A, B, C = box(0, 0, 1, 1), box(1, 0, 2, 1), box(2, 0, 3, 1)
 BOW_TIE = Polygon([(0, 0), (1, 1), (1, 0), (0, 1)])
@@ -49,6 +60,20 @@ def test_geopandas_files_are_read_unknown_systems_are_refused(tmp_path: Path) ->
     frame.set_crs(None, allow_override=True).to_parquet(tmp_path / "c.parquet")
     with rejects("zones"):
         read_zones(str(tmp_path / "c.parquet"), "id")
+
+
+UTM = pyproj.CRS("EPSG:32631").to_json_dict()
+
+
+@pytest.mark.parametrize("crs", [None, "EPSG:4326", UTM, "EPSG:32631", "srid:32631", "projjson:utm", "srid:0"])
+def test_shapes_of_parquets_own_type_are_read_in_degrees(tmp_path: Path, crs: Any) -> None:
+    metres = crs not in (None, "EPSG:4326", "srid:0")
+    frame = geopandas.GeoSeries([A, B], crs="EPSG:4326").to_crs(32631 if metres else 4326)
+    path = write_native_parquet(tmp_path / "a.parquet", list(frame), {"id": [7, 8]}, crs, utm=json.dumps(UTM))
+    with rejects("zones") if crs == "srid:0" else nullcontext():
+        zones = read_zones(path, "id")
+        assert zones.ids == ("7", "8")
+        assert shapely.equals_exact(zones.geometries, np.array([A, B], dtype=object), 1e-6).all()
 
 
 @pytest.mark.parametrize("name", ["b.parquet", "b.geojson", "b.gpkg", "b.shp"])
