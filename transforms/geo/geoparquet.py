@@ -17,7 +17,7 @@ _WKB = "geoarrow.wkb"
 _PROJJSON, _SRID = "projjson:", "srid:"
 
 
-class WellKnownBinary(pa.ExtensionType):  # type: ignore[misc]
+class WellKnownBinary(pa.ExtensionType):
     """Shapes in longitude and latitude, which Arrow writes to Parquet as GEOMETRY, with their bounds as statistics."""
 
     def __init__(self) -> None:
