@@ -46,11 +46,12 @@ class Event:
 
     name: str  # the event's name in JSON logs
     text: str  # the message, a format string of the event's fields
+    level: int = logging.INFO
     raw: bool = False  # whether the fields describe unprotected data. Raw events are shown with --verbose only
 
     def emit(self, **fields: Any) -> None:
         """Writes a record. fields: one value for each name in `text`."""
-        logger, level = (OPERATIONS, logging.DEBUG) if self.raw else (PROGRESS, logging.INFO)
+        logger, level = (OPERATIONS, logging.DEBUG) if self.raw else (PROGRESS, self.level)
         if logger.isEnabledFor(level):
             message = _MessageFormatter().vformat(self.text, (), fields)
             logger.log(level, "%s", message, extra={"event": self.name, "fields": fields})
@@ -62,7 +63,8 @@ COUNTED_COHORT = Event("read_logs", f"{COUNTED_USERS.text}, in the active cohort
 FEW_USERS = Event(
     "few_users",
     "perhaps no users in the logs: {counted}, by a noisy count; check --user_id_column and the other column names "
-    "before you spend more",
+    "before the next run; this one continues, and spends its complete epsilon",
+    logging.WARNING,
 )
 SAMPLED_USERS = Event("read_logs", "read the logs")
 _SUB_QUERY = "sub-query {sub_query}: {entries} entries, {cost}, {remaining:.4g} remaining, noise ± {margin} users (95%)"
