@@ -183,7 +183,7 @@ class ChargeAndAdmit:
             raise
         if refused is not None:  # which lowered the charge to the admission's cost
             raise LedgerError("ledger: this release was refused before, and would not be now; give another release id")
-        # CSV, JSON and dictionaries of a pipeline have no schema: there a misspelled column shows only as missing users.
+        # CSV, JSON and dictionaries have no schema: there a misspelled column shows only as missing users.
         if counted.users < 2 * counted.noise_stddev:
             FEW_USERS.emit(users=counted.users, noise_stddev=counted.noise_stddev)
         return counted
