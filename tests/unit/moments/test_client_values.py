@@ -148,13 +148,6 @@ def test_rows_without_a_place_are_in_no_cell() -> None:
     assert dropped(found) == {}
 
 
-def test_empty_batches() -> None:
-    found = encode(pa.array([], pa.float64()), FixedPoint(8), pa.array([], pa.int64()))
-    assert found.rows == len(found.codes) == 0
-    assert list(row_blocks(found, "a", key())) == []
-    assert list(split_by_user(found, Spill(None))) == []
-
-
 def test_rows_that_are_users_make_blocks_of_a_bounded_size() -> None:
     n = BLOCK_CLIENTS + 1000
     groups = (np.arange(n) % 3).astype(np.uint16)
