@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 from sfumato.pipelines.command_line.run import JOBS, request_class, run_job
 from sfumato.pipelines.frame.console import console
 from sfumato.pipelines.runners.failures import ended_by_signals, error_of, is_interrupted, message_of
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import NotAdmittedError, RequestError, TooFewUsersError
 from sfumato.schemas.requests.publish_request import LogOptions, RunnerOptions
 from sfumato.schemas.requests.request_base import HELP_GROUPS, Request, extra_of, metavar_of, option_type
 from sfumato.transforms.observability.logs import log_event
@@ -97,7 +97,15 @@ def _run(job: str, arguments: Sequence[str], log_format: str) -> int:
 def run_command(job: str, arguments: Sequence[str]) -> int:
     """Runs a job for the options of a command line, and returns its exit status. Raises SfumatoErrors."""
     request, beam_arguments = parse_command(request_class(job), arguments)
-    return run_job(request, beam_arguments=beam_arguments)
+    try:
+        return run_job(request, beam_arguments=beam_arguments)
+    except NotAdmittedError as refusal:
+        from sfumato.pipelines.operations.inspect_logs import inspect_command
+
+        if isinstance(refusal, TooFewUsersError) or (inspect := inspect_command(request)) is None:
+            raise
+        # Not in the reason that is published: the command names paths of this machine.
+        raise type(refusal)(f"{refusal}; to see why: {inspect}") from refusal
 
 
 def command(arguments: Sequence[str] | None = None) -> int:

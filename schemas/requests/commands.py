@@ -12,14 +12,18 @@ from sfumato.schemas.errors import RequestError, shown
 from sfumato.schemas.ledger import Period, parse_day
 from sfumato.schemas.requests.publish_request import (
     INPUT_HELP,
+    REGION_HELP,
+    REGION_METAVAR,
     BudgetOption,
     DatasetOption,
     InputOption,
     KeyOptions,
     LogOptions,
+    RegionOption,
     RunnerOptions,
+    TextForm,
 )
-from sfumato.schemas.requests.request_base import COLUMNS, INPUT, LEDGER, METHOD, OUTPUT, PRIVACY, RUN, option
+from sfumato.schemas.requests.request_base import COLUMNS, INPUT, LEDGER, MAP, METHOD, OUTPUT, PRIVACY, RUN, option
 
 MAX_REASON = 300
 
@@ -322,7 +326,7 @@ class ChangesRequest(LogOptions):
     )
 
 
-class InspectRequest(LogOptions):
+class InspectRequest(LogOptions, TextForm):
     """Shows the operator what logs hold: columns, unusable rows, rows a user, a region, and the command to run next.
 
     The figures are exact. They are for the person who holds the logs only; nothing is published or charged.
@@ -339,3 +343,6 @@ class InspectRequest(LogOptions):
     latitude_column: str | None = option(None, "column of the latitude (default: by its name)", COLUMNS, common=True)
     longitude_column: str | None = option(None, "column of the longitude (default: by its name)", COLUMNS, common=True)
     time_column: str | None = option(None, "column of times (default: by its name)", COLUMNS)
+    region: RegionOption | None = option(
+        None, f"{REGION_HELP}: count the rows outside of it (default: suggest a region)", MAP, metavar=REGION_METAVAR
+    )
