@@ -61,13 +61,13 @@ def report_lines(facts: Facts, files: str) -> list[str]:
         lines.append(f"places: {lost:,} rows are at 0, 0, where devices without a position report themselves")
     if facts.signs.get("naive"):
         lines.append(
-            f"times: {facts.roles['time_column']} states no time zone. With --slots, --hours or --period, give --time_zone, "
-            "such as Europe/Berlin, if these times are in UTC; if they are local times, give no --time_zone"
+            f"times: {facts.roles['time_column']} states no time zone. With --slots, --hours or --period, give "
+            "--time_zone, such as Europe/Berlin, if these times are in UTC; if they are local times, give no --time_zone"
         )
     if facts.region is not None and facts.near is not None:
         lines.append(
-            f"region: {facts.region} contains most users, {distance_text(facts.near)}. Borders are published: replace them by those of a "
-            "public place, such as a city, that you would map without the data"
+            f"region: {facts.region} contains most users, {distance_text(facts.near)}. Borders are published: replace "
+            "them by those of a public place, such as a city, that you would map without the data"
         )
     return [*lines, *(f"probable cause of trouble: {cause}" for cause in causes(facts))]
 

@@ -195,6 +195,7 @@ def causes(facts: Facts) -> list[str]:
     """Returns what is probably wrong with logs as a whole, each with what to do, the most certain first."""
     found, rows = [], max(facts.rows, 1)
     latitude, longitude = (facts.roles.get(name, "?") for name in ("latitude_column", "longitude_column"))
+    exchange = f"give --latitude_column {longitude} --longitude_column {latitude}"
     signs = {name: number / rows for name, number in facts.signs.items()}
     if signs.get("comma", 0) > _SOME:
         found.append(
@@ -202,13 +203,13 @@ def causes(facts: Facts) -> list[str]:
         )
     if signs.get("swapped", 0) > _SOME:
         found.append(
-            f"{latitude} holds values beyond 90 degrees where {longitude} does not: the two are probably swapped; give "
-            f"--latitude_column {longitude} --longitude_column {latitude}"
+            f"{latitude} holds values beyond 90 degrees where {longitude} does not: the two are probably swapped; "
+            f"{exchange}"
         )
     elif facts.swapped > _MOST:
         found.append(
-            f"{latitude} and {longitude} are probably swapped: {facts.swapped:.0%} of the places are in the region only "
-            f"if they are; give --latitude_column {longitude} --longitude_column {latitude}"
+            f"{latitude} and {longitude} are probably swapped: only if they are, {facts.swapped:.0%} of the places are "
+            f"in the region; {exchange}"
         )
     elif facts.swapped > 0:
         found.append(
@@ -217,9 +218,8 @@ def causes(facts: Facts) -> list[str]:
         )
     elif facts.near and facts.near_swapped and facts.near_swapped[1] * _MUCH_NEARER < facts.near[1]:
         found.append(
-            f"{latitude} and {longitude} may be swapped: the places are {distance_text(facts.near)}, and with both swapped "
-            f"{distance_text(facts.near_swapped)}; if that is right, give --latitude_column {longitude} --longitude_column "
-            f"{latitude}"
+            f"{latitude} and {longitude} may be swapped: the places are {distance_text(facts.near)}, and with both "
+            f"swapped {distance_text(facts.near_swapped)}; if that is right, {exchange}"
         )
     if facts.is_outside and facts.swapped <= _MOST and facts.region is not None:
         found.append(

@@ -206,7 +206,7 @@ class ReleaseRequest(RunnerOptions, KeyOptions, TextForm):
     max_bad_fraction: float = option(MAX_BAD_FRACTION, MAX_BAD_FRACTION_HELP, PRIVACY, ge=0, le=1)
     day_column: str | None = option(
         None,
-        "column of timestamps, or of seconds since 1970: read only the rows of the --period, of the --hours, or of both "
+        "column of timestamps, or of seconds since 1970: read only the rows of the --period, the --hours, or both "
         "(default: all rows)",
         INPUT,
     )

@@ -67,9 +67,9 @@ def of(beside: dict[str, Any], /, was: Any = None, **values: Any) -> list[Change
 # Which records are read, and how: of every job.
 CHARGED = {"ledger": "l.db", "dataset": "city", "period": "2026-11-20", "key_file": "key"}
 LIMITS = [
-    *of({}, min_users=9, max_bad_fraction=0.3, input_format="csv", where="day=2026-11-20"),
+    *of({}, min_users=9, max_bad_fraction=0.3, input_format="csv", where="day=2026-11-20", decimal=",", dates="dmy"),
     *of(CHARGED, day_column="t"),
-    *of({**CHARGED, "day_column": "t"}, time_zone="Asia/Tokyo", period="2026-11-21"),
+    *of({**CHARGED, "day_column": "t"}, time_zone="Asia/Tokyo", period="2026-11-21", hours="8-9"),
 ]
 
 
