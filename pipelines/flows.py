@@ -31,6 +31,7 @@ class FlowsJob(ReleaseJob):
         **IN_COLUMNS,
         **dict.fromkeys(("origin", "destination"), "columns"),
         **dict.fromkeys(("max_gap", "min_distance"), "rule"),
+        "radius": "zones",
     }
 
     request: FlowsRequest
@@ -59,6 +60,7 @@ class FlowsJob(ReleaseJob):
         if zones is not None:
             del plan["depth"]
             plan["zones"] = {"sha256": zones.digest, "column": zones.name, "zones": len(zones)}
+            plan["zones"] |= self.request.given(("radius",))
         return {
             **plan,
             "region": asdict(self.requested.region),

@@ -226,14 +226,18 @@ def _auxiliary_fields(categories: Sequence[str], rates: Sequence[str], place: st
     return fields
 
 
-def zones_schema(categories: Sequence[str] = (), rates: Sequence[str] = ()) -> pa.Schema:
+_ZONE_NAME = described("name", "name of the zone for people; null for none", pa.string(), null=True)
+
+
+def zones_schema(categories: Sequence[str] = (), rates: Sequence[str] = (), named: bool = False) -> pa.Schema:
     """Returns the columns of `zones.parquet`: a row for each zone of each level, the finest level first.
 
-    See `cells_schema`.
+    named: whether zones have names for people. See `cells_schema`.
     """
     return pa.schema(
         [
             described("zone", "id of the zone", pa.string()),
+            *([_ZONE_NAME] if named else []),
             described("level", "name of its level: the column that names the level's zones", pa.string()),
             described(
                 "parent",
@@ -254,21 +258,24 @@ def zones_schema(categories: Sequence[str] = (), rates: Sequence[str] = ()) -> p
     )
 
 
-RELEASE_ZONES_SCHEMA = pa.schema(
-    [
-        described("zone", "id of the zone", pa.string()),
-        described("users", f"estimated users of the cohort in the zone; {NEGATIVE}; null outside the map", null=True),
-        described(
-            "stddev", "standard deviation of users: noise, and the users' places inside cells that are cut", null=True
-        ),
-        described("low", "lower end of a 95% interval, for each zone separately", null=True),
-        described("high", "upper end of the interval", null=True),
-        described("noise_stddev", "the part of stddev that is the noise's", null=True),
-        described("share_in_map", "share of the zone's area inside the map"),
-        described("geometry", "WKB, the zone's polygon", pa.binary()),
-    ],
-    metadata=CELLS_SCHEMA.metadata,
-)
+def release_zones_schema(named: bool = False) -> pa.Schema:
+    """Returns the columns of the table of `sfumato zones --release`. named: whether zones have names for people."""
+    return pa.schema(
+        [
+            described("zone", "id of the zone", pa.string()),
+            *([_ZONE_NAME] if named else []),
+            described("users", f"estimated users of the cohort in the zone; {NEGATIVE}; null outside the map", null=True),
+            described(
+                "stddev", "standard deviation of users: noise, and the users' places inside cells that are cut", null=True
+            ),
+            described("low", "lower end of a 95% interval, for each zone separately", null=True),
+            described("high", "upper end of the interval", null=True),
+            described("noise_stddev", "the part of stddev that is the noise's", null=True),
+            described("share_in_map", "share of the zone's area inside the map"),
+            described("geometry", "WKB, the zone's polygon", pa.binary()),
+        ],
+        metadata=CELLS_SCHEMA.metadata,
+    )
 
 
 def rate_columns(name: str, rates: Sequence[str]) -> tuple[str, ...]:
@@ -367,16 +374,19 @@ def items_schema(item: pa.DataType, noisy: bool = False) -> pa.Schema:
     )
 
 
-FLOW_ZONES_SCHEMA = pa.schema(
-    [
-        described("zone", "id of the zone", pa.string()),
-        pa.field("longitude", pa.float64(), False, {"unit": "degrees", "description": "of a point in the zone"}),
-        pa.field("latitude", pa.float64(), False, {"unit": "degrees", "description": "of the point"}),
-        pa.field("area", pa.float64(), False, {"unit": "square kilometres"}),
-        described("geometry", "WKB, the zone's polygon", pa.binary()),
-    ],
-    metadata=CELLS_SCHEMA.metadata,
-)
+def flow_zones_schema(named: bool = False) -> pa.Schema:
+    """Returns the columns of `flow_zones.parquet`. named: whether zones have names for people."""
+    return pa.schema(
+        [
+            described("zone", "id of the zone", pa.string()),
+            *([_ZONE_NAME] if named else []),
+            pa.field("longitude", pa.float64(), False, {"unit": "degrees", "description": "of a point in the zone"}),
+            pa.field("latitude", pa.float64(), False, {"unit": "degrees", "description": "of the point"}),
+            pa.field("area", pa.float64(), False, {"unit": "square kilometres"}),
+            described("geometry", "WKB, the zone's polygon", pa.binary()),
+        ],
+        metadata=CELLS_SCHEMA.metadata,
+    )
 
 
 def flows_schema(zones: bool = False) -> pa.Schema:

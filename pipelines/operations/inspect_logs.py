@@ -62,7 +62,7 @@ def report_lines(facts: Facts, files: str) -> list[str]:
     if facts.signs.get("naive"):
         lines.append(
             f"times: {facts.roles['time_column']} states no time zone. With --slots, --hours or --period, give "
-            "--time_zone, such as Europe/Berlin, if these times are in UTC; if they are local times, give no --time_zone"
+            "--time_zone, such as Europe/Berlin, if these times are in UTC, and none if they are local times"
         )
     if facts.region is not None and facts.near is not None:
         lines.append(

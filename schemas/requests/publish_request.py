@@ -335,8 +335,8 @@ class MapGeography(ReleaseRequest):
 
     basemap: str | None = option(
         None,
-        "coast, streets, zones and place names to draw on the map (GeoJSON or GeoParquet). They are published with it; "
-        "default: the world's coasts and borders, for maps of 5 degrees or more",
+        "coast, streets, zones and place names to draw on the map (GeoJSON, GeoParquet, GeoPackage or shapefile). They "
+        "are published with it; default: the world's coasts and borders, for maps of 5 degrees or more",
         OUTPUT,
         metavar="FILE",
     )

@@ -16,9 +16,9 @@ from sfumato.schemas.guarantee import ADD_OR_REMOVE, ASSUMPTIONS, CURATOR, PRIVA
 from sfumato.schemas.region import Grid, Region, deinterleave
 from sfumato.schemas.release import (
     FLOW_ZONES_FILE,
-    FLOW_ZONES_SCHEMA,
     FLOWS_CSV,
     FLOWS_FILE,
+    flow_zones_schema,
     flows_schema,
 )
 from sfumato.schemas.tree import node_names
@@ -60,12 +60,13 @@ def flow_files(levels: Sequence[MeasuredLevel], metadata: FlowMetadata) -> dict[
         points = zones_points(zones)
         columns = {
             "zone": pa.array(zones.ids, pa.string()),
+            **({} if zones.labels is None else {"name": pa.array(zones.labels, pa.string())}),
             "longitude": points[:, 0],
             "latitude": points[:, 1],
             "area": zones.areas_km2,
             "geometry": shapely.to_wkb(zones.geometries),
         }
-        parts[FLOW_ZONES_FILE] = pa.table(columns, schema=FLOW_ZONES_SCHEMA)
+        parts[FLOW_ZONES_FILE] = pa.table(columns, schema=flow_zones_schema(zones.labels is not None))
     parts |= {FLOWS_FILE: table, FLOWS_CSV: csv_bytes(table.drop_columns(["geometry"]))}
     return build_release(parts, _manifest(flows, levels, metadata), flows_view)
 

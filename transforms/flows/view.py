@@ -19,7 +19,7 @@ from sfumato.schemas.views.flow_views import FlowMatrix, FlowsBody, FlowTable
 from sfumato.schemas.views.map_views import Layer, MapBody, Measure
 from sfumato.schemas.views.view_parts import Fact, Section, Table
 from sfumato.transforms.report.count_measures import simultaneous_deviations
-from sfumato.transforms.report.layers import cell_layer, finest_metres, zone_layer
+from sfumato.transforms.report.layers import cell_layer, finest_metres, zone_layer, zone_names
 from sfumato.transforms.report.numbers import coordinates, length, plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import density_scale
@@ -236,7 +236,7 @@ class ZoneFlows(FlowPage):
     def __init__(self, release: Released):
         super().__init__(release)
         self.zones = release.table(FLOW_ZONES_FILE)
-        self.names = [readable(one) for one in self.zones["zone"].to_pylist()]
+        self.names = [readable(one) for one in zone_names(self.zones)]
         self.size = "Zones", f"{len(self.names):,}"
         self.origin, self.destination = (
             np.asarray(
@@ -252,7 +252,7 @@ class ZoneFlows(FlowPage):
             self._measure(title, self._sums(getattr(self, end), len(areas)), areas, "trips per km²")
             for title, end in _ENDS
         ]
-        layer = zone_layer(*_LAYER, self.zones["zone"].to_pylist(), shapes, areas, self.region, measures)
+        layer = zone_layer(*_LAYER, zone_names(self.zones), shapes, areas, self.region, measures)
         return self._map(layer, 0, "No zone here.", finest_metres(areas, self.region))
 
     def flows(self) -> FlowTable:

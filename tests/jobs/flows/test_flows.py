@@ -16,7 +16,7 @@ import sfumato
 from sfumato.pipelines.command_line import cli
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, deinterleave
-from sfumato.schemas.release import FLOW_ZONES_SCHEMA, flows_schema
+from sfumato.schemas.release import flow_zones_schema, flows_schema
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION, write_files
 from tests.seeds import seeded_rng
@@ -174,7 +174,7 @@ def test_the_files_of_a_release(zones: bool, tmp_path: Path) -> None:
         sums = found.groupby("origin_zone")[["trips", "noisy"]].sum()
         assert np.allclose(sums.trips, sums.noisy, atol=0.01)
         places = release.arrow_table("flow_zones.parquet")
-        assert places.schema.equals(FLOW_ZONES_SCHEMA, check_metadata=False)
+        assert places.schema.equals(flow_zones_schema(), check_metadata=False)
         shapes = shapely.from_wkb(places["geometry"].to_pylist())
         assert shapely.contains_xy(shapes, places["longitude"], places["latitude"]).all()
 
