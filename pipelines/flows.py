@@ -31,7 +31,6 @@ class FlowsJob(ReleaseJob):
         **IN_COLUMNS,
         **dict.fromkeys(("origin", "destination"), "columns"),
         **dict.fromkeys(("max_gap", "min_distance"), "rule"),
-        "radius": "zones",
     }
 
     request: FlowsRequest
@@ -60,7 +59,6 @@ class FlowsJob(ReleaseJob):
         if zones is not None:
             del plan["depth"]
             plan["zones"] = {"sha256": zones.digest, "column": zones.name, "zones": len(zones)}
-            plan["zones"] |= self.request.given(("radius",))
         return {
             **plan,
             "region": asdict(self.requested.region),

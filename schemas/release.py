@@ -264,10 +264,8 @@ def release_zones_schema(named: bool = False) -> pa.Schema:
         [
             described("zone", "id of the zone", pa.string()),
             *([_ZONE_NAME] if named else []),
-            described("users", f"estimated users of the cohort in the zone; {NEGATIVE}; null outside the map", null=True),
-            described(
-                "stddev", "standard deviation of users: noise, and the users' places inside cells that are cut", null=True
-            ),
+            described("users", f"estimated users of the cohort in the zone; {NEGATIVE}; null off the map", null=True),
+            described("stddev", "standard deviation of users: noise, and places inside cells that are cut", null=True),
             described("low", "lower end of a 95% interval, for each zone separately", null=True),
             described("high", "upper end of the interval", null=True),
             described("noise_stddev", "the part of stddev that is the noise's", null=True),
@@ -389,10 +387,10 @@ def flow_zones_schema(named: bool = False) -> pa.Schema:
     )
 
 
-def flows_schema(zones: bool = False) -> pa.Schema:
+def flows_schema(zones: bool = False, named: bool = False) -> pa.Schema:
     """Returns the columns of `flows.parquet` and, without the geometry, of `flows.csv`: all trips, each in one row.
 
-    zones: whether flows are of pairs of zones.
+    zones: whether flows are of pairs of zones. named: whether these have names for people.
     """
     cell = "r and one digit 0..3 a level of the quadtree; a single r is the region"
     rest = "the trips of a pair of large cells without those of the pairs that are listed"
@@ -407,6 +405,12 @@ def flows_schema(zones: bool = False) -> pa.Schema:
             described("origin_zone", "id of the zone where the trips begin", pa.string()),
             described("destination_zone", "id of the zone where they end; null for a rest", pa.string(), null=True),
         ]
+        if named:
+            text = "name for people of the zone where the trips"
+            places += [
+                described("origin_name", f"{text} begin; null for none", pa.string(), null=True),
+                described("destination_name", f"{text} end; null for none", pa.string(), null=True),
+            ]
     shrunk = "expected trips (shrunk: a posterior mean); of a rest without shrinkage, may be negative by noise"
     noisy = f"noisy count of the same trips, without shrinkage; {NEGATIVE.replace('users', 'trips')}"
     stddev = "standard deviation of trips: posterior, which holds on average; of a rest of its error"

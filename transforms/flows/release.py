@@ -101,14 +101,20 @@ def zone_flows_table(flows: Flows, zones: Zones) -> pa.Table:
     origins = np.where(is_rest, pair, pair // len(zones))
     destinations = np.where(is_rest, pair, pair % len(zones))
     ids, points = pa.array(zones.ids, pa.string()), zones_points(zones)
+    names = {}
+    if zones.labels is not None:
+        labels = pa.array(zones.labels, pa.string())
+        names["origin_name"] = labels.take(pa.array(origins))
+        names["destination_name"] = labels.take(pa.array(destinations, mask=is_rest))
     table = {
         "origin_zone": ids.take(pa.array(origins)),
         "destination_zone": ids.take(pa.array(destinations, mask=is_rest)),
+        **names,
         **_counts(flows, order, points[origins], points[destinations]),
     }
     for name in ("destination_longitude", "destination_latitude"):
         table[name] = pa.array(table[name], mask=is_rest)
-    return pa.table(table, schema=flows_schema(zones=True))
+    return pa.table(table, schema=flows_schema(zones=True, named=bool(names)))
 
 
 def zones_points(zones: Zones) -> NDArray[np.float64]:
