@@ -7,8 +7,11 @@ import difflib
 import functools
 import gc
 import logging
+import os
 import re
+import select
 import shutil
+import signal
 import sys
 import textwrap
 import traceback
@@ -27,6 +30,7 @@ from sfumato.schemas.requests.request_base import HELP_GROUPS, Request, extra_of
 from sfumato.transforms.observability.logs import log_event
 
 CRASHED = 70
+_CLOSED_PIPE = 128 + signal.SIGPIPE
 _COLLECT_EVERY = 50_000  # new objects; Python's own 700 make collections a tenth of the time of all imports
 R = TypeVar("R", bound=Request)
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"
@@ -113,12 +117,26 @@ def command(arguments: Sequence[str] | None = None) -> int:
     gc.set_threshold(_COLLECT_EVERY, *gc.get_threshold()[1:])
     with ended_by_signals():
         try:
-            return main(arguments)
-        except Exception:  # noqa: BLE001  (every error is printed)
+            status = main(arguments)
+            sys.stdout.flush()
+            return status
+        except Exception as error:  # noqa: BLE001  (every error is printed)
+            if isinstance(error, BrokenPipeError) and _is_output_closed():
+                return _CLOSED_PIPE
             traceback.print_exc()
             return CRASHED
         finally:
             gc.freeze()  # the process ends, and collecting Beam's million objects would take 0.2 s
+
+
+def _is_output_closed() -> bool:
+    """Returns whether nobody reads standard output any more, as after `| head`. Then nothing more is written to it."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)
+    is_closed = any(event & select.POLLERR for _, event in output.poll(0))
+    if is_closed:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return is_closed
 
 
 def _interrupted() -> int:

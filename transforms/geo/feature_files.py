@@ -76,6 +76,19 @@ def feature_bytes(option: str, path: str, most: int) -> bytes:
     return packed.getvalue()
 
 
+def in_degrees(option: str, frame: Any) -> Any:
+    """Returns a GeoDataFrame or GeoSeries in degrees of longitude and latitude.
+
+    Raises RequestError if it states no coordinate system. option: that holds it, for messages.
+    """
+    if frame.crs is None:
+        raise RequestError(
+            f"{option}: the frame states no coordinate system; if its coordinates are degrees, give "
+            f"{option}=frame.set_crs(4326), otherwise the number of their system, such as frame.set_crs(25833)"
+        )
+    return frame.to_crs(_DEGREES)
+
+
 def read_features(
     option: str, name: str, content: bytes, wanted: Callable[[str], bool]
 ) -> tuple[str, Iterator[Feature]]:

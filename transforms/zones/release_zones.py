@@ -17,6 +17,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE, TOTALS_FILE, release_zones_schema
 from sfumato.schemas.tree import Tree, nodes_from_names
+from sfumato.transforms.geo.feature_files import in_degrees
 from sfumato.transforms.release.metadata import csv_bytes, parquet_bytes
 from sfumato.transforms.statistics.posterior.full_tree import FullTree
 from sfumato.transforms.statistics.posterior.unbiased import UnbiasedCounts, WithinCells, learn_within_cells
@@ -90,9 +91,7 @@ def zones_from(polygons: Any, id_column: str | None = None) -> Zones:
         return read_zones(os.fspath(polygons), id_column)
     ids: Sequence[Any]
     if hasattr(polygons, "geometry") and hasattr(polygons, "crs"):  # of geopandas
-        if polygons.crs is None:
-            raise RequestError("zones: the frame has no CRS; set it, such as frame.set_crs('OGC:CRS84')")
-        located = polygons.to_crs("OGC:CRS84")
+        located = in_degrees("zones", polygons)
         if id_column is not None and id_column not in getattr(polygons, "columns", ()):
             raise RequestError(f"id_column: the frame has no column {id_column!r}")
         ids = list(polygons.index if id_column is None else polygons[id_column])
