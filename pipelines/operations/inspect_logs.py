@@ -16,15 +16,19 @@ from sfumato.pipelines.operations.log_facts import (
     inspect_logs,
     suggested_form,
 )
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.requests.commands import InspectRequest
 from sfumato.schemas.requests.publish_request import LogOptions, ReleaseRequest
 from sfumato.schemas.requests.request_base import Request
+from sfumato.transforms.counting.plan import make_plan
+from sfumato.transforms.heatmap.request import PlanRequest
 from sfumato.transforms.inputs.log_reader import format_of
-from sfumato.transforms.observability.text_tables import markdown_table
+from sfumato.transforms.observability.text_tables import markdown_table, significant
 from sfumato.transforms.zones.zone_file import Zones
 
 _SECRET = "For your eyes only: these figures are exact and not private. Nothing was published or charged."
+_FEW_USERS = 1000
 _DEFAULTS = {"user_id_column": "user_id", "latitude_column": "latitude", "longitude_column": "longitude"}
 
 
@@ -55,6 +59,13 @@ def report_lines(facts: Facts, files: str) -> list[str]:
     if facts.users:
         middle, high, most = facts.rows_a_user
         lines.append(f"users: {facts.users:,}; rows a user: {middle:,} (median), {high:,} (99%), {most:,} (most)")
+        if facts.users < _FEW_USERS:
+            planned = PlanRequest.of({"users": facts.users, "epsilon": 1, "trust": Trust.CENTRAL})
+            plan = make_plan(planned.settings()[0])
+            lines.append(
+                f"few users: at epsilon 1 a place with {significant(plan.min_visible_users or 0)} users or more is "
+                f"visible, so at most {plan.most_visible} places are; choose few and large places, or a longer time"
+            )
     for reason, rows in facts.unusable.items():
         lines.append(f"unusable: {rows:,} rows ({rows / facts.rows:.1%}) {reason}")
     if (lost := facts.signs.get("at 0, 0", 0)) > 0:

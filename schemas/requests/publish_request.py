@@ -89,6 +89,8 @@ def _title(value: Any) -> str:
 
 InputOption = Annotated[tuple[str, ...], PlainValidator(_inputs)]
 WhereOption = Annotated[str, PlainValidator(_where)]
+DecimalOption = Literal[".", ","]
+DatesOption = Literal["dmy", "mdy"]
 HoursOption = Annotated[str, PlainValidator(_hours)]
 RegionOption = Annotated[Region, PlainValidator(region_of)]
 PeriodOption = Annotated[Period, PlainValidator(_period)]
@@ -109,26 +111,24 @@ _SHAPING = (
 MAX_BAD_FRACTION_HELP = "refuse the run if a larger share of users has no usable record, by noisy counts"
 
 
+def decimal_option() -> Any:
+    """Declares the option of the decimal mark in CSV: no value decides it."""
+    text = "decimal mark of numbers in CSV: a point, or a comma as in 52,52 (default: a point)"
+    return option(None, text, INPUT, metavar="MARK")
+
+
+def dates_option() -> Any:
+    """Declares the option of the order of dates in CSV: no value decides it."""
+    text = "order of dates in CSV: dmy for 27.11.2026 08:30, mdy for 11/27/2026 08:30 (default: ISO 8601)"
+    return option(None, text, INPUT)
+
+
 class LogOptions(Request):
     """Options of what a command writes to standard error."""
 
     verbose: bool = option(False, "show operations data: rows read and dropped, metrics", RUN)
     log_format: Literal["text", "json"] = option(
         "text", "text: lines for people; json: one JSON object a line, as in Cloud Logging", RUN
-    )
-
-
-class TextForm(Request):
-    """Options of the form of values in CSV, which no value decides."""
-
-    decimal: Literal[".", ","] | None = option(
-        None,
-        "decimal mark of numbers in CSV: a point, or a comma as in 52,52 (default: a point)",
-        INPUT,
-        metavar="MARK",
-    )
-    dates: Literal["dmy", "mdy"] | None = option(
-        None, "order of dates in CSV: dmy for 27.11.2026 08:30, mdy for 11/27/2026 08:30 (default: ISO 8601)", INPUT
     )
 
 
@@ -168,7 +168,7 @@ class KeyOptions(Request):
         return self
 
 
-class ReleaseRequest(RunnerOptions, KeyOptions, TextForm):
+class ReleaseRequest(RunnerOptions, KeyOptions):
     """Options of a job that publishes a differentially private release of location logs."""
 
     input: InputOption = option(..., INPUT_HELP, INPUT, metavar="PATTERN", style="several")
@@ -180,6 +180,8 @@ class ReleaseRequest(RunnerOptions, KeyOptions, TextForm):
         "iceberg:CATALOG.TABLE or bigquery:PROJECT.DATASET.TABLE",
         INPUT,
     )
+    decimal: DecimalOption | None = decimal_option()
+    dates: DatesOption | None = dates_option()
     where: Several[WhereOption] | None = option(
         None,
         "read only folders, or partitions of a Delta table, with this value, or with a value from LOW to HIGH, such as "

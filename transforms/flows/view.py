@@ -20,7 +20,7 @@ from sfumato.schemas.views.map_views import Layer, MapBody, Measure
 from sfumato.schemas.views.view_parts import Fact, Section, Table
 from sfumato.transforms.report.count_measures import simultaneous_deviations
 from sfumato.transforms.report.layers import cell_layer, finest_metres, zone_layer, zone_names
-from sfumato.transforms.report.numbers import coordinates, length, plural
+from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import facts, get, table_section
@@ -142,6 +142,7 @@ class CellFlows(FlowPage):
         self.grid = Grid(self.region, int(release.manifest["grid"]["depth"]))
         self.level, *origin = self._cells("origin_cell")
         self._ends = {"origin": origin, "destination": list(self._cells("destination_cell")[1:])}
+        self._place_names = release.place_names
         self.size = "Finest cell", length(ground_metres(self.region)[0] / self.grid.side)
 
     def _cells(self, name: str) -> tuple[Places, Places, Places]:
@@ -202,7 +203,8 @@ class CellFlows(FlowPage):
         for end in ("origin", "destination"):
             x, y, level = (one[row : row + 1] for one in (*self._ends[end], self.level))
             west, south, east, north = (float(one[0]) for one in self.grid.bounds(x, y, level))
-            found.append(coordinates((south + north) / 2, (west + east) / 2, min(north - south, east - west)))
+            size = min(north - south, east - west)
+            found.append(self._place_names.of((south + north) / 2, (west + east) / 2, size))
         return found
 
     def made(self) -> list[Section]:
