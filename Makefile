@@ -54,13 +54,13 @@ demo: $(VENV)/.installed
 	$(BIN)/sfumato ranges answer --model demo/ranges --queries demo/squares.parquet --output demo/answers.parquet --overwrite
 	$(BIN)/sfumato plan --users 1000000 --epsilon 1
 	rm -rf demo/nightly
-	$(BIN)/sfumato synth --users 100000 --days 2026-11-17:2026-11-20 --output demo/nightly/logs
+	$(BIN)/sfumato synth --users 100000 --days 2026-11-04:2026-11-07 --output demo/nightly/logs
 	$(BIN)/sfumato key new demo/nightly/key
 	sed 's#^options: .*#&\n  basemap: demo/penumbra.geojson#' runner_configs/schedules/refresh.yaml >demo/nightly/refresh.yaml
-	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --date 2026-11-17
-	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --date 2026-11-17
-	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --backfill 2026-11-18:2026-11-20
-	$(BIN)/sfumato changes demo/nightly/published/releases/2026-11-19 demo/nightly/published/releases/2026-11-20 \
+	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --date 2026-11-04
+	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --date 2026-11-04
+	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --backfill 2026-11-05:2026-11-07
+	$(BIN)/sfumato changes demo/nightly/published/releases/2026-11-06 demo/nightly/published/releases/2026-11-07 \
 	  --output demo/changes --overwrite
 	$(BIN)/sfumato ledger show --ledger demo/nightly/ledger.db
 	$(BIN)/sfumato ledger verify --ledger demo/nightly/ledger.db --releases demo/nightly/published

@@ -137,6 +137,11 @@ JOBS = {
         "pipelines.operations.refresh:run",
         beam_arguments=True,
     ),
+    "refresh --init": Job(
+        "write a configuration of a refresh to start from, for a number of users",
+        "schemas.requests.commands:RefreshInitRequest",
+        "pipelines.operations.refresh_start:run",
+    ),
     "page": Job(
         "make a release's page again from its files",
         "schemas.requests.commands:PageRequest",

@@ -10,6 +10,7 @@ import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from shapely.geometry.base import BaseGeometry
 from sfumato.schemas.charts import readable
 from sfumato.schemas.errors import RequestError, reason_of
 from sfumato.transforms.geo.geoparquet import geo_metadata
+from sfumato.transforms.io.files import is_remote, open_file
 
 _PARQUET = b"PAR1"
 _GEOPACKAGE = b"SQLite format 3\0"
@@ -34,6 +36,58 @@ _DEGREES = "OGC:CRS84"
 _NO_FEATURE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ShapelyError, RecursionError)
 _KNOWN_CRS = re.compile(r"(?:urn:ogc:def:crs:)?(?:OGC:(?:1\.3|2)?:?CRS84|EPSG:[0-9.]*:?4326)", re.IGNORECASE)
 Feature = tuple[Mapping[str, Any], BaseGeometry | None]  # properties by name, and a shape, if it has one
+
+
+def feature_bytes(option: str, path: str, most: int) -> bytes:
+    """Returns the content of a file of features; of a shapefile, or of a folder with one, a zip of its parts.
+
+    option: that names the file, for messages. most: bytes.
+
+    Raises RequestError if it cannot be read, is too large, or a part of a shapefile is missing.
+    """
+    if not is_remote(path) and os.path.isdir(path):
+        found = sorted(name for name in os.listdir(path) if name.lower().endswith(".shp"))
+        if len(found) != 1:
+            raise RequestError(f"{option}: the folder {path} must contain one .shp, got {', '.join(found) or 'none'}")
+        path = os.path.join(path, found[0])
+
+    def content(part: str) -> bytes:
+        try:
+            with open_file(part) as file:
+                read = file.read(most + 1)
+        except OSError as error:
+            raise RequestError(f"{option}: {part} cannot be read ({reason_of(error)})") from None
+        if len(read) > most:
+            raise RequestError(
+                f"{option}: {part} has more than {most >> 20} MiB; cut out the region, or simplify the shapes, first"
+            )
+        return bytes(read)
+
+    shapes = content(path)
+    if not shapes.startswith(SHAPEFILE):
+        return shapes
+    stem = path.removesuffix(path[-4:])
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as file:
+        file.writestr("shapes.shp", shapes)
+        for ending in ("shx", "dbf", "prj"):
+            file.writestr(f"shapes.{ending}", content(f"{stem}.{ending}"))
+        with suppress(OSError), open_file(f"{stem}.cpg") as encoding:  # of the text, where it is not Latin-1
+            file.writestr("shapes.cpg", encoding.read())
+    return packed.getvalue()
+
+
+def in_degrees(option: str, frame: Any) -> Any:
+    """Returns a GeoDataFrame or GeoSeries in degrees of longitude and latitude.
+
+    Raises RequestError if it states no coordinate system. option: that holds it, for messages.
+    """
+    if frame.crs is None:
+        raise RequestError(
+            f"{option}: the frame states no coordinate system; if its coordinates are degrees, give "
+            f"{option}=frame.set_crs(4326), otherwise the number of their system, such as frame.set_crs(25833)"
+        )
+    return frame.to_crs(_DEGREES)
 
 
 def read_features(

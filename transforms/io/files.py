@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import mimetypes
 import os
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -106,8 +107,12 @@ def check_creatable(output: str) -> None:
         return
     place = Path(output).absolute()
     nearest = next(parent for parent in place.parents if parent.exists())
-    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
-        raise RequestError(f"output: cannot create {place}: {nearest} is not a writable folder")
+    try:  # file systems such as /proc say that they can be written to
+        if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+            raise PermissionError
+        os.rmdir(tempfile.mkdtemp(prefix=".sfumato-", dir=nearest))
+    except OSError:
+        raise RequestError(f"output: cannot create {place}: {nearest} is not a writable folder") from None
 
 
 def check_new_file(output: str, overwrite: bool) -> None:

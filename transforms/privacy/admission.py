@@ -220,7 +220,7 @@ def check_admission(counted: NoisyUserCounts, rule: AdmissionRule) -> None:
         raise NotAdmittedError(
             f"about {shown(unusable, counted.noise_stddev)} of {about(users + unusable, counted.noise_stddev)} have no "
             f"usable record, more than --max_bad_fraction {limit:g} allows; check the columns and the region, fix the "
-            "files, or raise --max_bad_fraction (--verbose shows the operator the reasons)"
+            "files, or raise --max_bad_fraction (`sfumato inspect` shows the operator the reasons)"
         )
     if rule.population is not None:
         allowed = POPULATION_TOLERANCE * rule.population + margin + _sampling_slack(max_total, rule.sampling_rate)

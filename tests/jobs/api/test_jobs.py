@@ -165,6 +165,8 @@ def test_plots_on_given_axes(release: sfumato.Release):
 def test_a_table_that_is_not_there_names_those_that_are(releases: dict[str, sfumato.Release]):
     with pytest.raises(sfumato.RequestError, match=r"cells\.parquet; it has .*quantiles\.parquet"):
         _ = releases["quantiles"].cells
+    assert not hasattr(releases["quantiles"], "cells")
+    assert hasattr(releases["heatmap"], "cells")
     with pytest.raises(sfumato.RequestError, match=r"model\.npz; it has"):
         _ = releases["heatmap"].model
 
@@ -249,3 +251,15 @@ def test_zones_of_a_frame_are_those_of_its_file(city: Path, tmp_path: Path, is_t
     assert by_frame["users"].to_list() == pytest.approx(by_file["users"].to_list(), abs=60 if is_table else 0)
     with rejects("zones"):
         sfumato.zones(table, zones=frame.set_crs(None, allow_override=True), id_column="half")
+
+
+def test_points_of_a_frame_are_converted_to_degrees(city: Path):
+    geopandas = pytest.importorskip("geopandas")
+    logs = pd.read_parquet(city / "logs").drop_duplicates("user_id")
+    points = geopandas.points_from_xy(logs["longitude"], logs["latitude"], crs="OGC:CRS84")
+    frame = geopandas.GeoDataFrame({"user_id": logs["user_id"]}, geometry=points).to_crs("EPSG:3857")
+    options = {"region": REGION, "depth": 3, "trust": "central", "epsilon": 20, "geometry_column": "geometry"}
+    release = sfumato.heatmap(frame, **options)
+    assert release.cells["count"].sum() == pytest.approx(len(logs), abs=len(logs) / 100)
+    with rejects("input"):
+        sfumato.heatmap(frame.set_crs(None, allow_override=True), **options)

@@ -6,7 +6,9 @@ import contextlib
 import io
 import json
 import logging
+import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -115,6 +117,16 @@ def test_nothing_is_written_as_the_process_ends(more: list[str]) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, *more], capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("words", [["zones", "--help-all"], ["plan", "--users", "1000"]])
+def test_a_closed_pipe_ends_a_command_without_a_traceback(words: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "sfumato.pipelines.command_line.cli", *words]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
 def test_everything_is_put_back() -> None:

@@ -83,9 +83,9 @@ def test_geography_is_published_and_changes_no_number(job: str, pattern: str, ba
 
 BAD: list[tuple[list[str], str]] = [
     (["--basemap=nowhere.geojson"], "basemap: nowhere.geojson cannot be read"),
-    (["--basemap={folder}"], "basemap: .* cannot be read"),
+    (["--basemap={folder}"], "basemap: the folder .* must contain one .shp"),
     (["--basemap={logs}"], "basemap: .* is Parquet, but not GeoParquet"),
-    (["--basemap=other://x/y"], "basemap: other://x/y: cannot be listed"),
+    (["--basemap=other://x/y"], "basemap: other://x/y cannot be read"),
     (["--tiles=https://tile.example.org/tile.png"], "tiles: must be the address of a tile server"),
     (["--tiles=http://tile.example.org/{{z}}/{{x}}/{{y}}.png"], "tiles: must be the address of a tile server"),
 ]

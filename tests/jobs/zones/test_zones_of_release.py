@@ -146,7 +146,7 @@ def test_zones_may_lie_outside_have_holes_and_cross_180_degrees(releases: dict[s
         ([BOX], "tract", "shapely polygons have no columns"),
         ("tracts.geojson", None, "id_column: name the property"),
         ("missing.geojson", "tract", "cannot be read"),
-        (geopandas.GeoSeries([BOX]), None, "has no CRS"),
+        (geopandas.GeoSeries([BOX]), None, "states no coordinate system"),
         (geopandas.GeoDataFrame({"a": [1]}, geometry=[BOX], crs=4326), "tract", "has no column 'tract'"),
         ([shapely.box(500_000, 4_500_000, 501_000, 4_501_000)], None, "leaves the globe"),
     ],

@@ -11,10 +11,12 @@ import pytest
 
 from sfumato.schemas.known_digits import NOISE_Z, about, between, figures, not_negative, with_interval
 from sfumato.schemas.timeline import PlaceChange
+from sfumato.schemas.views.map_views import Basemap, Place, Zone
 from sfumato.transforms.observability.logs import COUNTED_USERS, FEW_USERS, SUB_QUERY
 from sfumato.transforms.observability.text_tables import counted
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.report.numbers import changes_table, column_texts, length, percent, plural, rests_sentence, tiny
+from sfumato.transforms.report.place_names import PlaceNames
 from tests import ROOT
 from tests.seeds import seeded_rng
 
@@ -132,3 +134,15 @@ def test_noise_z_holds_laplace_noise_with_95_percent(epsilon: float) -> None:
     decay = math.exp(-epsilon)
     held = 1 - 2 * decay ** (math.floor(NOISE_Z * LAPLACE.stddev(epsilon)) + 1) / (1 + decay)
     assert 0.947 < held < 0.952
+
+
+def test_places_have_the_names_of_the_geography() -> None:
+    ring = [(3.0, 1.0), (3.1, 1.0), (3.1, 1.1), (3.0, 1.1), (3.0, 1.0)]
+    hole = [(3.04, 1.04), (3.06, 1.04), (3.06, 1.06), (3.04, 1.06), (3.04, 1.04)]
+    places = [Place(name="Harbour", longitude=3.02, latitude=1.02), Place(name="Mill", longitude=3.09, latitude=1.09)]
+    names = PlaceNames(Basemap(source="", zones=[Zone(name="Old Town", rings=[ring, hole])], places=places))
+    assert names.of(1.0201, 3.0201, 0.01) == "Old Town, near Harbour (1.02, 3.02)"
+    assert names.of(1.0201, 3.0291, 0.01) == "Old Town, 1 km east of Harbour (1.02, 3.03)"
+    assert names.of(1.0501, 3.0501, 0.01).startswith("4.7 km north-east of Harbour")  # in the hole
+    assert names.of(1.0801, 3.2, 0.01).startswith("12 km east of Mill")
+    assert PlaceNames(None).of(1.0201, 3.0201, 0.01) == "1.02, 3.02"
