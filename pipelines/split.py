@@ -13,7 +13,7 @@ import numpy as np
 from apache_beam.runners.runner import PipelineState
 
 from sfumato.pipelines.runners.runner_settings import RunnerSettings
-from sfumato.schemas.errors import DataError, NotReadyError, RequestError, reason_of
+from sfumato.schemas.errors import DataError, NotReadyError, RequestError
 from sfumato.transforms.io.files import check_new_file, join, read_file, read_option, write_file, write_output
 from sfumato.transforms.io.storage import listed
 from sfumato.transforms.observability.logs import log_event
@@ -32,7 +32,7 @@ from sfumato.transforms.split.aggregate import (
     close_batch,
     exchange_file,
 )
-from sfumato.transforms.split.answered import answer
+from sfumato.transforms.split.answered import record_answer
 from sfumato.transforms.split.blocks import Block, blocks_of
 from sfumato.transforms.split.collect import collect, collected_files
 from sfumato.transforms.split.hpke import public_key
@@ -70,24 +70,6 @@ def run_report(request: ReportRequest) -> None:
     report = make_reports(task, [measurement])
     record_answer(task, request.answered)
     write_output(request.output, report)
-
-
-def record_answer(task: Task, path: str | None) -> None:
-    """Records in a device's file that it answers a task, before its report leaves. Raises RequestError, see `answer`.
-
-    path: of the file, which need not exist; None for a device that answers this task only.
-    """
-    if path is None and task.map is not None:
-        raise RequestError("answered: the task is a round of a map; name the file that the device keeps")
-    try:
-        kept = None if path is None else read_file(path)
-    except FileNotFoundError:
-        kept = None
-    except OSError as error:
-        raise RequestError(f"answered: {path} cannot be read ({reason_of(error)})") from None
-    content = answer(task, kept)
-    if path is not None:
-        write_output(path, content)
 
 
 def run_task(request: TaskRequest) -> None:
