@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sfumato.pipelines import split
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.transforms.split import aggregate, blocks
 from sfumato.transforms.split.collect import collect, opened
@@ -253,3 +254,40 @@ def test_cheats_and_lost_reports_leave_honest_sums_exact(city: City, monkeypatch
     city.write("a", records[fate != "lost"].tobytes())
     city.run()
     assert counts_of(city) == np.bincount(cells[fate == "honest"], minlength=16).tolist()
+
+
+@EXACTLY
+def test_a_killed_collector_repeats_its_bytes_and_charges_once(city: City, monkeypatch: pytest.MonkeyPatch) -> None:
+    city.report(cells_of(HONEST))
+    city.run()
+    account = ["--ledger", f"{city.folder}/collector.db", "--dataset", "city", "--budget", "100/365d"]
+    with monkeypatch.context() as patch:
+        patch.setattr(split, "publish", lambda *_: pytest.fail("killed"))
+        with pytest.raises(pytest.fail.Exception):
+            city.collect(*account)
+    assert city.spent("collector") == [city.task.epsilon]
+    with monkeypatch.context() as patch:  # long after
+        patch.setattr(split, "datetime", None)
+        assert city.collect(*account) == 0
+        assert city.collect(*account, output="again") == 0
+    assert city.spent("collector") == [city.task.epsilon]
+    files = [sorted((city.folder / name).iterdir()) for name in ("release", "again")]
+    for one, other in zip(*files, strict=True):
+        assert (one.name, one.read_bytes()) == (other.name, other.read_bytes())
+
+
+@EXACTLY
+def test_a_task_is_collected_from_one_batch(city: City) -> None:
+    """Shares of two batches of one task, from operators that lost their ledgers, would show the report between them."""
+    account = ["--ledger", f"{city.folder}/collector.db", "--dataset", "city", "--budget", "100/365d"]
+    city.report(cells_of(HONEST))
+    city.run()
+    assert city.collect(*account) == 0
+    for path in (city.folder / "leader.db", city.folder / "helper.db"):
+        path.unlink()
+    city.report([0], "one more")
+    for role in ("leader", "helper", "leader"):
+        assert city.aggregate(role, exchange="second") == 0
+    assert city.collect(*account, output="second release") == RequestError.exit_code
+    assert not (city.folder / "second release").exists()
+    assert city.spent("collector") == [city.task.epsilon]

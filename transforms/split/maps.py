@@ -26,7 +26,7 @@ from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.shard_sums import ShardTotals
-from sfumato.transforms.split.collect import Collected
+from sfumato.transforms.split.collect import Collected, release_id_of
 from sfumato.transforms.split.task import COUNT_SHARE, Task
 
 _COUNTS_SHARE = 2 * COUNT_SHARE
@@ -97,8 +97,9 @@ def map_files(tasks: Sequence[Task], state: HeatmapState, created: str, code: st
         "columns": {},
         "tasks": [{**json.loads(task.text), "id": task.id.hex()} for task in tasks],
     }
-    release_id = f"split-{tasks[0].id.hex()[:32]}"
-    metadata = ReleaseMetadata("heatmap", release_id, created, "keys of two operators", True, stated, code=code)
+    metadata = ReleaseMetadata(
+        "heatmap", release_id_of(tasks[0]), created, "keys of two operators", True, stated, code=code
+    )
     return release_files(state, parameters, metadata, grid)
 
 
