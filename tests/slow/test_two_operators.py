@@ -25,7 +25,7 @@ DEVICES = 1_000
 def run(folder: Path, *arguments: str) -> None:
     """Runs a command of a party in its own folder, with names relative to it."""
     done = subprocess.run(
-        [sys.executable, "-m", "sfumato", *arguments], cwd=folder, capture_output=True, text=True, check=False
+        [Path(sys.executable).with_name("sfumato"), *arguments], cwd=folder, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
 
