@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sfumato.transforms.observability.text_tables import markdown_table
-from sfumato.transforms.split.aggregate import _BLOCK_BYTES, _MAX_BLOCK
+from sfumato.transforms.split.blocks import _BLOCK_BYTES, _MAX_BLOCK
 from sfumato.transforms.split.circuits import Histogram
 from sfumato.transforms.split.hpke import new_key, public_key
 from sfumato.transforms.split.prio3 import HELPER, LEADER, Prio3, add_shares, reduced, report_size, unshard

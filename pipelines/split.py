@@ -25,20 +25,17 @@ from sfumato.transforms.report.numbers import plural
 from sfumato.transforms.split.aggregate import (
     REQUESTS,
     RESPONSES,
-    Aggregator,
     Answered,
-    Block,
     Partial,
     Requests,
     Responses,
-    blocks_of,
     close_batch,
     exchange_file,
-    party_key,
-    private_key,
 )
+from sfumato.transforms.split.blocks import Block, blocks_of
 from sfumato.transforms.split.collect import collect, collected_files
 from sfumato.transforms.split.hpke import public_key
+from sfumato.transforms.split.parties import Aggregator, party_key, private_key
 from sfumato.transforms.split.prio3 import LEADER
 from sfumato.transforms.split.reports import REASONS, ROLES, make_reports
 from sfumato.transforms.split.request import AggregateRequest, CollectRequest, PublicKeyRequest, ReportRequest
@@ -49,7 +46,7 @@ _COMPLETE = "complete.json"
 
 def run_key(request: PublicKeyRequest) -> None:
     """Runs `sfumato split key`. Raises RequestError."""
-    _check_secret(request.file)
+    FileSecret(request.file).check()
     sys.stdout.write(public_key(private_key(party_key(request.file))).hex() + "\n")
 
 
@@ -89,7 +86,7 @@ def run_aggregate(request: AggregateRequest, settings: RunnerSettings) -> None:
     settings.check_reach("input, exchange, output, key_file, verify_key, ledger", *places)
     task = Task.read(request.task)
     for path in (request.key_file, request.verify_key):
-        _check_secret(path)
+        FileSecret(path).check()
     aggregator = Aggregator(
         ROLES.index(request.role),
         task,
@@ -99,8 +96,7 @@ def run_aggregate(request: AggregateRequest, settings: RunnerSettings) -> None:
         request.dataset,
         request.budget or (),
     )
-    if public_key(private_key(aggregator.key)).hex() != getattr(task, request.role):
-        raise RequestError(f"key_file: is not the key of the task's {request.role}; see `sfumato split key`")
+    _ = aggregator.key, aggregator.verify_key  # which raise RequestError, before anything is read
     if aggregator.role == LEADER:
         _lead(request, settings, aggregator)
     else:
@@ -164,10 +160,10 @@ def _show_rejected(found: Partial | Counter[int]) -> None:
 def run_collect(request: CollectRequest) -> None:
     """Runs `sfumato split collect`. Raises SfumatoErrors."""
     task = Task.read(request.task)
-    _check_secret(request.key_file)
+    FileSecret(request.key_file).check()
     private = private_key(party_key(request.key_file))
     if public_key(private).hex() != task.collector:
-        raise RequestError("key_file: is not the key of the task's collector; see `sfumato split key`")
+        raise RequestError("key_file: is not the key that the task names in collector; see `sfumato split key`")
     shares = [read_option(name, getattr(request, name)) for name in ROLES]
     created = datetime.now(UTC).isoformat(timespec="seconds")
     files = collected_files(collect(task, shares, private), task, created, code_digest())
@@ -175,16 +171,10 @@ def run_collect(request: CollectRequest) -> None:
     sys.stdout.write(f"{join(request.output, 'index.html')}\n")
 
 
-def _check_secret(path: str) -> None:
-    secret = FileSecret(path)
-    secret.read()
-    secret.check_private()
-
-
 def _json(option: str, path: str) -> object:
     try:
         found: object = json.loads(read_option(option, path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RequestError(f"{option}: {path} is no JSON ({error})") from None
     return found
 
@@ -200,7 +190,7 @@ def _marked(exchange: str, kind: str, task: Task) -> int | None:
             return int(content["blocks"])
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"exchange: {kind}/{_COMPLETE} cannot be read ({error})") from None
     raise DataError(f"exchange: the {kind} are of another task; use an exchange folder for each task")
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from sfumato.pipelines.command_line import cli
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
-from sfumato.transforms.split.aggregate import party_key, private_key
 from sfumato.transforms.split.hpke import public_key
+from sfumato.transforms.split.parties import party_key, private_key
 from sfumato.transforms.split.reports import make_reports
 from sfumato.transforms.split.task import Task
 from tests.keys import write_key
@@ -40,7 +40,6 @@ class City:
 
     def write_task(self, path: Path, **entries: Any) -> Task:
         keys = {name: public_key(private_key(party_key(str(self.folder / f"{name}.key")))).hex() for name in PARTIES}
-        del keys["verify"]
         content = {
             "format": "sfumato split task 1",
             "name": "a day",

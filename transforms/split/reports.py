@@ -29,7 +29,7 @@ CONTINUE, REJECT = 0, 2  # types of a VerifyResp
 # Why a report is left out, by the number of a DAP ReportError.
 REPLAYED, UNREADABLE, UNPROVEN, INVALID, NOT_STARTED, EXPIRED = 2, 5, 6, 8, 10, 7
 REASONS = {
-    REPLAYED: "replayed: an earlier report has the same id",
+    REPLAYED: "replayed: another report has the same id",
     UNREADABLE: "not encrypted to this aggregator, or for another task",
     UNPROVEN: "the proof is wrong",
     INVALID: "malformed",
