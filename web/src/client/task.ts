@@ -22,7 +22,7 @@ const SMALL_ORDER = [
   `01${"00".repeat(31)}`,
   `ec${"ff".repeat(30)}7f`,
   "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800",
-  "5f9c95bcf3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157",
+  "5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157",
 ];
 
 /** A place in degrees, or whole weights of several: longitude, latitude, weight. */
