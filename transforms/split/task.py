@@ -103,7 +103,7 @@ class Task:
     max_value: int = 1
     tree: tuple[str, ...] | None = None
     map: Round | None = None
-    text: str = field(default="", repr=False)
+    text: str = field(repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
         most = MAX_DEPTH if self.tree is None else MAX_TREE_DEPTH
