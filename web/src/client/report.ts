@@ -3,7 +3,7 @@ import { Aes128Gcm, CipherSuite, HkdfSha256 } from "@hpke/core";
 import { DhkemX25519HkdfSha256 } from "@hpke/dhkem-x25519";
 import { RequestError } from "./errors";
 import { concatenated, NONCE_SIZE, SEED_SIZE } from "./prio3";
-import { type Place, PRECISION, Task } from "./task";
+import { type Answered, type Place, PRECISION, seriesOf, Task } from "./task";
 
 const SUITE = new CipherSuite({ kem: new DhkemX25519HkdfSha256(), kdf: new HkdfSha256(), aead: new Aes128Gcm() });
 const ROLES = ["leader", "helper"] as const;
@@ -41,17 +41,19 @@ export function report(file: Uint8Array, place: Place, memory: Memory, options: 
 
 async function answer(task: Task, place: Place, memory: Memory, { now = Date.now() / 1000, randomness }: ReportOptions): Promise<Uint8Array> {
   task.checkOpen(now);
-  const key = PREFIX + task.series;
-  const kept = await memory.getItem(key);
-  const previous = kept === null ? null : Task.read(new TextEncoder().encode(kept));
-  const isFirst = task.series === task.hexId;
-  if (previous && (isFirst || previous.hexId === task.hexId)) throw new RequestError("task: is answered; a device answers each task once");
+  const series = seriesOf(task.answered);
+  const kept = await memory.getItem(PREFIX + series);
+  const previous: Answered | null = kept === null ? null : JSON.parse(kept);
+  const isFirst = series === task.hexId;
+  if (previous && (isFirst || previous.id === task.hexId)) throw new RequestError("task: is answered; a device answers each task once");
   if (!isFirst) task.checkFollows(previous);
   const measurement = task.measurement(place);
   task.prio3.circuit.encode(measurement); // refuses weights before the task counts as answered
-  await memory.setItem(key, task.text);
+  await memory.setItem(PREFIX + series, JSON.stringify(task.answered));
   const { prio3 } = task;
-  const drawn = randomness ?? crypto.getRandomValues(new Uint8Array(NONCE_SIZE + prio3.randomnessSize + 2 * SEED_SIZE));
+  const size = NONCE_SIZE + prio3.randomnessSize + 2 * SEED_SIZE;
+  const drawn = randomness ?? crypto.getRandomValues(new Uint8Array(size));
+  if (drawn.length !== size) throw new RangeError(`randomness must be ${size} bytes`);
   const id = drawn.subarray(0, NONCE_SIZE);
   const secrets = drawn.subarray(NONCE_SIZE + prio3.randomnessSize);
   const shares = prio3.shard(measurement, id, drawn.subarray(NONCE_SIZE, NONCE_SIZE + prio3.randomnessSize));

@@ -57,6 +57,15 @@ interface Content {
   map: Round | null;
 }
 
+/** A task that a phone answered, without its tree. */
+export interface Answered {
+  id: string;
+  content: Content;
+}
+
+/** Returns the id of the first round's task of an adaptive map; a task's own id if none came before. */
+export const seriesOf = ({ id, content }: Answered): string => content.map?.first || id;
+
 /** A public task. */
 export class Task {
   /** SHA-256 of the file. */
@@ -116,9 +125,9 @@ export class Task {
     return hex(this.id);
   }
 
-  /** Id of the first round's task of an adaptive map; the task's own id where there is none before. */
-  get series(): string {
-    return this.content.map?.first || this.hexId;
+  /** What a phone keeps of a task that it answered. */
+  get answered(): Answered {
+    return { id: this.hexId, content: { ...this.content, tree: null } };
   }
 
   /** Raises RequestError: the window does not include this time, in seconds since 1970. */
@@ -130,18 +139,14 @@ export class Task {
   }
 
   /** Raises RequestError: this is not the next round of the map that `previous` is a round of. */
-  checkFollows(previous: Task | null): void {
-    const [mine, before] = [this.content, previous?.content];
-    if (!mine.map || !before?.map || !previous) throw new RequestError("task: is of another map, or of an old or forged round; nothing was reported");
-    const due: Content = {
-      ...before,
-      epsilon: mine.epsilon,
-      tree: mine.tree,
-      start: before.end,
-      end: 2 * before.end - before.start,
-      map: { ...before.map, round: before.map.round + 1, spent: before.map.spent + before.epsilon, first: previous.series },
-    };
-    if (!isSame(due, mine)) throw new RequestError("task: is not the next round of the map; it is old or forged, and nothing was reported");
+  checkFollows(previous: Answered | null): void {
+    const before = previous?.content;
+    if (!this.content.map || !before?.map || !previous) throw new RequestError("task: is of another map, or of an old or forged round; nothing was reported");
+    const { epsilon, tree } = this.content;
+    const { round, spent } = before.map;
+    const map = { ...before.map, round: round + 1, spent: spent + before.epsilon, first: seriesOf(previous) };
+    const due: Content = { ...before, epsilon, tree, map, start: before.end, end: 2 * before.end - before.start };
+    if (!isSame(due, this.content)) throw new RequestError("task: is not the next round of the map; it is old or forged, and nothing was reported");
   }
 
   /** Returns what a phone reports, see `Circuit.encode`. Raises RequestError: a place is outside, or weights are none. */
@@ -254,7 +259,7 @@ function checkRegion(region: readonly unknown[]): void {
   }
 }
 
-/** Returns a time of a task file in seconds since 1970. Raises RequestError. */
+/** Returns a time in RFC 3339's form in seconds since 1970; Python reads other ISO forms too. Raises RequestError. */
 function seconds(name: string, value: unknown): number {
   const shown = typeof value === "string" ? `'${value}'` : JSON.stringify(value);
   const found = typeof value === "string" ? /^(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(\.\d+)?)?(?:(Z)|([+-])(\d\d):?(\d\d))?)?$/.exec(value) : null;
