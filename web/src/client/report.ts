@@ -29,7 +29,7 @@ let turn: Promise<unknown> = Promise.resolve(); // so that two calls at a time d
  * Returns a phone's report for a task, for the leader. It has the same size, by the same work, wherever the phone is.
  *
  * The phone answers each task once, and the rounds of an adaptive map in their order: the memory keeps the task before
- * the report is made. Raises RequestError: the task is malformed, old, forged or answered, or the place is outside.
+ * the report is returned. Raises RequestError: the task is malformed, old, forged or answered, or the place is outside.
  *
  * file: the task, as it was downloaded, from a source that the app trusts.
  */
@@ -44,31 +44,33 @@ async function answer(task: Task, place: Place, memory: Memory, { now = Date.now
   const series = seriesOf(task.answered);
   const kept = await memory.getItem(PREFIX + series);
   const previous: Answered | null = kept === null ? null : JSON.parse(kept);
-  const isFirst = series === task.hexId;
-  if (previous && (isFirst || previous.id === task.hexId)) throw new RequestError("task: is answered; a device answers each task once");
-  if (!isFirst) task.checkFollows(previous);
-  const measurement = task.measurement(place);
-  task.prio3.circuit.encode(measurement); // refuses weights before the task counts as answered
+  if (previous && (previous.id === task.hexId || !task.content.map)) throw new RequestError("task: this device has answered it; a device answers a task once");
+  if (previous) task.checkFollows(previous);
+  else if (series !== task.hexId) throw new RequestError("task: this device has not answered the first round of the map; it can answer the next map");
+  const made = await makeReport(task, task.measurement(place), now, randomness);
   await memory.setItem(PREFIX + series, JSON.stringify(task.answered));
-  const { prio3 } = task;
-  const size = NONCE_SIZE + prio3.randomnessSize + 2 * SEED_SIZE;
-  const drawn = randomness ?? crypto.getRandomValues(new Uint8Array(size));
-  if (drawn.length !== size) throw new RangeError(`randomness must be ${size} bytes`);
-  const id = drawn.subarray(0, NONCE_SIZE);
-  const secrets = drawn.subarray(NONCE_SIZE + prio3.randomnessSize);
-  const shares = prio3.shard(measurement, id, drawn.subarray(NONCE_SIZE, NONCE_SIZE + prio3.randomnessSize));
+  return made;
+}
+
+/** Returns an encrypted report. See `make_reports` of transforms/split/reports.py. */
+async function makeReport(task: Task, measurement: number | number[], now: number, randomness?: Uint8Array): Promise<Uint8Array> {
+  const { randomnessSize } = task.prio3;
+  const ends = [NONCE_SIZE, NONCE_SIZE + randomnessSize, NONCE_SIZE + randomnessSize + 2 * SEED_SIZE];
+  const drawn = randomness ?? crypto.getRandomValues(new Uint8Array(ends[2]));
+  if (drawn.length !== ends[2]) throw new RangeError(`randomness: must be ${ends[2]} bytes`);
+  const [id, rest, secrets] = ends.map((end, i) => drawn.subarray(i ? ends[i - 1] : 0, end));
+  const shares = task.prio3.shard(measurement, id, rest);
   const time = Math.floor(now / PRECISION) * PRECISION;
-  const metadata = concatenated(id, big(8, time), big(2, 0), big(4, shares.public.length), shares.public);
+  const metadata = concatenated(id, big(8, time), big(2, 0), big(4, shares.public.length), shares.public); // without extensions
   const associated = concatenated(task.id, big(4, task.bytes.length), task.bytes, metadata);
   const sealed = [shares.leader, shares.helpers[0]].map(async (share, role) => {
     const key = fromHex(task.content[ROLES[role]]);
     const info = concatenated(new TextEncoder().encode("dap-18 input share"), new Uint8Array([SENDER, 2 + role]));
     const recipientPublicKey = await SUITE.kem.deserializePublicKey(key);
-    // A key pair that is derived from fresh secret bytes is what RFC 9180 makes of them, too.
+    // The library says that ekm is for tests: RFC 9180 derives a message's key pair from fresh secret bytes, as here.
     const ekm = secrets.slice(SEED_SIZE * role, SEED_SIZE * (role + 1));
     const sender = await SUITE.createSenderContext({ recipientPublicKey, info, ekm });
-    const plain = concatenated(big(2, 0), big(4, share.length), share); // without extensions
-    const payload = new Uint8Array(await sender.seal(plain, associated));
+    const payload = new Uint8Array(await sender.seal(concatenated(big(2, 0), big(4, share.length), share), associated));
     const enc = new Uint8Array(sender.enc);
     return concatenated(key.subarray(0, 1), big(2, enc.length), enc, big(4, payload.length), payload);
   });

@@ -139,14 +139,12 @@ export class Task {
   }
 
   /** Raises RequestError: this is not the next round of the map that `previous` is a round of. */
-  checkFollows(previous: Answered | null): void {
-    const before = previous?.content;
-    if (!this.content.map || !before?.map || !previous) throw new RequestError("task: is of another map, or of an old or forged round; nothing was reported");
+  checkFollows(previous: Answered): void {
+    const before = previous.content;
     const { epsilon, tree } = this.content;
-    const { round, spent } = before.map;
-    const map = { ...before.map, round: round + 1, spent: spent + before.epsilon, first: seriesOf(previous) };
+    const map = before.map && { ...before.map, round: before.map.round + 1, spent: before.map.spent + before.epsilon, first: seriesOf(previous) };
     const due: Content = { ...before, epsilon, tree, map, start: before.end, end: 2 * before.end - before.start };
-    if (!isSame(due, this.content)) throw new RequestError("task: is not the next round of the map; it is old or forged, and nothing was reported");
+    if (!map || !isSame(due, this.content)) throw new RequestError("task: is not the next round of the map that was answered; it is old or forged");
   }
 
   /** Returns what a phone reports, see `Circuit.encode`. Raises RequestError: a place is outside, or weights are none. */

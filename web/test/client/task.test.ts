@@ -131,7 +131,10 @@ test("a task is answered in its window only, and once, also by two calls at a ti
   expect(await refused(() => report(file({ name: "another" }), PLACE, phone, { now: END - 1 }))).toBeNull();
 });
 
-test("a memory that cannot keep a task ends in no report", async () => {
+test("a task counts as answered when its report is made, and no report leaves before that is kept", async () => {
+  const phone = memory();
+  await expect(report(file(), PLACE, phone, { now: START, randomness: new Uint8Array(207) })).rejects.toThrow(RangeError);
+  expect(phone.kept.size).toBe(0);
   const full = { getItem: () => null, setItem: () => { throw new Error("full"); } };
   await expect(report(file(), PLACE, full, { now: START })).rejects.toThrow("full");
 });
