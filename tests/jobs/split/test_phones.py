@@ -118,6 +118,8 @@ WRONG: list[dict[str, Any]] = [
     {"max_value": 1 << 17},
     {"max_value": 1 << 16, "depth": 8},
     {"region": [3, 1, 3]},
+    {"region": ["3", 1, 3.1, 1.13]},
+    {"region": [True, 1, 3.1, 1.13]},
     {"region": [3.0, 1.0, 2.9, 1.13]},
     {"region": [3.0, 1.0, 181.0, 1.13]},
     {"start": "2026-11-20"},

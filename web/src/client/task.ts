@@ -240,12 +240,9 @@ function isPublicKey(key: unknown): boolean {
 }
 
 function checkRegion(region: readonly unknown[]): void {
-  check("region", region.every((value) => typeof value === "number"));
+  check("region", region.every(isNumber));
   const [west, south, east, north] = region as number[];
   const got = `got ${[west, south, east, north].map((value) => Number(value.toPrecision(6))).join(",")}`;
-  Object.entries({ west, south, east, north }).forEach(([name, value]) => {
-    if (!Number.isFinite(value)) throw new RequestError(`region: ${name} must be a finite number of degrees, got ${value}`);
-  });
   if (!(west >= -180 && east <= 180 && south >= -90 && north <= 90)) {
     throw new RequestError(
       "region: must be WEST,SOUTH,EAST,NORTH with longitudes between -180 and 180, latitudes between -90 and " +
