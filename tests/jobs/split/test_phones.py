@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.split.answered import answer
 from sfumato.transforms.split.parties import party_key, private_key
 from sfumato.transforms.split.prio3 import LEADER
 from sfumato.transforms.split.reports import Formats, make_reports, open_records
@@ -188,25 +189,37 @@ def test_both_clients_refuse_the_same_places_with_the_same_words(city: City, cli
     assert over[1]["refusal"].startswith("weights: ")
 
 
-def test_both_clients_follow_the_same_rounds(city: City, client: Path) -> None:
+def python_refusal(steps: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> str | None:
+    """Returns how the Python client refuses the last of these cases, after it answered the others."""
+    kept = None
+    try:
+        for step in steps:
+            monkeypatch.setattr("time.time", lambda now=step["now"]: now)
+            kept = answer(Task.parse(bytes.fromhex(step["task"]).decode()), kept)
+    except RequestError as error:
+        assert step is steps[-1]
+        return str(error)
+    return None
+
+
+def test_both_clients_follow_the_same_rounds(city: City, client: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Task.parse(text_of(city, epsilon=0.3, tree=["r0"], map=MAP))
     second = first.next_round(Task.parse(text_of(city, tree=tree_of(16))).counted, 0.1)
     third = second.next_round(second.counted, 0.6)
     assert third.map is not None
     assert third.map.spent == 0.3 + 0.1
-    here = [case(task.text, HERE, task.start) for task in (first, second, third)]
+    rounds = [case(task.text, HERE, task.start) for task in (first, second, third)]
     forged = json.loads(second.text)
     forged["map"]["users"] = 1001
-    wrong = case(json.dumps(forged), HERE, second.start)
-    histories = [[0], [0, 1], [0, 1, 2], [1], [0, 2], [0, 0], [0, 1, 0], [0, 1, 1]]
-    cases = [{**here[last], "answered": [here[one] for one in before]} for *before, last in histories]
-    cases += [{**wrong, "answered": here[:1]}, {**here[0], "now": first.end}]
-    found = reports(client, cases)
-    assert ["report" in one for one in found] == [True] * 3 + [False] * 7
-    for run, one in ((lambda: third.check_follows(first), found[4]), (lambda: first.check_open(), found[9])):
-        with pytest.raises(RequestError) as refused:
-            run()
-        assert one == {"refusal": str(refused.value)}
+    steps = [*rounds, case(json.dumps(forged), HERE, second.start), {**rounds[0], "now": first.end}]
+    steps.append(case((city.folder / "task.json").read_text(), HERE, city.task.start))
+    histories = ([0], [0, 1], [0, 1, 2], [1], [0, 2], [0, 0], [0, 1, 0], [0, 1, 1], [0, 3], [4], [0, 5], [5, 5])
+    found = reports(
+        client, [{**steps[last], "answered": [steps[one] for one in before]} for *before, last in histories]
+    )
+    expected = [python_refusal([steps[one] for one in history], monkeypatch) for history in histories]
+    assert [one.get("refusal") for one in found] == expected
+    assert [one is None for one in expected] == [True] * 3 + [False] * 7 + [True, False]
 
 
 def test_the_app_of_the_tutorial_sends_a_report(city: City, client: Path) -> None:
