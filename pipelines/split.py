@@ -13,7 +13,7 @@ import numpy as np
 from apache_beam.runners.runner import PipelineState
 
 from sfumato.pipelines.runners.runner_settings import RunnerSettings
-from sfumato.schemas.errors import DataError, NotReadyError, RequestError
+from sfumato.schemas.errors import DataError, NotReadyError, RequestError, reason_of
 from sfumato.transforms.io.files import check_new_file, join, read_file, read_option, write_file, write_output
 from sfumato.transforms.io.storage import listed
 from sfumato.transforms.observability.logs import log_event
@@ -32,13 +32,21 @@ from sfumato.transforms.split.aggregate import (
     close_batch,
     exchange_file,
 )
+from sfumato.transforms.split.answered import answer
 from sfumato.transforms.split.blocks import Block, blocks_of
 from sfumato.transforms.split.collect import collect, collected_files
 from sfumato.transforms.split.hpke import public_key
+from sfumato.transforms.split.maps import first_task, map_files, map_state, next_task
 from sfumato.transforms.split.parties import Aggregator, party_key, private_key
 from sfumato.transforms.split.prio3 import LEADER
 from sfumato.transforms.split.reports import REASONS, ROLES, make_reports
-from sfumato.transforms.split.request import AggregateRequest, CollectRequest, PublicKeyRequest, ReportRequest
+from sfumato.transforms.split.request import (
+    AggregateRequest,
+    CollectRequest,
+    PublicKeyRequest,
+    ReportRequest,
+    TaskRequest,
+)
 from sfumato.transforms.split.task import Task
 
 _COMPLETE = "complete.json"
@@ -59,7 +67,37 @@ def run_report(request: ReportRequest) -> None:
     else:
         assert request.weights is not None
         measurement = _weights(task, _json("weights", request.weights))
-    write_output(request.output, make_reports(task, [measurement]))
+    report = make_reports(task, [measurement])
+    record_answer(task, request.answered)
+    write_output(request.output, report)
+
+
+def record_answer(task: Task, path: str | None) -> None:
+    """Records in a device's file that it answers a task, before its report leaves. Raises RequestError, see `answer`.
+
+    path: of the file, which need not exist; None for a device that answers this task only.
+    """
+    if path is None and task.map is not None:
+        raise RequestError("answered: the task is a round of a map; name the file that the device keeps")
+    try:
+        kept = None if path is None else read_file(path)
+    except FileNotFoundError:
+        kept = None
+    except OSError as error:
+        raise RequestError(f"answered: {path} cannot be read ({reason_of(error)})") from None
+    content = answer(task, kept)
+    if path is not None:
+        write_output(path, content)
+
+
+def run_task(request: TaskRequest) -> None:
+    """Runs `sfumato split task`. Raises RequestError."""
+    check_new_file(request.output, overwrite=False)
+    try:
+        plan = read_option("plan", request.plan).decode()
+    except UnicodeDecodeError as error:
+        raise RequestError(f"plan: {request.plan} is no text ({error})") from None
+    write_output(request.output, first_task(plan, request.users).text.encode())
 
 
 def _weights(task: Task, given: object) -> list[int]:
@@ -159,16 +197,36 @@ def _show_rejected(found: Partial | Counter[int]) -> None:
 
 def run_collect(request: CollectRequest) -> None:
     """Runs `sfumato split collect`. Raises SfumatoErrors."""
-    task = Task.read(request.task)
+    tasks = [Task.read(path) for path in request.task]
     FileSecret(request.key_file).check()
     private = private_key(party_key(request.key_file))
-    if public_key(private).hex() != task.collector:
+    if {public_key(private).hex()} != {task.collector for task in tasks}:
         raise RequestError("key_file: is not the key that the task names in collector; see `sfumato split key`")
-    shares = [read_option(name, getattr(request, name)) for name in ROLES]
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    files = collected_files(collect(task, shares, private), task, created, code_digest())
-    publish(request.output, files, f"split-{task.id.hex()[:32]}", request.overwrite)
+    rounds = [
+        collect(task, [read_option(*one) for one in zip(ROLES, shares, strict=True)], private)
+        for task, *shares in zip(tasks, request.leader, request.helper, strict=True)
+    ]
+    made = datetime.now(UTC).isoformat(timespec="seconds"), code_digest()
+    if tasks[0].map is not None:
+        state = map_state(tasks, rounds)
+        if state.query is not None:
+            _publish_next(request, next_task(tasks[-1], state))
+            return
+        files = map_files(tasks, state, *made)
+    elif len(tasks) == 1:
+        files = collected_files(rounds[0], tasks[0], *made)
+    else:
+        raise RequestError("task: several tasks must be the rounds of one map; collect each of these for itself")
+    publish(request.output, files, f"split-{tasks[0].id.hex()[:32]}", request.overwrite)
     sys.stdout.write(f"{join(request.output, 'index.html')}\n")
+
+
+def _publish_next(request: CollectRequest, task: Task) -> None:
+    if request.next is None:
+        raise RequestError("next: the map needs another round; name a file for its task with --next FILE")
+    check_new_file(request.next, request.overwrite)
+    write_output(request.next, task.text.encode())
+    sys.stdout.write(f"{request.next}: the task of the map's next round, for devices and both operators\n")
 
 
 def _json(option: str, path: str) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +88,30 @@ class City:
         """Runs leader, helper and leader."""
         for role in ("leader", "helper", "leader"):
             assert self.aggregate(role) == 0
+
+    def map(self, users: int, **plan: Any) -> Task:
+        """Plans an adaptive map instead of the task, and returns its first round."""
+        content = json.loads((self.folder / "task.json").read_text())
+        (self.folder / "plan.json").write_text(json.dumps(content | plan))
+        first = self.folder / "round1.json"
+        arguments = ["--plan", f"{self.folder}/plan.json", "--users", str(users), "--output", str(first)]
+        assert cli.main(["split", "task", *arguments]) == 0
+        return Task.read(str(first))
+
+    def run_round(self, number: int, content: bytes) -> int:
+        """Aggregates the reports of a round, and returns the status of the collection of all rounds so far."""
+        place = self.folder
+        shutil.copy(place / f"round{number}.json", place / "task.json")
+        shutil.rmtree(place / "reports", ignore_errors=True)
+        self.write("a", content)
+        for role in ("leader", "helper", "leader"):
+            assert self.aggregate(role, exchange=f"exchange{number}") == 0
+        for role in ("leader", "helper"):
+            shutil.copy(self.share(role), place / f"{role}{number}.json")
+        arguments = ["split", "collect", "--key_file", f"{place}/collector.key", "--output", f"{place}/release"]
+        for option, file in (("task", "round"), ("leader", "leader"), ("helper", "helper")):
+            arguments += [f"--{option}", *(f"{place}/{file}{one}.json" for one in range(1, number + 1))]
+        return cli.main([*arguments, "--next", f"{place}/round{number + 1}.json"])
 
     def collect(self, output: str = "release", key: str = "collector") -> int:
         place = self.folder

@@ -121,6 +121,11 @@ JOBS = {
         "transforms.split.request:CollectRequest",
         "pipelines.split:run_collect",
     ),
+    "split task": Job(
+        "make the first task of an adaptive map of two servers",
+        "transforms.split.request:TaskRequest",
+        "pipelines.split:run_task",
+    ),
     "split key": Job(
         "show the public key of a key file, for the task file of two servers",
         "transforms.split.request:PublicKeyRequest",
