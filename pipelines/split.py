@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import sys
@@ -13,10 +14,12 @@ import numpy as np
 from apache_beam.runners.runner import PipelineState
 
 from sfumato.pipelines.runners.runner_settings import RunnerSettings
-from sfumato.schemas.errors import DataError, NotReadyError, RequestError, reason_of
+from sfumato.schemas.errors import DataError, NotReadyError, RequestError
+from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.transforms.io.files import check_new_file, join, read_file, read_option, write_file, write_output
 from sfumato.transforms.io.storage import listed
 from sfumato.transforms.observability.logs import log_event
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.ledger.stores import absolute_location
 from sfumato.transforms.privacy.secrets import FileSecret
 from sfumato.transforms.release.metadata import code_digest
@@ -29,12 +32,13 @@ from sfumato.transforms.split.aggregate import (
     Partial,
     Requests,
     Responses,
+    charge_of,
     close_batch,
     exchange_file,
 )
-from sfumato.transforms.split.answered import answer
+from sfumato.transforms.split.answered import record_answer
 from sfumato.transforms.split.blocks import Block, blocks_of
-from sfumato.transforms.split.collect import collect, collected_files
+from sfumato.transforms.split.collect import collect, collected_files, release_id_of
 from sfumato.transforms.split.hpke import public_key
 from sfumato.transforms.split.maps import first_task, map_files, map_state, next_task
 from sfumato.transforms.split.parties import Aggregator, party_key, private_key
@@ -70,24 +74,6 @@ def run_report(request: ReportRequest) -> None:
     report = make_reports(task, [measurement])
     record_answer(task, request.answered)
     write_output(request.output, report)
-
-
-def record_answer(task: Task, path: str | None) -> None:
-    """Records in a device's file that it answers a task, before its report leaves. Raises RequestError, see `answer`.
-
-    path: of the file, which need not exist; None for a device that answers this task only.
-    """
-    if path is None and task.map is not None:
-        raise RequestError("answered: the task is a round of a map; name the file that the device keeps")
-    try:
-        kept = None if path is None else read_file(path)
-    except FileNotFoundError:
-        kept = None
-    except OSError as error:
-        raise RequestError(f"answered: {path} cannot be read ({reason_of(error)})") from None
-    content = answer(task, kept)
-    if path is not None:
-        write_output(path, content)
 
 
 def run_task(request: TaskRequest) -> None:
@@ -202,11 +188,13 @@ def run_collect(request: CollectRequest) -> None:
     private = private_key(party_key(request.key_file))
     if {public_key(private).hex()} != {task.collector for task in tasks}:
         raise RequestError("key_file: is not the key that the task names in collector; see `sfumato split key`")
-    rounds = [
-        collect(task, [read_option(*one) for one in zip(ROLES, shares, strict=True)], private)
-        for task, *shares in zip(tasks, request.leader, request.helper, strict=True)
+    shares = [
+        [read_option(*one) for one in zip(ROLES, paths, strict=True)]
+        for paths in zip(request.leader, request.helper, strict=True)
     ]
-    made = datetime.now(UTC).isoformat(timespec="seconds"), code_digest()
+    rounds = [collect(task, both, private) for task, both in zip(tasks, shares, strict=True)]
+    created = [_charged(request, task, both) for task, both in zip(tasks, shares, strict=True)][-1]
+    made = created, code_digest()
     if tasks[0].map is not None:
         state = map_state(tasks, rounds)
         if state.query is not None:
@@ -217,8 +205,26 @@ def run_collect(request: CollectRequest) -> None:
         files = collected_files(rounds[0], tasks[0], *made)
     else:
         raise RequestError("task: several tasks must be the rounds of one map; collect each of these for itself")
-    publish(request.output, files, f"split-{tasks[0].id.hex()[:32]}", request.overwrite)
+    release_id = release_id_of(tasks[0])
+    publish(request.output, files, release_id, request.overwrite)
+    if request.ledger is not None:
+        open_ledger(absolute_location(request.ledger)).commit(
+            release_id, hashlib.sha256(files[MANIFEST_FILE]).hexdigest()
+        )
     sys.stdout.write(f"{join(request.output, 'index.html')}\n")
+
+
+def _charged(request: CollectRequest, task: Task, shares: list[bytes]) -> str:
+    """Returns when the counts of a task were first charged, in ISO 8601, so that a repeated run makes the same release.
+
+    Without a ledger it is the present. Raises ReusedError: the task was collected before, from other shares.
+    """
+    if request.ledger is None:
+        return datetime.now(UTC).isoformat(timespec="seconds")
+    assert request.dataset is not None
+    binding = hashlib.sha256(b"".join(hashlib.sha256(one).digest() for one in shares)).hexdigest()
+    charge = charge_of(task, release_id_of(task), "split collect", request.dataset, binding)
+    return open_ledger(absolute_location(request.ledger)).reserve(charge, request.budget or ()).time
 
 
 def _publish_next(request: CollectRequest, task: Task) -> None:

@@ -113,11 +113,11 @@ class City:
             arguments += [f"--{option}", *(f"{place}/{file}{one}.json" for one in range(1, number + 1))]
         return cli.main([*arguments, "--next", f"{place}/round{number + 1}.json"])
 
-    def collect(self, output: str = "release", key: str = "collector") -> int:
+    def collect(self, *more: str, output: str = "release", key: str = "collector") -> int:
         place = self.folder
         arguments = ["split", "collect", "--task", f"{place}/task.json", "--key_file", f"{place}/{key}.key"]
         arguments += ["--leader", str(self.share("leader")), "--helper", str(self.share("helper"))]
-        return cli.main([*arguments, "--output", f"{place}/{output}"])
+        return cli.main([*arguments, "--output", f"{place}/{output}", *more])
 
     def spent(self, role: str) -> list[float]:
         """Returns the charges in a party's ledger."""

@@ -17,16 +17,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sfumato.pipelines import split
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.transforms.split import aggregate, blocks
 from sfumato.transforms.split.collect import collect, opened
 from sfumato.transforms.split.hpke import seal
 from sfumato.transforms.split.parties import party_key, private_key
-from sfumato.transforms.split.prio3 import HELPER, LEADER, encode_share
+from sfumato.transforms.split.prio3 import HELPER, LEADER, Prio3, encode_share
 from sfumato.transforms.split.reports import UNREADABLE, Formats, make_reports, open_records
 from sfumato.transforms.split.task import Task
 from tests.keys import write_key
 from tests.rejections import rejects
+from tests.seeds import seeded_rng
 from tests.two_servers import City, cells_of
 
 HONEST = 14 * np.array([0, 3, 5, 0, 1, 0, 0, 2, 0, 0, 9, 0, 4, 0, 0, 7])
@@ -234,3 +236,58 @@ def test_a_task_is_the_bytes_of_its_file(city: City, change: Callable[[str], str
     assert other.id != task.id
     records = np.frombuffer(make_reports(task, [3], task.start), dtype=Formats(task).report)
     assert open_records(other, LEADER, records, private_of(city, "leader")).errors.tolist() == [UNREADABLE]
+
+
+@EXACTLY
+def test_cheats_and_lost_reports_leave_honest_sums_exact(city: City, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1% of the devices prove what is not so, and 5% of the reports arrive at one operator only, or cut."""
+    rng, formats = seeded_rng(38), Formats(city.task)
+    cells = rng.integers(0, 16, 1_000)
+    fate = rng.permutation(np.repeat(["cheat", "cut", "lost", "honest"], [10, 25, 25, 940]))
+    encoded = np.eye(16, dtype=np.int64)[cells]
+    encoded[np.flatnonzero(fate == "cheat"), rng.integers(0, 16, 10)] += 5
+    with monkeypatch.context() as patch:
+        patch.setattr(Prio3, "shard", lambda prio3, _, ids, rest: prio3.shard_encoded(encoded, ids, rest))
+        content = city.report(cells.tolist())
+    records = np.frombuffer(content, dtype=formats.report).copy()
+    records["helper_payload"][fate == "cut", -20:] = 0
+    city.write("a", records[fate != "lost"].tobytes())
+    city.run()
+    assert counts_of(city) == np.bincount(cells[fate == "honest"], minlength=16).tolist()
+
+
+@EXACTLY
+def test_a_killed_collector_repeats_its_bytes_and_charges_once(city: City, monkeypatch: pytest.MonkeyPatch) -> None:
+    city.report(cells_of(HONEST))
+    city.run()
+    account = ["--ledger", f"{city.folder}/collector.db", "--dataset", "city", "--budget", "100/365d"]
+    with monkeypatch.context() as patch:
+        patch.setattr(split, "publish", lambda *_: pytest.fail("killed"))
+        with pytest.raises(pytest.fail.Exception):
+            city.collect(*account)
+    assert city.spent("collector") == [city.task.epsilon]
+    with monkeypatch.context() as patch:  # long after
+        patch.setattr(split, "datetime", None)
+        assert city.collect(*account) == 0
+        assert city.collect(*account, output="again") == 0
+    assert city.spent("collector") == [city.task.epsilon]
+    files = [sorted((city.folder / name).iterdir()) for name in ("release", "again")]
+    for one, other in zip(*files, strict=True):
+        assert (one.name, one.read_bytes()) == (other.name, other.read_bytes())
+
+
+@EXACTLY
+def test_a_task_is_collected_from_one_batch(city: City) -> None:
+    """Shares of two batches of one task, from operators that lost their ledgers, would show the report between them."""
+    account = ["--ledger", f"{city.folder}/collector.db", "--dataset", "city", "--budget", "100/365d"]
+    city.report(cells_of(HONEST))
+    city.run()
+    assert city.collect(*account) == 0
+    for path in (city.folder / "leader.db", city.folder / "helper.db"):
+        path.unlink()
+    city.report([0], "one more")
+    for role in ("leader", "helper", "leader"):
+        assert city.aggregate(role, exchange="second") == 0
+    assert city.collect(*account, output="second release") == RequestError.exit_code
+    assert not (city.folder / "second release").exists()
+    assert city.spent("collector") == [city.task.epsilon]

@@ -35,7 +35,6 @@ from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.ledger import Charge, Period, parse_amount
 from sfumato.transforms.io.files import join, read_file, write_file
 from sfumato.transforms.privacy.additive_noise import LAPLACE
-from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.split.blocks import OverBlocks
 from sfumato.transforms.split.field128 import MODULUS, Words
@@ -227,7 +226,9 @@ def close_batch(accepted: Partial, aggregator: Aggregator, output: str) -> str:
     # Ids say nothing of what reports hold: with the same noise on other sums, the difference would show a report.
     sums = hashlib.sha256(encode_share(reduced(accepted.sums))).hexdigest()
     key = aggregator.key.narrowed({"split": task.id.hex(), "batch": batch, "sums": sums})
-    ledger, charge = open_ledger(aggregator.ledger), _charge(aggregator, key)
+    release_id = f"split-{ROLES[role]}-{task.id.hex()[:32]}"
+    charge = charge_of(task, release_id, "split aggregate", aggregator.dataset, key.binding)
+    ledger = open_ledger(aggregator.ledger)
     earlier = ledger.reserve(charge, aggregator.budget).refusal
     stream = np.array([role], dtype=np.uint64)
     reports = accepted.reports + int(LAPLACE.draw(key, "number of reports", stream, 1, task.count_epsilon)[0, 0])
@@ -270,16 +271,16 @@ def share_info(role: int) -> bytes:
     return _INFO[role]
 
 
-def _charge(aggregator: Aggregator, key: RunKey) -> Charge:
-    task = aggregator.task
+def charge_of(task: Task, release_id: str, job: str, dataset: str, binding: str) -> Charge:
+    """Returns what a task costs a dataset. binding: of all that may be opened under the charge."""
     days = [datetime.fromtimestamp(second, UTC).date() for second in (task.start, task.end - 1)]
     return Charge(
-        release_id=f"split-{ROLES[aggregator.role]}-{task.id.hex()[:32]}",
-        job="split aggregate",
-        dataset=aggregator.dataset,
+        release_id=release_id,
+        job=job,
+        dataset=dataset,
         period=Period(*days),
         request=task.id.hex(),
-        binding=key.binding,
+        binding=binding,
         epsilon=parse_amount("epsilon", task.epsilon),
         delta=parse_amount("delta", 0),
         trust=Trust.SPLIT,

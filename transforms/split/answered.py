@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import RequestError, reason_of
+from sfumato.transforms.io.files import read_file, write_output
 from sfumato.transforms.split.task import Task
 
 
@@ -15,7 +16,7 @@ def answer(task: Task, kept: bytes | None) -> bytes:
     It forgets a task when neither that task nor the next round of its map can still be open.
 
     Args:
-        task: that the device was asked to answer.
+        task: to answer.
         kept: what it kept before; None on a new device.
 
     Raises:
@@ -35,6 +36,24 @@ def answer(task: Task, kept: bytes | None) -> bytes:
     now = time.time()
     open_still = {name: one.text for name, one in answered.items() if 2 * one.end - one.start > now}
     return json.dumps(open_still | {series: task.text}).encode()
+
+
+def record_answer(task: Task, path: str | None) -> None:
+    """Records in a device's file that it answers a task, before its report leaves. Raises RequestError, see `answer`.
+
+    path: of the file, which need not exist; None for a device that answers this task only.
+    """
+    if path is None and task.map is not None:
+        raise RequestError("answered: the task is a round of a map; name the file that the device keeps")
+    try:
+        kept = None if path is None else read_file(path)
+    except FileNotFoundError:
+        kept = None
+    except OSError as error:
+        raise RequestError(f"answered: {path} cannot be read ({reason_of(error)})") from None
+    content = answer(task, kept)
+    if path is not None:
+        write_output(path, content)
 
 
 def _series(task: Task) -> str:

@@ -113,6 +113,11 @@ def opened(task: Task, content: bytes, private: bytes) -> tuple[str, str, int, l
         raise DataError(f"shares: a file is not an aggregator's share ({error})") from None
 
 
+def release_id_of(task: Task) -> str:
+    """Returns the id of the release of a task, or of the map whose first round the task is."""
+    return f"split-{task.id.hex()[:32]}"
+
+
 def collected_files(collected: Collected, task: Task, created: str, code: str | None = None) -> dict[str, bytes]:
     """Returns the files of a release of a task's counts, by name; the manifest is the last.
 
@@ -133,6 +138,7 @@ def collected_files(collected: Collected, task: Task, created: str, code: str | 
         "rounds": plan.rounds,
         "counted": asdict(counted),
     }
-    release_id = f"split-{task.id.hex()[:32]}"
-    metadata = ReleaseMetadata("histogram", release_id, created, "keys of two operators", True, parameters, code=code)
+    metadata = ReleaseMetadata(
+        "histogram", release_id_of(task), created, "keys of two operators", True, parameters, code=code
+    )
     return central_files(NoisyLevels((histogram,), reports), CountMetadata(metadata, plan, counted))

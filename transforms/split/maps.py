@@ -17,6 +17,7 @@ import numpy as np
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Population, Trust
 from sfumato.schemas.tree import Tree, node_names
+from sfumato.transforms.counting.methods import Adaptive
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.state import HeatmapState
 from sfumato.transforms.counting.sub_queries import advance, first_state
@@ -25,10 +26,11 @@ from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.shard_sums import ShardTotals
-from sfumato.transforms.split.collect import Collected
-from sfumato.transforms.split.task import COUNT_SHARE, Round, Task
+from sfumato.transforms.split.collect import Collected, release_id_of
+from sfumato.transforms.split.task import COUNT_SHARE, Task
 
 _COUNTS_SHARE = 2 * COUNT_SHARE
+MAX_MAP_ENTRIES = 4096  # of a round's tree, so that a report has at most 70 kB
 _TOLERANCE = 1e-9  # of an epsilon that a file states in decimal digits
 
 
@@ -44,7 +46,7 @@ def first_task(text: str, users: int) -> Task:
     """
     try:
         content = json.loads(text)
-        whole = content | {"tree": [], "map": asdict(Round(content["epsilon"], users))}
+        whole = content | {"tree": [], "map": {"epsilon": content["epsilon"], "users": users}}
     except (ValueError, RecursionError, TypeError, KeyError) as error:
         raise RequestError(f"plan: is no task file ({error})") from None
     if {"tree", "map"} & set(content):
@@ -95,8 +97,9 @@ def map_files(tasks: Sequence[Task], state: HeatmapState, created: str, code: st
         "columns": {},
         "tasks": [{**json.loads(task.text), "id": task.id.hex()} for task in tasks],
     }
-    release_id = f"split-{tasks[0].id.hex()[:32]}"
-    metadata = ReleaseMetadata("heatmap", release_id, created, "keys of two operators", True, stated, code=code)
+    metadata = ReleaseMetadata(
+        "heatmap", release_id_of(tasks[0]), created, "keys of two operators", True, stated, code=code
+    )
     return release_files(state, parameters, metadata, grid)
 
 
@@ -110,6 +113,7 @@ def _parameters(task: Task) -> HeatmapParameters:
         population_share=_COUNTS_SHARE,
         contribution="one" if task.max_value == 1 else "all",
         gamma=None if task.max_value == 1 else task.max_value,
+        method=Adaptive(max_entries=MAX_MAP_ENTRIES),
     )
 
 

@@ -127,6 +127,13 @@ class CollectRequest(LogOptions):
     helper: _Files = option(..., "the helper's share of each task", INPUT, metavar="FILE", style="several")
     key_file: str = option(..., _KEY_FILE, KEY, metavar="FILE")
     output: str = option(..., "folder for the release", OUTPUT, metavar="FOLDER")
+    ledger: str | None = option(
+        None, "your privacy ledger: an SQLite file, or gs://bucket/folder", LEDGER, metavar="LOCATION"
+    )
+    dataset: DatasetOption | None = option(None, "name of the reports in the ledger, with --ledger", LEDGER)
+    budget: BudgetOption | None = option(
+        None, "the dataset's limits, such as 10/365d; the first charge sets them", LEDGER, metavar="E/Nd,..."
+    )
     next: str | None = option(None, "file for the task of a map's next round", OUTPUT, metavar="FILE")
     overwrite: bool = option(False, "replace an existing release", OUTPUT)
 
@@ -134,4 +141,6 @@ class CollectRequest(LogOptions):
     def _shares_of_each_task(self) -> Self:
         if not len(self.task) == len(self.leader) == len(self.helper) > 0:
             raise RequestError("leader, helper: give one share of each for every task, in the order of the tasks")
+        if (self.ledger is None) != (self.dataset is None):
+            raise RequestError("ledger, dataset: the one requires the other")
         return self

