@@ -35,8 +35,8 @@ def reports(task: Task, seed: int) -> bytes:
     rng, cells = seeded_rng([seed, 38]), [task.cell_of(*PLACES[user % len(PLACES)]) for user in range(USERS)]
     made = []
     for cell in cells:
-        randomness = rng.bytes(Formats(task).randomness_size)
-        made.append(make_reports(task, [cell], task.start, randomness))
+        drawn = rng.bytes(16 + task.prio3.randomness_size)
+        made.append(make_reports(task, [cell], task.start, drawn.ljust(Formats(task).randomness_size, b"0")))
     return b"".join(made)
 
 
