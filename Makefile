@@ -72,10 +72,11 @@ docs: $(VENV)/.documented
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "Open build/site/index.html in a browser."
 
-# The script and style of all pages, from web/ into transforms/report/bundle. Needs Node 20 or later.
+# The script and style of all pages, from web/ into transforms/report/bundle, and the client of phones into build/client.
+# Needs Node 20 or later.
 web: $(VENV)/.developed web/node_modules/.package-lock.json
 	$(BIN)/python web/views_schema.py >web/views.schema.json
-	cd web && npm run --silent types && npm run --silent lint && npm run --silent test && npm run --silent build
+	cd web && npm run --silent types && npm run --silent lint && npm run --silent test && npm run --silent build && npm run --silent client
 
 web/node_modules/.package-lock.json: web/package.json web/package-lock.json
 	cd web && npm ci --no-audit --no-fund

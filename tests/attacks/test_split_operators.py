@@ -114,7 +114,7 @@ def test_two_reports_with_one_id_do_not_count(city: City, name: str) -> None:
     """Otherwise the order of files would let anyone exchange a report for another one."""
     honest = city.report([5] * 300, "m")
     size = Formats(city.task).report.itemsize
-    randomness = honest[:16] + os.urandom(city.task.prio3.randomness_size)
+    randomness = honest[:16] + os.urandom(Formats(city.task).randomness_size - 16)
     city.report([9], name, randomness=randomness)
     city.write("copy", honest[size : 2 * size])  # equal byte for byte: it counts once
     city.run()

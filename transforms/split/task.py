@@ -148,7 +148,8 @@ class Task:
             raise RequestError(f'task: must be a JSON object with "format": "{_FORMAT}"')
         given = _entries(cls, "", {name: value for name, value in content.items() if name != "format"})
         times = {name: _seconds(name, given[name]) for name in ("start", "end")}
-        _check("region", isinstance(given["region"], list) and len(given["region"]) == 4)
+        region = given["region"]
+        _check("region", isinstance(region, list) and len(region) == 4 and all(map(_is_number, region)))
         _check("tree", isinstance(given.get("tree", []), list))
         given |= {name: tuple(given[name]) for name in ("region", "tree") if name in given}
         if "map" in given:

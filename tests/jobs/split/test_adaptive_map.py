@@ -13,7 +13,7 @@ from sfumato.pipelines.command_line import cli
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.split import maps
-from sfumato.transforms.split.reports import make_reports
+from sfumato.transforms.split.reports import Formats, make_reports
 from sfumato.transforms.split.task import Task
 from tests.digests import page_text
 from tests.rejections import rejects
@@ -35,8 +35,8 @@ def reports(task: Task, seed: int) -> bytes:
     rng, cells = seeded_rng([seed, 38]), [task.cell_of(*PLACES[user % len(PLACES)]) for user in range(USERS)]
     made = []
     for cell in cells:
-        randomness = rng.bytes(16 + task.prio3.randomness_size)
-        made.append(make_reports(task, [cell], task.start, randomness))
+        drawn = rng.bytes(16 + task.prio3.randomness_size)
+        made.append(make_reports(task, [cell], task.start, drawn.ljust(Formats(task).randomness_size, b"0")))
     return b"".join(made)
 
 
