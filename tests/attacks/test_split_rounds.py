@@ -17,9 +17,9 @@ from sfumato.pipelines import split
 from sfumato.pipelines.command_line import cli
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree
+from sfumato.transforms.heatmap.device_rounds import map_state, next_task
 from sfumato.transforms.split.answered import answer
 from sfumato.transforms.split.collect import Collected
-from sfumato.transforms.split.maps import map_state, next_task
 from sfumato.transforms.split.task import Task
 from tests.rejections import rejects
 from tests.two_servers import City
