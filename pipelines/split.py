@@ -16,6 +16,7 @@ from apache_beam.runners.runner import PipelineState
 from sfumato.pipelines.runners.runner_settings import RunnerSettings
 from sfumato.schemas.errors import DataError, NotReadyError, RequestError
 from sfumato.schemas.release import MANIFEST_FILE
+from sfumato.transforms.heatmap.device_rounds import first_task, map_files, map_state, next_task
 from sfumato.transforms.io.files import check_new_file, join, read_file, read_option, write_file, write_output
 from sfumato.transforms.io.storage import listed
 from sfumato.transforms.observability.logs import log_event
@@ -40,7 +41,6 @@ from sfumato.transforms.split.answered import record_answer
 from sfumato.transforms.split.blocks import Block, blocks_of
 from sfumato.transforms.split.collect import collect, collected_files, release_id_of
 from sfumato.transforms.split.hpke import public_key
-from sfumato.transforms.split.maps import first_task, map_files, map_state, next_task
 from sfumato.transforms.split.parties import Aggregator, party_key, private_key
 from sfumato.transforms.split.prio3 import LEADER
 from sfumato.transforms.split.reports import REASONS, ROLES, make_reports

@@ -6,4 +6,5 @@ transform    `PrivateHeatmap`: from paths of logs to the last state, by a key th
 slot_maps    the maps of every slot of time
 release      that state -> the files of a release
 view         those files -> the page
+device_rounds  a map of devices: the tasks of `transforms/split` that its sub-queries are, and its release
 """

@@ -10,7 +10,6 @@ parties     the two aggregators and the collector, by their keys
 blocks      files of reports, each counted at most once
 aggregate   an aggregator's work on a task, in Beam
 collect     the sums of both aggregators as a release
-maps        an adaptive map as a series of tasks
 answered    what a device keeps, so that it answers each task once
 
 The drafts: draft-irtf-cfrg-vdaf-20, draft-ietf-ppm-l1-bound-sum, draft-ietf-ppm-dap-18.

@@ -11,8 +11,8 @@ import pytest
 
 from sfumato.pipelines.command_line import cli
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.heatmap import device_rounds as maps
 from sfumato.transforms.release.published_release import open_release
-from sfumato.transforms.split import maps
 from sfumato.transforms.split.reports import Formats, make_reports
 from sfumato.transforms.split.task import Task
 from tests.digests import page_text
