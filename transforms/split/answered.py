@@ -12,8 +12,8 @@ from sfumato.transforms.split.task import Task
 def answer(task: Task, kept: bytes | None) -> bytes:
     """Returns what a device keeps before it sends its report for a task.
 
-    It keeps every task, about 700 bytes each: if it forgot those whose window has ended, a device whose clock is set back
-    would answer one twice.
+    It keeps every task, about 700 bytes each. If it forgot those whose window has ended, a device whose clock is set
+    back would answer one twice.
 
     Args:
         task: to answer.
