@@ -71,14 +71,6 @@ def test_ids_are_counted_in_every_type_of_text(tmp_path: Path, kind: pa.DataType
     assert (facts.users, facts.unusable) == (3, {"have no user id": 1})  # the empty text is an id in a typed format
 
 
-def test_several_files_are_one_log(tmp_path: Path) -> None:
-    log = rides()
-    for number in range(3):
-        log.iloc[number::3].to_csv(tmp_path / f"{number}.csv", index=False)
-    facts = inspect_logs([LogFile(str(tmp_path / f"{number}.csv")) for number in range(3)], {})
-    assert (facts.rows, facts.users) == (ROWS, log.rider.nunique())
-
-
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
@@ -152,10 +144,3 @@ def test_a_user_with_many_rows_does_not_decide_the_region(tmp_path: Path) -> Non
     assert region.south > 50
     # One more user may move a quantile of 600, and with it a border, by a round number or two.
     assert np.abs(np.subtract(astuple(region), astuple(without))).max() < 0.5
-
-
-def test_suggested_region_of_one_place_has_an_area() -> None:
-    region = suggested_region(np.array([[13.4, 13.4], [52.5, 52.5]]))
-    assert region is not None
-    assert region.west <= 13.4 < region.east
-    assert suggested_region(np.empty((2, 0))) is None

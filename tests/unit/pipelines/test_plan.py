@@ -16,22 +16,6 @@ def planned(capsys: pytest.CaptureFixture[str], *options: str) -> str:
 TWO_VALUES = {"epsilon": "1,2", "method": "adaptive,flat", "trust": "central,secagg"}
 
 
-def test_nights_print_one_table_with_the_best_number_of_cohorts(capsys: pytest.CaptureFixture[str]) -> None:
-    text = planned(capsys, "--nights", "30", "--users", "300000", "--epsilon", "1")
-    assert text.startswith("300,000 users a night, epsilon 1 in 30 days, secure aggregation\n")
-    rows = [line for line in text.splitlines() if line.startswith("| ")]
-    assert len(rows) == 2 + 10
-    assert [row.split("|")[1].strip() for row in rows if row.endswith("| best |")] == ["30"]
-    central = planned(capsys, "--nights", "30", "--users", "300000", "--trust", "central")
-    assert "shards" not in central
-    assert "`rotation: 1`" in central
-
-
-def test_without_nights_a_plan_is_as_before(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "cohorts" not in planned(capsys, "--users", "100000", "--epsilon", "0.5,1").replace("disjoint cohorts", "")
-    assert "sub-queries" in planned(capsys, "--users", "100000")
-
-
 @pytest.mark.parametrize(
     ("option", "options"),
     [
@@ -46,13 +30,6 @@ def test_nights_take_one_value_an_option(option: str, options: list[str], capsys
     found = capsys.readouterr()
     assert not found.out
     assert f": {option}: " in found.err
-
-
-def test_the_short_help_fits_a_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    lines = planned(capsys, "--help").splitlines()
-    assert len(lines) < 70
-    assert any("--nights" in line for line in lines)
 
 
 @pytest.mark.parametrize("options", [[], ["--trust", "central"], ["--users", "54600000"]])

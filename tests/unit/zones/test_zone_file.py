@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import sys
 import zipfile
 from pathlib import Path
 
@@ -85,13 +84,6 @@ def test_a_package_of_two_layers_and_damaged_ones_are_refused(tmp_path: Path) ->
     for name in ("a.gpkg", "b.gpkg", "c.zip"):
         with rejects("zones"):
             read_zones(str(tmp_path / name), "id")
-
-
-def test_formats_of_geopandas_are_refused_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    geopandas.GeoDataFrame({"id": [7]}, geometry=[A], crs="EPSG:4326").to_file(tmp_path / "a.gpkg")
-    monkeypatch.setitem(sys.modules, "pyogrio", None)
-    with rejects("zones"):
-        read_zones(str(tmp_path / "a.gpkg"), "id")
 
 
 def test_the_area_of_a_zone_is_that_on_the_sphere(tmp_path: Path) -> None:
