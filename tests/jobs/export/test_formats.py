@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import os
@@ -22,14 +21,9 @@ import pytest
 import rasterio
 from pmtiles.reader import MemorySource, Reader
 
-from sfumato.schemas.errors import RequestError
-from sfumato.schemas.release import NEGATIVE
-from sfumato.schemas.requests.commands import ExportRequest
-from sfumato.transforms.export.export_source import PARTS, ExportSource, release_statement
+from sfumato.transforms.export.export_source import ExportSource, release_statement
 from sfumato.transforms.export.formats import FORMATS, export_release, exported_files, find_format
-from sfumato.transforms.export.map_raster import column_text
 from sfumato.transforms.release.published_release import Release
-from tests import ROOT
 from tests.jobs.export.conftest import KINDS, LICENCE, MAPS
 from tests.once import made_once
 from tests.rejections import rejects
@@ -109,11 +103,6 @@ def test_a_file_that_travels_alone_states_its_guarantee(
     assert "No differential privacy" not in stated["guarantee"]
 
 
-def test_without_a_licence_a_file_says_that_none_is_stated(sources: dict[str, ExportSource], tmp_path: Path) -> None:
-    (path,) = export_release(sources["heatmap"].release, str(tmp_path / "map.tif"))
-    assert tags_of(Path(path))["licence"] == "not stated"
-
-
 @pytest.mark.parametrize("kind", MAPS)
 def test_vectors_have_all_rows_in_other_libraries(
     kind: str, exported: dict[str, Path], sources: dict[str, ExportSource]
@@ -138,18 +127,6 @@ def queried(sql: str) -> list[Any]:
     code = f"import duckdb, json; print(json.dumps(duckdb.sql({sql!r}).fetchall()[0]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     return list(json.loads(done.stdout))
-
-
-def test_words_have_a_table_and_no_map(exported: dict[str, Path], sources: dict[str, ExportSource]) -> None:
-    source = sources["words"]
-    with (exported["words"] / "map.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    items = source.release.items
-    assert [row["item"] for row in rows] == items["item"].tolist()
-    assert [float(row["count"]) for row in rows] == items["count"].tolist()
-    for name in ("geotiff", "geojson", "gpkg", "pmtiles"):
-        with rejects("format"):
-            exported_files(source, FORMATS[name])
 
 
 def test_a_map_without_rows_has_files_without_rows_and_no_tiles(
@@ -193,30 +170,7 @@ def test_a_format_is_found_by_its_name_or_the_suffix() -> None:
         find_format(None, "map")
 
 
-def test_formats_are_those_of_help_and_documents() -> None:
-    every = [suffix for one in FORMATS.values() for suffix in one.suffixes]
-    assert len(set(every)) == len(every)
-    text = ExportRequest.model_fields["format"].description or ""
-    assert set(re.findall(r"\w+", text.partition(";")[0])) - {"or"} == set(FORMATS)
-    page = (ROOT / "docs" / "how_to" / "export.md").read_text()
-    for one in FORMATS.values():
-        assert (
-            f"| `{one.name}` | {', '.join(f'`{s}`' for s in one.suffixes)} | {one.text} | {PARTS[one.needs]} | " in page
-        )
-
-
-def test_a_missing_library_is_named_with_its_extra(
-    sources: dict[str, ExportSource], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, module in (("geotiff", "rasterio"), ("gpkg", "geopandas"), ("pmtiles", "geopandas")):
-        monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(RequestError, match=rf"^format {name}: requires {module}.*sfumato\[export\]"):
-            exported_files(sources["heatmap"], FORMATS[name])
-
-
 # --- what every file states, for releases of any guarantee ---
-
-COUNTS = {"users", "count", "trips", "noisy", "users_unbiased", "before", "after"}
 
 
 def stated(**manifest: Any) -> dict[str, str]:
@@ -233,18 +187,6 @@ def test_it_is_plain_text_without_gaps(kind: str, sources: dict[str, ExportSourc
         assert statement["guarantee"] == sources[kind].release.guarantee
         assert statement["trust"] == manifest["privacy"]["trust"]
         assert float(statement["delta"]) == pytest.approx(manifest["privacy"]["delta"])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_file_says_what_a_count_below_zero_means(kind: str, sources: dict[str, ExportSource]) -> None:
-    source = sources[kind]
-    assert NEGATIVE in source.statement["below_zero"]
-    for name in source.release.tables:
-        table = source.release.arrow_table(f"{name}.parquet")
-        for field in table.schema:
-            if field.name in COUNTS or field.name.startswith("count_"):
-                below_zero = min((value for value in table[field.name].to_pylist() if value is not None), default=0) < 0
-                assert not below_zero or "negative" in column_text(field), (name, field.name)
 
 
 def test_no_privacy_and_unsafe_keys_are_said() -> None:
