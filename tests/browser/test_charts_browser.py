@@ -7,7 +7,6 @@ import math
 import re
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -232,16 +231,6 @@ def test_pages_are_accessible_and_fit_phones(opened: Open, pages: Pages, kind: s
     assert phone.run("document.documentElement.scrollWidth") <= 390
 
 
-def test_a_page_without_anything_published_opens(opened: Open, tmp_path: Path) -> None:
-    made = metadata(CELLS)
-    nothing = trie_of(np.zeros(0, np.uint64), NumberPrefixes(4, 6), (6,), made)
-    files = trie_files(replace(nothing, users=0.0), made)
-    for name, content in files.items():
-        (tmp_path / name).write_bytes(content)
-    tab = opened(tmp_path / "index.html")
-    assert "no cell has enough users" in tab.text("h1")
-
-
 # The page of flows in real browsers: arcs of all flows and of a cell, the matrix, the table.
 
 NOTE = "document.querySelector('.panel .note').textContent"
@@ -315,14 +304,6 @@ def test_the_matrix_says_what_it_points_at(opened: Open, flow_page: Path) -> Non
     # The Tab key passes the matrix in one step.
     assert tab.run("document.querySelectorAll('.matrix td[tabindex=\"0\"]').length") == 1
     assert tab.run("document.activeElement.getAttribute('aria-label')") == tab.run(words)
-
-
-def test_enter_chooses_the_cell_at_the_centre_of_the_map(opened: Open, flow_page: Path) -> None:
-    tab = opened(flow_page)
-    tab.run("(() => { document.querySelector('.map-view').focus(); return true; })()")
-    tab.key("Enter")
-    assert "from the selected cell" in tab.run(NOTE)
-    assert not tab.errors
 
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])

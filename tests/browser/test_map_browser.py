@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import json
 import math
 import time
@@ -231,25 +230,6 @@ def test_the_button_changes_the_mode_and_paper_is_light(opened: Open, page: Path
     assert "Dark" in tab.run("[...document.querySelectorAll('#tools button')].map(one => one.innerText)")
 
 
-def test_numbers_of_the_legend_do_not_overlap(opened: Open, page: Path) -> None:
-    for width in (1200, 390):
-        tab = opened(page, width=width)
-        boxes = tab.run(
-            "[...document.querySelectorAll('.ticks span')].filter(one => !one.hidden)"
-            ".map(one => one.getBoundingClientRect()).map(box => [box.left, box.right])"
-        )
-        assert len(boxes) > 2
-        assert all(before[1] <= after[0] for before, after in itertools.pairwise(boxes))
-        assert boxes[0][0] >= 0
-
-
-def test_the_layers_are_those_of_the_files(page: Path) -> None:
-    files = {one.name: one.read_bytes() for one in page.parent.iterdir() if one.suffix not in {".html", ".png"}}
-    body = heatmap_view(files).body
-    assert isinstance(body, MapBody)
-    assert len(body.layers) > 1
-
-
 # The page of a heatmap with slots in real browsers: slider, play button, the curve of a place, its link.
 
 SLOTS = Slots.parse("t", "hour", "Asia/Tokyo")
@@ -299,13 +279,6 @@ def test_arrow_keys_go_through_the_slots_and_the_map_follows(opened: Open, slots
     tab.key("Home")
     assert legend(tab) == "Users per km²"
     assert not tab.errors
-
-
-def test_slots_open_on_the_busiest(opened: Open, slots_page: Path, slots: TimeSlots) -> None:
-    busiest = SLOTS.names[int(np.argmax([users for users, _, _ in slots.region]))]
-    tab = opened(slots_page)
-    assert chosen(tab) == busiest
-    assert legend(tab) == f"Users per km², {busiest}"
 
 
 def test_a_link_opens_a_slot_and_play_goes_on_from_it(opened: Open, slots_page: Path) -> None:
