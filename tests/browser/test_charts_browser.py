@@ -292,6 +292,20 @@ def test_a_cell_that_is_clicked_shows_its_flows(opened: Open, flow_page: Path, w
     assert "from the selected cell" in chosen.run(NOTE)
 
 
+def test_the_matrix_says_what_it_points_at(opened: Open, flow_page: Path) -> None:
+    tab = opened(flow_page)
+    side = tab.run("document.querySelectorAll('.matrix thead th').length") - 1
+    assert tab.run("document.querySelectorAll('.matrix td').length") == side**2
+    tab.run("(() => { document.querySelector('.matrix td').focus(); return true; })()")
+    words = "document.querySelector('.matrix-part > p').textContent"
+    assert tab.run(words).startswith("A1 to A1: ")
+    tab.key("ArrowRight")
+    assert tab.run(words).startswith("A1 to B1: ")
+    # The Tab key passes the matrix in one step.
+    assert tab.run("document.querySelectorAll('.matrix td[tabindex=\"0\"]').length") == 1
+    assert tab.run("document.activeElement.getAttribute('aria-label')") == tab.run(words)
+
+
 @pytest.mark.parametrize("scheme", ["dark", "light"])
 def test_the_page_is_accessible(opened: Open, flow_page: Path, scheme: str) -> None:
     tab = opened(flow_page, scheme=scheme)

@@ -26,12 +26,10 @@ import sfumato
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.export.csv_file import write_csv
 from sfumato.transforms.export.export_source import ExportSource
-from sfumato.transforms.export.formats import FORMATS, exported_files
 from sfumato.transforms.export.h3_file import write_h3
 from sfumato.transforms.export.map_raster import MapLayer
 from sfumato.transforms.export.pmtiles_file import write_pmtiles
 from tests.jobs.export.conftest import MAPS
-from tests.rejections import rejects
 
 # --- CSV by kepler.gl's own rules, and the statement that lies beside it ---
 
@@ -88,15 +86,6 @@ def test_each_cell_has_the_users_of_its_shape(kind: str, sources: dict[str, Expo
     # The cells tile the map, so together they have its users.
     everybody, _ = source.release.total(np.ones(len(source.release.cells)))
     assert frame["users"].sum() == pytest.approx(everybody, rel=1e-3)
-
-
-def test_it_needs_a_resolution_and_a_heatmap(sources: dict[str, ExportSource]) -> None:
-    with rejects("resolution"):
-        exported_files(sources["heatmap"], FORMATS["h3"])
-    with rejects("format"):
-        exported_files(replace(sources["hotspots"], resolution=7), FORMATS["h3"])
-    with rejects("h3"):
-        exported_files(replace(sources["heatmap"], resolution=15), FORMATS["h3"])
 
 
 # --- archives read by the PMTiles reader, and tiles by a decoder of Mapbox's vector tiles ---

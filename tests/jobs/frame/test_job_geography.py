@@ -114,17 +114,8 @@ def test_a_file_that_is_too_large_is_not_read(
 def test_a_model_of_a_published_heatmap_takes_its_region_from_it(pattern: str, basemap: str, tmp_path: Path) -> None:
     assert cli.main(words("heatmap", pattern, tmp_path / "heatmap")) == 0
     model = tmp_path / "model"
-    status = run_command(
-        "ranges build",
-        [
-            f"--release={tmp_path / 'heatmap'}",
-            f"--output={model}",
-            f"--basemap={basemap}",
-            "--method=adaptive",
-            "--sizes=100,1000",
-        ],
-    )
-    assert status == 0
+    options = [f"--release={tmp_path / 'heatmap'}", f"--output={model}", f"--basemap={basemap}", "--method=adaptive"]
+    assert run_command("ranges build", [*options, "--sizes=100,1000"]) == 0
     assert b"Harbour" in (model / "basemap.json").read_bytes()
 
 

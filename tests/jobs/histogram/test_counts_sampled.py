@@ -217,21 +217,6 @@ def test_a_wrong_population_publishes_its_refusal_alone(
     assert manifest["privacy"]["epsilon_spent"] == pytest.approx(0.03)
 
 
-@pytest.mark.slow
-def test_limited_contact_says_whom_it_asks(pattern: str, tmp_path: Path) -> None:
-    more = ["--column", "kind", "--population", "6000", "--contact", "limited"]
-    assert run("histogram", pattern, tmp_path / "out", *more) == 0
-    privacy = check_guarantee(open_release(tmp_path / "out").manifest)
-    expected = 6000 * privacy["rounds"][0]["sampling_rate"]
-    assert privacy["contact"]["kind"] == "limited"
-    assert privacy["contact"]["contacted_users"] == min(int(np.ceil(expected + 10 * expected**0.5)), 6000)
-    assert privacy["contact"]["contact_rate"] == privacy["contact"]["contacted_users"] / 6000
-    everybody = tmp_path / "everybody"
-    assert run("histogram", pattern, everybody, "--column", "kind", "--population", "6000") == 0
-    same = check_guarantee(open_release(everybody).manifest)
-    assert privacy["delta_spent"] == same["delta_spent"]  # whoever is asked, the sample is the Poisson sample
-
-
 @pytest.mark.false_alarm(1e-8)
 def test_nothing_raw_is_in_the_release_or_the_log(
     pattern: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -109,15 +109,6 @@ def test_every_type_of_number(kind: pa.DataType, dictionary: bool, nulls: bool) 
     assert dropped(found) == ({"null_value": 1} if nulls else {})
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.binary_view()])
-def test_text_ids_of_every_type_are_the_same_users(kind: pa.DataType) -> None:
-    names = ["ann", "bob", None, "ann", "eve"]
-    found = encode([1.0, 2.0, 3.0, 4.0, None], FixedPoint(8), pa.array(names, kind))
-    plain = encode([1.0, 2.0, 4.0], FixedPoint(8), pa.array(["ann", "bob", "ann"]))
-    assert np.array_equal(found.users, plain.users)  # type: ignore[arg-type]
-    assert dropped(found) == {"null_user_id": 1, "null_value": 1}
-
-
 def test_users_are_hidden_by_the_key() -> None:
     one, again, other = (Values(ValueColumns("x"), WIDE).encode(batch([1.0, 2.0]), key(n)).users for n in (0, 0, 1))
     assert one is not None

@@ -91,16 +91,6 @@ def test_methods_with_levels_are_also_judged_by_the_best_of_them(
     assert by_truth.entries == chosen.entries == sum(one.vector_length for one in state.results)
 
 
-def test_noise_follows_from_the_run_number() -> None:
-    rows, (case,) = crowd(), cases("flat", epsilon=[0.5])
-    one, two, again = (
-        next(evaluate_case(case, rows, CROWD, number, Evaluation(("mse",)), rows.histogram(), KEY))
-        for number in (1, 2, 1)
-    )
-    assert one.metrics == again.metrics
-    assert one.metrics != two.metrics
-
-
 def test_earlier_release_has_its_own_cohort_and_key() -> None:
     rows, earlier = crowd(), crowd(seed=7)
     (case,) = cases("adaptive", users=[CROWD], earlier_releases=[1], epsilon=[0.5])
