@@ -96,6 +96,7 @@ class Audit:
         values: its options, without those of a place, a key or a ledger.
         settings: its runner.
         logs: what it runs on.
+        columns: those that it reads.
         folder: a new folder of the runs.
     """
 
@@ -103,6 +104,7 @@ class Audit:
     values: Mapping[str, Any]
     settings: RunnerSettings
     logs: Logs
+    columns: Sequence[str]
     folder: Path
 
     def __post_init__(self) -> None:
@@ -255,7 +257,8 @@ def _audit_of(name: str, request: ReleaseRequest, settings: RunnerSettings, fold
     given.setdefault("period", "2026-01-01")
     kind = request.input_format or format_by_name(files[0].path) or "parquet"
     user_id = getattr(request, "user_id_column", "user_id")
-    return Audit(name, given, settings, Logs.read([file.path for file in files], kind, user_id), folder)
+    logs = Logs.read([file.path for file in files], kind, user_id)
+    return Audit(name, given, settings, logs, layout_of(request, job.columns()).columns, folder)
 
 
 def examine(audited: Audit, users: str, minutes: float, show: bool = False) -> Iterator[Finding]:
@@ -263,7 +266,7 @@ def examine(audited: Audit, users: str, minutes: float, show: bool = False) -> I
 
     users: whose records are replaced, see `_audited_users`. minutes: for runs with fresh keys. show: the progress.
     """
-    draws, runs = os.urandom(32), _Runs(audited)
+    tried, runs = list(_neighbours(audited, users, os.urandom(32))), _Runs(audited)
     own = runs.first(_KEYS)
     if own[0].message is not None:
         raise RequestError(f"job: {own[0].message}")
@@ -273,7 +276,6 @@ def examine(audited: Audit, users: str, minutes: float, show: bool = False) -> I
     facts = _Facts(audited, small, _Runs(audited, epsilon=small))
     worst: dict[str, Change] = {}
     missing: set[str] = set()
-    tried = list(_neighbours(audited, users, draws))
     for number, neighbour in enumerate(tried):
         if show:
             _show(f"neighbour {number + 1} of {len(tried)}")
@@ -427,10 +429,10 @@ def _of_changes(worst: Mapping[str, Change], missing: Collection[str]) -> Iterat
 
 def _of_binding(alone: Audit, epsilon: float) -> Iterator[Finding]:
     """Yields the finding on runs as they are published, whose key is bound to all that they depend on."""
-    others: dict[str, tuple[Audit, dict[str, Any]]] = {
-        f"record {place}": (replace(alone, logs=alone.logs.with_another_row(share)), {})
-        for place, share in (("1", 0.0), ("in the middle", 0.5), ("at the end", 1.0))
-    }
+    others: dict[str, tuple[Audit, dict[str, Any]]] = {}
+    for place, share in (("first", 0.0), ("middle", 0.5), ("last", 1.0)):
+        if (swapped := alone.logs.with_swapped_rows(share, alone.columns)) is not None:
+            others[f"values of the {place} record"] = replace(alone, logs=swapped), {}
     others |= {"release_id": (alone, {"release_id": "other"}), "epsilon": (alone, {"epsilon": epsilon / 2})}
     others["no key"] = (alone, {**_WITHOUT_KEY})
     equal, scaled, runs = [], [], _Runs(alone, bound=True, epsilon=epsilon)

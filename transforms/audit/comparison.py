@@ -23,6 +23,7 @@ from sfumato.transforms.audit.facts import Facts
 from sfumato.transforms.audit.measurements import Measurement
 
 _TOLERANCE = 1e-6  # relative, of sums of floats
+_SMALL = 0.02  # of the difference between two keys
 _EVENTS = 4  # share the level of a test
 
 
@@ -190,16 +191,18 @@ def is_drawn(own: Sequence[Outcome]) -> bool:
 
 
 def equal_noise(one: Outcome, other: Outcome, tried: Outcome) -> float:
-    """Returns the share of noisy facts of tables in which a run is equal to another one; 0 without any.
+    """Returns the share of noisy facts of tables in which a run has the noise of another one; 0 without any.
 
-    one, other: runs on the same logs under two keys, which tell what is noisy. tried: the run compared with `one`.
+    one, other: runs on the same logs under two keys, which tell what is noisy and how much. tried: the run that is
+    compared with `one`. Its noise is the same where it differs by a small part of what they differ by.
     """
     equal = noisy = 0
     for file, table in _tables(one).items():
         again, third = (run.facts.get(file, _NONE).reindex_like(table) for run in (other, tried))
-        is_noisy = table.notna() & ~_same(table, again)
+        is_noisy = table.notna() & (again != table)
+        near = (third - table).abs() <= _SMALL * (again - table).abs().fillna(0)
         noisy += int(is_noisy.to_numpy().sum())
-        equal += int((is_noisy & _same(table, third)).to_numpy().sum())
+        equal += int((is_noisy & near).to_numpy().sum())
     return equal / noisy if noisy else 0.0
 
 

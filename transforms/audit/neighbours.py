@@ -29,6 +29,7 @@ from sfumato.transforms.privacy.keys import keyed_hash
 
 _MANY = 200  # records of a user with many, which are more than a signed byte counts
 _WRAPPED = (256, 40_000, 65_536)  # records of one user, whose number a type of one or two bytes counts as 0 or less
+_CANDIDATES = 200  # records of which one is swapped
 _LINE = "line"  # the column of a table of NDJSON
 Row = dict[str, Any]
 
@@ -85,20 +86,33 @@ class Logs:
                         )
         return list(dict.fromkeys(user for _, user in found.values()))
 
-    def with_another_row(self, share: float) -> Logs:
-        """Returns the logs with the values of another record in one of them, whose user stays.
+    def with_swapped_rows(self, share: float, columns: Sequence[str]) -> Logs | None:
+        """Returns the logs with the values of two records swapped, which no count of records can show.
 
-        share: of all records, after which it comes, in 0..1.
+        share: of all records, after which the first one comes, in 0..1. columns: in which they differ as much as
+        possible, by default all. None where there are no two that differ.
         """
         sizes = np.cumsum([table.num_rows for table in self.files.values()])
         place = min(int(share * sizes[-1]), int(sizes[-1]) - 1)
         number = int(np.searchsorted(sizes, place, side="right"))
         name, table = list(self.files.items())[number]
         at = place - (int(sizes[number - 1]) if number else 0)
-        own, other = self._rows(name, pa.array([at, (at + table.num_rows // 2) % table.num_rows]))
-        row = _table_of([{**other, self.user_id: own[self.user_id]}], table)
-        changed = pa.concat_tables([table.slice(0, at), row, table.slice(at + 1)])
-        return Logs(self.user_id, {**self.files, name: changed}, self.users)
+        others = np.unique(np.linspace(0, table.num_rows - 1, _CANDIDATES).astype(int))
+        own, *rows = self._rows(name, pa.array([at, *others]))
+
+        def differing(row: Row) -> int:
+            return sum(own.get(name) != row.get(name) for name in columns or row if name != self.user_id)
+
+        best = max(range(len(rows)), key=lambda candidate: differing(rows[candidate]))
+        if not differing(rows[best]):
+            return None
+        new = {at: {**rows[best], self.user_id: own[self.user_id]}}
+        new[int(others[best])] = {**own, self.user_id: rows[best][self.user_id]}
+        parts, end = [], 0
+        for start, row in sorted(new.items()):
+            parts += [table.slice(end, start - end), _table_of([row], table)]
+            end = start + 1
+        return Logs(self.user_id, {**self.files, name: pa.concat_tables([*parts, table.slice(end)])}, self.users)
 
     def with_one_row(self) -> Logs:
         """Returns the logs with one record of each user, so that no record is left to be chosen by a key."""

@@ -73,7 +73,7 @@ def distance(noise: StatedNoise, draws: float) -> Distance:
         size = 2 ** math.ceil(math.log2(2 * _TAIL * (math.sqrt(draws) / math.sinh(decay / 2) + 1)))
         angle, q = 2 * math.pi * np.arange(size) / size, math.exp(-decay)
         transform = ((1 - q) ** 2 / (1 - 2 * q * np.cos(angle) + q * q)) ** (2 * draws)
-        weights = np.fft.ifft(transform).real[: size // 2]
+        weights = np.asarray(np.fft.ifft(transform).real[: size // 2], np.float64)
         weights[weights < 1e-15] = 0.0
         values = np.arange(len(weights)) * math.sinh(decay / 2) / math.sqrt(draws)
     weights[1:] *= 2

@@ -86,6 +86,12 @@ class JobAuditRequest(RunnerOptions, ReportOptions):
         1.0, "minutes for runs with fresh keys, which bound epsilon from below; 0 for none", RUN, ge=0, common=True
     )
 
+    @model_validator(mode="after")
+    def _some_users(self) -> Self:
+        if not self.users.strip(" ,0"):
+            raise RequestError("users: must be at least 1, or name a user")
+        return self
+
 
 class SelfTestRequest(LogOptions):
     """Plants faults in the jobs and audits them. Exit status: 0 all are found; 1 one is missed."""

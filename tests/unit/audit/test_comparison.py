@@ -293,7 +293,7 @@ def test_neighbours_differ_in_the_records_of_one_user(kind: str, tmp_path_factor
     logs = Logs.read([str(source)], form, "user_id")
     draws = bytes(32)
     assert sorted(logs.drawn(3, draws)) == ["a", "b", "c"]
-    for rows in variants(logs, "a", "b", [{"latitude": 9.0}], draws).values():
+    for rows in variants(logs, "a", "b", [{"latitude": 9.0}], draws, wrapped=True).values():
         for name in ("own", "other"):
             (folder / name).mkdir(exist_ok=True)
         logs.write(folder / "own", "", [])
@@ -304,3 +304,41 @@ def test_neighbours_differ_in_the_records_of_one_user(kind: str, tmp_path_factor
         for user in "bc":
             assert other.rows_of(user) == own.rows_of(user) == logs.rows_of(user)
     assert len(logs.with_one_row().rows_of("a")) == 1
+
+
+def test_logs_of_a_partitioned_table_keep_their_folders(tmp_path: Path) -> None:
+    for day, user in (("dt=1", "a"), ("dt=2", "b")):
+        (tmp_path / "logs" / day).mkdir(parents=True)
+        pq.write_table(pa.table({"user_id": [user], "value": [1.0]}), tmp_path / "logs" / day / "x.parquet")
+    paths = sorted(map(str, tmp_path.glob("logs/*/*")))
+    logs = Logs.read(paths, "parquet", "user_id")
+    logs.write(tmp_path / "own", "", [])
+    logs.write(tmp_path / "other", "b", [{"value": 2.0}], tmp_path / "own")
+    first, second = sorted((tmp_path / "other").glob("*/*"))
+    assert [path.parent.name for path in (first, second)] == ["dt=1", "dt=2"]
+    assert pq.read_table(second, partitioning=None)["value"].to_pylist() == [2.0]
+    assert first.stat().st_nlink == 2  # it is without the user, and not written again
+
+
+def test_users_at_extremes_hold_the_smallest_and_largest_numbers(tmp_path: Path) -> None:
+    table = pa.table({"user_id": list("abcd"), "value": [2.0, float("nan"), 9.0, -1.0], "name": list("zyxw")})
+    pq.write_table(table, tmp_path / "x.parquet")
+    logs = Logs.read([str(tmp_path / "x.parquet")], "parquet", "user_id")
+    assert sorted(logs.at_extremes()) == ["c", "d"]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_swapped_rows_differ_in_the_values_of_two_records(share: float, tmp_path: Path) -> None:
+    for number in range(2):
+        rows = {"user_id": [f"{number}{place}" for place in range(5)], "value": [float(place) for place in range(5)]}
+        pq.write_table(pa.table({**rows, "kind": ["x"] * 5}), tmp_path / f"{number}.parquet")
+    logs = Logs.read(sorted(map(str, tmp_path.glob("*"))), "parquet", "user_id")
+    changed = logs.with_swapped_rows(share, ["value"])
+    assert changed is not None
+    assert logs.with_swapped_rows(share, ["kind"]) is None
+    users = [f"{number}{place}" for number in range(2) for place in range(5)]
+    own, other = ([row for user in users for row in one.rows_of(user)] for one in (logs, changed))
+    differing = [at for at, pair in enumerate(zip(own, other, strict=True)) if pair[0] != pair[1]]
+    assert len(differing) == 2
+    assert min(int(share * 10), 9) in differing
+    assert sorted(row["value"] for row in own) == sorted(row["value"] for row in other)
