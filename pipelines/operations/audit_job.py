@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import io
-import logging
 import os
-import shutil
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from sfumato.pipelines.command_line.cli import CRASHED, parse_command
+from sfumato.pipelines.command_line.cli import parse_command
 from sfumato.pipelines.command_line.run import JOBS, release_job, request_class
-from sfumato.pipelines.frame.console import Console, shown_on
 from sfumato.pipelines.frame.inputs import layout_of, match_files
-from sfumato.pipelines.frame.release_run import run_release
-from sfumato.pipelines.operations.audit import check_report, gather, write_report
-from sfumato.pipelines.operations.readers import release_view
-from sfumato.pipelines.runners.failures import error_of
+from sfumato.pipelines.operations.audit import check_report, write_report
+from sfumato.pipelines.operations.audit_runs import Audit, Runs
 from sfumato.pipelines.runners.runner_settings import RunnerSettings, runner_settings
 from sfumato.schemas.errors import CheckFailedError, RequestError
 from sfumato.schemas.requests.publish_request import ReleaseRequest
@@ -42,40 +32,32 @@ from sfumato.transforms.audit.comparison import (
     named,
     separating_events,
 )
-from sfumato.transforms.audit.facts import of_fields, of_files, of_records, of_text, single
 from sfumato.transforms.audit.findings import (
     BINDING,
     CHANGES,
     FACTS,
     FRESH,
     JOB_LIMITS,
-    KEY,
     NOISE,
     Finding,
-    audit,
     report_of_job,
     verdict,
 )
-from sfumato.transforms.audit.measurements import measurements
 from sfumato.transforms.audit.neighbours import Logs, variants
 from sfumato.transforms.audit.noise_tests import FALSE_ALARM, noise_report
 from sfumato.transforms.audit.request import JobAuditRequest
 from sfumato.transforms.audit.sequential import EpsilonTest
 from sfumato.transforms.inputs.log_reader import format_by_name
 from sfumato.transforms.io.files import is_remote
-from sfumato.transforms.privacy.ledger.ledger import open_ledger
-from sfumato.transforms.privacy.secrets import create_key_file
-from sfumato.transforms.release.builder import page_files
-from sfumato.transforms.release.metadata import csv_bytes
-from sfumato.transforms.release.published_release import Release, open_release
 
 _KEYS = 4  # under which the job runs on the same logs
-_THOROUGH = 3  # users with other records of every kind; of the others those of another user alone
+_ALONE = 3  # keys under which it runs on one record of each user
+_THOROUGH = 2  # users with other records of every kind; of the others those of another user alone
 _MOST_EXTREMES = 4  # users who hold the smallest or the largest value of a column
 _LARGE = 3  # kinds of records that come first, for the runs that are refused
 _DIFFERENT_USERS = ("no record", "unusable records")  # records with which the number of users changes
 _SMALL = 0.5  # the epsilon at which a suspicious fact is tried again
-_CONFIRMED = 12  # keys under which it must be the same
+_CONFIRMED = 8  # keys under which it must be the same
 _REPEATED = 8  # pairs of runs with equal noise, which are a violation
 _SHARE = 0.8  # of noisy facts that are equal where noise is
 _NOBODY = 10**9  # users that no logs have
@@ -85,126 +67,6 @@ _OWN = (
     "budget", "timeline", "corrects", "dry_run", "allow_reuse", "runner_config", "verbose", "log_format",
 )  # fmt: skip
 _WITHOUT_KEY = {"key_file": None, "release_id": None, "ledger": None, "dataset": None, "budget": None, "period": None}
-
-
-@dataclass
-class Audit:
-    """A job that an audit runs, again and again, in one folder that only its user can read.
-
-    Attributes:
-        job: its name.
-        values: its options, without those of a place, a key or a ledger.
-        settings: its runner.
-        logs: what it runs on.
-        columns: those that it reads.
-        folder: a new folder of the runs.
-    """
-
-    job: str
-    values: Mapping[str, Any]
-    settings: RunnerSettings
-    logs: Logs
-    columns: Sequence[str]
-    folder: Path
-
-    def __post_init__(self) -> None:
-        self._unchanged = self.folder / uuid.uuid4().hex
-        self.logs.write(self._unchanged, "", [])
-
-    def outcome(
-        self, key: str, user: str = "", rows: Sequence[Mapping[str, Any]] = (), bound: bool = False,
-        renders: bool = False, **options: Any,
-    ) -> Outcome:  # fmt: skip
-        """Runs the job on logs in which a user has these records.
-
-        Args:
-            key: path of the key.
-            user: whose records are replaced; empty for nobody's.
-            rows: their records.
-            bound: whether the key is bound to the logs, as in every other run than an audit's.
-            renders: whether to render the pages again.
-            options: that differ from the job's.
-        """
-        place = self.folder / "run"
-        shutil.rmtree(place, ignore_errors=True)
-        (place / "tmp").mkdir(parents=True)
-        self.logs.write(place / "logs", user, rows, self._unchanged)
-        known = {*self.folder.rglob("*"), place / "ledger.db"}
-        given = {
-            **self.values, "input": f"{place}/logs", "output": f"{place}/release", "release_id": "audit",
-            "key_file": key, "ledger": f"{place}/ledger.db", "dataset": "audit", "budget": "100000:0.5/1d", **options,
-        }  # fmt: skip
-        given = {name: value for name, value in given.items() if value is not None}
-        end: dict[str, object] = {"exit status": 0}
-        message = None
-        with _captured(self.job, place / "tmp") as captured:
-            try:
-                run_release(release_job(self.job, given), self.settings, audit=not bound)
-            except Exception as error:  # noqa: BLE001  (a crash is what the run left)
-                refusal = error_of(error)
-                end["exit status"] = CRASHED if refusal is None else refusal.exit_code
-                message = str(error if refusal is None else refusal)
-                end |= of_text("the message", message)
-        charges = open_ledger(str(place / "ledger.db")).history().charges if (place / "ledger.db").exists() else []
-        left = set(self.folder.rglob("*")) - known
-        facts = {
-            **of_files(left, place), "the end": single(end), **captured.facts(),
-            "charges": single(dict(of_fields("", [asdict(one) for one in charges]))),
-        }  # fmt: skip
-        for path in left:
-            if place not in path.parents and path.is_file():
-                path.unlink()
-        if not (place / "release" / "manifest.json").exists():
-            return Outcome(facts, message=message or "no release")
-        try:
-            release = open_release(str(place / "release"))
-        except RequestError as error:  # a notice of refusal
-            return Outcome(facts, message=message or str(error))
-        if "results" not in release.manifest:
-            return Outcome(facts, message=message)
-        unrendered = _unrendered(release) if renders else ()
-        return Outcome(facts, tuple(measurements(release)), release.manifest["privacy"], message, unrendered)
-
-    def key(self) -> str:
-        """Returns the path of a new key."""
-        path = str(self.folder / f"{uuid.uuid4().hex}.key")
-        create_key_file(path)
-        return path
-
-    def of_release(self) -> list[Finding]:
-        """Returns the findings on the release of the last run, which needs no secret key here."""
-        place = self.folder / "run"
-        if not (place / "release" / "manifest.json").exists():
-            return []
-        found = audit(gather(str(place / "release"), str(place / "ledger.db")))
-        return [one for one in found if one.check != KEY]
-
-
-def _unrendered(release: Release) -> tuple[str, ...]:
-    """Returns the pages, pictures and texts that are not what the published tables render."""
-    made = page_files(release_view(release))
-    names = release.listed or {}
-    for name in names:
-        if name.endswith(".csv") and (table := f"{name.removesuffix('.csv')}.parquet") in names:
-            columns = release.arrow_table(table)
-            made[name] = csv_bytes(columns.drop_columns([one for one in ["geometry"] if one in columns.column_names]))
-    return tuple(name for name, content in made.items() if name in names and release.read(name) != content)
-
-
-class _Runs:
-    """Runs with the same options on the same logs, each under a key of its own, made when they are needed."""
-
-    def __init__(self, audited: Audit, **options: Any):
-        self.audited, self.options = audited, options
-        self.keys: list[str] = []
-        self._made: list[Outcome] = []
-
-    def first(self, number: int) -> list[Outcome]:
-        """Returns the first runs."""
-        while len(self._made) < number:
-            self.keys.append(self.audited.key())
-            self._made.append(self.audited.outcome(self.keys[-1], **self.options))
-        return self._made[:number]
 
 
 def run(request: JobAuditRequest, arguments: Sequence[str]) -> None:
@@ -266,14 +128,14 @@ def examine(audited: Audit, users: str, minutes: float, show: bool = False) -> I
 
     users: whose records are replaced, see `_audited_users`. minutes: for runs with fresh keys. show: the progress.
     """
-    tried, runs = list(_neighbours(audited, users, os.urandom(32))), _Runs(audited)
+    tried, runs = list(_neighbours(audited, users, os.urandom(32))), Runs(audited)
     own = runs.first(_KEYS)
     if own[0].message is not None:
         raise RequestError(f"job: {own[0].message}")
     yield from audited.of_release()
     alone = replace(audited, logs=audited.logs.with_one_row())
     small = min(own[0].privacy.get("epsilon") or _SMALL, _SMALL)
-    facts = _Facts(audited, small, _Runs(audited, epsilon=small))
+    facts = _Facts(audited, small, Runs(audited, epsilon=small))
     worst: dict[str, Change] = {}
     missing: set[str] = set()
     for number, neighbour in enumerate(tried):
@@ -296,7 +158,7 @@ def examine(audited: Audit, users: str, minutes: float, show: bool = False) -> I
                 worst[name] = change
     if show:
         _show("runs that are refused")
-    refused = _Runs(audited, min_users=_NOBODY)
+    refused = Runs(audited, min_users=_NOBODY)
     for neighbour in tried[:_LARGE]:
         other = audited.outcome((refused.first(2), refused.keys[0])[1], *neighbour.records, min_users=_NOBODY)
         facts.compare(refused.first(2), other, neighbour, min_users=_NOBODY)
@@ -305,7 +167,7 @@ def examine(audited: Audit, users: str, minutes: float, show: bool = False) -> I
     if show:
         _show("runs of which the key is bound")
     yield from _of_binding(alone, small)
-    judged = _Runs(alone).first(_KEYS + 1)
+    judged = Runs(alone).first(_ALONE)
     pairs = list(zip(judged[1::2], judged[2::2], strict=True))
     if minutes:
         found_fresh, more = _of_fresh_keys(alone, tried[0], judged, minutes, show)
@@ -322,15 +184,15 @@ class _Facts:
     A fact that differs between neighbours under one key, and is the same under _KEYS keys, may be one with little
     noise. So it is tried again at a small epsilon, under _CONFIRMED keys on the logs and on the neighbour. By the
     definition of privacy a fact of right code is the same under all of them, and differs, with a probability of at most
-    (e^epsilon / (1 + e^epsilon))^(2 (_CONFIRMED - 1)): 3e-5 at epsilon 0.5.
+    (e^epsilon / (1 + e^epsilon))^(2 (_CONFIRMED - 1)): 1.3e-3 at epsilon 0.5, and far less for counts.
     """
 
-    def __init__(self, audited: Audit, epsilon: float, small: _Runs):
+    def __init__(self, audited: Audit, epsilon: float, small: Runs):
         self.audited, self.epsilon, self.small = audited, epsilon, small
         self.leaked: dict[str, str] = {}
         self.unclear: set[str] = set()
         self.seen = 0
-        self._refused = _Runs(audited, epsilon=epsilon, min_users=_NOBODY)
+        self._refused = Runs(audited, epsilon=epsilon, min_users=_NOBODY)
 
     def compare(self, own: Sequence[Outcome], other: Outcome, neighbour: _Neighbour, **options: Any) -> None:
         """Compares runs under several keys with a neighbour's under the first. options: of these runs."""
@@ -435,7 +297,7 @@ def _of_binding(alone: Audit, epsilon: float) -> Iterator[Finding]:
             others[f"values of the {place} record"] = replace(alone, logs=swapped), {}
     others |= {"release_id": (alone, {"release_id": "other"}), "epsilon": (alone, {"epsilon": epsilon / 2})}
     others["no key"] = (alone, {**_WITHOUT_KEY})
-    equal, scaled, runs = [], [], _Runs(alone, bound=True, epsilon=epsilon)
+    equal, scaled, runs = [], [], Runs(alone, bound=True, epsilon=epsilon)
     for name, (audited, options) in others.items():
         for number in range(_REPEATED):
             *_, first, second = runs.first(number + 2)
@@ -459,7 +321,7 @@ def _of_binding(alone: Audit, epsilon: float) -> Iterator[Finding]:
 
 
 def _of_noise(
-    judged: Sequence[Outcome], pairs: Sequence[tuple[Outcome, Outcome]], own: Sequence[Outcome], small: _Runs
+    judged: Sequence[Outcome], pairs: Sequence[tuple[Outcome, Outcome]], own: Sequence[Outcome], small: Runs
 ) -> Iterator[Finding]:
     """Yields the findings on runs under different keys on the same logs, in which no record is left to choose."""
     report = noise_report(judged[0], pairs)
@@ -517,41 +379,3 @@ def _show(text: str) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\033[K{'  ' * bool(text)}{text}")
         sys.stderr.flush()
-
-
-class _Captured(Console):
-    """What a run writes to its logs, to standard output and to standard error, instead of showing it."""
-
-    def __init__(self, job: str):
-        super().__init__(job, "text", verbose=False)
-        self._records: list[tuple[str, str, object]] = []
-        self.streams = {"stdout": io.StringIO(), "stderr": io.StringIO()}
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keeps a record, with all the digits that a log in JSON has."""
-        name = f"{record.name} {vars(record).get('event', '')}"
-        self._records.append((name, record.getMessage(), vars(record).get("fields")))
-
-    def facts(self) -> dict[str, pd.DataFrame]:
-        """Returns them as facts."""
-        lines = {name: text.getvalue().splitlines() for name, text in self.streams.items()}
-        records = [*self._records, *((name, line, None) for name, each in lines.items() for line in each)]
-        return {"the log": of_records(records)}
-
-
-@contextmanager
-def _captured(job: str, folder: Path) -> Iterator[_Captured]:
-    """Captures what a run writes. folder: of its temporary files."""
-    found, before = _Captured(job), tempfile.tempdir
-    loggers = [log for log in logging.root.manager.loggerDict.values() if isinstance(log, logging.Logger)]
-    kept = [(log, log.handlers, log.propagate) for log in loggers]
-    for log in loggers:
-        log.handlers, log.propagate = [], True
-    tempfile.tempdir = str(folder)
-    try:
-        with redirect_stdout(found.streams["stdout"]), redirect_stderr(found.streams["stderr"]), shown_on(found):
-            yield found
-    finally:
-        tempfile.tempdir = before
-        for log, handlers, propagate in kept:
-            log.handlers, log.propagate = handlers, propagate

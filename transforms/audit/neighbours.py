@@ -28,7 +28,8 @@ from sfumato.transforms.inputs.csv_log import DELIMITERS
 from sfumato.transforms.privacy.keys import keyed_hash
 
 _MANY = 200  # records of a user with many, which are more than a signed byte counts
-_WRAPPED = (256, 40_000, 65_536)  # records of one user, whose number a type of one or two bytes counts as 0 or less
+# Numbers of records that a type of one or two bytes counts as 0 or less: of many users, and of one record.
+_WRAPPED, _REPEATED = (256, 40_000), (256, 65_536)
 _CANDIDATES = 200  # records of which one is swapped
 _LINE = "line"  # the column of a table of NDJSON
 Row = dict[str, Any]
@@ -176,7 +177,7 @@ def variants(
     """Returns other records of a user, by name; no records where the user is removed.
 
     donor: another user. corners: values of columns at the borders of the map. wrapped: whether to try numbers of
-    records that small types do not count: records of many users, and one record again and again.
+    records that small types do not count.
     """
     own = logs.rows_of(user)
     some = own[:1] or logs.rows_of(donor)[:1]
@@ -188,9 +189,9 @@ def variants(
         "their records and unusable ones": own + hostile,
         f"{_MANY} records": logs.some_rows(_MANY, subkey),
     }
-    for number in _WRAPPED if wrapped else ():
-        found[f"{number:,} records"] = logs.some_rows(number, subkey)
-        found[f"{number:,} times one record"] = some * number
+    if wrapped:
+        found |= {f"{number:,} records": logs.some_rows(number, subkey) for number in _WRAPPED}
+        found |= {f"{number:,} times one record": some * number for number in _REPEATED}
     if corners:
         found["records at borders"] = [{**row, **corner} for row in some for corner in corners]
     return found

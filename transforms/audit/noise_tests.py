@@ -66,7 +66,7 @@ class Distance:
 def distance(noise: StatedNoise, draws: float) -> Distance:
     """Returns the distribution for two counts that add up some draws each."""
     if noise.kind == "gaussian":
-        values = np.arange(2400) / 200.0
+        values: Floats = np.arange(2400, dtype=np.float64) / 200
         weights: Floats = np.exp(-0.5 * values**2)
     else:
         decay = max(noise.decay, _COARSE)
@@ -75,7 +75,7 @@ def distance(noise: StatedNoise, draws: float) -> Distance:
         transform = ((1 - q) ** 2 / (1 - 2 * q * np.cos(angle) + q * q)) ** (2 * draws)
         weights = np.asarray(np.fft.ifft(transform).real[: size // 2], np.float64)
         weights[weights < 1e-15] = 0.0
-        values = np.arange(len(weights)) * math.sinh(decay / 2) / math.sqrt(draws)
+        values = np.arange(len(weights), dtype=np.float64) * (math.sinh(decay / 2) / math.sqrt(draws))
     weights[1:] *= 2
     return Distance(values, weights / weights.sum())
 
