@@ -19,6 +19,7 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from sfumato.transforms.audit.claims import StatedNoise
 from sfumato.transforms.audit.comparison import Outcome
@@ -48,7 +49,8 @@ class Distance:
     @property
     def exponents(self) -> Floats:
         """ln E[e^(t distance)] for each t."""
-        return np.asarray(np.log(np.exp(_T[:, None] * self.values) @ self.probabilities))
+        some = self.probabilities > 0
+        return np.asarray(logsumexp(_T[:, None] * self.values[some], 1, self.probabilities[some]))
 
     @property
     def expected(self) -> float:
