@@ -155,7 +155,7 @@ def test_a_planted_fault_is_found(fault: audit_self_test.PlantedFault, logs: Pat
         (["--users=,"], "users"),
         (["--minutes=-1"], "minutes"),
         (["--sign=key"], "sign"),
-        (["--output=/proc/none/report.json"], "output"),
+        (["--output=/etc/passwd/report.json"], "output"),
     ],
 )
 def test_bad_options_are_refused_before_a_run(
