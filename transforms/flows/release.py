@@ -14,13 +14,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.guarantee import ADD_OR_REMOVE, ASSUMPTIONS, CURATOR, PRIVACY_UNIT, Trust
 from sfumato.schemas.region import Grid, Region, deinterleave
-from sfumato.schemas.release import (
-    FLOW_ZONES_FILE,
-    FLOW_ZONES_SCHEMA,
-    FLOWS_CSV,
-    FLOWS_FILE,
-    flows_schema,
-)
+from sfumato.schemas.release import FLOW_ZONES_FILE, FLOW_ZONES_SCHEMA, FLOWS_CSV, FLOWS_FILE, flows_schema
 from sfumato.schemas.tree import node_names
 from sfumato.transforms.flows.flow_estimate import Flows, MeasuredLevel, estimate_flows, estimate_zone_flows
 from sfumato.transforms.flows.plan import FlowPlan

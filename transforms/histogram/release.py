@@ -11,21 +11,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sfumato.schemas.guarantee import (
-    ADD_OR_REMOVE,
-    PRIVACY_UNIT,
-    SAMPLING_ASSUMPTIONS,
-    NoiseRound,
-    SampleRound,
-    Trust,
-)
+from sfumato.schemas.guarantee import ADD_OR_REMOVE, PRIVACY_UNIT, SAMPLING_ASSUMPTIONS, NoiseRound, SampleRound, Trust
 from sfumato.schemas.region import Grid, area_km2, deinterleave
-from sfumato.schemas.release import (
-    CELLS_FILE,
-    ITEMS_FILE,
-    hot_cells_schema,
-    items_schema,
-)
+from sfumato.schemas.release import CELLS_FILE, ITEMS_FILE, hot_cells_schema, items_schema
 from sfumato.schemas.tree import node_names
 from sfumato.transforms.geo.cell_indexes import index_columns
 from sfumato.transforms.histogram.central_counts import CentralCountPlan, NoisyHistogram, NoisyLevels

@@ -12,11 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from sfumato.schemas.charts import Curve, Quantile, RangeAnswer
-from sfumato.schemas.guarantee import (
-    ADD_OR_REMOVE,
-    CURATED_BY,
-    PRIVACY_UNIT,
-)
+from sfumato.schemas.guarantee import ADD_OR_REMOVE, CURATED_BY, PRIVACY_UNIT
 from sfumato.schemas.release import (
     BINS_FILE,
     BINS_SCHEMA,

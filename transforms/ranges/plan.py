@@ -33,12 +33,7 @@ from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import epsilon_for_stddev
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, NoisyGrid
-from sfumato.transforms.ranges.methods import (
-    MAX_SIDE,
-    METHODS,
-    PlainGrid,
-    RangeMethod,
-)
+from sfumato.transforms.ranges.methods import MAX_SIDE, METHODS, PlainGrid, RangeMethod
 from sfumato.transforms.ranges.model import Model, RangeModel, TreeModel
 from sfumato.transforms.ranges.tuner import Tuner
 

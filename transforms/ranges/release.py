@@ -9,13 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.guarantee import (
-    ADD_OR_REMOVE,
-    ASSUMPTIONS,
-    CURATOR,
-    EXACT_NOISE,
-    PRIVACY_UNIT,
-)
+from sfumato.schemas.guarantee import ADD_OR_REMOVE, ASSUMPTIONS, CURATOR, EXACT_NOISE, PRIVACY_UNIT
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE, MODEL_FILE

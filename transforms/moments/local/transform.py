@@ -8,9 +8,7 @@ from collections.abc import Iterable
 import apache_beam as beam
 import numpy as np
 
-from sfumato.transforms.moments.client_values import (
-    unpack,
-)
+from sfumato.transforms.moments.client_values import unpack
 from sfumato.transforms.moments.local.plan import MomentsPlan
 from sfumato.transforms.moments.local.protocol import MomentsState
 from sfumato.transforms.moments.local.tally import (
