@@ -148,12 +148,8 @@ def how_it_was_made(manifest: Manifest) -> Section:
     rotation = stated_rotation(manifest)
     who = "Every user" if rotation is None else f"Every user of cohort {rotation.cohort} of {rotation.cohorts}"
     others = "" if rotation is None else " The other users report nothing."
-    sentence = (
-        f"This version of sfumato does not have the method {method}: sfumato 0.1 of November 2026 or earlier has it, "
-        "or the program that made the map."
-    )
-    if method in METHODS:
-        sentence = METHODS[method].SENTENCE
+    # A method that another program registered is not known here.
+    sentence = METHODS[method].SENTENCE if method in METHODS else f"The method is {method}."
     texts = [
         f"The map took {plural(len(queries), 'sub-query', 'sub-queries')}. {who} reports {reported}; only "
         f"noisy sums of these reports are used.{others} {sentence}".strip()

@@ -41,7 +41,6 @@ MODEL_TYPES: dict[str, type[Model]] = {
     model_type.KIND: model_type for model_type in (GridModel, TreeModel, LocalNetwork, PaperNetworks)
 }
 """The classes that a file can hold, by KIND."""
-_FORMER_KINDS = ("partition",)  # of methods that only the benchmarks have
 
 
 def archive_bytes(metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
@@ -111,11 +110,6 @@ def read_model(content: bytes, name: str) -> RangeModel:
     try:
         metadata, arrays = read_archive(content)
         check_format(f"model: {name}", metadata["format"], FORMAT)
-        if metadata["kind"] in _FORMER_KINDS:
-            raise FormatError(
-                f"model: {name}: a model of method {metadata['method']}, which this version does not have; sfumato 0.1 "
-                "of November 2026 or earlier reads it"
-            )
         field = Field(Grid(Region(**metadata["region"]), metadata["depth"]))
         sides = {
             metadata["model"].get("side", field.side),

@@ -87,13 +87,6 @@ def test_a_night_goes_on_from_an_earlier_state(written: Path) -> None:
     assert state.predict(date(2026, 11, 19), 3000.0).counts.sum() == pytest.approx(3000, rel=0.01)
 
 
-def test_a_ledger_of_format_3_is_read_and_names_its_approver() -> None:
-    history = replay((DATA / "ledger_format_3.copy").read_bytes().splitlines(), with_limits=True)
-    assert history.approver is not None
-    assert [bool(change.before) for change in history.changes] == [False, True]
-    assert [name for name, one in history.reservations.items() if one.lost is not None] == ["city-2026-11-18"]
-
-
 # --- newer formats ---
 
 NEWER = r"written by a newer version of sfumato \(format 9; this version reads up to \d+\); upgrade sfumato"

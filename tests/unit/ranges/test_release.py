@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.baselines.range_methods.partitions import Partition, PartitionModel
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.errors import FormatError, RequestError
 from sfumato.schemas.guarantee import Population
@@ -681,13 +680,6 @@ def test_a_release_or_its_model_is_opened_and_answers_the_same(tmp_path: Path) -
         np.testing.assert_allclose(answers.users, expected.users, rtol=1e-12)
         np.testing.assert_allclose(answers.stddev, expected.stddev, rtol=1e-12)
         np.testing.assert_array_equal(inside, share)
-
-
-def test_open_model_states_which_version_reads_a_partition(tmp_path: Path) -> None:
-    made = PartitionModel(Partition(4096, *np.array([[0], [0], [4096], [4096]]), np.array([5.0]), np.array([1.0])))
-    (tmp_path / MODEL_FILE).write_bytes(model_bytes(replace(grid_model(), model=made, method="privtree")))
-    with pytest.raises(FormatError, match=r"method privtree, .* sfumato 0\.1 of November 2026 or earlier"):
-        open_model(tmp_path)
 
 
 @pytest.mark.slow
