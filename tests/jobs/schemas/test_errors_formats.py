@@ -153,7 +153,7 @@ def test_a_newer_file_is_not_said_to_be_damaged(tmp_path: Path, read: Callable[[
 def test_a_command_ends_with_the_status_of_a_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path(shutil.copytree(VERSIONS[-1], tmp_path / "copy"))
     _newer_manifest(folder, "gauss")
-    assert cli.main(["page", str(folder / "gauss")]) == 2
+    assert cli.main(["export", str(folder / "gauss"), "--output", str(tmp_path / "map.csv")]) == 2
     assert "upgrade sfumato" in capsys.readouterr().err
 
 
