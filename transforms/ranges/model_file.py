@@ -118,7 +118,7 @@ def read_model(content: bytes, name: str) -> RangeModel:
         if sides != {field.side}:
             raise ValueError("counts of another field")
         model = MODEL_TYPES[metadata["kind"]].load(arrays, metadata["model"])
-        epsilon = check_epsilon("epsilon", float(metadata["epsilon"]))
+        epsilon = check_epsilon(float(metadata["epsilon"]))
         return RangeModel(field, model, str(metadata["method"]), epsilon, metadata["safe"] is True)
     except FormatError:
         raise

@@ -56,7 +56,7 @@ class RandomisedResponse:
 
     def __post_init__(self) -> None:
         if self.epsilon is not None:
-            check_epsilon("epsilon", self.epsilon)
+            check_epsilon(self.epsilon)
             if self.threshold <= _RANGE // 2:
                 raise RequestError(f"epsilon: {self.epsilon} is too small for a report to say anything")
 
