@@ -34,7 +34,7 @@ from packaging.version import Version
 
 from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.command_line.cli import parse_command
-from sfumato.pipelines.operations.refresh import read_config
+from sfumato.pipelines.operations.refresh_config import read_config
 from sfumato.schemas.requests.commands import RefreshRequest
 from sfumato.transforms.io.files import read_file
 from sfumato.transforms.privacy.keys import RunKey

@@ -67,7 +67,7 @@ def choose_sampling(
     check_epsilon(epsilon)
     check_delta(delta)
     check_count("rounds", rounds)
-    catalogue = _Catalogue.from_numbers(population, items)
+    catalogue = Catalogue.from_numbers(population, items)
     rates: dict[int, float] = {}  # of the thresholds tried
 
     def rate_of(threshold: int, steps: int, tolerance: float) -> float:
@@ -104,15 +104,6 @@ def choose_sampling(
     return Sampling.from_rate(rate_of(threshold, _FINE_STEPS, _FINE_RATE), threshold)
 
 
-def expected_error(sampling: Sampling, population: int | None = None, items: int | None = None) -> float:
-    """Returns the mean absolute error per user: the sum over items of |estimate - count|, by the number of users.
-
-    The estimate of an absent item is 0, so an empty release has an error of 1. The result is the average over Zipf
-    catalogues of exponents 1 and 2. Unless both numbers are given, items are unlimited, as in `choose_sampling`.
-    """
-    return _Catalogue.from_numbers(population, items).error(sampling.rate, sampling.threshold)
-
-
 def relative_error(counts: NDArray[np.int64], rate: float, threshold: int) -> NDArray[np.float64]:
     """Returns E|estimate - c| / c, float64[n], exactly, for items of c users, int64[n] >= 1.
 
@@ -128,14 +119,14 @@ def relative_error(counts: NDArray[np.int64], rate: float, threshold: int) -> ND
 
 
 @dataclass(frozen=True, eq=False)
-class _Catalogue:
+class Catalogue:
     """Groups of items of about equal counts: int64[n] users of one item, float64[n] share of all users in the group."""
 
     counts: NDArray[np.int64]
     shares: NDArray[np.float64]
 
     @classmethod
-    def from_numbers(cls, population: int | None, items: int | None) -> _Catalogue:
+    def from_numbers(cls, population: int | None, items: int | None) -> Catalogue:
         """Returns Zipf's law for both exponents: the first 200 ranks one by one, then 200 groups of ranks."""
         users = _UNLIMITED if population is None else check_count("population", population)
         ranks = _UNLIMITED if items is None else check_count("items", items)
@@ -154,6 +145,11 @@ class _Catalogue:
         return cls(np.maximum(np.rint(np.concatenate(counts)), 1).astype(np.int64), np.concatenate(shares))
 
     def error(self, rate: float, threshold: int) -> float:
+        """Returns the mean absolute error per user: the sum over items of |estimate - count|, by the number of users.
+
+        The estimate of an absent item is 0, so an empty release has an error of 1. The result is the average over both
+        exponents.
+        """
         return float(self.shares @ relative_error(self.counts, rate, threshold))
 
     def hidden(self, threshold: int) -> float:
@@ -161,7 +157,7 @@ class _Catalogue:
         return float(self.shares[self.counts < threshold].sum())
 
 
-def _best_threshold(error: Callable[[int], float], catalogue: _Catalogue) -> int:
+def _best_threshold(error: Callable[[int], float], catalogue: Catalogue) -> int:
     """Tries thresholds 1, 2, 3, 5, 7, 10, ... as far as they can matter, then smaller steps around the best one."""
     best, threshold = 1, 1
     while threshold <= _MAX_THRESHOLD and catalogue.hidden(threshold) < error(best):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import pickle
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -36,7 +35,7 @@ from sfumato.transforms.moments.local.plan import MomentsPlan
 from sfumato.transforms.moments.local.protocol import MomentsState
 from sfumato.transforms.moments.local.quantities import Thresholds
 from sfumato.transforms.moments.local.tally import Query, Tally, with_noise
-from sfumato.transforms.moments.local.transform import PushBits, SumTallies
+from sfumato.transforms.moments.local.transform import PushBits, add_tallies
 from sfumato.transforms.privacy.admission import ChargeAndAdmit
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits
 from sfumato.transforms.privacy.user_hashes import hash_users
@@ -393,23 +392,12 @@ def test_tallies_add_up_in_any_order() -> None:
     many = [[Tally(*rng.integers(0, 9, (2, 3, 4))) for _ in range(2)] for _ in range(53)]
     wanted = [(sum(one[i].ones for one in many), sum(one[i].zeros for one in many)) for i in range(2)]
 
-    def total(parts: list[list[list[Tally]]], between: Callable[[Any], Any]) -> list[Tally]:
-        fn, accumulators = SumTallies(), []
-        for part in parts:
-            accumulator = fn.create_accumulator()
-            for one in part:
-                accumulator = fn.add_input(accumulator, one)
-            accumulators.append(between(accumulator))
-        return fn.extract_output(fn.merge_accumulators(accumulators))
-
     shuffled = [many[i] for i in rng.permutation(53)]
     for parts in ([many], [[], shuffled[:7], shuffled[7:]], [[one] for one in many]):
-        for between in (SumTallies().compact, lambda accumulator: pickle.loads(pickle.dumps(accumulator))):
-            found = total(parts, between)
-            for one, (ones, zeros) in zip(found, wanted, strict=True):
-                assert np.array_equal(one.ones, ones)
-                assert np.array_equal(one.zeros, zeros)
-    assert total([[], []], SumTallies().compact) == []
+        for one, (ones, zeros) in zip(add_tallies([add_tallies(part) for part in parts]), wanted, strict=True):
+            assert np.array_equal(one.ones, ones)
+            assert np.array_equal(one.zeros, zeros)
+    assert add_tallies([[], []]) == []
 
 
 def test_an_empty_file_among_others_and_no_coder_warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,13 +15,13 @@ from scipy import stats
 from sfumato.transforms.histogram.accountant import delta, max_rate, rounds_delta
 from sfumato.transforms.histogram.item_encoding import NumberBins
 from sfumato.transforms.histogram.plan import (
+    Catalogue,
     PaperSamplePlan,
     SamplePlan,
     choose_sampling,
     contacts,
     corollary_rate,
     corollary_threshold,
-    expected_error,
     paper_sampling,
     relative_error,
 )
@@ -114,6 +114,10 @@ def test_choice_keeps_the_guarantee_and_uses_it_up(
 def test_choice_keeps_unusual_deltas(wanted: float, rounds: int) -> None:
     chosen = choose_sampling(1.0, wanted, rounds=rounds)
     assert rounds_delta(1.0, chosen.rate, chosen.threshold, rounds) <= wanted
+
+
+def expected_error(sampling: Sampling, population: int | None, items: int | None = None) -> float:
+    return Catalogue.from_numbers(population, items).error(sampling.rate, sampling.threshold)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0])

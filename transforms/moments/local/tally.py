@@ -155,11 +155,6 @@ class Tally:
     ones: NDArray[np.int64]
     zeros: NDArray[np.int64]
 
-    def add(self, other: Tally) -> None:
-        """Adds another tally to this one, in place."""
-        np.add(self.ones, other.ones, out=self.ones)
-        np.add(self.zeros, other.zeros, out=self.zeros)
-
     def __add__(self, other: Tally) -> Tally:
         return Tally(self.ones + other.ones, self.zeros + other.zeros)
 
