@@ -16,23 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sfumato import beam
-    from sfumato.jobs import (
-        changes,
-        client_report,
-        flows,
-        heatmap,
-        histogram,
-        hotspots,
-        moments,
-        plan,
-        quantiles,
-        ranges,
-        synth,
-        zones,
-    )
+    from sfumato.jobs import flows, heatmap, histogram, hotspots, moments, quantiles, ranges, zones
     from sfumato.releases import Release, open_release
     from sfumato.schemas.errors import BudgetError, DataError, RequestError, SfumatoError
     from sfumato.schemas.region import Region
+    from sfumato.tools import changes, client_report, plan, synth
     from sfumato.transforms.ranges.model_file import open_model
 
 __all__ = [
@@ -61,6 +49,7 @@ __all__ = [
 
 # All other names are functions of `jobs`.
 _MODULES = {
+    **dict.fromkeys(("changes", "client_report", "plan", "synth"), "tools"),
     "Release": "releases",
     "open_release": "releases",
     "BudgetError": "schemas.errors",

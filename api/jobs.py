@@ -1,43 +1,21 @@
-"""The jobs as Python functions: each runs the job of the command `sfumato JOB` and returns its release.
+"""The jobs that publish: each function runs the job of the command `sfumato JOB` and returns its release.
 
 All of them raise the errors of `heatmap`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
-import shutil
-import tempfile
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from sfumato.pipelines.command_line.run import columns_of, request_of, run_job
-from sfumato.pipelines.frame.console import Console, shown_on
-from sfumato.pipelines.runners.failures import error_of
-from sfumato.releases import Release, open_release
-from sfumato.schemas.errors import RequestError, SfumatoError
+from sfumato.releases import Release
+from sfumato.runs import Folder, Logs, publish
 from sfumato.schemas.region import Region
-from sfumato.schemas.release import CHANGES_FILE
-from sfumato.schemas.requests.request_base import Request
-from sfumato.transforms.changes.map_changes import compare_releases, finer_grid
-from sfumato.transforms.counting.plan import Plan, make_plan
-from sfumato.transforms.heatmap.request import PlanRequest
-from sfumato.transforms.nights.plan import RotationPlan, make_rotation_plan
-from sfumato.transforms.release.published_release import data_frame, read_part
 
 if TYPE_CHECKING:
     import geopandas
-    import pandas as pd
 
 Area = Region | Sequence[float] | str
-Folder = str | os.PathLike[str]
-Logs: TypeAlias = Any  # Folder, a pandas data frame or a pyarrow table, whose packages have no types
 
 
 def heatmap(
@@ -83,7 +61,7 @@ def heatmap(
         >>> 4_000 < float(release.cells["count"].sum()) < 6_000  # there are 5,000
         True
     """
-    return _publish("heatmap", locals())
+    return publish("heatmap", locals())
 
 
 def zones(
@@ -120,7 +98,7 @@ def zones(
         >>> float(release.zones_table["stddev"].max()) < 1.37
         True
     """
-    return _publish("zones", locals())
+    return publish("zones", locals())
 
 
 def histogram(
@@ -154,7 +132,7 @@ def histogram(
         >>> sorted(release.items["item"])
         ['false', 'true']
     """
-    return _publish("histogram", locals())
+    return publish("histogram", locals())
 
 
 def hotspots(
@@ -191,7 +169,7 @@ def hotspots(
         >>> sorted(release.cells["depth"].unique().tolist())
         [2, 4]
     """
-    return _publish("hotspots", locals())
+    return publish("hotspots", locals())
 
 
 def quantiles(
@@ -227,7 +205,7 @@ def quantiles(
         >>> release.quantiles.columns.to_list()
         ['share', 'value', 'low', 'high']
     """
-    return _publish("quantiles", locals())
+    return publish("quantiles", locals())
 
 
 def flows(
@@ -266,7 +244,7 @@ def flows(
         >>> release.table("flows").columns[:5].to_list()
         ['origin_cell', 'destination_cell', 'depth', 'is_rest', 'trips']
     """
-    return _publish("flows", locals())
+    return publish("flows", locals())
 
 
 def moments(
@@ -306,7 +284,7 @@ def moments(
         >>> release.moments["statistic"].to_list()
         ['mean']
     """
-    return _publish("moments", locals())
+    return publish("moments", locals())
 
 
 def ranges(
@@ -347,281 +325,4 @@ def ranges(
     """
     if isinstance(release, Release):
         release = release.path
-    return _publish("ranges build", locals())
-
-
-def changes(
-    before: Release | Folder,
-    after: Release | Folder,
-    *,
-    rate: float = 0.05,
-    shares: bool = False,
-    output: Folder | None = None,
-    overwrite: bool = False,
-) -> pd.DataFrame:
-    """Finds where two heatmaps of one region differ by more than noise explains. It costs no privacy budget.
-
-    Args:
-        before: a release of `heatmap`, or its folder.
-        after: another.
-        rate: false discovery rate: the expected share of wrong ones among the changed rows, at most.
-        shares: compare shares of all users, for maps of different numbers of users.
-        output: folder for the table, its manifest and a page; by default nothing is written.
-        overwrite: replace the changes that are there.
-
-    Returns:
-        A (Geo)DataFrame with one row for each place that both maps know, from single cells to the whole region:
-        `before`, `after`, `difference` and its 95% interval `low`, `high`, `q_value` and `changed`. `shown` marks
-        disjoint changed places. Their interval `changed_low`, `changed_high` allows for having been selected.
-
-    Raises:
-        RequestError: the releases cannot be compared.
-
-    Example:
-        >>> maps = [sfumato.heatmap("logs/*.parquet", region=(3.00, 1.00, 3.13, 1.13), depth=6) for _ in range(2)]
-        >>> table = sfumato.changes(*maps)
-        >>> int(table["changed"].sum()) <= 3  # the same logs twice
-        True
-    """
-    pair = [one if isinstance(one, Release) else open_release(one) for one in (before, after)]
-    places = [one.path for one in pair]
-    values = {"before": places[0], "after": places[1], "rate": rate, "shares": shares, "overwrite": overwrite}
-    if output is not None:
-        _run("changes", {**values, "output": output})
-        return data_frame(pq.read_table(io.BytesIO(read_part(os.fspath(output), CHANGES_FILE))))
-    request_of("changes", values)  # raises where the rate is out of its range
-    found = compare_releases(pair[0], pair[1], rate, shares=shares)
-    return data_frame(found.table(finer_grid(*pair)))
-
-
-def synth(output: Folder, *, users: int, records_per_user: int = 1, seed: int = 0, **options: Any) -> str:
-    """Writes location logs of a synthetic city, for trials.
-
-    Args:
-        output: folder for the Parquet files, local or gs://.
-        users: their number.
-        records_per_user: rows of each user.
-        seed: another seed gives other users of the same city.
-        **options: any other option of `sfumato synth`.
-
-    Returns:
-        A pattern that matches the files, as the other functions take for `input`.
-
-    Example:
-        >>> sfumato.synth("city", users=1_000)
-        'city/*.parquet'
-    """
-    given = {"output": output, "users": users, "records_per_user": records_per_user, "seed": seed}
-    _run("synth", {**given, **options})
-    return f"{os.fspath(output).rstrip('/')}/*.parquet"
-
-
-def client_report(
-    task: Folder,
-    *,
-    location: Sequence[float] | None = None,
-    weights: Sequence[int] | None = None,
-    answered: Folder | None = None,
-) -> bytes:
-    """Makes a device's report for two servers, neither of which can read it, as `sfumato client report` does.
-
-    Args:
-        task: the public JSON file of the task.
-        location: longitude and latitude in degrees.
-        weights: for a task with a max_value, a whole weight of each entry: of cells in the quadtree's order.
-        answered: file that the device keeps, so that it answers each task once and the rounds of a map in order.
-
-    Returns:
-        The report, of one size for all reports of the task.
-
-    Raises:
-        RequestError: the task cannot be read, is not open now or was answered before, or the location or the weights
-            are not what it counts.
-
-    Example:
-        >>> report = sfumato.client_report("task.json", location=(3.05, 1.07))
-        >>> len(report) == len(sfumato.client_report("task.json", location=(3.12, 1.01)))
-        True
-    """
-    from sfumato.transforms.split.answered import record_answer
-    from sfumato.transforms.split.reports import make_reports
-    from sfumato.transforms.split.task import Task
-
-    read = Task.read(os.fspath(task))
-    if (location is None) == (weights is None):
-        raise RequestError("location, weights: one is required")
-    if location is None:
-        assert weights is not None
-        report = make_reports(read, [list(weights)])
-    else:
-        report = make_reports(read, [read.measurement(*location)])
-    record_answer(read, None if answered is None else os.fspath(answered))
-    return report
-
-
-@overload
-def plan(
-    *, users: int, epsilon: float = 1.0, depth: int = 10, method: str = "adaptive", nights: None = None, **options: Any
-) -> Plan: ...
-
-
-@overload
-def plan(
-    *, users: int, epsilon: float = 1.0, depth: int = 10, method: str = "adaptive", nights: int, **options: Any
-) -> RotationPlan: ...
-
-
-def plan(
-    *,
-    users: int,
-    epsilon: float = 1.0,
-    depth: int = 10,
-    method: str = "adaptive",
-    nights: int | None = None,
-    **options: Any,
-) -> Plan | RotationPlan:
-    """Computes the cost of a heatmap for a client and its accuracy, from public figures only. It reads no data.
-
-    Args:
-        users: number of participants.
-        epsilon: privacy budget of the complete release.
-        depth: the finest grid has 2^depth x 2^depth cells.
-        method: see `heatmap`.
-        nights: compare the numbers of rotating cohorts for a map every night; epsilon then covers any N consecutive
-            nights.
-        **options: any other option of `sfumato plan`.
-
-    Returns:
-        The plan, with `noise_stddev` (users), `min_visible_users` (users), `bits` a client sends, and `sub_queries`.
-        With nights a plan with `choices`, one for each number of cohorts, and the `best` of them.
-
-    Raises:
-        RequestError: an option is wrong, or no such heatmap can be made.
-
-    Example:
-        >>> plan = sfumato.plan(users=1_000_000, epsilon=1.0, depth=8)
-        >>> len(plan.sub_queries) > 1, plan.noise_stddev < 200
-        (True, True)
-        >>> sfumato.plan(users=300_000, epsilon=1.0, nights=30).best.cohorts
-        30
-    """
-    given = {"users": users, "epsilon": epsilon, "depth": depth, "method": method, "nights": nights, **options}
-    request = request_of("plan", given)
-    assert isinstance(request, PlanRequest)
-    settings = request.settings()
-    if len(settings) > 1:
-        raise RequestError("plan: give one value for each option; `sfumato plan` compares several")
-    return make_plan(settings[0]) if nights is None else make_rotation_plan(settings[0], nights)
-
-
-def _publish(job: str, arguments: dict[str, Any]) -> Release:
-    """Runs a job that publishes a release, and opens it. Raises SfumatoError.
-
-    arguments: of the job's function, by name.
-    """
-    values = {**arguments, **arguments["options"]}
-    del values["options"]
-    input, output = values.pop("input"), values.pop("output")
-    if values.get("dry_run"):
-        raise RequestError(f"dry_run: is of the command line; run `sfumato {job} ... --dry_run`, or see sfumato.plan")
-    with _zones_file(values) as zones, _files_of(job, input, {**values, **zones}) as files:
-        return _publish_files(job, {**values, **zones, "input": files}, output)
-
-
-def _publish_files(job: str, values: Mapping[str, Any], output: Folder | None) -> Release:
-    if output is not None:
-        _run(job, {**values, "output": output})
-        return open_release(output)
-    for name in ("ledger", "timeline"):
-        if values.get(name) is not None:
-            raise RequestError(f"output: with a {name} the release must be kept; name a folder for it")
-    folder = tempfile.mkdtemp(prefix="sfumato-")
-    place = os.path.join(folder, job.partition(" ")[0])
-    try:
-        _run(job, {**values, "output": place})
-        release = open_release(place)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    weakref.finalize(release, shutil.rmtree, folder, ignore_errors=True)
-    return release
-
-
-@contextlib.contextmanager
-def _files_of(job: str, input: Logs, values: Mapping[str, Any]) -> Iterator[Any]:
-    """Patterns of files as they are; of a table one file that only this user may read, gone in the end.
-
-    values: the job's other options. They say what the columns of a data frame are.
-    """
-    several = input if isinstance(input, list | tuple) and input else [input]
-    if input is None or all(isinstance(one, str | os.PathLike) for one in several):
-        yield input
-        return
-    # Beam takes seconds to import, and planning needs none.
-    from sfumato.pipelines.runners.folders import private_folder
-
-    is_frame = type(input).__module__.partition(".")[0] in ("pandas", "geopandas")
-    if not (isinstance(input, pa.Table) or (is_frame and hasattr(input, "columns"))):
-        raise RequestError(
-            "input: must be files, a pattern or several, a pandas data frame or a pyarrow table, got "
-            f"{type(input).__name__}"
-        )
-    with private_folder() as folder:  # the next run removes it if this process is killed
-        file = os.path.join(folder, "table.parquet")
-        table = input if isinstance(input, pa.Table) else _read_frame(job, input, {**values, "input": file})
-        # Without metadata, so that equal tables are one input in the ledger.
-        pq.write_table(table.replace_schema_metadata(None), file)
-        yield file
-
-
-@contextlib.contextmanager
-def _zones_file(values: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """The option `zones` as a file, if it is a GeoDataFrame; no option otherwise. Raises RequestError."""
-    frame: Any = values.get("zones")
-    if not (hasattr(frame, "geometry") and hasattr(frame, "to_parquet")):
-        yield {}
-        return
-    from sfumato.pipelines.runners.folders import private_folder
-    from sfumato.transforms.geo.feature_files import in_degrees
-
-    located = in_degrees("zones", frame)
-    with private_folder() as folder:
-        file = os.path.join(folder, "zones.parquet")
-        located.to_parquet(file)
-        yield {"zones": file}
-
-
-def _read_frame(job: str, frame: pd.DataFrame, values: Mapping[str, Any]) -> pa.Table:
-    """Returns what a job with these options reads of a data frame. Raises RequestError."""
-    from sfumato.pipelines.frame.inputs import layout_of
-    from sfumato.transforms.geo.feature_files import in_degrees
-    from sfumato.transforms.inputs.data_frame import table_of
-
-    request = _request(job, {"output": values["input"], **values})
-    columns = columns_of(request)
-    layout = layout_of(request, columns)
-    if layout.geometry is not None and hasattr(points := frame.get(layout.geometry), "crs"):
-        frame = frame.assign(**{layout.geometry: in_degrees("input", points)})
-    return table_of(frame, columns, layout)
-
-
-def _request(job: str, values: Mapping[str, Any]) -> Request:
-    """Returns a job's request, of options that may be of NumPy's types. Raises RequestError."""
-    plain = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in values.items()}
-    return request_of(job, plain)
-
-
-def _run(job: str, values: Mapping[str, Any]) -> None:
-    """Runs a job for options by name. Raises SfumatoError."""
-    request = _request(job, values)
-    # The command line prints the path of the page; here the release is returned.
-    with shown_on(Console(job, "text", bool(values.get("verbose")))), contextlib.redirect_stdout(io.StringIO()):
-        try:
-            run_job(request)
-        except SfumatoError:
-            raise
-        except Exception as error:
-            found = error_of(error)  # a worker's error comes wrapped by the runner
-            if found is None:
-                raise
-            raise found from error
+    return publish("ranges build", locals())

@@ -104,20 +104,20 @@ def _known_places(stddev: float) -> int | None:
     return min(-round(math.log10(stddev)), _MOST_PLACES)
 
 
-def parse_bytes(option: str, text: str | int) -> int:
+def parse_memory(text: str | int) -> int:
     """Returns the number of bytes that a text states: a number, and K, M, G or T (powers of 1000) or Ki, Mi, Gi or Ti.
 
-    The latter are powers of 1024; a B may follow. Raises RequestError, which names the option, below one byte.
+    The latter are powers of 1024; a B may follow. Raises RequestError, below one byte too.
     """
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(i?)B?", str(text).strip(), re.IGNORECASE)
     if found is None or (found[3] and not found[2]):
-        raise RequestError(f"{option}: must be a number of bytes, such as 1.5G or 800M, got {str(text)!r}")
+        raise RequestError(f"memory: must be a number of bytes, such as 1.5G or 800M, got {str(text)!r}")
     unit = _UNITS[found[2].upper()]
     if found[3]:
         unit = 1 << (10 * list(_UNITS).index(found[2].upper()))
     number = int(float(found[1]) * unit)
     if number < 1:
-        raise RequestError(f"{option}: must be above 0, got {str(text)!r}")
+        raise RequestError(f"memory: must be above 0, got {str(text)!r}")
     return number
 
 

@@ -119,8 +119,6 @@ class RefreshConfig(Request):
     """Settings of all runs of a refresh. Relative paths are relative to the configuration file."""
 
     JOB: ClassVar[str] = "refresh"
-    COMMAND: ClassVar[str] = "refresh"
-    ABOUT: ClassVar[str] = "Settings of every night's run."
 
     dataset: Annotated[StrictStr, AfterValidator(lambda name: dataset_name(name) and name)] = option(
         ..., "name of the logs in the ledger and in release ids", LEDGER

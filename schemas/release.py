@@ -47,7 +47,6 @@ RELEASE_FILES = frozenset({
 })  # fmt: skip
 MANIFEST_FORMAT = "sfumato-release/2"
 REFUSAL_FORMAT = "sfumato-refusal/2"  # of the notice that replaces a release that was refused after its charge
-EVALUATION_FORMAT = "sfumato-evaluation/2"  # of `sfumato compare`, which sfumato 0.1 of November 2026 or earlier has
 REMOVAL_FORMAT = "sfumato-removal/1"  # of the notice that replaces a release that was taken down
 
 

@@ -16,6 +16,9 @@ import shapely
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from sfumato.pipelines.command_line.cli import main
+from sfumato.pipelines.operations.readers import release_view
+from sfumato.transforms.release.builder import page_files
+from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.release_folder import publish
 from tests.attacks.city import make_city
 from tests.once import made_once
@@ -101,3 +104,9 @@ def tracts() -> dict[str, Any]:
         geometry = shapely.geometry.mapping(shape)
         features.append({"type": "Feature", "properties": {"tract": f"t{number}"}, "geometry": geometry})
     return {"type": "FeatureCollection", "features": features}
+
+
+def assert_page_follows(folder: Path) -> None:
+    """Asserts that a release's page and pictures follow from its other files, byte for byte."""
+    made = page_files(release_view(open_release(folder)))
+    assert {name: (folder / name).read_bytes() for name in made} == made

@@ -70,7 +70,7 @@ class SampledMechanism:
 
     def __post_init__(self) -> None:
         check_rate(self.rate)
-        check_epsilon("epsilon", self.epsilon)
+        check_epsilon(self.epsilon)
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class LaplaceNoise:
     epsilon: float
 
     def __post_init__(self) -> None:
-        check_epsilon("epsilon", self.epsilon)
+        check_epsilon(self.epsilon)
 
     @property
     def name(self) -> str:
@@ -132,7 +132,7 @@ class Piecewise:
     epsilon: float
 
     def __post_init__(self) -> None:
-        check_epsilon("epsilon", self.epsilon)
+        check_epsilon(self.epsilon)
 
     @property
     def name(self) -> str:
@@ -182,7 +182,7 @@ def check_values(values: NDArray[np.float64], high: float) -> NDArray[np.float64
 
 def _check_optional_epsilon(epsilon: float | None) -> None:
     if epsilon is not None:
-        check_epsilon("epsilon", epsilon)
+        check_epsilon(epsilon)
 
 
 def respond(bits: NDArray[np.bool_], epsilon: float | None, generator: Generator) -> NDArray[np.bool_]:

@@ -20,7 +20,7 @@ _MAX_THRESHOLD = 2**16
 
 def theorem_delta(epsilon: float, rate: float, threshold: int) -> float:
     """The paper's Theorem 1: delta <= exp(-tau KL(q || p) / q) if e^-epsilon <= 1 - p. Otherwise it has no bound: 1."""
-    check_epsilon("epsilon", epsilon)
+    check_epsilon(epsilon)
     check_rate(rate)
     check_count("threshold", threshold)
     if rate > -math.expm1(-epsilon):
@@ -53,7 +53,7 @@ def min_threshold(epsilon: float, delta: float, rate: float) -> int:
 
     Raises RequestError for bad parameters, or if the threshold lies above 2**16.
     """
-    check_epsilon("epsilon", epsilon)
+    check_epsilon(epsilon)
     check_delta(delta)
     low, high = 0, 1
     while round_delta(epsilon, rate, high) > delta:

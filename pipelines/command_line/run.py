@@ -147,11 +147,6 @@ JOBS = {
         "schemas.requests.commands:RefreshInitRequest",
         "pipelines.operations.refresh_start:run",
     ),
-    "page": Job(
-        "make a release's page again from its files",
-        "schemas.requests.commands:PageRequest",
-        "pipelines.operations.readers:run_page",
-    ),
     "export": Job(
         "write a published release as a file for a GIS, a notebook or a web map",
         "schemas.requests.commands:ExportRequest",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sfumato.pipelines.operations.published_nights import PublishedNights, clock_problem
-from sfumato.pipelines.operations.refresh import read_config
+from sfumato.pipelines.operations.refresh_config import read_config
 from sfumato.pipelines.runners.folders import private_folder
 from sfumato.pipelines.runners.runner_settings import flags_of, settings_of
 from sfumato.schemas.errors import CheckFailedError, SfumatoError

@@ -6,7 +6,6 @@ import json
 import sys
 
 from sfumato.pipelines.operations.ledger_account import (
-    approver_line,
     charge_json,
     charges_table,
     dataset_of,
@@ -66,7 +65,7 @@ def _show(request: LedgerRequest) -> None:
     worst = "\nSpent and left are for the user who has spent the most.\n" if is_rotated else ""
     sys.stdout.write(
         f"{request.ledger}: {_entries(history.entries)}, {number}\n\n{table}\n"
-        f"{limits_table(limits, with_dataset=True)}{worst}{limit_changes(history, dataset)}{approver_line(history)}"
+        f"{limits_table(limits, with_dataset=True)}{worst}{limit_changes(history, dataset)}"
     )
 
 

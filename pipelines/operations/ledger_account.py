@@ -162,16 +162,6 @@ def limit_changes(history: History, dataset: str | None) -> str:
     )
 
 
-def approver_line(history: History) -> str:
-    """Returns a line where an earlier version named an approver of limits; empty without one."""
-    if history.approver is None:
-        return ""
-    return (
-        f"entry {history.approver} names an approver of looser limits; this version checks no signatures: restrict who "
-        "may write to the ledger\n"
-    )
-
-
 def charge_json(entry: Reservation, charge: Charge) -> dict[str, Any]:
     """Returns a reservation in JSON's types, for the dataset and days of one of the charges that it counts as."""
     rotation = charge.rotation

@@ -1,4 +1,4 @@
-"""Commands that read only published releases: `page`, `export`, `changes` and `zones --release`. None charges."""
+"""Commands that read only published releases: `export`, `changes` and `zones --release`. None charges."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
-from sfumato.schemas.errors import DataError, RequestError
-from sfumato.schemas.release import CHANGES_FORMAT, MANIFEST_FILE, PAGE_FILE
-from sfumato.schemas.requests.commands import ChangesRequest, ExportRequest, PageRequest
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.release import CHANGES_FORMAT, MANIFEST_FILE
+from sfumato.schemas.requests.commands import ChangesRequest, ExportRequest
 from sfumato.schemas.views import PageView
 from sfumato.transforms.changes.map_changes import compare_releases, finer_grid
 from sfumato.transforms.changes.release import changes_files, report
@@ -22,7 +21,6 @@ from sfumato.transforms.io.files import is_remote, write_output
 from sfumato.transforms.moments.view import moments_view
 from sfumato.transforms.quantiles.view import quantiles_view
 from sfumato.transforms.ranges.view import ranges_view
-from sfumato.transforms.release.builder import page_files
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.zones.release_zones import SUFFIXES, check_heatmap, table_bytes, zones_of_release
 from sfumato.transforms.zones.request import ReleaseZonesRequest
@@ -51,25 +49,6 @@ def release_view(release: Release) -> PageView:
     made_of = [name for name in release.listed or () if not name.endswith((".html", ".png"))]
     files = {name: release.read(name) for name in made_of}
     return VIEWS[job]({**files, MANIFEST_FILE: json.dumps(release.manifest).encode()})
-
-
-def run_page(request: PageRequest) -> None:
-    """Makes a page and pictures again. Raises RequestError, or DataError if they differ from the published ones."""
-    release = open_release(request.folder)
-    made = page_files(release_view(release))
-    if request.output is not None:
-        folder = Path(request.output)
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in made.items():
-            (folder / name).write_bytes(content)
-        sys.stdout.write(f"{folder / PAGE_FILE}\n")
-        return
-    if other := [name for name, content in made.items() if release.read(name) != content]:
-        raise DataError(
-            f"{request.folder}: {', '.join(other)}: differs from what this version of sfumato renders from the same "
-            "release; write the new one with --output FOLDER"
-        )
-    sys.stdout.write(f"{request.folder}: the page matches the published files, byte for byte\n")
 
 
 def run_changes(request: ChangesRequest) -> None:

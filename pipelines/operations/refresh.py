@@ -7,22 +7,21 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from apache_beam.io.filesystems import FileSystems
 
-from sfumato.pipelines.command_line.run import JOBS, request_class, request_of, run_job
+from sfumato.pipelines.command_line.run import request_of, run_job
 from sfumato.pipelines.frame.console import identify
 from sfumato.pipelines.frame.inputs import InputFile, has_logs, layout_of, log_late_files, match_files, select_input
 from sfumato.pipelines.operations.published_nights import PublishedNights, clock_problem
+from sfumato.pipelines.operations.refresh_config import check_arguments, example_request, newest_day, read_config
 from sfumato.pipelines.runners.runner_settings import (
     RunnerSettings,
     flags_of,
     flex_launch,
     launch_nothing,
-    parse_yaml,
     settings_of,
 )
 from sfumato.schemas.errors import (
@@ -32,17 +31,15 @@ from sfumato.schemas.errors import (
     NotReadyError,
     RefusedError,
     RequestError,
-    reason_of,
 )
 from sfumato.schemas.ledger import Period, Reservation, format_amount, parse_amount, parse_day
-from sfumato.schemas.refresh import RefreshConfig, check_known
+from sfumato.schemas.refresh import RefreshConfig
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import REMOVAL_FORMAT
 from sfumato.schemas.requests.commands import RefreshRequest
-from sfumato.schemas.requests.publish_request import ReleaseRequest, RunnerOptions
+from sfumato.schemas.requests.publish_request import RunnerOptions
 from sfumato.schemas.rotation import MAX_COHORTS, Rotation
 from sfumato.transforms.heatmap.request import HeatmapRequest
-from sfumato.transforms.io.files import read_file
 from sfumato.transforms.nights.plan import make_rotation_plan
 from sfumato.transforms.observability.logs import log_event
 from sfumato.transforms.privacy.ledger.charge_rules import ReusedError
@@ -56,12 +53,6 @@ from sfumato.transforms.release.release_folder import format_at
 
 _LATE = "-late"  # ends the id of a correction
 _MAX_ADDED = 31  # nights whose answers a release adds to the state that it starts from
-# Options with a key of their own in the configuration, or that a refresh sets itself.
-_OWN = frozenset({
-    "input", "output", "ledger", "dataset", "period", "budget", "key_file", "key_secret", "release_id", "timeline",
-    "min_users", "allow_reuse", "day_column", "warm_start", "night", "rotation", "corrects", "seed",
-    "overwrite", "dry_run", *RunnerOptions.model_fields,
-})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -364,7 +355,7 @@ def run(request: RefreshRequest, beam_arguments: tuple[str, ...] = ()) -> int:
     runner = request
     if request.runner_config is None and config.runner_config is not None:
         runner = request.model_copy(update={"runner_config": config.runner_config})
-    _check_arguments(config.job, request.config, beam_arguments)
+    check_arguments(config.job, request.config, beam_arguments)
     beam_arguments = (*flags_of(config.beam), *beam_arguments)
     refresh = Refresh(config, request.config, runner, request.attempt, request.dry_run, beam_arguments)
     if request.backfill is not None and flex_launch(refresh.settings):
@@ -388,23 +379,6 @@ def run(request: RefreshRequest, beam_arguments: tuple[str, ...] = ()) -> int:
     return worst
 
 
-def _check_arguments(job: str, config_file: str, arguments: Sequence[str]) -> None:
-    """Raises RequestError for an option of the job on the command line, whose place is the configuration."""
-    names = set(request_class(job).model_fields) - _OWN - {"region"}  # Dataflow has a --region too
-    for argument in arguments:
-        name = argument.removeprefix("--").partition("=")[0]
-        if argument.startswith("--") and name in names:
-            raise RequestError(
-                f"{name}: cannot be set on the command line of a refresh; set `{name}:` in options of {config_file}"
-            )
-
-
-def newest_day(config: RefreshConfig) -> date:
-    """Returns the last day that is over in the time zone of the days, with all folders that are read for it."""
-    after = max(0, config.folders[-1])
-    return datetime.now(ZoneInfo(config.time_zone)).date() - timedelta(days=1 + after)
-
-
 def _correct(refresh: Refresh, days: Sequence[date]) -> None:
     """Corrects the releases of some days. One that cannot be corrected is logged, and stays as it is.
 
@@ -418,40 +392,3 @@ def _correct(refresh: Refresh, days: Sequence[date]) -> None:
             fit = "; lower the epsilon of the nights so that corrections fit" if isinstance(error, BudgetError) else ""
             text = f"{day}: late files are ignored: {error}{fit}"
             log_event("not_corrected", text, logging.WARNING, date=str(day))
-
-
-def read_config(path: str) -> RefreshConfig:
-    """Reads and checks a refresh's configuration. Raises RequestError."""
-    try:
-        settings = parse_yaml("config", path, read_file(path))
-    except OSError as error:
-        raise RequestError(
-            f"config: cannot read {path} ({reason_of(error)}); name the YAML file of a refresh"
-        ) from None
-    folder = path.rsplit("/", 1)[0] if "://" in path else os.path.dirname(os.path.abspath(path))
-    config = RefreshConfig.read(settings, folder)
-    check_known([config.job], [name for name, job in JOBS.items() if job.publishes], "config: job")
-    names = set(request_class(config.job).model_fields)
-    for name in config.options:
-        if name in _OWN:
-            raise RequestError(
-                f"config: options: {name} cannot be set here; the refresh or the top level of the file sets it"
-            )
-    check_known(config.options, names - _OWN, "config: options")
-    for name in config.beam:
-        if name in (names | _OWN) - {"region"}:
-            raise RequestError(f"config: beam: {name} is an option of sfumato; set it at the top level or in options")
-    if config.rotation > 1 and not isinstance(example_request(config), HeatmapRequest):
-        raise RequestError(f"config: rotation: applies only with job: heatmap, got {config.job}")
-    example_request(config)
-    rows = config.rows_of_day
-    if rows is not None and config.options.get("time_zone", rows.time_zone) != rows.time_zone:
-        raise RequestError(f"config: time_zone: must equal that of rows_of_day, {rows.time_zone}; omit it")
-    return config
-
-
-def example_request(config: RefreshConfig) -> ReleaseRequest:
-    """Returns a request of the configured job, for the input folder instead of a day's. Raises RequestError."""
-    request = request_of(config.job, {**config.options, "input": config.input, "output": config.output})
-    assert isinstance(request, ReleaseRequest)
-    return request

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 
 from apache_beam.io.filesystems import FileSystems
 
-from sfumato.pipelines.operations.ledger_account import approver_line, dataset_of, limit_changes, read_history, state_of
+from sfumato.pipelines.operations.ledger_account import dataset_of, limit_changes, read_history, state_of
 from sfumato.schemas.errors import FormatError, LedgerError, RequestError, did_you_mean
 from sfumato.schemas.ledger import Period, format_amount
 from sfumato.schemas.requests.commands import LedgerRequest, ReleasesRequest
@@ -129,7 +129,7 @@ def _remove(request: ReleasesRequest) -> None:
         notice = removed_release(manifest_at(folder))
     except OSError as error:
         raise RequestError(f"release: cannot read {folder} ({error})") from None
-    release = None if notice else Release(folder, {}, "") if is_lost else open_release(folder, planes=True)
+    release = None if notice else Release(folder, {}, "") if is_lost else open_release(folder)
     release_id = notice or str(release and release.manifest.get("release_id"))
     if is_lost:
         release_id = request.release
@@ -259,7 +259,7 @@ def verify(request: LedgerRequest) -> None:
         remedy = [_REMEDY] if damage else []
         raise LedgerError("ledger: " + "\n  ".join([*damage, *problems, *remedy]))
     sys.stdout.write(f"{request.ledger}: {history.entries} entries, unbroken; all charges are within their limits\n")
-    sys.stdout.write(limit_changes(history, None) + approver_line(history))
+    sys.stdout.write(limit_changes(history, None))
     if recovered := [name for name, entry in history.reservations.items() if entry.lost is not None]:
         sys.stdout.write(f"charged again after their entries were lost: {', '.join(recovered)}\n")
     if taken_down := [name for name, entry in history.reservations.items() if state_of(entry) == "removed"]:

@@ -267,20 +267,6 @@ class LedgerRequest(LogOptions, KeyOptions):
         return self
 
 
-class PageRequest(LogOptions):
-    """Makes a release's page and pictures again from its files, and compares them with the published ones or writes
-    them.
-    """
-
-    JOB: ClassVar[str] = "page"
-    EXAMPLE: ClassVar[str] = "release"
-
-    folder: str = option(..., "a release's folder, local or gs://", INPUT, metavar="FOLDER", style="positional")
-    output: str | None = option(
-        None, "a local folder for the page and pictures; default: only compare", OUTPUT, metavar="FOLDER", common=True
-    )
-
-
 class ExportRequest(LogOptions):
     """Writes a published release in the format of another tool, with the guarantee in the file's metadata.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import AfterValidator, PlainValidator, model_validator
 
 from sfumato.schemas.errors import RequestError, shown
-from sfumato.schemas.known_digits import parse_bytes
+from sfumato.schemas.known_digits import parse_memory
 from sfumato.schemas.ledger import Limit, Period, dataset_name, ordered
 from sfumato.schemas.log_layout import DayRows, PartitionFilter, hours_of
 from sfumato.schemas.rectangle import Region
@@ -95,7 +95,7 @@ HoursOption = Annotated[str, PlainValidator(_hours)]
 RegionOption = Annotated[Region, PlainValidator(region_of)]
 PeriodOption = Annotated[Period, PlainValidator(_period)]
 BudgetOption = Annotated[tuple[Limit, ...], PlainValidator(_limits)]
-MemoryOption = Annotated[int, PlainValidator(lambda size: parse_bytes("memory", size))]
+MemoryOption = Annotated[int, PlainValidator(parse_memory)]
 ReleaseId = Annotated[str, AfterValidator(check_release_id)]
 TitleOption = Annotated[str, PlainValidator(_title)]
 DatasetOption = Annotated[str, AfterValidator(lambda name: dataset_name(name) and name)]

@@ -89,8 +89,9 @@ class Request(BaseModel):
     Make a request with `of`, whose errors are RequestErrors. Attributes that a class sets:
         JOB: the job's name in its manifest and its charge.
         COMMAND: the words after `sfumato` that run it; by default JOB.
-        ABOUT: the help text of the job; by default the class's docstring.
         EXAMPLE: the options of a complete command.
+
+    The docstring of a class that sets JOB is the help text of the job.
     """
 
     model_config = ConfigDict(
@@ -113,7 +114,7 @@ class Request(BaseModel):
         own = vars(cls)
         if "JOB" in own:
             cls.COMMAND = own.get("COMMAND", cls.JOB)
-            cls.ABOUT = own.get("ABOUT", " ".join((cls.__doc__ or "").split()))
+            cls.ABOUT = " ".join((cls.__doc__ or "").split())
 
     @model_validator(mode="before")
     @classmethod

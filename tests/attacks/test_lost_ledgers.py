@@ -95,10 +95,6 @@ def newer_format(path: Path) -> None:
     edit(path, format="sfumato-release/9")
 
 
-def evaluation(path: Path) -> None:
-    edit(path, format="sfumato-evaluation/2")
-
-
 def refusal(path: Path) -> None:
     """It claims that nothing was published, and would be passed over."""
     for other in path.parent.iterdir():
@@ -126,7 +122,6 @@ def stray(path: Path) -> None:
         ("manifest.json", Path.unlink, "no release found"),
         ("manifest.json", stray, "stray: no release found"),
         ("manifest.json", newer_format, "manifest.json was written by a newer version of sfumato"),
-        ("manifest.json", evaluation, "taxis-2026-11-19 (dataset taxis, 2026-11-19) was published but is missing"),
         ("manifest.json", refusal, "release taxis-2026-11-19 (dataset taxis, 2026-11-19) was published but is missing"),
     ],
 )
@@ -150,7 +145,7 @@ def test_every_problem_is_told_at_once(place: Path, capsys: pytest.CaptureFixtur
         assert words in told
 
 
-def test_a_replaced_release_and_an_evaluation_are_no_problem(place: Path) -> None:
+def test_a_replaced_release_is_no_problem(place: Path) -> None:
     book = ledger(place)
     book.set_limits("taxis", Limit.parse_all("9/1d"))
     again = book.reserve(charge(f"taxis-{DAYS[2]}-2", DAYS[2]))
@@ -160,10 +155,6 @@ def test_a_replaced_release_and_an_evaluation_are_no_problem(place: Path) -> Non
     files = {"manifest.json": json.dumps(manifest_of(again)).encode()}
     publish(str(output), files, again.charge.release_id, overwrite=False)
     commit_release(str(output), again.charge.release_id, None, str(place / "ledger.db"))
-    evaluated = place / "out" / "evaluated"
-    evaluated.mkdir()
-    (evaluated / "manifest.json").write_text('{"format": "sfumato-evaluation/2"}')
-    (evaluated / "runs.csv").write_text("")
     assert verify(place) == 0
 
 

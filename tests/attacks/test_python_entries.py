@@ -26,7 +26,7 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms import trigger, window
 from apache_beam.transforms.external import ExternalTransform
 
-from sfumato import jobs
+from sfumato import jobs, runs
 from sfumato.beam import (
     PrivateFlows,
     PrivateHeatmap,
@@ -197,7 +197,7 @@ def test_a_table_is_private_and_gone_in_the_end(tmp_path: Path, monkeypatch: pyt
         seen.append(stat.S_IMODE(folder.stat().st_mode))
         raise failure
 
-    monkeypatch.setattr(jobs, "_run", run)
+    monkeypatch.setattr(runs, "run", run)
     failures: list[BaseException] = [RequestError("x"), NotAdmittedError("x"), ValueError("x"), KeyboardInterrupt()]
     for failure in failures:
         with pytest.raises(type(failure)):
@@ -234,8 +234,8 @@ def test_a_release_without_digests_is_not_copied(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_next_run_removes_the_table_of_a_killed_process(tmp_path: Path) -> None:
     code = (
-        "import os, signal, pandas, sfumato.jobs as jobs\n"
-        "with jobs._files_of('histogram', pandas.DataFrame({'user_id': [1]}), {'column': 'kind'}) as file:\n"
+        "import os, signal, pandas, sfumato.runs as runs\n"
+        "with runs._files_of('histogram', pandas.DataFrame({'user_id': [1]}), {'column': 'kind'}) as file:\n"
         "    assert os.path.exists(file)\n"
         "    print(os.path.dirname(file), flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

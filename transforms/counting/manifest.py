@@ -29,7 +29,6 @@ from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.rates import LEVEL, published_categories
 from sfumato.transforms.counting.state import HeatmapState, NoisyCounts
 from sfumato.transforms.privacy.additive_noise import AdditiveNoise
-from sfumato.transforms.privacy.mechanism import epsilon_for_delta
 from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
 
 # Fields that are null without shards.
@@ -133,10 +132,9 @@ def counts_content(
     """
     shard_plan, protected = state.shard_plan, parameters.protects_participation
     cohort = None if parameters.rotation == 1 else Rotation.parse(metadata.parameters["rotation"])
-    epsilon_spent = state.budget.spent
-    if parameters.rho is not None:  # the epsilon of all charges at the release's delta
-        is_all = epsilon_spent == parameters.rho
-        epsilon_spent = parameters.epsilon if is_all else epsilon_for_delta(epsilon_spent, parameters.delta)
+    kind, total, spent = state.noise.kind, parameters.budget.total, state.budget.spent
+    # The epsilon of all charges at the release's delta.
+    epsilon_spent = parameters.epsilon if spent == total else kind.epsilon(spent, parameters.delta)
     composition = "parallel" if state.has_disjoint_shards else "sequential"
 
     def known(fields: dict[str, Any]) -> dict[str, Any]:
@@ -155,12 +153,12 @@ def counts_content(
             "epsilon": parameters.epsilon,
             "epsilon_spent": epsilon_spent,
             "delta": parameters.stated_delta,
-            **({} if parameters.rho is None else {"rho": parameters.rho, "rho_spent": state.budget.spent}),
-            "noise": state.noise.kind.NAME,
-            "mechanism": _MECHANISMS[state.noise.kind.NAME, parameters.trust],
+            **({} if kind.UNIT == "epsilon" else {kind.UNIT: total, f"{kind.UNIT}_spent": spent}),
+            "noise": kind.NAME,
+            "mechanism": _MECHANISMS[kind.NAME, parameters.trust],
             "randomness": metadata.source,
             **({} if cohort is None else {"rotation": {"cohort": cohort.cohort, "cohorts": cohort.cohorts}}),
-            "population": population_entry(state.population, state.noise.kind),
+            "population": population_entry(state.population, kind),
             "cohort": known(
                 {
                     "users": shard_plan.users,

@@ -60,7 +60,7 @@ from sfumato.transforms.counting.methods.base import Contribution
 from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.locations.shards import Participation, ShardPlan
-from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
+from sfumato.transforms.privacy.additive_noise import LAPLACE, NOISES, AdditiveNoise, NoiseKind
 from sfumato.transforms.privacy.admission import (
     ADMISSION_SHARE,
     FALSE_REFUSAL_PROBABILITY,
@@ -68,7 +68,7 @@ from sfumato.transforms.privacy.admission import (
     AdmissionRule,
 )
 from sfumato.transforms.privacy.budget import Budget
-from sfumato.transforms.privacy.mechanism import MIN_GAUSSIAN_DELTA, noise_quantile, rho_for_delta
+from sfumato.transforms.privacy.mechanism import MIN_GAUSSIAN_DELTA, noise_quantile
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from sfumato.transforms.privacy.shared_noise import Noise
 from sfumato.transforms.secagg.encodings import Rounding, l1_sensitivity, stored_total
@@ -76,7 +76,7 @@ from sfumato.transforms.secagg.modulus import MAX_MODULUS, min_window
 from sfumato.transforms.secagg.shard_sums import NoiseSource
 from sfumato.transforms.statistics.bisection import bisect_integers
 
-NoiseName = Literal["auto", "laplace", "gaussian"]
+NoiseName = Literal["auto", NoiseKind]
 COST = 0.01  # of the noise's variance, and of the budget
 MIN_QUERY_SHARE = 0.01  # of the budget, for one sub-query
 UNKNOWN_USERS = 1 << 30  # used if the number of users is not given
@@ -170,17 +170,17 @@ class HeatmapParameters:
         )
 
     @cached_property
-    def rho(self) -> float | None:
-        """The rho of the complete release; None unless its noise is Gaussian."""
-        rho = rho_for_delta(self.epsilon, self.delta) if self.delta else None
-        if rho is None or self.noise == "laplace":
-            return None
-        return rho if self.noise == "gaussian" or GAUSSIAN.stddev(rho) < LAPLACE.stddev(self.epsilon) else None
-
-    @property
     def count_noise(self) -> AdditiveNoise:
         """The distribution of the noise, chosen for `auto`."""
-        return LAPLACE if self.rho is None else GAUSSIAN
+        if self.noise != "auto":
+            return NOISES[self.noise]
+        possible = [kind for kind in NOISES.values() if self.delta or not kind.NEEDS_DELTA]
+        return min(possible, key=lambda kind: kind.stddev(kind.total(self.epsilon, self.delta)))
+
+    @property
+    def rho(self) -> float | None:
+        """The rho of the complete release, which a ledger adds up; None for noise with another unit of cost."""
+        return self.budget.total if self.count_noise.UNIT == "rho" else None
 
     def with_trust(self, trust: Trust) -> HeatmapParameters:
         """Returns the parameters with another trust model; only shards' noise has clients who may collude.
@@ -202,16 +202,12 @@ class HeatmapParameters:
     @property
     def budget(self) -> Budget:
         """The budget of the complete release, in the unit of the noise, before the noisy user count."""
-        return Budget(self.epsilon if self.rho is None else self.rho)
+        return Budget(self.count_noise.total(self.epsilon, self.delta))
 
     @property
     def stated_delta(self) -> float:
         """The delta of the complete release: 0 with Laplace noise."""
-        return 0.0 if self.rho is None else self.delta
-
-    def laplace_epsilon(self, cost: float) -> float:
-        """Returns the epsilon of as much Laplace noise as a cost has."""
-        return LAPLACE.cost(self.count_noise.stddev(cost)) if self.rho is not None else cost
+        return self.delta if self.count_noise.NEEDS_DELTA else 0.0
 
     def _check_noise(self) -> None:
         """Raises RequestError where noise and delta contradict each other, or a protocol lacks this noise."""
@@ -221,9 +217,10 @@ class HeatmapParameters:
             raise RequestError(f"delta: must be 0 or at least {MIN_GAUSSIAN_DELTA:g}, got {self.delta:g}")
         if self.noise == "laplace" and self.delta:
             raise RequestError("delta: laplace noise needs none; leave it out")
-        if self.rho is not None and (name := self._by_client):
+        if not self.count_noise.HAS_SHARES and (name := self._by_client):
             raise RequestError(
-                f"{name}: clients' shares do not add up to Gaussian noise; leave out this option, or --delta"
+                f"{name}: clients' shares do not add up to {self.count_noise.NAME.capitalize()} noise; leave out this "
+                "option, or --delta"
             )
 
     def _check_slots(self) -> None:
@@ -330,7 +327,7 @@ class HeatmapParameters:
 def automatic_gamma(parameters: HeatmapParameters) -> int:
     """Returns the gamma of `auto`. Raises RequestError if none fits the modulus, or epsilon is too small for noise."""
     # With Gaussian noise, the epsilon of as much Laplace noise.
-    epsilon, max_rounds = parameters.laplace_epsilon(parameters.budget.total), parameters.max_rounds()
+    epsilon, max_rounds = parameters.count_noise.laplace_epsilon(parameters.budget.total), parameters.max_rounds()
     users = min(parameters.users or UNKNOWN_USERS, parameters.population or UNKNOWN_USERS)
     shard_size, is_one_batch = parameters.shard_size, parameters.is_one_batch
     shard_plan = parameters.plan_shards(users)
@@ -359,7 +356,7 @@ def _largest_within(
     modulus: int, max_gamma: int, parameters: HeatmapParameters, shard_plan: ShardPlan, length: int
 ) -> int:
     """Returns the largest gamma in 1..max_gamma whose sums fit the modulus."""
-    counting_epsilon = parameters.laplace_epsilon(parameters.admission().cost)
+    counting_epsilon = parameters.count_noise.laplace_epsilon(parameters.admission().cost)
     probability = parameters.overflow_probability / parameters.max_rounds()
     counted = max_counted(min(shard_plan.users, SHARD_TOLERANCE * parameters.shard_size), counting_epsilon, probability)
 
@@ -367,7 +364,7 @@ def _largest_within(
         return min_window(
             expected_size=counted + noise_quantile(counting_epsilon, COUNT_SHARE * probability),
             noise=parameters.noise_of(shard_plan, LAPLACE),
-            cost=MIN_QUERY_SHARE * parameters.laplace_epsilon(parameters.budget.total),
+            cost=MIN_QUERY_SHARE * parameters.count_noise.laplace_epsilon(parameters.budget.total),
             sensitivity=l1_sensitivity(gamma, parameters.rounding, math.ceil(MIN_QUERY_SHARE * length)),
             gamma=gamma,
             entries=length,

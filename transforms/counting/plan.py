@@ -15,7 +15,6 @@ from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.state import Estimate, HeatmapState, NoisyCounts
 from sfumato.transforms.counting.sub_queries import advance, first_state, window_for
 from sfumato.transforms.observability.text_tables import EXAMPLE_USERS, TYPICAL_USERS, markdown_table, significant
-from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import MAX_MODULUS
 from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals
@@ -200,7 +199,7 @@ def plan_details(plan: Plan) -> str:
         dropouts = ["devices that drop out", *(f"{dropout:.0%}" for dropout in _DROPOUTS)]
         lost = ["shards lost", *(percent(plan.shards_lost(dropout)) for dropout in _DROPOUTS)]
         lines.append(markdown_table([dropouts, lost]))
-        if state.noise.kind == LAPLACE:
+        if state.noise.kind.HAS_SHARES:
             lines.append(
                 "Devices that collude with the server can subtract their shares of the noise. The epsilon that holds "
                 f"against\nthem, in a shard of {state.noise.required:,} devices (--colluding adds noise for it):\n"
@@ -251,12 +250,13 @@ def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = No
 
 def _bounds(parameters: HeatmapParameters) -> list[str]:
     """Returns lines that hold for any number of users in any places."""
-    rounds, delta = parameters.max_rounds(), ""
-    if parameters.rho is not None:
-        delta = f" and delta {parameters.delta:g}, with Gaussian noise"
+    rounds, kind, delta, whole = parameters.max_rounds(), parameters.count_noise, "", "it"
+    if kind.NEEDS_DELTA:
+        delta = f" and delta {parameters.delta:g}, with {kind.NAME.capitalize()} noise"
+        whole = f"its {kind.UNIT} of {parameters.budget.total:.4g}"
     lines = [
         f"- epsilon {parameters.epsilon:g} in all{delta}; the count of users costs {parameters.population_share:g} of "
-        f"{'it' if parameters.rho is None else f'its rho of {parameters.rho:.4g}'}"
+        f"{whole}"
     ]
     if parameters.slots > 1:
         lines.append(

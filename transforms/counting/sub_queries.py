@@ -147,7 +147,7 @@ def check_first_query(parameters: HeatmapParameters, prior: Estimate | None = No
     cost = parameters.admission().cost
     # Without a number: two shards, the least that shard_fractions can split.
     users = float(parameters.population or parameters.users or 2 * parameters.shard_size)
-    most = max_counted(users, parameters.laplace_epsilon(cost), parameters.overflow_probability)
+    most = max_counted(users, parameters.count_noise.laplace_epsilon(cost), parameters.overflow_probability)
     population = Population(users, "public", cost, parameters.count_noise.stddev(cost), most)
     first_state(population, parameters.budget.charge(cost), parameters, prior)
 

@@ -39,7 +39,7 @@ class FlowPlan:
     max_bad_fraction: float = 0.1  # the largest share of users without a usable row, 0..1
 
     def __post_init__(self) -> None:
-        check_epsilon("epsilon", self.epsilon)
+        check_epsilon(self.epsilon)
         check_integer("max_trips_per_user", self.max_trips, 1, MAX_TRIPS)
         check_integer("depth", self.depth, 1, MAX_PAIR_DEPTH)
         if min(self.admission_rule.cost, self.split_epsilon / self.max_trips) < MIN_NOISE_EPSILON:

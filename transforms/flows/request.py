@@ -43,15 +43,12 @@ class RequestedFlows:
 
 
 class FlowsRequest(ZoneOptions, PlaceColumns, UserColumn, MapGeography):
-    """A request for flows between places."""
+    """Publishes origin-destination flows: how many trips begin in one cell of a map and end in another, for cells as
+    small as the number of trips allows, or for public zones. A trip is a row with two places, or two consecutive
+    records of a user. The operator is a trusted curator and adds noise once.
+    """
 
     JOB: ClassVar[str] = "flows"
-    COMMAND: ClassVar[str] = "flows"
-    ABOUT: ClassVar[str] = (
-        "Publishes origin-destination flows: how many trips begin in one cell of a map and end in another, for cells "
-        "as small as the number of trips allows, or for public zones. A trip is a row with two places, or two "
-        "consecutive records of a user. The operator is a trusted curator and adds noise once."
-    )
     EXAMPLE: ClassVar[str] = (
         "--input 'trips/*.parquet' --region 3.00,1.00,3.13,1.13 --origin origin_longitude,origin_latitude "
         "--destination destination_longitude,destination_latitude --output flows"

@@ -167,11 +167,9 @@ def _rotation(value: Any) -> Rotation:
 
 
 class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, CountingOptions):
-    """A request for a heatmap."""
+    """Publishes a differentially private heatmap of location logs."""
 
     JOB: ClassVar[str] = "heatmap"
-    COMMAND: ClassVar[str] = "heatmap"
-    ABOUT: ClassVar[str] = "Publishes a differentially private heatmap of location logs."
     EXAMPLE: ClassVar[str] = (
         "--input 'logs/*.parquet' --region 3.00,1.00,3.13,1.13 --trust central --epsilon 1 --output map"
     )
@@ -308,15 +306,13 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
 
 
 class PlanRequest(LogOptions):
-    """A request for the cost and the noise of heatmaps. Options may have several values."""
+    """Shows the cost and the noise of a heatmap, from public figures only; it reads no data.
+
+    It assumes that users are spread evenly over the map. If they are not, the method adaptive stops earlier or later;
+    the figures of the other methods are exact. Options accept several values, separated by commas.
+    """
 
     JOB: ClassVar[str] = "plan"
-    COMMAND: ClassVar[str] = "plan"
-    ABOUT: ClassVar[str] = (
-        "Shows the cost and the noise of a heatmap, from public figures only; it reads no data. It assumes that users "
-        "are spread evenly over the map. If they are not, the method adaptive stops earlier or later; the figures of "
-        "the other methods are exact. Options accept several values, separated by commas."
-    )
     EXAMPLE: ClassVar[str] = "--users 1000000 --epsilon 0.5,1,2 --depth 10"
 
     users: Several[Users] = option(..., "number of users that take part", PRIVACY, metavar="N,...")

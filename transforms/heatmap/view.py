@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,9 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.known_digits import about
-from sfumato.schemas.ledger import Period
 from sfumato.schemas.rectangle import region_from
 from sfumato.schemas.region import Grid, area_km2, ground_metres
 from sfumato.schemas.release import (
@@ -28,56 +25,30 @@ from sfumato.schemas.release import (
     TOTALS_FILE,
 )
 from sfumato.schemas.slots import Slots
-from sfumato.schemas.timeline import PlaceChange, stated_rotation
+from sfumato.schemas.timeline import stated_rotation
 from sfumato.schemas.tree import Tree, node_levels, node_positions, nodes_from_names
 from sfumato.schemas.views import PageView
 from sfumato.schemas.views.map_views import Layer, MapBody, Measure, TimeSlots
-from sfumato.schemas.views.view_parts import Scale, Section, Table
-from sfumato.transforms.counting.methods import METHODS
-from sfumato.transforms.observability.text_tables import significant
+from sfumato.schemas.views.view_parts import Scale
+from sfumato.transforms.heatmap.view_texts import (
+    deviations,
+    how_it_was_made,
+    how_to_read_it,
+    is_posterior,
+    last_query,
+    most_slots,
+    nights_section,
+    query_cost,
+    rests_on_several,
+    round_table,
+)
 from sfumato.transforms.report.count_measures import count_measure, rate_measures, rate_names
 from sfumato.transforms.report.layers import cell_layer
-from sfumato.transforms.report.numbers import CHANGES, changes_table, length, night_sentences, plural
+from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, noisy_sums, number
 
-_NOISE = {
-    Trust.CENTRAL: "A trusted curator saw the exact sums of the reports and added noise to each sum once. There was no "
-    "secure aggregation.",
-    Trust.SPLIT: "Two servers received shares of the reports. A share discloses nothing. Each server added its own "
-    "noise to its share of each sum, and only the total of both was seen.",
-    "client": "Users reported in {groups}. Every phone adds its share of the noise, so a group's sum is noisy before "
-    "anyone sees it. Groups with too few reports are discarded.",
-    "shard": "Users reported in {groups}. A group's sum is noisy before anyone sees it. Groups with too few reports "
-    "are discarded.",
-}
-_POSTERIOR = (
-    "The answers contain random noise, drawn once. A count is the average over all maps that could have produced these "
-    "answers. It is never negative, and follows its surroundings where the answers are uninformative."
-)
-_NIGHTS = (
-    "The answers contain random noise, drawn once. A count is estimated for this night from the answers of all nights "
-    "that the map uses. It is never negative, and follows its surroundings and earlier nights where the answers are "
-    "uninformative."
-)
-_AS_COUNTED = (
-    "Every count contains random noise, drawn once. Negative counts are caused by noise and are published unchanged, "
-    "because raising them to zero would bias every total upward."
-)
-_RATES = (
-    "A rate is the share of a cell's users in a category, shrunk towards the average where data are few. Its 95% "
-    "interval is pointwise: it holds for each cell separately, and includes the noise and the sampling error of few "
-    "users. A cell is listed as high only if an interval that holds for all cells at once lies above the average."
-)
-_SLOTS = (
-    "The maps of single time slots and the map of all slots were estimated together: the slots of a place add up to "
-    "its total. A place's profile over the slots follows its surroundings where its own answers are uninformative."
-)
-_USER_SLOTS = (
-    " A user counts in up to {} slots, so the map of all slots counts user-slots: a user in three slots counts three "
-    "times."
-)
 # The most cells on a page, in the map and in all its layers. A browser cannot show more, so finer cells are added up.
 _MAX_MAP_CELLS, _MAX_PAGE_CELLS = 1 << 16, 100_000
 USERS, USER_SLOTS = "users", "user-slots"
@@ -94,93 +65,6 @@ _FILES = {
     MANIFEST_FILE: "the guarantee, every parameter, every version",
 }
 Array = NDArray[np.float64]
-
-
-def rests_on_several(manifest: Manifest) -> bool:
-    """Returns whether the estimate is based on more than one night."""
-    return sum(Period.parse(text).length for text in get(manifest, "nights.rests_on", [])) > 1
-
-
-def how_to_read_it(manifest: Manifest, body: MapBody, cells: int) -> Section:
-    """Explains counts, intervals and colours. cells: number in the release, which may exceed that of the map."""
-    layer = body.layers[-1]
-    users = layer.measures[0]
-    unsure = sum(users.uncertain)
-    margins = [(high - low) / 2 for low, high in zip(users.low, users.high, strict=True) if low is not None is not high]
-    margin = float(np.median(margins)) if margins else 0.0
-    words = _NIGHTS if get(manifest, "nights") else _POSTERIOR if _is_posterior(manifest) else _AS_COUNTED
-    drawn = "Their colours follow their surroundings." if users.smooth else "They have no colour."
-    texts = [
-        f"{words} The 95% interval of a typical cell is "
-        f"± {significant(margin, 2)} users. Relative errors are small in crowded places and large in quiet ones.",
-        f"{unsure:,} of the {plural(len(users.uncertain), 'cell')} may be empty. {drawn} Sums of several cells are "
-        "known better than single cells.",
-    ]
-    if layer.level and layer.level[0] == layer.level[-1]:
-        texts.append("All cells have the same size.")
-    else:
-        texts.append(
-            "Cells are small where there are many users and large where there are few. A partly divided cell covers "
-            "the area that its finer cells leave."
-        )
-    if cells > len(users.value):
-        texts.append(
-            f"The map has {cells:,} cells, added up to {len(users.value):,} on this page. {CELLS_FILE} contains all."
-        )
-    if users.scale.ticks and users.scale.ticks[-1][1].startswith("≥"):
-        texts.append("The colour scale ends where few users live, so crowded cells do not darken all others.")
-    if len(layer.measures) > 1:
-        texts.append(_RATES)
-    if body.slots is not None:
-        most = _most_slots(manifest)
-        texts.append(_SLOTS + (_USER_SLOTS.format(most) if most > 1 else ""))
-    return Section(title="How to read it", paragraphs=texts)
-
-
-def how_it_was_made(manifest: Manifest) -> Section:
-    """Describes the method, the noise, earlier releases, and the upload of a phone."""
-    queries, parallel = get(manifest, "privacy.sub_queries", []), get(manifest, "privacy.composition") == "parallel"
-    method = get(manifest, "parameters.method", "adaptive")
-    trust = get(manifest, "privacy.trust")
-    noise = trust if trust in _NOISE else get(manifest, "parameters.noise_source", "shard")
-    counts_all = get(manifest, "parameters.contribution") == "all"
-    reported = "the share of their records in each cell" if counts_all else "a cell"
-    rotation = stated_rotation(manifest)
-    who = "Every user" if rotation is None else f"Every user of cohort {rotation.cohort} of {rotation.cohorts}"
-    others = "" if rotation is None else " The other users report nothing."
-    sentence = (
-        f"This version of sfumato does not have the method {method}: sfumato 0.1 of November 2026 or earlier has it, "
-        "or the program that made the map."
-    )
-    if method in METHODS:
-        sentence = METHODS[method].SENTENCE
-    texts = [
-        f"The map took {plural(len(queries), 'sub-query', 'sub-queries')}. {who} reports {reported}; only "
-        f"noisy sums of these reports are used.{others} {sentence}".strip()
-    ]
-    if (kept := get(manifest, "parameters.keep_top") or 100) < 100:
-        texts.append(f"Only the {kept:g}% of cells with the largest noisy sums are kept.")
-    if parallel and len(queries) > 1:
-        texts.append(
-            "Each user answered only one sub-query, so each user's cost is at most that of the most expensive "
-            "sub-query. The key assigned users to sub-queries at random."
-        )
-    if (earlier := get(manifest, "parameters.warm_start")) is not None:
-        name = earlier.get("release_id", "") if isinstance(earlier, Mapping) else ""
-        carried = ""
-        if rests_on_several(manifest):
-            carried = " The map also uses the noisy answers of that night and of earlier ones."
-        in_both = "whose records are in both" if rotation is None else "who was queried for both"
-        texts.append(
-            f"It started from an earlier release{f', {name},' if name else ''} which showed where to use fine cells."
-            f"{carried} That release had a budget of its own: for a user {in_both}, the two add up."
-        )
-    groups = plural(get(manifest, "privacy.cohort.shards") or 1, "group")
-    texts.append(_NOISE.get(noise, _NOISE["shard"]).format(groups=groups))
-    bits = get(manifest, "communication.bits_per_client")
-    if bits is not None:
-        texts.append(f"Each phone would upload {'at most ' * parallel}{bits / 8000:,.3g} kB.")
-    return Section(title="How it was made", paragraphs=texts)
 
 
 def heatmap_view(files: Files) -> PageView:
@@ -201,10 +85,10 @@ def heatmap_view(files: Files) -> PageView:
     finest = length(wide / cells)
     rotation = stated_rotation(manifest)
     cohort = None if rotation is None else f"cohort {rotation.cohort} of {rotation.cohorts}"
-    made = [how_it_was_made(manifest), _round_table(manifest)]
+    made = [how_it_was_made(manifest), round_table(manifest)]
     return release.page(
         body,
-        [how_to_read_it(manifest, body, size), *_nights(manifest), *made],
+        [how_to_read_it(manifest, body, size), *nights_section(manifest), *made],
         facts(("Area", ground), ("Finest cell", finest), ("Queried", cohort)),
         _FILES,
         [PICTURE_FILE, *([RATES_PICTURE] if rate_names(manifest, one=True) else [])],
@@ -212,22 +96,6 @@ def heatmap_view(files: Files) -> PageView:
         headline=headline,
         description=f"Where about {some} users are, on {ground}, without exposing anyone.",
     )
-
-
-def _nights(manifest: Manifest) -> list[Section]:
-    """Returns who was queried, the nights used, and the places that changed; nothing for a single map."""
-    rests_on = get(manifest, "nights.rests_on")
-    texts = night_sentences(stated_rotation(manifest), rests_on, get(manifest, "nights.started_anew"))
-    if not texts:
-        return []
-    changes = [PlaceChange.from_manifest(one) for one in get(manifest, "nights.changes", [])]
-    if changes:
-        number = "One place differs" if len(changes) == 1 else f"{len(changes):,} places differ"
-        texts.append(f"{number} from the number expected from earlier nights. {CHANGES}")
-    elif rests_on_several(manifest):
-        texts.append("No place differs significantly from the number expected from earlier nights.")
-    table = changes_table(changes) if changes else None
-    return [Section(title="This night compared with earlier ones", paragraphs=texts, table=table)]
 
 
 @dataclass(frozen=True)
@@ -266,16 +134,16 @@ def _map(release: Released, grid: Grid) -> tuple[MapBody, int]:
     if rounds and _are_same(rounds[-1][1], published):
         rounds = rounds[:-1]
     map_room = min(len(published.nodes), _MAX_MAP_CELLS)
-    shown = published.merged(map_room, _deviations(manifest, None))
-    noun, users = USERS if _most_slots(manifest) == 1 else USER_SLOTS, np.maximum(shown.users, 0)
+    shown = published.merged(map_room, deviations(manifest, None))
+    noun, users = USERS if most_slots(manifest) == 1 else USER_SLOTS, np.maximum(shown.users, 0)
     weight = np.where(shown.area > 0, _weight(users, shown.stddev), 0)
     scale = density_scale(users / _area_of(shown, grid), weight, f"{noun} per km²")
     layers, room = [], _MAX_PAGE_CELLS - len(shown.nodes)
     for done, (query, cells) in enumerate(rounds):
-        few = cells.merged(max(room // (len(rounds) - done), 1), _deviations(manifest, query))
+        few = cells.merged(max(room // (len(rounds) - done), 1), deviations(manifest, query))
         room -= len(few.nodes)
         title = f"Sub-query {done + 1} of {len(rounds)}"
-        note = f"Answers of this sub-query only: {plural(len(cells.nodes), 'cell')}, {_cost(query)}."
+        note = f"Answers of this sub-query only: {plural(len(cells.nodes), 'cell')}, {query_cost(query)}."
         layers.append(_layer(title, note, few, grid, [_users(few, grid, scale, query, noun=noun)]))
     note = "This map combines the answers of all sub-queries." if rounds else "The map as it was published."
     if rests_on_several(manifest):
@@ -285,8 +153,8 @@ def _map(release: Released, grid: Grid) -> tuple[MapBody, int]:
         rates = []
     else:
         rates = rate_measures(table, manifest)
-    last = _last_query(manifest)
-    counted = _users(shown, grid, scale, last, listed=True, noun=noun, smooth=_is_posterior(manifest))
+    last = last_query(manifest)
+    counted = _users(shown, grid, scale, last, listed=True, noun=noun, smooth=is_posterior(manifest))
     layers.append(_layer("The published map", note, shown, grid, [counted, *rates]))
     wide, tall = ground_metres(grid.region)
     finest, slots = (wide / grid.side, tall / grid.side), _slots(release, grid)
@@ -309,8 +177,8 @@ def _slots(release: Released, grid: Grid) -> TimeSlots | None:
     )
     by_slot, area, room = [], _areas(nodes, grid.depth), max(_MAX_SLOT_VALUES // len(slots), 1)
     for users, unbiased, low, high in zip(*columns, strict=True):
-        error = (high - unbiased) / _deviations(manifest, None)  # of the noise only, which adds up where cells merge
-        noisy = _Cells(nodes, area, unbiased, error, low, high).merged(room, _deviations(manifest, None))
+        error = (high - unbiased) / deviations(manifest, None)  # of the noise only, which adds up where cells merge
+        noisy = _Cells(nodes, area, unbiased, error, low, high).merged(room, deviations(manifest, None))
         shown = _Cells(nodes, area, users, error, low, high).merged(room, 0.0).users
         low, high = np.clip(noisy.low, 0, shown), np.maximum(noisy.high, shown)
         by_slot.append(replace(noisy, low=low, high=high, users=shown))
@@ -319,11 +187,11 @@ def _slots(release: Released, grid: Grid) -> TimeSlots | None:
     weight = np.where(cells.area > 0, _weight(users, np.stack([one.stddev for one in by_slot])), 0)
     scale = density_scale((users / _area_of(cells, grid)).ravel(), weight.ravel(), "users per km²")
     measures = [
-        _users(one, grid, scale, _last_query(manifest), smooth=True).model_copy(update={"name": f"Users, {name}"})
+        _users(one, grid, scale, last_query(manifest), smooth=True).model_copy(update={"name": f"Users, {name}"})
         for one, name in zip(by_slot, slots.names, strict=True)
     ]
     title = {"hour": "By hour", "weekday": "By weekday", "hour_of_week": "By hour of the week", "edges": "By hours"}
-    most = _most_slots(manifest)
+    most = most_slots(manifest)
     counted = "once, in the slot of one of their records" if most == 1 else f"in at most {most} slots, once in each"
     note = (
         f"Local time, {slots.time_zone}. Each user counts {counted}: the map of a slot shows the users counted "
@@ -344,15 +212,10 @@ def _weight(users: Array, stddev: Array) -> Array:
     return np.asarray(users * np.minimum(users / np.maximum(1.96 * stddev, 1e-12), 1) ** 2)
 
 
-def _most_slots(manifest: Manifest) -> int:
-    """Returns the most slots in which a user counts; 1 without slots."""
-    return int(get(manifest, "parameters.columns.records_per_user", 1))
-
-
 def _cells(table: pa.Table, depth: int, manifest: Manifest) -> _Cells:
     nodes = nodes_from_names(table["cell_id"].to_pylist(), depth)
     users, stddev = (np.asarray(table[name]) for name in ("count", "stddev"))
-    margin = _deviations(manifest, None) * stddev
+    margin = deviations(manifest, None) * stddev
     low, high = users - margin, users + margin
     if "users_low" in table.column_names:
         low, high = (np.asarray(table[name]) for name in ("users_low", "users_high"))
@@ -372,7 +235,7 @@ def _answers(release: Released, depth: int) -> list[tuple[Mapping[str, Any], _Ce
         part = table.filter(pa.array(index == one))
         nodes = nodes_from_names(part["cell_id"].to_pylist(), depth)
         users, stddev = (np.asarray(part[name]) for name in ("users", "stddev"))
-        margin = _deviations(manifest, queries[one]) * stddev
+        margin = deviations(manifest, queries[one]) * stddev
         found.append((queries[one], _Cells(nodes, _areas(nodes, depth), users, stddev, users - margin, users + margin)))
     return found
 
@@ -382,29 +245,6 @@ def _are_same(answers: _Cells, published: _Cells) -> bool:
     if not np.array_equal(answers.nodes, published.nodes) or not np.allclose(answers.stddev, published.stddev):
         return False
     return not bool(np.any((published.users == 0) & (answers.users != 0)))
-
-
-def _deviations(manifest: Manifest, query: Mapping[str, Any] | None) -> float:
-    """Returns standard deviations to each side that hold 95%, of a sub-query's answers or of the published counts.
-
-    A sum of discrete Laplace variables, one a shard, lies between the normal distribution's 1.96 and one variable's
-    2.12; the second term is Cornish and Fisher's for the kurtosis 3 / shards. A posterior has no such noise.
-    """
-    if query is None:
-        if _is_posterior(manifest):
-            return 1.96
-        query = _last_query(manifest)
-    return 1.96 + 0.206 / noisy_sums(query)
-
-
-def _is_posterior(manifest: Manifest) -> bool:
-    """Returns whether the counts are averages over all maps that could have produced the answers."""
-    return bool(get(manifest, "parameters.estimator") == "bayes")
-
-
-def _last_query(manifest: Manifest) -> Manifest:
-    query: Manifest = (get(manifest, "privacy.sub_queries") or [{}])[-1]
-    return query
 
 
 def _areas(nodes: NDArray[np.uint64], depth: int) -> Array:
@@ -445,31 +285,6 @@ def _users(
     areas = np.where(cells.area > 0, _area_of(cells, grid), 0) if listed else None
     values = cells.users, cells.stddev, cells.low, cells.high
     return count_measure(*values, scale, noisy_sums(query), areas, noun=noun, smooth=smooth)
-
-
-def _round_table(manifest: Manifest) -> Section:
-    """Returns the cost and the noise of each sub-query."""
-    queries, trust = get(manifest, "privacy.sub_queries", []), get(manifest, "privacy.trust")
-    bins = get(manifest, "auxiliary.entries_per_node", 1)
-    heads = ["Round", "Spent", "Entries queried", "Noise at 95%, users"]
-    heads += [] if trust in (Trust.CENTRAL, Trust.SPLIT) else ["Groups", "Groups lost"]
-    heads += [] if trust == Trust.CENTRAL else ["Sent per phone, bytes"]
-    rows = []
-    for place, one in enumerate(queries):
-        row = [f"{place + 1}", _cost(one), f"{one['vector_length'] // bins:,}"]
-        row.append(f"± {significant(_deviations(manifest, one) * one['noise_stddev'], 2)}")
-        if one["shards"] is not None:
-            row += [f"{one['shards']:,}", f"{one['shards_lost']:,}"]
-        if one["bits_per_client"] is not None:
-            row.append(f"{math.ceil(one['bits_per_client'] / 8):,}")
-        rows.append(row)
-    table = Table(title="Table of sub-queries", heads=heads, rows=rows, numeric=[False, *[True] * (len(heads) - 1)])
-    return Section(title="Round by round", table=table)
-
-
-def _cost(query: Mapping[str, Any]) -> str:
-    """Returns the cost of a sub-query: an epsilon, or a rho with Gaussian noise."""
-    return f"ε = {query['epsilon']:.3g}" if "epsilon" in query else f"ρ = {query['rho']:.3g}"
 
 
 def _figure(value: float) -> float:

@@ -71,7 +71,7 @@ def delta(epsilon: float, rate: float, threshold: int) -> float:
     >>> float(f"{delta(epsilon=1.0, rate=0.1, threshold=20):.1e}")
     2.8e-15
     """
-    check_epsilon("epsilon", epsilon)
+    check_epsilon(epsilon)
     remove, add = profile([epsilon], rate, threshold)
     return float(max(remove[0], add[0]))
 
@@ -227,7 +227,7 @@ def max_rate(epsilon: float, delta: float, threshold: int) -> float:
     >>> round(max_rate(epsilon=1.0, delta=1e-8, threshold=20), 3)
     0.251
     """
-    check_epsilon("epsilon", epsilon)
+    check_epsilon(epsilon)
     check_count("threshold", threshold)
     return largest_rate(lambda rate: _delta(epsilon, rate, threshold), check_delta(delta))
 
@@ -286,7 +286,7 @@ def rounds_delta(epsilon: float, rate: float, threshold: int, rounds: int, steps
         rounds: number of rounds, >= 1.
         steps: grid points of privacy loss from 0 to epsilon. Any number is safe; 200 is within 0.5% of the limit.
     """
-    check_epsilon("epsilon", epsilon)
+    check_epsilon(epsilon)
     check_count("rounds", rounds)
     check_count("steps", steps)
     added_up = min(1.0, rounds * delta(epsilon / rounds, rate, threshold))

@@ -23,13 +23,11 @@ from sfumato.schemas.guarantee import CURATED_BY, Trust
 from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.transforms.histogram.count_noise import CountNoise, ItemBound, TwoServerNoise, choose_noise
 from sfumato.transforms.histogram.item_encoding import Items
-from sfumato.transforms.histogram.sampling_round import WHOLE, Prefixes, check_count
+from sfumato.transforms.histogram.sampling_round import WHOLE, Prefixes
 from sfumato.transforms.histogram.user_sample import ItemCounts, Sample, add_pairs, run_starts, sum_by_item, texts_of
 from sfumato.transforms.observability.text_tables import significant
-from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule, NoisyUserCounts
-from sfumato.transforms.privacy.budget import check_epsilon
+from sfumato.transforms.privacy.admission import CountedBudget, NoisyUserCounts
 from sfumato.transforms.privacy.keys import RunKey, random_bits
-from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 
 _LAST_SHARE = 0.96  # of the rounds' budget, for the last of several
 MAX_DENSE_ITEMS = 4**6  # up to this many public items, all of them are published
@@ -94,21 +92,17 @@ def _cut(sample: Sample, prefixes: Prefixes, level: int, item_key: bytes) -> Sam
 
 
 @dataclass(frozen=True)
-class CentralCountPlan:
+class CentralCountPlan(CountedBudget):
     """A budget for rounds of noisy counts, with the noise that hides least within it.
 
     Raises RequestError for a value out of range, and on first use of `noises` if no noise fits the budget.
 
-    Attributes:
-        epsilon: budget of the whole release, > 0. A share pays for the admission.
+    Attributes, besides those of CountedBudget:
         delta: budget of the whole release, 0 <= delta < 1; 0 where only public items are counted.
         bound: of each user's contributions to every round.
         domains: for each round the number of its items, where they are public (cells of a region); else None. All
             items of a small domain are published, and of any domain if delta is 0.
         noise: one of count_noise.NOISES.
-        population: number of users in the logs, publicly known. A run whose noisy number of users differs by more than
-            a tenth is refused. None: unknown.
-        max_bad_fraction: the largest share of users without a usable record, 0..1.
     """
 
     TRUST: ClassVar[Trust] = Trust.CENTRAL
@@ -125,7 +119,7 @@ class CentralCountPlan:
     max_bad_fraction: float = 0.1
 
     def __post_init__(self) -> None:
-        check_epsilon("epsilon", self.epsilon)
+        self.check_budget()
         if not 0 <= self.delta < 1:
             raise RequestError(f"delta: must be a number of at least 0 and below 1, got {self.delta}")
         if self.delta == 0 and not all(one and one <= _MAX_PUBLIC_ITEMS for one in self.domains):
@@ -133,26 +127,10 @@ class CentralCountPlan:
                 f"delta: 0 needs noise on every item, so a public list of {_MAX_PUBLIC_ITEMS:,} items at most, such as "
                 "the cells of a region at a depth of 10; give a delta far below 1 / users"
             )
-        if self.admission_rule.cost < MIN_NOISE_EPSILON:
-            raise RequestError(f"epsilon: {self.epsilon:g} is too small for the admission of a run; raise it")
-        if self.population is not None:
-            check_count("population", self.population)
 
     @property
     def rounds(self) -> int:
         return len(self.domains)
-
-    @property
-    def admission_rule(self) -> AdmissionRule:
-        """Returns the rule for the noisy counts of all users that admit a run, with their cost."""
-        return AdmissionRule(
-            cost=ADMISSION_SHARE * self.epsilon, max_bad_fraction=self.max_bad_fraction, population=self.population
-        )
-
-    @property
-    def rounds_epsilon(self) -> float:
-        """The epsilon of all rounds together."""
-        return self.epsilon - self.admission_rule.cost
 
     @cached_property
     def noises(self) -> tuple[CountNoise, ...]:

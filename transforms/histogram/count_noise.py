@@ -294,7 +294,7 @@ def choose_noise(
         kind: one of NOISES; auto takes the best.
         public: whether the items are public, so that all are published.
     """
-    check_epsilon("epsilon", epsilon)
+    check_epsilon(epsilon)
     if kind not in NOISES:
         raise RequestError(f"noise: must be one of {', '.join(NOISES)}, got {kind!r}")
     if delta or not public:

@@ -27,7 +27,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy
@@ -38,9 +38,8 @@ from sfumato.transforms.histogram.accountant import check_delta, delta, largest_
 from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
 from sfumato.transforms.histogram.sampling_round import Sampling, check_count, hidden_count
 from sfumato.transforms.observability.text_tables import significant
-from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
+from sfumato.transforms.privacy.admission import CountedBudget
 from sfumato.transforms.privacy.budget import check_epsilon
-from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 
 # Users and items of the catalogue where items are unlimited: counts from 10^9 down to less than 1.
 _UNLIMITED = 2**31
@@ -51,7 +50,6 @@ _FINE_STEPS, _FINE_RATE = 200, 1e-6
 _ALPHA = 1 / 6  # of the paper's experiments (Section 5)
 _EXPONENT = -math.log(_ALPHA) - 1 / (1 + _ALPHA)  # C_alpha
 CONTACTS = ("everybody", "limited", "fixed")
-_ADMISSION_RATE = 0.25  # sampling rate of the counts of users that admit a run
 
 
 @cache  # a job states its plan several times
@@ -66,10 +64,10 @@ def choose_sampling(
     Raises RequestError for an argument out of range, or a population so small that even an item of all users would
     probably stay below the threshold.
     """
-    check_epsilon("epsilon", epsilon)
+    check_epsilon(epsilon)
     check_delta(delta)
     check_count("rounds", rounds)
-    catalogue = _Catalogue.from_numbers(population, items)
+    catalogue = Catalogue.from_numbers(population, items)
     rates: dict[int, float] = {}  # of the thresholds tried
 
     def rate_of(threshold: int, steps: int, tolerance: float) -> float:
@@ -106,15 +104,6 @@ def choose_sampling(
     return Sampling.from_rate(rate_of(threshold, _FINE_STEPS, _FINE_RATE), threshold)
 
 
-def expected_error(sampling: Sampling, population: int | None = None, items: int | None = None) -> float:
-    """Returns the mean absolute error per user: the sum over items of |estimate - count|, by the number of users.
-
-    The estimate of an absent item is 0, so an empty release has an error of 1. The result is the average over Zipf
-    catalogues of exponents 1 and 2. Unless both numbers are given, items are unlimited, as in `choose_sampling`.
-    """
-    return _Catalogue.from_numbers(population, items).error(sampling.rate, sampling.threshold)
-
-
 def relative_error(counts: NDArray[np.int64], rate: float, threshold: int) -> NDArray[np.float64]:
     """Returns E|estimate - c| / c, float64[n], exactly, for items of c users, int64[n] >= 1.
 
@@ -130,14 +119,14 @@ def relative_error(counts: NDArray[np.int64], rate: float, threshold: int) -> ND
 
 
 @dataclass(frozen=True, eq=False)
-class _Catalogue:
+class Catalogue:
     """Groups of items of about equal counts: int64[n] users of one item, float64[n] share of all users in the group."""
 
     counts: NDArray[np.int64]
     shares: NDArray[np.float64]
 
     @classmethod
-    def from_numbers(cls, population: int | None, items: int | None) -> _Catalogue:
+    def from_numbers(cls, population: int | None, items: int | None) -> Catalogue:
         """Returns Zipf's law for both exponents: the first 200 ranks one by one, then 200 groups of ranks."""
         users = _UNLIMITED if population is None else check_count("population", population)
         ranks = _UNLIMITED if items is None else check_count("items", items)
@@ -156,6 +145,11 @@ class _Catalogue:
         return cls(np.maximum(np.rint(np.concatenate(counts)), 1).astype(np.int64), np.concatenate(shares))
 
     def error(self, rate: float, threshold: int) -> float:
+        """Returns the mean absolute error per user: the sum over items of |estimate - count|, by the number of users.
+
+        The estimate of an absent item is 0, so an empty release has an error of 1. The result is the average over both
+        exponents.
+        """
         return float(self.shares @ relative_error(self.counts, rate, threshold))
 
     def hidden(self, threshold: int) -> float:
@@ -163,7 +157,7 @@ class _Catalogue:
         return float(self.shares[self.counts < threshold].sum())
 
 
-def _best_threshold(error: Callable[[int], float], catalogue: _Catalogue) -> int:
+def _best_threshold(error: Callable[[int], float], catalogue: Catalogue) -> int:
     """Tries thresholds 1, 2, 3, 5, 7, 10, ... as far as they can matter, then smaller steps around the best one."""
     best, threshold = 1, 1
     while threshold <= _MAX_THRESHOLD and catalogue.hidden(threshold) < error(best):
@@ -178,7 +172,7 @@ def _best_threshold(error: Callable[[int], float], catalogue: _Catalogue) -> int
 
 def corollary_rate(epsilon: float) -> float:
     """Returns the paper's corollary: sampling rate p = alpha (1 - e^-epsilon)."""
-    return _ALPHA * -math.expm1(-check_epsilon("epsilon", epsilon))
+    return _ALPHA * -math.expm1(-check_epsilon(epsilon))
 
 
 def corollary_threshold(delta: float) -> int:
@@ -193,7 +187,7 @@ def paper_sampling(epsilon: float, delta: float, population: int | None = None, 
     Each round has epsilon / rounds and delta / rounds (Section 4.1, basic composition).
     """
     check_count("rounds", rounds)
-    check_epsilon("epsilon", epsilon)
+    check_epsilon(epsilon)
     check_delta(delta)
     sampling = Sampling.from_rate(corollary_rate(epsilon / rounds), corollary_threshold(delta / rounds))
     if population is not None and sampling.threshold > check_count("population", population) * sampling.rate:
@@ -215,21 +209,20 @@ def contacts(population: int, rate: float, slack: float = 10.0) -> int:
 
 
 @dataclass(frozen=True)
-class SamplePlan:
+class SamplePlan(CountedBudget):
     """A budget for `rounds` rounds, with the sampling of least expected error within it.
 
     A share of epsilon pays for the admission, which has its own sample. The rounds have the rest and all of delta.
     Raises RequestError for a value out of range, and on first use of `sampling` if no item could be published.
 
-    Attributes:
-        epsilon: budget of the whole release, > 0.
+    Attributes, besides those of CountedBudget:
         delta: budget of the whole release, 0 < delta < 1.
-        population: number of users in the logs, publicly known. A run on other logs is refused. None: unknown.
         items: about how many different items there are; None: unknown. It guides the choice of sampling only.
         rounds: number of samples.
         contact: `everybody` decides whether they take part, or a `limited` number of users (see the module).
-        max_bad_fraction: the largest share of users without a usable record, 0..1.
     """
+
+    ADMISSION_RATE: ClassVar[float] = 0.25
 
     epsilon: float = 1.0
     delta: float = 1e-8
@@ -240,13 +233,10 @@ class SamplePlan:
     max_bad_fraction: float = 0.1
 
     def __post_init__(self) -> None:
-        check_epsilon("epsilon", self.epsilon)
+        self.check_budget()
         check_delta(self.delta)
-        if self.admission_rule.noise_cost < MIN_NOISE_EPSILON:
-            raise RequestError(f"epsilon: {self.epsilon:g} is too small for the admission of a run; raise it")
-        for name in ("population", "items"):
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name))
+        if self.items is not None:
+            check_count("items", self.items)
         if self.contact not in CONTACTS:
             raise RequestError(f"contact: must be one of {', '.join(CONTACTS)}, got {self.contact!r}")
         if self.contact == "fixed":
@@ -259,21 +249,6 @@ class SamplePlan:
             )
         if self.contact == "limited" and self.population is None:
             raise RequestError("contact: limited contact needs a number of users; give --population")
-
-    @property
-    def admission_rule(self) -> AdmissionRule:
-        """Returns the rule for the noisy counts of users that admit a run, with their cost."""
-        return AdmissionRule(
-            cost=ADMISSION_SHARE * self.epsilon,
-            max_bad_fraction=self.max_bad_fraction,
-            population=self.population,
-            sampling_rate=_ADMISSION_RATE,
-        )
-
-    @property
-    def rounds_epsilon(self) -> float:
-        """The epsilon of all rounds together."""
-        return self.epsilon - self.admission_rule.cost
 
     @cached_property
     def sampling(self) -> Sampling:

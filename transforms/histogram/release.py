@@ -11,21 +11,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sfumato.schemas.guarantee import (
-    ADD_OR_REMOVE,
-    PRIVACY_UNIT,
-    SAMPLING_ASSUMPTIONS,
-    NoiseRound,
-    SampleRound,
-    Trust,
-)
+from sfumato.schemas.guarantee import ADD_OR_REMOVE, PRIVACY_UNIT, SAMPLING_ASSUMPTIONS, NoiseRound, SampleRound, Trust
 from sfumato.schemas.region import Grid, area_km2, deinterleave
-from sfumato.schemas.release import (
-    CELLS_FILE,
-    ITEMS_FILE,
-    hot_cells_schema,
-    items_schema,
-)
+from sfumato.schemas.release import CELLS_FILE, ITEMS_FILE, hot_cells_schema, items_schema
 from sfumato.schemas.tree import node_names
 from sfumato.transforms.geo.cell_indexes import index_columns
 from sfumato.transforms.histogram.central_counts import CentralCountPlan, NoisyHistogram, NoisyLevels
@@ -41,10 +29,8 @@ from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifes
 _BOX = np.dtype([("head", "V13"), ("corners", "<f8", 10)])
 _BOX_HEAD = np.void(struct.pack("<bIII", 1, 3, 1, 5))
 BOUND = "one record a user, chosen uniformly among their records by the key"
-_MECHANISM = (
-    "sample and threshold: no noise is added to the counts of items; discrete Laplace noise is added to two counts of "
-    "users, which admit the run"
-)
+_MECHANISM = "sample and threshold: no noise is added to the counts of items"
+ADMISSION = "discrete Laplace noise on two counts of users, which admit the run"
 EMPTY = "No item has enough sampled users to be published: this release is empty."
 _Plan = TypeVar("_Plan")
 
@@ -142,18 +128,22 @@ def sample_manifest(
         for number, (level, published) in enumerate(rounds)
     ]
     content = _map_entries(metadata.counted)
+    privacy = privacy_entries(
+        metadata,
+        Trust.SECAGG,
+        BOUND,
+        _MECHANISM,
+        [asdict(sample_round) for sample_round in shown],
+        admission,
+        f"{rounds_composition}; the epsilon of the admission is added",
+        SAMPLING_ASSUMPTIONS,
+    )
+    if admission is not None:
+        privacy["admission"]["sampling_rate"] = plan.ADMISSION_RATE
     content["privacy"] = {
-        **_budget_entries(metadata, Trust.SECAGG, BOUND, _MECHANISM),
-        "rounds": [asdict(sample_round) for sample_round in shown],
-        "rounds_guarantee": {"epsilon": plan.rounds_epsilon, "delta": plan.delta_spent},
+        **privacy,
         "round_guarantee": {"epsilon": plan.rounds_epsilon, "delta": plan.round_delta},
-        "admission": None
-        if admission is None
-        else {**admission.entry(), "sampling_rate": plan.admission_rule.sampling_rate},
-        "composition": f"{rounds_composition}; the epsilon of the admission is added",
         "contact": plan.contact_manifest,
-        "population": _population_entry(plan),
-        "assumptions": list(SAMPLING_ASSUMPTIONS),
     }
     hidden = plan.hidden_count(cut)
     content["results"] = {"published": rounds[-1][1], "estimated_users": users, "hidden_count": hidden}
@@ -167,9 +157,17 @@ def _map_entries(counted: Items) -> dict[str, Any]:
     return {"region": asdict(counted.grid.region), "grid": {"depth": counted.grid.depth, "side": counted.grid.side}}
 
 
-def _budget_entries(
-    metadata: CountMetadata[SamplePlan] | CountMetadata[CentralCountPlan], trust: Trust, bound: str, mechanism: str
+def privacy_entries(
+    metadata: CountMetadata[Any],
+    trust: Trust,
+    bound: str,
+    mechanism: str,
+    rounds: Sequence[Any],
+    admission: NoisyUserCounts | None,
+    composition: str,
+    assumptions: Sequence[str],
 ) -> dict[str, Any]:
+    """Returns the manifest's entry `privacy` of counts. rounds: what each costs and draws, in JSON's types."""
     plan = metadata.plan
     return {
         "unit": PRIVACY_UNIT,
@@ -180,13 +178,15 @@ def _budget_entries(
         "epsilon_spent": plan.epsilon,
         "delta": plan.delta,
         "delta_spent": plan.delta_spent,
-        "mechanism": mechanism,
+        "mechanism": f"{mechanism}; {ADMISSION}",
         "randomness": metadata.release.source,
+        "rounds": rounds,
+        "rounds_guarantee": {"epsilon": plan.rounds_epsilon, "delta": plan.delta_spent},
+        "admission": None if admission is None else admission.entry(),
+        "composition": composition,
+        "population": {"users": plan.population, "source": "unknown" if plan.population is None else "given"},
+        "assumptions": list(assumptions),
     }
-
-
-def _population_entry(plan: SamplePlan | CentralCountPlan) -> dict[str, Any]:
-    return {"users": plan.population, "source": "unknown" if plan.population is None else "given"}
 
 
 def _delta_warnings(delta: float, users: float) -> list[str]:
@@ -259,18 +259,18 @@ def central_files(counts: NoisyLevels, metadata: CountMetadata[CentralCountPlan]
     plan, last = metadata.plan, counts.levels[-1]
     users = 0.0 if counts.admission is None else max(counts.admission.users, 0.0)
     mechanism = "; ".join(dict.fromkeys(one.noise.text for one in counts.levels))
-    mechanism += "; discrete Laplace noise on two counts of users, which admit the run"
-    content = _map_entries(metadata.counted)
-    content["privacy"] = {
-        **_budget_entries(metadata, plan.TRUST, plan.bound.text, mechanism),
-        "rounds": [asdict(one) for one in rounds],
-        "rounds_guarantee": {"epsilon": plan.rounds_epsilon, "delta": plan.delta_spent},
-        "admission": None if counts.admission is None else counts.admission.entry(),
-        "composition": "epsilons and deltas of the rounds and of the admission are added up",
-        "population": _population_entry(plan),
-        "assumptions": plan.ASSUMPTIONS,
-        **plan.STATED,
-    }
+    composition = "epsilons and deltas of the rounds and of the admission are added up"
+    privacy = privacy_entries(
+        metadata,
+        plan.TRUST,
+        plan.bound.text,
+        mechanism,
+        [asdict(one) for one in rounds],
+        counts.admission,
+        composition,
+        plan.ASSUMPTIONS,
+    )
+    content = {**_map_entries(metadata.counted), "privacy": {**privacy, **plan.STATED}}
     hidden = rounds[-1].hidden_count
     content["results"] = {"published": len(last), "estimated_users": users, "hidden_count": hidden}
     warnings = _delta_warnings(plan.delta, plan.population or users)

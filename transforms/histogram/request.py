@@ -195,14 +195,11 @@ class ItemRequest(PlaceColumns, MapGeography, SampledRequest):
 
 
 class HistogramRequest(ItemRequest):
-    """A request for a histogram of categories, or of map cells."""
+    """Publishes how many users have each category or visit each map cell, by sample and threshold, or with noise of a
+    trusted curator.
+    """
 
     JOB: ClassVar[str] = "histogram"
-    COMMAND: ClassVar[str] = "histogram"
-    ABOUT: ClassVar[str] = (
-        "Publishes how many users have each category or visit each map cell, by sample and threshold, or with "
-        "noise of a trusted curator."
-    )
     EXAMPLE: ClassVar[str] = "--input 'logs/*.parquet' --column district --population 100000 --output histogram"
     CELL_OPTIONS: ClassVar[str] = "--cells DEPTH --region W,S,E,N"
 
@@ -241,14 +238,11 @@ class HistogramRequest(ItemRequest):
 
 
 class HotspotsRequest(ItemRequest):
-    """A request for popular places, words or codes, found level by level."""
+    """Publishes popular places, words or codes, found level by level by TrieHH++ (sample and threshold), or with noise
+    of a trusted curator.
+    """
 
     JOB: ClassVar[str] = "hotspots"
-    COMMAND: ClassVar[str] = "hotspots"
-    ABOUT: ClassVar[str] = (
-        "Publishes popular places, words or codes, found level by level by TrieHH++ (sample and threshold), or with "
-        "noise of a trusted curator."
-    )
     EXAMPLE: ClassVar[str] = (
         "--input 'logs/*.parquet' --region 3.00,1.00,3.13,1.13 --top 20 --population 100000 --output hotspots"
     )

@@ -15,12 +15,7 @@ from typing import Any, TypedDict, Unpack
 import apache_beam as beam
 import numpy as np
 
-from sfumato.transforms.histogram.central_counts import (
-    CentralCountPlan,
-    NoisyLevels,
-    count_items,
-    noisy_levels,
-)
+from sfumato.transforms.histogram.central_counts import CentralCountPlan, NoisyLevels, count_items, noisy_levels
 from sfumato.transforms.histogram.count_noise import ItemBound
 from sfumato.transforms.histogram.item_encoding import Items
 from sfumato.transforms.histogram.sampling_round import WHOLE, Prefixes, Sampling, Trie, grow_trie

@@ -13,11 +13,7 @@ import shapely
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RefusedError
-from sfumato.schemas.guarantee import (
-    ADD_OR_REMOVE,
-    PRIVACY_UNIT,
-    VALUE_BOUND,
-)
+from sfumato.schemas.guarantee import ADD_OR_REMOVE, PRIVACY_UNIT, VALUE_BOUND
 from sfumato.schemas.moments import (
     EVERYBODY,
     MOMENTS_SCHEMA,

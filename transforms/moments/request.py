@@ -90,14 +90,12 @@ class RequestedMoments:
 
 
 class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
-    """A request for means and other moments of a number, from one bit of each user or by a trusted curator."""
+    """Publishes means, variances and moments of a number.
+
+    Each user sends one bit of their value; with --trust central, the operator sums the values and adds noise once.
+    """
 
     JOB: ClassVar[str] = "moments"
-    COMMAND: ClassVar[str] = "moments"
-    ABOUT: ClassVar[str] = (
-        "Publishes means, variances and moments of a number. Each user sends one bit of their value; with --trust "
-        "central, the operator sums the values and adds noise once."
-    )
     EXAMPLE: ClassVar[str] = "--input 'logs/*.parquet' --column km_from_home --epsilon 2 --output moments"
 
     column: str = option(..., "column of integers or floating-point numbers", COLUMNS, metavar="NAME")

@@ -14,14 +14,7 @@ from sfumato.transforms.inputs.log_reader import read_batches, read_bundle
 from sfumato.transforms.locations.read import BoundGroups, ChargeAndAdmitUsers, ReadLogs, RowCounts, count_other_days
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.moments.central.plan import CentralMomentsPlan
-from sfumato.transforms.moments.client_values import (
-    EncodedValues,
-    Values,
-    pack,
-    row_blocks,
-    split_by_user,
-    user_blocks,
-)
+from sfumato.transforms.moments.client_values import EncodedValues, Values, pack, row_blocks, split_by_user, user_blocks
 from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.local.plan import MomentsPlan
 from sfumato.transforms.privacy.admission import ChargeAndAdmit, UserCounts

@@ -39,9 +39,9 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.ledger import Limit, format_amount, parse_amount
 from sfumato.schemas.rotation import MAX_COHORTS
-from sfumato.transforms.counting.parameters import HeatmapParameters, NoiseName
+from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.observability.text_tables import markdown_table, significant
-from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
+from sfumato.transforms.privacy.additive_noise import NOISES, NoiseKind
 from sfumato.transforms.privacy.ledger.windows import daily_epsilon
 
 _SEES = {
@@ -64,7 +64,7 @@ class RotationChoice:
     times_asked: int  # the most nights of a window in which one user is active
     epsilon: float  # epsilon, delta: of a night's release
     delta: float
-    noise: NoiseName  # distribution of a night's noise
+    noise: NoiseKind  # distribution of a night's noise
     shards: int | None  # that are queried on a night; None without shards
     noise_stddev: float  # of the noise in a count, in users
 
@@ -174,10 +174,10 @@ def _choice(parameters: HeatmapParameters, limit: Limit, cohorts: int) -> Rotati
     shard_plan = parameters.plan_shards(active_users)
     sums = parameters.noisy_sums(shard_plan)
     found = []
-    distributions: tuple[tuple[NoiseName, AdditiveNoise], ...] = (("laplace", LAPLACE), ("gaussian", GAUSSIAN))
-    for name, kind in distributions:
-        noise, delta = parameters.noise_of(shard_plan, kind), parameters.delta if kind is GAUSSIAN else 0.0
-        if parameters.noise not in ("auto", name) or (kind is GAUSSIAN and (noise.allows_colluders or not delta)):
+    for name, kind in NOISES.items():
+        noise, delta = parameters.noise_of(shard_plan, kind), parameters.delta if kind.NEEDS_DELTA else 0.0
+        is_possible = (delta or not kind.NEEDS_DELTA) and (kind.HAS_SHARES or not noise.allows_colluders)
+        if parameters.noise not in ("auto", name) or not is_possible:
             continue
         epsilon = min(daily_epsilon(limit, delta, cohorts), parameters.epsilon)
         night = replace(

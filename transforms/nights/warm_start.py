@@ -46,7 +46,7 @@ class WarmStart:
         try:
             region = region_from(manifest["region"])
             depth, release_id = int(manifest["grid"]["depth"]), str(manifest["release_id"])
-            epsilon = check_epsilon("epsilon", float(manifest["privacy"]["epsilon"]))
+            epsilon = check_epsilon(float(manifest["privacy"]["epsilon"]))
             safe = manifest["privacy"]["randomness"]["safe"] is True
         except (KeyError, TypeError, ValueError, RequestError) as error:
             problem = f"the release's manifest lacks its region, grid or guarantee ({error!r})"

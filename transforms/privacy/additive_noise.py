@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,17 +26,21 @@ from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import (
     MAX_SIGMA,
     discrete_laplace_stddev,
+    epsilon_for_delta,
     epsilon_for_stddev,
     gaussian_rho,
     noise_quantile,
+    rho_for_delta,
     sigma_for_rho,
 )
 from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON, discrete_laplace
 
+NoiseKind = Literal["laplace", "gaussian"]
+
 
 @dataclass(frozen=True)
 class AdditiveNoise(ABC):
-    """A distribution of noise. Its instances are LAPLACE and GAUSSIAN.
+    """A distribution of noise. Its instances are those of NOISES.
 
     A sensitivity is the largest norm by which one user changes the counts.
 
@@ -43,11 +48,27 @@ class AdditiveNoise(ABC):
         NAME: of the option and the manifest.
         UNIT: of a cost: `epsilon` or `rho`.
         NORM: of one user's change of the counts, whose largest value is the sensitivity: 1 for L1, 2 for L2.
+        NEEDS_DELTA: whether a release with this noise has a delta above 0.
+        HAS_SHARES: whether clients can add this noise in shares.
     """
 
-    NAME: ClassVar[str]
+    NAME: ClassVar[NoiseKind]
     UNIT: ClassVar[str]
     NORM: ClassVar[int]
+    NEEDS_DELTA: ClassVar[bool]
+    HAS_SHARES: ClassVar[bool]
+
+    @abstractmethod
+    def total(self, epsilon: float, delta: float) -> float:
+        """Returns the largest cost of a complete release of epsilon and delta, which is above 0 if NEEDS_DELTA."""
+
+    @abstractmethod
+    def epsilon(self, cost: float, delta: float) -> float:
+        """Returns the epsilon of a cost, at the delta of the complete release."""
+
+    def laplace_epsilon(self, cost: float) -> float:
+        """Returns the epsilon of as much Laplace noise in a count as a cost has."""
+        return LAPLACE.cost(self.stddev(cost))
 
     @abstractmethod
     def stddev(self, cost: float, sensitivity: float = 1) -> float:
@@ -85,9 +106,20 @@ class LaplaceNoise(AdditiveNoise):
     23
     """
 
-    NAME: ClassVar[str] = "laplace"
+    NAME: ClassVar[NoiseKind] = "laplace"
     UNIT: ClassVar[str] = "epsilon"
     NORM: ClassVar[int] = 1
+    NEEDS_DELTA: ClassVar[bool] = False
+    HAS_SHARES: ClassVar[bool] = True
+
+    def total(self, epsilon: float, delta: float) -> float:
+        return epsilon
+
+    def epsilon(self, cost: float, delta: float) -> float:
+        return cost
+
+    def laplace_epsilon(self, cost: float) -> float:
+        return cost
 
     def stddev(self, cost: float, sensitivity: float = 1) -> float:
         return discrete_laplace_stddev(cost, int(sensitivity))
@@ -119,9 +151,17 @@ class GaussianNoise(AdditiveNoise):
     16
     """
 
-    NAME: ClassVar[str] = "gaussian"
+    NAME: ClassVar[NoiseKind] = "gaussian"
     UNIT: ClassVar[str] = "rho"
     NORM: ClassVar[int] = 2
+    NEEDS_DELTA: ClassVar[bool] = True
+    HAS_SHARES: ClassVar[bool] = False
+
+    def total(self, epsilon: float, delta: float) -> float:
+        return rho_for_delta(epsilon, delta)
+
+    def epsilon(self, cost: float, delta: float) -> float:
+        return epsilon_for_delta(cost, delta)
 
     def stddev(self, cost: float, sensitivity: float = 1) -> float:
         return math.sqrt(discrete_variance(sigma_for_rho(cost, sensitivity)))
@@ -145,3 +185,4 @@ class GaussianNoise(AdditiveNoise):
 
 
 LAPLACE, GAUSSIAN = LaplaceNoise(), GaussianNoise()
+NOISES: Mapping[NoiseKind, AdditiveNoise] = {kind.NAME: kind for kind in (LAPLACE, GAUSSIAN)}

@@ -11,17 +11,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
 from sfumato.schemas.errors import LedgerError, NotAdmittedError, RequestError, TooFewUsersError
 from sfumato.schemas.known_digits import about
+from sfumato.schemas.requests.checks import check_number
 from sfumato.transforms.observability.logs import FEW_USERS
 from sfumato.transforms.observability.text_tables import counted as shown
 from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
+from sfumato.transforms.privacy.budget import check_epsilon
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON
+from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON
 
 # Probability that the noise of one count exceeds the margin of a refusal. A clean run is refused with at most a few
 # times this probability.
@@ -92,6 +94,55 @@ class AdmissionRule:
         if self.sampling_rate == 1:
             return cost
         return min(math.log1p(math.expm1(cost) / self.sampling_rate), MAX_NOISE_EPSILON)
+
+
+class CountedBudget:
+    """A budget whose release counts its users first: a part of epsilon admits the run, the rest is for its rounds.
+
+    A base of plans, which declare the attributes as their fields.
+
+    Attributes:
+        epsilon: budget of the whole release, > 0.
+        population: number of users in the logs, publicly known. A run whose noisy number of users differs by more than
+            a tenth is refused. None: unknown.
+        max_bad_fraction: the largest share of users without a usable record, 0..1.
+    """
+
+    ADMISSION_RATE: ClassVar[float] = 1.0  # with which users are sampled for the counts that admit a run
+
+    if TYPE_CHECKING:
+
+        @property
+        def epsilon(self) -> float: ...
+
+        @property
+        def population(self) -> int | None: ...
+
+        @property
+        def max_bad_fraction(self) -> float: ...
+
+    def check_budget(self) -> None:
+        """Raises RequestError for an epsilon or a population out of range."""
+        check_epsilon(self.epsilon)
+        if self.population is not None:
+            check_number("population", self.population, int, ge=1)
+        if self.admission_rule.noise_cost < MIN_NOISE_EPSILON:
+            raise RequestError(f"epsilon: {self.epsilon:g} is too small for the admission of a run; raise it")
+
+    @property
+    def admission_rule(self) -> AdmissionRule:
+        """Returns the rule for the noisy counts of users that admit a run, with their cost."""
+        return AdmissionRule(
+            cost=ADMISSION_SHARE * self.epsilon,
+            max_bad_fraction=self.max_bad_fraction,
+            population=self.population,
+            sampling_rate=self.ADMISSION_RATE,
+        )
+
+    @property
+    def rounds_epsilon(self) -> float:
+        """Returns the epsilon of all rounds together."""
+        return self.epsilon - self.admission_rule.cost
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from sfumato.schemas.errors import RequestError
 
 
-def check_epsilon(name: str, value: float) -> float:
+def check_epsilon(value: float) -> float:
     """Returns the value. Raises RequestError unless it is a finite number above 0."""
     if not (math.isfinite(value) and value > 0):
-        raise RequestError(f"{name}: must be a finite number > 0, got {value}")
+        raise RequestError(f"epsilon: must be a finite number > 0, got {value}")
     return value
 
 
@@ -35,7 +35,7 @@ class Budget:
     charges: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        check_epsilon("epsilon", self.total)
+        check_epsilon(self.total)
 
     @property
     def spent(self) -> float:

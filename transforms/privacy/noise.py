@@ -124,7 +124,7 @@ def _table(survival: list[Decimal]) -> GeometricTable:
 
 def geometric(
     key: RunKey, label: str, streams: NDArray[np.uint64], count: int, epsilon: float, sensitivity: int = 1
-) -> NDArray[np.int64]:
+) -> NDArray[np.int16 | np.int64]:
     """Draws geometric variates P[G = k] = (1 - beta) beta^k.
 
     Args:
@@ -136,18 +136,12 @@ def geometric(
         sensitivity: of the noise.
 
     Returns:
-        int64[s, count]. The mean is at most 1e8; a value exceeds 2^40 with probability below e^-10000.
+        int64[s, count], or int16 where all values are at most _MAX_SMALL: sums are then four times faster. The mean is
+        at most 1e8; a value exceeds 2^40 with probability below e^-10000.
 
     Raises:
         ValueError: epsilon / sensitivity is out of range (see `geometric_table`).
     """
-    return _geometric(key, label, streams, count, epsilon, sensitivity).astype(np.int64, copy=False)
-
-
-def _geometric(
-    key: RunKey, label: str, streams: NDArray[np.uint64], count: int, epsilon: float, sensitivity: int
-) -> NDArray[np.int16 | np.int64]:
-    """Draws as `geometric` does, in int16 where all values are at most _MAX_SMALL: sums are then four times faster."""
     _check_rate(epsilon, sensitivity)
     digits = 0
     while epsilon / sensitivity < _MIN_TABLE_RATE:
@@ -198,14 +192,14 @@ def discrete_laplace(
 ) -> NDArray[np.int64]:
     """Draws discrete Laplace noise (paper 000, Eq. 4), P[Z = k] proportional to exp(-epsilon |k| / sensitivity).
 
-    Arguments, result and errors are those of `geometric`.
+    Arguments and errors are those of `geometric`. The result is int64[s, count].
 
     >>> from sfumato.transforms.privacy.keys import FixedSecret
     >>> key = RunKey.derive(FixedSecret(b"k" * 32), {})
     >>> discrete_laplace(key, "noise", np.arange(2, dtype=np.uint64), 3, epsilon=0.5).shape
     (2, 3)
     """
-    pairs = _geometric(key, label, streams, 2 * count, epsilon, sensitivity)
+    pairs = geometric(key, label, streams, 2 * count, epsilon, sensitivity)
     return np.asarray(pairs[:, :count] - pairs[:, count:], dtype=np.int64)
 
 

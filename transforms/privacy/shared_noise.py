@@ -94,7 +94,7 @@ class Noise:
 
     def assumptions(self) -> list[str]:
         """Returns the sentences on clients' shares that a manifest states; none for a kind without shares."""
-        if self.kind != LAPLACE:
+        if not self.kind.HAS_SHARES:
             return []
         most = f"at most {self.colluders:,}" if self.colluders else "none"
         return [_STATEMENT.format(most, self.required)]

@@ -17,12 +17,9 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import SERVERS, Trust
 from sfumato.transforms.histogram.item_encoding import Items
-from sfumato.transforms.histogram.sampling_round import check_count
 from sfumato.transforms.observability.text_tables import TYPICAL_USERS, significant
-from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
-from sfumato.transforms.privacy.budget import check_epsilon
+from sfumato.transforms.privacy.admission import CountedBudget
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from sfumato.transforms.quantiles.curve import check_shares
 from sfumato.transforms.quantiles.exponential_draw import DrawPlan, plan_draws
 from sfumato.transforms.statistics.tree_least_squares import upward_variances
@@ -108,17 +105,14 @@ class HierarchyNoise:
 
 
 @dataclass(frozen=True)
-class QuantilesPlan:
+class QuantilesPlan(CountedBudget):
     """The budget of quantiles with a trusted curator. The guarantee is pure: delta is 0.
 
-    Attributes:
-        epsilon: budget of the whole release, > 0. A share pays for the admission.
+    Attributes, besides those of CountedBudget:
         shares: of users below the quantiles, each strictly between 0 and 1.
         bits: the range has 2^bits bins.
         method: one of MECHANISMS.
         levels: bits of each level of the hierarchy, ascending; empty for the exponential method.
-        population: number of users in the logs, publicly known. A run on other logs is refused. None: unknown.
-        max_bad_fraction: the largest share of users without a usable record, 0..1.
 
     Raises:
         RequestError: a value is out of range.
@@ -138,47 +132,29 @@ class QuantilesPlan:
     max_bad_fraction: float = 0.1
 
     def __post_init__(self) -> None:
-        check_epsilon("epsilon", self.epsilon)
+        self.check_budget()
         check_shares(self.shares)
         if self.method not in MECHANISMS:
             raise RequestError(f"method: must be one of {', '.join(MECHANISMS)}, got {self.method!r}")
         if self.method == "hierarchical" and not (self.levels and self.bits <= MAX_BITS):
             raise RequestError(f"bits: the hierarchy of a curator needs a level, and {MAX_BITS} bits at most")
-        if self.population is not None:
-            check_count("population", self.population)
-        if self.admission_rule.cost < MIN_NOISE_EPSILON:
-            raise RequestError(f"epsilon: {self.epsilon:g} is too small for the admission of a run; raise it")
 
     @property
     def rounds(self) -> int:
         """Returns the number of rounds: all is drawn from one count of the users by bin."""
         return 1
 
-    @property
-    def delta(self) -> float:
-        """Returns the delta of the whole release."""
-        return 0.0
-
-    @property
-    def admission_rule(self) -> AdmissionRule:
-        """Returns the rule for the noisy counts of all users that admit a run, with their cost."""
-        return AdmissionRule(
-            cost=ADMISSION_SHARE * self.epsilon, max_bad_fraction=self.max_bad_fraction, population=self.population
-        )
-
-    @property
-    def mechanism_epsilon(self) -> float:
-        """The epsilon of all draws, or of all levels of the hierarchy."""
-        return self.epsilon - self.admission_rule.cost
+    delta: ClassVar[float] = 0.0  # of the whole release, and what is spent of it
+    delta_spent: ClassVar[float] = 0.0
 
     def draws(self, users: float) -> DrawPlan:
         """Returns the draws of the exponential method. users: their public or noisy number; see `plan_draws`."""
-        return plan_draws(sorted(set(self.shares)), self.mechanism_epsilon, users, self.bits)
+        return plan_draws(sorted(set(self.shares)), self.rounds_epsilon, users, self.bits)
 
     @cached_property
     def hierarchy(self) -> HierarchyNoise:
         """Returns the noise of the hierarchical method."""
-        return HierarchyNoise(self.bits, self.levels, self.mechanism_epsilon, self.DRAWS)
+        return HierarchyNoise(self.bits, self.levels, self.rounds_epsilon, self.DRAWS)
 
     def rank_stddev(self) -> float:
         """Returns the expected root mean square error of the quantiles' ranks, in users, from public figures only."""
@@ -196,7 +172,7 @@ class QuantilesPlan:
     def text(self, _: Items) -> str:
         """Returns the draws or the noise, and the error to expect, for a terminal."""
         return (
-            f"{self.WHO}: epsilon {self.mechanism_epsilon:g}, delta 0\n"
+            f"{self.WHO}: epsilon {self.rounds_epsilon:g}, delta 0\n"
             f"admission: epsilon {self.admission_rule.cost:g}, for two noisy counts of users\n"
             f"{MECHANISMS[self.method]}\n"
             f"expected error of a quantile's rank: {significant(self.rank_stddev())} users (root mean square), where "

@@ -24,13 +24,7 @@ from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.noise import discrete_laplace
 from sfumato.transforms.quantiles.curve import DEVIATIONS, banded, quantile, unknown_curve
-from sfumato.transforms.quantiles.exponential_draw import (
-    STEP_BITS,
-    DrawPlan,
-    SpreadUsers,
-    draw_border,
-    margin,
-)
+from sfumato.transforms.quantiles.exponential_draw import STEP_BITS, DrawPlan, SpreadUsers, draw_border, margin
 from sfumato.transforms.quantiles.plan import HierarchyNoise, QuantilesPlan
 from sfumato.transforms.statistics.tree_least_squares import NoisyLevel, fit_counts
 

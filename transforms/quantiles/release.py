@@ -12,11 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from sfumato.schemas.charts import Curve, Quantile, RangeAnswer
-from sfumato.schemas.guarantee import (
-    ADD_OR_REMOVE,
-    CURATED_BY,
-    PRIVACY_UNIT,
-)
+from sfumato.schemas.guarantee import CURATED_BY
 from sfumato.schemas.release import (
     BINS_FILE,
     BINS_SCHEMA,
@@ -35,6 +31,7 @@ from sfumato.transforms.histogram.release import (
     CountMetadata,
     empty_level_warnings,
     measured,
+    privacy_entries,
     sample_manifest,
 )
 from sfumato.transforms.histogram.sampling_round import WHOLE, Histogram, Trie
@@ -45,7 +42,6 @@ from sfumato.transforms.quantiles.view import quantiles_view
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import release_manifest
 
-_ADMISSION = "discrete Laplace noise on two counts of users, which admit the run"
 _COMPOSITION = "the users of one level's parts or bins are disjoint; the epsilons of levels and of the admission add up"
 _NOBODY = "There seem to be no users: no quantile is published."
 
@@ -74,25 +70,12 @@ def quantiles_files(result: PrivateDistribution, metadata: CountMetadata[Quantil
     plan, admission = metadata.plan, result.admission
     assert isinstance(metadata.counted, NumberItems)
     rounds = mechanism_rounds(plan, result.users) if result.users > 1 else []
+    mechanism = f"{MECHANISMS[plan.method]}{plan.BY_WHOM}"
+    assumptions = CURATED_BY[plan.TRUST]
     content = {
-        "privacy": {
-            "unit": PRIVACY_UNIT,
-            "contribution_bound": BOUND,
-            "adjacency": ADD_OR_REMOVE,
-            "trust": plan.TRUST,
-            "epsilon": plan.epsilon,
-            "epsilon_spent": plan.epsilon,
-            "delta": plan.delta,
-            "delta_spent": plan.delta,
-            "mechanism": f"{MECHANISMS[plan.method]}{plan.BY_WHOM}; {_ADMISSION}",
-            "randomness": metadata.release.source,
-            "rounds": rounds,
-            "rounds_guarantee": {"epsilon": plan.mechanism_epsilon, "delta": plan.delta},
-            "admission": None if admission is None else admission.entry(),
-            "composition": _COMPOSITION,
-            "population": {"users": plan.population, "source": "unknown" if plan.population is None else "given"},
-            "assumptions": CURATED_BY[plan.TRUST],
-        },
+        "privacy": privacy_entries(
+            metadata, plan.TRUST, BOUND, mechanism, rounds, admission, _COMPOSITION, assumptions
+        ),
         "results": {"published": len(result.quantiles), "estimated_users": max(result.users, 0.0), "hidden_count": 0},
     }
     warnings = border_warnings(result.curve, metadata.counted) if result.quantiles else [_NOBODY]

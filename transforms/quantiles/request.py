@@ -50,14 +50,11 @@ class RequestedQuantiles:
 
 
 class QuantilesRequest(SampledRequest):
-    """A request for quantiles and range counts of a number over users."""
+    """Publishes quantiles and range counts of a number over users, by sample and threshold, or with noise of a trusted
+    curator.
+    """
 
     JOB: ClassVar[str] = "quantiles"
-    COMMAND: ClassVar[str] = "quantiles"
-    ABOUT: ClassVar[str] = (
-        "Publishes quantiles and range counts of a number over users, by sample and threshold, or with noise of a "
-        "trusted curator."
-    )
     EXAMPLE: ClassVar[str] = (
         "--input 'logs/*.parquet' --column km_from_home --range 0,50 --population 100000 --output quantiles"
     )

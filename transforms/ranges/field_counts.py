@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import PSI, Boxes, Field, Sizes
 from sfumato.schemas.region import deinterleave
-from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
+from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import RunKey
 
 _CELLS_AT_ONCE = 1 << 18  # of rows that are computed together, so that they stay in the processor's cache
@@ -347,26 +347,22 @@ class CollectionSpec:
     Attributes:
         field: the base cells.
         users: the number of users, public or noisy; noise can take it below 0.
-        epsilon: of as much Laplace noise as the whole budget buys. Adding or removing one user changes the count of one
-            base cell by 1.
+        cost: the whole budget, in the unit of the noise. Adding or removing one user changes the count of one base
+            cell by 1.
         sizes: sides of the squares to be queried, in metres.
-        rho: the whole budget with Gaussian noise; None with Laplace noise, where epsilon is.
+        noise: its distribution.
     """
 
     field: Field
     users: float
-    epsilon: float
+    cost: float
     sizes: Sizes
-    rho: float | None = None
+    noise: AdditiveNoise = LAPLACE
 
-    @property
-    def noise(self) -> AdditiveNoise:
-        return LAPLACE if self.rho is None else GAUSSIAN
-
-    @property
-    def cost(self) -> float:
-        """Returns the whole budget, in the unit of the noise."""
-        return self.epsilon if self.rho is None else self.rho
+    @cached_property
+    def epsilon(self) -> float:
+        """The epsilon of as much Laplace noise as the whole budget buys."""
+        return self.noise.laplace_epsilon(self.cost)
 
     @property
     def smoothing(self) -> float:

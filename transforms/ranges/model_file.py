@@ -41,7 +41,6 @@ MODEL_TYPES: dict[str, type[Model]] = {
     model_type.KIND: model_type for model_type in (GridModel, TreeModel, LocalNetwork, PaperNetworks)
 }
 """The classes that a file can hold, by KIND."""
-_FORMER_KINDS = ("partition",)  # of methods that only the benchmarks have
 
 
 def archive_bytes(metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
@@ -111,11 +110,6 @@ def read_model(content: bytes, name: str) -> RangeModel:
     try:
         metadata, arrays = read_archive(content)
         check_format(f"model: {name}", metadata["format"], FORMAT)
-        if metadata["kind"] in _FORMER_KINDS:
-            raise FormatError(
-                f"model: {name}: a model of method {metadata['method']}, which this version does not have; sfumato 0.1 "
-                "of November 2026 or earlier reads it"
-            )
         field = Field(Grid(Region(**metadata["region"]), metadata["depth"]))
         sides = {
             metadata["model"].get("side", field.side),
@@ -124,7 +118,7 @@ def read_model(content: bytes, name: str) -> RangeModel:
         if sides != {field.side}:
             raise ValueError("counts of another field")
         model = MODEL_TYPES[metadata["kind"]].load(arrays, metadata["model"])
-        epsilon = check_epsilon("epsilon", float(metadata["epsilon"]))
+        epsilon = check_epsilon(float(metadata["epsilon"]))
         return RangeModel(field, model, str(metadata["method"]), epsilon, metadata["safe"] is True)
     except FormatError:
         raise

@@ -28,17 +28,12 @@ from sfumato.transforms.counting.state import Estimate, HeatmapState
 from sfumato.transforms.counting.sub_queries import population_and_budget
 from sfumato.transforms.locations.shards import ShardPlan
 from sfumato.transforms.observability.text_tables import TYPICAL_USERS, significant
-from sfumato.transforms.privacy.additive_noise import LAPLACE
+from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import epsilon_for_stddev
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, NoisyGrid
-from sfumato.transforms.ranges.methods import (
-    MAX_SIDE,
-    METHODS,
-    PlainGrid,
-    RangeMethod,
-)
+from sfumato.transforms.ranges.methods import MAX_SIDE, METHODS, PlainGrid, RangeMethod
 from sfumato.transforms.ranges.model import Model, RangeModel, TreeModel
 from sfumato.transforms.ranges.tuner import Tuner
 
@@ -127,7 +122,7 @@ class RangesPlan:
         if self.method == ADAPTIVE or self.options or self.count_parameters.population is None:
             return self.method == ADAPTIVE
         parameters = self.count_parameters
-        by_budget = parameters.laplace_epsilon(parameters.budget.total)
+        by_budget = parameters.count_noise.laplace_epsilon(parameters.budget.total)
         epsilon = by_budget if parameters.is_one_batch else self._central_epsilon
         return METHODS[self.method].prefers_tree(self.collection_spec(self._population, epsilon))
 
@@ -136,9 +131,9 @@ class RangesPlan:
         """Returns whether the method may have trainings."""
         return not self.uses_tree and METHODS[self.method].TRAINS
 
-    def collection_spec(self, users: float, epsilon: float) -> CollectionSpec:
-        """Returns the public inputs of the method, once the number of users is known."""
-        return CollectionSpec(self.field, users, epsilon, self.sizes)
+    def collection_spec(self, users: float, cost: float, noise: AdditiveNoise = LAPLACE) -> CollectionSpec:
+        """Returns the public inputs of the method, once the number of users is known. cost: in the noise's unit."""
+        return CollectionSpec(self.field, users, cost, self.sizes, noise)
 
     def metadata(self) -> dict[str, Any]:
         """Returns the plan in JSON's types. The run's key is bound to it."""
@@ -196,7 +191,7 @@ class RangesPlan:
         They follow from public figures only. rows: of the logs, at least as many as users.
         """
         most, users = 1 << 2 * BASE_DEPTH, max(rows, self.count_parameters.population or 0)
-        epsilon = self.count_parameters.laplace_epsilon(self.count_parameters.budget.total)
+        epsilon = self.count_parameters.count_noise.laplace_epsilon(self.count_parameters.budget.total)
         if self.heatmap is not None:
             return 0 if self.uses_tree else _GRID_BYTES * (1 << 2 * self.heatmap.depth)
         return _GRID_BYTES * min(most, math.ceil(self._cells_per_side(users, epsilon)) ** 2)
@@ -248,14 +243,14 @@ class RangesPlan:
                 f"secure aggregation counts every cell of level {heatmap.depth}, {width:.3g} x {height:.3g} m:"
             )
             return "\n".join([*lines, "", heatmap_plan_text(heatmap)])
-        spent, kind = parameters.admission().cost, parameters.count_noise
-        delta = f", delta {parameters.delta:g}: rho {parameters.rho:.4g}" if parameters.rho is not None else ""
+        spent, total, kind = parameters.admission().cost, parameters.budget.total, parameters.count_noise
+        delta = f", delta {parameters.delta:g}: {kind.UNIT} {total:.4g}" if kind.NEEDS_DELTA else ""
         lines.append(f"epsilon {parameters.epsilon:g}{delta} in all, of which the count of users costs {spent:.3g}")
         chosen = self.options.get("cell_width")
         if chosen is None:
             lines.append("a trusted curator adds the noise; the cells follow from the number of users and epsilon")
         else:
-            noise = significant(NOISE_Z * kind.stddev(parameters.budget.total - spent))
+            noise = significant(NOISE_Z * kind.stddev(total - spent))
             lines.append(
                 f"a trusted curator adds noise of ±{noise} (95%) to the users of every cell of about {chosen:g} x "
                 f"{chosen:g} m"
@@ -318,9 +313,7 @@ class Built:
 def collect(exact: ExactCounts, admission: NoisyUserCounts, plan: RangesPlan, key: RunKey) -> Collected:
     """Collects noisy counts with a trusted curator. It is the only access to the exact counts."""
     population, budget = population_and_budget(admission, plan.count_parameters)
-    left = budget.remaining
-    rho = None if plan.count_parameters.rho is None else left
-    spec = replace(plan.collection_spec(population.users, plan.count_parameters.laplace_epsilon(left)), rho=rho)
+    spec = plan.collection_spec(population.users, budget.remaining, plan.count_parameters.count_noise)
     method = make_method(plan.method, plan.options, spec)
     return Collected(method.collect(exact, spec, key), spec, method, population)
 
@@ -332,7 +325,7 @@ def collected_from_heatmap(state: HeatmapState, plan: RangesPlan) -> Collected:
     population = state.population
     if plan.uses_tree:
         estimate = parameters.method.decode(state, parameters.depth)
-        spent = parameters.laplace_epsilon(state.budget.spent - population.cost)
+        spent = parameters.count_noise.laplace_epsilon(state.budget.spent - population.cost)
         spec = plan.collection_spec(population.users, spent)
         return Collected(estimate, spec, None, population, state)
     grid = _grid_from_estimate(state.results[-1].to_estimate())

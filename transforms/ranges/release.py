@@ -9,13 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.guarantee import (
-    ADD_OR_REMOVE,
-    ASSUMPTIONS,
-    CURATOR,
-    EXACT_NOISE,
-    PRIVACY_UNIT,
-)
+from sfumato.schemas.guarantee import ADD_OR_REMOVE, ASSUMPTIONS, CURATOR, EXACT_NOISE, PRIVACY_UNIT
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE, MODEL_FILE
@@ -122,16 +116,18 @@ def _scope(field: Field, method: str, sizes: Sizes) -> dict[str, Any]:
 def _central_privacy(plan: RangesPlan, metadata: ReleaseMetadata) -> dict[str, Any]:
     columns = metadata.parameters["columns"]
     weighted = columns["weight"] is not None or columns["time"] is not None
+    parameters = plan.count_parameters
+    kind = parameters.count_noise
     chosen = "in proportion to their records' weights" if weighted else "uniformly"
     return {
         "unit": PRIVACY_UNIT,
         "contribution_bound": _BOUND.format(chosen),
         "adjacency": ADD_OR_REMOVE,
-        "epsilon": plan.count_parameters.epsilon,
-        "delta": plan.count_parameters.stated_delta,
-        **({} if plan.count_parameters.rho is None else {"rho": plan.count_parameters.rho}),
-        "noise": plan.count_parameters.count_noise.NAME,
-        "mechanism": _MECHANISM.format(plan.count_parameters.count_noise.NAME.capitalize()),
+        "epsilon": parameters.epsilon,
+        "delta": parameters.stated_delta,
+        **({} if kind.UNIT == "epsilon" else {kind.UNIT: parameters.budget.total}),
+        "noise": kind.NAME,
+        "mechanism": _MECHANISM.format(kind.NAME.capitalize()),
         "randomness": metadata.source,
         "assumptions": [CURATOR, *ASSUMPTIONS[2:], EXACT_NOISE],
     }

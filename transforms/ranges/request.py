@@ -49,11 +49,10 @@ _OF_RELEASE = {
 
 
 class RangesRequest(LogColumns, MapGeography, CountingOptions):
-    """A request for a model of range queries."""
+    """Publishes a private model of location logs that estimates how many users are in any square."""
 
     JOB: ClassVar[str] = "ranges"
     COMMAND: ClassVar[str] = "ranges build"
-    ABOUT: ClassVar[str] = "Publishes a private model of location logs that estimates how many users are in any square."
     EXAMPLE: ClassVar[str] = "--input 'logs/*.parquet' --region 3.00,1.00,3.13,1.13 --epsilon 1 --output model"
 
     input: InputOption = option((), f"{INPUT_HELP} (required)", INPUT, common=True, metavar="PATTERN", style="several")

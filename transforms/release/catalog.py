@@ -18,7 +18,6 @@ from sfumato.schemas.ledger import Reservation
 from sfumato.schemas.release import (
     BASEMAP_FILE,
     CHANGES_FORMAT,
-    EVALUATION_FORMAT,
     MANIFEST_FILE,
     PAGE_FILE,
     REFUSAL_FORMAT,
@@ -34,12 +33,11 @@ from sfumato.transforms.release.release_folder import format_at, format_of, mani
 
 RELEASES = "releases"
 _NOTICE = frozenset({MANIFEST_FILE, PAGE_FILE})
-_EVALUATION = _NOTICE | {"runs.csv", "table.csv", "table.md", "densities.parquet"}
-NO_RELEASE = {EVALUATION_FORMAT: _EVALUATION, REFUSAL_FORMAT: _NOTICE, REMOVAL_FORMAT: _NOTICE}
+_NOTICES = (REFUSAL_FORMAT, REMOVAL_FORMAT)
 _MARKERS = RELEASE_FILES - {PAGE_FILE, BASEMAP_FILE}  # the page of all releases has these names too
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _NIGHTLY = re.compile(rf"(?P<dataset>.+)-(?P<date>{_DATE.pattern})(-\d+|-late|-\d+-late)?")  # a refresh's release id
-_NO_RELEASES = {*NO_RELEASE, CHANGES_FORMAT}
+_NO_RELEASES = (*_NOTICES, CHANGES_FORMAT)
 
 
 def published_dates(root: str) -> list[str]:
@@ -185,12 +183,12 @@ def find_releases(folder: str) -> tuple[list[Release], list[str]]:
         if not names & _MARKERS:
             continue
         try:
-            releases.append(open_release(path, planes=True))
+            releases.append(open_release(path))
         except RequestError as error:
-            # An evaluation, a refusal or the notice of a removal is no release and no problem.
+            # A refusal or the notice of a removal is no release and no problem.
             found = format_at(path) or ""
             notices += found == REMOVAL_FORMAT
-            if not names <= NO_RELEASE.get(found, frozenset()):
+            if found not in _NOTICES or not names <= _NOTICE:
                 problems.append(str(error))
     if not releases and not problems and not notices:
         raise RequestError(f"{folder}: no release found (no readable {MANIFEST_FILE})")

@@ -20,7 +20,7 @@ import shapely.geometry
 from numpy.typing import NDArray
 
 from sfumato.schemas import guarantee
-from sfumato.schemas.errors import FormatError, MissingTableError, RequestError, check_format
+from sfumato.schemas.errors import MissingTableError, RequestError, check_format
 from sfumato.schemas.rectangle import region_from
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import (
@@ -29,7 +29,6 @@ from sfumato.schemas.release import (
     CHANGES_FILE,
     CHANGES_FORMAT,
     DENSITY_FILE,
-    EVALUATION_FORMAT,
     MANIFEST_FILE,
     MANIFEST_FORMAT,
     REFUSAL_FORMAT,
@@ -48,7 +47,7 @@ _PARQUET = ".parquet"
 _MAIN_TABLES = ("cells", "zones", "flows", "changes", "items", "moments", "quantiles")
 _GEOMETRY = "geometry"
 _GEOARROW = {"ARROW:extension:name": "geoarrow.wkb", "ARROW:extension:metadata": '{"crs": "OGC:CRS84"}'}
-_FORMATS = MANIFEST_FORMAT, REFUSAL_FORMAT, REMOVAL_FORMAT, EVALUATION_FORMAT, CHANGES_FORMAT
+_FORMATS = MANIFEST_FORMAT, REFUSAL_FORMAT, REMOVAL_FORMAT, CHANGES_FORMAT
 
 
 def _table_of(name: str, text: str) -> cached_property[pd.DataFrame]:
@@ -318,14 +317,12 @@ def data_frame(table: pa.Table) -> pd.DataFrame:
     return located
 
 
-def open_release(path: str | os.PathLike[str], *, changes: bool = False, planes: bool = False) -> Release:
+def open_release(path: str | os.PathLike[str], *, changes: bool = False) -> Release:
     """Opens the release in a folder, local or gs://.
 
     Args:
         path: the folder.
         changes: whether changes between two releases count as one.
-        planes: whether a map of a plane, whose cells this version cannot read, counts as one: to verify it, or to take
-            it down.
 
     Raises:
         FormatError: another version of sfumato wrote it.
@@ -342,16 +339,6 @@ def open_release(path: str | os.PathLike[str], *, changes: bool = False, planes:
     stated = manifest.get("format")
     known = [one for one in _FORMATS if str(stated).startswith(one.rpartition("/")[0] + "/")]
     check_format(f"{text}: {MANIFEST_FILE}", stated, known[0] if known else MANIFEST_FORMAT)
-    if stated == EVALUATION_FORMAT:
-        raise RequestError(
-            f"{text}: not a release but an evaluation on exact data (`sfumato compare`, sfumato 0.1 of November 2026 "
-            "or earlier); open its page in a browser"
-        )
-    if not planes and isinstance(region := manifest.get("region"), dict) and "axes" in region:
-        raise FormatError(
-            f"{text}: maps of planes (--axes) are not supported by this version; use sfumato 0.1 of November 2026 or "
-            "earlier"
-        )
     if stated == CHANGES_FORMAT and not changes:
         raise RequestError(f"{text}: not a release but changes between two; read {CHANGES_FILE}")
     if stated == REFUSAL_FORMAT:

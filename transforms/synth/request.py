@@ -86,15 +86,13 @@ def parse_days(value: Any) -> Period:
 
 
 class SynthRequest(RunnerOptions):
-    """A request for synthetic logs of an invented city."""
+    """Makes deterministic location logs of any size, for the people of an invented city.
+
+    Either all files appear, complete, or none. With --days, each date has a folder dt=YYYY-MM-DD: the same people of
+    the same city, some of them active, with weather, a season and events.
+    """
 
     JOB: ClassVar[str] = "synth"
-    COMMAND: ClassVar[str] = "synth"
-    ABOUT: ClassVar[str] = (
-        "Makes deterministic location logs of any size, for the people of an invented city. Either all files appear, "
-        "complete, or none. With --days, each date has a folder dt=YYYY-MM-DD: the same people of the same city, some "
-        "of them active, with weather, a season and events."
-    )
     EXAMPLE: ClassVar[str] = "--users 100000 --records_per_user 5 --output logs"
 
     output: str = option(..., "folder for the files, local or gs://", INPUT, metavar="FOLDER")

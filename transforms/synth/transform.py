@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import apache_beam as beam
@@ -75,23 +75,9 @@ class WriteFile(beam.DoFn):
         yield counts
 
 
-class SumCounts(beam.CombineFn):
-    """Adds arrays int64[n], in place once the accumulator has their shape."""
-
-    def create_accumulator(self) -> NDArray[np.int64]:
-        return np.zeros(1, dtype=np.int64)
-
-    def add_input(self, accumulator: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        if accumulator.shape != counts.shape:
-            return accumulator + counts
-        accumulator += counts
-        return accumulator
-
-    def merge_accumulators(self, accumulators: Iterator[NDArray[np.int64]]) -> NDArray[np.int64]:
-        return functools.reduce(self.add_input, accumulators, self.create_accumulator())
-
-    def extract_output(self, accumulator: NDArray[np.int64]) -> NDArray[np.int64]:
-        return accumulator
+def add_counts(counts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Returns the sum of arrays int64[n]; int64[1] without any."""
+    return sum(counts, np.zeros(1, dtype=np.int64))
 
 
 @dataclass
@@ -115,5 +101,5 @@ class GeneratePeople(beam.PTransform):
             | "ListFiles" >> beam.Create(range(self.spec.files))  # PCollection[number of a file]
             | "Spread" >> beam.Reshuffle()
             | "WriteFiles" >> beam.ParDo(WriteFile(self.spec, self.folder, self.with_density))
-            | "SumCounts" >> beam.CombineGlobally(SumCounts())  # PCollection[int64[cells]]
+            | "SumCounts" >> beam.CombineGlobally(add_counts)  # PCollection[int64[cells]]
         )

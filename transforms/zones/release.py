@@ -14,12 +14,7 @@ import shapely
 from numpy.typing import NDArray
 
 from sfumato.schemas.release import ZONES_FILE, zones_schema
-from sfumato.transforms.counting.manifest import (
-    auxiliary_content,
-    category_names,
-    counts_content,
-    counts_warnings,
-)
+from sfumato.transforms.counting.manifest import auxiliary_content, category_names, counts_content, counts_warnings
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.rates import auxiliary_columns, rates_of_counts
 from sfumato.transforms.counting.state import HeatmapState

@@ -21,6 +21,7 @@ from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files
 from tests.digests import page_text
 from tests.rejections import rejects
+from tests.releases import assert_page_follows
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 
@@ -104,7 +105,7 @@ def test_small_maps_have_noise_everywhere_and_no_delta(pattern: str, tmp_path: P
     covered = ((cells["low"] <= truth[codes]) & (truth[codes] <= cells["high"])).sum()
     assert covered >= stats.binom.ppf(1e-9, 256, 0.95)
     assert "Negative counts are noise" in page_text((tmp_path / "out" / "index.html").read_text())
-    assert cli.main(["page", str(tmp_path / "out")]) == 0
+    assert_page_follows(tmp_path / "out")
 
 
 @pytest.mark.slow

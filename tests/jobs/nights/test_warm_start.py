@@ -393,7 +393,7 @@ def test_warm_start_rejects_folders_without_a_release(
         refused(capsys, logs, tmp_path / "out", "--warm_start", str(place))
     strange = tmp_path / "strange" / "manifest.json"
     strange.parent.mkdir()
-    for manifest in ("[]", "7", "null", '"text"', "{}", "{", "", '{"format": "sfumato-evaluation/2"}'):
+    for manifest in ("[]", "7", "null", '"text"', "{}", "{", "", '{"format": "sfumato-changes/1"}'):
         strange.write_text(manifest)
         refused(capsys, logs, tmp_path / "out", "--warm_start", str(strange.parent))
 

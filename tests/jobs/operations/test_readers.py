@@ -1,4 +1,4 @@
-"""Commands that read releases: sfumato export and sfumato page."""
+"""Commands that read releases, and the page of a release, made again from its folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sfumato.pipelines.command_line.cli import main, run_command
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.release.release_folder import publish
 from tests.refreshes import DAYS, Place
-from tests.releases import COMMANDS, Releases
+from tests.releases import COMMANDS, Releases, assert_page_follows
 from tests.unit.release.city import city_release
 
 # --- `sfumato export` as a command: what it writes, what it refuses, and what it does not need ---
@@ -56,11 +56,9 @@ def test_a_wrong_option_is_named(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", [["export", "--output", "map.csv"], ["page"]])
-def test_readers_refuse_what_is_no_release(command: list[str], tmp_path: Path) -> None:
-    name, *options = command
+def test_export_refuses_what_is_no_release(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="no release found"):
-        run_command(name, [str(tmp_path), *options])
+        run_command("export", [str(tmp_path), "--output", "map.csv"])
 
 
 @pytest.mark.slow
@@ -77,7 +75,7 @@ assert "apache_beam" not in sys.modules
     assert done.returncode == 0, done.stderr
 
 
-# --- `sfumato page`: a release's page made again from its folder alone ---
+# --- a release's page made again from its folder alone ---
 
 
 @pytest.fixture
@@ -88,36 +86,27 @@ def copied(folder: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", COMMANDS)
-def test_page_follows_from_published_files(kind: str, published: Releases, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["page", str(published[kind])]) == 0
-    assert "byte for byte" in capsys.readouterr().out
+def test_page_follows_from_published_files(kind: str, published: Releases) -> None:
+    assert_page_follows(published[kind])
 
 
-def test_another_page_is_noticed_and_can_be_written(
-    copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As after an upgrade: the folder's own page is what was published, and stays."""
+def test_another_manifest_makes_another_page(copied: Path) -> None:
     manifest = json.loads((copied / "manifest.json").read_text())
     manifest["created"] = "2030-01-01T00:00:00+00:00"
     (copied / "manifest.json").write_text(json.dumps(manifest))
-    before = (copied / "index.html").read_bytes()
-    assert main(["page", str(copied)]) == 1
-    assert "index.html" in capsys.readouterr().err
-    assert main(["page", str(copied), "--output", str(tmp_path / "again")]) == 0
-    assert "2030" in (tmp_path / "again" / "index.html").read_text()
-    assert (tmp_path / "again" / "heatmap.png").exists()
-    assert (copied / "index.html").read_bytes() == before
+    with pytest.raises(AssertionError):
+        assert_page_follows(copied)
 
 
-def test_a_damaged_table_makes_no_page(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_table_makes_no_page(copied: Path) -> None:
     with (copied / "cells.parquet").open("ab") as file:
         file.write(b"x")
-    assert main(["page", str(copied)]) == 2
-    assert "damaged" in capsys.readouterr().err
+    with pytest.raises(RequestError, match="damaged"):
+        assert_page_follows(copied)
 
 
 def test_a_night_leads_to_its_timeline(backfilled: Place) -> None:
     night = backfilled.night(DAYS[2])
     (link,) = re.findall(r'<a href="([^"]*)">All nights</a>', (night / "index.html").read_text())
     assert (night / link).resolve() == backfilled.published / "index.html"
-    assert main(["page", str(night)]) == 0
+    assert_page_follows(night)

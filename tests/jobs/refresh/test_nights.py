@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sfumato.pipelines.operations import refresh
-from sfumato.pipelines.operations.refresh import newest_day, read_config
+from sfumato.pipelines.operations import refresh_config
+from sfumato.pipelines.operations.refresh_config import newest_day, read_config
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.timeline import DatedRelease
 from sfumato.transforms.nights.night import nights_before
@@ -324,7 +324,7 @@ def test_newest_day_is_over_in_its_zone(
         def now(cls, tz: Any = None) -> Clock:
             return cls(2026, 11, 21, 20, tzinfo=UTC).astimezone(tz)  # 01:30 on the 22nd in Kolkata
 
-    monkeypatch.setattr(refresh, "datetime", Clock)
+    monkeypatch.setattr(refresh_config, "datetime", Clock)
     config = read_config(str(Place(tmp_path / "place", days, rows_of_day=rows).config))
     assert str(newest_day(config)) == day
     assert ZoneInfo(config.time_zone)

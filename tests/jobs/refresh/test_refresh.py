@@ -17,7 +17,8 @@ from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.command_line.run import JOBS
 from sfumato.pipelines.frame import release_run as frame
 from sfumato.pipelines.operations.published_nights import PublishedNights
-from sfumato.pipelines.operations.refresh import Refresh, read_config
+from sfumato.pipelines.operations.refresh import Refresh
+from sfumato.pipelines.operations.refresh_config import read_config
 from sfumato.schemas.errors import LedgerError
 from sfumato.schemas.requests.commands import RefreshRequest
 from sfumato.transforms.privacy.ledger.ledger import open_ledger

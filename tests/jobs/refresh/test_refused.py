@@ -12,7 +12,7 @@ import pytest
 from apache_beam.io.filesystem import BeamIOError
 
 from sfumato.pipelines.command_line import cli
-from sfumato.pipelines.operations.refresh import read_config
+from sfumato.pipelines.operations.refresh_config import read_config
 from sfumato.schemas.errors import NotReadyError, RequestError
 from sfumato.schemas.ledger import Limit
 from sfumato.transforms.privacy.ledger.ledger import Ledger

@@ -80,16 +80,6 @@ def test_a_release_and_changes_do_not_replace_each_other(tmp_path: Path) -> None
         publish(str(out), {**first, "manifest.json": first["manifest.json"] + b" "}, "three", overwrite=True)
 
 
-def test_overwrite_spares_an_evaluation_of_an_earlier_version(tmp_path: Path) -> None:
-    """What a release would leave of its files tells of the exact data. Readers of releases name it."""
-    (tmp_path / "runs.csv").write_text("exact")
-    (tmp_path / "manifest.json").write_text('{"format": "sfumato-evaluation/2"}')
-    with pytest.raises(RequestError, match="is not a release, so --overwrite does not replace it"):
-        publish(str(tmp_path), FILES, "one", overwrite=True)
-    with pytest.raises(RequestError, match=r"sfumato 0\.1 of November 2026 or earlier"):
-        open_release(tmp_path)
-
-
 def test_overwrite_spares_more_than_a_release(tmp_path: Path) -> None:
     out = tmp_path / "out"
     publish(str(out), FILES, "one", overwrite=False)

@@ -87,13 +87,6 @@ def test_a_night_goes_on_from_an_earlier_state(written: Path) -> None:
     assert state.predict(date(2026, 11, 19), 3000.0).counts.sum() == pytest.approx(3000, rel=0.01)
 
 
-def test_a_ledger_of_format_3_is_read_and_names_its_approver() -> None:
-    history = replay((DATA / "ledger_format_3.copy").read_bytes().splitlines(), with_limits=True)
-    assert history.approver is not None
-    assert [bool(change.before) for change in history.changes] == [False, True]
-    assert [name for name, one in history.reservations.items() if one.lost is not None] == ["city-2026-11-18"]
-
-
 # --- newer formats ---
 
 NEWER = r"written by a newer version of sfumato \(format 9; this version reads up to \d+\); upgrade sfumato"
@@ -160,7 +153,7 @@ def test_a_newer_file_is_not_said_to_be_damaged(tmp_path: Path, read: Callable[[
 def test_a_command_ends_with_the_status_of_a_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path(shutil.copytree(VERSIONS[-1], tmp_path / "copy"))
     _newer_manifest(folder, "gauss")
-    assert cli.main(["page", str(folder / "gauss")]) == 2
+    assert cli.main(["export", str(folder / "gauss"), "--output", str(tmp_path / "map.csv")]) == 2
     assert "upgrade sfumato" in capsys.readouterr().err
 
 

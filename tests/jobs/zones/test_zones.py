@@ -33,6 +33,7 @@ from sfumato.transforms.zones.zone_raster import ZoneLocator
 from tests.conftest import make_logs, write_files
 from tests.keys import write_key
 from tests.rejections import rejects
+from tests.releases import assert_page_follows
 from tests.seeds import seeded_rng
 from tests.unit.zones.polygons import brute_force, voronoi, write_geojson
 
@@ -217,7 +218,7 @@ def test_the_files_of_a_release(folder: Path, tmp_path: Path) -> None:
     assert [level["zones"] for level in manifest["zones"]["levels"]] == [ZONES, 4, 1]
     spent = [one["epsilon"] for one in manifest["privacy"]["sub_queries"]]
     assert math.isclose(sum(spent) + manifest["privacy"]["population"]["epsilon"], 4, rel_tol=1e-12)
-    assert cli.main(["page", str(out)]) == 0
+    assert_page_follows(out)
 
 
 @pytest.mark.slow

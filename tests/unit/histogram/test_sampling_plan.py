@@ -15,12 +15,12 @@ from scipy import stats
 from sfumato.transforms.histogram.accountant import delta, max_rate, rounds_delta
 from sfumato.transforms.histogram.item_encoding import NumberBins
 from sfumato.transforms.histogram.plan import (
+    Catalogue,
     PaperSamplePlan,
     SamplePlan,
     choose_sampling,
     contacts,
     corollary_rate,
-    expected_error,
     paper_sampling,
     relative_error,
 )
@@ -113,6 +113,10 @@ def test_choice_keeps_the_guarantee_and_uses_it_up(
 def test_choice_keeps_unusual_deltas(wanted: float, rounds: int) -> None:
     chosen = choose_sampling(1.0, wanted, rounds=rounds)
     assert rounds_delta(1.0, chosen.rate, chosen.threshold, rounds) <= wanted
+
+
+def expected_error(sampling: Sampling, population: int | None, items: int | None = None) -> float:
+    return Catalogue.from_numbers(population, items).error(sampling.rate, sampling.threshold)
 
 
 @pytest.mark.parametrize(("epsilon", "population", "items"), [(1.0, None, None), (0.2, 10**6, 64), (2.0, 10**5, 1000)])

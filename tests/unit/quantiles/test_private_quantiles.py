@@ -167,7 +167,7 @@ def test_the_same_key_draws_the_same_and_another_plan_does_not() -> None:
         ({"method": "interactive"}, "method: must be one of exponential, hierarchical"),
         ({"method": "hierarchical"}, "bits: the hierarchy of a curator needs a level"),
         ({"method": "hierarchical", "levels": (21,), "bits": 21}, "20 bits at most"),
-        ({"population": 0}, "population: must be an integer >= 1"),
+        ({"population": 0}, "population: must be a whole number >= 1"),
     ],
 )
 def test_a_plan_that_makes_no_sense_is_refused(changes: dict[str, object], message: str) -> None:

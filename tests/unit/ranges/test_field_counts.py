@@ -140,14 +140,14 @@ def test_the_rule_by_hand() -> None:
 def test_cell_width_follows_users_noise_and_square_size() -> None:
     width = WANTED.default_width
     assert replace(WANTED, users=4 * WANTED.users).default_width == pytest.approx(width / 4**0.45)
-    assert replace(WANTED, epsilon=0.8).default_width == pytest.approx(width / 4**0.45)
+    assert replace(WANTED, cost=0.8).default_width == pytest.approx(width / 4**0.45)
     assert replace(WANTED, sizes=Sizes(100.0, 400.0)).default_width == pytest.approx(2 * width)
 
 
 @pytest.mark.parametrize("users", [-12.0, 0.0, 1.0])
 def test_noisy_numbers_of_users_make_cells_that_fit(users: float) -> None:
     assert replace(WANTED, users=users).default_width == replace(WANTED, users=1.0).default_width
-    assert replace(WANTED, users=users, epsilon=1e-9).default_width == min(FIELD.metres)
+    assert replace(WANTED, users=users, cost=1e-9).default_width == min(FIELD.metres)
 
 
 def test_cell_width_stays_within_base_cell_and_region() -> None:
@@ -291,7 +291,7 @@ def test_gaussian_noise_is_that_of_the_whole_rho() -> None:
 
 
 def test_spec_with_rho_states_equal_laplace_noise() -> None:
-    spec = replace(spec_of(6, 4000.0, 0.5), rho=0.01)
+    spec = replace(spec_of(6, 4000.0, 0.5), cost=0.01, noise=GAUSSIAN)
     grid = PlainGrid(8 * spec.field.cell_metres[1]).collect(PEOPLE, spec, run_key(1))
     assert (spec.noise, spec.cost) == (GAUSSIAN, 0.01)
     assert grid.noise_stddev == GAUSSIAN.stddev(0.01)

@@ -83,7 +83,7 @@ def test_the_border_is_at_users_times_epsilon() -> None:
     assert Automatic().chosen(FEW) == SpatialNeural(FEW.default_width)
     assert isinstance(Automatic().chosen(replace(MANY, users=GRID_FROM_USERS_EPSILON)), PlainGrid)
     assert isinstance(Automatic().chosen(replace(MANY, users=GRID_FROM_USERS_EPSILON * 0.999)), SpatialNeural)
-    assert isinstance(Automatic().chosen(replace(MANY, epsilon=0.01)), SpatialNeural)
+    assert isinstance(Automatic().chosen(replace(MANY, cost=0.01)), SpatialNeural)
 
 
 def test_a_tuner_decides_where_it_is_given() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sfumato.schemas.errors import LedgerError, RequestError
-from sfumato.schemas.known_digits import parse_bytes
+from sfumato.schemas.known_digits import parse_memory
 from sfumato.schemas.ledger import Limit, Period, format_amount, parse_amount, parse_day
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.refresh import RefreshConfig
@@ -89,13 +89,13 @@ def test_every_message_begins_with_what_it_is_about() -> None:
     ],
 )
 def test_sizes(text: str | int, size: int) -> None:
-    assert parse_bytes("memory", text) == size
+    assert parse_memory(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "G", "-1G", "1.5 gigabytes", "1i", "1e9", "0", "0.1", "nan", "1.5.2G"])
 def test_what_is_no_size_is_refused(text: str) -> None:
     with rejects("memory"):
-        parse_bytes("memory", text)
+        parse_memory(text)
 
 
 def test_limits_as_they_are_written() -> None:

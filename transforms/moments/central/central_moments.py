@@ -11,13 +11,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.known_digits import laplace_z
 from sfumato.schemas.moments import EVERYBODY, MomentEstimate, Statistic, ValueRange
-from sfumato.transforms.moments.central.bernstein_sums import (
-    Array,
-    ExactSums,
-    coefficients,
-    find_range,
-    tensor,
-)
+from sfumato.transforms.moments.central.bernstein_sums import Array, ExactSums, coefficients, find_range, tensor
 from sfumato.transforms.moments.central.plan import CentralMomentsPlan
 from sfumato.transforms.moments.statistic_kinds import Result, value_range
 from sfumato.transforms.privacy.keys import RunKey

@@ -7,21 +7,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from sfumato.schemas.guarantee import (
-    ASSUMPTIONS,
-    CURATOR,
-    EXACT_NOISE,
-    ONE_ID,
-    ROWS_SPEND_APART,
-    Trust,
-)
+from sfumato.schemas.guarantee import ASSUMPTIONS, CURATOR, EXACT_NOISE, ONE_ID, ROWS_SPEND_APART, Trust
 from sfumato.schemas.known_digits import laplace_z
-from sfumato.schemas.moments import (
-    EVERYBODY,
-    OTHER,
-    MomentEstimate,
-    Statistic,
-)
+from sfumato.schemas.moments import EVERYBODY, OTHER, MomentEstimate, Statistic
 from sfumato.transforms.moments.central.central_moments import CentralSums
 from sfumato.transforms.moments.central.plan import CentralMomentsPlan
 from sfumato.transforms.moments.groups import Grouping

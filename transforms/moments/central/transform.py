@@ -7,9 +7,7 @@ import apache_beam as beam
 from sfumato.transforms.moments.central.bernstein_sums import ExactSums
 from sfumato.transforms.moments.central.central_moments import CentralSums, choose_range
 from sfumato.transforms.moments.central.plan import CentralMomentsPlan
-from sfumato.transforms.moments.client_values import (
-    unpack,
-)
+from sfumato.transforms.moments.client_values import unpack
 from sfumato.transforms.moments.transform import UserMoments, side
 from sfumato.transforms.observability.metrics import TALLY_TIME
 

@@ -19,20 +19,10 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.moments import FixedPoint, Method, Statistic
 from sfumato.transforms.moments.groups import Grouping
-from sfumato.transforms.moments.local.allocation import (
-    Prior,
-    Tuning,
-    by_variance,
-    chosen_method,
-    min_threshold_users,
-)
+from sfumato.transforms.moments.local.allocation import Prior, Tuning, by_variance, chosen_method, min_threshold_users
 from sfumato.transforms.moments.local.quantities import CENTRED, Quantity
 from sfumato.transforms.moments.local.tally import Query, RandomisedResponse, Tally, with_noise
-from sfumato.transforms.moments.statistic_kinds import (
-    Variance,
-    check_statistics,
-    quantities_of,
-)
+from sfumato.transforms.moments.statistic_kinds import Variance, check_statistics, quantities_of
 from sfumato.transforms.observability.text_tables import TYPICAL_USERS, significant, table_by_users
 from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey

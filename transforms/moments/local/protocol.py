@@ -12,11 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.moments import EVERYBODY, PAIRS, BitMeans, FixedPoint, Method, MomentEstimate
-from sfumato.transforms.moments.local.allocation import (
-    by_variance,
-    by_weight,
-    with_uniform_share,
-)
+from sfumato.transforms.moments.local.allocation import by_variance, by_weight, with_uniform_share
 from sfumato.transforms.moments.local.bit_means import (
     EMPTY,
     BitEstimates,
@@ -29,12 +25,7 @@ from sfumato.transforms.moments.local.plan import MomentsPlan
 from sfumato.transforms.moments.local.quantities import CENTRED, SECOND, Quantity, Thresholds
 from sfumato.transforms.moments.local.tally import Query, Tally, sum_tallies
 from sfumato.transforms.moments.local.threshold_means import ThresholdEstimates
-from sfumato.transforms.moments.statistic_kinds import (
-    MeanEstimate,
-    Means,
-    StatisticContext,
-    evaluate,
-)
+from sfumato.transforms.moments.statistic_kinds import MeanEstimate, Means, StatisticContext, evaluate
 
 Array = NDArray[np.float64]
 

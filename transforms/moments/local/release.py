@@ -21,11 +21,7 @@ from sfumato.schemas.guarantee import (
     ROWS_ARE_USERS,
     Trust,
 )
-from sfumato.schemas.moments import (
-    BITS_SCHEMA,
-    BitMeans,
-    FixedPoint,
-)
+from sfumato.schemas.moments import BITS_SCHEMA, BitMeans, FixedPoint
 from sfumato.schemas.release import BITS_FILE
 from sfumato.transforms.moments.local.protocol import MomentsState
 from sfumato.transforms.moments.local.quantities import SECOND

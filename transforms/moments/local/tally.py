@@ -56,7 +56,7 @@ class RandomisedResponse:
 
     def __post_init__(self) -> None:
         if self.epsilon is not None:
-            check_epsilon("epsilon", self.epsilon)
+            check_epsilon(self.epsilon)
             if self.threshold <= _RANGE // 2:
                 raise RequestError(f"epsilon: {self.epsilon} is too small for a report to say anything")
 
@@ -154,11 +154,6 @@ class Tally:
 
     ones: NDArray[np.int64]
     zeros: NDArray[np.int64]
-
-    def add(self, other: Tally) -> None:
-        """Adds another tally to this one, in place."""
-        np.add(self.ones, other.ones, out=self.ones)
-        np.add(self.zeros, other.zeros, out=self.zeros)
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(self.ones + other.ones, self.zeros + other.zeros)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Iterable
 
 import apache_beam as beam
 import numpy as np
 
-from sfumato.transforms.moments.client_values import (
-    unpack,
-)
+from sfumato.transforms.moments.client_values import unpack
 from sfumato.transforms.moments.local.plan import MomentsPlan
 from sfumato.transforms.moments.local.protocol import MomentsState
 from sfumato.transforms.moments.local.tally import (
@@ -47,7 +46,7 @@ class PushBits(UserMoments[MomentsPlan]):
                 blocks
                 # PCollection[list[Tally]], of the clients of a block, a tally for each query
                 | f"TallyBlocks{number}" >> beam.Map(_tally_block, side(queries), *reporting)
-                | f"SumTallies{number}" >> beam.CombineGlobally(SumTallies())
+                | f"SumTallies{number}" >> beam.CombineGlobally(add_tallies)
             )  # PCollection[list[Tally]]
             # PCollection[MomentsState]
             state = state | f"AddNoise{number}" >> beam.Map(self._add_noise, side(queries), side(tallies))
@@ -80,21 +79,6 @@ def _tally_block(
     return tallies
 
 
-class SumTallies(beam.CombineFn):
-    """Lists of Tallies, one for each query of a stage -> the list of their sums; an empty list without any input."""
-
-    def create_accumulator(self) -> list[Tally]:
-        return []
-
-    def add_input(self, accumulator: list[Tally], element: list[Tally]) -> list[Tally]:
-        if not accumulator:
-            return [Tally(tally.ones.copy(), tally.zeros.copy()) for tally in element]
-        for total, tally in zip(accumulator, element, strict=True):
-            total.add(tally)
-        return accumulator
-
-    def merge_accumulators(self, accumulators: Iterable[list[Tally]]) -> list[Tally]:
-        return functools.reduce(self.add_input, filter(None, accumulators), self.create_accumulator())
-
-    def extract_output(self, accumulator: list[Tally]) -> list[Tally]:
-        return accumulator
+def add_tallies(stages: Iterable[list[Tally]]) -> list[Tally]:
+    """Returns the sums of lists of Tallies, one for each query of a stage; an empty list without any."""
+    return [functools.reduce(operator.add, tallies) for tallies in zip(*filter(None, stages), strict=True)]

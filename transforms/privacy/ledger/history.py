@@ -33,10 +33,10 @@ from sfumato.transforms.privacy.ledger.windows import check_rho, find_overrun, i
 
 FORMAT = "sfumato-ledger/4"
 OLDEST = 2  # version of FORMAT that is read
-KINDS = RESERVE, SETTLE, COMMIT, LIMITS, PRUNE, REMOVE, APPROVER, RECOVER, DISCLOSE = (
-    "reserve", "settle", "commit", "limits", "prune", "remove", "approver", "recover", "disclose",
+KINDS = RESERVE, SETTLE, COMMIT, LIMITS, PRUNE, REMOVE, RECOVER, DISCLOSE = (
+    "reserve", "settle", "commit", "limits", "prune", "remove", "recover", "disclose",
 )  # fmt: skip
-_SINCE = {APPROVER: 3, RECOVER: 3, REMOVE: 3, DISCLOSE: 4}  # the first version of FORMAT that has the kind
+_SINCE = {RECOVER: 3, REMOVE: 3, DISCLOSE: 4}  # the first version of FORMAT that has the kind
 FIRST = "0" * 64  # the hash before the first entry
 _FIELDS = {"format", "index", "previous", "time", "nonce", "kind", "content"}
 
@@ -249,7 +249,6 @@ class History:
     limits: dict[str, tuple[Limit, ...]]  # in force, by dataset
     changes: tuple[LimitChange, ...] = ()  # of limits, oldest first
     refusals: tuple[Reservation, ...] = ()  # settled, and the release id was charged again, for corrected input
-    approver: int | None = None  # index of the newest entry by which an earlier version named an approver of limits
     disclosures: dict[str, Disclosure] = field(default_factory=dict)  # by release id
 
     @property
@@ -277,7 +276,7 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
     refusals: list[Reservation] = []
     disclosures: dict[str, Disclosure] = {}
     cohorts: dict[str, int] = {}  # their number, by partition
-    head, approver = FIRST, None
+    head = FIRST
     for entry in read_entries(entries):
         index, kind, content = entry["index"], entry["kind"], entry["content"]
         head = entry["hash"]
@@ -294,8 +293,6 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
                     f"ledger: entry {index} records bits of a dataset with limits, or of an existing release"
                 )
             disclosures[disclosure.release_id] = disclosure
-        elif kind == APPROVER:
-            approver = index  # no signature is checked any longer: `ledger verify` reports it
         elif kind == RECOVER:
             charge, lost, manifest, refusal = recovered_of(content)
             if charge.release_id in (reservations.keys() | disclosures.keys()) or charge.dataset not in limits:
@@ -322,7 +319,7 @@ def replay(entries: Sequence[bytes], *, with_limits: bool = False) -> History:
             reservations[changed.charge.release_id] = changed
         else:
             raise LedgerError(f"ledger: entry {index} has the unknown kind {kind!r:.120}")
-    return History(len(entries), head, reservations, limits, tuple(changes), tuple(refusals), approver, disclosures)
+    return History(len(entries), head, reservations, limits, tuple(changes), tuple(refusals), disclosures)
 
 
 def _counted_charges(reservations: Sequence[Reservation]) -> list[Charge]:

@@ -210,9 +210,7 @@ class Ledger:
         """
 
         def decide(history: History) -> Reservation | tuple[str, Mapping[str, Any]]:
-            existing = history.reservations.get(release_id)
-            if existing is None or existing.manifest is None:
-                raise LedgerError(f"ledger: release {release_id} is not recorded as published and cannot be pruned")
+            existing = _published(history, release_id, "pruned")
             return (PRUNE, {"release_id": release_id}) if existing.pruned is None else existing
 
         self._append_until_done(decide)
@@ -227,9 +225,7 @@ class Ledger:
         """
 
         def decide(history: History) -> Reservation | tuple[str, Mapping[str, Any]]:
-            existing = history.reservations.get(release_id)
-            if existing is None or existing.manifest is None:
-                raise LedgerError(f"ledger: release {release_id} is not recorded as published and cannot be taken down")
+            existing = _published(history, release_id, "taken down")
             return (REMOVE, {"release_id": release_id, "reason": reason}) if existing.removal is None else existing
 
         removed: Reservation = self._append_until_done(decide)
@@ -364,6 +360,14 @@ class Ledger:
                 if time.monotonic() > deadline:
                     raise NotReadyError("ledger: too many concurrent writers; try again")
                 time.sleep(random.uniform(0.0, 0.05))
+
+
+def _published(history: History, release_id: str, what: str) -> Reservation:
+    """Returns a published release's reservation. Raises LedgerError: none is known, so it cannot be `what`."""
+    existing = history.reservations.get(release_id)
+    if existing is None or existing.manifest is None:
+        raise LedgerError(f"ledger: release {release_id} is not recorded as published and cannot be {what}")
+    return existing
 
 
 def open_ledger(location: str) -> Ledger:

@@ -1,0 +1,141 @@
+"""The run of a job for a Python program: tables as its files, and its release as the result."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sfumato.pipelines.command_line.run import columns_of, request_of, run_job
+from sfumato.pipelines.frame.console import Console, shown_on
+from sfumato.pipelines.runners.failures import error_of
+from sfumato.releases import Release, open_release
+from sfumato.schemas.errors import RequestError, SfumatoError
+from sfumato.schemas.requests.request_base import Request
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Folder = str | os.PathLike[str]
+Logs: TypeAlias = Any  # Folder, a pandas data frame or a pyarrow table, whose packages have no types
+
+
+def publish(job: str, arguments: dict[str, Any]) -> Release:
+    """Runs a job that publishes a release, and opens it. Raises SfumatoError.
+
+    arguments: of the job's function, by name.
+    """
+    values = {**arguments, **arguments["options"]}
+    del values["options"]
+    input, output = values.pop("input"), values.pop("output")
+    if values.get("dry_run"):
+        raise RequestError(f"dry_run: is of the command line; run `sfumato {job} ... --dry_run`, or see sfumato.plan")
+    with _zones_file(values) as zones, _files_of(job, input, {**values, **zones}) as files:
+        return _publish_files(job, {**values, **zones, "input": files}, output)
+
+
+def _publish_files(job: str, values: Mapping[str, Any], output: Folder | None) -> Release:
+    if output is not None:
+        run(job, {**values, "output": output})
+        return open_release(output)
+    for name in ("ledger", "timeline"):
+        if values.get(name) is not None:
+            raise RequestError(f"output: with a {name} the release must be kept; name a folder for it")
+    folder = tempfile.mkdtemp(prefix="sfumato-")
+    place = os.path.join(folder, job.partition(" ")[0])
+    try:
+        run(job, {**values, "output": place})
+        release = open_release(place)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    weakref.finalize(release, shutil.rmtree, folder, ignore_errors=True)
+    return release
+
+
+@contextlib.contextmanager
+def _files_of(job: str, input: Logs, values: Mapping[str, Any]) -> Iterator[Any]:
+    """Patterns of files as they are; of a table one file that only this user may read, gone in the end.
+
+    values: the job's other options. They say what the columns of a data frame are.
+    """
+    several = input if isinstance(input, list | tuple) and input else [input]
+    if input is None or all(isinstance(one, str | os.PathLike) for one in several):
+        yield input
+        return
+    # Beam takes seconds to import, and planning needs none.
+    from sfumato.pipelines.runners.folders import private_folder
+
+    is_frame = type(input).__module__.partition(".")[0] in ("pandas", "geopandas")
+    if not (isinstance(input, pa.Table) or (is_frame and hasattr(input, "columns"))):
+        raise RequestError(
+            "input: must be files, a pattern or several, a pandas data frame or a pyarrow table, got "
+            f"{type(input).__name__}"
+        )
+    with private_folder() as folder:  # the next run removes it if this process is killed
+        file = os.path.join(folder, "table.parquet")
+        table = input if isinstance(input, pa.Table) else _read_frame(job, input, {**values, "input": file})
+        # Without metadata, so that equal tables are one input in the ledger.
+        pq.write_table(table.replace_schema_metadata(None), file)
+        yield file
+
+
+@contextlib.contextmanager
+def _zones_file(values: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    """The option `zones` as a file, if it is a GeoDataFrame; no option otherwise. Raises RequestError."""
+    frame: Any = values.get("zones")
+    if not (hasattr(frame, "geometry") and hasattr(frame, "to_parquet")):
+        yield {}
+        return
+    from sfumato.pipelines.runners.folders import private_folder
+    from sfumato.transforms.geo.feature_files import in_degrees
+
+    located = in_degrees("zones", frame)
+    with private_folder() as folder:
+        file = os.path.join(folder, "zones.parquet")
+        located.to_parquet(file)
+        yield {"zones": file}
+
+
+def _read_frame(job: str, frame: pd.DataFrame, values: Mapping[str, Any]) -> pa.Table:
+    """Returns what a job with these options reads of a data frame. Raises RequestError."""
+    from sfumato.pipelines.frame.inputs import layout_of
+    from sfumato.transforms.geo.feature_files import in_degrees
+    from sfumato.transforms.inputs.data_frame import table_of
+
+    request = _request(job, {"output": values["input"], **values})
+    columns = columns_of(request)
+    layout = layout_of(request, columns)
+    if layout.geometry is not None and hasattr(points := frame.get(layout.geometry), "crs"):
+        frame = frame.assign(**{layout.geometry: in_degrees("input", points)})
+    return table_of(frame, columns, layout)
+
+
+def _request(job: str, values: Mapping[str, Any]) -> Request:
+    """Returns a job's request, of options that may be of NumPy's types. Raises RequestError."""
+    plain = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in values.items()}
+    return request_of(job, plain)
+
+
+def run(job: str, values: Mapping[str, Any]) -> None:
+    """Runs a job for options by name. Raises SfumatoError."""
+    request = _request(job, values)
+    # The command line prints the path of the page; here the release is returned.
+    with shown_on(Console(job, "text", bool(values.get("verbose")))), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            run_job(request)
+        except SfumatoError:
+            raise
+        except Exception as error:
+            found = error_of(error)  # a worker's error comes wrapped by the runner
+            if found is None:
+                raise
+            raise found from error

@@ -1,0 +1,188 @@
+"""The commands that publish no release of logs, as Python functions. All of them raise the errors of `heatmap`."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import pyarrow.parquet as pq
+
+from sfumato.pipelines.command_line.run import request_of
+from sfumato.releases import Release, open_release
+from sfumato.runs import Folder, run
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.release import CHANGES_FILE
+from sfumato.transforms.changes.map_changes import compare_releases, finer_grid
+from sfumato.transforms.counting.plan import Plan, make_plan
+from sfumato.transforms.heatmap.request import PlanRequest
+from sfumato.transforms.nights.plan import RotationPlan, make_rotation_plan
+from sfumato.transforms.release.published_release import data_frame, read_part
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def changes(
+    before: Release | Folder,
+    after: Release | Folder,
+    *,
+    rate: float = 0.05,
+    shares: bool = False,
+    output: Folder | None = None,
+    overwrite: bool = False,
+) -> pd.DataFrame:
+    """Finds where two heatmaps of one region differ by more than noise explains. It costs no privacy budget.
+
+    Args:
+        before: a release of `heatmap`, or its folder.
+        after: another.
+        rate: false discovery rate: the expected share of wrong ones among the changed rows, at most.
+        shares: compare shares of all users, for maps of different numbers of users.
+        output: folder for the table, its manifest and a page; by default nothing is written.
+        overwrite: replace the changes that are there.
+
+    Returns:
+        A (Geo)DataFrame with one row for each place that both maps know, from single cells to the whole region:
+        `before`, `after`, `difference` and its 95% interval `low`, `high`, `q_value` and `changed`. `shown` marks
+        disjoint changed places. Their interval `changed_low`, `changed_high` allows for having been selected.
+
+    Raises:
+        RequestError: the releases cannot be compared.
+
+    Example:
+        >>> maps = [sfumato.heatmap("logs/*.parquet", region=(3.00, 1.00, 3.13, 1.13), depth=6) for _ in range(2)]
+        >>> table = sfumato.changes(*maps)
+        >>> int(table["changed"].sum()) <= 3  # the same logs twice
+        True
+    """
+    pair = [one if isinstance(one, Release) else open_release(one) for one in (before, after)]
+    places = [one.path for one in pair]
+    values = {"before": places[0], "after": places[1], "rate": rate, "shares": shares, "overwrite": overwrite}
+    if output is not None:
+        run("changes", {**values, "output": output})
+        return data_frame(pq.read_table(io.BytesIO(read_part(os.fspath(output), CHANGES_FILE))))
+    request_of("changes", values)  # raises where the rate is out of its range
+    found = compare_releases(pair[0], pair[1], rate, shares=shares)
+    return data_frame(found.table(finer_grid(*pair)))
+
+
+def synth(output: Folder, *, users: int, records_per_user: int = 1, seed: int = 0, **options: Any) -> str:
+    """Writes location logs of a synthetic city, for trials.
+
+    Args:
+        output: folder for the Parquet files, local or gs://.
+        users: their number.
+        records_per_user: rows of each user.
+        seed: another seed gives other users of the same city.
+        **options: any other option of `sfumato synth`.
+
+    Returns:
+        A pattern that matches the files, as the other functions take for `input`.
+
+    Example:
+        >>> sfumato.synth("city", users=1_000)
+        'city/*.parquet'
+    """
+    given = {"output": output, "users": users, "records_per_user": records_per_user, "seed": seed}
+    run("synth", {**given, **options})
+    return f"{os.fspath(output).rstrip('/')}/*.parquet"
+
+
+def client_report(
+    task: Folder,
+    *,
+    location: Sequence[float] | None = None,
+    weights: Sequence[int] | None = None,
+    answered: Folder | None = None,
+) -> bytes:
+    """Makes a device's report for two servers, neither of which can read it, as `sfumato client report` does.
+
+    Args:
+        task: the public JSON file of the task.
+        location: longitude and latitude in degrees.
+        weights: for a task with a max_value, a whole weight of each entry: of cells in the quadtree's order.
+        answered: file that the device keeps, so that it answers each task once and the rounds of a map in order.
+
+    Returns:
+        The report, of one size for all reports of the task.
+
+    Raises:
+        RequestError: the task cannot be read, is not open now or was answered before, or the location or the weights
+            are not what it counts.
+
+    Example:
+        >>> report = sfumato.client_report("task.json", location=(3.05, 1.07))
+        >>> len(report) == len(sfumato.client_report("task.json", location=(3.12, 1.01)))
+        True
+    """
+    from sfumato.transforms.split.answered import record_answer
+    from sfumato.transforms.split.reports import make_reports
+    from sfumato.transforms.split.task import Task
+
+    read = Task.read(os.fspath(task))
+    if (location is None) == (weights is None):
+        raise RequestError("location, weights: one is required")
+    if location is None:
+        assert weights is not None
+        report = make_reports(read, [list(weights)])
+    else:
+        report = make_reports(read, [read.measurement(*location)])
+    record_answer(read, None if answered is None else os.fspath(answered))
+    return report
+
+
+@overload
+def plan(
+    *, users: int, epsilon: float = 1.0, depth: int = 10, method: str = "adaptive", nights: None = None, **options: Any
+) -> Plan: ...
+
+
+@overload
+def plan(
+    *, users: int, epsilon: float = 1.0, depth: int = 10, method: str = "adaptive", nights: int, **options: Any
+) -> RotationPlan: ...
+
+
+def plan(
+    *,
+    users: int,
+    epsilon: float = 1.0,
+    depth: int = 10,
+    method: str = "adaptive",
+    nights: int | None = None,
+    **options: Any,
+) -> Plan | RotationPlan:
+    """Computes the cost of a heatmap for a client and its accuracy, from public figures only. It reads no data.
+
+    Args:
+        users: number of participants.
+        epsilon: privacy budget of the complete release.
+        depth: the finest grid has 2^depth x 2^depth cells.
+        method: see `heatmap`.
+        nights: compare the numbers of rotating cohorts for a map every night; epsilon then covers any N consecutive
+            nights.
+        **options: any other option of `sfumato plan`.
+
+    Returns:
+        The plan, with `noise_stddev` (users), `min_visible_users` (users), `bits` a client sends, and `sub_queries`.
+        With nights a plan with `choices`, one for each number of cohorts, and the `best` of them.
+
+    Raises:
+        RequestError: an option is wrong, or no such heatmap can be made.
+
+    Example:
+        >>> plan = sfumato.plan(users=1_000_000, epsilon=1.0, depth=8)
+        >>> len(plan.sub_queries) > 1, plan.noise_stddev < 200
+        (True, True)
+        >>> sfumato.plan(users=300_000, epsilon=1.0, nights=30).best.cohorts
+        30
+    """
+    given = {"users": users, "epsilon": epsilon, "depth": depth, "method": method, "nights": nights, **options}
+    request = request_of("plan", given)
+    assert isinstance(request, PlanRequest)
+    settings = request.settings()
+    if len(settings) > 1:
+        raise RequestError("plan: give one value for each option; `sfumato plan` compares several")
+    return make_plan(settings[0]) if nights is None else make_rotation_plan(settings[0], nights)

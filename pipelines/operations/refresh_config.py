@@ -1,0 +1,77 @@
+"""The configuration of a refresh, with the options of its job checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from sfumato.pipelines.command_line.run import JOBS, request_class, request_of
+from sfumato.pipelines.runners.runner_settings import parse_yaml
+from sfumato.schemas.errors import RequestError, reason_of
+from sfumato.schemas.refresh import RefreshConfig, check_known
+from sfumato.schemas.requests.publish_request import ReleaseRequest, RunnerOptions
+from sfumato.transforms.heatmap.request import HeatmapRequest
+from sfumato.transforms.io.files import read_file
+
+# Options with a key of their own in the configuration, or that a refresh sets itself.
+_OWN = frozenset({
+    "input", "output", "ledger", "dataset", "period", "budget", "key_file", "key_secret", "release_id", "timeline",
+    "min_users", "allow_reuse", "day_column", "warm_start", "night", "rotation", "corrects", "seed",
+    "overwrite", "dry_run", *RunnerOptions.model_fields,
+})  # fmt: skip
+
+
+def read_config(path: str) -> RefreshConfig:
+    """Reads and checks a refresh's configuration. Raises RequestError."""
+    try:
+        settings = parse_yaml("config", path, read_file(path))
+    except OSError as error:
+        raise RequestError(
+            f"config: cannot read {path} ({reason_of(error)}); name the YAML file of a refresh"
+        ) from None
+    folder = path.rsplit("/", 1)[0] if "://" in path else os.path.dirname(os.path.abspath(path))
+    config = RefreshConfig.read(settings, folder)
+    check_known([config.job], [name for name, job in JOBS.items() if job.publishes], "config: job")
+    names = set(request_class(config.job).model_fields)
+    for name in config.options:
+        if name in _OWN:
+            raise RequestError(
+                f"config: options: {name} cannot be set here; the refresh or the top level of the file sets it"
+            )
+    check_known(config.options, names - _OWN, "config: options")
+    for name in config.beam:
+        if name in (names | _OWN) - {"region"}:
+            raise RequestError(f"config: beam: {name} is an option of sfumato; set it at the top level or in options")
+    if config.rotation > 1 and not isinstance(example_request(config), HeatmapRequest):
+        raise RequestError(f"config: rotation: applies only with job: heatmap, got {config.job}")
+    example_request(config)
+    rows = config.rows_of_day
+    if rows is not None and config.options.get("time_zone", rows.time_zone) != rows.time_zone:
+        raise RequestError(f"config: time_zone: must equal that of rows_of_day, {rows.time_zone}; omit it")
+    return config
+
+
+def example_request(config: RefreshConfig) -> ReleaseRequest:
+    """Returns a request of the configured job, for the input folder instead of a day's. Raises RequestError."""
+    request = request_of(config.job, {**config.options, "input": config.input, "output": config.output})
+    assert isinstance(request, ReleaseRequest)
+    return request
+
+
+def newest_day(config: RefreshConfig) -> date:
+    """Returns the last day that is over in the time zone of the days, with all folders that are read for it."""
+    after = max(0, config.folders[-1])
+    return datetime.now(ZoneInfo(config.time_zone)).date() - timedelta(days=1 + after)
+
+
+def check_arguments(job: str, config_file: str, arguments: Sequence[str]) -> None:
+    """Raises RequestError for an option of the job on the command line, whose place is the configuration."""
+    names = set(request_class(job).model_fields) - _OWN - {"region"}  # Dataflow has a --region too
+    for argument in arguments:
+        name = argument.removeprefix("--").partition("=")[0]
+        if argument.startswith("--") and name in names:
+            raise RequestError(
+                f"{name}: cannot be set on the command line of a refresh; set `{name}:` in options of {config_file}"
+            )
