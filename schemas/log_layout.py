@@ -14,7 +14,7 @@ MAX_H3, MAX_QUADKEY = 15, 30
 _EARTH_METRES = 40_075_016.686  # the equator, as Web Mercator has it
 _H3_METRES = 1_281_256.011  # the mean edge of a cell of resolution 0; each resolution divides it by the root of 7
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
-_HOURS = re.compile(r"([0-9]{1,2})-([0-9]{1,2})")
+_HOURS = re.compile(r"([0-9]{1,2})(?:-([0-9]{1,2}))?")
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,15 @@ class DayRows:
 
 
 def hours_of(text: str) -> tuple[int, int]:
-    """Returns the hours of `FROM-TO`, such as (8, 9) for `8-9`, the hour from 08:00 to before 09:00.
+    """Returns the hours of `FROM-TO`, such as (8, 9) for `8-9` or `8`, the hour from 08:00 to before 09:00.
 
     Raises RequestError.
     """
     found = _HOURS.fullmatch(text.strip())
-    begin, end = map(int, found.groups()) if found else (0, 0)
+    begin = end = 0
+    if found:
+        begin = int(found[1])
+        end = int(found[2]) if found[2] else begin + 1
     if begin == end or begin > 23 or end > 24 or end == 0:
         raise RequestError(
             f"hours: must be FROM-TO in whole hours, such as 8-9 for 08:00 to before 09:00, or 22-5, got {text!r}"

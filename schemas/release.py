@@ -405,10 +405,10 @@ def flows_schema(zones: bool = False, named: bool = False) -> pa.Schema:
             described("destination_zone", "id of the zone where they end; null for a rest", pa.string(), null=True),
         ]
         if named:
-            text = "name for people of the zone where the trips"
+            label = "name for people of the zone where the trips"
             places += [
-                described("origin_name", f"{text} begin; null for none", pa.string(), null=True),
-                described("destination_name", f"{text} end; null for none", pa.string(), null=True),
+                described("origin_name", f"{label} begin; null for none", pa.string(), null=True),
+                described("destination_name", f"{label} end; null for none", pa.string(), null=True),
             ]
     shrunk = "expected trips (shrunk: a posterior mean); of a rest without shrinkage, may be negative by noise"
     noisy = f"noisy count of the same trips, without shrinkage; {NEGATIVE.replace('users', 'trips')}"

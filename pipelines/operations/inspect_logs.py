@@ -45,7 +45,7 @@ def run(request: InspectRequest) -> None:
         facts = inspect_logs(logs, given, request.region)
     number = f"{len(logs):,} file{'s'[: len(logs) != 1]}"
     if form:
-        number += f", read with {' '.join(f'--{name} {value}' for name, value in form.items())}"
+        number += f" read with {' '.join(f'--{name} {value}' for name, value in form.items())}"
     lines = report_lines(facts, number)
     sys.stdout.write("\n".join([_SECRET, "", *lines, "", *next_lines(request, facts, form)]) + "\n")
 
@@ -70,6 +70,8 @@ def report_lines(facts: Facts, files: str) -> list[str]:
         lines.append(f"unusable: {rows:,} rows ({rows / facts.rows:.1%}) {reason}")
     if (lost := facts.signs.get("at 0, 0", 0)) > 0:
         lines.append(f"places: {lost:,} rows are at 0, 0, where devices without a position report themselves")
+    if "time_column" not in facts.roles:
+        lines.append("times: no column was recognised; if there is one, name it with --time_column")
     if facts.signs.get("naive"):
         lines.append(
             f"times: {facts.roles['time_column']} states no time zone. With --slots, --hours or --period, give "
@@ -121,7 +123,10 @@ def next_lines(request: InspectRequest, facts: Facts, form: Mapping[str, str]) -
             "--output",
             "at_eight",
         ]
-        commands["Or the users of places in a file, between eight and nine:"] = ["zones", *logs, *hours]
+        title = (
+            "Or the users of zones in a file (of points, such as stops, with --radius METRES), between eight and nine:"
+        )
+        commands[title] = ["zones", *logs, *hours]
     return [line for title, words in commands.items() for line in (title, f"    sfumato {shlex.join(words)}")]
 
 

@@ -1,4 +1,4 @@
-"""`sfumato refresh --init FOLDER`: a configuration to start from, for the number of users that it gives."""
+"""`sfumato refresh --init FOLDER`: a configuration to start from, for a number of users."""
 
 from __future__ import annotations
 

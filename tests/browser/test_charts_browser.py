@@ -201,7 +201,8 @@ def test_hot_spots_open_on_their_places_with_numbers(opened: Open, pages: Pages)
     assert view.body.start is not None
     tab = opened(page)
     numbers = tab.run("[...document.querySelectorAll('.key-number')].map(one => one.innerText)")
-    assert numbers == ["1", "2", "3", "4", "5", "6"]
+    assert 6 < len(numbers) <= 12
+    assert numbers == [str(number + 1) for number in range(len(numbers))]
     places = tab.run("[...document.querySelectorAll('.places li span:first-child')].map(one => one.innerText)")
     digits = math.ceil(math.log10(111_195 / min(view.body.finest_metres)))
     assert {len(one) for text in places for one in re.findall(r"\.(\d+)°", text)} == {digits}  # neighbours differ
@@ -284,7 +285,7 @@ def test_flows_of_a_zone(opened: Open, zone_page: Path, width: int, scheme: str)
 def test_a_cell_that_is_clicked_shows_its_flows(opened: Open, flow_page: Path, width: int, scheme: str) -> None:
     tab = opened(flow_page, width=width, scheme=scheme)
     assert " flows in all; 30 arcs shown." in tab.run(NOTE)
-    assert tab.run("document.querySelectorAll('.places li').length") == 8
+    assert tab.run("document.querySelectorAll('.places li').length") == (12 if width == 1200 else 8)
     assert tab.run("document.documentElement.scrollWidth") <= width
     tab.run("(() => { document.querySelectorAll('.panel input[type=radio]')[2].click(); return true; })()")
     assert "Click a cell on the map" in tab.run(NOTE)

@@ -12,12 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from shapely.geometry import box
 
+from sfumato.schemas.rectangle import Region
 from sfumato.schemas.slots import Slots
-from sfumato.schemas.views.map_views import Basemap, MapBody, TimeSlots
+from sfumato.schemas.views.map_views import Basemap, MapBody, TimeSlots, Zone
 from sfumato.schemas.views.view_parts import Bounds
 from sfumato.transforms.heatmap.view import heatmap_view
+from sfumato.transforms.report.count_measures import count_measure
+from sfumato.transforms.report.layers import zone_layer
 from sfumato.transforms.report.report import render_page
+from sfumato.transforms.report.scales import density_scale
 from tests.browser.browsers import Tab
 from tests.browser.conftest import Open
 from tests.unit.release.city import REGION, CityRelease, city_release
@@ -72,7 +77,7 @@ def test_it_opens_offline_draws_and_says_what_it_is(opened: Open, page: Path, re
         "answers.parquet",
     ):
         assert words in body
-    assert tab.run("document.querySelectorAll('.places li').length") == 6
+    assert tab.run("document.querySelectorAll('.places li').length") == 12
 
 
 def test_the_mouse_pans_zooms_with_ctrl_and_scrolls_without(opened: Open, page: Path) -> None:
@@ -389,3 +394,24 @@ def test_a_tap_opens_a_sheet_that_leaves_the_cell_in_sight(opened: Open, page: P
     assert sheet[2] > y
     tab.run("(() => { document.querySelector('.tip .close').click(); return true; })()")
     tab.until("document.querySelector('.tip').hidden")
+
+
+def test_names_of_zones_are_offered_once_and_not_repeated_in_the_list(opened: Open, tmp_path: Path) -> None:
+    """The same names are in the geography and in the layer."""
+    boxes = {"Westend": box(0, 0, 0.5, 1), "Ostend": box(0.5, 0, 1, 1)}
+    places = [Zone(name=name, rings=[list(shape.exterior.coords)]) for name, shape in boxes.items()]
+    counts = np.array([900.0, 400.0])
+    measure = count_measure(
+        counts, np.ones(2), counts - 2, counts + 2, density_scale(counts, counts), 1, np.ones(2), "zone"
+    )
+    layer = zone_layer(
+        "Zones", "", list(boxes), np.array(list(boxes.values())), np.ones(2), Region(0, 0, 1, 1), [measure]
+    )
+    body = MapBody(region=Bounds(west=0, south=0, east=1, north=1), depth=0, layers=[layer], finest_metres=(99, 99))
+    view = view_of(body, basemap=Basemap(source="", zones=places))
+    (tmp_path / "index.html").write_text(render_page(view))
+    tab = opened(tmp_path / "index.html")
+    assert tab.run("[...document.querySelectorAll('#names option')].map(one => one.value)") == list(boxes)
+    assert tab.run("document.querySelectorAll('.places .wide-line').length") == 0
+    users = tab.run("[...document.querySelectorAll('.places b')].map(one => one.innerText)")
+    assert users == ["890", "390"]  # lower ends of intervals for both zones at once, rounded down

@@ -230,12 +230,13 @@ def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = No
         "",
         *_bounds(parameters),
         "",
-        "For users who are spread evenly over the map:",
+        "For users who are spread evenly over the map. A place of `visible` users or more can be distinguished",
+        "from noise, so at most `places` places can be:",
         "",
     ]
     is_central = parameters.trust == Trust.CENTRAL
     header = ["users", "sub-queries", "entries", *([] if is_central else ["bits a client", "KB"])]
-    rows = [[*header, "noise, users", "visible from, users", "visible places, at most"]]
+    rows = [[*header, "noise, users", "visible", "places"]]
     for users in (100, 1_000, *EXAMPLE_USERS):
         try:
             plan = make_plan(replace(parameters, users=users))

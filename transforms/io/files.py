@@ -107,10 +107,11 @@ def check_creatable(output: str) -> None:
         return
     place = Path(output).absolute()
     nearest = next(parent for parent in place.parents if parent.exists())
-    try:  # file systems such as /proc say that they can be written to
+    try:
         if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
             raise PermissionError
-        os.rmdir(tempfile.mkdtemp(prefix=".sfumato-", dir=nearest))
+        if not os.statvfs(nearest).f_blocks:  # such as /proc, which says that it can be written to
+            os.rmdir(tempfile.mkdtemp(prefix=".sfumato-", dir=nearest))
     except OSError:
         raise RequestError(f"output: cannot create {place}: {nearest} is not a writable folder") from None
 

@@ -71,6 +71,7 @@ _SUB_QUERY = "sub-query {sub_query}: {entries} entries, {cost}, {remaining:.4g} 
 SUB_QUERY = Event("sub_query", _SUB_QUERY)
 SUB_QUERY_WITH_LOSS = Event("sub_query", f"{_SUB_QUERY}, {{shards_lost}} of {{shards}} shards lost")
 ROUND = Event("round", "{quantity}, round {round}: {clients:,.0f} clients sent {reports:,.0f} bits")
+TRAINING = Event("training", "training network {number} of {networks} on the noisy counts: {duration}")
 TRAINED = Event("trained", "trained network {number} of {networks} in {seconds:.0f} s")
 NO_CHECKPOINT = Event("no_checkpoint", "training without a checkpoint: {error}")
 LATE_ROWS = Event("late_rows", "rows that arrived after the charge: {rows:,}", raw=True)
@@ -78,7 +79,7 @@ READ_COUNTS = Event("read_rows", "rows read: {rows:,}; dropped: {dropped}; clamp
 METRICS_COUNTED = Event("metrics", "metrics", raw=True)
 METRICS_MISSING = Event("no_metrics", "the runner does not report metrics: {error}", raw=True)
 STAGE_EVENTS = frozenset(
-    {"read_file", "read_logs", "sub_query", "round", "trained", "no_checkpoint", "late_rows", "few_users"}
+    {"read_file", "read_logs", "sub_query", "round", "training", "trained", "no_checkpoint", "late_rows", "few_users"}
 )
 
 

@@ -26,14 +26,14 @@ class PlaceNames:
         # The rings of a zone, those of its holes among them, are even-odd.
         self._zones = [(zone.name, [shapely.Polygon(ring) for ring in zone.rings]) for zone in zones]
         corners = np.concatenate([self._places, *(ring.exterior.coords for _, rings in self._zones for ring in rings)])
-        extent = _way(corners.min(axis=0), corners.max(axis=0))[0] if len(corners) else 0.0
+        extent = _way(corners.min(axis=0).tolist(), corners.max(axis=0).tolist())[0] if len(corners) else 0.0
         self._near = max(_NEAR * extent, 1.0)
 
     def of(self, latitude: float, longitude: float, size: float) -> str:
         """Returns the name of a place, with its coordinates. size: of its cell's shorter side, in degrees."""
         point = shapely.Point(longitude, latitude)
         parts = [name for name, rings in self._zones if sum(ring.contains(point) for ring in rings) % 2][:1]
-        ways = [_way(place, (longitude, latitude)) for place in self._places]
+        ways = [_way(place, (longitude, latitude)) for place in self._places.tolist()]
         if ways:
             nearest = min(range(len(ways)), key=lambda i: ways[i][0])
             metres, direction = ways[nearest]

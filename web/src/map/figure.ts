@@ -339,7 +339,7 @@ export class MapFigure {
     this.showTip();
   }
 
-  /** Writes the names of a layer's zones, the highest values first: in a zone that is wider than its name, otherwise above it. */
+  /** Writes the names of a layer's zones, the highest values first: in a zone that is wider than its name, otherwise above or below it. */
   private letterZones(scene: Scene, letters: Letters): void {
     const { cells } = this;
     if (!cells?.layer.named || !this.shown) return;
@@ -350,7 +350,7 @@ export class MapFigure {
       const [[x0, y0], [x1, y1]] = [scene.project(west, north), scene.project(east, south)];
       if (x1 < 0 || y1 < 0 || x0 > scene.width || y0 > scene.height) continue;
       const [name, x, y] = [cells.layer.cell_id[row], (x0 + x1) / 2, (y0 + y1) / 2];
-      if (![y + 4, y + 22, y - 14].some((at) => letters.write(name, x, at, x1 - x0)) && x1 - x0 < 60) letters.write(name, x, y0 - 5);
+      if (![y + 4, y + 22, y - 14].some((at) => letters.write(name, x, at, x1 - x0)) && x1 - x0 < 60) [y0 - 5, y1 + 15].some((at) => letters.write(name, x, at));
     }
   }
 
