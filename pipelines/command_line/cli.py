@@ -21,7 +21,7 @@ from typing import Any, NoReturn, TypeVar
 
 from pydantic.fields import FieldInfo
 
-from sfumato.pipelines.command_line.run import JOBS, request_class, run_job
+from sfumato.pipelines.command_line.run import JOBS, inspect_command, request_class, run_job
 from sfumato.pipelines.frame.console import console
 from sfumato.pipelines.runners.failures import ended_by_signals, error_of, is_interrupted, message_of
 from sfumato.schemas.errors import NotAdmittedError, RequestError, TooFewUsersError
@@ -104,8 +104,6 @@ def run_command(job: str, arguments: Sequence[str]) -> int:
     try:
         return run_job(request, beam_arguments=beam_arguments)
     except NotAdmittedError as refusal:
-        from sfumato.pipelines.operations.inspect_logs import inspect_command
-
         if isinstance(refusal, TooFewUsersError) or (inspect := inspect_command(request)) is None:
             raise
         # Not in the reason that is published: the command names paths of this machine.

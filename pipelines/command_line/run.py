@@ -242,6 +242,12 @@ def run_job(request: Request, runner: RunnerSettings | None = None, beam_argumen
     return 0
 
 
+def inspect_command(request: Request) -> str | None:
+    """Returns the command that shows why a job's rows are unusable; None for a request that reads no logs."""
+    command: str | None = _load("pipelines.operations.inspect_logs:inspect_command")(request)
+    return command
+
+
 def _load(path: str | None) -> Any:
     """Returns the object at MODULE:NAME."""
     assert path is not None

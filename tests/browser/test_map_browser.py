@@ -396,7 +396,7 @@ def test_a_tap_opens_a_sheet_that_leaves_the_cell_in_sight(opened: Open, page: P
     tab.until("document.querySelector('.tip').hidden")
 
 
-def test_names_of_zones_are_offered_once_and_not_repeated_in_the_list(opened: Open, tmp_path: Path) -> None:
+def test_names_of_zones_are_offered_and_listed_once(opened: Open, tmp_path: Path) -> None:
     """The same names are in the geography and in the layer."""
     boxes = {"Westend": box(0, 0, 0.5, 1), "Ostend": box(0.5, 0, 1, 1)}
     places = [Zone(name=name, rings=[list(shape.exterior.coords)]) for name, shape in boxes.items()]

@@ -151,7 +151,7 @@ def test_items_below_a_hidden_parent_are_not_compared() -> None:
     assert changes(outcome(one), outcome(same), users_alone=False)[0].size == 86
 
 
-def test_only_common_items_are_compared_where_the_largest_are_shown() -> None:
+def test_only_common_items_are_compared_of_the_largest() -> None:
     one = Measurement("counts", ("a", "b"), np.array([50.0, 9.0]), 1.0, cut=True)
     other = Measurement("counts", ("a", "c"), np.array([51.0, 10.0]), 1.0, cut=True)
     assert changes(outcome(one), outcome(other), users_alone=False)[0].size == 1
