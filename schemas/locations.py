@@ -162,8 +162,10 @@ class LocationColumns:
             raise RequestError("weight_column, time_column: cannot be combined; give one of them")
         if not (math.isfinite(self.max_dwell) and self.max_dwell > 0):
             raise RequestError(f"max_dwell: must be a finite number of seconds > 0, got {self.max_dwell}")
-        if self.auxiliary is not None and self.auxiliary.column == self.user_id:
-            raise RequestError(f"auxiliary: must not be the column of user ids, {self.user_id!r}")
+        if self.auxiliary is not None and self.auxiliary.column in (self.user_id, self.latitude, self.longitude):
+            raise RequestError(
+                f"auxiliary: must not be a column of user ids or coordinates, got {self.auxiliary.column!r}"
+            )
 
     @property
     def categories(self) -> int:

@@ -66,12 +66,12 @@ JOBS = {
         "pipelines.operations.readers:run_zones",
     ),
     "histogram": Job(
-        "publish how many users have each category or visit each map cell, by a sample or with noise",
+        "publish how many users have each category or visit each map cell, from a random sample or with noise",
         "transforms.histogram.request:HistogramRequest",
         release="pipelines.counts:HistogramJob",
     ),
     "hotspots": Job(
-        "publish popular places, words or codes, level by level, by a sample or with noise",
+        "publish popular places, words or codes, level by level, from a random sample or with noise",
         "transforms.histogram.request:HotspotsRequest",
         release="pipelines.counts:HotspotsJob",
     ),
@@ -81,7 +81,7 @@ JOBS = {
         release="pipelines.counts:QuantilesJob",
     ),
     "moments": Job(
-        "publish means, variances and moments of a number, from one bit of each user or by a trusted curator",
+        "publish means, variances and moments of a number, from one bit per user or by a trusted curator",
         "transforms.moments.request:MomentsRequest",
         release="pipelines.moments:MomentsJob",
     ),
@@ -112,7 +112,7 @@ JOBS = {
         "pipelines.split:run_report",
     ),
     "split aggregate": Job(
-        "check the reports of devices as one of two servers, and write its noisy share of the counts",
+        "check the devices' reports as one of the two servers, and write this server's noisy share of the counts",
         "transforms.split.request:AggregateRequest",
         "pipelines.split:run_aggregate",
     ),
@@ -127,7 +127,7 @@ JOBS = {
         "pipelines.split:run_task",
     ),
     "split key": Job(
-        "show the public key of a key file, for the task file of two servers",
+        "show the public key of a key file, for the task file that two servers share",
         "transforms.split.request:PublicKeyRequest",
         "pipelines.split:run_key",
     ),

@@ -26,8 +26,8 @@ DELTA_HELP = (
     "slowly over many releases, in a ledger whose limit has a delta"
 )
 TRUST_HELP = (
-    "central: the operator holds the logs and adds noise once; split: two servers add noise to the sum of all users, "
-    "each once; secagg: noise is added to the sum of each shard, which is more noise in total"
+    "central: the operator holds the logs and adds noise once; split: each of two servers adds noise once, to the "
+    "sum of all users; secagg: noise is added to the sum of each shard, which is more noise in total"
 )
 SHARD_SIZE_HELP = "expected users of a secure-aggregation shard, with --trust secagg (default: 10000)"
 DROPOUT_HELP = (

@@ -152,7 +152,7 @@ class HeatmapParameters:
         if self.rotation > 1:
             self._check_rotation()
         if self.is_one_batch and (name := self._by_client):
-            raise RequestError(f"{name}: with trust {self.trust} there are no shards; leave it out")
+            raise RequestError(f"{name}: has no effect with --trust {self.trust}, which has no shards; leave it out")
         twice = {one.name for one in fields(self)} & {one.name for one in fields(self.method)}
         if twice:  # the key is bound to options by name
             raise TypeError(

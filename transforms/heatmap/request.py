@@ -174,7 +174,13 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
         "--input 'logs/*.parquet' --region 3.00,1.00,3.13,1.13 --trust central --epsilon 1 --output map"
     )
 
-    method: str = option(Adaptive.NAME, f"method of the map: {', '.join(METHODS)}", METHOD, common=True, metavar="NAME")
+    method: str = option(
+        Adaptive.NAME,
+        f"how the map is estimated: {', '.join(METHODS)} (emd is for few users with several records each)",
+        METHOD,
+        common=True,
+        metavar="NAME",
+    )
     trust: CentralSplitOrSecagg = option(Trust.SECAGG, TRUST_HELP, PRIVACY, common=True)
     depth: Depth = option(10, "levels of the quadtree: the finest grid has 2^depth x 2^depth cells", MAP, common=True)
     contribution: Contribution | None = option(

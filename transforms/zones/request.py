@@ -30,8 +30,8 @@ class ZoneOptions(Request):
     )
     zones: str | None = option(
         None,
-        "zones are polygons, or points with --radius: a GeoJSON, GeoParquet, GeoPackage or shapefile, local or gs://. "
-        "They are published, so you must know them without the logs (or give --h3 or --quadkey)",
+        "file of the zones, required unless you give --h3 or --quadkey: polygons, or points with --radius, as GeoJSON, "
+        "GeoParquet, GeoPackage or shapefile, local or gs://. Zones are published: you must know them without the logs",
         INPUT,
         metavar="FILE",
         common=True,
@@ -126,7 +126,7 @@ class ZonesRequest(ZoneOptions, RateColumn, LogColumns, MapGeography, CountingOp
         if not all(named) or not named:
             raise RequestError(NO_ID_COLUMN)
         if self.id_column not in (None, named[0]):
-            raise RequestError(f"levels: must begin with the id_column, {self.id_column}, got {named[0]}")
+            raise RequestError(f"levels: must begin with {self.id_column}, the --id_column, got {named[0]}")
         return tuple(named)
 
     def resolve(self) -> Zones:

@@ -252,9 +252,9 @@ def _check_overlaps(zones: Zones, label: str) -> None:
         worst = bad[np.argmax(share[bad])]
         pair = [readable(zones.ids[i]) for i in (first[worst], second[worst])]
         raise RequestError(
-            f"zones: {label}: {len(bad):,} pair{'s'[: len(bad) != 1]} of zones overlap, such as {zones.name} {pair[0]} "
-            f"and {pair[1]} by {share[worst]:.3g} of the smaller one ({MAX_OVERLAP:g} is allowed); a record counts in "
-            "only one zone, so cut the overlap out of one of them"
+            f"zones: {label}: {len(bad):,} {'pair of zones overlaps' if len(bad) == 1 else 'pairs of zones overlap'}, "
+            f"such as {zones.name} {pair[0]} and {pair[1]} by {share[worst]:.3g} of the smaller one's area "
+            f"({MAX_OVERLAP:g} is allowed); a record counts in only one zone, so cut the overlap out of one of them"
         )
 
 
