@@ -19,7 +19,7 @@ from benchmarks.baselines.heatmap_methods import BASELINES, AdaptiveGrid
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Population
-from sfumato.schemas.ledger import Charge, Limit, Period, parse_amount, parse_day
+from sfumato.schemas.ledger import Charge, Limit, Period, parse_amount, parse_day, rounded_down
 from sfumato.schemas.places import Places
 from sfumato.schemas.requests.request_base import range_text
 from sfumato.schemas.tree import Tree
@@ -36,7 +36,7 @@ from sfumato.transforms.heatmap.request import (
     parameter_owners,
 )
 from sfumato.transforms.locations.distributions import MAX_GAMMA
-from sfumato.transforms.nights.plan import RotationChoice, floor_amount, make_rotation_plan, rotation_table
+from sfumato.transforms.nights.plan import RotationChoice, make_rotation_plan, rotation_table
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.ledger.windows import fits
@@ -624,7 +624,7 @@ def test_rotation_keeps_every_user_within_the_limit(delta: float, noise: Any) ->
     plan = make_rotation_plan(rotating(epsilon=2.0, delta=delta, noise=noise), 31)
     limit = Limit.from_numbers(2, delta, 31)
     for choice in plan.choices:
-        epsilon = floor_amount(choice.epsilon)
+        epsilon = rounded_down(choice.epsilon)
         day = Period(parse_day("period", "2026-11-20"), parse_day("period", "2026-11-20"))
         rho = None
         if choice.noise == "gaussian":
@@ -744,7 +744,7 @@ def test_rotation_table_marks_the_best_and_how_to_configure_it() -> None:
     assert (request.epsilon, request.delta, request.parameters.count_noise.NAME) == (0.1619, 1e-6, "gaussian")
     never_rounded_up = {1 / 3: "0.3333", 2 / 3: "0.6666", 1.0: "1", 0.00012349: "0.0001234", 30.0: "30"}
     for epsilon, told in never_rounded_up.items():
-        assert floor_amount(epsilon) == told
+        assert rounded_down(epsilon) == told
 
 
 def test_rotation_plan_leaves_out_nights_without_epsilon() -> None:
