@@ -14,7 +14,7 @@ ENGINES = SFUMATO_FLINK_JAR="$${SFUMATO_FLINK_JAR:-$(abspath build/flink/job-ser
   SFUMATO_PRISM="$${SFUMATO_PRISM:-$(abspath build/prism/prism)}"
 MAVEN_COPY := org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy
 
-.PHONY: demo docs web tuner test test-all test-exhaustive test-times test-airflow lock flink-jar spark-jar java-rows prism test-engines check bench clean
+.PHONY: demo docs web tuner test test-all test-exhaustive test-times test-airflow lock flink-jar spark-jar java-rows go-rows prism test-engines check bench clean
 
 # About 6 minutes on 2 busy cores, and 120 MB in demo/. docs/tutorials/ explain each command.
 demo: $(VENV)/.installed
@@ -54,13 +54,13 @@ demo: $(VENV)/.installed
 	$(BIN)/sfumato ranges answer --model demo/ranges --queries demo/squares.parquet --output demo/answers.parquet --overwrite
 	$(BIN)/sfumato plan --users 1000000 --epsilon 1
 	rm -rf demo/nightly
-	$(BIN)/sfumato synth --users 100000 --days 2026-11-17:2026-11-20 --output demo/nightly/logs
+	$(BIN)/sfumato synth --users 100000 --days 2026-11-04:2026-11-07 --output demo/nightly/logs
 	$(BIN)/sfumato key new demo/nightly/key
 	sed 's#^options: .*#&\n  basemap: demo/penumbra.geojson#' runner_configs/schedules/refresh.yaml >demo/nightly/refresh.yaml
-	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --date 2026-11-17
-	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --date 2026-11-17
-	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --backfill 2026-11-18:2026-11-20
-	$(BIN)/sfumato changes demo/nightly/published/releases/2026-11-19 demo/nightly/published/releases/2026-11-20 \
+	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --date 2026-11-04
+	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --date 2026-11-04
+	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --backfill 2026-11-05:2026-11-07
+	$(BIN)/sfumato changes demo/nightly/published/releases/2026-11-06 demo/nightly/published/releases/2026-11-07 \
 	  --output demo/changes --overwrite
 	$(BIN)/sfumato ledger show --ledger demo/nightly/ledger.db
 	$(BIN)/sfumato ledger verify --ledger demo/nightly/ledger.db --releases demo/nightly/published
@@ -72,10 +72,11 @@ docs: $(VENV)/.documented
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "Open build/site/index.html in a browser."
 
-# The script and style of all pages, from web/ into transforms/report/bundle. Needs Node 20 or later.
+# The script and style of all pages, from web/ into transforms/report/bundle, and the client of phones into build/client.
+# Needs Node 20 or later.
 web: $(VENV)/.developed web/node_modules/.package-lock.json
 	$(BIN)/python web/views_schema.py >web/views.schema.json
-	cd web && npm run --silent types && npm run --silent lint && npm run --silent test && npm run --silent build
+	cd web && npm run --silent types && npm run --silent lint && npm run --silent test && npm run --silent build && npm run --silent client
 
 web/node_modules/.package-lock.json: web/package.json web/package-lock.json
 	cd web && npm ci --no-audit --no-fund
@@ -108,7 +109,7 @@ test-times: $(VENV)/.developed
 
 # Every job on Flink, Spark and Prism. The tests of an engine skip, and say why, where its file could not be made.
 test-engines: $(VENV)/.developed
-	for file in flink-jar spark-jar java-rows prism; do $(MAKE) $$file || true; done
+	for file in flink-jar spark-jar java-rows go-rows prism; do $(MAKE) $$file || true; done
 	$(ENGINES) $(BIN)/python -m pytest -n auto --dist loadgroup -m engines -rs $$(grep -rl --include='test_*.py' mark.engines tests)
 
 # The versions and hashes of all that Dataflow's workers install. Run it after a change of pyproject.toml's dependencies.
@@ -141,6 +142,16 @@ build/java/classes/ZonesOfRides.class: runner_configs/java/pom.xml runner_config
 	@echo "Maven fetches Beam's Java SDK, 54 MB: about a minute."
 	mvn --batch-mode --quiet --file $< compile
 	touch $@
+
+# A Go program with a private step of sfumato.beam, for the guide and the tests. Needs Go 1.21 or later.
+go-rows: build/go/zones_of_rides
+
+build/go/zones_of_rides: runner_configs/go/zones_of_rides.go | $(VENV)/.installed
+	@echo "Go fetches and compiles Beam's Go SDK and prints nothing until it is done: about 2 minutes."
+	mkdir -p build/go && cp $< build/go
+	@version=$(BEAM); cd build/go && rm -f go.mod go.sum && { go mod init zones_of_rides && \
+	  go get github.com/apache/beam/sdks/v2@v$$version && go mod tidy && go build -o zones_of_rides .; } >build.log 2>&1 || \
+	{ cat build.log; exit 1; }
 
 # Beam's local engine, of the installed Beam's version. Needs Go 1.21 or later, which fetches the Go that it needs.
 prism: build/prism/prism

@@ -80,8 +80,8 @@ from sfumato.transforms.release.publishing import CommitRelease, WriteRelease
 
 # Options of every release that a transform has, too; others belong to a run of the command line.
 _OPTIONS = (
-    *("input_format", "min_users", "max_bad_fraction", "overwrite", "release_id"),
-    *("day_column", "period", "time_zone", "key_file", "key_secret", "ledger", "dataset", "budget"),
+    *("input_format", "decimal", "dates", "min_users", "max_bad_fraction", "overwrite", "release_id"),
+    *("day_column", "hours", "period", "time_zone", "key_file", "key_secret", "ledger", "dataset", "budget"),
 )
 # Of the second output, for the operator.
 _UNUSABLE = RowTypeConstraint.from_fields([("reason", str), ("count", int)])

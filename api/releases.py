@@ -187,7 +187,7 @@ class Release(published_release.Release):
                 polygon's number is its id.
 
         Returns:
-            One row a zone, by RELEASE_ZONES_SCHEMA: zone, users, stddev, the 95% interval low to high, and more.
+            One row a zone, by release_zones_schema: zone, users, stddev, the 95% interval low to high, and more.
 
         Raises:
             RequestError: the release is no heatmap or does not state its errors, or the zones cannot be used.

@@ -96,23 +96,27 @@ def _zones_file(values: Mapping[str, Any]) -> Iterator[dict[str, str]]:
         yield {}
         return
     from sfumato.pipelines.runners.folders import private_folder
+    from sfumato.transforms.geo.feature_files import in_degrees
 
-    if frame.crs is None:
-        raise RequestError("zones: the frame has no CRS; set it, such as frame.set_crs('OGC:CRS84')")
+    located = in_degrees("zones", frame)
     with private_folder() as folder:
         file = os.path.join(folder, "zones.parquet")
-        frame.to_crs("OGC:CRS84").to_parquet(file)
+        located.to_parquet(file)
         yield {"zones": file}
 
 
 def _read_frame(job: str, frame: pd.DataFrame, values: Mapping[str, Any]) -> pa.Table:
     """Returns what a job with these options reads of a data frame. Raises RequestError."""
     from sfumato.pipelines.frame.inputs import layout_of
+    from sfumato.transforms.geo.feature_files import in_degrees
     from sfumato.transforms.inputs.data_frame import table_of
 
     request = _request(job, {"output": values["input"], **values})
     columns = columns_of(request)
-    return table_of(frame, columns, layout_of(request, columns))
+    layout = layout_of(request, columns)
+    if layout.geometry is not None and hasattr(points := frame.get(layout.geometry), "crs"):
+        frame = frame.assign(**{layout.geometry: in_degrees("input", points)})
+    return table_of(frame, columns, layout)
 
 
 def _request(job: str, values: Mapping[str, Any]) -> Request:

@@ -91,26 +91,33 @@ def synth(output: Folder, *, users: int, records_per_user: int = 1, seed: int = 
 
 
 def client_report(
-    task: Folder, *, location: Sequence[float] | None = None, weights: Sequence[int] | None = None
+    task: Folder,
+    *,
+    location: Sequence[float] | None = None,
+    weights: Sequence[int] | None = None,
+    answered: Folder | None = None,
 ) -> bytes:
     """Makes a device's report for two servers, neither of which can read it, as `sfumato client report` does.
 
     Args:
         task: the public JSON file of the task.
         location: longitude and latitude in degrees.
-        weights: for a task with a max_value, a whole weight of each cell in the quadtree's order.
+        weights: for a task with a max_value, a whole weight of each entry: of cells in the quadtree's order.
+        answered: file that the device keeps, so that it answers each task once and the rounds of a map in order.
 
     Returns:
         The report, of one size for all reports of the task.
 
     Raises:
-        RequestError: the task cannot be read, or the location or the weights are not what it counts.
+        RequestError: the task cannot be read, is not open now or was answered before, or the location or the weights
+            are not what it counts.
 
     Example:
         >>> report = sfumato.client_report("task.json", location=(3.05, 1.07))
         >>> len(report) == len(sfumato.client_report("task.json", location=(3.12, 1.01)))
         True
     """
+    from sfumato.transforms.split.answered import record_answer
     from sfumato.transforms.split.reports import make_reports
     from sfumato.transforms.split.task import Task
 
@@ -119,8 +126,11 @@ def client_report(
         raise RequestError("location, weights: one is required")
     if location is None:
         assert weights is not None
-        return make_reports(read, [list(weights)])
-    return make_reports(read, [read.measurement(*location)])
+        report = make_reports(read, [list(weights)])
+    else:
+        report = make_reports(read, [read.measurement(*location)])
+    record_answer(read, None if answered is None else os.fspath(answered))
+    return report
 
 
 @overload

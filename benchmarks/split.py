@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sfumato.transforms.observability.text_tables import markdown_table
-from sfumato.transforms.split.aggregate import _BLOCK_BYTES, _MAX_BLOCK
+from sfumato.transforms.split.blocks import _BLOCK_BYTES, _MAX_BLOCK
 from sfumato.transforms.split.circuits import Histogram
 from sfumato.transforms.split.hpke import new_key, public_key
 from sfumato.transforms.split.prio3 import HELPER, LEADER, Prio3, add_shares, reduced, report_size, unshard
@@ -72,9 +72,9 @@ def measure(length: int, reports: int, seed: int = 0) -> Seconds:
 
 def measure_opening(reports: int) -> tuple[float, float]:
     """Returns the seconds in which leader and helper open encrypted reports of 4,096 cells."""
-    keys = [new_key() for _ in range(3)]
-    named = dict(zip(("leader", "helper", "collector"), (public_key(key).hex() for key in keys), strict=True))
-    task = Task("benchmark", (3.0, 1.0, 3.13, 1.13), 6, 1.0, 1, 0, 3600, **named)
+    keys = [new_key() for _ in range(4)]
+    named = [public_key(key).hex() for key in keys]
+    task = Task("benchmark", (3.0, 1.0, 3.13, 1.13), 6, 1.0, 1, 0, 3600, *named, text="benchmark")
     formats = Formats(task)
     content = b"".join(make_reports(task, [1], 0) for _ in range(reports))
     records = np.frombuffer(content, dtype=formats.report)

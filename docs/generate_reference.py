@@ -208,7 +208,7 @@ TABLES: dict[str, tuple[str, Mapping[str, pa.Schema]]] = {
         "GeoParquet, one row for each flow and for each rest. `flows.csv` has the same columns except the last. With "
         "zones `flow_zones.parquet` has the zones, and flows have `origin_zone` and `destination_zone` (null for a "
         "rest) instead of the cells and their depth.",
-        {release.FLOWS_FILE: release.flows_schema(), release.FLOW_ZONES_FILE: release.FLOW_ZONES_SCHEMA},
+        {release.FLOWS_FILE: release.flows_schema(), release.FLOW_ZONES_FILE: release.flow_zones_schema(named=True)},
     ),
     "ranges answer": (
         "One row for each query, with the query's columns before these.",

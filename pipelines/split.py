@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import sys
@@ -14,9 +15,12 @@ from apache_beam.runners.runner import PipelineState
 
 from sfumato.pipelines.runners.runner_settings import RunnerSettings
 from sfumato.schemas.errors import DataError, NotReadyError, RequestError
+from sfumato.schemas.release import MANIFEST_FILE
+from sfumato.transforms.heatmap.device_rounds import first_task, map_files, map_state, next_task
 from sfumato.transforms.io.files import check_new_file, join, read_file, read_option, write_file, write_output
 from sfumato.transforms.io.storage import listed
 from sfumato.transforms.observability.logs import log_event
+from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.ledger.stores import absolute_location
 from sfumato.transforms.privacy.secrets import FileSecret
 from sfumato.transforms.release.metadata import code_digest
@@ -25,23 +29,28 @@ from sfumato.transforms.report.numbers import plural
 from sfumato.transforms.split.aggregate import (
     REQUESTS,
     RESPONSES,
-    Aggregator,
     Answered,
-    Block,
     Partial,
     Requests,
     Responses,
-    blocks_of,
+    charge_of,
     close_batch,
     exchange_file,
-    party_key,
-    private_key,
 )
-from sfumato.transforms.split.collect import collect, collected_files
+from sfumato.transforms.split.answered import record_answer
+from sfumato.transforms.split.blocks import Block, blocks_of
+from sfumato.transforms.split.collect import collect, collected_files, release_id_of
 from sfumato.transforms.split.hpke import public_key
+from sfumato.transforms.split.parties import Aggregator, party_key, private_key
 from sfumato.transforms.split.prio3 import LEADER
 from sfumato.transforms.split.reports import REASONS, ROLES, make_reports
-from sfumato.transforms.split.request import AggregateRequest, CollectRequest, PublicKeyRequest, ReportRequest
+from sfumato.transforms.split.request import (
+    AggregateRequest,
+    CollectRequest,
+    PublicKeyRequest,
+    ReportRequest,
+    TaskRequest,
+)
 from sfumato.transforms.split.task import Task
 
 _COMPLETE = "complete.json"
@@ -49,7 +58,7 @@ _COMPLETE = "complete.json"
 
 def run_key(request: PublicKeyRequest) -> None:
     """Runs `sfumato split key`. Raises RequestError."""
-    _check_secret(request.file)
+    FileSecret(request.file).check()
     sys.stdout.write(public_key(private_key(party_key(request.file))).hex() + "\n")
 
 
@@ -62,7 +71,19 @@ def run_report(request: ReportRequest) -> None:
     else:
         assert request.weights is not None
         measurement = _weights(task, _json("weights", request.weights))
-    write_output(request.output, make_reports(task, [measurement]))
+    report = make_reports(task, [measurement])
+    record_answer(task, request.answered)
+    write_output(request.output, report)
+
+
+def run_task(request: TaskRequest) -> None:
+    """Runs `sfumato split task`. Raises RequestError."""
+    check_new_file(request.output, overwrite=False)
+    try:
+        plan = read_option("plan", request.plan).decode()
+    except UnicodeDecodeError as error:
+        raise RequestError(f"plan: {request.plan} is no text ({error})") from None
+    write_output(request.output, first_task(plan, request.users).text.encode())
 
 
 def _weights(task: Task, given: object) -> list[int]:
@@ -89,7 +110,7 @@ def run_aggregate(request: AggregateRequest, settings: RunnerSettings) -> None:
     settings.check_reach("input, exchange, output, key_file, verify_key, ledger", *places)
     task = Task.read(request.task)
     for path in (request.key_file, request.verify_key):
-        _check_secret(path)
+        FileSecret(path).check()
     aggregator = Aggregator(
         ROLES.index(request.role),
         task,
@@ -99,8 +120,7 @@ def run_aggregate(request: AggregateRequest, settings: RunnerSettings) -> None:
         request.dataset,
         request.budget or (),
     )
-    if public_key(private_key(aggregator.key)).hex() != getattr(task, request.role):
-        raise RequestError(f"key_file: is not the key of the task's {request.role}; see `sfumato split key`")
+    _ = aggregator.key, aggregator.verify_key  # which raise RequestError, before anything is read
     if aggregator.role == LEADER:
         _lead(request, settings, aggregator)
     else:
@@ -163,28 +183,62 @@ def _show_rejected(found: Partial | Counter[int]) -> None:
 
 def run_collect(request: CollectRequest) -> None:
     """Runs `sfumato split collect`. Raises SfumatoErrors."""
-    task = Task.read(request.task)
-    _check_secret(request.key_file)
+    tasks = [Task.read(path) for path in request.task]
+    FileSecret(request.key_file).check()
     private = private_key(party_key(request.key_file))
-    if public_key(private).hex() != task.collector:
-        raise RequestError("key_file: is not the key of the task's collector; see `sfumato split key`")
-    shares = [read_option(name, getattr(request, name)) for name in ROLES]
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    files = collected_files(collect(task, shares, private), task, created, code_digest())
-    publish(request.output, files, f"split-{task.id.hex()[:32]}", request.overwrite)
+    if {public_key(private).hex()} != {task.collector for task in tasks}:
+        raise RequestError("key_file: is not the key that the task names in collector; see `sfumato split key`")
+    shares = [
+        [read_option(*one) for one in zip(ROLES, paths, strict=True)]
+        for paths in zip(request.leader, request.helper, strict=True)
+    ]
+    rounds = [collect(task, both, private) for task, both in zip(tasks, shares, strict=True)]
+    created = [_charged(request, task, both) for task, both in zip(tasks, shares, strict=True)][-1]
+    made = created, code_digest()
+    if tasks[0].map is not None:
+        state = map_state(tasks, rounds)
+        if state.query is not None:
+            _publish_next(request, next_task(tasks[-1], state))
+            return
+        files = map_files(tasks, state, *made)
+    elif len(tasks) == 1:
+        files = collected_files(rounds[0], tasks[0], *made)
+    else:
+        raise RequestError("task: several tasks must be the rounds of one map; collect each of these for itself")
+    release_id = release_id_of(tasks[0])
+    publish(request.output, files, release_id, request.overwrite)
+    if request.ledger is not None:
+        open_ledger(absolute_location(request.ledger)).commit(
+            release_id, hashlib.sha256(files[MANIFEST_FILE]).hexdigest()
+        )
     sys.stdout.write(f"{join(request.output, 'index.html')}\n")
 
 
-def _check_secret(path: str) -> None:
-    secret = FileSecret(path)
-    secret.read()
-    secret.check_private()
+def _charged(request: CollectRequest, task: Task, shares: list[bytes]) -> str:
+    """Returns when the counts of a task were first charged, in ISO 8601, so that a repeated run makes the same release.
+
+    Without a ledger it is the present. Raises ReusedError: the task was collected before, from other shares.
+    """
+    if request.ledger is None:
+        return datetime.now(UTC).isoformat(timespec="seconds")
+    assert request.dataset is not None
+    binding = hashlib.sha256(b"".join(hashlib.sha256(one).digest() for one in shares)).hexdigest()
+    charge = charge_of(task, release_id_of(task), "split collect", request.dataset, binding)
+    return open_ledger(absolute_location(request.ledger)).reserve(charge, request.budget or ()).time
+
+
+def _publish_next(request: CollectRequest, task: Task) -> None:
+    if request.next is None:
+        raise RequestError("next: the map needs another round; name a file for its task with --next FILE")
+    check_new_file(request.next, request.overwrite)
+    write_output(request.next, task.text.encode())
+    sys.stdout.write(f"{request.next}: the task of the map's next round, for devices and both operators\n")
 
 
 def _json(option: str, path: str) -> object:
     try:
         found: object = json.loads(read_option(option, path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RequestError(f"{option}: {path} is no JSON ({error})") from None
     return found
 
@@ -200,7 +254,7 @@ def _marked(exchange: str, kind: str, task: Task) -> int | None:
             return int(content["blocks"])
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"exchange: {kind}/{_COMPLETE} cannot be read ({error})") from None
     raise DataError(f"exchange: the {kind} are of another task; use an exchange folder for each task")
 

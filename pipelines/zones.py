@@ -36,7 +36,10 @@ _POPULATION_SHARE = 0.002  # of epsilon; a larger one refuses bad logs of fewer 
 class ZonesJob(CountingJob):
     """A request and its zones. Raises RequestError if they cannot be counted with these options."""
 
-    STATED_AS: ClassVar[Mapping[str, str]] = {**IN_COLUMNS, **dict.fromkeys(("id_column", "levels", "region"), "zones")}
+    STATED_AS: ClassVar[Mapping[str, str]] = {
+        **IN_COLUMNS,
+        **dict.fromkeys(("id_column", "levels", "region", "radius"), "zones"),
+    }
 
     request: ZonesRequest
     zones: Zones
@@ -85,7 +88,7 @@ class ZonesJob(CountingJob):
         ]
         stated = parameters.shard_size if not parameters.is_one_batch else None
         return {
-            "zones": {"sha256": zones.digest, "levels": levels},
+            "zones": {"sha256": zones.digest, "levels": levels, **self.request.given(("radius",))},
             "columns": asdict(self.columns()),
             "gamma": parameters.distribution_gamma,
             "shard_size": stated,

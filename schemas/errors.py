@@ -83,6 +83,10 @@ class RequestError(SfumatoError, ValueError):
     exit_code = 2
 
 
+class MissingTableError(RequestError, AttributeError):
+    """A release does not contain this file or table. `hasattr(release, "cells")` is then false."""
+
+
 class FormatError(RequestError):
     """A file was written by a newer version of sfumato, or by a version that is too old. It is not damaged."""
 

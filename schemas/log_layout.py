@@ -14,6 +14,7 @@ MAX_H3, MAX_QUADKEY = 15, 30
 _EARTH_METRES = 40_075_016.686  # the equator, as Web Mercator has it
 _H3_METRES = 1_281_256.011  # the mean edge of a cell of resolution 0; each resolution divides it by the root of 7
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
+_HOURS = re.compile(r"([0-9]{1,2})(?:-([0-9]{1,2}))?")
 
 
 @dataclass(frozen=True)
@@ -49,15 +50,33 @@ class CellColumn:
 
 @dataclass(frozen=True)
 class DayRows:
-    """The days whose rows are read, by the calendar of a time zone.
+    """The days, and the hours of the day, whose rows are read, by the calendar and clocks of a time zone.
 
-    A day may have 23, 24 or 25 hours there. A row without a time belongs to no day.
+    A day may have 23, 24 or 25 hours there. A row without a time belongs to no day and no hour.
     """
 
     column: str  # of timestamps, or of seconds since 1970
     time_zone: str  # name in the IANA database
-    first: date
-    last: date  # included
+    first: date | None  # None for all days
+    last: date | None  # included
+    hours: tuple[int, int] | None = None  # from the first to before the second, over midnight if that is less
+
+
+def hours_of(text: str) -> tuple[int, int]:
+    """Returns the hours of `FROM-TO`, such as (8, 9) for `8-9` or `8`, the hour from 08:00 to before 09:00.
+
+    Raises RequestError.
+    """
+    found = _HOURS.fullmatch(text.strip())
+    begin = end = 0
+    if found:
+        begin = int(found[1])
+        end = int(found[2]) if found[2] else begin + 1
+    if begin == end or begin > 23 or end > 24 or end == 0:
+        raise RequestError(
+            f"hours: must be FROM-TO in whole hours, such as 8-9 for 08:00 to before 09:00, or 22-5, got {text!r}"
+        )
+    return begin, end
 
 
 @dataclass(frozen=True)
@@ -72,6 +91,8 @@ class LogLayout:
     cells: CellColumn | None = None  # a column of cells instead of them
     columns: tuple[str, ...] = ()  # that a job reads, for warehouses that read only these; empty for all
     days: DayRows | None = None  # whose rows are read; None for all rows
+    decimal: str = "."  # the decimal mark of numbers in CSV, a point or a comma
+    dates: str | None = None  # the order of dates in CSV, `dmy` or `mdy`; None for ISO 8601
 
     @property
     def place_column(self) -> str | None:

@@ -225,14 +225,18 @@ def _auxiliary_fields(categories: Sequence[str], rates: Sequence[str], place: st
     return fields
 
 
-def zones_schema(categories: Sequence[str] = (), rates: Sequence[str] = ()) -> pa.Schema:
+_ZONE_NAME = described("name", "name of the zone for people; null for none", pa.string(), null=True)
+
+
+def zones_schema(categories: Sequence[str] = (), rates: Sequence[str] = (), named: bool = False) -> pa.Schema:
     """Returns the columns of `zones.parquet`: a row for each zone of each level, the finest level first.
 
-    See `cells_schema`.
+    named: whether zones have names for people. See `cells_schema`.
     """
     return pa.schema(
         [
             described("zone", "id of the zone", pa.string()),
+            *([_ZONE_NAME] if named else []),
             described("level", "name of its level: the column that names the level's zones", pa.string()),
             described(
                 "parent",
@@ -253,21 +257,22 @@ def zones_schema(categories: Sequence[str] = (), rates: Sequence[str] = ()) -> p
     )
 
 
-RELEASE_ZONES_SCHEMA = pa.schema(
-    [
-        described("zone", "id of the zone", pa.string()),
-        described("users", f"estimated users of the cohort in the zone; {NEGATIVE}; null outside the map", null=True),
-        described(
-            "stddev", "standard deviation of users: noise, and the users' places inside cells that are cut", null=True
-        ),
-        described("low", "lower end of a 95% interval, for each zone separately", null=True),
-        described("high", "upper end of the interval", null=True),
-        described("noise_stddev", "the part of stddev that is the noise's", null=True),
-        described("share_in_map", "share of the zone's area inside the map"),
-        described("geometry", "WKB, the zone's polygon", pa.binary()),
-    ],
-    metadata=CELLS_SCHEMA.metadata,
-)
+def release_zones_schema(named: bool = False) -> pa.Schema:
+    """Returns the columns of the table of `sfumato zones --release`. named: whether zones have names for people."""
+    return pa.schema(
+        [
+            described("zone", "id of the zone", pa.string()),
+            *([_ZONE_NAME] if named else []),
+            described("users", f"estimated users of the cohort in the zone; {NEGATIVE}; null off the map", null=True),
+            described("stddev", "standard deviation of users: noise, and places inside cells that are cut", null=True),
+            described("low", "lower end of a 95% interval, for each zone separately", null=True),
+            described("high", "upper end of the interval", null=True),
+            described("noise_stddev", "the part of stddev that is the noise's", null=True),
+            described("share_in_map", "share of the zone's area inside the map"),
+            described("geometry", "WKB, the zone's polygon", pa.binary()),
+        ],
+        metadata=CELLS_SCHEMA.metadata,
+    )
 
 
 def rate_columns(name: str, rates: Sequence[str]) -> tuple[str, ...]:
@@ -366,22 +371,25 @@ def items_schema(item: pa.DataType, noisy: bool = False) -> pa.Schema:
     )
 
 
-FLOW_ZONES_SCHEMA = pa.schema(
-    [
-        described("zone", "id of the zone", pa.string()),
-        pa.field("longitude", pa.float64(), False, {"unit": "degrees", "description": "of a point in the zone"}),
-        pa.field("latitude", pa.float64(), False, {"unit": "degrees", "description": "of the point"}),
-        pa.field("area", pa.float64(), False, {"unit": "square kilometres"}),
-        described("geometry", "WKB, the zone's polygon", pa.binary()),
-    ],
-    metadata=CELLS_SCHEMA.metadata,
-)
+def flow_zones_schema(named: bool = False) -> pa.Schema:
+    """Returns the columns of `flow_zones.parquet`. named: whether zones have names for people."""
+    return pa.schema(
+        [
+            described("zone", "id of the zone", pa.string()),
+            *([_ZONE_NAME] if named else []),
+            pa.field("longitude", pa.float64(), False, {"unit": "degrees", "description": "of a point in the zone"}),
+            pa.field("latitude", pa.float64(), False, {"unit": "degrees", "description": "of the point"}),
+            pa.field("area", pa.float64(), False, {"unit": "square kilometres"}),
+            described("geometry", "WKB, the zone's polygon", pa.binary()),
+        ],
+        metadata=CELLS_SCHEMA.metadata,
+    )
 
 
-def flows_schema(zones: bool = False) -> pa.Schema:
+def flows_schema(zones: bool = False, named: bool = False) -> pa.Schema:
     """Returns the columns of `flows.parquet` and, without the geometry, of `flows.csv`: all trips, each in one row.
 
-    zones: whether flows are of pairs of zones.
+    zones: whether flows are of pairs of zones. named: whether these have names for people.
     """
     cell = "r and one digit 0..3 a level of the quadtree; a single r is the region"
     rest = "the trips of a pair of large cells without those of the pairs that are listed"
@@ -396,6 +404,12 @@ def flows_schema(zones: bool = False) -> pa.Schema:
             described("origin_zone", "id of the zone where the trips begin", pa.string()),
             described("destination_zone", "id of the zone where they end; null for a rest", pa.string(), null=True),
         ]
+        if named:
+            label = "name for people of the zone where the trips"
+            places += [
+                described("origin_name", f"{label} begin; null for none", pa.string(), null=True),
+                described("destination_name", f"{label} end; null for none", pa.string(), null=True),
+            ]
     shrunk = "expected trips (shrunk: a posterior mean); of a rest without shrinkage, may be negative by noise"
     noisy = f"noisy count of the same trips, without shrinkage; {NEGATIVE.replace('users', 'trips')}"
     stddev = "standard deviation of trips: posterior, which holds on average; of a rest of its error"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,8 @@ import numpy as np
 
 from sfumato.pipelines.command_line import cli
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
-from sfumato.transforms.split.aggregate import party_key, private_key
 from sfumato.transforms.split.hpke import public_key
+from sfumato.transforms.split.parties import party_key, private_key
 from sfumato.transforms.split.reports import make_reports
 from sfumato.transforms.split.task import Task
 from tests.keys import write_key
@@ -40,7 +41,6 @@ class City:
 
     def write_task(self, path: Path, **entries: Any) -> Task:
         keys = {name: public_key(private_key(party_key(str(self.folder / f"{name}.key")))).hex() for name in PARTIES}
-        del keys["verify"]
         content = {
             "format": "sfumato split task 1",
             "name": "a day",
@@ -89,11 +89,35 @@ class City:
         for role in ("leader", "helper", "leader"):
             assert self.aggregate(role) == 0
 
-    def collect(self, output: str = "release", key: str = "collector") -> int:
+    def map(self, users: int, **plan: Any) -> Task:
+        """Plans an adaptive map instead of the task, and returns its first round."""
+        content = json.loads((self.folder / "task.json").read_text())
+        (self.folder / "plan.json").write_text(json.dumps(content | plan))
+        first = self.folder / "round1.json"
+        arguments = ["--plan", f"{self.folder}/plan.json", "--users", str(users), "--output", str(first)]
+        assert cli.main(["split", "task", *arguments]) == 0
+        return Task.read(str(first))
+
+    def run_round(self, number: int, content: bytes) -> int:
+        """Aggregates the reports of a round, and returns the status of the collection of all rounds so far."""
+        place = self.folder
+        shutil.copy(place / f"round{number}.json", place / "task.json")
+        shutil.rmtree(place / "reports", ignore_errors=True)
+        self.write("a", content)
+        for role in ("leader", "helper", "leader"):
+            assert self.aggregate(role, exchange=f"exchange{number}") == 0
+        for role in ("leader", "helper"):
+            shutil.copy(self.share(role), place / f"{role}{number}.json")
+        arguments = ["split", "collect", "--key_file", f"{place}/collector.key", "--output", f"{place}/release"]
+        for option, file in (("task", "round"), ("leader", "leader"), ("helper", "helper")):
+            arguments += [f"--{option}", *(f"{place}/{file}{one}.json" for one in range(1, number + 1))]
+        return cli.main([*arguments, "--next", f"{place}/round{number + 1}.json"])
+
+    def collect(self, *more: str, output: str = "release", key: str = "collector") -> int:
         place = self.folder
         arguments = ["split", "collect", "--task", f"{place}/task.json", "--key_file", f"{place}/{key}.key"]
         arguments += ["--leader", str(self.share("leader")), "--helper", str(self.share("helper"))]
-        return cli.main([*arguments, "--output", f"{place}/{output}"])
+        return cli.main([*arguments, "--output", f"{place}/{output}", *more])
 
     def spent(self, role: str) -> list[float]:
         """Returns the charges in a party's ledger."""

@@ -7,8 +7,11 @@ import difflib
 import functools
 import gc
 import logging
+import os
 import re
+import select
 import shutil
+import signal
 import sys
 import textwrap
 import traceback
@@ -18,15 +21,16 @@ from typing import Any, NoReturn, TypeVar
 
 from pydantic.fields import FieldInfo
 
-from sfumato.pipelines.command_line.run import JOBS, request_class, run_job
+from sfumato.pipelines.command_line.run import JOBS, inspect_command, request_class, run_job
 from sfumato.pipelines.frame.console import console
 from sfumato.pipelines.runners.failures import ended_by_signals, error_of, is_interrupted, message_of
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import NotAdmittedError, RequestError, TooFewUsersError
 from sfumato.schemas.requests.publish_request import LogOptions, RunnerOptions
 from sfumato.schemas.requests.request_base import HELP_GROUPS, Request, extra_of, metavar_of, option_type
 from sfumato.transforms.observability.logs import log_event
 
 CRASHED = 70
+_CLOSED_PIPE = 128 + signal.SIGPIPE
 _COLLECT_EVERY = 50_000  # new objects; Python's own 700 make collections a tenth of the time of all imports
 R = TypeVar("R", bound=Request)
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"
@@ -97,7 +101,13 @@ def _run(job: str, arguments: Sequence[str], log_format: str) -> int:
 def run_command(job: str, arguments: Sequence[str]) -> int:
     """Runs a job for the options of a command line, and returns its exit status. Raises SfumatoErrors."""
     request, beam_arguments = parse_command(request_class(job), arguments)
-    return run_job(request, beam_arguments=beam_arguments)
+    try:
+        return run_job(request, beam_arguments=beam_arguments)
+    except NotAdmittedError as refusal:
+        if isinstance(refusal, TooFewUsersError) or (inspect := inspect_command(request)) is None:
+            raise
+        # Not in the reason that is published: the command names paths of this machine.
+        raise type(refusal)(f"{refusal}; to see why: {inspect}") from refusal
 
 
 def command(arguments: Sequence[str] | None = None) -> int:
@@ -105,12 +115,26 @@ def command(arguments: Sequence[str] | None = None) -> int:
     gc.set_threshold(_COLLECT_EVERY, *gc.get_threshold()[1:])
     with ended_by_signals():
         try:
-            return main(arguments)
-        except Exception:  # noqa: BLE001  (every error is printed)
+            status = main(arguments)
+            sys.stdout.flush()
+            return status
+        except Exception as error:  # noqa: BLE001  (every error is printed)
+            if isinstance(error, BrokenPipeError) and _is_output_closed():
+                return _CLOSED_PIPE
             traceback.print_exc()
             return CRASHED
         finally:
             gc.freeze()  # the process ends, and collecting Beam's million objects would take 0.2 s
+
+
+def _is_output_closed() -> bool:
+    """Returns whether nobody reads standard output any more, as after `| head`. Then nothing more is written to it."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)
+    is_closed = any(event & select.POLLERR for _, event in output.poll(0))
+    if is_closed:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return is_closed
 
 
 def _interrupted() -> int:

@@ -121,6 +121,11 @@ JOBS = {
         "transforms.split.request:CollectRequest",
         "pipelines.split:run_collect",
     ),
+    "split task": Job(
+        "make the first task of an adaptive map of two servers",
+        "transforms.split.request:TaskRequest",
+        "pipelines.split:run_task",
+    ),
     "split key": Job(
         "show the public key of a key file, for the task file of two servers",
         "transforms.split.request:PublicKeyRequest",
@@ -136,6 +141,11 @@ JOBS = {
         "schemas.requests.commands:RefreshRequest",
         "pipelines.operations.refresh:run",
         beam_arguments=True,
+    ),
+    "refresh --init": Job(
+        "write a configuration of a refresh to start from, for a number of users",
+        "schemas.requests.commands:RefreshInitRequest",
+        "pipelines.operations.refresh_start:run",
     ),
     "export": Job(
         "write a published release as a file for a GIS, a notebook or a web map",
@@ -230,6 +240,12 @@ def run_job(request: Request, runner: RunnerSettings | None = None, beam_argumen
         return int(_load(job.run)(request, runner, *resolved) or 0)
     _load("pipelines.frame.release_run:run_release")(_load(job.release).of(request, *resolved), runner)
     return 0
+
+
+def inspect_command(request: Request) -> str | None:
+    """Returns the command that shows why a job's rows are unusable; None for a request that reads no logs."""
+    command: str | None = _load("pipelines.operations.inspect_logs:inspect_command")(request)
+    return command
 
 
 def _load(path: str | None) -> Any:

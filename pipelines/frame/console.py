@@ -18,6 +18,7 @@ from contextlib import contextmanager, redirect_stderr
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
+from sfumato.pipelines.runners.failures import error_of
 from sfumato.transforms.observability.logs import (
     JOB,
     METRICS_COUNTED,
@@ -54,6 +55,8 @@ class Console(logging.Handler):
         """Writes a record, unless it is hidden (see the class)."""
         try:
             is_ours = record.name in _OUR_LOGGERS
+            if not is_ours and record.exc_info and record.exc_info[1] and error_of(record.exc_info[1]):
+                return  # an error that the command itself reports at its end
             if is_ours or record.levelno >= self._min_foreign_level:
                 self.stream.write((self._json if self.log_format == "json" else self._text)(record, is_ours))
                 self.stream.flush()

@@ -22,6 +22,7 @@ from sfumato.schemas.errors import RequestError, reason_of
 from sfumato.schemas.ledger import Reservation
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.log_layout import E7, LogLayout, PartitionFilter
+from sfumato.schemas.requests.commands import InspectRequest
 from sfumato.schemas.requests.log_columns import PlaceColumns
 from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.schemas.requests.request_base import Request
@@ -92,7 +93,9 @@ def layout_of(request: Request, columns: Columns | None = None) -> LogLayout:
 
     columns: the columns that the job reads; None for all.
     """
-    layout = LogLayout(request.input_format if isinstance(request, ReleaseRequest) else None)
+    layout = LogLayout()
+    if isinstance(request, ReleaseRequest | InspectRequest):
+        layout = LogLayout(request.input_format, decimal=request.decimal or ".", dates=request.dates)
     if isinstance(request, PlaceColumns):
         layout = replace(
             layout,

@@ -12,15 +12,13 @@ from typing import Any, ClassVar, Self
 import apache_beam as beam
 
 from sfumato.pipelines.frame.accounting import Accounting
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.release import MANIFEST_FORMAT
 from sfumato.schemas.requests.publish_request import MapGeography, ReleaseRequest
 from sfumato.schemas.requests.request_base import Request
-from sfumato.transforms.io.files import read_file
-from sfumato.transforms.io.storage import matching
+from sfumato.transforms.geo.feature_files import feature_bytes
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.admission import AdmissionRule, ChargeAndAdmit
 from sfumato.transforms.privacy.keys import RunKey, Secret
@@ -168,21 +166,9 @@ def geography_of(request: Request, region: Region | None = None) -> bytes | None
     region = request.region if region is None else region
     if region is None:
         return None
-    basemap = None if request.basemap is None else file_basemap(request.basemap, _content(request.basemap), region)
+    basemap = (
+        None
+        if request.basemap is None
+        else file_basemap(request.basemap, feature_bytes("basemap", request.basemap, MAX_FILE_BYTES), region)
+    )
     return geography_bytes(region, basemap, request.tiles)
-
-
-def _content(path: str) -> bytes:
-    try:
-        found = matching(path, 1)
-    except RequestError as error:
-        raise RequestError(f"basemap: {error}") from None
-    try:
-        if found and found[0].size_in_bytes > MAX_FILE_BYTES:
-            raise RequestError(
-                f"basemap: {path} has {found[0].size_in_bytes >> 20:,} MiB, and {MAX_FILE_BYTES >> 20} MiB are the "
-                "most; cut out the region first"
-            )
-        return read_file(path)
-    except OSError as error:
-        raise RequestError(f"basemap: {path} cannot be read ({error.strerror or error})") from None

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import stat
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from sfumato.pipelines.operations.ledger_account import read_history
-from sfumato.schemas.errors import CheckFailedError
+from sfumato.schemas.errors import CheckFailedError, RequestError
 from sfumato.transforms.audit.findings import Evidence, SignedReport, audit, report, verdict
 from sfumato.transforms.audit.request import AuditRequest
 from sfumato.transforms.audit.signature import SUFFIX, sign, verified
-from sfumato.transforms.io.files import check_new_file, join, read_option, write_output
+from sfumato.transforms.io.files import check_new_file, is_remote, join, read_option, write_output
 from sfumato.transforms.io.storage import matching
 from sfumato.transforms.release.catalog import disagreement, is_disclosed, is_pruned
 from sfumato.transforms.release.published_release import open_release
@@ -40,6 +43,11 @@ def check_report(output: str | None, key: str | None) -> None:
     if key is not None:
         check_new_file(f"{output}{SUFFIX}", overwrite=False)
         sign(b"", read_option("sign", key))
+        if not is_remote(key) and (mode := stat.S_IMODE(os.stat(key).st_mode)) & (stat.S_IRWXG | stat.S_IRWXO):
+            raise RequestError(
+                f"sign: other users can read {key} (mode {mode:04o}) and sign in your name; run: chmod 600 "
+                f"{shlex.quote(key)}"
+            )
 
 
 def write_report(content: Mapping[str, Any], output: str, key: str | None) -> None:

@@ -2,159 +2,80 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
-import logging
 import os
-import shutil
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow.parquet as pq
-
-from sfumato.pipelines.command_line.cli import CRASHED, parse_command
+from sfumato.pipelines.command_line.cli import parse_command
 from sfumato.pipelines.command_line.run import JOBS, release_job, request_class
 from sfumato.pipelines.frame.inputs import layout_of, match_files
-from sfumato.pipelines.frame.release_run import run_release
-from sfumato.pipelines.operations.audit import check_report, gather, write_report
-from sfumato.pipelines.runners.failures import error_of
+from sfumato.pipelines.operations.audit import check_report, write_report
+from sfumato.pipelines.operations.audit_runs import Audit, Runs
 from sfumato.pipelines.runners.runner_settings import RunnerSettings, runner_settings
 from sfumato.schemas.errors import CheckFailedError, RequestError
-from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.transforms.audit.comparison import (
     Change,
-    Event,
     Outcome,
+    Separation,
     below_thresholds,
     changes,
-    faults_of_noise,
+    constant,
+    equal_noise,
     is_drawn,
-    judged_noise,
     leaks,
+    named,
     separating_events,
 )
 from sfumato.transforms.audit.findings import (
+    BINDING,
     CHANGES,
     FACTS,
     FRESH,
     JOB_LIMITS,
-    KEY,
     NOISE,
     Finding,
-    audit,
     report_of_job,
     verdict,
 )
-from sfumato.transforms.audit.measurements import measurements
 from sfumato.transforms.audit.neighbours import Logs, variants
+from sfumato.transforms.audit.noise_tests import FALSE_ALARM, noise_report
 from sfumato.transforms.audit.request import JobAuditRequest
 from sfumato.transforms.audit.sequential import EpsilonTest
 from sfumato.transforms.inputs.log_reader import format_by_name
 from sfumato.transforms.io.files import is_remote
-from sfumato.transforms.observability.logs import JOB, PROGRESS
-from sfumato.transforms.privacy.ledger.ledger import open_ledger
-from sfumato.transforms.privacy.secrets import create_key_file
-from sfumato.transforms.release.published_release import open_release
 
 _KEYS = 4  # under which the job runs on the same logs
-_THOROUGH = 3  # users with other records of every kind; of the others those of another user alone
+_ALONE = 3  # keys under which it runs on one record of each user
+_THOROUGH = 2  # users with other records of every kind; of the others those of another user alone
+_MOST_EXTREMES = 4  # users who hold the smallest or the largest value of a column
+_LARGE = 3  # kinds of records that come first, for the runs that are refused
 _DIFFERENT_USERS = ("no record", "unusable records")  # records with which the number of users changes
+_SMALL = 0.5  # the epsilon at which a suspicious fact is tried again
+_CONFIRMED = 8  # keys under which it must be the same
+_REPEATED = 8  # pairs of runs with equal noise, which are a violation
+_SHARE = 0.8  # of noisy facts that are equal where noise is
+_NOBODY = 10**9  # users that no logs have
+_LEVEL = 1e-6  # the probability that fresh keys separate a fact of right code
 _OWN = (
     "input", "output", "overwrite", "input_format", "key_file", "key_secret", "seed", "release_id", "ledger", "dataset",
     "budget", "timeline", "corrects", "dry_run", "allow_reuse", "runner_config", "verbose", "log_format",
 )  # fmt: skip
-_NOT_FACTS = ("manifest.created", "manifest.files.")  # the time, and digests of files, which are facts of their own
-Facts = dict[str, object]
-
-
-@dataclass
-class Audit:
-    """A job that an audit runs, again and again, in one folder that only its user can read.
-
-    Attributes:
-        job: its name.
-        values: its options, without those of a place, a key or a ledger.
-        settings: its runner.
-        logs: what it runs on.
-        folder: a new folder of the runs.
-    """
-
-    job: str
-    values: Mapping[str, Any]
-    settings: RunnerSettings
-    logs: Logs
-    folder: Path
-
-    def outcome(self, key: str, user: str = "", rows: Sequence[Mapping[str, Any]] | None = None) -> Outcome:
-        """Runs the job under a key on logs in which the user has these records; None keeps theirs."""
-        place = self.folder / "run"
-        shutil.rmtree(place, ignore_errors=True)
-        (place / "logs").mkdir(parents=True)
-        self.logs.write(place / "logs", user, rows)
-        options = {
-            **self.values, "input": f"{place}/logs/*", "output": f"{place}/release", "release_id": "audit",
-            "key_file": key, "ledger": f"{place}/ledger.db", "dataset": "audit", "budget": "100000:0.5/1d",
-        }  # fmt: skip
-        facts: Facts = {"exit status": 0}
-        with _log_lines() as lines, redirect_stdout(io.StringIO()):
-            try:
-                run_release(release_job(self.job, options), self.settings, audit=True)
-            except Exception as error:  # noqa: BLE001  (a crash is what the run left)
-                refusal = error_of(error)
-                facts["exit status"] = CRASHED if refusal is None else refusal.exit_code
-                facts["message"] = str(error if refusal is None else refusal)
-        facts |= {f"line {number} of the log": line for number, line in enumerate(lines)}
-        facts |= _facts_of_folder(place / "release")
-        known = ("logs", "release", "ledger")
-        others = (path for path in place.glob("*") if not path.name.startswith(known))
-        facts |= {f"another file, {path.name}": _digest(path.read_bytes()) for path in others}
-        charges = open_ledger(str(place / "ledger.db")).history().charges if (place / "ledger.db").exists() else []
-        facts["charges"] = [(str(one.epsilon), str(one.delta), one.adjacency) for one in charges]
-        if not (place / "release" / "manifest.json").exists():
-            return Outcome(facts)
-        release = open_release(str(place / "release"))
-        if "results" not in release.manifest:  # a notice of refusal
-            return Outcome(facts)
-        return Outcome(facts, tuple(measurements(release)), release.manifest["privacy"])
-
-    def key(self) -> str:
-        """Returns the path of a new key."""
-        path = str(self.folder / f"{uuid.uuid4().hex}.key")
-        create_key_file(path)
-        return path
-
-    def of_release(self) -> list[Finding]:
-        """Returns the findings on the release of the last run, which needs no secret key here."""
-        place = self.folder / "run"
-        if not (place / "release" / "manifest.json").exists():
-            return []
-        found = audit(gather(str(place / "release"), str(place / "ledger.db")))
-        return [one for one in found if one.check != KEY]
+_WITHOUT_KEY = {"key_file": None, "release_id": None, "ledger": None, "dataset": None, "budget": None, "period": None}
 
 
 def run(request: JobAuditRequest, arguments: Sequence[str]) -> None:
     """Runs the command. arguments: the options of the job. Raises RequestError or CheckFailedError."""
-    name, rest = request.job, list(arguments)
-    if rest and f"{name} {rest[0]}" in JOBS:
-        name = f"{name} {rest.pop(0)}"
-    kind = request_class(name)
-    if not issubclass(kind, ReleaseRequest):
-        raise RequestError(f"job: {name} publishes no release; name one of {', '.join(_publishing())}")
-    parsed, beam_arguments = parse_command(kind, [*rest, "--output", "unused"])
+    name, parsed, settings = _parsed(request, arguments)
     check_report(request.output, request.sign)
     with tempfile.TemporaryDirectory(prefix="sfumato-audit-") as folder:
-        audited = _audit_of(name, parsed, runner_settings(request.runner_config, beam_arguments), Path(folder))
-        findings = examine(audited, request.users, request.minutes, show=True)
+        audited = _audit_of(name, parsed, settings, Path(folder))
+        findings = list(examine(audited, request.users, request.minutes, show=True))
     sys.stdout.write("\n".join([*map(str, findings), ""]) + "\n")
     if request.output is not None:
         write_report(report_of_job(name, audited.values, findings), request.output, request.sign)
@@ -164,6 +85,26 @@ def run(request: JobAuditRequest, arguments: Sequence[str]) -> None:
     if any(one.result == "violation" for one in findings):
         raise CheckFailedError(text)
     sys.stdout.write(f"{text}\n")
+
+
+def first_violation(request: JobAuditRequest, arguments: Sequence[str]) -> str:
+    """Returns the first violation that an audit finds, in words; empty without one. Raises RequestError."""
+    name, parsed, settings = _parsed(request, arguments)
+    with tempfile.TemporaryDirectory(prefix="sfumato-audit-") as folder:
+        findings = examine(_audit_of(name, parsed, settings, Path(folder)), request.users, request.minutes)
+        return next((f"{one.check} ({one.why})" for one in findings if one.result == "violation"), "")
+
+
+def _parsed(request: JobAuditRequest, arguments: Sequence[str]) -> tuple[str, ReleaseRequest, RunnerSettings]:
+    """Returns the job's name, its request and its runner. Raises RequestError."""
+    name, rest = request.job, list(arguments)
+    if rest and f"{name} {rest[0]}" in JOBS:
+        name = f"{name} {rest.pop(0)}"
+    kind = request_class(name)
+    if not issubclass(kind, ReleaseRequest):
+        raise RequestError(f"job: {name} publishes no release; name one of {', '.join(_publishing())}")
+    parsed, beam_arguments = parse_command(kind, [*rest, "--output", "unused"])
+    return name, parsed, runner_settings(request.runner_config, beam_arguments)
 
 
 def _publishing() -> list[str]:
@@ -178,37 +119,34 @@ def _audit_of(name: str, request: ReleaseRequest, settings: RunnerSettings, fold
     given.setdefault("period", "2026-01-01")
     kind = request.input_format or format_by_name(files[0].path) or "parquet"
     user_id = getattr(request, "user_id_column", "user_id")
-    return Audit(name, given, settings, Logs.read([file.path for file in files], kind, user_id), folder)
+    logs = Logs.read([file.path for file in files], kind, user_id)
+    return Audit(name, given, settings, logs, layout_of(request, job.columns()).columns, folder)
 
 
-def examine(audited: Audit, users: int, minutes: float, show: bool = False) -> list[Finding]:
-    """Returns the findings on a job.
+def examine(audited: Audit, users: str, minutes: float, show: bool = False) -> Iterator[Finding]:
+    """Yields the findings on a job.
 
-    users: whose records are replaced. minutes: for runs with fresh keys. show: whether to show the progress.
+    users: whose records are replaced, see `_audited_users`. minutes: for runs with fresh keys. show: the progress.
     """
-    keys, draws = [audited.key() for _ in range(_KEYS)], os.urandom(32)
-    own = [audited.outcome(key) for key in keys]
-    if "message" in own[0].facts:
-        raise RequestError(f"job: {own[0].facts['message']}")
-    findings = audited.of_release()
+    tried, runs = list(_neighbours(audited, users, os.urandom(32))), Runs(audited)
+    own = runs.first(_KEYS)
+    if own[0].message is not None:
+        raise RequestError(f"job: {own[0].message}")
+    yield from audited.of_release()
+    alone = replace(audited, logs=audited.logs.with_one_row())
+    small = min(own[0].privacy.get("epsilon") or _SMALL, _SMALL)
+    facts = _Facts(audited, small, Runs(audited, epsilon=small))
     worst: dict[str, Change] = {}
-    leaked: set[str] = set()
     missing: set[str] = set()
-    separating: tuple[str, list[Event]] = ("", [])
-    tried = list(_neighbours(audited, users, draws))
     for number, neighbour in enumerate(tried):
         if show:
             _show(f"neighbour {number + 1} of {len(tried)}")
-        other = audited.outcome(keys[0], *neighbour.records)
-        if not separating[1] and not neighbour.changes_users:
-            separating = neighbour.records[0], separating_events(own, other)
-        if names := leaks(own, other):
-            # A count may be at a threshold that this user alone crosses: then the neighbour's fact differs by key.
-            others = [other, *(audited.outcome(key, *neighbour.records) for key in keys[1:])]
-            leaked |= {f"{name} ({neighbour.name})" for name in names if name in leaks(others, own[0])}
+        renders = neighbour.records[0] == tried[0].records[0]
+        other = audited.outcome(runs.keys[0], *neighbour.records, renders=renders)
+        facts.compare(own, other, neighbour)
         found = changes(own[0], other, neighbour.changes_users)
         # Under another key the noisy counts may lead to the same queries.
-        for base, key in zip(own[1:], keys[1:], strict=True):
+        for base, key in zip(own[1:], runs.keys[1:], strict=True):
             if all(change.size is not None for change in found):
                 break
             found = changes(base, audited.outcome(key, *neighbour.records), neighbour.changes_users)
@@ -218,13 +156,77 @@ def examine(audited: Audit, users: int, minutes: float, show: bool = False) -> l
                 missing.add(name)
             elif name not in worst or change.size > (worst[name].size or 0):
                 worst[name] = change
-    findings += _of_facts(leaked, len(tried), len(own[0].facts))
-    findings += _of_changes(worst, missing - worst.keys())
-    alone = replace(audited, logs=audited.logs.with_one_row())
-    findings += _of_noise([alone.outcome(key) for key in keys[:2]], own)
+    if show:
+        _show("runs that are refused")
+    refused = Runs(audited, min_users=_NOBODY)
+    for neighbour in tried[:_LARGE]:
+        other = audited.outcome((refused.first(2), refused.keys[0])[1], *neighbour.records, min_users=_NOBODY)
+        facts.compare(refused.first(2), other, neighbour, min_users=_NOBODY)
+    yield from facts.findings(len(tried))
+    yield from _of_changes(worst, missing - worst.keys())
+    if show:
+        _show("runs of which the key is bound")
+    yield from _of_binding(alone, small)
+    judged = Runs(alone).first(_ALONE)
+    pairs = list(zip(judged[1::2], judged[2::2], strict=True))
     if minutes:
-        findings += _of_fresh_keys(audited, separating, own[0].privacy, minutes, show)
-    return findings
+        found_fresh, more = _of_fresh_keys(alone, tried[0], judged, minutes, show)
+        yield from found_fresh
+        pairs += more
+    yield from _of_noise(judged, pairs, own, facts.small)
+    if show:
+        _show("")
+
+
+class _Facts:
+    """The facts that follow from a user.
+
+    A fact that differs between neighbours under one key, and is the same under _KEYS keys, may be one with little
+    noise. So it is tried again at a small epsilon, under _CONFIRMED keys on the logs and on the neighbour. By the
+    definition of privacy a fact of right code is the same under all of them, and differs, with a probability of at most
+    (e^epsilon / (1 + e^epsilon))^(2 (_CONFIRMED - 1)): 1.3e-3 at epsilon 0.5, and far less for counts.
+    """
+
+    def __init__(self, audited: Audit, epsilon: float, small: Runs):
+        self.audited, self.epsilon, self.small = audited, epsilon, small
+        self.leaked: dict[str, str] = {}
+        self.unclear: set[str] = set()
+        self.seen = 0
+        self._refused = Runs(audited, epsilon=epsilon, min_users=_NOBODY)
+
+    def compare(self, own: Sequence[Outcome], other: Outcome, neighbour: _Neighbour, **options: Any) -> None:
+        """Compares runs under several keys with a neighbour's under the first. options: of these runs."""
+        self.seen = max(self.seen, sum(table.size for table in own[0].facts.values()))
+        self.leaked |= {f"{name} is not what the tables render": neighbour.name for name in other.unrendered}
+        known = self.leaked.keys() | self.unclear
+        cells = {cell for cell in leaks(own, other) if named(cell) not in known}
+        runs, others = self._refused if options else self.small, list[Outcome]()
+        for number in range(2, _CONFIRMED + 1):
+            cells = {cell for cell in cells if constant(runs.first(number), cell)}
+            if not cells:
+                return
+        for _ in range(_CONFIRMED):
+            others.append(self.audited.outcome(self.audited.key(), *neighbour.records, **options, epsilon=self.epsilon))
+            cells = {cell for cell in cells if constant(others, cell)}
+            if not cells:
+                return
+        for cell in cells:
+            if others[0].fact(cell) != runs.first(1)[0].fact(cell):
+                self.leaked[named(cell)] = neighbour.name + ", in a refused run" * bool(options)
+            else:
+                self.unclear.add(named(cell))
+
+    def findings(self, runs: int) -> Iterator[Finding]:
+        """Yields the findings after all runs."""
+        if self.leaked:
+            texts = [f"{name} ({why})" for name, why in sorted(self.leaked.items())]
+            yield Finding(FACTS, "violation", f"{'; '.join(texts[:5])} follows from a user, and not from the key")
+        else:
+            text = f"{runs} runs on neighbours, {self.seen:,} cells, fields, numbers of lines and files in each"
+            yield Finding(FACTS, "holds", text)
+        if unclear := sorted(self.unclear - self.leaked.keys()):
+            text = f"{'; '.join(unclear[:5])}: the same under {_KEYS} keys, and gone at epsilon {self.epsilon:g}"
+            yield Finding(FACTS, "not checked", text)
 
 
 @dataclass(frozen=True)
@@ -239,11 +241,24 @@ class _Neighbour:
         return self.name in _DIFFERENT_USERS
 
 
-def _neighbours(audited: Audit, users: int, draws: bytes) -> Iterator[_Neighbour]:
-    drawn = audited.logs.drawn(users + 1, draws)
-    for number, user in enumerate(drawn[:users]):
-        donor = drawn[(number + 1) % len(drawn)]
-        for name, rows in variants(audited.logs, user, donor, _corners(audited.values), draws).items():
+def _audited_users(logs: Logs, text: str, draws: bytes) -> list[str]:
+    """Returns users: as many as a number states, or those with the names, or in a file of them. Raises RequestError."""
+    if text.isdecimal():
+        drawn = logs.drawn(int(text), draws)
+        return list(dict.fromkeys([*drawn[:1], *logs.at_extremes()[:_MOST_EXTREMES], *drawn[1:]]))[: int(text)]
+    names = Path(text).read_text().split("\n") if Path(text).is_file() else text.split(",")
+    users = list(dict.fromkeys(name.strip() for name in names if name.strip()))
+    if missing := [user for user in users if not logs.rows_of(user)]:
+        raise RequestError(f"users: {missing[0]} has no record in the logs")
+    return users
+
+
+def _neighbours(audited: Audit, users: str, draws: bytes) -> Iterator[_Neighbour]:
+    chosen, corners = _audited_users(audited.logs, users, draws), _corners(audited.values)
+    donors = audited.logs.drawn(len(chosen) + 1, draws)
+    for number, user in enumerate(chosen):
+        donor = next(one for one in reversed(donors[number:] + donors[:number]) if one != user)
+        for name, rows in variants(audited.logs, user, donor, corners, draws, number == 0).items():
             yield _Neighbour(name, (user, rows))
             if number >= _THOROUGH:
                 break
@@ -257,15 +272,6 @@ def _corners(values: Mapping[str, Any]) -> list[dict[str, float]]:
     axes = [values.get(f"{axis}_column", axis) for axis in ("latitude", "longitude")]
     places = [(lat, lon) for lat in (region.south, region.north) for lon in (region.west, region.east)]
     return [dict(zip(axes, place, strict=True)) for place in places]
-
-
-def _of_facts(leaked: Collection[str], runs: int, facts: int) -> Iterator[Finding]:
-    if leaked:
-        yield Finding(FACTS, "violation", f"{'; '.join(sorted(leaked)[:5])} follows from a user, and not from the key")
-    else:
-        yield Finding(
-            FACTS, "holds", f"{runs} runs on neighbours, {facts} files, fields, columns and log lines in each"
-        )
 
 
 def _of_changes(worst: Mapping[str, Change], missing: Collection[str]) -> Iterator[Finding]:
@@ -283,93 +289,93 @@ def _of_changes(worst: Mapping[str, Change], missing: Collection[str]) -> Iterat
         yield Finding(CHANGES, "not checked", f"{names}: the noisy counts before it led to other queries in every run")
 
 
-def _of_noise(pair: Sequence[Outcome], own: Sequence[Outcome]) -> Iterator[Finding]:
-    """Yields the finding on two runs under different keys on the same logs, in which no record is left to choose."""
-    broken = [*faults_of_noise(*pair), *sorted({text for one in (*pair, *own) for text in below_thresholds(one)})]
-    broken += [] if is_drawn(own) else ["all tables are the same under every key"]
-    noisy = judged_noise(*pair)
+def _of_binding(alone: Audit, epsilon: float) -> Iterator[Finding]:
+    """Yields the finding on runs as they are published, whose key is bound to all that they depend on."""
+    others: dict[str, tuple[Audit, dict[str, Any]]] = {}
+    for place, share in (("first", 0.0), ("middle", 0.5), ("last", 1.0)):
+        if (swapped := alone.logs.with_swapped_rows(share, alone.columns)) is not None:
+            others[f"values of the {place} record"] = replace(alone, logs=swapped), {}
+    others |= {"release_id": (alone, {"release_id": "other"}), "epsilon": (alone, {"epsilon": epsilon / 2})}
+    others["no key"] = (alone, {**_WITHOUT_KEY})
+    equal, scaled, runs = [], [], Runs(alone, bound=True, epsilon=epsilon)
+    for name, (audited, options) in others.items():
+        for number in range(_REPEATED):
+            *_, first, second = runs.first(number + 2)
+            changed = {"bound": True, "epsilon": epsilon, **options}
+            if name == "no key":
+                first = audited.outcome("", **changed)
+            other = audited.outcome(runs.keys[number], **changed)
+            if other.message is not None:
+                yield Finding(BINDING, "not checked", f"other {name}: {other.message}")
+                break
+            if equal_noise(first, second, other) < _SHARE:
+                scaled += noise_report(second, [(first, other)]).faults if name == "epsilon" else []
+                break
+        else:
+            equal.append(name)
+    if equal or scaled:
+        texts = [f"with other {name} the noise is the same" for name in equal] + scaled
+        yield Finding(BINDING, "violation", "; ".join(texts))
+    else:
+        yield Finding(BINDING, "holds", f"other noise with other {', '.join(others)}")
+
+
+def _of_noise(
+    judged: Sequence[Outcome], pairs: Sequence[tuple[Outcome, Outcome]], own: Sequence[Outcome], small: Runs
+) -> Iterator[Finding]:
+    """Yields the findings on runs under different keys on the same logs, in which no record is left to choose."""
+    report = noise_report(judged[0], pairs)
+    broken = report.faults + sorted({text for one in (*judged, *own) for text in below_thresholds(one)})
+    # At a large epsilon tables may be equal; at a small one they are with a probability below 1e-6.
+    if not (is_drawn(own) or is_drawn(small.first(2)) or is_drawn(small.first(_CONFIRMED))):
+        broken.append("all tables are the same under every key")
     if broken:
         yield Finding(NOISE, "violation", "; ".join(broken))
-    elif noisy:
-        yield Finding(NOISE, "holds", f"{', '.join(noisy)}, under two keys")
-    else:
-        yield Finding(NOISE, "not checked", "too few noisy counts, without a threshold, are the same under two keys")
+    elif report.judged:
+        text = f"{', '.join(report.judged)}, in {len(pairs)} pairs of runs; a false alarm has p below {FALSE_ALARM:g}"
+        yield Finding(NOISE, "holds", text)
+    if report.weak:
+        yield Finding(NOISE, "not checked", f"too few counts of {', '.join(report.weak)}: give more --minutes")
+    elif not report.judged and not broken:
+        yield Finding(NOISE, "not checked", "the release states the noise of no count of its own")
 
 
 def _of_fresh_keys(
-    audited: Audit, separating: tuple[str, Sequence[Event]], privacy: Mapping[str, Any], minutes: float, show: bool
-) -> Iterator[Finding]:
-    """Bounds epsilon from below by runs with fresh keys, with a user and without them; see `sequential`."""
-    until, (user, events) = time.monotonic() + 60 * minutes, separating
-    if not events or "epsilon" not in privacy:
-        yield Finding(FRESH, "not checked", "no published count separates the neighbours")
-        return
-    test = EpsilonTest(len(events), privacy["delta"])
+    alone: Audit, neighbour: _Neighbour, judged: Sequence[Outcome], minutes: float, show: bool
+) -> tuple[list[Finding], list[tuple[Outcome, Outcome]]]:
+    """Bounds epsilon from below by runs with fresh keys, with a user and without them; see `sequential`.
+
+    Returns the findings, and pairs of runs on the same logs. judged: runs under several keys.
+    """
+    until, privacy = time.monotonic() + 60 * minutes, judged[0].privacy
+    user, rows = neighbour.records
+    donated = alone.outcome(judged_key := alone.key(), user, rows[:1])
+    events = separating_events([alone.outcome(judged_key), *judged], donated)
+    if "epsilon" not in privacy:
+        return [Finding(FRESH, "not checked", "the release states no epsilon")], []
+    test, apart, made = (
+        EpsilonTest(max(len(events), 1), privacy["delta"]),
+        Separation(),
+        list[tuple[Outcome, Outcome]](),
+    )
     while time.monotonic() < until and not test.refutes(privacy["epsilon"]):
-        pair = audited.outcome(audited.key()), audited.outcome(audited.key(), user, [])
-        test.add([tuple(event.holds(one) for one in pair) for event in events])
+        pair = alone.outcome(alone.key()), alone.outcome(alone.key(), user, [])
+        made.append(pair)
+        apart.add(*pair)
+        test.add([tuple(event.holds(one) for one in pair) for event in events] or [(False, False)])
         if show:
             _show(f"{test.pairs} pairs of runs with fresh keys: epsilon is at least {test.lower_bound():.3g}")
     text = f"at least {test.lower_bound():.3g} after {test.pairs} pairs of runs, stated {privacy['epsilon']:.4g}"
-    yield Finding(FRESH, "violation" if test.refutes(privacy["epsilon"]) else "holds", text)
+    found = [Finding(FRESH, "violation" if test.refutes(privacy["epsilon"]) else "holds", text)]
+    if cells := apart.found(privacy["epsilon"], privacy["delta"], _LEVEL):
+        names = "; ".join(sorted({named(cell) for cell in cells})[:5])
+        found.append(Finding(FRESH, "violation", f"{names} tells every run with a user from those without"))
+    sides = ([one for one, _ in made], [other for _, other in made])
+    return found, [pair for side in sides for pair in zip(side[::2], side[1::2], strict=False)]
 
 
 def _show(text: str) -> None:
-    """Shows the progress, in place on a terminal."""
+    """Shows the progress, in place on a terminal. An empty text removes it."""
     if sys.stderr.isatty():
-        sys.stderr.write(f"\r\033[K  {text}")
+        sys.stderr.write(f"\r\033[K{'  ' * bool(text)}{text}")
         sys.stderr.flush()
-
-
-@contextmanager
-def _log_lines() -> Iterator[list[str]]:
-    """Collects the lines that a run writes to its log, instead of showing them."""
-    lines: list[str] = []
-    handler = logging.Handler()
-    # With all the digits that a log in JSON has.
-    handler.emit = lambda record: lines.append(f"{record.getMessage()} {vars(record).get('fields')}")  # type: ignore[method-assign]
-    loggers = [(log, log.handlers, log.propagate, log.level) for log in (JOB, PROGRESS)]
-    for log, *_ in loggers:
-        log.handlers, log.propagate = [handler], False
-        log.setLevel(logging.INFO)
-    try:
-        yield lines
-    finally:
-        for log, handlers, propagate, level in loggers:
-            log.handlers, log.propagate = handlers, propagate
-            log.setLevel(level)
-
-
-def _facts_of_folder(folder: Path) -> Facts:
-    """Returns the names and sizes of files, the columns of tables, arrays, and the fields of the manifest."""
-    facts: Facts = {}
-    for path in sorted(folder.glob("*")) if folder.exists() else []:
-        facts[path.name], facts[f"size of {path.name}"] = True, path.stat().st_size
-        if path.suffix == ".parquet":
-            table = pq.read_table(path)
-            facts[f"rows of {path.name}"] = table.num_rows
-            for name in table.column_names:
-                facts[f"column {name} of {path.name}"] = _digest(repr(table[name].to_pylist()).encode())
-        elif path.name == MANIFEST_FILE:
-            facts |= {
-                name: value
-                for name, value in _fields("manifest", json.loads(path.read_bytes()))
-                if not name.startswith(_NOT_FACTS)
-            }
-        elif path.suffix in (".npy", ".npz"):
-            loaded = np.load(path, allow_pickle=False)
-            arrays = {name: loaded[name] for name in loaded.files} if path.suffix == ".npz" else {"": loaded}
-            facts |= {f"array {name} of {path.name}": _digest(array.tobytes()) for name, array in arrays.items()}
-    return facts
-
-
-def _fields(name: str, value: Any) -> Iterator[tuple[str, object]]:
-    if isinstance(value, dict | list):
-        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _fields(f"{name}.{key}", each)
-    else:
-        yield name, value
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import json
 import math
 import os
 import shutil
@@ -29,7 +28,7 @@ from sfumato.schemas.errors import CheckFailedError
 from sfumato.transforms.audit.request import SelfTestRequest
 from sfumato.transforms.privacy.keys import keyed_hash
 
-_USERS, _AUDITED = 1_500, 4
+_USERS, _AUDITED = 1_500, 1
 _REGION = "--region=-1,50,1,51"
 SELF_TEST_JOBS = {
     "heatmap": f"heatmap {_REGION} --depth=7 --trust=central",
@@ -43,17 +42,25 @@ SELF_TEST_JOBS = {
     "moments, central": "moments --column=latitude --range=50.2,50.8 --trust=central",
     "ranges": f"ranges build {_REGION} --method=grid --sizes=5000,20000 --population=1500",
 }
+_AUDIT = """
+import sys
+from sfumato.pipelines.operations.audit_job import first_violation
+from sfumato.transforms.audit.request import JobAuditRequest
+users, minutes, job, *words = sys.argv[1:]
+print(first_violation(JobAuditRequest(job=job, users=users, minutes=float(minutes)), words))
+"""
 
 
 @dataclass(frozen=True)
 class PlantedFault:
-    """A change of a module's text. old: occurs once."""
+    """A change of a module's text. old: occurs once. minutes: of runs with fresh keys."""
 
     name: str
     job: str
     module: str
     old: str
     new: str
+    minutes: float = 0.0
 
     def path_in(self, package: Path) -> Path:
         """Returns the path of the module in a copy of sfumato."""
@@ -239,6 +246,82 @@ FAULTS = (
         '"epsilon": parameters.epsilon,',
         '"epsilon": parameters.epsilon / 2,',
     ),
+    PlantedFault(
+        "a key that is bound to no file",
+        "moments, central",
+        "pipelines/frame/run_key",
+        "key_binding(job, [] if audit else files, release_id)",
+        "key_binding(job, [], release_id)",
+    ),
+    PlantedFault(
+        "a key that is bound to the number of records",
+        "quantiles, central",
+        "pipelines/frame/run_key",
+        "fingerprint = content_fingerprint(with_rows(files, job.columns()), job.columns())",
+        "fingerprint = [file.rows for file in files]",
+    ),
+    PlantedFault(
+        "a key that is bound to no release id",
+        "histogram, central",
+        "pipelines/frame/run_key",
+        '"release_id": release_id,',
+        '"release_id": None,',
+    ),
+    PlantedFault(
+        "intervals around exact counts",
+        "histogram, central",
+        "histogram/central_counts",
+        "    return NoisyHistogram(level, noise, counts.items[shown], noisy[shown], texts)",
+        "    found = NoisyHistogram(level, noise, counts.items[shown], noisy[shown], texts)\n"
+        '    found.__dict__["intervals"] = (counts.counts[shown] - 3, counts.counts[shown] + 3)\n'
+        "    return found",
+    ),
+    PlantedFault(
+        "an exact number in a field of the log",
+        "heatmap",
+        "locations/read",
+        "kind.emit(users=admission.users,",
+        "kind.emit(exact=users.usable, users=admission.users,",
+    ),
+    PlantedFault(
+        "a file named like the release",
+        "quantiles, central",
+        "histogram/central_counts",
+        "    key = key.narrowed({",
+        "    open(key.secret.path.rsplit('/', 1)[0] + '/run/release_' + str(counts[0].counts.sum()), 'w').close()\n"
+        "    key = key.narrowed({",
+    ),
+    PlantedFault(
+        "a refusal with an exact number",
+        "zones",
+        "privacy/admission",
+        "                self.gate.settle(self.rule.cost, str(refusal))\n            raise\n",
+        "                self.gate.settle(self.rule.cost, str(refusal))\n"
+        '            raise type(refusal)(f"{refusal} ({counts.usable})") from None\n',
+    ),
+    PlantedFault(
+        "a page with more than the tables",
+        "ranges",
+        "release/builder",
+        "return {**page_files(view(files)), **files}",
+        'return {**page_files(view(files)), PAGE_FILE: render_page(view(files)).encode() + b" ", **files}',
+    ),
+    PlantedFault(
+        "half of the noise above a threshold",
+        "hotspots, central",
+        "histogram/central_counts",
+        "noise.draw(key, label, counts.items)",
+        "noise.draw(key, label, counts.items) // 2",
+        minutes=0.5,
+    ),
+    PlantedFault(
+        "a tenth of the noise of a single number",
+        "quantiles, central",
+        "privacy/admission",
+        "(counts.usable + int(noise[0])) / rate",
+        "(counts.usable + int(noise[0]) // 10) / rate",
+        minutes=1.0,
+    ),
 )
 
 
@@ -271,29 +354,20 @@ def tried(folder: Path, logs: Path, fault: PlantedFault | None, job: str) -> tup
         copy_package(Path(copy) / "sfumato")
         if fault is not None:
             plant(Path(copy) / "sfumato", fault)
-        report = Path(copy) / "report.json"
-        words = [
-            *SELF_TEST_JOBS[job].split(),
-            f"--input={logs}",
-            f"--users={_AUDITED}",
-            "--minutes=0",
-            f"--output={report}",
-        ]
-        words += [] if "--epsilon" in SELF_TEST_JOBS[job] else ["--epsilon=1"]
-        code = "import sys; from sfumato.pipelines.command_line.cli import command; sys.exit(command())"
+        words = SELF_TEST_JOBS[job].split()
+        words += [f"--input={logs}", *([] if "--epsilon" in SELF_TEST_JOBS[job] else ["--epsilon=1"])]
+        minutes = 0.0 if fault is None else fault.minutes
         done = subprocess.run(
-            [sys.executable, "-c", code, "audit", "--job", *words],
+            [sys.executable, "-c", _AUDIT, str(_AUDITED), str(minutes), *words],
             env={**os.environ, "PYTHONPATH": copy, "PYTHONDONTWRITEBYTECODE": "1"},
             cwd=copy,
             capture_output=True,
             text=True,
             check=False,
         )
-        if not report.exists():
-            return f"exit status {done.returncode}: {done.stderr.strip().splitlines()[-1:]}", time.monotonic() - begun
-        checks = json.loads(report.read_text())["checks"]
-    broken = "; ".join(f"{one['check']} ({one['why']})" for one in checks if one["result"] == "violation")
-    return broken, time.monotonic() - begun
+    if done.returncode:
+        return f"exit status {done.returncode}: {done.stderr.strip().splitlines()[-1:]}", time.monotonic() - begun
+    return done.stdout.strip(), time.monotonic() - begun
 
 
 def plant(package: Path, fault: PlantedFault) -> None:

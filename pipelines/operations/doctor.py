@@ -94,8 +94,7 @@ def check_temporary_folder() -> _Found:
 def check_key(key_file: str | None, key_secret: str | None) -> _Found:
     """Checks whether the key can be read, by its owner only, and is not weak. Nothing of it is shown."""
     if key_file is not None:
-        FileSecret(key_file).check_private()
-        FileSecret(key_file).read()
+        FileSecret(key_file).check()
     else:
         SecretManagerSecret(str(key_secret)).read()
     return OK, f"{key_file or key_secret} can be read"

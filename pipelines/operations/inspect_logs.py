@@ -4,25 +4,50 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 
-from sfumato.pipelines.frame.inputs import match_files
-from sfumato.pipelines.operations.log_facts import ROLES, Facts, causes, inspect_logs
-from sfumato.schemas.log_layout import LogLayout
+from sfumato.pipelines.frame.inputs import layout_of, match_files
+from sfumato.pipelines.operations.log_facts import (
+    ROLES,
+    Facts,
+    causes,
+    distance_text,
+    inspect_logs,
+    suggested_form,
+)
+from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.requests.commands import InspectRequest
-from sfumato.transforms.observability.text_tables import markdown_table
+from sfumato.schemas.requests.publish_request import LogOptions, ReleaseRequest
+from sfumato.schemas.requests.request_base import Request
+from sfumato.transforms.counting.plan import make_plan
+from sfumato.transforms.heatmap.request import PlanRequest
+from sfumato.transforms.inputs.log_reader import format_of
+from sfumato.transforms.observability.text_tables import markdown_table, significant
+from sfumato.transforms.zones.zone_file import Zones
 
 _SECRET = "For your eyes only: these figures are exact and not private. Nothing was published or charged."
+_FEW_USERS = 1000
 _DEFAULTS = {"user_id_column": "user_id", "latitude_column": "latitude", "longitude_column": "longitude"}
 
 
 def run(request: InspectRequest) -> None:
     """Runs the command. Raises RequestError or DataError."""
-    files = match_files(request.input, LogLayout(request.input_format))
+    logs = [file.log for file in match_files(request.input, layout_of(request))]
     given = request.given(ROLES)
-    facts = inspect_logs([file.log for file in files], given)
-    number = f"{len(files):,} file{'s'[: len(files) != 1]}"
-    sys.stdout.write("\n".join([_SECRET, "", *report_lines(facts, number), "", *next_lines(request, facts)]) + "\n")
+    facts, form = inspect_logs(logs, given, request.region), request.given(("decimal", "dates"))
+    if (
+        format_of(logs[0]) == "csv" and (more := {**suggested_form(facts), **form}) != form
+    ):  # read them as the next command will
+        form = more
+        logs = [replace(log, layout=replace(log.layout, **form)) for log in logs]
+        facts = inspect_logs(logs, given, request.region)
+    number = f"{len(logs):,} file{'s'[: len(logs) != 1]}"
+    if form:
+        number += f" read with {' '.join(f'--{name} {value}' for name, value in form.items())}"
+    lines = report_lines(facts, number)
+    sys.stdout.write("\n".join([_SECRET, "", *lines, "", *next_lines(request, facts, form)]) + "\n")
 
 
 def report_lines(facts: Facts, files: str) -> list[str]:
@@ -34,40 +59,90 @@ def report_lines(facts: Facts, files: str) -> list[str]:
     if facts.users:
         middle, high, most = facts.rows_a_user
         lines.append(f"users: {facts.users:,}; rows a user: {middle:,} (median), {high:,} (99%), {most:,} (most)")
+        if facts.users < _FEW_USERS:
+            planned = PlanRequest.of({"users": facts.users, "epsilon": 1, "trust": Trust.CENTRAL})
+            plan = make_plan(planned.settings()[0])
+            lines.append(
+                f"few users: at epsilon 1 a place with {significant(plan.min_visible_users or 0)} users or more is "
+                f"visible, so at most {plan.most_visible} places are; choose few and large places, or a longer time"
+            )
     for reason, rows in facts.unusable.items():
         lines.append(f"unusable: {rows:,} rows ({rows / facts.rows:.1%}) {reason}")
     if (lost := facts.signs.get("at 0, 0", 0)) > 0:
         lines.append(f"places: {lost:,} rows are at 0, 0, where devices without a position report themselves")
+    if "time_column" not in facts.roles:
+        lines.append("times: no column was recognised; if there is one, name it with --time_column")
     if facts.signs.get("naive"):
         lines.append(
-            f"times: {facts.roles['time_column']} states no time zone. With --slots or --day_column, give --time_zone, "
-            "such as Europe/Berlin, if these times are in UTC; if they are local times, give no --time_zone"
+            f"times: {facts.roles['time_column']} states no time zone. With --slots, --hours or --period, give "
+            "--time_zone, such as Europe/Berlin, if these times are in UTC, and none if they are local times"
         )
-    if facts.region is not None:
+    if facts.region is not None and facts.near is not None:
         lines.append(
-            f"region: {_borders(facts.region)} contains most users. Borders are published: replace them by those of a "
-            "public place, such as a city, that you would map without the data"
+            f"region: {facts.region} contains most users, {distance_text(facts.near)}. Borders are published: replace "
+            "them by those of a public place, such as a city, that you would map without the data"
         )
     return [*lines, *(f"probable cause of trouble: {cause}" for cause in causes(facts))]
 
 
-def next_lines(request: InspectRequest, facts: Facts) -> list[str]:
-    """Returns the command that fits logs, or what it lacks."""
+def next_lines(request: InspectRequest, facts: Facts, form: Mapping[str, str]) -> list[str]:
+    """Returns the commands that fit logs, or what they lack. form: options of CSV that the logs were read with."""
+    logs = ["--input", *request.input]
+    if request.input_format is not None:
+        logs += ["--input_format", request.input_format]
+    for name, value in form.items():
+        logs += [f"--{name}", value]
     missing = [option for option in _DEFAULTS if option not in facts.roles]
     if missing:
-        return [f"Next: name the columns that were not recognised: {', '.join(f'--{option}' for option in missing)}"]
+        named = [word for option in facts.roles for word in (f"--{option}", facts.roles[option])]
+        words = ["sfumato", "inspect", *logs, *named, *(word for option in missing for word in (f"--{option}", "NAME"))]
+        return ["Next: name the columns that were not recognised:", f"    {shlex.join(words)}"]
     if facts.region is None:
         return ["Next: no row has a place in degrees, so there is no map to make; see the probable causes above"]
-    words = ["sfumato", "heatmap", "--input", *request.input, f"--region={_borders(facts.region)}"]
-    words += ["--trust", "central", "--epsilon", "1", "--output", "map"]
     for option, default in _DEFAULTS.items():
         if facts.roles[option] != default:
-            words += [f"--{option}", facts.roles[option]]
-    words += ["--coordinates", "e7"] if facts.is_e7 else []
-    if request.input_format is not None:
-        words += ["--input_format", request.input_format]
-    return ["Next:", f"    {shlex.join(words)}"]
+            logs += [f"--{option}", facts.roles[option]]
+    logs += ["--coordinates", "e7"] if facts.is_e7 else []
+    region, private = (
+        f"--region={request.region if request.region and not facts.is_outside else facts.region}",
+        ["--trust", "central", "--epsilon", "1"],
+    )
+    commands = {"Next, a map:": ["heatmap", *logs, region, *private, "--output", "map"]}
+    if (time := facts.roles.get("time_column")) is not None and facts.signs.get("no time", 0) < facts.rows:
+        slots = ["--time_column", time, "--slots", "hour", "--output", "hours"]
+        commands["Or a map of every hour of the day:"] = ["heatmap", *logs, region, *private, *slots]
+        hours = [
+            "--zones",
+            "FILE",
+            "--id_column",
+            "NAME",
+            "--day_column",
+            time,
+            "--hours",
+            "8-9",
+            "--output",
+            "at_eight",
+        ]
+        title = (
+            "Or the users of zones in a file (of points, such as stops, with --radius METRES), between eight and nine:"
+        )
+        commands[title] = ["zones", *logs, *hours]
+    return [line for title, words in commands.items() for line in (title, f"    sfumato {shlex.join(words)}")]
 
 
-def _borders(region: Region) -> str:
-    return ",".join(f"{border:g}" for border in (region.west, region.south, region.east, region.north))
+def inspect_command(request: Request) -> str | None:
+    """Returns the command that shows why a job's rows are unusable; None for a request that reads no logs.
+
+    It depends on the request and its public files only.
+    """
+    if not isinstance(request, ReleaseRequest):
+        return None
+    own = request.given(name for name in InspectRequest.model_fields if name not in LogOptions.model_fields)
+    if request.day_column is not None:
+        own.setdefault("time_column", request.day_column)
+    if isinstance(zones := request.resolve(), Zones):
+        own.setdefault("region", zones.region)
+    words = ["sfumato", "inspect", "--input", *own.pop("input")]
+    for name, value in own.items():
+        words += [f"--{name}={value}"] if isinstance(value, Region) else [f"--{name}", str(value)]
+    return shlex.join(words)

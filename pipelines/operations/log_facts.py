@@ -18,29 +18,36 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError, did_you_mean
 from sfumato.schemas.locations import is_text
+from sfumato.schemas.log_layout import LogLayout
 from sfumato.schemas.rectangle import Region
+from sfumato.schemas.requests.publish_request import MAX_BAD_FRACTION
 from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import open_raw, slice_file
-from sfumato.transforms.inputs.text_values import decoded, nulls, parsed, without_views
+from sfumato.transforms.inputs.text_values import decoded, iso_dates, nulls, parsed, with_point, without_views
 from sfumato.transforms.privacy.user_hashes import hash_users
+from sfumato.transforms.release.basemap_file import nearest_city
 
 Array = NDArray[np.float64]
 ROLES = ("user_id_column", "latitude_column", "longitude_column", "time_column")
 # Names by which a column is recognised, in lower case and the order of preference.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "user_id_column": ("user_id", "userid", "user", "rider_id", "rider", "device_id", "device", "person_id", "person",
-                       "customer_id", "client_id", "uid", "id"),
-    "latitude_column": ("latitude", "lat", "y"),
-    "longitude_column": ("longitude", "lon", "lng", "long", "x"),
+                       "customer_id", "client_id", "uid", "nutzer_id", "nutzer", "kunde", "fahrgast", "id"),
+    "latitude_column": ("latitude", "lat", "breitengrad", "breite", "y"),
+    "longitude_column": ("longitude", "lon", "lng", "long", "längengrad", "laengengrad", "länge", "laenge", "x"),
     "time_column": ("timestamp", "time", "datetime", "date_time", "ts", "date", "when", "started", "started_at",
-                    "start_time"),
+                    "start_time", "zeitstempel", "zeitpunkt", "zeit", "datum"),
 }  # fmt: skip
 _PLACES = 1_000_000  # the number of places, at most about, that are kept for the suggested region
 _MIDDLE = (0.02, 0.98)  # quantiles of the users' coordinates; the region may leave out what is beyond them
 _COMMA = r"^\s*[+-]?[0-9]{1,3},[0-9]+\s*$"
 _LOCAL_DATE = r"^\s*[0-9]{1,2}[./][0-9]{1,2}[./][0-9]{2,4}\b"
+_MONTH_FIRST = r"^\s*[0-9]{1,2}[./](1[3-9]|2[0-9]|3[01])[./]"
 _ZONED = r"([zZ]|[+-][0-9]{2}:?[0-9]{2})\s*$"
+_SOME, _MOST = 0.01, 0.5  # shares of the rows or places that are a sign of a cause
 _E7 = 1e7
+_POLE = 90.0
+_MUCH_NEARER = 3  # times as near to a large city: places that are probably swapped
 
 
 @dataclass
@@ -57,7 +64,10 @@ class Facts:
         rows_a_user: the median, the 99th percentile and the largest number of rows of a user; zeros without users.
         is_e7: whether latitude and longitude are integers, degrees times 10^7.
         region: round borders of the middle of the places, one a user; None without places.
-        swapped: the share of these places outside the region that are within it with swapped coordinates.
+        near: the nearest large city to the middle of the region, and its distance in kilometres; None without a region.
+        near_swapped: the same with latitude and longitude swapped; None if that is no place either.
+        outside: the share of the places, one a user, that are outside of the given region, or of `region` without one.
+        swapped: the share that are outside, and within with swapped coordinates.
     """
 
     columns: dict[str, str]
@@ -69,15 +79,24 @@ class Facts:
     rows_a_user: tuple[int, int, int] = (0, 0, 0)
     is_e7: bool = False
     region: Region | None = None
+    near: tuple[str, float] | None = None
+    near_swapped: tuple[str, float] | None = None
+    outside: float = 0.0
     swapped: float = 0.0
 
+    @property
+    def is_outside(self) -> bool:
+        """Returns whether more places are outside than a job accepts by default."""
+        return self.outside > MAX_BAD_FRACTION
 
-def inspect_logs(logs: Sequence[LogFile], given: Mapping[str, str]) -> Facts:
+
+def inspect_logs(logs: Sequence[LogFile], given: Mapping[str, str], region: Region | None = None) -> Facts:
     """Reads all rows of logs and returns what they hold.
 
     Args:
         logs: one or more files.
         given: columns by the option that names them; the others are recognised by their names.
+        region: of which to count the places outside; None for the one that is suggested.
 
     Raises:
         RequestError: a given column is missing.
@@ -92,7 +111,7 @@ def inspect_logs(logs: Sequence[LogFile], given: Mapping[str, str]) -> Facts:
     hashes, places, visitors = [np.empty(0, np.uint64)], [np.empty((2, 0))], [np.empty(0, np.uint64)]
     step = max(rows // _PLACES, 1)
     key = os.urandom(32)  # hashes are compared within this process only
-    for batch in _batches(logs, list(roles.values())):
+    for batch in _batches(logs, list(roles.values()) or list(columns)[:1]):
         facts.rows += batch.num_rows
         user = np.zeros(batch.num_rows, np.uint64)
         if (name := roles.get("user_id_column")) is not None:
@@ -102,9 +121,9 @@ def inspect_logs(logs: Sequence[LogFile], given: Mapping[str, str]) -> Facts:
             user[known] = hash_users(ids.filter(pa.array(known)), key)
             hashes.append(user[known])
         if (name := roles.get("time_column")) is not None:
-            _note_times(facts, _plain(batch, name))
+            _note_times(facts, _plain(batch, name), logs[0].layout)
         if len(axes) == 2:
-            kept, found = _note_places(facts, batch)
+            kept, found = _note_places(facts, batch, logs[0].layout)
             places.append(found[:, ::step])
             visitors.append(user[kept][::step])
     _, each = np.unique(np.concatenate(hashes), return_counts=True)
@@ -117,8 +136,13 @@ def inspect_logs(logs: Sequence[LogFile], given: Mapping[str, str]) -> Facts:
         all_places = all_places[:, np.unique(np.concatenate(visitors), return_index=True)[1]]
     facts.region = suggested_region(all_places)
     if facts.region is not None:
-        outside = ~_within(facts.region, *all_places)
-        facts.swapped = float(np.mean(outside & _within(facts.region, *all_places[::-1])))
+        within = region or facts.region
+        outside = ~_within(within, *all_places)
+        facts.outside = float(np.mean(outside))
+        facts.swapped = float(np.mean(outside & _within(within, *all_places[::-1])))
+        x, y = (facts.region.west + facts.region.east) / 2, (facts.region.south + facts.region.north) / 2
+        facts.near = nearest_city(x, y)
+        facts.near_swapped = nearest_city(y, x) if abs(x) <= _POLE else None
     return facts
 
 
@@ -171,27 +195,43 @@ def causes(facts: Facts) -> list[str]:
     """Returns what is probably wrong with logs as a whole, each with what to do, the most certain first."""
     found, rows = [], max(facts.rows, 1)
     latitude, longitude = (facts.roles.get(name, "?") for name in ("latitude_column", "longitude_column"))
+    exchange = f"give --latitude_column {longitude} --longitude_column {latitude}"
     signs = {name: number / rows for name, number in facts.signs.items()}
-    if signs.get("comma", 0) > 0.01:
+    if signs.get("comma", 0) > _SOME:
         found.append(
-            f"{latitude} and {longitude} hold decimal commas: write 50.5 instead of 50,5, for example with pandas: "
-            "pandas.read_csv(FILE, sep=';', decimal=',').to_csv(NEW_FILE, index=False)"
+            f"{latitude} and {longitude} hold decimal commas: give --decimal , with CSV; in other formats write numbers"
         )
-    if signs.get("swapped", 0) > 0.01:
+    if signs.get("swapped", 0) > _SOME:
         found.append(
-            f"{latitude} holds values beyond 90 degrees where {longitude} does not: the two are probably swapped; give "
-            f"--latitude_column {longitude} --longitude_column {latitude}"
+            f"{latitude} holds values beyond 90 degrees where {longitude} does not: the two are probably swapped; "
+            f"{exchange}"
+        )
+    elif facts.swapped > _MOST:
+        found.append(
+            f"{latitude} and {longitude} are probably swapped: only if they are, {facts.swapped:.0%} of the places are "
+            f"in the region; {exchange}"
         )
     elif facts.swapped > 0:
         found.append(
-            f"{facts.swapped:.2g} of the places are in the region above only with {latitude} and {longitude} swapped: "
+            f"{facts.swapped:.2g} of the places are in the region only with {latitude} and {longitude} swapped: "
             "correct these rows"
         )
-    if signs.get("no time", 0) > 0.01:
-        form = "dates such as 27.11.2026 or 11/27/2026" if signs.get("local date", 0) > 0.01 else "no time"
+    elif facts.near and facts.near_swapped and facts.near_swapped[1] * _MUCH_NEARER < facts.near[1]:
         found.append(
-            f"{facts.roles['time_column']} holds {form} in {facts.signs['no time']:,} rows, which jobs with a time "
-            "column leave out: write 2026-11-27T08:30:00"
+            f"{latitude} and {longitude} may be swapped: the places are {distance_text(facts.near)}, and with both "
+            f"swapped {distance_text(facts.near_swapped)}; if that is right, {exchange}"
+        )
+    if facts.is_outside and facts.swapped <= _MOST and facts.region is not None:
+        found.append(
+            f"{facts.outside:.0%} of the users' places are outside of the region given: give the borders of a public "
+            f"place around {facts.region}"
+        )
+    if signs.get("no time", 0) > _SOME:
+        name, number = facts.roles["time_column"], facts.signs["no time"]
+        form = "dates such as 27.11.2026 or 11/27/2026" if signs.get("local date", 0) > _SOME else "no time"
+        found.append(
+            f"{name} holds {form} in {number:,} rows, which jobs that read times leave out: give --dates dmy or "
+            "--dates mdy with CSV, otherwise write 2026-11-27T08:30:00"
         )
     if facts.users > 1 and facts.users == facts.rows - facts.unusable.get("have no user id", 0):
         found.append(
@@ -203,6 +243,22 @@ def causes(facts: Facts) -> list[str]:
             f"{facts.roles['user_id_column']} holds one value, so a release would have one user: name the column that "
             "identifies a person with --user_id_column"
         )
+    return found
+
+
+def distance_text(near: tuple[str, float]) -> str:
+    """Returns the words for a city and its distance in kilometres, in two digits."""
+    name, kilometres = near
+    return f"{max(float(f'{kilometres:.2g}'), 1):,.0f} km from {name}"
+
+
+def suggested_form(facts: Facts) -> dict[str, str]:
+    """Returns the options of CSV that fit logs that were read without them, by name: `decimal` and `dates`."""
+    rows, found = max(facts.rows, 1), dict[str, str]()
+    if facts.signs.get("comma", 0) / rows > _SOME:
+        found["decimal"] = ","
+    if facts.signs.get("local date", 0) / rows > _SOME:
+        found["dates"] = "mdy" if "month first" in facts.signs else "dmy"
     return found
 
 
@@ -224,10 +280,13 @@ def _count(counts: dict[str, int], name: str, where: pa.BooleanArray | NDArray[n
         counts[name] = counts.get(name, 0) + number
 
 
-def _note_times(facts: Facts, column: pa.Array) -> None:
+def _note_times(facts: Facts, column: pa.Array, layout: LogLayout) -> None:
     """Counts times that are missing, that have no zone, and that are written as 27.11.2026 or 11/27/2026."""
     if is_text(column.type):
+        if layout.dates is not None:
+            column = iso_dates(column, layout.dates)
         _count(facts.signs, "local date", pc.match_substring_regex(column, _LOCAL_DATE))
+        _count(facts.signs, "month first", pc.match_substring_regex(column, _MONTH_FIRST))
         times = parsed(column, pa.timestamp("us", "UTC"))
         without_zone = pc.invert(pc.match_substring_regex(column, _ZONED))
         _count(facts.signs, "naive", pc.and_(times.is_valid(), without_zone))
@@ -238,13 +297,13 @@ def _note_times(facts: Facts, column: pa.Array) -> None:
     _count(facts.signs, "no time", column.is_null())
 
 
-def _note_places(facts: Facts, batch: pa.RecordBatch) -> tuple[NDArray[np.bool_], Array]:
+def _note_places(facts: Facts, batch: pa.RecordBatch, layout: LogLayout) -> tuple[NDArray[np.bool_], Array]:
     """Counts unusable places and signs of their cause.
 
     Returns:
         Whether each row has a usable place: bool[n]. The k usable ones: float64[2, k], longitudes and latitudes.
     """
-    latitude, longitude = (_degrees(facts, batch, name) for name in ("latitude_column", "longitude_column"))
+    latitude, longitude = (_degrees(facts, batch, name, layout) for name in ("latitude_column", "longitude_column"))
     known = np.isfinite(latitude) & np.isfinite(longitude)
     inside = known & (np.abs(latitude) <= 90) & (np.abs(longitude) <= 180)
     null_island = inside & (latitude == 0) & (longitude == 0)
@@ -256,13 +315,15 @@ def _note_places(facts: Facts, batch: pa.RecordBatch) -> tuple[NDArray[np.bool_]
     return kept, np.stack([longitude[kept], latitude[kept]])
 
 
-def _degrees(facts: Facts, batch: pa.RecordBatch, option: str) -> Array:
+def _degrees(facts: Facts, batch: pa.RecordBatch, option: str, layout: LogLayout) -> Array:
     """Returns the degrees of a column, NaN where there is none, and counts those with a decimal comma."""
     column = _plain(batch, facts.roles[option])
     if facts.is_e7:
         return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64) / _E7
     if is_text(column.type):
-        if option == "latitude_column":
+        if layout.decimal == ",":
+            column = with_point(column)
+        elif option == "latitude_column":
             _count(facts.signs, "comma", pc.match_substring_regex(column, _COMMA))
         column = parsed(column, pa.float64())
     return np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)

@@ -25,7 +25,6 @@ from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.zones.release_zones import SUFFIXES, check_heatmap, table_bytes, zones_of_release
 from sfumato.transforms.zones.request import ReleaseZonesRequest
 from sfumato.transforms.zones.view import zones_view
-from sfumato.transforms.zones.zone_file import zones_of
 
 View = Callable[[Mapping[str, bytes]], PageView]
 VIEWS: dict[str, View] = {
@@ -93,7 +92,7 @@ def run_zones(request: ReleaseZonesRequest) -> None:
         raise RequestError(f"output: {request.output} already exists; name another, or add --overwrite")
     release = open_release(request.release)
     region = check_heatmap(release).region
-    table = zones_of_release(release, zones_of(request.zones, request.id_column, request.index, region))
+    table = zones_of_release(release, request.public_zones(region))
     write_output(request.output, table_bytes(table, suffix))
     outside = table["users"].null_count
     left = f"; {outside:,} zones outside the map omitted" if outside else ""

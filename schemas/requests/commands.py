@@ -12,14 +12,21 @@ from sfumato.schemas.errors import RequestError, shown
 from sfumato.schemas.ledger import Period, parse_day
 from sfumato.schemas.requests.publish_request import (
     INPUT_HELP,
+    REGION_HELP,
+    REGION_METAVAR,
     BudgetOption,
     DatasetOption,
+    DatesOption,
+    DecimalOption,
     InputOption,
     KeyOptions,
     LogOptions,
+    RegionOption,
     RunnerOptions,
+    dates_option,
+    decimal_option,
 )
-from sfumato.schemas.requests.request_base import COLUMNS, INPUT, LEDGER, METHOD, OUTPUT, PRIVACY, RUN, option
+from sfumato.schemas.requests.request_base import COLUMNS, INPUT, LEDGER, MAP, METHOD, OUTPUT, PRIVACY, RUN, option
 
 MAX_REASON = 300
 
@@ -160,6 +167,21 @@ class RefreshRequest(RunnerOptions):
         return self
 
 
+class RefreshInitRequest(LogOptions):
+    """Writes FOLDER/refresh.yaml, a configuration of `sfumato refresh` to start from: the number of cohorts, the
+    epsilon of a night and the least number of users fit the number of users that you state.
+    """
+
+    JOB: ClassVar[str] = "refresh"
+    COMMAND: ClassVar[str] = "refresh --init"
+    EXAMPLE: ClassVar[str] = "nightly --users 100000 --region 3.00,1.00,3.13,1.13"
+
+    folder: str = option(..., "a local folder for the file", INPUT, metavar="FOLDER", style="positional")
+    users: int = option(..., "about how many users a night's logs have", INPUT, metavar="N", ge=1)
+    region: RegionOption = option(..., REGION_HELP, MAP, metavar=REGION_METAVAR)
+    epsilon: float = option(1.0, "privacy budget for the data of any 30 consecutive days", PRIVACY, common=True, gt=0)
+
+
 class DoctorRequest(RunnerOptions, KeyOptions):
     """Checks in advance what a run needs: runner, temporary folder, ports, key, ledger and clock.
 
@@ -259,7 +281,10 @@ class ExportRequest(LogOptions):
     )
     output: str = option(..., "the file, local or gs://", OUTPUT, metavar="FILE")
     format: str | None = option(
-        None, "geotiff, geojson, csv, gpkg, pmtiles or h3; default: by the suffix of --output", OUTPUT, common=True
+        None,
+        "geotiff, geojson, csv, geoparquet, gpkg, pmtiles or h3; default: by the suffix of --output",
+        OUTPUT,
+        common=True,
     )
     licence: str | None = option(
         None,
@@ -321,7 +346,12 @@ class InspectRequest(LogOptions):
     input_format: Literal["parquet", "csv", "ndjson"] | None = option(
         None, "format of the files (default: by their names, otherwise Parquet)", INPUT
     )
+    decimal: DecimalOption | None = decimal_option()
+    dates: DatesOption | None = dates_option()
     user_id_column: str | None = option(None, "column of the user ids (default: by its name)", COLUMNS, common=True)
     latitude_column: str | None = option(None, "column of the latitude (default: by its name)", COLUMNS, common=True)
     longitude_column: str | None = option(None, "column of the longitude (default: by its name)", COLUMNS, common=True)
     time_column: str | None = option(None, "column of times (default: by its name)", COLUMNS)
+    region: RegionOption | None = option(
+        None, f"{REGION_HELP}: count the rows outside of it (default: suggest a region)", MAP, metavar=REGION_METAVAR
+    )

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, PlainValidator, model_validator
 from sfumato.schemas.errors import RequestError, shown
 from sfumato.schemas.known_digits import parse_memory
 from sfumato.schemas.ledger import Limit, Period, dataset_name, ordered
-from sfumato.schemas.log_layout import DayRows, PartitionFilter
+from sfumato.schemas.log_layout import DayRows, PartitionFilter, hours_of
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.requests.request_base import (
     INPUT,
@@ -76,6 +76,10 @@ def _where(value: Any) -> str:
     return str(PartitionFilter.parse(str(value)))
 
 
+def _hours(value: Any) -> str:
+    return "{}-{}".format(*hours_of(str(value)))
+
+
 def _title(value: Any) -> str:
     text = str(value).strip()
     if not 0 < len(text) <= _LONGEST_TITLE or not text.isprintable():
@@ -85,6 +89,9 @@ def _title(value: Any) -> str:
 
 InputOption = Annotated[tuple[str, ...], PlainValidator(_inputs)]
 WhereOption = Annotated[str, PlainValidator(_where)]
+DecimalOption = Literal[".", ","]
+DatesOption = Literal["dmy", "mdy"]
+HoursOption = Annotated[str, PlainValidator(_hours)]
 RegionOption = Annotated[Region, PlainValidator(region_of)]
 PeriodOption = Annotated[Period, PlainValidator(_period)]
 BudgetOption = Annotated[tuple[Limit, ...], PlainValidator(_limits)]
@@ -98,8 +105,22 @@ REGION_METAVAR = "W,S,E,N"
 MAX_BAD_FRACTION = 0.1
 _LONGEST_TITLE = 100
 # Options of every release that shape its numbers: they select the records, or refuse a run.
-_SHAPING = ("input_format", "where", "min_users", "max_bad_fraction", "day_column", "time_zone")
+_SHAPING = (
+    *("input_format", "decimal", "dates", "where", "min_users", "max_bad_fraction", "day_column", "hours", "time_zone"),
+)
 MAX_BAD_FRACTION_HELP = "refuse the run if a larger share of users has no usable record, by noisy counts"
+
+
+def decimal_option() -> Any:
+    """Declares the option of the decimal mark in CSV: no value decides it."""
+    text = "decimal mark of numbers in CSV: a point, or a comma as in 52,52 (default: a point)"
+    return option(None, text, INPUT, metavar="MARK")
+
+
+def dates_option() -> Any:
+    """Declares the option of the order of dates in CSV: no value decides it."""
+    text = "order of dates in CSV: dmy for 27.11.2026 08:30, mdy for 11/27/2026 08:30 (default: ISO 8601)"
+    return option(None, text, INPUT)
 
 
 class LogOptions(Request):
@@ -159,6 +180,8 @@ class ReleaseRequest(RunnerOptions, KeyOptions):
         "iceberg:CATALOG.TABLE or bigquery:PROJECT.DATASET.TABLE",
         INPUT,
     )
+    decimal: DecimalOption | None = decimal_option()
+    dates: DatesOption | None = dates_option()
     where: Several[WhereOption] | None = option(
         None,
         "read only folders, or partitions of a Delta table, with this value, or with a value from LOW to HIGH, such as "
@@ -185,8 +208,16 @@ class ReleaseRequest(RunnerOptions, KeyOptions):
     max_bad_fraction: float = option(MAX_BAD_FRACTION, MAX_BAD_FRACTION_HELP, PRIVACY, ge=0, le=1)
     day_column: str | None = option(
         None,
-        "column of timestamps, or of seconds since 1970: read only the rows of the --period; default: read all rows",
+        "column of timestamps, or of seconds since 1970: read only the rows of the --period, the --hours, or both "
+        "(default: all rows)",
         INPUT,
+    )
+    hours: HoursOption | None = option(
+        None,
+        "read only the rows of these hours of the day, by --day_column, such as 8-9 for 08:00 to before 09:00, or 22-5",
+        INPUT,
+        metavar="FROM-TO",
+        common=True,
     )
     time_zone: str | None = option(
         None,
@@ -249,14 +280,16 @@ class ReleaseRequest(RunnerOptions, KeyOptions):
             name for name in type(self).model_fields if name not in ReleaseRequest.model_fields or name in _SHAPING
         ]
         values = {name: value for name in names if (value := getattr(self, name)) is not None and value is not False}
-        return values if self.day_column is None else {**values, "days_read": str(self.period)}
+        return {**values, "days_read": str(self.period)} if self.day_column and self.period else values
 
     @property
     def day_rows(self) -> DayRows | None:
-        """Returns the days whose rows are read; None for all rows."""
-        if self.day_column is None or self.period is None:
+        """Returns the days and hours whose rows are read; None for all rows."""
+        if self.day_column is None:
             return None
-        return DayRows(self.day_column, self.time_zone or UTC, self.period.first, self.period.last)
+        first, last = (None, None) if self.period is None else (self.period.first, self.period.last)
+        hours = None if self.hours is None else hours_of(self.hours)
+        return DayRows(self.day_column, self.time_zone or UTC, first, last, hours)
 
     def _reads_local_times(self) -> bool:
         """Returns whether an option of the request needs a time zone."""
@@ -266,8 +299,10 @@ class ReleaseRequest(RunnerOptions, KeyOptions):
     def _accounted(self) -> Self:
         if not self._reads_local_times():
             self.refuse(("time_zone",), "requires --day_column, or --slots of a heatmap")
-        if self.day_column is not None and self.period is None:
-            raise RequestError("day_column: requires --period, the days whose rows to read")
+        if self.day_column is None:
+            self.refuse(("hours",), "requires --day_column NAME, the column of times")
+        elif self.period is None and self.hours is None:
+            raise RequestError("day_column: requires --period or --hours, the days or hours whose rows to read")
         check_time_zone("time_zone", self.time_zone or UTC)
         if self.ledger is None:
             names = ("dataset", *(() if self.day_column else ("period",)), "budget", "allow_reuse", "corrects")
@@ -302,8 +337,8 @@ class MapGeography(ReleaseRequest):
 
     basemap: str | None = option(
         None,
-        "coast, streets, zones and place names to draw on the map (GeoJSON or GeoParquet). They are published with it; "
-        "default: the world's coasts and borders, for maps of 5 degrees or more",
+        "coast, streets, zones and place names to draw on the map (GeoJSON, GeoParquet, GeoPackage or shapefile). They "
+        "are published with it; default: the world's coasts and borders, for maps of 5 degrees or more",
         OUTPUT,
         metavar="FILE",
     )

@@ -55,6 +55,7 @@ class Layer(ViewPart):
         cell_id: names such as r213.
         shapes: the rings of each polygon, those of its holes among them (even-odd); None for cells of the quadtree. A
             polygon's level, x and y are 0, so that `area` is its share of the region.
+        named: whether cell_id holds names for people, to be written on the map.
     """
 
     title: str
@@ -66,6 +67,7 @@ class Layer(ViewPart):
     cell_id: list[str]
     measures: Annotated[list[Measure], Field(min_length=1)]
     shapes: list[list[Path]] | None = None
+    named: bool = False
 
     @model_validator(mode="after")
     def _check(self) -> Layer:

@@ -15,8 +15,9 @@ from sfumato.pipelines.command_line.run import release_job
 from sfumato.pipelines.frame.release_run import run_release
 from sfumato.pipelines.operations import audit_job
 from sfumato.pipelines.operations.audit import gather
+from sfumato.pipelines.operations.audit_runs import Audit
 from sfumato.pipelines.runners.runner_settings import runner_settings
-from sfumato.transforms.audit.findings import KEY, audit
+from sfumato.transforms.audit.findings import KEY, Finding, audit
 from tests.attacks.jobs import REGION, city
 
 
@@ -58,11 +59,11 @@ def test_an_audit_leaves_a_report_that_others_cannot_read(
     monkeypatch.setenv("TMPDIR", str(runs))
     monkeypatch.setattr("tempfile.tempdir", None)
     modes = []
-    examine = audit_job.examine
 
-    def seen(audited: audit_job.Audit, *arguments: object, **options: object) -> object:
+    def seen(audited: Audit, *arguments: object, **options: object) -> list[Finding]:
         modes.append(stat.S_IMODE(os.stat(audited.folder).st_mode))
-        return examine(audited, *arguments, **options)  # type: ignore[arg-type]
+        assert audited.outcome(audited.key(), "1", []).message is None
+        return []
 
     monkeypatch.setattr(audit_job, "examine", seen)
     report = tmp_path / "report.json"

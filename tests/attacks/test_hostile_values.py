@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -71,11 +72,19 @@ def everybody(users: Any) -> Any:
 
 def records_of(where: Path, **options: Any) -> Counter[tuple[Any, ...]]:
     """What all jobs keep of a log: the records of each user, and the users of dropped rows, by their hashes."""
+    return sum(records_by_file(where, **options).values(), Counter())
+
+
+def records_by_file(where: Path, **options: Any) -> dict[str, Counter[tuple[Any, ...]]]:
+    """The same of each file of a folder, or of one file, by its path."""
     request = request_of("heatmap", {"input": str(where), "output": "out", "region": "-1,50,1,51", **options})
     files = match_files(request.input, layout_of(request))
     inspect(files, COLUMNS)
-    batches = [batch for file in files for part in slice_file(file.log) for batch in read_batches(part, COLUMNS)]
-    return kept_of(pa.Table.from_batches(batches))
+    found = {}
+    for file in files:
+        batches = (one for part in slice_file(file.log) for one in read_batches(part, COLUMNS, ahead=False))
+        found[file.path] = kept_of(pa.Table.from_batches(batches))
+    return found
 
 
 def kept_of(table: pa.Table) -> Counter[tuple[Any, ...]]:
@@ -117,14 +126,24 @@ def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 def attack(reader: str, column: str, values: list[Any], places: list[str], rows: int, folder: Path) -> None:
     write, others = hostile.WRITERS[reader], of_others()
     expected = records_of(write(others, folder))
+    logs, attempts = folder / "logs", {}
+    logs.mkdir(exist_ok=True)
     for value, place in itertools.product(values, places):
         if isinstance(value, Raw) and (reader == "parquet" or b"1005" in value.data):
             continue  # a logger that lets users write whole records is beyond help
-        found = records_of(write(placed(others, of_guest(column, value, rows), place), folder))
-        check_others(found, expected, (column, repr(value)[:80], place))
+        log = write(placed(others, of_guest(column, value, rows), place), folder)
+        attempts[str(log.rename(logs / f"{len(attempts)}{log.suffix}"))] = (column, repr(value)[:80], place)
+    for path, found in records_by_file(logs).items() if attempts else ():
+        check_others(found, expected, attempts.pop(path))
+    assert not attempts
+    shutil.rmtree(logs)
 
 
 READERS = list(itertools.product(hostile.WRITERS, hostile.COLUMNS))
+# Longitudes are read as latitudes are, and another line end meets the first and the last column of a line alone.
+# Longitudes are read as latitudes are, and the ends of lines matter to no column alone: the sample has them all.
+KINDS = [(reader, name) for reader, name in READERS if name != "longitude"]
+KINDS = [(reader, name) for reader, name in KINDS if reader != "csv, CR LF" or name in ("user_id", "note")]
 PLACES = ["first", "middle", "last"]
 
 
@@ -140,14 +159,14 @@ def test_a_hostile_value_changes_no_other_user(reader: str, column: str, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_chunks")
-@pytest.mark.parametrize(("reader", "column"), READERS)
+@pytest.mark.parametrize(("reader", "column"), KINDS)
 def test_every_hostile_value_changes_no_other_user(reader: str, column: str, tmp_path: Path) -> None:
     for number, place in enumerate(PLACES):
         attack(reader, column, VALUES[number::3], [place], 1, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("reader", "column"), READERS)
+@pytest.mark.parametrize(("reader", "column"), KINDS)
 def test_20000_hostile_rows_change_no_other_user(reader: str, column: str, tmp_path: Path) -> None:
     rng = random.Random(f"{column} {reader}")
     short = [value for value in VALUES if len(repr(value)) < 200]

@@ -67,9 +67,9 @@ def of(beside: dict[str, Any], /, was: Any = None, **values: Any) -> list[Change
 # Which records are read, and how: of every job.
 CHARGED = {"ledger": "l.db", "dataset": "city", "period": "2026-11-20", "key_file": "key"}
 LIMITS = [
-    *of({}, min_users=9, max_bad_fraction=0.3, input_format="csv", where="day=2026-11-20"),
+    *of({}, min_users=9, max_bad_fraction=0.3, input_format="csv", where="day=2026-11-20", decimal=",", dates="dmy"),
     *of(CHARGED, day_column="t"),
-    *of({**CHARGED, "day_column": "t"}, time_zone="Asia/Tokyo", period="2026-11-21"),
+    *of({**CHARGED, "day_column": "t"}, time_zone="Asia/Tokyo", period="2026-11-21", hours="8-9"),
 ]
 
 
@@ -174,7 +174,8 @@ CHANGES: dict[str, list[Change]] = {
         *LIMITS,
         *of({}, user_id_column="u", region=THERE, epsilon=2, max_trips_per_user=3, depth=7),
         *of({}, origin="a,e", destination="c,e"),
-        *of(OF_ZONES, zones="moved", id_column="county", max_trips_per_user=3),
+        *of(OF_ZONES, zones="moved", id_column="county", max_trips_per_user=3, label_column="county"),
+        *of({**OF_ZONES, "zones": "stops"}, 300, radius=400),
         *of({}, 7, h3=6),
         *of({}, 12, quadkey=11),
         *of({"h3": 7}, region=THERE),
@@ -195,7 +196,8 @@ CHANGES: dict[str, list[Change]] = {
     "zones": [
         *LIMITS,
         *LOG_COLUMNS,
-        *of({}, auxiliary="infected", zones="moved", id_column="county", levels="tract,county"),
+        *of({}, auxiliary="infected", zones="moved", id_column="county", levels="tract,county", label_column="county"),
+        *of({"zones": "stops"}, 300, radius=400),
         *of({}, trust="secagg", epsilon=2),
         *of({}, population=5_000, contribution="top"),
         *of({"auxiliary": "flu"}, categories="a,b"),
@@ -221,7 +223,9 @@ def job_of(name: str, folder: Path, **values: Any) -> ReleaseJob:
     values = {**BASES[name], **values}
     if (zones := values.get("zones")) is not None:
         west = 3.1 if zones == "moved" else 3.0
-        rows = [(shapely.box(west + i, 1, west + 1 + i, 2), {"tract": i, "county": 9 - i}) for i in range(2)]
+        boxes = [shapely.box(west + i, 1, west + 1 + i, 2) for i in range(2)]
+        shapes = [one.centroid for one in boxes] if zones == "stops" else boxes
+        rows = [(shape, {"tract": i, "county": 9 - i}) for i, shape in enumerate(shapes)]
         values["zones"] = write_geojson(folder / f"{zones}.geojson", rows)
     made: ReleaseJob = CLASSES[name].of(request_of(name, {"input": "in", "output": "out", **values}))
     return made

@@ -25,6 +25,7 @@ from sfumato.transforms.privacy.ledger.charge_rules import ReusedError
 from sfumato.transforms.split import aggregate
 from sfumato.transforms.split.circuits import Histogram
 from sfumato.transforms.split.collect import Collected, collect, opened
+from sfumato.transforms.split.parties import Aggregator, party_key, private_key
 from sfumato.transforms.split.prio3 import Prio3, unshard
 from sfumato.transforms.split.reports import Formats, make_reports
 from sfumato.transforms.split.task import COUNT_SHARE
@@ -42,7 +43,7 @@ def city(tmp_path: Path) -> City:
 
 
 def collected(city: City) -> Collected:
-    private = aggregate.private_key(aggregate.party_key(f"{city.folder}/collector.key"))
+    private = private_key(party_key(f"{city.folder}/collector.key"))
     return collect(city.task, [city.share(role).read_bytes() for role in ("leader", "helper")], private)
 
 
@@ -146,10 +147,10 @@ def test_each_share_leaves_with_noise_of_its_own(tmp_path: Path) -> None:
     """Shares of sums of 0: what is decrypted is one server's noise, with the distribution of the stated epsilon."""
     city = City.new(tmp_path, epsilon=1.0, depth=6, min_batch=1)
     task, place, noises = city.task, city.folder, []
-    private = aggregate.private_key(aggregate.party_key(f"{place}/collector.key"))
+    private = private_key(party_key(f"{place}/collector.key"))
     for role, name in enumerate(("leader", "helper")):
         keys = f"{place}/{name}.key", f"{place}/verify.key"
-        one = aggregate.Aggregator(role, task, *keys, f"{place}/{name}.db", "city", (Limit.parse("10/365d"),))
+        one = Aggregator(role, task, *keys, f"{place}/{name}.db", "city", (Limit.parse("10/365d"),))
         zeros = replace(aggregate.Partial.nothing(4**6), reports=10_000)
         aggregate.close_batch(zeros, one, f"{place}/{name}")
         noises.append(np.array(unshard([opened(task, city.share(name).read_bytes(), private)[3]])))
@@ -162,7 +163,7 @@ def test_other_sums_under_the_same_ids_draw_no_noise(city: City) -> None:
     """An operator that exchanges a report for a fake one with its id would get the same noise on other counts."""
     task, place = city.write_task(city.folder / "task.json"), city.folder
     keys = f"{place}/helper.key", f"{place}/verify.key"
-    helper = aggregate.Aggregator(1, task, *keys, f"{place}/helper.db", "city", (Limit.parse("100/365d"),))
+    helper = Aggregator(1, task, *keys, f"{place}/helper.db", "city", (Limit.parse("100/365d"),))
     own = replace(aggregate.Partial.nothing(task.circuit.length), reports=10_000)
     other = replace(own, sums=own.sums + np.eye(task.circuit.length, 4, dtype=np.uint64))
     aggregate.close_batch(own, helper, f"{place}/helper")

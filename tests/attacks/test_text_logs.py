@@ -7,9 +7,17 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.log_layout import DayRows, LogLayout
+from sfumato.transforms.inputs.log_file import LogFile
+from sfumato.transforms.inputs.log_reader import read_batches, slice_file
 from sfumato.transforms.privacy import admission
 from sfumato.transforms.privacy.admission import AdmissionRule, NoisyUserCounts, UserCounts, count_users
 from sfumato.transforms.privacy.keys import RunKey
@@ -17,6 +25,7 @@ from tests.attacks.hostile import VALUES, WRITERS, Raw, Row, of_guest, placed
 from tests.attacks.jobs import JOBS, charged_run, charges, city
 from tests.keys import write_key
 from tests.log_forms import delta, records, write_csv
+from tests.seeds import seeded_rng
 
 # The writers know no second place for flows; of zones the count of users is too noisy for these few.
 READING = [name for name in JOBS if name not in ("flows", "zones")]
@@ -182,3 +191,53 @@ def test_a_filter_of_partitions_is_stated_and_bound_to_the_key(tmp_path: Path) -
     assert charged_run("heatmap", tmp_path / "logs", tmp_path, *again, release_id="one") == 2
     other = ["--where=day=2026-11-21", "--period=2026-11-21"]
     assert charged_run("heatmap", tmp_path / "logs", tmp_path, *other, release_id="two") == 0
+
+
+FORMS = {"decimal": LogLayout(decimal=","), "dmy": LogLayout(dates="dmy"), "mdy": LogLayout(dates="mdy")}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_form_of_csv_lets_no_value_change_another(form: LogLayout, tmp_path: Path) -> None:
+    """Numbers and times are read alike in a file of one user and between the hostile values of another."""
+    good = ["1;50,25;13,5;27.11.2026 8:30", "2;50;13,5;1/2/2026 08:30:15", "3;1e1;-3,5;2026-11-27T08:30:00Z"]
+    columns, header = LocationColumns(time="t"), "user_id;latitude;longitude;t"
+    guests = [value for value in VALUES if isinstance(value, str) and value.isprintable() and ";" not in value]
+
+    def read(lines: list[str]) -> list[dict[str, Any]]:
+        path = tmp_path / "log.csv"
+        path.write_bytes("\n".join([header, *lines, ""]).encode("utf-8", "surrogatepass"))
+        parts = slice_file(LogFile(str(path), layout=form))
+        batches = [batch for part in parts for batch in read_batches(part, columns)]
+        # Python has no times after the year 9999.
+        rows = pa.Table.from_batches(batches).set_column(
+            3, "t", pa.chunked_array([b["t"].cast(pa.int64()) for b in batches])
+        )
+        return rows.to_pylist()
+
+    alone = read(good)
+    hostile = [f"guest;{value};{value};{value}" for value in guests if '"' not in value]
+    among = read([*hostile[: len(hostile) // 2], *good, *hostile[len(hostile) // 2 :]])
+    assert len(hostile) > 100
+    assert [row for row in among if row["user_id"] in ("1", "2", "3")] == alone
+    assert len(among) == len(good) + len(hostile)
+
+
+def test_hours_leave_out_rows_of_every_user_alike(tmp_path: Path) -> None:
+    """A row is read by its own time only, so one user's rows decide nothing about another's."""
+    layout = LogLayout(days=DayRows("t", "Europe/Berlin", None, None, (8, 9)))
+    hours = seeded_rng(4).integers(0, 24, 600)
+    users = np.arange(600) // 6
+    times = pa.array((1_795_737_600 + 3600 * hours) * 10**6, pa.timestamp("us", "UTC"))  # 00:00 in UTC and more
+    log = pa.table({"user_id": users, "latitude": users / 10.0, "longitude": hours / 1.0, "t": times})
+
+    def read(table: pa.Table) -> list[tuple[int, float]]:
+        pq.write_table(table, tmp_path / "log.parquet", row_group_size=50)
+        parts = slice_file(LogFile(str(tmp_path / "log.parquet"), layout=layout))
+        batches = (batch for part in parts for batch in read_batches(part, LocationColumns()))
+        return [(row["user_id"], row["longitude"]) for batch in batches for row in batch.to_pylist()]
+
+    every = read(log)
+    assert {hour for _, hour in every} == {7.0}  # 08:00 in Berlin in winter
+    for user in (0, 50, 99):
+        without = read(log.filter(pa.array(users != user)))
+        assert without == [row for row in every if row[0] != user]

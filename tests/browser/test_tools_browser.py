@@ -17,12 +17,7 @@ from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.timeline import DatedRelease, PlaceChange, Spending
 from sfumato.transforms.ranges.model_file import model_bytes
 from sfumato.transforms.ranges.view import ranges_view
-from sfumato.transforms.release.timeline_view import (
-    TIMELINE_FILE,
-    night_map,
-    timeline_bytes,
-    timeline_view,
-)
+from sfumato.transforms.release.timeline_view import TIMELINE_FILE, night_map, timeline_bytes, timeline_view
 from sfumato.transforms.report.report import render_page
 from tests.browser.browsers import Tab
 from tests.browser.conftest import Open
@@ -64,11 +59,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     ]
     told = {TIMELINE_FILE: timeline_bytes("the city", rotated, [Spending(0.5, 0.0, 3, spent[:1])])}
     (root / "rotated.html").write_text(render_page(timeline_view(told)), encoding="utf-8")
-    return {
-        "rotated": root / "rotated.html",
-        "ranges": root / "ranges.html",
-        "timeline": root / "index.html",
-    }
+    return {"rotated": root / "rotated.html", "ranges": root / "ranges.html", "timeline": root / "index.html"}
 
 
 def square(tab: Tab) -> list[float]:
@@ -190,18 +181,6 @@ def test_two_nights_are_chosen_and_their_change_is_shown(opened: Open, pages: di
     assert sorted(maps) == (["2026-11-18.js", "2026-11-19.js"] if browser == "chromium" else [])
 
 
-def test_a_bar_chooses_a_night(opened: Open, pages: dict[str, Path]) -> None:
-    tab = opened(pages["timeline"])
-    tab.until("document.querySelector('.night-words h2') !== null")
-    tab.click(".nights .marks .bar:nth-of-type(2)")
-    tab.until("document.querySelector('.night-words h2').innerText === 'Thursday, 19 November 2026'")
-    tab.click(".when .controls button")  # the night before
-    tab.until("document.querySelector('.night-words h2').innerText === 'Wednesday, 18 November 2026'")
-    tab.run("(() => { location.hash = '#night=2026-11-22'; return true; })()")
-    tab.until("document.querySelector('.map-place .absent') !== null")
-    assert "from sfumato histogram and has no map" in tab.text(".map-place")
-
-
 def test_night_names_its_sources_and_shows_changes_on_the_map(opened: Open, pages: dict[str, Path]) -> None:
     tab = opened(pages["rotated"])
     tab.until("document.querySelector('.listed .places') !== null")
@@ -221,14 +200,6 @@ def test_night_names_its_sources_and_shows_changes_on_the_map(opened: Open, page
     )  # the earlier night
     tab.until("document.querySelector('.night-words').innerText.includes('Cohort 2 of 3')")
     assert not tab.run("document.querySelector('.listed').innerText")
-
-
-def test_a_map_that_is_missing_is_named(opened: Open, pages: dict[str, Path], tmp_path: Path, browser: str) -> None:
-    (tmp_path / "index.html").write_bytes(pages["timeline"].read_bytes())
-    tab = opened(tmp_path / "index.html")
-    tab.until("document.querySelector('.map-place .absent') !== null")
-    assert "maps/2026-11-21.js could not be loaded." in tab.text(".map-place")
-    tab.errors.clear()  # the browser's own words on the missing file
 
 
 def test_changes_are_downloaded(opened: Open, pages: dict[str, Path], downloads: Path) -> None:

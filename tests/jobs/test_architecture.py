@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -87,31 +86,10 @@ def test_the_mathematics_does_not_import_beam_even_indirectly() -> None:
     assert {p for p in SOURCES if p.startswith("transforms") and "apache_beam" in imports(p)} <= WITH_BEAM
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["ledger", "refresh"])
-def test_who_shows_no_page_does_not_load_what_draws_it(command: str) -> None:
-    """These commands start at night, some of them to find that nothing is to be done."""
-    code = f"""import sys, sfumato.pipelines.operations.{command}
-starts = ('matplotlib', 'sfumato.transforms.report')
-drawing = [name for name in sys.modules if name.startswith(starts)]
-assert not drawing, drawing"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 # Slow to load. A heatmap of locations, unweighted and without categories, needs none of them, nor do counts with a
 # trusted curator's noise; nor does Beam.
 UNUSED = ("scipy.special", "scipy.optimize", "scipy.stats", "scipy.sparse", "scipy.linalg", "dp_accounting")
-UNUSED += (
-    "matplotlib.pyplot",
-    "sklearn",
-    "jax",
-    "ortools",
-    "rasterio",
-    "xarray",
-    "deltalake",
-    "pyiceberg",
-)
+UNUSED += ("matplotlib.pyplot", "sklearn", "jax", "ortools", "rasterio", "xarray", "deltalake", "pyiceberg")
 # Each job runs in a fork of a process that has imported Beam. It prints what it imports in a line of its own.
 RUN = """import json, os, sys, apache_beam
 before = set(sys.modules)
@@ -154,30 +132,6 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 def test_a_job_loads_nothing_slow_that_it_does_not_use(job: str, loaded: dict[str, list[str]]) -> None:
     assert "sfumato.transforms.report.canvas" in loaded[job]  # the run made its picture
     assert [name for name in loaded[job] if name.startswith(UNUSED)] == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--help"],
-        ["heatmap", "--help-all"],
-        ["plan", "--users", "1000000"],
-        ["ledger", "show", "--ledger", "ledger.db"],
-        ["key", "new", "key"],
-    ],
-)
-def test_what_runs_no_pipeline_starts_without_beam(arguments: list[str], tmp_path: Path) -> None:
-    code = """import sys
-from sfumato.pipelines.command_line.cli import main
-main(sys.argv[1:])
-print(*sys.modules, file=sys.stderr)"""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
-    loaded = done.stderr.split()
-    assert "sfumato.pipelines.command_line.cli" in loaded
-    assert [name for name in loaded if name.startswith(("apache_beam", "matplotlib", "pandas", "scipy.optimize"))] == []
 
 
 @pytest.mark.parametrize("path", [*SOURCES, *API])

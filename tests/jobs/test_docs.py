@@ -46,7 +46,9 @@ FOREIGN = {  # options of other programs, of Beam, and of the benchmarks
     *("--open_job_server", "--environment_type", "--environment_config", "--job_endpoint", "--service_port"),
     "--job_server_jvm_properties",
     *("--port", "--fully_qualified_name_glob", "--serve_loopback_worker", "--yaml_pipeline_file"),
-    *("--runner", "--jobEndpoint", "--defaultEnvironmentType", "--defaultEnvironmentConfig"),
+    *("--runner", "--jobEndpoint", "--defaultEnvironmentType", "--defaultEnvironmentConfig", "--endpoint"),
+    *("--environmentCacheMillis", "--job-port", "--artifact-port", "--expansion-port", "--flink-master"),
+    *("--no-deps", "--wheel-dir"),
     *("--map-root-user", "--net", "--number_of_execution_retries", "--help", "--help-all", "--directory"),
     *(
         "--requirements_file",

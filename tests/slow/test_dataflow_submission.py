@@ -34,7 +34,6 @@ from packaging.version import Version
 
 from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.command_line.cli import parse_command
-from sfumato.pipelines.operations.refresh_config import read_config
 from sfumato.schemas.requests.commands import RefreshRequest
 from sfumato.transforms.io.files import read_file
 from sfumato.transforms.privacy.keys import RunKey
@@ -521,23 +520,6 @@ def test_every_parameter_is_an_option() -> None:
     assert required == {"config"} | BEAM  # without their image workers lack the program
 
 
-def test_the_parameters_are_as_google_describes_them() -> None:
-    for one in PARAMETERS.values():
-        assert one.keys() - {"isOptional"} == {"name", "label", "helpText", "regexes"}
-
-
-@pytest.mark.parametrize("name", sorted(PARAMETERS))
-def test_the_patterns_match_what_they_should(name: str) -> None:
-    good, bad = EXAMPLES[name]
-    patterns = [re.compile(one) for one in PARAMETERS[name]["regexes"]]
-    for value in good:
-        assert all(one.search(value) for one in patterns), value
-    for value in bad:
-        assert not all(one.search(value) for one in patterns), value
-    (example,) = re.findall(r"such as ([^\s;]+)", PARAMETERS[name]["helpText"])
-    assert all(one.search(example) for one in patterns)
-
-
 # --- the image ---
 
 
@@ -638,34 +620,3 @@ def resources_of(options: PipelineOptions, folder: Path) -> list[tuple[str, str]
 def commands() -> list[list[str]]:
     code = re.findall(r"^ {4}(.*)$", README.replace("\\\n", " "), flags=re.MULTILINE)
     return [shlex.split(one) for one in code]
-
-
-def test_the_readme_gives_the_parameters_that_there_are() -> None:
-    (given,) = [one[one.index("--parameters") + 1] for one in commands() if "--parameters" in one]
-    names = {one.partition("=")[0] for one in given.split(",")}
-    assert names <= PARAMETERS.keys()
-    assert {name for name, one in PARAMETERS.items() if not one.get("isOptional")} <= names
-    for one in commands():
-        for path in re.findall(r"runner_configs/\S+", " ".join(one)):
-            assert (ROOT / path).exists()
-
-
-def test_the_readmes_refresh_is_one() -> None:
-    key, command = [one for one in commands() if one[0] == "sfumato"]
-    assert key[:5] == ["sfumato", "key", "new", "key", "&&"]
-    assert key[-1] == "--data-file=key"  # the same file
-    assert command[1] == "refresh"
-    options, rest = parse(command[2:])
-    assert options["config"] == "gs://MY-BUCKET/refresh.yaml"
-    assert rest[rest.index("--region") + 1] == "us-central1"  # Beam's own: a refresh has no map
-    assert len(rest) == 10
-
-
-def test_the_readmes_configuration_is_one(tmp_path: Path) -> None:
-    (text,) = re.findall(r"```yaml\n(.*?)```", README, flags=re.DOTALL)
-    (tmp_path / "refresh.yaml").write_text(text)
-    config = read_config(str(tmp_path / "refresh.yaml"))
-    assert config.ledger == "gs://MY-BUCKET-ledger/taxis"
-    assert config.input == str(tmp_path / "logs")
-    assert yaml.safe_load(text)["key_secret"] == config.key_secret
-    assert [str(limit) for limit in config.budget]

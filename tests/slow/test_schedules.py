@@ -56,15 +56,6 @@ def test_the_table_of_exit_statuses_is_that_of_the_errors() -> None:
     assert every == {*NEEDS_A_PERSON, LATER}
 
 
-def test_the_readme_names_every_file_and_its_command_is_one(tmp_path: Path) -> None:
-    text = (SCHEDULES / "README.md").read_text()
-    for path in SCHEDULES.iterdir():
-        if path.is_file():
-            assert f"`{path.name}`" in text or path.name == "README.md"
-    (command,) = re.findall(r"^ {4}sfumato (refresh .*)$", text, flags=re.MULTILINE)
-    assert parse([SFUMATO, *shlex.split(command)])["backfill"] == "2026-11-15:2026-11-20"
-
-
 def cron() -> tuple[dict[str, str], list[tuple[list[str], str]]]:
     """The crontab's variables, and (five fields, command) of each entry."""
     variables, entries = {}, []
@@ -120,13 +111,6 @@ def unit(name: str) -> ConfigParser:
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read(SCHEDULES / name)
     return parser
-
-
-def test_service_runs_a_refresh_and_retries() -> None:
-    service = unit("sfumato-refresh.service")["Service"]
-    assert parse(shlex.split(service["ExecStart"]))["config"] == "/etc/sfumato/refresh.yaml"
-    assert service["Restart"] == "on-failure"
-    assert {int(status) for status in service["RestartPreventExitStatus"].split()} == NEEDS_A_PERSON
 
 
 def systemd(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -117,7 +117,8 @@ def answer_layers(release: Release) -> list[Layer]:
     if CELLS_FILE in files and rounds and set(bound.values()) == {1}:
         cells, counted = table_of(release, CELLS_FILE), privacy["admission"]
         layers = [Layer("the noisy user count", [_ROOT], np.array([counted["users"]]), _noise(counted))]
-        for one in rounds:
+        # Of the last level only the largest counts are published where there is a `top`.
+        for one in rounds[:-1] if release.manifest["parameters"].get("top") else rounds:
             if one["threshold"] is not None:
                 raise ValueError("items below a threshold are not published")
             part = cells.filter(pc.equal(cells["depth"], one["level"]))

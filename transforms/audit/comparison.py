@@ -11,20 +11,24 @@ Three rules judge everything that leaves a run:
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from sfumato.transforms.audit.measurements import Floats, Measurement
+from sfumato.transforms.audit.facts import Facts
+from sfumato.transforms.audit.measurements import Measurement
 
 _TOLERANCE = 1e-6  # relative, of sums of floats
-_DEVIATIONS = 5.5  # of a statistic of noise that are no violation
-_ENOUGH = 100  # counts, for a statistic of their noise
+_SMALL = 0.02  # of the difference between two keys
 _EVENTS = 4  # share the level of a test
+
+
+Cell = tuple[str, str, str]  # file, row and column of a fact
+_NONE = pd.DataFrame(dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -32,28 +36,103 @@ class Outcome:
     """All that a run left.
 
     Attributes:
-        facts: everything that leaves, by name: exit status, files, fields, columns, lines of the log, charges.
+        facts: everything that leaves, see `facts`.
         measured: the measurements of its release, in their order.
         privacy: what its manifest states of privacy.
+        message: why it ended without a release; None for a release.
+        unrendered: files that differ from what the published tables render.
     """
 
-    facts: Mapping[str, object]
+    facts: Facts
     measured: tuple[Measurement, ...] = ()
     privacy: Mapping[str, Any] = field(default_factory=dict)
+    message: str | None = None
+    unrendered: tuple[str, ...] = ()
+
+    def fact(self, cell: Cell) -> float | None:
+        """Returns a fact; None if there is none."""
+        file, row, column = cell
+        table = self.facts.get(file, _NONE)
+        if column not in table.columns or row not in table.index:
+            return None
+        value = float(table[column].to_numpy()[table.index.get_loc(row)])
+        return None if math.isnan(value) else value
 
 
-def leaks(own: Sequence[Outcome], neighbour: Outcome) -> list[str]:
-    """Returns the names of facts that follow from a user, and not from the key.
+def _same(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+    return (one == other) | (one.isna() & other.isna())
+
+
+def leaks(own: Sequence[Outcome], neighbour: Outcome) -> set[Cell]:
+    """Returns the facts that differ from those of a neighbour, and are the same under every key.
 
     own: under each key. neighbour: under the first key.
     """
-    names = sorted({name for one in (*own, neighbour) for name in one.facts})
-    return [
-        name
-        for name in names
-        if neighbour.facts.get(name) != own[0].facts.get(name)
-        and all(one.facts.get(name) == own[0].facts.get(name) for one in own)
-    ]
+    found: set[Cell] = set()
+    for file in own[0].facts.keys() | neighbour.facts.keys():
+        first, other = own[0].facts.get(file, _NONE), neighbour.facts.get(file, _NONE)
+        rows, columns = first.index.union(other.index, False), first.columns.union(other.columns, False)
+        first, other = (one.reindex(index=rows, columns=columns) for one in (first, other))
+        differs = ~_same(first, other)
+        rows = rows[differs.any(axis=1)]
+        first, differs = first.loc[rows], differs.loc[rows]
+        for one in own[1:]:
+            differs &= _same(first, one.facts.get(file, _NONE).reindex(index=rows, columns=columns))
+        places = np.argwhere(differs.to_numpy())
+        found |= {(file, str(rows[row]), str(columns[column])) for row, column in places}
+    return found
+
+
+def constant(runs: Sequence[Outcome], cell: Cell) -> bool:
+    """Returns whether a fact is the same in all runs."""
+    return len({one.fact(cell) for one in runs}) == 1
+
+
+def named(cell: Cell) -> str:
+    """Returns the name of a fact's column in words."""
+    file, _, column = cell
+    return f"{column} of {file}" if file else column
+
+
+class Separation:
+    """Facts that separate the runs with a user from those without, in all pairs of runs so far.
+
+    Where the first pair has v and w, the event "on the side of v from (v + w) / 2" is fixed for all further pairs. With
+    probabilities p and q of it, privacy bounds p (1 - q) by ((e^epsilon + delta) / (1 + e^epsilon))^2.
+    """
+
+    def __init__(self) -> None:
+        self.pairs = self._first = 0
+        self._left: dict[str, tuple[pd.DataFrame, pd.DataFrame]] = {}
+
+    def add(self, own: Outcome, without: Outcome) -> None:
+        """Adds a pair of runs under fresh keys."""
+        if not self.pairs:
+            for file in own.facts.keys() | without.facts.keys():
+                one, other = own.facts.get(file, _NONE), without.facts.get(file, _NONE)
+                rows, columns = one.index.union(other.index, False), one.columns.union(other.columns, False)
+                one, other = (each.reindex(index=rows, columns=columns).fillna(-1e300) for each in (one, other))
+                self._left[file] = (one + other) / 2, (one - other).apply(np.sign)
+            self._first = sum(int(np.count_nonzero(sign)) for _, sign in self._left.values())
+        else:
+            for file, (middle, sign) in self._left.items():
+                for each, side in ((own, 1), (without, -1)):
+                    facts = each.facts.get(file, _NONE).reindex(index=middle.index, columns=middle.columns)
+                    sign = sign.where(side * sign * (facts.fillna(-1e300) - middle) > 0, 0)
+                rows = sign.index[sign.any(axis=1)]
+                self._left[file] = middle.loc[rows], sign.loc[rows]
+        self.pairs += 1
+
+    def found(self, epsilon: float, delta: float, level: float) -> set[Cell]:
+        """Returns the facts that separated all pairs, where privacy makes this less probable than the level."""
+        bound = math.log((math.exp(epsilon) + delta) / (1 + math.exp(epsilon)))
+        if math.log(max(self._first, 1)) + 2 * (self.pairs - 1) * bound > math.log(level):
+            return set()
+        return {
+            (file, str(sign.index[row]), str(sign.columns[column]))
+            for file, (_, sign) in self._left.items()
+            for row, column in np.argwhere(sign.to_numpy())
+        }
 
 
 @dataclass(frozen=True)
@@ -82,67 +161,49 @@ def _size(one: Measurement, other: Measurement) -> float | None:
     """Returns the norm of the larger side of a difference; infinite where a first measurement counts other things."""
     before, after = one.by_key, other.by_key
     keys, hidden = before.keys() | after.keys(), (one.threshold or 0) - 1  # at most
-    if one.threshold is None and (one.keys != other.keys or one.name != other.name):
+    if one.cut or other.cut:
+        keys = before.keys() & after.keys()
+    elif one.threshold is not None:
+        keys = {key for key in keys if one.has_parent(key) and other.has_parent(key)}
+    elif one.keys != other.keys or one.name != other.name:
         if not one.follows:
             return math.inf
         if not one.keeps_noise:
             return None
-        keys = (before.keys() & after.keys()) - _inner(one, other)
+        keys = (before.keys() & after.keys()) - one.inner - other.inner
     difference = np.array([after.get(key, hidden) - before.get(key, hidden) for key in keys])
     sides = (np.linalg.norm(difference[sign * difference > 0], one.norm) for sign in (1, -1))
     return float(max(sides, default=0.0))
 
 
-def judged_noise(one: Outcome, other: Outcome) -> list[str]:
-    """Returns the measurements with enough equal counts in two runs to judge their noise."""
-    pairs = zip(one.measured, other.measured, strict=False)
-    return [first.name for first, second in pairs if len(_deviates(first, second)[0]) >= _ENOUGH]
-
-
-def faults_of_noise(one: Outcome, other: Outcome) -> list[str]:
-    """Returns how the noise of two runs on the same logs contradicts the stated one, in words. Their keys differ."""
-    drawn = [
-        (first.name, *_deviates(first, second)) for first, second in zip(one.measured, other.measured, strict=False)
-    ]
-    found = []
-    for name, z, kurtosis in drawn:
-        reach = _DEVIATIONS * math.sqrt((kurtosis - 1) / max(len(z), 1))
-        if len(z) >= _ENOUGH and abs(float(np.mean(z**2)) - 1) > reach:
-            size = math.sqrt(float(np.mean(z**2)))
-            found.append(f"the noise of {name} is {size:.2f} times the stated one")
-    for (name, z, _), (following, w, _) in itertools.pairwise(drawn):
-        both = min(len(z), len(w))
-        if both >= _ENOUGH and abs(float(np.mean(z[:both] * w[:both]))) > _DEVIATIONS / math.sqrt(both):
-            found.append(f"{name} and {following} have the same noise")
-    return found
-
-
-def _inner(*measured: Measurement) -> set[str]:
-    """Returns the nodes that hold other nodes: they are counted without these, and so differ with them."""
-    return {key[:length] for each in measured for key in each.keys for length in range(1, len(key))}
-
-
-def _deviates(one: Measurement, other: Measurement) -> tuple[Floats, float]:
-    """Returns differences of equal counts as multiples of their standard deviation, and the kurtosis of such noise."""
-    if one.stddev is None or other.stddev is None or one.threshold is not None:
-        return np.empty(0), 3.0
-    inner = _inner(one, other)
-    where = {key: at for at, key in enumerate(other.keys) if key not in inner}
-    pairs = [(at, where[key]) for at, key in enumerate(one.keys) if key in where]
-    first, second = np.array(pairs, dtype=int).reshape(-1, 2).T
-    stddev = np.hypot(one.stddev[first], other.stddev[second])
-    excess = 0.0 if one.kind == "gaussian" or not len(stddev) else 1.5 + 1 / float(stddev.min()) ** 2
-    return (one.values[first] - other.values[second]) / stddev, 3.0 + excess
+def _tables(one: Outcome) -> dict[str, pd.DataFrame]:
+    """Returns the facts of tables and arrays."""
+    return {file: table for file, table in one.facts.items() if list(table.index) != [""]}
 
 
 def is_drawn(own: Sequence[Outcome]) -> bool:
     """Returns whether any table or array differs between keys."""
+    first, *others = map(_tables, own)
     return any(
-        one.facts[name] != own[0].facts.get(name)
-        for one in own[1:]
-        for name in one.facts
-        if name.startswith(("column ", "array "))
+        one.keys() != first.keys() or any(not table.equals(one[file]) for file, table in first.items())
+        for one in others
     )
+
+
+def equal_noise(one: Outcome, other: Outcome, tried: Outcome) -> float:
+    """Returns the share of noisy facts of tables in which a run has the noise of another one; 0 without any.
+
+    one, other: runs on the same logs under two keys, which tell what is noisy and how much. tried: the run that is
+    compared with `one`. Its noise is the same where it differs by a small part of what they differ by.
+    """
+    equal = noisy = 0
+    for file, table in _tables(one).items():
+        again, third = (run.facts.get(file, _NONE).reindex_like(table) for run in (other, tried))
+        is_noisy = table.notna() & (again != table)
+        near = (third - table).abs() <= _SMALL * (again - table).abs().fillna(0)
+        noisy += int(is_noisy.to_numpy().sum())
+        equal += int((is_noisy & near).to_numpy().sum())
+    return equal / noisy if noisy else 0.0
 
 
 def below_thresholds(one: Outcome) -> list[str]:

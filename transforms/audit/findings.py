@@ -33,6 +33,7 @@ JOB_LIMITS = (
 FACTS = "One user changes nothing but what the key changes too"
 CHANGES = "One user changes noisy counts by no more than stated"
 NOISE = "The noise has the stated size, and is drawn separately for each count"
+BINDING = "Runs that differ in a record or an option have other noise"
 FRESH = "Runs with fresh keys do not refute the stated epsilon"
 KEY = "The key is secret"
 _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, pa.ArrowException)

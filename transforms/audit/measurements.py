@@ -7,6 +7,7 @@ noise: whether it pays for the stated epsilon is checked by `claims`.
 from __future__ import annotations
 
 import io
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sfumato.schemas.guarantee import Trust, entry_of
+from sfumato.schemas.guarantee import SERVERS, Trust, entry_of
 from sfumato.schemas.release import (
     ANSWERS_FILE,
     BINS_FILE,
@@ -33,6 +34,7 @@ from sfumato.transforms.audit.claims import StatedNoise, sub_query_noises
 from sfumato.transforms.release.published_release import Release
 
 _ROUNDED = 1.01  # a value is rounded to parts of the range, at random
+_TO = " to "
 _CELL_ENDS = ("origin_cell", "destination_cell")
 Floats = NDArray[np.float64]
 
@@ -48,10 +50,13 @@ class Measurement:
         bound: what one user adds to all values at most, in the norm.
         norm: 1 or 2.
         stddev: of the noise of a value, float64[n]; None where values are of a sample, which has no noise.
-        kind: of the noise.
+        noise: of one draw; None where it is not stated.
         threshold: the least value that is shown; None where every value is shown.
         follows: whether what is counted follows from earlier measurements.
         keeps_noise: whether a count has the same noise whatever else is counted.
+        nested: whether keys are names of nodes, of which some may hold others.
+        parents: what the measurement before shows, if only what is below it is counted; None where all is.
+        cut: whether only the largest values are shown.
     """
 
     name: str
@@ -60,15 +65,33 @@ class Measurement:
     bound: float
     norm: int = 1
     stddev: Floats | None = None
-    kind: str = "laplace"
+    noise: StatedNoise | None = None
     threshold: float | None = None
     follows: bool = False
     keeps_noise: bool = False
+    nested: bool = False
+    parents: frozenset[str] | None = None
+    cut: bool = False
 
     @cached_property
     def by_key(self) -> dict[str, float]:
         """The values by what they count."""
         return dict(zip(self.keys, self.values.tolist(), strict=True))
+
+    @cached_property
+    def inner(self) -> frozenset[str]:
+        """The nodes that hold other nodes: they are counted without these, and so differ with them."""
+        if not self.nested:
+            return frozenset()
+        found = set()
+        for key in self.keys:
+            ends = [[end[:length] for length in range(1, len(end) + 1)] for end in key.split(_TO)]
+            found |= {_TO.join(outer) for outer in itertools.product(*ends)} - {key}
+        return frozenset(found)
+
+    def has_parent(self, key: str) -> bool:
+        """Whether a key was counted, as far as the measurement before shows it."""
+        return self.parents is None or any(key[:length] in self.parents for length in range(1, len(key) + 1))
 
 
 def measurements(release: Release) -> list[Measurement]:
@@ -91,11 +114,13 @@ def _user_counts(manifest: Mapping[str, Any]) -> Iterator[Measurement]:
     if "counted" in users:
         users = {"counted": users["counted"]}
     stddev, kind = counted.get("noise_stddev"), counted.get("noise") or "laplace"
-    # Of a sample each user counts for several, and only the sampled ones count.
-    unit = 1 / counted.get("sampling_rate", 1.0) if stddev else 1.0
-    for name, value in users.items() if stddev else ():
-        noise = np.array([stddev])
-        yield Measurement(f"noisy number of users ({name})", (name,), np.array([float(value)]), unit, 1, noise, kind)
+    if not stddev:
+        return
+    unit = 1 / counted.get("sampling_rate", 1.0)  # of a sample each user counts for several
+    for name, value in users.items():
+        noise = StatedNoise(kind, stddev / unit, unit=unit)
+        shown = np.array([float(value)])
+        yield Measurement(f"noisy number of users ({name})", (name,), shown, unit, 1, np.array([stddev]), noise)
 
 
 def _answers(release: Release) -> Iterator[Measurement]:
@@ -103,7 +128,7 @@ def _answers(release: Release) -> Iterator[Measurement]:
     for query, noise in zip(queries, sub_query_noises(release.manifest), strict=True):
         part = table.filter(pc.equal(table["sub_query"], query["index"]))
         columns = part["cell_id"].to_pylist(), part["users"].to_numpy(), part["stddev"].to_numpy()
-        yield _noisy(f"sub-query {query['index']}", *columns, noise, follows=query["index"] > 1)
+        yield _noisy(f"sub-query {query['index']}", *columns, noise, follows=query["index"] > 1, nested=True)
 
 
 def _zones(release: Release) -> Iterator[Measurement]:
@@ -115,9 +140,9 @@ def _zones(release: Release) -> Iterator[Measurement]:
         yield _noisy(f"zones of {queried[0]['name']}", *columns, noise)
 
 
-def _noisy(name: str, keys: list[str], values: Floats, stddev: Floats, noise: StatedNoise, **more: bool) -> Measurement:
+def _noisy(name: str, keys: list[str], values: Floats, stddev: Floats, noise: StatedNoise, **more: Any) -> Measurement:
     norm = 1 if noise.kind == "laplace" else 2
-    return Measurement(name, tuple(keys), values, noise.sensitivity * noise.unit, norm, stddev, noise.kind, **more)
+    return Measurement(name, tuple(keys), values, noise.sensitivity * noise.unit, norm, stddev, noise, **more)
 
 
 def _rounds(release: Release) -> Iterator[Measurement]:
@@ -130,24 +155,40 @@ def _rounds(release: Release) -> Iterator[Measurement]:
     table, level = table_of(release, file), "depth" if file == CELLS_FILE else "level"
     key = {CELLS_FILE: "cell_id", ITEMS_FILE: "item", BINS_FILE: "low"}[file]
     bound = entry_of(manifest["parameters"], "bound")
-    items, records = bound.get("max_items", 1), bound.get("max_records", 1)
+    items, records, top = bound.get("max_items", 1), bound.get("max_records", 1), manifest["parameters"].get("top")
+    shown: frozenset[str] | None = None
     for index, one in enumerate(rounds):
         at = one["level"] if len(rounds) > 1 or file != ITEMS_FILE else 0
         part = table.filter(pc.equal(table[level], at))
-        sampled = "sampled" in table.column_names
-        is_gaussian = one.get("noise") == "gaussian"
+        sampled, is_gaussian = "sampled" in table.column_names, one.get("noise") == "gaussian"
+        keys = tuple(map(str, part[key].to_pylist()))
+        values = part["sampled" if sampled else "count"].to_numpy().astype(float)
+        cut = index == len(rounds) - 1 and top is not None and len(values) >= top
+        threshold = one.get("threshold")
+        if cut:
+            threshold = float(values.min())
         yield Measurement(
             f"level {one['level']}",
-            tuple(map(str, part[key].to_pylist())),
-            part["sampled" if sampled else "count"].to_numpy().astype(float),
+            keys,
+            values,
             records * (math.sqrt(items) if is_gaussian else items),
             2 if is_gaussian else 1,
             None if sampled else part["stddev"].to_numpy(),
-            one.get("noise", "laplace"),
-            one.get("threshold"),
+            None if sampled else _noise_of_round(one, manifest["privacy"]["trust"]),
+            threshold,
             index > 0,
             keeps_noise=True,
+            parents=shown,
+            cut=cut,
         )
+        shown = None if threshold is None else frozenset(keys)
+
+
+def _noise_of_round(one: Mapping[str, Any], trust: str) -> StatedNoise:
+    """Returns the noise of one party; truncated noise is Laplace noise but for its far tail."""
+    draws = SERVERS if trust == Trust.SPLIT else 1
+    kind = "gaussian" if one["noise"] == "gaussian" else "laplace"
+    return StatedNoise(kind, one["noise_stddev"] / math.sqrt(draws), draws=draws)
 
 
 def _grid(release: Release) -> Iterator[Measurement]:
@@ -167,11 +208,11 @@ def _flows(release: Release) -> Iterator[Measurement]:
     table, trips = table_of(release, FLOWS_FILE), release.manifest["parameters"]["max_trips"]
     table = table.filter(pc.invert(table["is_rest"]))
     ends = ("origin_zone", "destination_zone") if "origin_zone" in table.column_names else _CELL_ENDS
-    keys = [" to ".join(pair) for pair in zip(*(table[end].to_pylist() for end in ends), strict=True)]
-    stddev = release.manifest["privacy"]["rounds"][-1]["noise_stddev"]
-    values = table["noisy"].to_numpy().astype(float)
+    keys = [_TO.join(pair) for pair in zip(*(table[end].to_pylist() for end in ends), strict=True)]
+    noise = StatedNoise("laplace", release.manifest["privacy"]["rounds"][-1]["noise_stddev"])
+    stddev, values = np.full(len(keys), noise.stddev), table["noisy"].to_numpy().astype(float)
     yield Measurement(
-        "pairs", tuple(keys), values, trips, 1, np.full(len(keys), stddev), follows=True, keeps_noise=True
+        "pairs", tuple(keys), values, trips, 1, stddev, noise, follows=True, keeps_noise=True, nested=ends == _CELL_ENDS
     )
 
 

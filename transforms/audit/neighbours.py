@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,10 @@ from sfumato.schemas.errors import RequestError
 from sfumato.transforms.inputs.csv_log import DELIMITERS
 from sfumato.transforms.privacy.keys import keyed_hash
 
-_MANY = 200  # records of a user with many
+_MANY = 200  # records of a user with many, which are more than a signed byte counts
+# Numbers of records that a type of one or two bytes counts as 0 or less: of many users, and of one record.
+_WRAPPED, _REPEATED = (256, 40_000), (256, 65_536)
+_CANDIDATES = 200  # records of which one is swapped
 _LINE = "line"  # the column of a table of NDJSON
 Row = dict[str, Any]
 
@@ -53,7 +57,8 @@ class Logs:
             if not Path(path).is_file():
                 raise RequestError(f"input: an audit reads local files, not {path}; copy some of the logs first")
             packed = ".gz" * (path.endswith(".gz") and kind != "parquet")
-            name = f"{number:05}.{kind}{packed}"
+            folders = "".join(f"{part}/" for part in Path(path).parts[:-1] if "=" in part)  # of a partitioned table
+            name = f"{folders}{number:05}.{kind}{packed}"
             files[name], ids = _READERS[kind](path, user_id)
             users[name] = pc.fill_null(pa.array(ids).cast(pa.string()), "")
         return cls(user_id, files, users)
@@ -65,6 +70,50 @@ class Logs:
         if len(ids) < 2:
             raise RequestError("input: an audit needs the logs of two users or more")
         return [ids[at] for at in _drawn(len(ids), number, subkey)]
+
+    def at_extremes(self) -> list[str]:
+        """Returns the users who hold the smallest or the largest value of a column of numbers."""
+        found: dict[str, tuple[float, str]] = {}
+        for file, table in self.files.items():
+            for name, kind in zip(table.column_names, table.schema.types, strict=True):
+                if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)) or name == self.user_id:
+                    continue
+                values = table[name].cast(pa.float64(), safe=False).to_numpy()
+                for sign in (1, -1):
+                    at = int(np.argmax(np.where(np.isfinite(values), sign * values, -np.inf))) if len(values) else 0
+                    if len(values) and (user := self.users[file][at].as_py()):
+                        found[f"{name} {sign}"] = max(
+                            found.get(f"{name} {sign}", (-np.inf, "")), (sign * values[at], user)
+                        )
+        return list(dict.fromkeys(user for _, user in found.values()))
+
+    def with_swapped_rows(self, share: float, columns: Sequence[str]) -> Logs | None:
+        """Returns the logs with the values of two records swapped, which no count of records can show.
+
+        share: of all records, after which the first one comes, in 0..1. columns: in which they differ as much as
+        possible, by default all. None where there are no two that differ.
+        """
+        sizes = np.cumsum([table.num_rows for table in self.files.values()])
+        place = min(int(share * sizes[-1]), int(sizes[-1]) - 1)
+        number = int(np.searchsorted(sizes, place, side="right"))
+        name, table = list(self.files.items())[number]
+        at = place - (int(sizes[number - 1]) if number else 0)
+        others = np.unique(np.linspace(0, table.num_rows - 1, _CANDIDATES).astype(int))
+        own, *rows = self._rows(name, pa.array([at, *others]))
+
+        def differing(row: Row) -> int:
+            return sum(own.get(name) != row.get(name) for name in columns or row if name != self.user_id)
+
+        best = max(range(len(rows)), key=lambda candidate: differing(rows[candidate]))
+        if not differing(rows[best]):
+            return None
+        new = {at: {**rows[best], self.user_id: own[self.user_id]}}
+        new[int(others[best])] = {**own, self.user_id: rows[best][self.user_id]}
+        parts, end = [], 0
+        for start, row in sorted(new.items()):
+            parts += [table.slice(end, start - end), _table_of([row], table)]
+            end = start + 1
+        return Logs(self.user_id, {**self.files, name: pa.concat_tables([*parts, table.slice(end)])}, self.users)
 
     def with_one_row(self) -> Logs:
         """Returns the logs with one record of each user, so that no record is left to be chosen by a key."""
@@ -78,10 +127,11 @@ class Logs:
         """Returns the records of a user."""
         return [row for name in self.files for row in self._rows(name, pc.equal(self.users[name], user))]
 
-    def some_rows(self, subkey: bytes) -> list[Row]:
-        """Returns records of many users."""
+    def some_rows(self, number: int, subkey: bytes) -> list[Row]:
+        """Returns records of many users, some of them several times if there are fewer."""
         name = max(self.files, key=lambda name: self.files[name].num_rows)
-        return self._rows(name, pa.array(_drawn(self.files[name].num_rows, _MANY, subkey)))
+        drawn = _drawn(self.files[name].num_rows, number, subkey)
+        return self._rows(name, pa.array(np.resize(drawn, number)))
 
     def _rows(self, name: str, which: pa.Array) -> list[Row]:
         table = self.files[name].filter(which) if pa.types.is_boolean(which.type) else self.files[name].take(which)
@@ -89,14 +139,23 @@ class Logs:
             return [orjson.loads(line) for line in table[_LINE].to_pylist()]
         return list(table.to_pylist())
 
-    def write(self, folder: Path, user: str, rows: Sequence[Mapping[str, Any]] | None) -> None:
-        """Writes all files into a folder. The user has other records; None keeps theirs."""
-        for number, (name, table) in enumerate(self.files.items()):
-            if rows is not None:
+    def write(self, folder: Path, user: str, rows: Sequence[Mapping[str, Any]], unchanged: Path | None = None) -> None:
+        """Writes all files into a folder. The user has other records; an empty name changes nobody's.
+
+        unchanged: a folder that holds these files as they are: those without the user are linked, and not written.
+        """
+        places = [name for name, users in self.users.items() if user and pc.any(pc.equal(users, user)).as_py()]
+        places = places or list(self.files)[: bool(user)]
+        for name, table in self.files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            if name not in places and unchanged is not None:
+                os.link(unchanged / name, folder / name)
+                continue
+            if name in places:
                 table = table.filter(pc.not_equal(self.users[name], user))
-                if number == 0:
-                    own = _id_of(self, user)
-                    table = pa.concat_tables([table, _table_of([{**row, self.user_id: own} for row in rows], table)])
+            if name in places[:1]:
+                own = _id_of(self, user)
+                table = pa.concat_tables([table, _table_of([{**row, self.user_id: own} for row in rows], table)])
             _write(table, folder / name)
 
 
@@ -112,21 +171,27 @@ def _id_of(logs: Logs, user: str) -> Any:
     return rows[0][logs.user_id] if rows else user
 
 
-def variants(logs: Logs, user: str, donor: str, corners: Sequence[Row], subkey: bytes) -> dict[str, Any]:
-    """Returns other records of a user, by name: None for the user's own, and no records where the user is removed.
+def variants(
+    logs: Logs, user: str, donor: str, corners: Sequence[Row], subkey: bytes, wrapped: bool
+) -> dict[str, list[Row]]:
+    """Returns other records of a user, by name; no records where the user is removed.
 
-    donor: another user. corners: values of columns at the borders of the map.
+    donor: another user. corners: values of columns at the borders of the map. wrapped: whether to try numbers of
+    records that small types do not count.
     """
     own = logs.rows_of(user)
     some = own[:1] or logs.rows_of(donor)[:1]
     hostile = [{name: _hostile(value, number) for name, value in row.items()} for row in some for number in range(3)]
     found = {
         "another user's records": logs.rows_of(donor),
-        f"{_MANY} records": logs.some_rows(subkey),
-        "their records and unusable ones": own + hostile,
-        "unusable records": hostile,
         "no record": [],
+        "unusable records": hostile,
+        "their records and unusable ones": own + hostile,
+        f"{_MANY} records": logs.some_rows(_MANY, subkey),
     }
+    if wrapped:
+        found |= {f"{number:,} records": logs.some_rows(number, subkey) for number in _WRAPPED}
+        found |= {f"{number:,} times one record": some * number for number in _REPEATED}
     if corners:
         found["records at borders"] = [{**row, **corner} for row in some for corner in corners]
     return found

@@ -75,10 +75,22 @@ class JobAuditRequest(RunnerOptions, ReportOptions):
     EXAMPLE: ClassVar[str] = "heatmap --input logs --region=-122.51,37.7,-122.35,37.82 --epsilon 1 --trust central"
 
     job: str = option(..., "a job that publishes a release, such as heatmap", INPUT, metavar="JOB", style="positional")
-    users: int = option(20, "number of users whose records are replaced or removed", RUN, ge=1, common=True)
+    users: str = option(
+        "20",
+        "users whose records are replaced or removed: how many, or their ids, or a file with an id a line",
+        RUN,
+        metavar="N|ID,ID,...|FILE",
+        common=True,
+    )
     minutes: float = option(
         1.0, "minutes for runs with fresh keys, which bound epsilon from below; 0 for none", RUN, ge=0, common=True
     )
+
+    @model_validator(mode="after")
+    def _some_users(self) -> Self:
+        if not self.users.strip(" ,0"):
+            raise RequestError("users: must be at least 1, or name a user")
+        return self
 
 
 class SelfTestRequest(LogOptions):

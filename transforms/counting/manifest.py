@@ -10,6 +10,7 @@ from sfumato.schemas.guarantee import (
     ASSUMPTIONS,
     COMPOSITIONS,
     CURATED_BY,
+    DEVICE_ASSUMPTIONS,
     EXACT_NOISE,
     FLOATING_NOISE,
     PARTICIPATION,
@@ -48,6 +49,7 @@ _UNIFORMLY, _WEIGHTED = "uniformly", "in proportion to the weights of the user's
 _TOP = "one location a user, the {} with most of their records or weight"
 _TOP_SLOT = "one location a user, the cell and slot with most of their records or weight"
 _ALL = "one distribution a user over the {}s of all their locations, in integers with sum {}"
+_DEVICES = "one report a user in each round, made by their device, of {}"
 _ROUNDED = (
     "one distribution a user over the {}s of all their locations, times {}, with independent rounding of every "
     "entry: a sum below that plus the vector's length"
@@ -147,6 +149,7 @@ def counts_content(
             "contribution_bound": _contribution(parameters, metadata, place),
             "adjacency": ADD_OR_REMOVE if protected else ZERO_OUT,
             "trust": parameters.trust,
+            **({"devices": True} if "tasks" in metadata.parameters else {}),
             "epsilon": parameters.epsilon,
             "epsilon_spent": epsilon_spent,
             "delta": parameters.stated_delta,
@@ -221,7 +224,9 @@ def auxiliary_content(parameters: HeatmapParameters, metadata: ReleaseMetadata) 
 def _contribution(parameters: HeatmapParameters, metadata: ReleaseMetadata, place: str) -> str:
     """Returns the bound on one user's contribution, as a text."""
     gamma, columns = parameters.distribution_gamma, metadata.parameters.get("columns", {})
-    if gamma is not None:
+    if "tasks" in metadata.parameters:
+        bound = _DEVICES.format(f"whole weights of entries, {gamma} in all" if gamma else "one entry")
+    elif gamma is not None:
         bound = (_ALL if parameters.rounding == "systematic" else _ROUNDED).format(place, gamma)
     elif parameters.contributes == "top":
         bound = _TOP.format(place) if parameters.slots == 1 else _TOP_SLOT
@@ -240,6 +245,8 @@ def _contribution(parameters: HeatmapParameters, metadata: ReleaseMetadata, plac
 def _assumptions(state: HeatmapState, parameters: HeatmapParameters, metadata: ReleaseMetadata) -> list[str]:
     starts = WARM_START if parameters.rotation == 1 else WARM_START_OF_COHORTS
     earlier = [starts] if metadata.parameters.get("warm_start") else []
+    if "tasks" in metadata.parameters:
+        return [*DEVICE_ASSUMPTIONS, EXACT_NOISE]
     if parameters.is_one_batch:  # without the assumptions of secure aggregation
         return [*CURATED_BY[parameters.trust], EXACT_NOISE, *earlier]
     noise = FLOATING_NOISE if parameters.noise_source == "client" else EXACT_NOISE

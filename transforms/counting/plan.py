@@ -20,6 +20,7 @@ from sfumato.transforms.secagg.modulus import MAX_MODULUS
 from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals
 from sfumato.transforms.statistics.bisection import bisect
 
+_FEW_PLACES = 100  # visible on a map of few users, for which a plan warns
 _VISIBLE_SNR = 2.0  # users of a visible cell, in standard deviations of the noise
 _DROPOUTS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2)
 _COLLUDING = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
@@ -68,6 +69,12 @@ class Plan:
         None for methods whose last sub-query does not cover the map.
         """
         return _VISIBLE_SNR * self.noise_stddev if self.parameters.method.LAST_QUERY_COVERS_MAP else None
+
+    @property
+    def most_visible(self) -> int | None:
+        """The largest number of places that can each have `min_visible_users` of all users; None as there."""
+        least = self.min_visible_users
+        return None if not least else int(self.state.shard_plan.users / least)
 
     @property
     def visible_level(self) -> int | None:
@@ -167,6 +174,11 @@ def plan_details(plan: Plan) -> str:
             "deviations of the last sub-query's noise)"
             + ("" if level is None else f";\nspread evenly, users are visible in {1 << level} x {1 << level} cells")
         )
+        if plan.most_visible is not None and plan.most_visible < _FEW_PLACES:
+            lines.append(
+                f"few users: at most {plan.most_visible} places can be visible; raise --epsilon, or take larger places "
+                "or a longer time, to see more"
+            )
     header = ["sub-query", unit, "entries", "noise, users"]
     if not is_one_batch:
         header += ["modulus", "bits a client", "overflow probability"]
@@ -218,20 +230,22 @@ def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = No
         "",
         *_bounds(parameters),
         "",
-        "For users who are spread evenly over the map:",
+        "For users who are spread evenly over the map. A place of `visible` users or more can be distinguished",
+        "from noise, so at most `places` places can be:",
         "",
     ]
     is_central = parameters.trust == Trust.CENTRAL
     header = ["users", "sub-queries", "entries", *([] if is_central else ["bits a client", "KB"])]
-    rows = [[*header, "noise, users", "visible from, users"]]
-    for users in EXAMPLE_USERS:
+    rows = [[*header, "noise, users", "visible", "places"]]
+    for users in (100, 1_000, *EXAMPLE_USERS):
         try:
             plan = make_plan(replace(parameters, users=users))
         except RequestError:  # such as a population too large for the modulus
             continue
         bits = [] if is_central else [f"{plan.bits:,}", significant(plan.bits / 8000)]
         row = [f"{users:,}", f"{len(plan.sub_queries)}", f"{plan.entries:,}", *bits, significant(plan.noise_stddev)]
-        rows.append([*row, "-" if plan.min_visible_users is None else significant(plan.min_visible_users)])
+        seen, most = plan.min_visible_users, plan.most_visible
+        rows.append([*row, "-" if seen is None else significant(seen), "-" if most is None else f"{most:,}"])
     return "\n".join(lines) + "\n" + markdown_table(rows, left=())
 
 

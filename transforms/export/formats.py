@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from sfumato.schemas.errors import RequestError, did_you_mean
-from sfumato.transforms.export import csv_file, geojson, geopackage, geotiff, h3_file, pmtiles_file
+from sfumato.transforms.export import csv_file, geojson, geopackage, geoparquet_file, geotiff, h3_file, pmtiles_file
 from sfumato.transforms.export.export_format import ExportFormat
 from sfumato.transforms.export.export_source import MAP, PARTS, TABLE, ExportSource
 from sfumato.transforms.io.files import check_new_file, write_output
 from sfumato.transforms.release.published_release import Release
 
-_MODULES = (geotiff, geojson, csv_file, geopackage, pmtiles_file, h3_file)
+_MODULES = (geotiff, geojson, csv_file, geoparquet_file, geopackage, pmtiles_file, h3_file)
 FORMATS: dict[str, ExportFormat] = {module.FORMAT.name: module.FORMAT for module in _MODULES}
 
 

@@ -36,7 +36,7 @@ def write_h3(source: ExportSource) -> dict[str, bytes]:
 FORMAT = ExportFormat(
     "h3",
     "a table by H3 cell of `--resolution`: users, standard deviation, 95% interval, shape",
-    (".h3.parquet", ".parquet"),
+    (".h3.parquet",),
     HEATMAP,
     write_h3,
     resolution=True,

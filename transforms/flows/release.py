@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.guarantee import ADD_OR_REMOVE, ASSUMPTIONS, CURATOR, PRIVACY_UNIT, Trust
 from sfumato.schemas.region import Grid, Region, deinterleave
-from sfumato.schemas.release import FLOW_ZONES_FILE, FLOW_ZONES_SCHEMA, FLOWS_CSV, FLOWS_FILE, flows_schema
+from sfumato.schemas.release import (
+    FLOW_ZONES_FILE,
+    FLOWS_CSV,
+    FLOWS_FILE,
+    flow_zones_schema,
+    flows_schema,
+)
 from sfumato.schemas.tree import node_names
 from sfumato.transforms.flows.flow_estimate import Flows, MeasuredLevel, estimate_flows, estimate_zone_flows
 from sfumato.transforms.flows.plan import FlowPlan
@@ -54,12 +60,13 @@ def flow_files(levels: Sequence[MeasuredLevel], metadata: FlowMetadata) -> dict[
         points = zones_points(zones)
         columns = {
             "zone": pa.array(zones.ids, pa.string()),
+            **({} if zones.labels is None else {"name": pa.array(zones.labels, pa.string())}),
             "longitude": points[:, 0],
             "latitude": points[:, 1],
             "area": zones.areas_km2,
             "geometry": shapely.to_wkb(zones.geometries),
         }
-        parts[FLOW_ZONES_FILE] = pa.table(columns, schema=FLOW_ZONES_SCHEMA)
+        parts[FLOW_ZONES_FILE] = pa.table(columns, schema=flow_zones_schema(zones.labels is not None))
     parts |= {FLOWS_FILE: table, FLOWS_CSV: csv_bytes(table.drop_columns(["geometry"]))}
     return build_release(parts, _manifest(flows, levels, metadata), flows_view)
 
@@ -94,14 +101,20 @@ def zone_flows_table(flows: Flows, zones: Zones) -> pa.Table:
     origins = np.where(is_rest, pair, pair // len(zones))
     destinations = np.where(is_rest, pair, pair % len(zones))
     ids, points = pa.array(zones.ids, pa.string()), zones_points(zones)
+    names = {}
+    if zones.labels is not None:
+        labels = pa.array(zones.labels, pa.string())
+        names["origin_name"] = labels.take(pa.array(origins))
+        names["destination_name"] = labels.take(pa.array(destinations, mask=is_rest))
     table = {
         "origin_zone": ids.take(pa.array(origins)),
         "destination_zone": ids.take(pa.array(destinations, mask=is_rest)),
+        **names,
         **_counts(flows, order, points[origins], points[destinations]),
     }
     for name in ("destination_longitude", "destination_latitude"):
         table[name] = pa.array(table[name], mask=is_rest)
-    return pa.table(table, schema=flows_schema(zones=True))
+    return pa.table(table, schema=flows_schema(zones=True, named=bool(names)))
 
 
 def zones_points(zones: Zones) -> NDArray[np.float64]:

@@ -18,7 +18,7 @@ from sfumato.transforms.flows.flow_tree import ZonedCells
 from sfumato.transforms.flows.plan import MAX_TRIPS, MAX_ZONES, FlowPlan
 from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, RecordItems, TripItems, TripRule
 from sfumato.transforms.zones.request import NO_ID_COLUMN, ZoneOptions
-from sfumato.transforms.zones.zone_file import Zones, zones_of
+from sfumato.transforms.zones.zone_file import Zones
 
 DEPTH = 10  # where it is not given
 MAX_GAP, MIN_DISTANCE = 4 * 3600.0, 100.0  # where they are not given
@@ -121,7 +121,7 @@ class FlowsRequest(ZoneOptions, PlaceColumns, UserColumn, MapGeography):
             source = self.one_zone_source()
             self.refuse(("depth",), f"cannot be combined with --{source}: flows then connect whole zones")
         if self.zones is None:
-            self.refuse(("id_column",), "requires --zones FILE")
+            self.refuse(("id_column", "label_column", "radius"), "requires --zones FILE")
             if self.region is None:
                 raise RequestError("region: required, as W,S,E,N, or give --zones FILE")
         elif not self.id_column:
@@ -151,7 +151,7 @@ class FlowsRequest(ZoneOptions, PlaceColumns, UserColumn, MapGeography):
         plan = FlowPlan(self.epsilon, self.max_trips_per_user, self.depth, self.max_bad_fraction)
         zones = None
         if self.has_zones:
-            zones = zones_of(self.zones, self.id_column, self.index, self.region)
+            zones = self.public_zones(self.region)
             if len(zones) > MAX_ZONES:
                 name = "zones" if self.index is None else self.index[0]
                 raise RequestError(

@@ -19,8 +19,8 @@ from sfumato.schemas.views.flow_views import FlowMatrix, FlowsBody, FlowTable
 from sfumato.schemas.views.map_views import Layer, MapBody, Measure
 from sfumato.schemas.views.view_parts import Fact, Section, Table
 from sfumato.transforms.report.count_measures import simultaneous_deviations
-from sfumato.transforms.report.layers import cell_layer, finest_metres, zone_layer
-from sfumato.transforms.report.numbers import coordinates, length, plural
+from sfumato.transforms.report.layers import cell_layer, finest_metres, zone_layer, zone_names
+from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import facts, get, table_section
@@ -142,6 +142,7 @@ class CellFlows(FlowPage):
         self.grid = Grid(self.region, int(release.manifest["grid"]["depth"]))
         self.level, *origin = self._cells("origin_cell")
         self._ends = {"origin": origin, "destination": list(self._cells("destination_cell")[1:])}
+        self._place_names = release.place_names
         self.size = "Finest cell", length(ground_metres(self.region)[0] / self.grid.side)
 
     def _cells(self, name: str) -> tuple[Places, Places, Places]:
@@ -202,7 +203,8 @@ class CellFlows(FlowPage):
         for end in ("origin", "destination"):
             x, y, level = (one[row : row + 1] for one in (*self._ends[end], self.level))
             west, south, east, north = (float(one[0]) for one in self.grid.bounds(x, y, level))
-            found.append(coordinates((south + north) / 2, (west + east) / 2, min(north - south, east - west)))
+            size = min(north - south, east - west)
+            found.append(self._place_names.of((south + north) / 2, (west + east) / 2, size))
         return found
 
     def made(self) -> list[Section]:
@@ -236,7 +238,7 @@ class ZoneFlows(FlowPage):
     def __init__(self, release: Released):
         super().__init__(release)
         self.zones = release.table(FLOW_ZONES_FILE)
-        self.names = [readable(one) for one in self.zones["zone"].to_pylist()]
+        self.names = [readable(one) for one in zone_names(self.zones)]
         self.size = "Zones", f"{len(self.names):,}"
         self.origin, self.destination = (
             np.asarray(
@@ -252,7 +254,7 @@ class ZoneFlows(FlowPage):
             self._measure(title, self._sums(getattr(self, end), len(areas)), areas, "trips per km²")
             for title, end in _ENDS
         ]
-        layer = zone_layer(*_LAYER, self.zones["zone"].to_pylist(), shapes, areas, self.region, measures)
+        layer = zone_layer(*_LAYER, zone_names(self.zones), shapes, areas, self.region, measures)
         return self._map(layer, 0, "No zone here.", finest_metres(areas, self.region))
 
     def flows(self) -> FlowTable:

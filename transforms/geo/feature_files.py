@@ -10,6 +10,7 @@ import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from shapely.geometry.base import BaseGeometry
 
 from sfumato.schemas.charts import readable
 from sfumato.schemas.errors import RequestError, reason_of
+from sfumato.transforms.geo.geoparquet import geo_metadata
+from sfumato.transforms.io.files import is_remote, open_file
 
 _PARQUET = b"PAR1"
 _GEOPACKAGE = b"SQLite format 3\0"
@@ -33,6 +36,58 @@ _DEGREES = "OGC:CRS84"
 _NO_FEATURE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ShapelyError, RecursionError)
 _KNOWN_CRS = re.compile(r"(?:urn:ogc:def:crs:)?(?:OGC:(?:1\.3|2)?:?CRS84|EPSG:[0-9.]*:?4326)", re.IGNORECASE)
 Feature = tuple[Mapping[str, Any], BaseGeometry | None]  # properties by name, and a shape, if it has one
+
+
+def feature_bytes(option: str, path: str, most: int) -> bytes:
+    """Returns the content of a file of features; of a shapefile, or of a folder with one, a zip of its parts.
+
+    option: that names the file, for messages. most: bytes.
+
+    Raises RequestError if it cannot be read, is too large, or a part of a shapefile is missing.
+    """
+    if not is_remote(path) and os.path.isdir(path):
+        found = sorted(name for name in os.listdir(path) if name.lower().endswith(".shp"))
+        if len(found) != 1:
+            raise RequestError(f"{option}: the folder {path} must contain one .shp, got {', '.join(found) or 'none'}")
+        path = os.path.join(path, found[0])
+
+    def content(part: str) -> bytes:
+        try:
+            with open_file(part) as file:
+                read = file.read(most + 1)
+        except OSError as error:
+            raise RequestError(f"{option}: {part} cannot be read ({reason_of(error)})") from None
+        if len(read) > most:
+            raise RequestError(
+                f"{option}: {part} has more than {most >> 20} MiB; cut out the region, or simplify the shapes, first"
+            )
+        return bytes(read)
+
+    shapes = content(path)
+    if not shapes.startswith(SHAPEFILE):
+        return shapes
+    stem = path.removesuffix(path[-4:])
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as file:
+        file.writestr("shapes.shp", shapes)
+        for ending in ("shx", "dbf", "prj"):
+            file.writestr(f"shapes.{ending}", content(f"{stem}.{ending}"))
+        with suppress(OSError), open_file(f"{stem}.cpg") as encoding:  # of the text, where it is not Latin-1
+            file.writestr("shapes.cpg", encoding.read())
+    return packed.getvalue()
+
+
+def in_degrees(option: str, frame: Any) -> Any:
+    """Returns a GeoDataFrame or GeoSeries in degrees of longitude and latitude.
+
+    Raises RequestError if it states no coordinate system. option: that holds it, for messages.
+    """
+    if frame.crs is None:
+        raise RequestError(
+            f"{option}: the frame states no coordinate system; if its coordinates are degrees, give "
+            f"{option}=frame.set_crs(4326), otherwise the number of their system, such as frame.set_crs(25833)"
+        )
+    return frame.to_crs(_DEGREES)
 
 
 def read_features(
@@ -97,7 +152,7 @@ def _parquet_features(
     """Returns the source of a GeoParquet file, and its rows. Raises RequestError."""
     try:
         file = pq.ParquetFile(io.BytesIO(content))
-        about = json.loads((file.schema_arrow.metadata or {}).get(b"geo", b"null"))
+        about = geo_metadata(file)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise RequestError(f"{option}: {name} cannot be read as Parquet ({error})") from None
     try:
@@ -105,7 +160,10 @@ def _parquet_features(
         described = about["columns"][column]
         encoding = described["encoding"]
     except (KeyError, TypeError):
-        raise RequestError(f"{option}: {name} is Parquet, but not GeoParquet: its metadata `geo` is missing") from None
+        raise RequestError(
+            f"{option}: {name} is Parquet, but not GeoParquet: it has neither the metadata `geo` nor one column "
+            "of type GEOMETRY"
+        ) from None
     if encoding != "WKB" or column not in file.schema_arrow.names:
         raise RequestError(f"{option}: {name} geometry must be WKB, got {encoding}")
     if "crs" in described:
@@ -115,13 +173,13 @@ def _parquet_features(
         if not isinstance(stated, str) or not _KNOWN_CRS.fullmatch(stated):
             if crs is None:
                 raise _unknown_crs(option, name, crs)
-            return _source(name), _converted_features(option, name, content)
+            return _source(name), _converted_features(option, name, content, (column, crs))
     kept = [one for one in file.schema_arrow.names if one != column and wanted(one)]
 
     def rows() -> Iterator[Feature]:
         try:
             for batch in file.iter_batches(columns=[column, *kept]):
-                shapes = shapely.from_wkb(batch.column(column).to_numpy(zero_copy_only=False))
+                shapes = shapely.from_wkb(_storage(batch.column(column)).to_numpy(zero_copy_only=False))
                 for made, properties in zip(shapes, batch.select(kept).to_pylist() or [{}] * len(shapes), strict=True):
                     yield properties, None if made is None else _finite(made)
         except (pa.ArrowException, OSError, ValueError, TypeError, ShapelyError) as error:
@@ -130,10 +188,17 @@ def _parquet_features(
     return _source(name), rows()
 
 
-def _converted_features(option: str, name: str, content: bytes) -> Iterator[Feature]:
+def _storage(column: pa.Array) -> pa.Array:
+    """Returns the binaries of a column, also where a library of the process gives GEOMETRY a type of its own."""
+    return column.storage if isinstance(column, pa.ExtensionArray) else column
+
+
+def _converted_features(
+    option: str, name: str, content: bytes, parquet: tuple[str, Any] | None = None
+) -> Iterator[Feature]:
     """Returns the features of a file that geopandas reads, in degrees of longitude and latitude.
 
-    Raises RequestError.
+    parquet: for GeoParquet, the column of WKB and its coordinate system. Raises RequestError.
     """
     try:
         import geopandas
@@ -144,8 +209,10 @@ def _converted_features(option: str, name: str, content: bytes) -> Iterator[Feat
             f"ogr2ogr -t_srs EPSG:4326 {option}.geojson {name}"
         ) from None
     try:
-        if content[:4] == _PARQUET:
-            frame = geopandas.read_parquet(io.BytesIO(content))
+        if parquet is not None:  # geopandas itself would not read a file of GeoParquet 2.0 without the metadata `geo`
+            table, (column, crs) = pq.read_table(io.BytesIO(content)), parquet
+            shapes = shapely.from_wkb(_storage(table[column].combine_chunks()).to_numpy(zero_copy_only=False))
+            frame = geopandas.GeoDataFrame(table.drop_columns([column]).to_pandas(), geometry=shapes, crs=crs)
         else:
             with tempfile.TemporaryDirectory(prefix="sfumato-") as folder, warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of GDAL, about the temporary file

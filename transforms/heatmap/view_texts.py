@@ -205,5 +205,6 @@ def is_posterior(manifest: Manifest) -> bool:
 
 
 def last_query(manifest: Manifest) -> Manifest:
+    """Returns what the manifest states of the last sub-query; empty for a map without sub-queries."""
     query: Manifest = (get(manifest, "privacy.sub_queries") or [{}])[-1]
     return query

@@ -30,7 +30,7 @@ from sfumato.schemas.views.map_views import Layer, MapBody, Measure
 from sfumato.schemas.views.view_parts import Bounds, Fact, Scale, Section, Table
 from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.report.layers import cell_layer
-from sfumato.transforms.report.numbers import coordinates, length, percent, plural
+from sfumato.transforms.report.numbers import length, percent, plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import published_scale
 from sfumato.transforms.report.sections import get
@@ -195,10 +195,10 @@ class SampledPage:
         order = np.argsort(-np.asarray(finest["count"]), kind="stable")[:_TABLE_ROWS]
         estimates = self.estimates(finest.take(pa.array(order)))
         west, south, east, north = (np.asarray(finest[name]) for name in ("west", "south", "east", "north"))
-        rows = []
+        rows, names = [], self._release.place_names
         for i, texts in zip(order.tolist(), estimates, strict=True):
             size = min(east[i] - west[i], north[i] - south[i])
-            centre = coordinates((south[i] + north[i]) / 2, (west[i] + east[i]) / 2, size)
+            centre = names.of((south[i] + north[i]) / 2, (west[i] + east[i]) / 2, size)
             rows.append([shown.cell_id[i], centre, *texts])
         reading = [
             f"{self.ONE_RECORD} A cell's number {self.COUNTED}",

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.transforms.inputs.log_file import FileSlice, LogFile, Types
 from sfumato.transforms.inputs.text_lines import HEAD_BYTES, MAX_RECORD_BYTES, LineFile, reading_text, whole_lines
-from sfumato.transforms.inputs.text_values import finite, parsed, text_array
+from sfumato.transforms.inputs.text_values import finite, iso_dates, parsed, text_array, with_point
 
 DELIMITERS = (",", ";", "\t", "|")  # the most frequent in the header is the file's
 _BOM = b"\xef\xbb\xbf"
@@ -117,6 +117,7 @@ class CsvLog:
             converting = pa_csv.ConvertOptions(
                 include_columns=list(names),
                 column_types=types,
+                decimal_point=self._log.layout.decimal,
                 strings_can_be_null=False,  # a category may be NA, the code of Namibia; numbers may be missing as NA
                 check_utf8=False,
             )
@@ -146,7 +147,14 @@ class CsvLog:
         return columns, without_values
 
     def _values(self, column: pa.Array, name: str) -> pa.Array:
-        return finite(column) if pt.is_floating(column.type) else parsed(column, self._types[name])
+        kind, layout = self._types[name], self._log.layout
+        if pt.is_floating(column.type):
+            return finite(column)
+        if layout.decimal == "," and (pt.is_floating(kind) or pt.is_integer(kind)):
+            column = with_point(column)
+        if layout.dates is not None and pt.is_timestamp(kind):
+            column = iso_dates(column, layout.dates)
+        return parsed(column, kind)
 
     def _whole_records(self, data: bytes) -> int:
         """See Whole."""

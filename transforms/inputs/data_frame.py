@@ -43,6 +43,8 @@ def table_of(frame: pd.DataFrame, columns: Columns, layout: LogLayout) -> pa.Tab
     for name in found:
         if names.count(name) > 1:
             raise RequestError(f"input: the data frame has several columns named {name!r}; keep only one")
+    if not found:  # the run ends with a message that lists the columns
+        return pa.table({name: pa.nulls(len(frame)) for name in dict.fromkeys(names)})
     blocks = [
         pa.table(_arrays(frame.iloc[first : first + _BLOCK_ROWS], names, found, layout))
         for first in range(0, max(len(frame), 1), _BLOCK_ROWS)

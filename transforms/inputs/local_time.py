@@ -1,4 +1,4 @@
-"""The local time of moments in a zone, and which rows of a log belong to given days. Pure."""
+"""The local time of moments in a zone, and which rows of a log belong to given days and hours. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from sfumato.schemas.log_layout import DayRows
 from sfumato.transforms.inputs.text_values import decoded, nulls
 
-DAY_SECONDS = 24 * 3600
+_HOUR_SECONDS = 3600
+DAY_SECONDS = 24 * _HOUR_SECONDS
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _FIRST_SECOND, _END_SECOND = -62_135_510_400, 253_402_214_400  # of the years 1 to 9999, a day inside
 _MAX_SECONDS = 1e15
@@ -37,10 +38,17 @@ def local_seconds(column: pa.Array, time_zone: str) -> tuple[NDArray[np.int64], 
 
 
 def of_days(column: pa.Array, days: DayRows) -> tuple[NDArray[np.bool_], int, int]:
-    """Returns which moments belong to the days in the zone, bool[n], and the numbers before and after them."""
+    """Returns which moments are in the days and hours, bool[n], and the numbers before and after the days."""
     local, known = local_seconds(column, days.time_zone)
     date = local // DAY_SECONDS
-    epoch = np.datetime64("1970-01-01", "D")
-    first, last = (int((np.datetime64(day, "D") - epoch).astype(np.int64)) for day in (days.first, days.last))
-    before, after = known & (date < first), known & (date > last)
-    return known & ~before & ~after, int(before.sum()), int(after.sum())
+    before = after = np.zeros(len(local), dtype=bool)
+    if days.first is not None and days.last is not None:
+        epoch = np.datetime64("1970-01-01", "D")
+        first, last = (int((np.datetime64(day, "D") - epoch).astype(np.int64)) for day in (days.first, days.last))
+        before, after = known & (date < first), known & (date > last)
+    kept = known & ~before & ~after
+    if days.hours is not None:
+        begin, end = days.hours
+        hour = local % DAY_SECONDS // _HOUR_SECONDS
+        kept &= (hour - begin) % 24 < ((end - begin) % 24 or 24)
+    return kept, int(before.sum()), int(after.sum())

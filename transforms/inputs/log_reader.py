@@ -68,7 +68,7 @@ class LogMetadata:
 def inspect_log(log: LogFile, columns: Columns) -> LogMetadata:
     """Reads a file's footer or first rows. Raises RequestError if a column is missing or has a wrong type."""
     with open_log(log, columns) as (file, reading):
-        return LogMetadata(file.rows, reading.column_types, _format_of(log) in _WITH_ROWS)
+        return LogMetadata(file.rows, reading.column_types, format_of(log) in _WITH_ROWS)
 
 
 def kinds_of(inspected: Iterable[tuple[str, Mapping[str, str]]]) -> dict[str, str]:
@@ -221,20 +221,21 @@ def _check_version(log: LogFile) -> None:
         )
 
 
-def _format_of(log: LogFile) -> str:
+def format_of(log: LogFile) -> str:
+    """Returns the name of a log's format, one of FORMATS."""
     return "rows" if log.content is not None else log.layout.format or format_by_name(log.path) or "parquet"
 
 
 def open_raw(log: LogFile, names: Iterable[str] = ()) -> AbstractContextManager[OpenLog]:
     """Opens a file to read some columns as they are: formats of text give text. Raises DataError."""
-    return FORMATS[_format_of(log)](log, dict.fromkeys(names, pa.string()))
+    return FORMATS[format_of(log)](log, dict.fromkeys(names, pa.string()))
 
 
 @contextmanager
 def open_log(log: LogFile, columns: Columns) -> Iterator[tuple[OpenLog, Reading]]:
     """Opens a file and checks its columns. Raises RequestError, or DataError if it cannot be read."""
     types = types_of(columns, log.layout)
-    with FORMATS[_format_of(log)](log, types) as file:
+    with FORMATS[format_of(log)](log, types) as file:
         yield file, _reading(log, columns, file.schema, types)
 
 
@@ -251,7 +252,7 @@ class Reading:
     untyped: Mapping[str, pa.DataType]  # columns that have Arrow's type of no values, with the types of their roles
 
     def of_its_days(self, batch: pa.RecordBatch, left_out: LeftOut | None) -> pa.RecordBatch:
-        """Returns the rows of a batch that belong to the run's days, in types that can be filtered."""
+        """Returns the rows of a batch that belong to the run's days and hours, in types that can be filtered."""
         names = batch.schema.names
         columns = [
             pa.nulls(batch.num_rows, self.untyped[name]) if name in self.untyped else without_views(batch.column(name))

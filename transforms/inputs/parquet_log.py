@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.geo.geoparquet import geo_metadata
 from sfumato.transforms.inputs.log_file import FileSlice, LogFile, Types, reading_file
 from sfumato.transforms.io.files import is_remote, open_file
 
@@ -46,7 +48,10 @@ class ParquetLog:
     def __init__(self, file: pq.ParquetFile, log: LogFile):
         self._file = file
         self._log = log
-        self.schema: pa.Schema = file.schema_arrow
+        schema, geo = file.schema_arrow, geo_metadata(file)  # a schema does not show that a column is GEOMETRY
+        self.schema: pa.Schema = (
+            schema.with_metadata({**(schema.metadata or {}), b"geo": json.dumps(geo)}) if geo else schema
+        )
         self.rows = int(file.metadata.num_rows)
 
     @property

@@ -64,6 +64,27 @@ def parsed(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return _integers(column) if pt.is_integer(kind) else finite(_numbers(column))
 
 
+def with_point(column: pa.Array) -> pa.Array:
+    """Returns numbers with decimal commas as numbers with points; 1.234 is then no number, but missing.
+
+    column: strings.
+    """
+    return pc.replace_substring(pc.if_else(pc.match_substring(column, "."), "", column), ",", ".")
+
+
+def iso_dates(column: pa.Array, order: str) -> pa.Array:
+    """Returns times such as 27.11.2026 8:30 as 2026-11-27T08:30, and any other text as it is.
+
+    column: strings. order: `dmy`, or `mdy` for 11/27/2026.
+    """
+    column = pc.ascii_trim(column, _BLANKS)
+    for pattern, padded in ((r"^([0-9][./-])", r"0\1"), (r"^([0-9]{2}[./-])([0-9][./-])", r"\10\2")):
+        column = pc.replace_substring_regex(column, pattern, padded)
+    day, month = (r"\1", r"\2") if order == "dmy" else (r"\2", r"\1")
+    column = pc.replace_substring_regex(column, r"^([0-9]{2})[./-]([0-9]{2})[./-]([0-9]{4})", rf"\3-{month}-{day}")
+    return pc.replace_substring_regex(column, r"^([0-9]{4}-[0-9]{2}-[0-9]{2}),?[ T]+([0-9]:)", r"\1T0\2")
+
+
 def finite(numbers: pa.Array) -> pa.Array:
     """Returns floating-point numbers in which those that are not finite are missing."""
     is_finite = pc.is_finite(numbers)

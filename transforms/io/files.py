@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import mimetypes
 import os
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -106,8 +107,13 @@ def check_creatable(output: str) -> None:
         return
     place = Path(output).absolute()
     nearest = next(parent for parent in place.parents if parent.exists())
-    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
-        raise RequestError(f"output: cannot create {place}: {nearest} is not a writable folder")
+    try:
+        if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+            raise PermissionError
+        if not os.statvfs(nearest).f_blocks:  # such as /proc, which says that it can be written to
+            os.rmdir(tempfile.mkdtemp(prefix=".sfumato-", dir=nearest))
+    except OSError:
+        raise RequestError(f"output: cannot create {place}: {nearest} is not a writable folder") from None
 
 
 def check_new_file(output: str, overwrite: bool) -> None:

@@ -46,11 +46,12 @@ class Event:
 
     name: str  # the event's name in JSON logs
     text: str  # the message, a format string of the event's fields
+    level: int = logging.INFO
     raw: bool = False  # whether the fields describe unprotected data. Raw events are shown with --verbose only
 
     def emit(self, **fields: Any) -> None:
         """Writes a record. fields: one value for each name in `text`."""
-        logger, level = (OPERATIONS, logging.DEBUG) if self.raw else (PROGRESS, logging.INFO)
+        logger, level = (OPERATIONS, logging.DEBUG) if self.raw else (PROGRESS, self.level)
         if logger.isEnabledFor(level):
             message = _MessageFormatter().vformat(self.text, (), fields)
             logger.log(level, "%s", message, extra={"event": self.name, "fields": fields})
@@ -62,13 +63,15 @@ COUNTED_COHORT = Event("read_logs", f"{COUNTED_USERS.text}, in the active cohort
 FEW_USERS = Event(
     "few_users",
     "perhaps no users in the logs: {counted}, by a noisy count; check --user_id_column and the other column names "
-    "before you spend more",
+    "before the next run; this one continues, and spends its complete epsilon",
+    logging.WARNING,
 )
 SAMPLED_USERS = Event("read_logs", "read the logs")
 _SUB_QUERY = "sub-query {sub_query}: {entries} entries, {cost}, {remaining:.4g} remaining, noise ± {margin} users (95%)"
 SUB_QUERY = Event("sub_query", _SUB_QUERY)
 SUB_QUERY_WITH_LOSS = Event("sub_query", f"{_SUB_QUERY}, {{shards_lost}} of {{shards}} shards lost")
 ROUND = Event("round", "{quantity}, round {round}: {clients:,.0f} clients sent {reports:,.0f} bits")
+TRAINING = Event("training", "training network {number} of {networks} on the noisy counts: {duration}")
 TRAINED = Event("trained", "trained network {number} of {networks} in {seconds:.0f} s")
 NO_CHECKPOINT = Event("no_checkpoint", "training without a checkpoint: {error}")
 LATE_ROWS = Event("late_rows", "rows that arrived after the charge: {rows:,}", raw=True)
@@ -76,7 +79,7 @@ READ_COUNTS = Event("read_rows", "rows read: {rows:,}; dropped: {dropped}; clamp
 METRICS_COUNTED = Event("metrics", "metrics", raw=True)
 METRICS_MISSING = Event("no_metrics", "the runner does not report metrics: {error}", raw=True)
 STAGE_EVENTS = frozenset(
-    {"read_file", "read_logs", "sub_query", "round", "trained", "no_checkpoint", "late_rows", "few_users"}
+    {"read_file", "read_logs", "sub_query", "round", "training", "trained", "no_checkpoint", "late_rows", "few_users"}
 )
 
 

@@ -234,9 +234,8 @@ class ChargeAndAdmit:
             raise
         if refused is not None:  # which lowered the charge to the admission's cost
             raise LedgerError("ledger: this release was refused before, and would not be now; give another release id")
-        if (
-            counted.users < 2 * counted.noise_stddev
-        ):  # CSV and JSON have no schema: a misspelt column shows as missing users only
+        # CSV, JSON and dictionaries have no schema: there a misspelled column shows only as missing users.
+        if counted.users < 2 * counted.noise_stddev:
             FEW_USERS.emit(users=counted.users, noise_stddev=counted.noise_stddev)
         return counted
 
@@ -272,7 +271,7 @@ def check_admission(counted: NoisyUserCounts, rule: AdmissionRule) -> None:
         raise NotAdmittedError(
             f"about {shown(unusable, counted.noise_stddev)} of {about(users + unusable, counted.noise_stddev)} have no "
             f"usable record, more than --max_bad_fraction {limit:g} allows; check the columns and the region, fix the "
-            "files, or raise --max_bad_fraction (--verbose shows the operator the reasons)"
+            "files, or raise --max_bad_fraction (`sfumato inspect` shows the operator the reasons)"
         )
     if rule.population is not None:
         allowed = POPULATION_TOLERANCE * rule.population + margin + _sampling_slack(max_total, rule.sampling_rate)

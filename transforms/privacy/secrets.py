@@ -62,6 +62,11 @@ class FileSecret:
             raise RequestError(f"key_file: {self.path} {weakness}; create a key with: sfumato key new FILE")
         return secret
 
+    def check(self) -> None:
+        """Raises RequestError if it cannot be used: see `check_private` and `read`."""
+        self.check_private()
+        self.read()
+
     def check_private(self) -> None:
         """Raises RequestError if others than the owner may read or replace a local file."""
         if is_remote(self.path):

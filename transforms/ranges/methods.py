@@ -34,7 +34,8 @@ Network = Literal["local", "paper"]
 Models = Annotated[int, Interval(ge=1, le=64)]
 MAX_SEED = 2**22 - 1  # times 1000 it is a seed of 32 bits
 MAX_SIDE = 1024  # cells along a side; a simulated world of this size takes about 500 MB
-_DEFAULT_MODELS = {"local": 3, "paper": 8}
+_DEFAULT_MODELS = {"local": 1, "paper": 8}
+_TRAINING_TIME = {"local": "about 20 s of processor time", "paper": "about an hour of processor time"}
 GRID_FROM_USERS_EPSILON = 700_000.0
 """Without a tuner, the plain grid answers where users times epsilon is this or more (docs/results/cell_widths.md)."""
 TREE_FROM_CELLS, TREE_FROM_SHARE = 4.5, 0.01
@@ -91,6 +92,11 @@ class RangeMethod(ABC):
     def trainings(self, counts: NoisyGrid, spec: CollectionSpec) -> Sequence[Any]:
         """Returns the independent pieces of training; each is an argument of `train`, on any worker."""
         return ()
+
+    @property
+    def training_time(self) -> str:
+        """Returns how long one of `trainings` takes, in words."""
+        return "for a while"
 
     def train(self, training: Any) -> Any:
         """Trains one of `trainings`. The result does not depend on when or where it runs."""
@@ -204,6 +210,10 @@ class SpatialNeural(RangeMethod):
             LocalTraining(counts, spec.users, spec.smoothing, self._queries(spec), first + number)
             for number in range(models)
         ]
+
+    @property
+    def training_time(self) -> str:
+        return _TRAINING_TIME[self.network]
 
     def train(self, training: Any) -> Any:
         """Returns None if the network diverged. Raises RequestError without JAX and optax.

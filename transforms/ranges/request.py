@@ -101,8 +101,8 @@ class RangesRequest(LogColumns, MapGeography, CountingOptions):
     )
     models: Models | None = option(
         None,
-        "number of networks: local networks are averaged (default: 3), networks of the paper have one size each "
-        "(default: 8) (methods auto, snh)",
+        "number of networks: local networks are averaged (default: 1; more take longer, for answers that are hardly "
+        "better), networks of the paper have one size each (default: 8) (methods auto, snh)",
         METHOD,
     )
     workload: str | None = option(

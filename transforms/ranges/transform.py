@@ -21,7 +21,7 @@ from sfumato.transforms.locations.read import (
     ReadLogs,
 )
 from sfumato.transforms.locations.spill import Spill, take
-from sfumato.transforms.observability.logs import TRAINED
+from sfumato.transforms.observability.logs import TRAINED, TRAINING
 from sfumato.transforms.privacy.admission import ChargeAndAdmit
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.field_counts import CellTally, ExactCounts
@@ -151,6 +151,7 @@ def _trainings(collected: Collected) -> Iterator[tuple[int, int, Any, Any]]:
 
 def _train(element: tuple[int, int, Any, Any]) -> tuple[int, Any]:
     number, networks, method, training = element
+    TRAINING.emit(number=number + 1, networks=networks, duration=method.training_time)
     began = time.monotonic()
     trained = method.train(training)
     TRAINED.emit(number=number + 1, networks=networks, seconds=time.monotonic() - began)

@@ -22,6 +22,7 @@ from shapely.geometry.base import BaseGeometry
 from sfumato.schemas.charts import readable
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.rectangle import Region
+from sfumato.schemas.region import EARTH_RADIUS_KM
 from sfumato.schemas.views.map_views import Basemap, Geography, Place, Zone
 from sfumato.schemas.views.view_parts import Path
 from sfumato.transforms.geo.feature_files import read_features
@@ -88,6 +89,19 @@ def place_of(region: Region, basemap: Basemap | None) -> str | None:
         if region.west <= place.longitude <= region.east and region.south <= place.latitude <= region.north
     ]
     return found[0].name if found else None
+
+
+def nearest_city(longitude: float, latitude: float) -> tuple[str, float]:
+    """Returns the name of the nearest large city of the world, and its distance in kilometres.
+
+    longitude, latitude: in degrees.
+    """
+    places = _world()[3]
+    x, y = np.radians([[place.longitude, place.latitude] for place in places]).T
+    east, north = math.radians(longitude), math.radians(latitude)
+    cosine = np.sin(y) * math.sin(north) + np.cos(y) * math.cos(north) * np.cos(x - east)
+    nearest = int(np.argmax(cosine))
+    return places[nearest].name, EARTH_RADIUS_KM * math.acos(min(float(cosine[nearest]), 1.0))
 
 
 def file_basemap(name: str, content: bytes, region: Region) -> Basemap:

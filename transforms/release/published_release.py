@@ -20,7 +20,7 @@ import shapely.geometry
 from numpy.typing import NDArray
 
 from sfumato.schemas import guarantee
-from sfumato.schemas.errors import RequestError, check_format
+from sfumato.schemas.errors import MissingTableError, RequestError, check_format
 from sfumato.schemas.rectangle import region_from
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import (
@@ -260,7 +260,7 @@ class Release:
             if listed is not None and name in listed:
                 raise RequestError(f"{self.path}: {name} is missing; it was published") from None
             others = f"it has {', '.join(sorted(listed))}" if listed else "name another file"
-            raise RequestError(
+            raise MissingTableError(
                 f"{self.path}: this release of `sfumato {self.manifest.get('job')}` does not contain {name}; {others}"
             ) from None
         if listed is not None and listed[name] != hashlib.sha256(content).hexdigest():

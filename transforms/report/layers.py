@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+import pyarrow as pa
 import shapely
 from numpy.typing import NDArray
 
@@ -31,6 +33,22 @@ def cell_layer(
     return Layer(title=title, note=note, level=level, x=x, y=y, area=area, cell_id=node_names(nodes), measures=measures)
 
 
+def zone_names(table: pa.Table) -> list[str]:
+    """Returns the name of each zone of a table for people: its id where it has none, and with it where others have it.
+
+    table: with a column `zone` of ids, and `name` where zones have names.
+    """
+    ids: list[str] = table["zone"].to_pylist()
+    if "name" not in table.column_names:
+        return ids
+    names = table["name"].to_pylist()
+    number = Counter(names)
+    return [
+        one if name is None else name if number[name] == 1 else f"{name} ({one})"
+        for one, name in zip(ids, names, strict=True)
+    ]
+
+
 def zone_layer(
     title: str,
     note: str,
@@ -39,10 +57,11 @@ def zone_layer(
     areas: NDArray[np.float64],
     region: Region,
     measures: list[Measure],
+    named: bool = True,
 ) -> Layer:
     """Returns a layer of the polygons of zones, object[n], by their names in the release.
 
-    areas: square kilometres. region: that holds them.
+    areas: square kilometres. region: that holds them. named: whether names are for people, not ids of an index.
     """
     whole = float(area_km2(*(np.array([side]) for side in (region.west, region.south, region.east, region.north)))[0])
     return Layer(
@@ -55,6 +74,7 @@ def zone_layer(
         cell_id=[readable(name) for name in names],
         measures=measures,
         shapes=simple_paths(shapes, region),
+        named=named,
     )
 
 

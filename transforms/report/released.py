@@ -16,6 +16,7 @@ from sfumato.schemas.views import Body, PageView
 from sfumato.schemas.views.map_views import Geography
 from sfumato.schemas.views.view_parts import Bounds, Fact, FileLink, Section
 from sfumato.transforms.report.numbers import middle
+from sfumato.transforms.report.place_names import PlaceNames
 from sfumato.transforms.report.sections import alarm, chips, file_name, get, guarantee, period, problems
 
 Files = Mapping[str, bytes]
@@ -35,6 +36,11 @@ class Released:
         """Returns a published table. without: columns that are not read."""
         file = pq.ParquetFile(io.BytesIO(self.files[name]))
         return file.read([column for column in file.schema_arrow.names if column not in without])
+
+    @property
+    def place_names(self) -> PlaceNames:
+        """Returns the names of places by the map's geography."""
+        return PlaceNames(Geography.of(self.files).basemap)
 
     @property
     def region(self) -> Region:

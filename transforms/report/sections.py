@@ -126,11 +126,11 @@ def chips(manifest: Manifest, *own: Fact) -> list[Fact]:
 
 
 def period(manifest: Manifest) -> str | None:
-    """Returns the days of the records, as in `9 to 15 Nov 2026`; None if the manifest does not state them."""
+    """Returns the days and hours of the records, as in `9 to 15 Nov 2026, 8-9 h`; None if a manifest states none."""
     first, last = (_day(day) for day in _days(manifest))
-    if first and last and first != last:
-        return f"{first} to {last}"
-    return first
+    days = f"{first} to {last}" if first and last and first != last else first
+    hours = get(manifest, "parameters.hours")
+    return ", ".join(part for part in (days, hours and f"{hours} h") if part) or None
 
 
 def _days(manifest: Manifest) -> tuple[str, str]:

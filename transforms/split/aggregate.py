@@ -20,7 +20,7 @@ import hashlib
 import hmac
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -32,115 +32,29 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import DataError, RefusedError
 from sfumato.schemas.guarantee import Trust
-from sfumato.schemas.ledger import Charge, Limit, Period, parse_amount
-from sfumato.transforms.io.files import join, open_file, read_file, write_file
+from sfumato.schemas.ledger import Charge, Period, parse_amount
+from sfumato.transforms.io.files import join, read_file, write_file
 from sfumato.transforms.privacy.additive_noise import LAPLACE
-from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
-from sfumato.transforms.privacy.secrets import FileSecret
+from sfumato.transforms.split.blocks import OverBlocks
 from sfumato.transforms.split.field128 import MODULUS, Words
 from sfumato.transforms.split.hpke import seal
+from sfumato.transforms.split.parties import Aggregator, private_key
 from sfumato.transforms.split.prio3 import HELPER, LEADER, add_shares, encode_share, reduced
 from sfumato.transforms.split.reports import (
     CONTINUE,
     INVALID,
     REJECT,
-    REPLAYED,
     ROLES,
     UNPROVEN,
-    Formats,
+    Opened,
     Records,
-    open_records,
 )
 from sfumato.transforms.split.task import Task
 
-_BLOCK_BYTES = 1 << 22  # of reports: 80 of 3,034 entries, 64 MB of memory
-_MAX_BLOCK = 512
 _INFO = {LEADER: b"dap-18 aggregate share\x02\x00", HELPER: b"dap-18 aggregate share\x03\x00"}
 SHARE_FORMAT = "sfumato split share 1"
 REQUESTS, RESPONSES = "requests", "responses"
-
-
-@dataclass(frozen=True)
-class Block:
-    """A part of a file of records: `rows` records from the first one on. number: of the block in the batch."""
-
-    number: int
-    path: str
-    first: int
-    rows: int
-
-    def read(self, size: int) -> bytes:
-        """Returns the block's bytes. size: of a record."""
-        with open_file(self.path) as file:
-            file.seek(self.first * size)
-            return file.read(self.rows * size)
-
-
-def blocks_of(files: Sequence[tuple[str, int]], record: int) -> list[Block]:
-    """Returns the blocks of some files, in order. files: path and bytes of each. record: bytes of a record.
-
-    Bytes after the last complete record of a file are no report.
-    """
-    rows, blocks = max(1, min(_MAX_BLOCK, _BLOCK_BYTES // record)), list[Block]()
-    for path, size in files:
-        for first in range(0, size // record, rows):
-            blocks.append(Block(len(blocks), path, first, min(rows, size // record - first)))
-    return blocks
-
-
-@dataclass(frozen=True)
-class Aggregator:
-    """One of the two operators.
-
-    Attributes:
-        role: LEADER or HELPER.
-        task: of the batch.
-        key_file: its own secret: of its private key and its noise.
-        verify_key_file: a secret that the two operators share, and no device has.
-        ledger: where it charges.
-        dataset: of the ledger.
-        budget: the dataset's limits; empty to accept the ledger's.
-    """
-
-    role: int
-    task: Task
-    key_file: str
-    verify_key_file: str
-    ledger: str
-    dataset: str
-    budget: tuple[Limit, ...] = ()
-
-    @property
-    def key(self) -> RunKey:
-        """The operator's key."""
-        return party_key(self.key_file)
-
-    @property
-    def verify_key(self) -> bytes:
-        """The verification key of the task."""
-        shared = RunKey.derive(FileSecret(self.verify_key_file), {"split": "verify"})
-        return hmac.digest(shared.subkey("task"), self.task.id, hashlib.sha256)
-
-    @property
-    def formats(self) -> Formats:
-        """The records of the task."""
-        return Formats(self.task)
-
-    def batch(self, accepted: Partial) -> str:
-        """Returns the name of the accepted reports, the same of both operators. No one else can check a guess at it."""
-        content = accepted.checksum + accepted.reports.to_bytes(8, "big")
-        return hmac.digest(self.verify_key, content, hashlib.sha256).hex()
-
-
-def party_key(key_file: str) -> RunKey:
-    """Returns the key of an operator or a collector."""
-    return RunKey.derive(FileSecret(key_file), {"split": "party"})
-
-
-def private_key(key: RunKey) -> bytes:
-    """Returns the private key of an operator or a collector, 32 bytes."""
-    return key.subkey("hpke")
 
 
 @dataclass(frozen=True)
@@ -198,52 +112,6 @@ class _AddPartials(beam.CombineFn):
         return accumulator
 
 
-def replayed_rows(ids: Iterable[tuple[int, bytes]]) -> dict[int, list[int]]:
-    """Returns the rows of each block whose report has the id of an earlier one.
-
-    ids: number of each block, and the 16-byte ids of its rows.
-    """
-    ordered = sorted(ids)
-    rows = np.concatenate([np.frombuffer(part, dtype="V16") for _, part in ordered]) if ordered else np.empty(0, "V16")
-    _, first = np.unique(rows, return_index=True)
-    replayed = np.ones(len(rows), dtype=np.bool_)
-    replayed[first] = False
-    found, start = dict[int, list[int]](), 0
-    for number, part in ordered:
-        end = start + len(part) // 16
-        if replayed[start:end].any():
-            found[number] = np.flatnonzero(replayed[start:end]).tolist()
-        start = end
-    return found
-
-
-class _OverBlocks(beam.PTransform):
-    """Blocks -> what a function makes of each, given the block's replayed rows."""
-
-    def __init__(self, kind: np.dtype[np.void], function: Callable[..., Any]) -> None:
-        super().__init__()
-        self._kind, self._function = kind, function
-
-    def expand(self, blocks: beam.PCollection) -> beam.PCollection:
-        kind, function = self._kind, self._function
-        replayed = (
-            blocks
-            | "Ids" >> beam.Map(lambda block: (0, (block.number, _records(block, kind)["id"].tobytes())))
-            | "Together" >> beam.GroupByKey()  # PCollection[tuple[0, Iterable[tuple[number, ids]]]]
-            | "Replayed" >> beam.MapTuple(lambda _, ids: replayed_rows(ids))
-        )
-        rows = beam.pvalue.AsSingleton(replayed, default_value={})
-
-        def verify(block: Block, replayed: dict[int, list[int]]) -> Any:
-            return function(block, _records(block, kind), replayed.get(block.number, []))
-
-        return blocks | "Spread" >> beam.Reshuffle() | "Verify" >> beam.Map(verify, rows)
-
-
-def _records(block: Block, kind: np.dtype[np.void]) -> Records:
-    return np.frombuffer(block.read(kind.itemsize), dtype=kind)
-
-
 def exchange_file(exchange: str, kind: str, number: int) -> str:
     """Returns the file of a block. kind: requests or responses."""
     return join(exchange, kind, f"{number:08d}.bin")
@@ -257,16 +125,11 @@ class Requests(beam.PTransform):
         self._leader, self._exchange = leader, exchange
 
     def expand(self, blocks: beam.PCollection) -> beam.PCollection:
-        return blocks | _OverBlocks(self._leader.formats.report, partial(_request, self._leader, self._exchange))
+        return blocks | OverBlocks(self._leader, partial(_request, self._leader, self._exchange))
 
 
-def _request(
-    leader: Aggregator, exchange: str, block: Block, records: Records, replayed: Sequence[int]
-) -> Counter[int]:
-    formats, prio3 = leader.formats, leader.task.prio3
-    opened = open_records(leader.task, LEADER, records, private_key(leader.key))
-    errors = opened.errors
-    errors[list(replayed)] = REPLAYED
+def _request(leader: Aggregator, exchange: str, number: int, records: Records, opened: Opened) -> Counter[int]:
+    formats, prio3, errors = leader.formats, leader.task.prio3, opened.errors
     rows = np.flatnonzero(errors == 0)
     found, kept = records[rows], np.zeros(0, dtype=np.int64)
     requests = formats.filled(0, formats.verify_init)
@@ -278,7 +141,7 @@ def _request(
         requests["verifier"] = seen.verifier_shares[kept]
     for name in ("id", "time", "public", "helper_enc", "helper_payload"):
         requests[name] = found[name][kept]
-    write_file(exchange_file(exchange, REQUESTS, block.number), requests.tobytes())
+    write_file(exchange_file(exchange, REQUESTS, number), requests.tobytes())
     return Counter(errors[errors > 0].tolist())
 
 
@@ -291,18 +154,15 @@ class Responses(beam.PTransform):
 
     def expand(self, blocks: beam.PCollection) -> beam.PCollection:
         respond = partial(_respond, self._helper, self._exchange)
-        partials = blocks | _OverBlocks(self._helper.formats.verify_init, respond)
+        partials = blocks | OverBlocks(self._helper, respond)
         return partials | "Sum" >> beam.CombineGlobally(_AddPartials(self._helper.task.circuit.length))
 
 
-def _respond(helper: Aggregator, exchange: str, block: Block, records: Records, replayed: Sequence[int]) -> Partial:
-    formats, prio3 = helper.formats, helper.task.prio3
+def _respond(helper: Aggregator, exchange: str, number: int, records: Records, opened: Opened) -> Partial:
+    formats, prio3, errors = helper.formats, helper.task.prio3, opened.errors
     if not len(records):
-        write_file(exchange_file(exchange, RESPONSES, block.number), b"")
+        write_file(exchange_file(exchange, RESPONSES, number), b"")
         return Partial.nothing(helper.task.circuit.length)
-    opened = open_records(helper.task, HELPER, records, private_key(helper.key))
-    errors = opened.errors
-    errors[list(replayed)] = REPLAYED
     seen = prio3.verify_init(HELPER, helper.verify_key, records["id"], records["public"], opened.shares)
     messages, is_proven = prio3.combine([records["verifier"], seen.verifier_shares])
     errors[(errors == 0) & ~(is_proven & seen.is_valid & seen.accepts(messages))] = UNPROVEN
@@ -311,7 +171,7 @@ def _respond(helper: Aggregator, exchange: str, block: Block, records: Records, 
     responses["id"], responses["error"] = records["id"], errors
     responses["type"] = np.where(accepted, CONTINUE, REJECT)
     responses["message"] = np.where(accepted[:, None], messages, 0)
-    write_file(exchange_file(exchange, RESPONSES, block.number), responses.tobytes())
+    write_file(exchange_file(exchange, RESPONSES, number), responses.tobytes())
     return Partial.of(seen.out_shares[accepted], records["id"][accepted], helper.verify_key, errors)
 
 
@@ -323,22 +183,19 @@ class Answered(beam.PTransform):
         self._leader, self._exchange = leader, exchange
 
     def expand(self, blocks: beam.PCollection) -> beam.PCollection:
-        partials = blocks | _OverBlocks(self._leader.formats.report, partial(_finish, self._leader, self._exchange))
+        partials = blocks | OverBlocks(self._leader, partial(_finish, self._leader, self._exchange))
         return partials | "Sum" >> beam.CombineGlobally(_AddPartials(self._leader.task.circuit.length))
 
 
-def _finish(leader: Aggregator, exchange: str, block: Block, records: Records, replayed: Sequence[int]) -> Partial:
-    formats = leader.formats
-    responses, rest = formats.parse(read_file(exchange_file(exchange, RESPONSES, block.number)), formats.verify_resp)
-    opened = open_records(leader.task, LEADER, records, private_key(leader.key))
-    errors = opened.errors
-    errors[list(replayed)] = REPLAYED
+def _finish(leader: Aggregator, exchange: str, number: int, records: Records, opened: Opened) -> Partial:
+    formats, errors = leader.formats, opened.errors
+    responses, rest = formats.parse(read_file(exchange_file(exchange, RESPONSES, number)), formats.verify_resp)
     # Each response must be about one readable report. So the leader counts a report once, whatever the helper answers.
     rows = {records["id"][row].tobytes(): int(row) for row in np.flatnonzero(errors == 0)}
     found = [rows.pop(one.tobytes(), -1) for one in responses["id"]]
     if rest or -1 in found:
         raise DataError(
-            f"exchange: the responses of block {block.number} are not about these reports; run the leader and the "
+            f"exchange: the responses of block {number} are not about these reports; run the leader and the "
             "helper again with an empty exchange folder"
         )
     errors[list(rows.values())] = INVALID
@@ -362,11 +219,16 @@ def close_batch(accepted: Partial, aggregator: Aggregator, output: str) -> str:
         BudgetError: the charge would exceed a limit.
         RefusedError: the noisy number of reports is below the task's minimum.
     """
-    task, role, batch = aggregator.task, aggregator.role, aggregator.batch(accepted)
+    task, role = aggregator.task, aggregator.role
+    # The batch's name, the same of both operators. No one else can check a guess at it.
+    named = accepted.checksum + accepted.reports.to_bytes(8, "big")
+    batch = hmac.digest(aggregator.verify_key, named, hashlib.sha256).hex()
     # Ids say nothing of what reports hold: with the same noise on other sums, the difference would show a report.
     sums = hashlib.sha256(encode_share(reduced(accepted.sums))).hexdigest()
     key = aggregator.key.narrowed({"split": task.id.hex(), "batch": batch, "sums": sums})
-    ledger, charge = open_ledger(aggregator.ledger), _charge(aggregator, key)
+    release_id = f"split-{ROLES[role]}-{task.id.hex()[:32]}"
+    charge = charge_of(task, release_id, "split aggregate", aggregator.dataset, key.binding)
+    ledger = open_ledger(aggregator.ledger)
     earlier = ledger.reserve(charge, aggregator.budget).refusal
     stream = np.array([role], dtype=np.uint64)
     reports = accepted.reports + int(LAPLACE.draw(key, "number of reports", stream, 1, task.count_epsilon)[0, 0])
@@ -377,7 +239,14 @@ def close_batch(accepted: Partial, aggregator: Aggregator, output: str) -> str:
     noise = LAPLACE.draw(key, "split noise", stream, task.circuit.length, task.sums_epsilon, task.max_value)[0]
     share = [(own + added) % MODULUS for own, added in zip(reduced(accepted.sums), noise.tolist(), strict=True)]
     associated = share_associated(task, role, batch, reports)
-    enc, payload = seal(bytes.fromhex(task.collector), _INFO[role], associated, encode_share(share), key.subkey("seal"))
+    enc, payload = seal(
+        bytes.fromhex(task.collector),
+        _INFO[role],
+        associated,
+        encode_share(share),
+        key.subkey("seal"),
+        private_key(aggregator.key),
+    )
     content = {
         "format": SHARE_FORMAT,
         "task": task.id.hex(),
@@ -402,16 +271,16 @@ def share_info(role: int) -> bytes:
     return _INFO[role]
 
 
-def _charge(aggregator: Aggregator, key: RunKey) -> Charge:
-    task = aggregator.task
+def charge_of(task: Task, release_id: str, job: str, dataset: str, binding: str) -> Charge:
+    """Returns what a task costs a dataset. binding: of all that may be opened under the charge."""
     days = [datetime.fromtimestamp(second, UTC).date() for second in (task.start, task.end - 1)]
     return Charge(
-        release_id=f"split-{ROLES[aggregator.role]}-{task.id.hex()[:32]}",
-        job="split aggregate",
-        dataset=aggregator.dataset,
+        release_id=release_id,
+        job=job,
+        dataset=dataset,
         period=Period(*days),
         request=task.id.hex(),
-        binding=key.binding,
+        binding=binding,
         epsilon=parse_amount("epsilon", task.epsilon),
         delta=parse_amount("delta", 0),
         trust=Trust.SPLIT,

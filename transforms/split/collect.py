@@ -27,6 +27,11 @@ from sfumato.transforms.split.prio3 import decode_share, unshard
 from sfumato.transforms.split.reports import ROLES
 from sfumato.transforms.split.task import Task
 
+_SHARE_KINDS = {
+    "format": str, "task": str, "role": str, "batch": str, "reports": int, "enc": str, "payload": str,
+}  # fmt: skip
+_MOST = 1 << 62  # of a count that tables hold
+
 
 @dataclass(frozen=True)
 class Collected:
@@ -67,7 +72,7 @@ def collect(task: Task, shares: Sequence[bytes], private: bytes) -> Collected:
         private: key of the collector.
 
     Raises:
-        DataError: the shares are not those of both aggregators for one batch of this task.
+        DataError: the shares are not those of both aggregators for one batch of this task, or no counts.
     """
     found, batches = dict[str, tuple[list[int], int]](), set[str]()
     for content in shares:
@@ -78,25 +83,39 @@ def collect(task: Task, shares: Sequence[bytes], private: bytes) -> Collected:
         raise DataError("shares: one of the leader and one of the helper are required")
     if len(batches) > 1:
         raise DataError("shares: the two aggregators accepted different reports; run both again on the same exchange")
-    return Collected(unshard(share for share, _ in found.values()), [reports for _, reports in found.values()])
+    counts = unshard(share for share, _ in found.values())
+    if max(map(abs, counts)) > _MOST:
+        raise DataError("shares: the sums are no counts; one of the aggregators wrote a wrong share")
+    return Collected(counts, [reports for _, reports in found.values()])
 
 
 def opened(task: Task, content: bytes, private: bytes) -> tuple[str, str, int, list[int]]:
-    """Returns the role, batch, number of reports and aggregate share of a file. Raises DataError."""
+    """Returns the role, batch, number of reports and aggregate share of a file.
+
+    The encryption shows that the aggregator which the task names wrote it. Raises DataError.
+    """
     try:
         stated = json.loads(content)
-        role, batch, reports = stated["role"], stated["batch"], stated["reports"]
-        if stated["format"] != SHARE_FORMAT or stated["task"] != task.id.hex():
+        kinds = {name: type(value) for name, value in stated.items()}
+        if kinds != _SHARE_KINDS or stated["format"] != SHARE_FORMAT or abs(stated["reports"]) > _MOST:
+            raise DataError("shares: a file is not an aggregator's share")
+        if stated["task"] != task.id.hex():
             raise DataError("shares: a file is of another task")
-        number = ROLES.index(role)
-        opener = Opener(private, share_info(number))
-        payload = base64.b64decode(stated["payload"])
-        plain = opener.open(bytes.fromhex(stated["enc"]), share_associated(task, number, batch, reports), payload)
+        role, batch, reports = stated["role"], stated["batch"], stated["reports"]
+        number, enc = ROLES.index(role), bytes.fromhex(stated["enc"])
+        opener = Opener(private, share_info(number), bytes.fromhex(getattr(task, role)))
+        payload = base64.b64decode(stated["payload"], validate=True)
+        plain = opener.open(enc, share_associated(task, number, batch, reports), payload)
         if plain is None:
-            raise DataError("shares: a file is not encrypted to this collector, or was changed")
+            raise DataError("shares: a file is not from this task's aggregator to this collector, or was changed")
         return role, batch, reports, decode_share(plain, task.circuit.length)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise DataError(f"shares: a file is not an aggregator's share ({error})") from None
+
+
+def release_id_of(task: Task) -> str:
+    """Returns the id of the release of a task, or of the map whose first round the task is."""
+    return f"split-{task.id.hex()[:32]}"
 
 
 def collected_files(collected: Collected, task: Task, created: str, code: str | None = None) -> dict[str, bytes]:
@@ -119,6 +138,7 @@ def collected_files(collected: Collected, task: Task, created: str, code: str | 
         "rounds": plan.rounds,
         "counted": asdict(counted),
     }
-    release_id = f"split-{task.id.hex()[:32]}"
-    metadata = ReleaseMetadata("histogram", release_id, created, "keys of two operators", True, parameters, code=code)
+    metadata = ReleaseMetadata(
+        "histogram", release_id_of(task), created, "keys of two operators", True, parameters, code=code
+    )
     return central_files(NoisyLevels((histogram,), reports), CountMetadata(metadata, plan, counted))

@@ -29,7 +29,7 @@ CONTINUE, REJECT = 0, 2  # types of a VerifyResp
 # Why a report is left out, by the number of a DAP ReportError.
 REPLAYED, UNREADABLE, UNPROVEN, INVALID, NOT_STARTED, EXPIRED = 2, 5, 6, 8, 10, 7
 REASONS = {
-    REPLAYED: "replayed: an earlier report has the same id",
+    REPLAYED: "replayed: another report has the same id",
     UNREADABLE: "not encrypted to this aggregator, or for another task",
     UNPROVEN: "the proof is wrong",
     INVALID: "malformed",
@@ -84,6 +84,11 @@ class Formats:
         """What the helper answers: the verifier message, or the reason of a rejection and zeros."""
         return np.dtype([("id", "u1", NONCE_SIZE), ("type", "u1"), ("error", "u1"), ("message", "u1", SEED_SIZE)])
 
+    @property
+    def randomness_size(self) -> int:
+        """Bytes of a device's randomness: the report's id, the shares', and a secret of each encryption."""
+        return NONCE_SIZE + self.task.prio3.randomness_size + len(ROLES) * SEED_SIZE
+
     def parse(self, content: bytes, kind: np.dtype[np.void]) -> tuple[Records, int]:
         """Returns the complete records in a file's content, and the number of bytes after them."""
         rest = len(content) % kind.itemsize
@@ -137,24 +142,25 @@ def make_reports(
         task: which the devices trust, and answer once each.
         measurements: a cell each, or whole weights of all cells with a sum of at most `task.max_value`.
         made_at: seconds since 1970; None for now. Rounded down to PRECISION.
-        randomness: bytes for ids and shares, for tests only; None for the operating system's.
+        randomness: `Formats.randomness_size` bytes for each device, for tests only; None for the operating system's.
 
     Raises:
         RequestError: a measurement is out of range.
     """
     formats, prio3, rows = Formats(task), task.prio3, len(measurements)
-    each = NONCE_SIZE + prio3.randomness_size
+    each = formats.randomness_size
     drawn = np.frombuffer(randomness or os.urandom(rows * each), dtype=np.uint8).reshape(rows, each)
-    ids, rest = drawn[:, :NONCE_SIZE], drawn[:, NONCE_SIZE:]
+    ids, rest, secrets = np.split(drawn, [NONCE_SIZE, NONCE_SIZE + prio3.randomness_size], axis=1)
     records = formats.filled(rows, formats.report)
     public, shares = prio3.shard(measurements, ids, rest)
     records["id"], records["public"] = ids, public
     records["time"] = int(time.time() if made_at is None else made_at) // PRECISION * PRECISION
     for row in range(rows):
         associated = formats.associated(records[row])
-        for role, share in zip(ROLES, shares, strict=True):
+        for role, share, secret in zip(ROLES, shares, np.split(secrets[row], len(ROLES)), strict=True):
             plain = bytes(2) + share.shape[1].to_bytes(4, "big") + share[row].tobytes()
-            enc, payload = seal(bytes.fromhex(getattr(task, role)), _INFO[ROLES.index(role)], associated, plain)
+            key, info = bytes.fromhex(getattr(task, role)), _INFO[ROLES.index(role)]
+            enc, payload = seal(key, info, associated, plain, secret.tobytes())
             records[f"{role}_enc"][row] = np.frombuffer(enc, dtype=np.uint8)
             records[f"{role}_payload"][row] = np.frombuffer(payload, dtype=np.uint8)
     return records.tobytes()

@@ -11,6 +11,7 @@ from sfumato.schemas.requests.publish_request import BudgetOption, DatasetOption
 from sfumato.schemas.requests.request_base import INPUT, KEY, LEDGER, OUTPUT, Pair, option
 
 _TASK = "public JSON file of the task, see docs/tutorials/two_servers.md"
+_Files = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
 _KEY_FILE = "your secret, made by `sfumato key new FILE`"
 
 
@@ -21,6 +22,20 @@ class PublicKeyRequest(LogOptions):
     EXAMPLE: ClassVar[str] = "leader.key"
 
     file: str = option(..., _KEY_FILE, INPUT, metavar="FILE", style="positional")
+
+
+class TaskRequest(LogOptions):
+    """Makes the first task of an adaptive map from a plan: a task file whose depth and epsilon are those of the map.
+
+    `split collect` makes the tasks of the later rounds.
+    """
+
+    JOB: ClassVar[str] = "split task"
+    EXAMPLE: ClassVar[str] = "--plan plan.json --users 10000 --output round1.json"
+
+    plan: str = option(..., "task file without tree and map", INPUT, metavar="FILE")
+    users: int = option(..., "public number of users to plan for", INPUT, metavar="N")
+    output: str = option(..., "new file of the task", OUTPUT, metavar="FILE")
 
 
 class ReportRequest(LogOptions):
@@ -36,6 +51,13 @@ class ReportRequest(LogOptions):
     weights: str | None = option(
         None,
         "JSON file: a list of [longitude, latitude, weight] with whole weights, for a task with a max_value",
+        INPUT,
+        metavar="FILE",
+    )
+    answered: str | None = option(
+        None,
+        "file that the device keeps, so that it answers each task once and the rounds of a map in order; required for "
+        "the rounds of a map",
         INPUT,
         metavar="FILE",
     )
@@ -63,8 +85,8 @@ class AggregateRequest(RunnerOptions):
 
     role: Literal["leader", "helper"] = option(..., "which of the two aggregators you are", INPUT)
     task: str = option(..., _TASK, INPUT, metavar="FILE")
-    input: Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)] = (
-        option((), "files of reports, for the leader", INPUT, metavar="PATTERN", style="several", common=True)
+    input: _Files = option(
+        (), "files of reports, for the leader", INPUT, metavar="PATTERN", style="several", common=True
     )
     exchange: str = option(..., "folder that both aggregators read and write", INPUT, metavar="FOLDER")
     output: str = option(..., "folder for the share of the counts, for the collector", OUTPUT, metavar="FOLDER")
@@ -88,7 +110,11 @@ class AggregateRequest(RunnerOptions):
 
 
 class CollectRequest(LogOptions):
-    """Adds the shares of both aggregators up to noisy counts, and publishes them as a release with a page."""
+    """Adds the shares of both aggregators up to noisy counts, and publishes them as a release with a page.
+
+    Of an adaptive map give all rounds so far, in order. It writes the task of the next round to `--next`, or the
+    release after the last.
+    """
 
     JOB: ClassVar[str] = "split collect"
     EXAMPLE: ClassVar[str] = (
@@ -96,9 +122,25 @@ class CollectRequest(LogOptions):
         "--key_file collector.key --output release"
     )
 
-    task: str = option(..., _TASK, INPUT, metavar="FILE")
-    leader: str = option(..., "the leader's share", INPUT, metavar="FILE")
-    helper: str = option(..., "the helper's share", INPUT, metavar="FILE")
+    task: _Files = option(..., f"{_TASK}; of a map, all rounds so far", INPUT, metavar="FILE", style="several")
+    leader: _Files = option(..., "the leader's share of each task", INPUT, metavar="FILE", style="several")
+    helper: _Files = option(..., "the helper's share of each task", INPUT, metavar="FILE", style="several")
     key_file: str = option(..., _KEY_FILE, KEY, metavar="FILE")
     output: str = option(..., "folder for the release", OUTPUT, metavar="FOLDER")
+    ledger: str | None = option(
+        None, "your privacy ledger: an SQLite file, or gs://bucket/folder", LEDGER, metavar="LOCATION"
+    )
+    dataset: DatasetOption | None = option(None, "name of the reports in the ledger, with --ledger", LEDGER)
+    budget: BudgetOption | None = option(
+        None, "the dataset's limits, such as 10/365d; the first charge sets them", LEDGER, metavar="E/Nd,..."
+    )
+    next: str | None = option(None, "file for the task of a map's next round", OUTPUT, metavar="FILE")
     overwrite: bool = option(False, "replace an existing release", OUTPUT)
+
+    @model_validator(mode="after")
+    def _shares_of_each_task(self) -> Self:
+        if not len(self.task) == len(self.leader) == len(self.helper) > 0:
+            raise RequestError("leader, helper: give one share of each for every task, in the order of the tasks")
+        if (self.ledger is None) != (self.dataset is None):
+            raise RequestError("ledger, dataset: the one requires the other")
+        return self

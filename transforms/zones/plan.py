@@ -84,6 +84,7 @@ class ZoneLevels(Method):
 
     NAME: ClassVar[str] = "zones"
     CATEGORIES: ClassVar[bool] = True
+    LAST_QUERY_COVERS_MAP: ClassVar[bool] = True  # all zones
 
     zones: Zones
     shares: tuple[float, ...]

@@ -144,6 +144,7 @@ def _table(found: ZoneCounts, zones: Zones, categories: Sequence[str]) -> pa.Tab
         users, categories_of_users = estimate.counts.sum(axis=0), len(estimate.counts)
         columns: dict[str, Any] = {
             "zone": list(ids),
+            **({} if zones.labels is None else {"name": [None] * len(ids) if place else list(zones.labels)}),
             "level": [name] * len(ids),
             "parent": [None] * len(ids) if above is None else [above.ids[i] for i in above.parents.tolist()],
             "users": users,
@@ -161,7 +162,9 @@ def _table(found: ZoneCounts, zones: Zones, categories: Sequence[str]) -> pa.Tab
             )
             columns |= auxiliary_columns(estimate.counts, categories, rates)
         columns["geometry"] = shapely.to_wkb(shapes)
-        tables.append(pa.table(columns, schema=zones_schema(categories, rates.names if rates else ())))
+        tables.append(
+            pa.table(columns, schema=zones_schema(categories, rates.names if rates else (), zones.labels is not None))
+        )
     return pa.concat_tables(tables)
 
 

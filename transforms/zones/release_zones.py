@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid
-from sfumato.schemas.release import CELLS_FILE, RELEASE_ZONES_SCHEMA, TOTALS_FILE
+from sfumato.schemas.release import CELLS_FILE, TOTALS_FILE, release_zones_schema
 from sfumato.schemas.tree import Tree, nodes_from_names
+from sfumato.transforms.geo.feature_files import in_degrees
 from sfumato.transforms.release.metadata import csv_bytes, parquet_bytes
 from sfumato.transforms.statistics.posterior.full_tree import FullTree
 from sfumato.transforms.statistics.posterior.unbiased import UnbiasedCounts, WithinCells, learn_within_cells
@@ -30,7 +31,7 @@ SUFFIXES = (".parquet", ".geojson", ".csv")
 
 
 def zones_of_release(release: Release, zones: Zones) -> pa.Table:
-    """Returns the users of zones by a published heatmap, by RELEASE_ZONES_SCHEMA.
+    """Returns the users of zones by a published heatmap, by release_zones_schema.
 
     What is estimated is the number of users of the cohort whose counted location is in the zone. A user's other
     locations are not in it. Zones may leave the map, where nobody is counted; `share_in_map` says how much of a zone is
@@ -56,6 +57,7 @@ def zones_of_release(release: Release, zones: Zones) -> pa.Table:
     users["noise_stddev"] = np.sqrt(found.noise_variance)
     columns = {
         "zone": list(zones.ids),
+        **({} if zones.labels is None else {"name": list(zones.labels)}),
         **{name: pa.array(values, mask=share <= 0) for name, values in users.items()},
         "share_in_map": np.clip(share, 0.0, 1.0),
         "geometry": shapely.to_wkb(zones.geometries),
@@ -68,8 +70,9 @@ def zones_of_release(release: Release, zones: Zones) -> pa.Table:
         "guarantee": release.guarantee,
         "zones_sha256": zones.digest,
     }
-    metadata = {**(RELEASE_ZONES_SCHEMA.metadata or {}), b"sfumato": json.dumps(origin).encode()}
-    return pa.table(columns, schema=RELEASE_ZONES_SCHEMA).replace_schema_metadata(metadata)
+    schema = release_zones_schema(zones.labels is not None)
+    metadata = {**(schema.metadata or {}), b"sfumato": json.dumps(origin).encode()}
+    return pa.table(columns, schema=schema).replace_schema_metadata(metadata)
 
 
 def zones_from(polygons: Any, id_column: str | None = None) -> Zones:
@@ -88,9 +91,7 @@ def zones_from(polygons: Any, id_column: str | None = None) -> Zones:
         return read_zones(os.fspath(polygons), id_column)
     ids: Sequence[Any]
     if hasattr(polygons, "geometry") and hasattr(polygons, "crs"):  # of geopandas
-        if polygons.crs is None:
-            raise RequestError("zones: the frame has no CRS; set it, such as frame.set_crs('OGC:CRS84')")
-        located = polygons.to_crs("OGC:CRS84")
+        located = in_degrees("zones", polygons)
         if id_column is not None and id_column not in getattr(polygons, "columns", ()):
             raise RequestError(f"id_column: the frame has no column {id_column!r}")
         ids = list(polygons.index if id_column is None else polygons[id_column])

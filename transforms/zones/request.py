@@ -9,11 +9,12 @@ from pydantic import model_validator
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Trust
+from sfumato.schemas.rectangle import Region
 from sfumato.schemas.requests.counting_options import CountingOptions
 from sfumato.schemas.requests.log_columns import LogColumns, RateColumn
 from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, LogOptions, MapGeography, RegionOption
 from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, OUTPUT, Request, Several, option
-from sfumato.transforms.zones.zone_file import MAX_SHOWN, Zones, zones_of
+from sfumato.transforms.zones.zone_file import MAX_SHOWN, Zones, index_zones, read_zones
 
 NO_ID_COLUMN = "id_column: required with --zones, such as --id_column tract"
 
@@ -29,13 +30,24 @@ class ZoneOptions(Request):
     )
     zones: str | None = option(
         None,
-        "zones are polygons: a GeoJSON, GeoParquet, GeoPackage or shapefile, local or gs://. They are "
-        "published, so you must know them without the logs (or give --h3 or --quadkey)",
+        "zones are polygons, or points with --radius: a GeoJSON, GeoParquet, GeoPackage or shapefile, local or gs://. "
+        "They are published, so you must know them without the logs (or give --h3 or --quadkey)",
         INPUT,
         metavar="FILE",
         common=True,
     )
     id_column: str | None = option(None, "property or column of the zones' ids, with --zones", INPUT, common=True)
+    label_column: str | None = option(
+        None, "property or column of the zones' names, for tables and pages; names need not be unique", INPUT
+    )
+    radius: float | None = option(
+        None,
+        "with --zones of points, such as stops: the zone of each is what is nearer to it than to any other point, up "
+        "to this distance",
+        INPUT,
+        metavar="METRES",
+        gt=0,
+    )
 
     @property
     def index(self) -> tuple[str, int] | None:
@@ -49,6 +61,19 @@ class ZoneOptions(Request):
         """The given options that name zones."""
         return self.changed(("zones", "h3", "quadkey"))
 
+    def public_zones(self, region: Region | None, levels: Sequence[str] = ()) -> Zones:
+        """Returns the zones of the file, or the cells of the index that meet the region.
+
+        levels: see `read_zones`. Raises RequestError.
+        """
+        if self.index is not None:
+            assert region is not None
+            return index_zones(*self.index, region)
+        assert self.zones is not None
+        if self.id_column is None and not levels:
+            raise RequestError(NO_ID_COLUMN)
+        return read_zones(self.zones, self.id_column or levels[0], levels, self.label_column, self.radius)
+
     def one_zone_source(self) -> str:
         """Returns the only option that names zones. Raises RequestError if there is none, or several."""
         sources = self.zone_sources
@@ -61,7 +86,10 @@ class ZoneOptions(Request):
     def refuse_with_index(self, names: Sequence[str]) -> None:
         """Raises RequestError for options of a file of zones, if the zones are cells of an index."""
         if self.index is not None:
-            self.refuse(names, f"applies only with --zones; cells of --{self.index[0]} have their own ids")
+            self.refuse(
+                (*names, "label_column", "radius"),
+                f"applies only with --zones; cells of --{self.index[0]} have their own ids",
+            )
 
 
 class ZonesRequest(ZoneOptions, RateColumn, LogColumns, MapGeography, CountingOptions):
@@ -104,7 +132,7 @@ class ZonesRequest(ZoneOptions, RateColumn, LogColumns, MapGeography, CountingOp
     def resolve(self) -> Zones:
         """Returns the zones. Raises RequestError if they cannot be used."""
         levels = self.level_columns if self.index is None else ()
-        zones = zones_of(self.zones, levels[0] if levels else None, self.index, self.region, levels)
+        zones = self.public_zones(self.region, levels)
         if min(map(len, zones.ids_of_levels)) > MAX_SHOWN:
             raise RequestError(
                 f"zones: must have a level of at most {MAX_SHOWN:,} zones for the page, got {len(zones):,}; give "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from sfumato.schemas.views.map_views import Layer, MapBody
 from sfumato.schemas.views.view_parts import Section, Table
 from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.report.count_measures import count_measure, rate_measures, rate_names
-from sfumato.transforms.report.layers import finest_metres, zone_layer
+from sfumato.transforms.report.layers import finest_metres, zone_layer, zone_names
 from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import density_scale
@@ -79,7 +79,10 @@ def zones_view(files: Files) -> PageView:
             _level_table(manifest),
         ],
         facts(
-            ("Zones", ", ".join(f"{_title(level)}: {level['zones']:,}" for level in levels)),
+            (
+                "Zones",
+                ", ".join(f"{_title(level, levels)}: {level['zones']:,}" for level in levels).removeprefix("Zones: "),
+            ),
             ("Error of a zone", f"{_margin(levels[0]['stddev'])} users (95%)"),
         ),
         _FILES,
@@ -98,19 +101,21 @@ def _layer(table: pa.Table, level: Mapping[str, Any], manifest: Manifest, region
     )
     seen = np.maximum(users, 0)
     weight = seen * np.minimum(seen / np.maximum(1.96 * stddev, 1e-12), 1) ** 2
+    listed = np.ones(len(users))  # by their users: a zone is a place of its own, whatever its area
     sums = noisy_sums((get(manifest, "privacy.sub_queries") or [{}])[-1])
     return zone_layer(
-        _title(level),
+        _title(level, get(manifest, "zones.levels", [])),
         f"{plural(level['zones'], 'zone')}. The error of each count is "
         f"±\u00a0{significant(NOISE_Z * level['stddev'], 2)} users (95%, for this zone only).",
-        rows["zone"].to_pylist(),
+        zone_names(rows),
         shapely.from_wkb(rows["geometry"].to_numpy(zero_copy_only=False)),
         areas,
         region,
         [
-            count_measure(users, stddev, low, high, density_scale(seen / areas, weight), sums, areas, "zone"),
+            count_measure(users, stddev, low, high, density_scale(seen / areas, weight), sums, listed, "zone"),
             *rate_measures(rows, manifest, "zone"),
         ],
+        named=level["name"] not in _INDEXES,
     )
 
 
@@ -119,10 +124,10 @@ def _margin(stddev: float) -> str:
     return f"± {significant(NOISE_Z * stddev, 2)}"
 
 
-def _title(level: Mapping[str, Any]) -> str:
-    """Returns the name of a level's zones."""
+def _title(level: Mapping[str, Any], levels: Sequence[Any]) -> str:
+    """Returns the name of a level's zones; that of the only level is a column's, which says nothing to a reader."""
     name = str(level["name"])
-    return _INDEXES.get(name, readable(name))
+    return _INDEXES.get(name, readable(name) if len(levels) > 1 else "Zones")
 
 
 def _how_to_read_it(manifest: Manifest, is_cut: bool) -> Section:
@@ -147,15 +152,16 @@ def _how_to_read_it(manifest: Manifest, is_cut: bool) -> Section:
 
 def _level_table(manifest: Manifest) -> Section:
     heads = ["Level", "Zones", "Share of the budget", "Own noise, users (95%)", "Error of a zone, users (95%)"]
+    levels = get(manifest, "zones.levels", [])
     rows = [
         [
-            _title(level),
+            _title(level, levels),
             f"{level['zones']:,}",
             f"{level['share']:.1%}" if level["share"] else "not queried",
             "" if level["noise_stddev"] is None else _margin(level["noise_stddev"]),
             _margin(level["stddev"]),
         ]
-        for level in get(manifest, "zones.levels", [])
+        for level in levels
     ]
     table = Table(title="Table of levels", heads=heads, rows=rows, numeric=[False, True, True, True, True])
     return Section(title="Level by level", table=table)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import itertools
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,8 +18,8 @@ from sfumato.schemas.charts import readable
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import EARTH_RADIUS_KM, Region
 from sfumato.transforms.geo.cell_indexes import index_cells
-from sfumato.transforms.geo.feature_files import SHAPEFILE, read_features
-from sfumato.transforms.io.files import open_file
+from sfumato.transforms.geo.feature_files import feature_bytes, read_features
+from sfumato.transforms.zones.point_areas import areas_of_points
 
 MAX_FILE_BYTES = 400 << 20
 MAX_ZONES = 1 << 20
@@ -51,6 +49,8 @@ class Zones:
         name: of the level of these zones, the finest.
         levels: the coarser levels, from finer to coarser.
         source: of the polygons, for pages.
+        labels: names of the n zones for people, None for a zone without; they identify nothing, and no digest holds
+            them. None for zones without names.
     """
 
     ids: tuple[str, ...]
@@ -58,6 +58,7 @@ class Zones:
     name: str = "zone"
     levels: tuple[ZoneLevel, ...] = ()
     source: str = ""
+    labels: tuple[str | None, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -100,13 +101,21 @@ class Zones:
         return hashed.hexdigest()
 
 
-def read_zones(path: str, id_column: str, levels: Sequence[str] = ()) -> Zones:
+def read_zones(
+    path: str,
+    id_column: str,
+    levels: Sequence[str] = (),
+    label_column: str | None = None,
+    radius: float | None = None,
+) -> Zones:
     """Reads and checks the zones of a file.
 
     Args:
-        path: of a GeoJSON, GeoParquet, GeoPackage or shapefile (.shp, or zipped), local or in a bucket.
+        path: of a GeoJSON, GeoParquet, GeoPackage or shapefile (.shp, its folder, or zipped), local or in a bucket.
         id_column: the property or column with the zones' ids, text or integers.
         levels: the columns of all levels, from the finest, `id_column`, to the coarsest; empty for one level.
+        label_column: the property or column with names for people, which need not be unique; None without.
+        radius: in metres, of the zones of a file of points, see `areas_of_points`; None for a file of polygons.
 
     Raises:
         RequestError: the file cannot be read, or its zones cannot be used. The message names the zone and the remedy.
@@ -119,56 +128,37 @@ def read_zones(path: str, id_column: str, levels: Sequence[str] = ()) -> Zones:
         )
     if len(set(names)) < len(names):
         raise RequestError(f"levels: {','.join(names)} names a column twice")
-    content = _content(path)
-    if content.startswith(SHAPEFILE):
-        content = _zipped_shapefile(path, content)
-    source, features = read_features("zones", path, content, lambda column: column in names)
+    content = feature_bytes("zones", path, MAX_FILE_BYTES)
+    source, features = read_features("zones", path, content, lambda column: column in (*names, label_column))
     ids: list[tuple[str, ...]] = []
+    labels: list[str | None] = []
     shapes: list[BaseGeometry] = []
+    kinds = ("Polygon", "MultiPolygon") if radius is None else ("Point",)
     for number, (properties, shape) in enumerate(features):
         ids.append(tuple(_text_id(path, number, name, properties) for name in names))
-        if shape is None or shape.is_empty or shape.geom_type not in ("Polygon", "MultiPolygon"):
+        if label_column is not None:
+            labels.append(_label(path, number, label_column, properties))
+        if shape is None or shape.is_empty or shape.geom_type not in kinds:
             kind = "no geometry" if shape is None or shape.is_empty else f"a {shape.geom_type}"
-            raise RequestError(f"zones: {path}: {names[0]} {readable(ids[-1][0])} has {kind}, and zones are polygons")
+            advice = "zones are polygons"
+            if radius is not None:
+                advice = "--radius applies only to points"
+            elif kind == "a Point":
+                advice += "; give --radius METRES to count at each point what is nearer to it than to any other"
+            raise RequestError(f"zones: {path}: {names[0]} {readable(ids[-1][0])} has {kind}, and {advice}")
         shapes.append(shape)
         if len(ids) > MAX_ZONES:
             raise RequestError(f"zones: {path} has more than {MAX_ZONES:,} zones; use a coarser level")
     if not ids:
         raise RequestError(f"zones: {path} has no polygons")
     columns = list(zip(*ids, strict=True))
-    zones = Zones(
-        columns[0], shapely.force_2d(np.array(shapes, dtype=object)), names[0], _nested(path, names, columns), source
-    )
+    geometries = shapely.force_2d(np.array(shapes, dtype=object))
+    if radius is not None:
+        geometries = areas_of_points(geometries, radius, columns[0])
+    named = tuple(labels) if label_column is not None else None
+    zones = Zones(columns[0], geometries, names[0], _nested(path, names, columns), source, named)
     check_zones(zones, path)
     return zones
-
-
-def _content(path: str) -> bytes:
-    """Returns the bytes of a file. Raises RequestError if it cannot be read or is too large."""
-    try:
-        with open_file(path) as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise RequestError(f"zones: {path} cannot be read ({error.strerror or error})") from None
-    if len(content) > MAX_FILE_BYTES:
-        raise RequestError(f"zones: {path} has more than {MAX_FILE_BYTES >> 20} MiB; simplify the polygons first")
-    return bytes(content)
-
-
-def _zipped_shapefile(path: str, shapes: bytes) -> bytes:
-    """Returns a zip of a shapefile's parts, which lie next to the .shp. Raises RequestError if a part is missing."""
-    stem = path.removesuffix(path[-4:])
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as file:
-        file.writestr("zones.shp", shapes)
-        for ending in ("shx", "dbf", "prj"):
-            file.writestr(f"zones.{ending}", _content(f"{stem}.{ending}"))
-        try:
-            with open_file(f"{stem}.cpg") as encoding:  # of the text, where it is not Latin-1
-                file.writestr("zones.cpg", encoding.read())
-        except OSError:
-            pass
-    return packed.getvalue()
 
 
 def areas_km2(shapes: NDArray[np.object_]) -> NDArray[np.float64]:
@@ -282,6 +272,15 @@ def _text_id(path: str, number: int, name: str, properties: Any) -> str:
     return str(value)
 
 
+def _label(path: str, number: int, name: str, properties: Any) -> str | None:
+    """Returns the name of a feature for people; None if it is empty. Raises RequestError."""
+    if name not in properties:
+        known = ", ".join(readable(one) for one in list(properties)[:20])
+        raise RequestError(f"label_column: {path}: feature {number} has no property or column {name!r}; it has {known}")
+    value = properties[name]
+    return None if value is None or value != value or value == "" else str(value)
+
+
 def _nested(path: str, names: Sequence[str], columns: Sequence[tuple[str, ...]]) -> tuple[ZoneLevel, ...]:
     """Returns the coarser levels. Raises RequestError where a zone of one level is in two zones of the next."""
     levels: list[ZoneLevel] = []
@@ -309,19 +308,3 @@ def _nested(path: str, names: Sequence[str], columns: Sequence[tuple[str, ...]])
 def _named(name: str, ids: Sequence[str]) -> str:
     shown = ", ".join(readable(str(one)) for one in ids[:_SHOWN])
     return f"{name} {shown}" + (f" and {len(ids) - _SHOWN:,} more" if len(ids) > _SHOWN else "")
-
-
-def zones_of(
-    path: str | None,
-    id_column: str | None,
-    index: tuple[str, int] | None,
-    region: Region | None,
-    levels: Sequence[str] = (),
-) -> Zones:
-    """Returns the zones of an index if it is given, otherwise those of the file. See `index_zones`, `read_zones`."""
-    if index is not None:
-        assert region is not None
-        return index_zones(*index, region)
-    assert path is not None
-    assert id_column is not None
-    return read_zones(path, id_column, levels)

@@ -164,6 +164,7 @@ export interface Bounds {
  *     cell_id: names such as r213.
  *     shapes: the rings of each polygon, those of its holes among them (even-odd); None for cells of the quadtree. A
  *         polygon's level, x and y are 0, so that `area` is its share of the region.
+ *     named: whether cell_id holds names for people, to be written on the map.
  */
 export interface Layer {
   title: string;
@@ -175,6 +176,7 @@ export interface Layer {
   cell_id: string[];
   measures: Measure[];
   shapes: [number, number][][][] | null;
+  named: boolean;
 }
 /**
  * One number per cell with its 95% interval.

@@ -1,6 +1,7 @@
 // @vitest-environment jsdom
 import { beforeAll, expect, test, vi } from "vitest";
 import { BasemapGround, geographyOf, wayTo } from "../src/map/basemap";
+import { Letters } from "../src/map/letters";
 import { inside } from "../src/map/cells";
 import type { MapFigure } from "../src/map/figure";
 import type { Scene } from "../src/map/ground";
@@ -87,11 +88,19 @@ test("shores do not follow the edge at which the geography was cut", () => {
 test("names do not overlap, important ones first, and those outside are left out", () => {
   const crowd = Array.from({ length: 30 }, (_, i) => ({ name: `Place ${i}`, longitude: 3.1 + i / 1e5, latitude: 1.1, rank: 30 - i }));
   const { pen, written } = penOf();
-  new BasemapGround({ ...BASEMAP, zones: [], places: [...crowd, { name: "Far", longitude: 9, latitude: 1.1, rank: 0 }] }).letter(pen, scene());
+  new BasemapGround({ ...BASEMAP, zones: [], places: [...crowd, { name: "Far", longitude: 9, latitude: 1.1, rank: 0 }] }).letter(pen, scene(), new Letters(pen, scene()));
   expect(written).toEqual(["Place 29"]);
   const all = penOf();
-  new BasemapGround(BASEMAP).letter(all.pen, scene());
+  new BasemapGround(BASEMAP).letter(all.pen, scene(), new Letters(all.pen, scene()));
   expect(all.written).toEqual(["City", "Village", "Old town"]);
+});
+
+test("a name that a layer wrote is not written again", () => {
+  const { pen, written } = penOf();
+  const letters = new Letters(pen, scene());
+  letters.write("City", 20, 30);
+  new BasemapGround(BASEMAP).letter(pen, scene(), letters);
+  expect(written.filter((name) => name === "City")).toHaveLength(1);
 });
 
 test("names make room for what a product painted, and the foremost one moves under its point", () => {
@@ -102,8 +111,8 @@ test("names make room for what a product painted, and the foremost one moves und
   const heights: number[] = [];
   const { pen } = penOf();
   Object.assign(pen, { fillText: (_: string, __: number, at: number) => heights.push(at) });
-  ground.letter(pen, scene(), [[x - 9, y - 18, x + 9, y]]);
-  ground.letter(pen, scene(), [[x - 9, y - 18, x + 9, y + 30]]);
+  ground.letter(pen, scene(), new Letters(pen, scene(), [[x - 9, y - 18, x + 9, y]]));
+  ground.letter(pen, scene(), new Letters(pen, scene(), [[x - 9, y - 18, x + 9, y + 30]]));
   expect(heights).toEqual([y + 17]);
 });
 

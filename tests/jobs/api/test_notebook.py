@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import dataclasses
 import html
 import io
-import os
 import re
-import socket
-import subprocess
-import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -95,17 +89,6 @@ def test_a_notebook_escapes_what_a_manifest_says(releases: dict[str, sfumato.Rel
         assert not any("onerror" in attributes for _, attributes in inside.elements)
 
 
-def test_notebook_names_a_damaged_or_missing_picture(releases: dict[str, sfumato.Release], tmp_path: Path) -> None:
-    kept = releases["quantiles"].save(tmp_path / "kept")
-    (tmp_path / "kept" / "quantiles.png").write_bytes(b"no picture")
-    bundle = kept._repr_mimebundle_()
-    assert "quantiles.png is damaged" in bundle["text/html"]
-    assert "image/png" not in bundle
-    files = {name: one for name, one in kept.manifest["files"].items() if not name.endswith(".png")}
-    bare = dataclasses.replace(kept, manifest={**kept.manifest, "files": files})
-    assert "<img" not in html_of(bare)
-
-
 # --- the widget ---
 
 
@@ -123,21 +106,6 @@ def test_widget_may_run_its_page_and_nothing_more(release: sfumato.Release) -> N
     assert "default-src 'none'" in policy
     links = [one.get("href", "") for one in Page(frame["srcdoc"]).all("a")]
     assert all(one.startswith("#") for one in links)
-
-
-def test_a_widget_adds_little_more_than_its_page_to_a_notebook(releases: dict[str, sfumato.Release]) -> None:
-    release = releases["heatmap"]
-    page = len(release.read("index.html"))
-    added = [len(nbformat.writes(notebook_of(one))) for one in (release.widget(), release)]
-    pictures = len(release._repr_mimebundle_()["image/png"])
-    assert page < added[0] < 1.15 * page + 2 * pictures
-    assert added[1] < 10_000 + 2 * pictures
-
-
-@pytest.mark.parametrize("height", [0, 299, 4001, 500.0, "500"])
-def test_a_widget_of_an_impossible_height_is_refused(releases: dict[str, sfumato.Release], height: Any) -> None:
-    with pytest.raises(sfumato.RequestError, match=r"height: must be a number of pixels from 300 to 4,000"):
-        releases["heatmap"].widget(height=height)
 
 
 # --- in browsers ---
@@ -246,17 +214,6 @@ def test_each_page_lives_in_a_widget(
     assert inside(page).locator("#stage").inner_text().strip()
 
 
-def test_a_widget_follows_the_notebooks_theme(visit: Any, releases: dict[str, sfumato.Release], tmp_path: Path) -> None:
-    page = visit(
-        exported(notebook_of(releases["quantiles"].widget()), tmp_path / "a.html").as_uri(), color_scheme="null"
-    )
-    frame = inside(page)
-    assert frame.get_by_role("button", name="Dark").is_visible()
-    page.evaluate("document.body.dataset.jpThemeLight = 'false'")
-    until(frame, "matchMedia('(prefers-color-scheme: dark)').matches")
-    frame.get_by_role("button", name="Light").wait_for()
-
-
 def test_without_scripts_and_on_paper_the_picture_stands_there(
     visit: Any, releases: dict[str, sfumato.Release], tmp_path: Path
 ) -> None:
@@ -284,85 +241,3 @@ def test_where_frames_are_stripped_the_picture_stands_there(
     assert picture.is_visible()
     assert picture.evaluate("one => one.naturalWidth") > 100
     assert "ε = 4" in page.inner_text("body")
-
-
-@pytest.mark.slow
-def test_a_pdf_has_the_picture(releases: dict[str, sfumato.Release]) -> None:
-    """Through LaTeX, which takes no HTML."""
-    from nbconvert import LatexExporter
-
-    for shown in (releases["heatmap"].widget(), releases["heatmap"]):
-        text, made = LatexExporter().from_notebook_node(notebook_of(shown))
-        (name,) = made["outputs"]
-        assert name.endswith(".png")
-        assert name in text
-        assert "srcdoc" not in text
-
-
-# --- JupyterLab ---
-
-
-@contextlib.contextmanager
-def jupyterlab(folder: Path) -> Iterator[str]:
-    """The address of a JupyterLab of this test's own, on the loopback interface."""
-    pytest.importorskip("jupyterlab", reason="jupyterlab is not installed: the widget was not tried in it")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    settings = {
-        name: str(folder / "settings") for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
-    }
-    started = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root"]
-    options = [
-        "--IdentityProvider.token=",
-        "--LabApp.news_url=",
-        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
-    ]
-    log = folder / "jupyterlab.log"
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [*started, *options, f"--ServerApp.root_dir={folder}"],
-            env=os.environ | settings,
-            stdout=output,
-            stderr=output,
-        )
-    try:
-        address = f"http://127.0.0.1:{port}"
-        end = time.monotonic() + 60
-        while True:
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/api/status") as answer:
-                if answer.status == 200:
-                    break
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < end, log.read_text()
-            time.sleep(0.2)
-        yield address
-    finally:
-        process.terminate()
-        process.wait(180)  # it ends its kernels first; a busy machine takes its time
-
-
-@pytest.mark.slow
-def test_jupyterlab_shows_a_strangers_notebook_the_picture(
-    visit: Any, releases: dict[str, sfumato.Release], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    releases["heatmap"].save(tmp_path / "map")
-    v4 = nbformat.v4
-    cell = v4.new_code_cell("import sfumato\nsfumato.open_release('map').widget()", id="own")
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    nbformat.write(v4.new_notebook(cells=[cell], metadata=kernel), tmp_path / "own.ipynb")
-    nbformat.write(notebook_of(releases["heatmap"].widget()), tmp_path / "strange.ipynb")
-    with jupyterlab(tmp_path) as address:
-        page = visit(f"{address}/lab/tree/strange.ipynb", offline=False)
-        picture = page.get_by_alt_text(re.compile("Result of sfumato heatmap"))
-        picture.wait_for(timeout=60_000)
-        assert page.locator(".jp-OutputArea iframe").count() == 0
-        page = visit(f"{address}/doc/tree/own.ipynb", offline=False)
-        page.locator(".jp-Notebook .jp-CodeCell").wait_for(timeout=60_000)
-        page.get_by_text("| Idle").wait_for(timeout=60_000)  # the kernel waits for cells
-        page.locator(".jp-Notebook .jp-CodeCell .cm-content").click()
-        page.keyboard.press("Shift+Enter")
-        page.wait_for_selector(FRAME, timeout=60_000)
-        frame = inside(page)
-        frame.get_by_role("button", name="Zoom in").click()
-        assert "About" in frame.inner_text("h1")

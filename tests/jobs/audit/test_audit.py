@@ -42,6 +42,7 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
     "zones, split": ("zones", *CELLS, "--quadkey", "12", "--epsilon", "4", *SPLIT),
     "histogram, split": ("histogram", *CELLS, "--cells", "3", "--epsilon", "4", *SPLIT),
     "quantiles, split": ("quantiles", "--column", "latitude", "--range", "37,38", "--epsilon", "4", *SPLIT),
+    "hotspots, top": ("hotspots", *CELLS, "--depth", "5", "--levels", "2", "--top", "9", *CURATED, "--epsilon", "4"),
     "hierarchy": ("quantiles", "--column", "latitude", "--range", "37,38", *CURATED, "--method", "hierarchical"),
 }
 HEATMAPS = ("heatmap", "heatmap, central", "monday", "rates", "gaussian", "gaussian, central", "distributions")
@@ -268,6 +269,7 @@ def keys(tmp_path: Path) -> Path:
         key = Ed25519PrivateKey.from_private_bytes(secret)
         private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         (tmp_path / f"{name}.key").write_bytes(private)
+        (tmp_path / f"{name}.key").chmod(0o600)
         (tmp_path / f"{name}.pub").write_bytes(
             key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         )
@@ -310,6 +312,16 @@ def test_audit_passes_on_signed_violations(keys: Path, copied: Folder) -> None:
 ])  # fmt: skip
 def test_audit_rejects_bad_signature_options(arguments: list[str], keys: Path, releases: Folder) -> None:
     assert main(["audit", str(releases("monday")), *(one.format(keys=keys) for one in arguments)]) == 2
+    assert not (keys / "a.json").exists()
+
+
+def test_audit_signs_with_no_key_that_others_can_read(
+    keys: Path, releases: Folder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (keys / "auditor.key").chmod(0o640)
+    made = ["audit", str(releases("monday")), "--output", str(keys / "a.json"), "--sign", str(keys / "auditor.key")]
+    assert main(made) == 2
+    assert "sign" in capsys.readouterr().err
     assert not (keys / "a.json").exists()
 
 

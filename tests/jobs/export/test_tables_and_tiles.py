@@ -6,7 +6,6 @@ import csv
 import gzip
 import io
 import json
-import re
 from collections import defaultdict
 from dataclasses import replace
 from types import SimpleNamespace
@@ -27,38 +26,19 @@ import sfumato
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.export.csv_file import write_csv
 from sfumato.transforms.export.export_source import ExportSource
-from sfumato.transforms.export.formats import FORMATS, exported_files
 from sfumato.transforms.export.h3_file import write_h3
 from sfumato.transforms.export.map_raster import MapLayer
 from sfumato.transforms.export.pmtiles_file import write_pmtiles
 from tests.jobs.export.conftest import MAPS
-from tests.rejections import rejects
 
 # --- CSV by kepler.gl's own rules, and the statement that lies beside it ---
 
 # How kepler.gl 3 types a column of text, by its library type-analyzer 0.4: the names of points' columns end in one of
 # its pairs, shapes begin as WKT does, and columns with an exponent in a number become text, which has no colours.
-POINT_PAIRS = [("lat", "lng"), ("lat", "lon"), ("latitude", "longitude")]
-SHAPE = re.compile(r"^(POINT|LINESTRING|POLYGON|MULTIPOINT|MULTILINESTRING|MULTIPOLYGON)")
-WHOLE, FRACTION = re.compile(r"^[+-]?[\d,]+$"), re.compile(r"^[+-]?[\d,]*\.\d+$")
 
 
 def read(source: ExportSource) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(write_csv(source)[""].decode(), newline="")))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", MAPS)
-def test_kepler_gl_finds_points_shapes_and_numbers(kind: str, sources: dict[str, ExportSource]) -> None:
-    rows, source = read(sources[kind]), sources[kind]
-    assert any({first, second} <= set(rows[0]) for first, second in POINT_PAIRS)
-    assert all(SHAPE.match(row["geometry"]) for row in rows)
-    for field in source.layer.table.schema:
-        values = [row[field.name] for row in rows if row[field.name]]
-        if str(field.type) == "double":
-            assert all(FRACTION.match(value) for value in values), field.name
-        elif str(field.type).startswith("int"):
-            assert all(WHOLE.match(value) for value in values), field.name
 
 
 @pytest.mark.parametrize("kind", MAPS)
@@ -106,15 +86,6 @@ def test_each_cell_has_the_users_of_its_shape(kind: str, sources: dict[str, Expo
     # The cells tile the map, so together they have its users.
     everybody, _ = source.release.total(np.ones(len(source.release.cells)))
     assert frame["users"].sum() == pytest.approx(everybody, rel=1e-3)
-
-
-def test_it_needs_a_resolution_and_a_heatmap(sources: dict[str, ExportSource]) -> None:
-    with rejects("resolution"):
-        exported_files(sources["heatmap"], FORMATS["h3"])
-    with rejects("format"):
-        exported_files(replace(sources["hotspots"], resolution=7), FORMATS["h3"])
-    with rejects("h3"):
-        exported_files(replace(sources["heatmap"], resolution=15), FORMATS["h3"])
 
 
 # --- archives read by the PMTiles reader, and tiles by a decoder of Mapbox's vector tiles ---

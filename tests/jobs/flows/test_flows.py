@@ -16,7 +16,7 @@ import sfumato
 from sfumato.pipelines.command_line import cli
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, deinterleave
-from sfumato.schemas.release import FLOW_ZONES_SCHEMA, flows_schema
+from sfumato.schemas.release import flow_zones_schema, flows_schema
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION, write_files
 from tests.releases import assert_page_follows
@@ -152,12 +152,15 @@ def test_the_files_of_a_release(zones: bool, tmp_path: Path) -> None:
     published = tmp_path / "out"
     pattern = write_files(trip_table(), tmp_path / "logs", 2)
     of_file = ["--zones", zone_file(tmp_path / "zones.geojson"), "--id_column", "tract", "--max_bad_fraction", "1"]
+    of_file += ["--label_column", "county"]
     assert run(pattern, published, *(of_file if zones else PLACE), *ENDS, "--epsilon", "0.2", "--seed", "2") == 0
     release = open_release(published)
     table = release.arrow_table("flows.parquet")
-    assert table.schema.equals(flows_schema(zones=zones), check_metadata=False)
+    assert table.schema.equals(flows_schema(zones=zones, named=zones), check_metadata=False)
     assert json.loads(pq.read_schema(published / "flows.parquet").metadata[b"geo"])["primary_column"] == "geometry"
-    written, found = pd.read_csv(published / "flows.csv"), table.drop_columns(["geometry"]).to_pandas()
+    found = table.drop_columns(["geometry"]).to_pandas()
+    names = {name: str for name in ("origin_name", "destination_name") if zones}
+    written = pd.read_csv(published / "flows.csv", dtype=names)
     pd.testing.assert_frame_equal(written, found, check_dtype=False)
     flows = release.table("flows")
     assert flows.geometry.is_valid.all()
@@ -173,7 +176,11 @@ def test_the_files_of_a_release(zones: bool, tmp_path: Path) -> None:
         sums = found.groupby("origin_zone")[["trips", "noisy"]].sum()
         assert np.allclose(sums.trips, sums.noisy, atol=0.01)
         places = release.arrow_table("flow_zones.parquet")
-        assert places.schema.equals(FLOW_ZONES_SCHEMA, check_metadata=False)
+        assert places.schema.equals(flow_zones_schema(named=True), check_metadata=False)
+        county = dict(zip(places["zone"].to_pylist(), places["name"].to_pylist(), strict=True))
+        assert county == {"t0": "0", "t1": "0", "t2": "1", "t3": "1"}
+        assert (found.origin_zone.map(county) == found.origin_name).all()
+        assert (found.destination_zone.map(county).dropna() == found.destination_name.dropna()).all()
         shapes = shapely.from_wkb(places["geometry"].to_pylist())
         assert shapely.contains_xy(shapes, places["longitude"], places["latitude"]).all()
 

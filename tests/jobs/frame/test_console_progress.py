@@ -6,7 +6,9 @@ import contextlib
 import io
 import json
 import logging
+import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -18,31 +20,9 @@ from typing import Any
 import pytest
 
 from sfumato.pipelines.command_line import cli
-from sfumato.pipelines.command_line.cli import log_options
 from sfumato.pipelines.frame.console import Console, console, current_console, identify, show_progress, shown_on
-from sfumato.transforms.observability import logs
 from sfumato.transforms.observability.logs import PROGRESS, log_event
 
-FIELDS: dict[str, Any] = {
-    "file": "gs://b/100% of, key 3.parquet",
-    "users": 1_234_567.0,
-    "epsilon": 0.01234,
-    "sub_query": 2,
-    "entries": 16384,
-    "remaining": 1e-9,
-    "noise_stddev": 12_300.0,
-    "shards_lost": 3,
-    "shards": 100,
-    "quantity": "power:3",
-    "round": 2,
-    "clients": 333_333.0,
-    "reports": 666_666.0,
-    "number": 2,
-    "networks": 3,
-    "seconds": 12.0,
-    "setting": "adaptive, users 100,000",
-    "key": 7,
-}
 WITH_WARNING = ("--seed", "1")  # a release of a known key says so
 
 
@@ -68,41 +48,6 @@ def shown(log_format: str = "text", verbose: bool = False) -> tuple[Console, io.
     found = Console("heatmap", log_format, verbose)
     found.stream = io.StringIO()
     return found, found.stream
-
-
-def test_values_that_json_has_no_word_for_become_text() -> None:
-    found, stream = shown("json")
-    with shown_on(found):
-        log_event("odd", "odd", nan=float("nan"), path=Path("a"), many=(1, None), newline="a\nb")
-    (line,) = stream.getvalue().splitlines()
-    told = json.loads(line)
-    assert (told["nan"], told["path"], told["many"], told["newline"]) == ("nan", "a", [1, None], "a\nb")
-
-
-def test_lines_for_people() -> None:
-    found, stream = shown()
-    with shown_on(found):
-        log_event("files", "3 files to read", files=3)
-        logs.READ_FILE.emit(file="a")
-        logs.SAMPLED_USERS.emit()
-        logs.READ_COUNTS.emit(rows=12345, dropped={"not_finite": 6}, clamped=0)
-        log_event("warning", "take care", logging.WARNING)
-        log_event("failed", "it did not", logging.ERROR)
-        logging.getLogger("apache_beam").error("noise")
-        logging.getLogger("apache_beam").critical("the end")
-    assert stream.getvalue() == (
-        "sfumato heatmap: 3 files to read\n  read the logs\nsfumato heatmap: warning: take care\n"
-        "sfumato heatmap: it did not\nthe end\n"
-    )
-
-
-def test_operations_data_are_shown_when_asked_for() -> None:
-    found, stream = shown(verbose=True)
-    with shown_on(found):
-        logs.READ_COUNTS.emit(rows=12345, dropped={"not_finite": 6}, clamped=0)
-        logging.getLogger("apache_beam").warning("noise")
-        logging.getLogger("apache_beam").info("more noise")
-    assert stream.getvalue() == "  operations data: rows read: 12,345; dropped: not_finite 6; clamped: 0\nnoise\n"
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
@@ -174,6 +119,16 @@ def test_nothing_is_written_as_the_process_ends(more: list[str]) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("words", [["zones", "--help-all"], ["plan", "--users", "1000"]])
+def test_a_closed_pipe_ends_a_command_without_a_traceback(words: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "sfumato.pipelines.command_line.cli", *words]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
 def test_everything_is_put_back() -> None:
     root = logging.getLogger()
     before = (root.handlers, root.level, PROGRESS.level, threading.excepthook, warnings.showwarning, sys.stderr)
@@ -183,14 +138,6 @@ def test_everything_is_put_back() -> None:
     assert current_console() is None
     after = (root.handlers, root.level, PROGRESS.level, threading.excepthook, warnings.showwarning, sys.stderr)
     assert after == before
-
-
-def test_a_job_without_a_command_line_has_a_console_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
-    with show_progress(2, log_format="json"):
-        logs.READ_FILE.emit(file="a")
-        sys.stderr.write("of a library\n")
-    (line,) = written(capfd.readouterr().err)
-    assert (line["event"], line["file"]) == ("read_file", "a")
 
 
 def test_what_else_goes_to_standard_error_becomes_json() -> None:
@@ -204,20 +151,6 @@ def test_what_else_goes_to_standard_error_becomes_json() -> None:
     stray, done = written(stream.getvalue())
     assert (stray["event"], stray["message"], stray["release_id"]) == ("stderr", "half a line", "night-1")
     assert "release_id" not in done
-
-
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [
-        ([], ("text", False)),
-        (["--input", "x", "--log_format", "json", "--verbose"], ("json", True)),
-        (["--log_format=json"], ("json", False)),
-        (["--verbose", "--log_format", "xml"], ("text", True)),
-        (["--log_format"], ("text", False)),
-    ],
-)
-def test_options_of_a_command_line_that_may_be_wrong(given: list[str], found: tuple[str, bool]) -> None:
-    assert log_options(given) == found
 
 
 @pytest.mark.parametrize("runner", ["direct", "direct_threads"])

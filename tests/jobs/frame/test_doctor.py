@@ -80,17 +80,6 @@ def test_all_is_in_order(place: Path, run: Doctor, monkeypatch: pytest.MonkeyPat
     assert open_ledger(str(place / "ledger.db")).history().entries == 2
 
 
-def test_a_line_a_check(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_listening", lambda: iter(()))
-    (place / "key").chmod(0o644)
-    assert cli.main(["doctor", "--key_file", str(place / "key"), "--ledger", str(place / "ledger.db")]) == 1
-    shown = capsys.readouterr()
-    lines = shown.out.splitlines()
-    assert len(lines) == 6
-    assert all(line.startswith(("ok       ", "warning  ", "failed   ")) for line in lines)
-    assert "checks failed: key" in shown.err
-
-
 @pytest.mark.parametrize(
     ("mode", "content", "words"),
     [
@@ -122,14 +111,6 @@ def test_a_ledger_of_a_newer_version(place: Path, run: Doctor) -> None:
     found = run(*config_of(place))["ledger"]
     assert found["state"] == "failed"
     assert "newer version of sfumato (format 9" in found["text"]
-
-
-def test_a_ledger_in_no_folder_and_none_yet(place: Path, run: Doctor) -> None:
-    found = run("--ledger", str(place / "nowhere" / "ledger.db"))["ledger"]
-    assert (found["state"], "folder not found" in found["text"]) == ("failed", True)
-    found = run("--ledger", str(place / "new.db"))["ledger"]
-    assert (found["state"], "the first charge creates it" in found["text"]) == ("warning", True)
-    assert not (place / "new.db").exists()
 
 
 def test_a_ledger_without_the_charge_of_a_published_release(place: Path, run: Doctor) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Callable
@@ -34,16 +33,7 @@ from sfumato.transforms.moments.client_values import Values
 from sfumato.transforms.moments.local.plan import MomentsPlan
 from sfumato.transforms.moments.local.transform import PushBits
 from sfumato.transforms.observability import metrics
-from sfumato.transforms.observability.metrics import (
-    METRICS,
-    PUBLIC,
-    RAW,
-    Counter,
-    Distribution,
-    Metric,
-    Stopwatch,
-    read_metrics,
-)
+from sfumato.transforms.observability.metrics import METRICS, RAW, Stopwatch, read_metrics
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.published_release import open_release
@@ -240,39 +230,6 @@ def test_nothing_raw_that_is_counted_is_in_a_release(private: tuple[dict, Path])
         assert not re.search(rf"\b({number}|{number:,})(\.0)?\b", manifest + page)
     sub_queries = json.loads(manifest)["privacy"]["sub_queries"]
     assert found["sub_queries"] == len(sub_queries)  # what anybody may know is there
-
-
-@pytest.mark.slow
-def test_every_metric_is_registered_and_used() -> None:
-    own = {name: value for name, value in vars(metrics).items() if isinstance(value, Metric | dict) and name.isupper()}
-    families = {name: value for name, value in own.items() if isinstance(value, dict) and name != "METRICS"}
-    registered = [one for one in own.values() if isinstance(one, Metric)]
-    registered += [one for family in families.values() for one in family.values()]
-    assert sorted(one.name for one in registered) == sorted(METRICS)
-    used, elsewhere = set(), set()
-    for folder in ("transforms", "pipelines"):
-        for path in (ROOT / folder).rglob("*.py"):
-            if path == ROOT / "transforms/observability/metrics.py":
-                continue
-            tree = ast.parse(path.read_text())
-            used |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-            imported = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-            if any(module in ("apache_beam.metrics", "apache_beam.metrics.metric") for module in imported):
-                elsewhere.add(str(path))
-    assert set(own) - {"METRICS"} <= used
-    assert elsewhere == set()  # who counts past the registry
-
-
-def test_units_are_in_the_names() -> None:
-    for name, metric in METRICS.items():
-        assert name == metric.name
-        assert name.endswith(metric.unit)
-        units = {"rows", "files", "users", "bytes", "milliseconds", "sub_queries", "entries", "shards", "bits"}
-        assert metric.unit in units
-        assert metric.readers in {RAW, PUBLIC}
-    for kind in (Counter, Distribution):
-        with pytest.raises(ValueError, match="must end in its unit, bytes"):
-            kind("release_size", "bytes", PUBLIC, "")
 
 
 def test_a_stopwatch_leaves_out_what_happens_between(monkeypatch: pytest.MonkeyPatch) -> None:

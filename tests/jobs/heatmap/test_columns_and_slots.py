@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
-import h3
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
@@ -26,14 +25,12 @@ from sfumato.transforms.counting.methods import Method
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.state import ALL_REMAINING, Estimate, HeatmapState, Query
 from sfumato.transforms.heatmap.request import heatmap_parameters
-from sfumato.transforms.heatmap.transform import PrivateHeatmap, bind_key
+from sfumato.transforms.heatmap.transform import bind_key
 from sfumato.transforms.heatmap.view import heatmap_view
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from tests.conftest import REGION, make_logs, write_files
 from tests.jobs import oracle
 from tests.jobs.heatmap.test_heatmap import KEY, assert_same, command, run_state
-from tests.log_forms import records, write_csv
-from tests.rejections import rejects
 from tests.seeds import seeded_rng
 
 SMALL: dict[str, Any] = {"depth": 5, "shard_size": 200, "dropout": 0.4, "epsilon": 4.0}
@@ -158,10 +155,7 @@ def test_command_rejects_bad_files_and_columns(
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [
-        ("--auxiliary status --categories good,bad", "unknown_category"),
-        ("--weight_column negative", "bad_weight"),
-    ],
+    [("--auxiliary status --categories good,bad", "unknown_category"), ("--weight_column negative", "bad_weight")],
 )
 def test_columns_of_bad_values_are_refused(tmp_path: Path, capsys, options: str, reason: str) -> None:
     """The refusal rests on noisy counts; what was wrong with the rows is operations data."""
@@ -171,22 +165,6 @@ def test_columns_of_bad_values_are_refused(tmp_path: Path, capsys, options: str,
     assert reason not in capsys.readouterr().err
     assert cli.main([*arguments, "--verbose"]) == 1
     assert re.search(rf"dropped: .*{reason} \d+", capsys.readouterr().err)
-
-
-def test_manifest_states_what_records_weigh(tmp_path: Path) -> None:
-    pattern = write_files(table_of(900, 4), tmp_path / "logs", 3)
-    has_weights = ["--time_column", "time", "--max_dwell", "90", "--contribution", "all", "--max_bad_fraction", "0.4"]
-    assert cli.main(command(pattern, tmp_path / "out", *has_weights)) == 0
-    columns = json.loads((tmp_path / "out" / "manifest.json").read_text())["parameters"]["columns"]
-    assert columns == {
-        "user_id": "user_id",
-        "latitude": "latitude",
-        "longitude": "longitude",
-        "weight": None,
-        "time": "time",
-        "max_dwell": 90.0,
-        "auxiliary": None,
-    }
 
 
 SLOTS_SMALL: dict[str, Any] = {"depth": 6, "shard_size": 400, "dropout": 0.4, "epsilon": 4.0, "max_bad_fraction": 0.4}
@@ -284,12 +262,6 @@ def test_several_records_a_user_are_counted_as_user_slots(tmp_path: Path) -> Non
     assert "in at most 3 slots, once in each" in body.slots.note
 
 
-def test_metadata_without_slots_is_as_before() -> None:
-    """A key is bound to names and values, so a new name would give every earlier release another noise."""
-    assert "slots" not in LocationColumns().metadata()
-    assert "slots" not in HeatmapParameters().metadata()
-
-
 def test_bind_key_is_another_for_every_column_slot_and_region() -> None:
     """One key, one input: the question may be the same, so the noise must not be."""
     columns = [
@@ -316,26 +288,3 @@ def test_bind_key_is_another_for_every_column_slot_and_region() -> None:
     bound.append((REGION, HeatmapParameters(epsilon=2.0), LocationColumns()))
     bound.append((Region(-1.0, 50.0, 1.0, 51.5), HeatmapParameters(), LocationColumns()))
     assert len({bind_key(KEY, *one).subkey("x") for one in bound}) == len(bound) == 16
-
-
-def test_columns_and_parameters_must_agree() -> None:
-    with rejects("slots"):
-        PrivateHeatmap(REGION, HeatmapParameters(), KEY, LocationColumns(slots=Slots("t", "hour")))
-    with rejects("categories"):
-        PrivateHeatmap(REGION, HeatmapParameters(), KEY, LocationColumns(auxiliary=ILL))
-
-
-@pytest.mark.parametrize(("depth", "warns"), [(4, False), (9, True)])
-def test_map_finer_than_the_cells_of_the_logs_warns(
-    depth: int, warns: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The region is 111 km high: cells of depth 4 have 6.9 km, of depth 9 0.2 km; H3 cells of resolution 7 have 2.8."""
-    table = records(800)
-    places = zip(table["latitude"].to_pylist(), table["longitude"].to_pylist(), strict=True)
-    cells = pa.array([h3.latlng_to_cell(*place, 7) for place in places])
-    path = write_csv(table.select(["user_id"]).append_column("cell", cells), tmp_path / "log.csv")
-    options = ["--cell_column=cell", "--cell_index=h3:7", f"--depth={depth}", "--region=-1,50,1,51", "--seed=1"]
-    assert cli.main(["heatmap", f"--input={path}", f"--output={tmp_path / 'out'}", *options]) == 0
-    assert ("are finer than the logs' h3 cells" in capsys.readouterr().err) == warns
-    parameters = json.loads((tmp_path / "out" / "manifest.json").read_text())["parameters"]
-    assert (parameters["cell_column"], parameters["cell_index"]) == ("cell", "h3:7")

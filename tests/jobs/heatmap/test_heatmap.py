@@ -6,10 +6,6 @@ import glob
 import json
 import logging
 import os
-import re
-import resource
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +24,6 @@ from sfumato.pipelines.frame.run_key import key_and_metadata
 from sfumato.pipelines.heatmap import HeatmapJob
 from sfumato.pipelines.runners.runner_settings import LocalRunner
 from sfumato.schemas.locations import LocationColumns
-from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
 from sfumato.transforms.counting import run_sub_queries
 from sfumato.transforms.counting.methods import METHODS, Adaptive
@@ -36,8 +31,6 @@ from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.heatmap.request import HeatmapRequest, heatmap_parameters
 from sfumato.transforms.heatmap.transform import PrivateHeatmap, bind_key
-from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.locations.users import bound_users
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION, make_logs, write_files
@@ -128,14 +121,6 @@ def test_heatmap_equals_the_oracle(logs, caplog, users, records, files, kind, ch
 
 
 @pytest.mark.slow
-def test_two_threads_give_what_one_gives(logs) -> None:
-    pattern = logs(3000, 3, 4)
-    parameters = heatmap_parameters("adaptive", SMALL)
-    two = run_state(pattern, parameters, options=("--direct_num_workers=2",))
-    assert_same(two, run_state(pattern, parameters))
-
-
-@pytest.mark.slow
 def test_heatmap_does_not_show_files_or_row_groups(tmp_path: Path) -> None:
     table = make_logs(2000, 3, seed=5)
     shuffled = table.take(seeded_rng(1).permutation(table.num_rows))
@@ -189,26 +174,6 @@ def test_user_id_of_two_types_is_one_user(tmp_path: Path) -> None:
     pq.write_table(text, tmp_path / "logs" / "text.parquet")
     both = run_state(str(tmp_path / "logs" / "*.parquet"), heatmap_parameters("adaptive", SMALL))
     assert both.population == alone.population  # the same noise on the same number of users
-
-
-@pytest.mark.slow
-def test_command_overwrites_a_release_of_the_same_id(logs, tmp_path: Path) -> None:
-    pattern = logs(900)
-    assert cli.main(command(pattern, tmp_path / "out")) == 0
-    assert cli.main(command(pattern, tmp_path / "out", "--epsilon", "2", "--overwrite")) == 0
-    assert open_release(tmp_path / "out").manifest["privacy"]["epsilon"] == 2
-
-
-def test_bound_users_reads_more_chunks_than_open_files(tmp_path: Path) -> None:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    spill, depth = Spill(str(tmp_path)), 4
-    users = np.arange(600, dtype=np.uint64) << np.uint64(32)
-    chunks = [spill.store(users[i : i + 1].data, np.zeros(1, np.uint32).data) for i in range(600)]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
-    try:
-        assert len(bound_users(chunks, Places(depth))) == 600
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def command(pattern: str, output: Path, *more: str) -> list[str]:
@@ -275,25 +240,6 @@ def test_nothing_raw_is_in_the_release(published: Path) -> None:
         assert "unsafe seed" not in text
         for file in (published.parent / "logs").iterdir():
             assert str(file.stat().st_size) not in text
-
-
-@pytest.mark.slow
-def test_python_m_writes_to_relative_outputs(logs, tmp_path: Path) -> None:
-    arguments = [sys.executable, "-m", "sfumato.pipelines.command_line.cli", *command(logs(600), Path("relative/out"))]
-    done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "relative/out/index.html"
-    assert re.search(r"sub-query 1: \d+ entries, epsilon", done.stderr)
-    assert (tmp_path / "relative/out/manifest.json").is_file()
-
-
-def test_progress_is_shown_from_worker_threads(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(command(logs(600), tmp_path / "out", "--runner_config", "direct_threads")) == 0
-    shown = capfd.readouterr().err
-    assert len(re.findall(r"sub-query 1: \d+ entries, epsilon", shown)) == 1
-    assert re.search(r"noise ± [\d.]+ users \(95%\)", shown)
-    assert "\ufffd" not in shown
-    assert "apache_beam" not in shown
 
 
 @pytest.mark.slow
@@ -465,13 +411,3 @@ def test_every_method_publishes_a_whole_release(baselines: None, logs, tmp_path:
     assert len(release.cells) >= 1
     assert (release.cells["stddev"] >= 0).all()
     assert (tmp_path / "out" / "index.html").stat().st_size > 10_000
-
-
-@pytest.mark.slow
-def test_page_of_a_large_flat_map_is_small(logs, tmp_path: Path) -> None:
-    assert cli.main(command(logs(900), tmp_path / "out", "--method", "flat", "--depth", "9")) == 0
-    release = open_release(tmp_path / "out")
-    assert len(release.cells) == 4**9
-    assert (tmp_path / "out" / "index.html").stat().st_size < 8_000_000
-    table = release.cells
-    assert np.isclose(np.maximum(table["count"], 0).sum() * release.density.max(), table["count"].max())

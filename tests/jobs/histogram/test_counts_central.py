@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -165,21 +164,6 @@ def test_a_retried_bundle_and_other_runners_draw_the_same(pattern: str, tmp_path
     assert one == two
 
 
-def test_a_dry_run_says_noise_threshold_and_what_is_hidden(
-    pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("histogram", pattern, tmp_path / "out", "--column", "kind", *CENTRAL, "--dry_run") == 0
-    text = capsys.readouterr().out
-    noise = choose_noise(0.99, 1e-8, ItemBound())
-    assert f"noisy counts from {noise.threshold} on are published" in text
-    assert f"an item with a count of {noise.hidden_count() + 1} or more is shown with a probability of 99%" in text
-    assert run("histogram", pattern, tmp_path / "out", "--cells", "3", *REGION, *CENTRAL, "--dry_run") == 0
-    text = capsys.readouterr().out
-    assert "on every item, present or not; all are published" in text
-    assert "the epsilon 1 spent will not be recorded" in text  # and no delta
-    assert not (tmp_path / "out").exists()
-
-
 def test_nothing_raw_is_in_the_release(tmp_path: Path) -> None:
     """An item of one user and the exact number of rows are nowhere. (A noisy count of users may be the exact one.)"""
     logs = pa.table({"user_id": [*range(7001)] * 2, "kind": [*["common"] * 7000, "unique"] * 2})
@@ -189,17 +173,6 @@ def test_nothing_raw_is_in_the_release(tmp_path: Path) -> None:
     text = (output / "manifest.json").read_text() + page_text((output / "index.html").read_text())
     assert "unique" not in text
     assert "14002" not in text.replace(",", "")
-
-
-@pytest.mark.slow
-def test_nobody_is_an_empty_release_that_says_so(tmp_path: Path) -> None:
-    lonely = pa.table({"user_id": range(300), "x": [f"{i:03}" for i in range(300)]})
-    pattern = write_files(lonely, tmp_path / "logs", 2)
-    for job in ("histogram", "hotspots"):
-        assert run(job, pattern, tmp_path / job, "--column", "x", *CENTRAL) == 0
-        release = open_release(tmp_path / job)
-        assert any("above the threshold" in warning for warning in release.manifest["warnings"])
-        assert json.loads((tmp_path / job / "manifest.json").read_text())["results"]["published"] == 0
 
 
 # --- a public list of items: pure differential privacy, and every item is published, present or not ---

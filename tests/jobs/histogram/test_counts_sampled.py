@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import os
 import re
 from collections import Counter
@@ -103,16 +102,6 @@ def test_a_histogram_of_categories(pattern: str, tmp_path: Path, capsys: pytest.
     # A user takes part with the rate, with one of two records.
     assert plausible(items["sampled"].to_numpy(), rate / 2 * items["item"].map(kinds).to_numpy()).all()
     assert release.manifest["results"]["published"] == len(items)
-
-
-@pytest.mark.slow
-def test_integers_and_dates_keep_what_they_are(pattern: str, tmp_path: Path) -> None:
-    assert run("histogram", pattern, tmp_path / "code", "--column", "code") == 0
-    items = open_release(tmp_path / "code").items
-    assert items["item"].dtype == np.int64
-    assert set(items["item"]) <= set(table()["code"].to_pylist())
-    assert run("histogram", pattern, tmp_path / "day", "--column", "day") == 0
-    assert open_release(tmp_path / "day").items["item"].str.fullmatch(r"1970-01-\d\d").all()
 
 
 @pytest.mark.false_alarm(1e-8)
@@ -215,14 +204,6 @@ def test_hotspots_hide_what_the_top_leaves_out(tmp_path: Path) -> None:
     assert results["estimated_users"] == pytest.approx(6000, rel=0.2)
 
 
-@pytest.mark.slow
-def test_values_beyond_the_range_are_warned_of(pattern: str, tmp_path: Path) -> None:
-    for name, end, warned in (("wide", "60", False), ("narrow", "2", True)):
-        assert run("quantiles", pattern, tmp_path / name, "--column", "length", "--range", f"0,{end}") == 0
-        warnings = open_release(tmp_path / name).manifest["warnings"]
-        assert any("where values outside it count too" in warning for warning in warnings) == warned
-
-
 @pytest.mark.parametrize("population", [1000, 60000])
 def test_a_wrong_population_publishes_its_refusal_alone(
     pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], population: int
@@ -234,45 +215,6 @@ def test_a_wrong_population_publishes_its_refusal_alone(
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["status"] == "refused"
     assert manifest["privacy"]["epsilon_spent"] == pytest.approx(0.03)
-
-
-@pytest.mark.slow
-def test_limited_contact_says_whom_it_asks(pattern: str, tmp_path: Path) -> None:
-    more = ["--column", "kind", "--population", "6000", "--contact", "limited"]
-    assert run("histogram", pattern, tmp_path / "out", *more) == 0
-    privacy = check_guarantee(open_release(tmp_path / "out").manifest)
-    expected = 6000 * privacy["rounds"][0]["sampling_rate"]
-    assert privacy["contact"]["kind"] == "limited"
-    assert privacy["contact"]["contacted_users"] == min(int(np.ceil(expected + 10 * expected**0.5)), 6000)
-    assert privacy["contact"]["contact_rate"] == privacy["contact"]["contacted_users"] / 6000
-    everybody = tmp_path / "everybody"
-    assert run("histogram", pattern, everybody, "--column", "kind", "--population", "6000") == 0
-    same = check_guarantee(open_release(everybody).manifest)
-    assert privacy["delta_spent"] == same["delta_spent"]  # whoever is asked, the sample is the Poisson sample
-
-
-@pytest.mark.slow
-def test_the_paper_s_parameters(pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Section 3.1 of paper 004, for the epsilon that the admission leaves; every job of a sample takes the option."""
-    jobs = {
-        "histogram": (1, ["--column", "kind"]),
-        "hotspots": (2, ["--column", "kind", "--levels", "2"]),
-        "quantiles": (3, ["--column", "length", "--range", "0,10"]),
-    }
-    for job, (rounds, more) in jobs.items():
-        assert run(job, pattern, tmp_path / job, *more, "--parameters", "paper", "--epsilon", "6") == 0
-        manifest = open_release(tmp_path / job).manifest
-        assert manifest["parameters"]["parameters"] == "paper"
-        privacy = check_guarantee(manifest, 6.0)
-        assert {(one["sampling_rate"], one["threshold"]) for one in privacy["rounds"]} == {
-            (math.floor(-math.expm1(-5.94 / rounds) / 6 * 2**32) / 2**32, 20 if rounds == 1 else 21)
-        }
-        assert "Bharadwaj" in page_text((tmp_path / job / "index.html").read_text())
-    capsys.readouterr()
-    assert run("histogram", pattern, tmp_path / "dry", "--column", "kind", "--parameters", "paper", "--dry_run") == 0
-    shown = capsys.readouterr().out
-    assert "sampling: the paper's own: p = (1 - e^-epsilon) / 6" in shown
-    assert "tau = 20" in shown
 
 
 @pytest.mark.false_alarm(1e-8)
@@ -299,25 +241,6 @@ def test_nothing_raw_is_in_the_release_or_the_log(
         assert run("histogram", pattern, tmp_path / seed, *more) == 0
     manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("out", "2", "3")]
     assert not {6000, 12000}.intersection(*map(numbers_in, manifests))
-
-
-@pytest.mark.slow
-def test_a_delta_of_one_over_the_users_is_warned_of(pattern: str, tmp_path: Path) -> None:
-    for name, more in (("given", ["--population", "6000"]), ("estimated", [])):
-        assert run("histogram", pattern, tmp_path / name, "--column", "kind", "--delta", "1e-3", *more) == 0
-        warnings = open_release(tmp_path / name).manifest["warnings"]
-        assert any(warning.startswith("delta 0.001 is not below 1 / ") for warning in warnings)
-
-
-@pytest.mark.slow
-def test_an_empty_histogram_is_a_release_that_says_so(tmp_path: Path) -> None:
-    lonely = pa.table({"user_id": range(500), "x": [f"{i:03}" for i in range(500)]})
-    logs = write_files(lonely, tmp_path / "logs", 2)
-    for job in ("histogram", "hotspots"):
-        assert run(job, logs, tmp_path / job, "--column", "x") == 0
-        release = open_release(tmp_path / job)
-        assert any("has enough sampled users" in warning for warning in release.manifest["warnings"])
-        assert len(release.items) == 0 or job == "hotspots"
 
 
 GRID = "--region -1,50,1,51"

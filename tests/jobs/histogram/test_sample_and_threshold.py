@@ -14,7 +14,6 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from scipy import stats
 
 from sfumato.pipelines.runners.runner_settings import LocalRunner
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import NUMBERS, ItemColumns, LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms.histogram.central_counts import choose_items, count_items
@@ -234,20 +233,6 @@ def test_searches_on_beam_are_searches_in_memory(tmp_path: Path) -> None:
     assert [one.value for one in found.quantiles] == pytest.approx(truth, abs=0.5)
 
 
-def test_bound_key_binds_items_rate_threshold_and_rounds(tmp_path: Path) -> None:
-    items = ColumnItems(ItemColumns("category"))
-    keys = [
-        Rounds(items, KEY, None, (0,)).bound_key(SAMPLING),
-        Rounds(ColumnItems(ItemColumns("code")), KEY, None, (0,)).bound_key(SAMPLING),
-        Rounds(items, KEY, None, (0,)).bound_key(Sampling.from_rate(0.31, 8)),
-        Rounds(items, KEY, None, (0,)).bound_key(Sampling.from_rate(0.3, 9)),
-        Rounds(items, KEY, TextPrefixes(3), (0,)).bound_key(SAMPLING),
-        Rounds(items, KEY, TextPrefixes(3), (1, 3)).bound_key(SAMPLING),
-        Rounds(CellItems(LocationColumns(), GRID), KEY, None, (0,)).bound_key(SAMPLING),
-    ]
-    assert len({key.subkey("participation") for key in keys}) == len(keys)
-
-
 def with_unusable(usable: int, unusable: int, both: int, without_id: int) -> pa.Table:
     """Rows of users with a category, without one, with one in one of two rows, and rows of nobody."""
     ids = [*range(usable + unusable), *np.repeat(np.arange(10**6, 10**6 + both), 2).tolist(), *[None] * without_id]
@@ -376,14 +361,6 @@ def test_count_items_bounds_a_user_at_every_level(max_items: int, max_records: i
             assert all(1 <= amount <= max_records for amount in amounts)
     if max_records == 1000:
         assert [int(one.counts.sum()) for one in everybody] == [600] * 3
-
-
-@pytest.mark.parametrize("name", ["max_items", "max_records"])
-def test_item_bound_rejects_what_is_no_count(name: str) -> None:
-    for value in (0, -1, 1.5, float("nan"), True):
-        with pytest.raises(RequestError) as caught:
-            ItemBound(**{name: value})
-        assert caught.value.option.startswith(f"{name}_per_")
 
 
 @pytest.mark.parametrize(("files", "options"), [(1, ()), (4, ("--direct_runner_bundle_repeat=2",))])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -285,13 +284,3 @@ def test_a_release_without_anything_has_a_page(counted: Items) -> None:
         assert isinstance(layer, Layer)
         assert layer.level == []
     check_made_again(files)
-
-
-def test_a_seed_is_alarming() -> None:
-    made = metadata(TEXTS)
-    made = replace(made, release=replace(made.release, safe=False, randomness="seed"))
-    level = drawn(np.zeros(5_000, np.uint64), 0, made, [""] * 5_000)
-    files = trie_files(Trie((level,), (), float(level.counts.sum())), made)
-    view = page_of(files)
-    assert view.alarm is not None
-    assert json.loads(files["manifest.json"])["warnings"][0] in view.problems

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Barrier, Event, Thread
+from threading import Event, Thread
 from typing import Any
 
 import pyarrow as pa
@@ -35,7 +35,7 @@ from google.cloud.bigquery_storage_v1 import types
 from google.cloud.bigquery_storage_v1.services.big_query_read.transports import BigQueryReadGrpcTransport
 
 from sfumato.pipelines.command_line import cli
-from sfumato.pipelines.frame.inputs import content_digests, inspect, match_files, with_rows
+from sfumato.pipelines.frame.inputs import inspect, match_files
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.transforms.inputs import bigquery_table
@@ -49,7 +49,6 @@ from sfumato.transforms.inputs.log_reader import (
     slice_file,
 )
 from sfumato.transforms.io import storage
-from sfumato.transforms.io.files import content_digest, file_version
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from tests.conftest import make_logs, write_files
 from tests.jobs.inputs.test_log_reader import encoded
@@ -249,35 +248,6 @@ def logs(bucket: Emulator, tmp_path: Path) -> str:
     """A pattern of FILES logs of one user each, in the bucket."""
     write_files(make_logs(FILES, 1, seed=0), tmp_path, FILES)
     return upload(tmp_path, f"{BUCKET}/logs/day=2026-11-20")
-
-
-@pytest.mark.slow
-def test_a_run_looks_once_at_each_object(bucket: Emulator, logs: str) -> None:
-    """The listing has versions and digests; one request reads a footer."""
-    bucket.requests.clear()
-    files = match_files(logs)
-    assert len(bucket.requests) == 1
-    assert inspect(with_rows(files, COLUMNS), COLUMNS)[0] == FILES
-    digests = content_digests(files)
-    assert len(bucket.requests) == 1 + FILES
-    assert [file.version for file in files] == [file_version(file.path) for file in files]
-    assert digests == [content_digest(file.path) for file in files]
-    assert len(set(digests)) == FILES
-
-
-@pytest.mark.slow
-def test_footers_are_read_at_once(bucket: Emulator, logs: str) -> None:
-    """Each request waits until eight have come; alone they would wait for ever."""
-    files, together = match_files(logs), Barrier(8)
-
-    def wait(method: str, path: str) -> None:
-        if path.startswith("/download/"):
-            together.wait(timeout=30)
-
-    bucket.fault = wait
-    assert len(with_rows(files)) == FILES
-    assert inspect(files, COLUMNS)[0] == FILES
-    assert not together.broken
 
 
 @pytest.mark.slow

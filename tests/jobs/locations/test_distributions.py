@@ -34,7 +34,6 @@ from sfumato.transforms.locations.shards import (
 from sfumato.transforms.locations.spill import Spill, forget, load
 from sfumato.transforms.locations.users import bound_users, split_by_user_group
 from sfumato.transforms.privacy.admission import UserCounts, sum_user_counts
-from tests.rejections import rejects
 from tests.seeds import seeded_rng
 from tests.unit.locations import oracle as one_user
 
@@ -184,14 +183,6 @@ def test_coder_keeps_weights_and_clients_held_or_not() -> None:
             assert same(coder.decode(encoded), group)
             assert coder.decode(encoded).sizes().tolist() == group.sizes().tolist()
         forget("memory:coder")
-
-
-@pytest.mark.parametrize("gamma", [0, -1, MAX_GAMMA + 1, 1.5, math.nan, math.inf])
-def test_gammas_out_of_range_are_refused(gamma: float) -> None:
-    with rejects("gamma"):
-        bound_distributions([pack([(1, 1)], 1)], Places(1), gamma)  # type: ignore[arg-type]
-    with rejects("gamma"):
-        LocationBound(Places(1), Spill(), "all", gamma)  # type: ignore[arg-type]
 
 
 def test_more_records_than_the_arithmetic_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

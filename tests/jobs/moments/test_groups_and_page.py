@@ -6,7 +6,6 @@ import io
 import json
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import geopandas
@@ -22,7 +21,7 @@ from sfumato.schemas.views import PageView
 from sfumato.schemas.views.chart_views import MomentsBody
 from sfumato.transforms.moments.groups import CellGroups
 from sfumato.transforms.moments.statistic_kinds import shrunk
-from sfumato.transforms.moments.view import moments_view, place_value, quantity_title, statistic_title
+from sfumato.transforms.moments.view import moments_view
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.release_folder import with_digests
@@ -33,20 +32,8 @@ from tests.digests import page_text
 from tests.jobs.moment_logs import KINDS, LENGTH, REGION, run, shows, table, usable, users_of
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
-from tests.unit.moments.releases import (
-    BY_PLACE,
-    FACTS,
-    FORM,
-    SPREAD,
-    ages,
-    assembled,
-    by_size,
-    of_everybody,
-    on_a_map,
-    plan,
-    ran,
-)
-from tests.unit.zones.polygons import brute_force, voronoi, write_geojson, write_geoparquet, zones_of
+from tests.unit.moments.releases import BY_PLACE, FORM, ages, assembled, by_size, of_everybody, on_a_map, plan, ran
+from tests.unit.zones.polygons import brute_force, voronoi, write_geojson, zones_of
 
 BY_KIND = ["--group_by", "kind", "--groups", "bus,tram,walk,helicopter,boat", "--group_epsilon", "2.5"]
 
@@ -128,32 +115,6 @@ def test_groups_publishes_listed_names_and_noisy_sizes(
         clients = open_release(release).manifest["results"]["clients"]
         assert clients != sum(exact.values())
         assert shows(texts[1], int(clients))  # so the search finds what is there
-
-
-@pytest.mark.slow
-def test_groups_file_says_what_groups_says(pattern: str, tmp_path: Path) -> None:
-    """A file of names says what the option says, and the order of the names is that of the release."""
-    names = tmp_path / "names.txt"
-    names.write_text("  tram\n\nbus\n")
-    assert run(pattern, tmp_path / "a", *LENGTH, "--group_by", "kind", "--groups_file", str(names)) == 0
-    assert run(pattern, tmp_path / "b", *LENGTH, "--group_by", "kind", "--groups", "tram, bus") == 0
-    one, other = (pq.read_table(tmp_path / name / "moments.parquet") for name in "ab")
-    assert one["group"].to_pylist() == ["everybody", "tram", "bus", "other"]
-    assert one.equals(other)
-
-
-@pytest.mark.false_alarm(2 * FLAKE_RATE)
-def test_groups_may_be_dates(pattern: str, tmp_path: Path) -> None:
-    more = ["--group_by", "day", "--groups", "1970-01-01,1970-01-03", "--group_epsilon", "5", "--min_group", "50"]
-    assert run(pattern, tmp_path / "out", *LENGTH, *more) == 0
-    rows = pq.read_table(tmp_path / "out" / "moments.parquet").to_pylist()
-    assert [row["group"] for row in rows] == ["everybody", "1970-01-01", "1970-01-03", "other"]
-    logs = table()
-    days = np.array(list(map(str, logs["day"].to_pylist())))
-    noise = open_release(tmp_path / "out").manifest["privacy"]["groups"]["noise_stddev"]
-    for row in rows[1:3]:
-        users = users_of(logs, usable(logs) & (days == row["group"]))
-        assert abs(row["clients"] - users) < 6.2 * noise * math.sqrt(2 * 2 * 10)
 
 
 # --- cells ---
@@ -273,28 +234,6 @@ def test_means_by_zone_are_those_of_the_logs(trust: str, evenly: tuple[pa.Table,
         sfumato.open_release(tmp_path / "out").zones_total(np.ones(len(zones), dtype=bool))
 
 
-@pytest.mark.slow
-def test_zones_of_another_format_give_the_same_table(pattern: str, tmp_path: Path) -> None:
-    columns = {"tract": [f"T{i}" for i in range(len(SHAPES))]}
-    path = write_geoparquet(tmp_path / "tracts.parquet", SHAPES, columns)
-    assert run(pattern, tmp_path / "a", *LENGTH, *zone_file(tmp_path)) == 0
-    assert run(pattern, tmp_path / "b", *LENGTH, "--zones", path, "--id_column", "tract") == 0
-    one, other = (pq.read_table(tmp_path / name / "zones.parquet") for name in "ab")
-    assert one.num_rows
-    assert one.equals(other)
-
-
-@pytest.mark.slow
-def test_zones_of_nobody_are_no_map_and_no_failure(tmp_path: Path) -> None:
-    pattern = write_files(table(300, 1), tmp_path / "logs", 2)
-    path = write_geojson(tmp_path / "far.geojson", [(shape, {"tract": i}) for i, shape in enumerate(voronoi(5, 1))])
-    for name, more in (("local", []), ("central", ["--trust", "central", "--epsilon", "1"])):
-        output = tmp_path / name
-        assert run(pattern, output, *LENGTH, "--zones", path, "--id_column", "tract", *more) == 0
-        assert len(pq.read_table(output / "zones.parquet")) == 0
-        assert set(pq.read_table(output / "moments.parquet")["group"].to_pylist()) <= {"everybody", "other"}
-
-
 # --- the page ---
 
 
@@ -384,33 +323,3 @@ def test_view_shows_cells_on_a_map_and_lists_those_that_differ() -> None:
         assert low <= rows[place]["mean_low"] < rows[place]["mean_high"] <= high
     assert layer.measures[1].listed == []
     check_made_again(files)
-
-
-def test_view_states_missing_privacy_bits_and_seeds() -> None:
-    planned = plan(epsilon=None)
-    view = moments_view(assembled(ran(ages(), planned), planned))
-    assert view.guarantee.endswith("no differential privacy.")
-    assert [fact.text for fact in view.chips if fact.term == "Each report"] == ["sent unchanged"]
-    little = plan(epsilon=0.05, statistics=SPREAD[:1])
-    seed = replace(FACTS, safe=False, randomness="seed")
-    view = moments_view(assembled(ran(ages(60), little), little, release=seed))
-    assert any(one.share is None and one.low is None for one in shown(view).bits)
-    assert shown(view).deviation is None  # without the variance
-    assert view.alarm is not None  # of a seed
-
-
-@pytest.mark.parametrize(
-    ("weight", "text"),
-    [(0.25, "0.25"), (2.0**-8, "2⁻⁸"), (32_768.0, "32,768"), (2.0**20, "2²⁰"), (-4.0, "−4"), (3.0, "3")],
-)
-def test_place_value(weight: float, text: str) -> None:
-    assert place_value(weight) == text
-
-
-def test_titles_of_statistics_and_quantities() -> None:
-    names = ("mean", "moment:2", "moment:7", "geometric_mean", "log_product")
-    titles = ["Mean", "2nd moment", "7th moment", "Geometric mean", "Logarithm of the product"]
-    assert list(map(statistic_title, names)) == titles
-    kinds = ("value", "power:3", "log2", "\u202e")
-    titles = ["age", "age to the power 3", "the binary logarithm of age", "⟨U+202E⟩"]
-    assert [quantity_title(kind, "age" if kind != "\u202e" else kind) for kind in kinds] == titles

@@ -298,15 +298,6 @@ def start_from(release: Path, *more: str) -> None:
     parse_command(MomentsRequest, given)[0].resolve()
 
 
-@pytest.mark.slow
-def test_warm_start_from_a_seed_needs_a_seed(folder: Path, pattern: str, tmp_path: Path) -> None:
-    of_seed = folder / "of_seed"
-    assert run(pattern, of_seed, *LENGTH, "--method", "adaptive") == 0
-    with rejects("warm_start"):  # anybody can guess the key of that release
-        start_from(of_seed)
-    assert run(pattern, tmp_path / "out", *LENGTH, "--warm_start", str(of_seed), "--release_id", "warm") == 0
-
-
 @pytest.mark.parametrize(
     "more",
     [

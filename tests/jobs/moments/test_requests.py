@@ -236,17 +236,6 @@ def test_however_few_clients_a_release_is_published(tmp_path: Path, rows: int, r
     assert any("is not known" in one for one in warnings)
 
 
-def test_columns_of_two_kinds_and_no_files(pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    mixed = tmp_path / "mixed"
-    write_files(table(100, 1), mixed, 1)
-    pq.write_table(table(100, 1).set_column(5, "kind", pa.array([3] * 100)), mixed / "other.parquet")
-    assert run(str(mixed / "*.parquet"), tmp_path / "out", *LENGTH, *LISTED) == 2
-    assert "column 'kind'" in capsys.readouterr().err
-    assert run(str(tmp_path / "none*.parquet"), tmp_path / "out", *LENGTH) == 2
-    assert "input: no file matches" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
 # --- a dry run ---
 
 
@@ -301,33 +290,3 @@ def test_a_dry_run_is_what_the_run_does(pattern: str, tmp_path: Path, capsys: py
     assert f"values lie in {form['low']:g} to {form['high']:g}, in steps of {form['step']:g}" in text
     assert f"with probability {manifest['privacy']['meter']['truth_probability']:.4f}" in text
     assert f"method {manifest['method']}" in text
-
-
-def test_a_dry_run_without_local_privacy(pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = dry(pattern, tmp_path / "out", capsys, *LENGTH, "--trust", "secagg", "--no_dp", *ON_MAP)
-    assert "nothing: there is no differential privacy that a ledger could account for" in text
-    assert "each bit is sent as it is: no differential privacy" in text
-    assert "64 groups, and `other`" in text
-    assert "columns user_id, length, latitude, longitude" in text
-    least = [1.96 * 0.5 * 1023] * 5
-    assert [error * math.sqrt(users) for users, error in errors_of(text).items()] == pytest.approx(least, rel=0.01)
-
-
-@pytest.mark.parametrize("options", [["--range", "0,600"], [], ["--statistics", "count"]])
-def test_a_dry_run_says_what_a_curator_does(
-    pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
-) -> None:
-    text = dry(pattern, tmp_path / "out", capsys, *CENTRAL, *options, width=145)
-    assert "the operator adds up the value of one record a user" in text
-    assert "central, this run:" in text
-    assert ("values lie in 0 to 600" in text) == (options[:1] == ["--range"])
-    assert ("by powers of two" in text) == (not options)
-
-
-def test_a_dry_run_says_what_both_columns_hold(
-    pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    second = ["--second_column", "change", "--second_bits", "6", "--second_signed", "split"]
-    text = dry(pattern, tmp_path / "out", capsys, *LENGTH, *second, "--statistics", "correlation", width=145)
-    assert "values lie in 0 to 1023" in text
-    assert "those of the second column lie in -63 to 63" in text

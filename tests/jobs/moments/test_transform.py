@@ -35,7 +35,7 @@ from sfumato.transforms.moments.local.plan import MomentsPlan
 from sfumato.transforms.moments.local.protocol import MomentsState
 from sfumato.transforms.moments.local.quantities import Thresholds
 from sfumato.transforms.moments.local.tally import Query, Tally, with_noise
-from sfumato.transforms.moments.local.transform import PushBits, add_tallies
+from sfumato.transforms.moments.local.transform import PushBits
 from sfumato.transforms.privacy.admission import ChargeAndAdmit
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits
 from sfumato.transforms.privacy.user_hashes import hash_users
@@ -385,19 +385,6 @@ def test_another_question_under_the_same_key_has_its_own_coins() -> None:
     keys = [transform(**one)._key.subkey("x") for one in variants]
     assert len(set(keys)) == len(keys)
     assert transform()._key.subkey("x") == keys[0]
-
-
-def test_tallies_add_up_in_any_order() -> None:
-    rng = seeded_rng(5)
-    many = [[Tally(*rng.integers(0, 9, (2, 3, 4))) for _ in range(2)] for _ in range(53)]
-    wanted = [(sum(one[i].ones for one in many), sum(one[i].zeros for one in many)) for i in range(2)]
-
-    shuffled = [many[i] for i in rng.permutation(53)]
-    for parts in ([many], [[], shuffled[:7], shuffled[7:]], [[one] for one in many]):
-        for one, (ones, zeros) in zip(add_tallies([add_tallies(part) for part in parts]), wanted, strict=True):
-            assert np.array_equal(one.ones, ones)
-            assert np.array_equal(one.zeros, zeros)
-    assert add_tallies([[], []]) == []
 
 
 def test_an_empty_file_among_others_and_no_coder_warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -35,7 +34,6 @@ from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION, make_logs, write_files
-from tests.digests import seal_again
 from tests.jobs import oracle
 from tests.jobs.heatmap.test_heatmap import KEY as JOB_KEY
 from tests.jobs.heatmap.test_heatmap import PAPER, SMALL, assert_same, command, run_state
@@ -373,37 +371,6 @@ def test_job_with_warm_start_equals_the_oracle(logs: str, monday: Path, options:
         assert len(state.results) == 1
 
 
-def test_manifest_states_the_earlier_release_but_not_its_place(logs: str, monday: Path, tmp_path: Path) -> None:
-    assert cli.main(command(logs, tmp_path / "out", "--warm_start", str(monday), "--release_id", "tuesday")) == 0
-    release, before = open_release(tmp_path / "out"), start_of(open_release(monday), Grid(REGION, 6))
-    published = open_release(monday)
-    assert np.array_equal(np.sort(before.estimate.counts), np.sort(published.cells["count"].to_numpy()))
-    stated = {"release_id": "monday", "epsilon": 4.0, "digest": digest(before.estimate)}
-    assert release.manifest["parameters"]["warm_start"] == stated
-    assert published.manifest["parameters"]["warm_start"] is None
-    privacy = release.manifest["privacy"]
-    (first_query,) = privacy["sub_queries"]
-    assert first_query["epsilon"] + privacy["population"]["epsilon"] == 4.0
-    assert first_query["shards"] == privacy["cohort"]["shards"]
-    assert privacy["composition"] == "sequential"
-    for file in (tmp_path / "out").iterdir():
-        content = file.read_bytes()
-        for secret in (monday.name, str(monday.parent)):
-            assert secret.encode() not in content
-
-
-@pytest.mark.slow
-def test_rates_start_from_releases_without_and_with_them(monday: Path, tmp_path: Path) -> None:
-    table = make_logs(3000, 1, seed=0)
-    infected = seeded_rng(1).random(table.num_rows) < 0.3
-    pattern = write_files(table.append_column("infected", [infected]), tmp_path / "logs", 2)
-    rates = ("--auxiliary", "infected")
-    assert cli.main(command(pattern, tmp_path / "one", *rates, "--warm_start", str(monday))) == 0
-    assert cli.main(command(pattern, tmp_path / "two", *rates, "--warm_start", str(tmp_path / "one"))) == 0
-    assert "rate" in open_release(tmp_path / "two").cells.columns
-    assert len(open_release(tmp_path / "two").manifest["privacy"]["sub_queries"]) == 1
-
-
 def refused(capsys: pytest.CaptureFixture[str], logs: str, output: Path, *more: str, seed: bool = True) -> None:
     """Asserts that the job refuses its warm start before any work."""
     arguments = command(logs, output, *more)
@@ -431,15 +398,6 @@ def test_warm_start_rejects_folders_without_a_release(
         refused(capsys, logs, tmp_path / "out", "--warm_start", str(strange.parent))
 
 
-def test_warm_start_rejects_the_release_of_another_job(
-    logs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shared = ["--input", logs, "--region", "-1,50,1,51", "--seed", "1"]
-    assert cli.main(["histogram", "--output", str(tmp_path / "cells"), "--cells", "4", *shared]) == 0
-    capsys.readouterr()
-    refused(capsys, logs, tmp_path / "out", "--warm_start", str(tmp_path / "cells"))
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -461,27 +419,3 @@ def test_warm_start_rejects_noise_that_anybody_can_take_away(
 ) -> None:
     """It came from a seed. What is as unsafe itself may start from it."""
     refused(capsys, logs, tmp_path / "out", "--warm_start", str(monday), seed=False)
-
-
-@pytest.mark.parametrize("damage", ["cut", "missing", "empty", "noise", "column", "geometry"])
-def test_warm_start_rejects_damaged_releases(
-    logs: str, monday: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
-) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(monday, copy)
-    file = copy / "cells.parquet"
-    content = file.read_bytes()
-    middle = len(content) // 2
-    if damage == "missing":
-        file.unlink()
-    elif damage in ("column", "geometry"):
-        name = {"column": "stddev", "geometry": "geometry"}[damage]
-        pq.write_table(pq.read_table(file).drop_columns([name]), file)
-        seal_again(copy)
-    else:
-        zeros = content[:9] + bytes(middle) + content[-middle:]
-        file.write_bytes({"cut": content[:middle], "empty": b"", "noise": zeros}[damage])
-    if damage == "geometry":  # is not read: no damage to what is
-        assert cli.main(command(logs, tmp_path / "out", "--warm_start", str(copy))) == 0
-    else:
-        refused(capsys, logs, tmp_path / "out", "--warm_start", str(copy))

@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.operations import releases
 from sfumato.schemas.ledger import Limit
-from sfumato.transforms.io.files import read_file
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.release_folder import remove_files
 from sfumato.transforms.release.release_index import update_timeline
@@ -225,31 +223,7 @@ def test_prune_refuses_wrong_ages(tmp_path: Path, keep: str, capsys: pytest.Capt
     assert "keep: must be a number of days, such as 90d" in capsys.readouterr().err
 
 
-def test_prune_names_a_folder_without_releases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert prune(Place(tmp_path, None)) == 2
-    assert "timeline: no release found in" in capsys.readouterr().err
-
-
 def test_prune_keeps_what_is_as_old_as_it_may_be(place: Place) -> None:
     before = place.contents()
     assert prune(place, keep="21d") == 0  # the first day is 21 days old
     assert place.contents() == before
-
-
-@pytest.mark.slow
-def test_prune_removes_releases_from_a_bucket(place: Place) -> None:
-    pytest.importorskip("gcp_storage_emulator.server", reason="needs the package gcp-storage-emulator")
-    from tests.storage import BUCKET, names, put, storage_emulator
-
-    published, ledger = f"{BUCKET}/published", str(place.folder / "ledger.db")
-    with storage_emulator():
-        for name, content in place.contents().items():
-            if name.startswith("published/"):
-                put(f"{BUCKET}/{name}", content)
-        before = {day: read_file(f"{published}/releases/{day}/manifest.json") for day in DAYS}
-        assert cli.main(["releases", "prune", "--timeline", published, "--ledger", ledger, "--keep", "2d"]) == 0
-        for day in DAYS:
-            assert (names(f"{published}/releases/{day}") == ["manifest.json"]) == (day in PRUNED)
-            assert read_file(f"{published}/releases/{day}/manifest.json") == before[day]
-        assert sorted(name[:10] for name in names(f"{published}/maps")) == [DAYS[0], DAYS[3]]
-        assert cli.main(["ledger", "verify", "--ledger", ledger, "--releases", published]) == 0

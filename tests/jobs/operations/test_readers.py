@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from sfumato.pipelines.command_line.cli import main, run_command
-from sfumato.pipelines.frame.run_key import timeline_link
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.release.release_folder import publish
 from tests.refreshes import DAYS, Place
@@ -27,15 +26,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("city") / "release"
     publish(str(folder), city_release("adaptive", depth=4).files, "made-up", overwrite=False)
     return folder
-
-
-def test_it_prints_what_it_wrote(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = tmp_path / "new" / "map.csv"
-    assert main(["export", str(folder), "--output", str(output), "--licence", "ODbL-1.0"]) == 0
-    assert capsys.readouterr().out.splitlines() == [str(output), f"{output}.statement.json"]
-    assert json.loads(Path(f"{output}.statement.json").read_text())["licence"] == "ODbL-1.0"
-    assert main(["export", str(folder), "--output", str(tmp_path / "map"), "--format", "geojson"]) == 0
-    assert json.loads((tmp_path / "map").read_text())["type"] == "FeatureCollection"
 
 
 @pytest.mark.parametrize(
@@ -120,15 +110,3 @@ def test_a_night_leads_to_its_timeline(backfilled: Place) -> None:
     (link,) = re.findall(r'<a href="([^"]*)">All nights</a>', (night / "index.html").read_text())
     assert (night / link).resolve() == backfilled.published / "index.html"
     assert_page_follows(night)
-
-
-@pytest.mark.parametrize(
-    ("output", "timeline", "link"),
-    [
-        ("gs://bucket/all/releases/monday", "gs://bucket/all", "../../index.html"),
-        ("/data/all/releases/monday", "gs://bucket/all", None),
-        ("anywhere", None, None),
-    ],
-)
-def test_the_link_is_relative_so_that_folders_can_be_moved(output: str, timeline: str | None, link: str | None) -> None:
-    assert timeline_link(output, timeline) == link

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.runners.runner import PipelineResult, PipelineState
@@ -26,19 +25,12 @@ from sfumato.pipelines.heatmap import HeatmapJob
 from sfumato.pipelines.runners.runner_settings import runner_settings
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.known_digits import NOISE_Z
-from sfumato.schemas.locations import PREFIXES, ItemColumns, LocationColumns
 from sfumato.schemas.ranges import Sizes
-from sfumato.schemas.region import Grid
-from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.plan import heatmap_plan_text, make_plan, plan_details
-from sfumato.transforms.counting.state import Estimate
+from sfumato.transforms.counting.plan import heatmap_plan_text, make_plan
 from sfumato.transforms.heatmap.request import HeatmapRequest, heatmap_parameters
-from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems
-from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.plan import RangesPlan
-from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION
 from tests.keys import write_key
 
@@ -168,13 +160,6 @@ def test_what_is_charged_and_whether_it_fits(logs, tmp_path: Path, capfd: pytest
     assert snapshot(tmp_path) == before
 
 
-def test_heatmap_plan_is_what_sfumato_plan_prints() -> None:
-    for given in ({"population": 50_000}, {"users": 20_000, "population": 50_000}, {"users": 20_000}):
-        parameters = heatmap_parameters("adaptive", {"depth": 7, **given}, 1)
-        assert heatmap_plan_text(parameters) == plan_details(make_plan(parameters))
-    assert re.search(r"a client sends [\d,]+ vector entries, [\d.]+ KB", heatmap_plan_text(parameters))
-
-
 @pytest.mark.parametrize(
     "given",
     [{}, {"schedule": "paper"}, {"max_entries": 500, "categories": 3}, {"cohorts": "disjoint"}, {"modulus": 1 << 40}],
@@ -202,55 +187,6 @@ def test_without_a_number_of_users_bounds_hold_for_any(given: dict) -> None:
     assert "--population" in text
 
 
-def test_a_trusted_server_is_sent_no_bits() -> None:
-    text = heatmap_plan_text(heatmap_parameters("adaptive", {"depth": 6, "trust": "central"}, 1))
-    assert "bits" not in text
-    assert "sub-queries of at most" in text
-
-
-def test_methods_whose_vectors_do_not_depend_on_places() -> None:
-    text = heatmap_plan_text(heatmap_parameters("flat", {"depth": 6}, 1))
-    assert "depend only on the number of users" in text
-    assert "| 1,000,000 |" in " ".join(text.split())
-
-
-def test_a_warm_start_tells_for_how_many_users() -> None:
-    tree = Tree.uniform(6, 3)
-    prior = Estimate(tree, np.full(64, 1000.0), np.full(64, 5.0))
-    parameters = heatmap_parameters("adaptive", {"depth": 6}, 1)
-    text = heatmap_plan_text(parameters, prior)
-    assert text.startswith("for as many users as the release that this one starts from had, 64,000:")
-    planned = make_plan(heatmap_parameters("adaptive", {"depth": 6, "users": 64_000}, 1), prior)
-    assert text.endswith(plan_details(planned))
-    assert len(planned.sub_queries) == 1  # from nothing there would be two
-
-
-def test_warm_plan_is_for_the_users_of_one_cohort() -> None:
-    prior = Estimate(Tree.uniform(6, 3), np.full(64, 1000.0), np.full(64, 5.0))
-    text = heatmap_plan_text(replace(heatmap_parameters("adaptive", {"depth": 6}, 1), rotation=10), prior)
-    assert text.startswith("for 1/10 of as many users as the release that this one starts from had, 6,400:")
-    planned = make_plan(heatmap_parameters("adaptive", {"depth": 6, "users": 6_400}, 1), prior)
-    assert text.endswith(plan_details(planned))
-
-
-@pytest.mark.slow
-def test_a_sample_is_told_as_the_release_tells_it(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    command = ["hotspots", "--input", logs(6000), "--output", str(tmp_path / "out"), *REGION_OPTION, "--depth", "6"]
-    command += ["--seed", "1", "--epsilon", "2"]
-    assert cli.main([*command, "--dry_run"]) == 0
-    told = capfd.readouterr().out
-    assert cli.main(command) == 0
-    privacy = open_release(tmp_path / "out").manifest["privacy"]
-    rate, threshold = privacy["rounds"][0]["sampling_rate"], privacy["rounds"][0]["threshold"]
-    assert f"p = {rate:.4g}: " in told
-    assert f"tau = {threshold}: " in told
-    assert f"delta {privacy['delta_spent']:.3g} of 1e-08" in told
-    assert f"in each of {len(privacy['rounds'])} rounds" in told
-    assert "12 bits at most, 36 bits in 3 rounds at most" in told  # two bits a level
-    assert f"fewer than {threshold} users is never shown" in told
-    assert "UNSAFE" in told
-
-
 def test_a_model_of_ranges_is_told_as_it_will_be_made() -> None:
     sizes, region = Sizes(500, 2000), REGION
     grid = RangesPlan(region, sizes, "grid", {"cell_width": 900.0}, HeatmapParameters(epsilon=0.2, trust="central"))
@@ -267,16 +203,6 @@ def test_a_model_of_ranges_is_told_as_it_will_be_made() -> None:
     assert heatmap_plan_text(shards.heatmap) in text
     adaptive = RangesPlan(region, sizes, "adaptive", {}, HeatmapParameters(depth=7, trust="central"))
     assert adaptive.text() == heatmap_plan_text(adaptive.count_parameters)
-
-
-def test_limited_contact_and_columns_of_any_length() -> None:
-    plan = SamplePlan(contact="limited", population=100_000)
-    text = plan.text(ColumnItems(ItemColumns("word", "user_id", PREFIXES)))
-    assert f"about {plan.contacted_users:,} of 100,000 users are contacted\n" in text
-    assert "else its text" in text
-    cells = SamplePlan().text(CellItems(LocationColumns(), Grid(REGION, 9)))
-    assert "sends one item: 18 bits\n" in cells
-    assert f"an item of {SamplePlan().hidden_count() + 1:,} users or more is shown" in cells
 
 
 @pytest.mark.slow

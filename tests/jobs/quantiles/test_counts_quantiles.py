@@ -92,24 +92,6 @@ def test_whole_numbers_are_whole(pattern: str, tmp_path: Path) -> None:
     assert np.abs(found["value"] - truth).max() <= 3  # 250 users
 
 
-@pytest.mark.slow
-def test_auto_takes_the_hierarchy_for_ranges_alone(pattern: str, tmp_path: Path) -> None:
-    for ranges, method, bits in (([], "exponential", 20), (["--ranges", "0:1"], "hierarchical", 12)):
-        assert run(pattern, tmp_path / method, *COLUMN, *ranges) == 0
-        parameters = open_release(tmp_path / method).manifest["parameters"]
-        assert (parameters["method"], parameters["counted"]["bits"], parameters["delta"]) == (method, bits, 0)
-
-
-@pytest.mark.slow
-def test_release_follows_from_the_key(pattern: str, tmp_path: Path) -> None:
-    for name in ("direct", "direct_threads"):
-        assert run(pattern, tmp_path / name, *COLUMN, "--runner_config", name) == 0
-    one, same = ((tmp_path / name / "quantiles.parquet").read_bytes() for name in os.listdir(tmp_path))
-    assert one == same
-    assert run(pattern, tmp_path / "other", *COLUMN, "--epsilon", "1.5") == 0
-    assert (tmp_path / "other" / "quantiles.parquet").read_bytes() != one
-
-
 @pytest.mark.parametrize("users", [1, 60])
 def test_few_users_give_a_release_however_little_it_shows(tmp_path: Path, users: int) -> None:
     logs = write_files(pa.table({"user_id": range(users), "km": [1.5] * users}), tmp_path / "logs", 1)
@@ -129,15 +111,6 @@ def test_nothing_raw_is_in_the_release_or_the_log(
     assert "4,987" not in text
     assert "12,468" not in text
     assert not {4987, 12468} & set(numbers_in(json.loads(manifest)))
-
-
-def test_a_dry_run_says_what_to_expect(pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(pattern, tmp_path / "out", *COLUMN, "--dry_run") == 0
-    shown = capsys.readouterr().out
-    assert "trusted curator: epsilon 0.99, delta 0" in shown
-    assert "exponential mechanism, by recursive splitting" in shown
-    assert "expected error of a quantile's rank: 7.66 users" in shown
-    assert "users (95%) in a quantile's rank" in shown
 
 
 WRONG = [

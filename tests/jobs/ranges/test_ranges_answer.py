@@ -37,7 +37,7 @@ from sfumato.transforms.ranges.query_files import (
 )
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
-from tests.unit.ranges.models import FIELD, REGION, grid_model, some_squares
+from tests.unit.ranges.models import FIELD, grid_model, some_squares
 from tests.unit.ranges.samples import slope_model
 
 # Query files: what they may hold, and what is said of those that hold something else.
@@ -139,14 +139,6 @@ def test_what_is_no_parquet_file_is_told_so(tmp_path: Path) -> None:
             list(read_queries(str(tmp_path / "q.parquet")))
     with pytest.raises(DataError, match="cannot be opened"):
         list(read_queries(str(tmp_path / "nowhere.parquet")))
-
-
-def test_a_file_without_rows_has_no_batches(tmp_path: Path) -> None:
-    path = written(
-        tmp_path, x=pa.array([], pa.float64()), y=pa.array([], pa.float64()), size=pa.array([], pa.float64())
-    )
-    assert [batch for batch in read_queries(path) if batch.num_rows] == []
-    assert count_queries(path) == 0
 
 
 def batch_of(x: np.ndarray, y: np.ndarray, size: np.ndarray) -> pa.RecordBatch:
@@ -347,15 +339,6 @@ def test_a_bad_row_leaves_nothing_behind(place: Path) -> None:
     assert isinstance(found, RequestError)
     assert str(found).startswith(f"{place}/bad.parquet: row 70,000")
     assert sorted(place.rglob("*")) == before
-
-
-def test_squares_of_another_place_are_warned_of(place: Path, caplog: pytest.LogCaptureFixture) -> None:
-    x, y, _ = some_squares(5)
-    write_queries(place / "q.parquet", 5, x=np.clip(y, -90, 90), y=np.clip(x, -90, 90))
-    with caplog.at_level("WARNING", "sfumato.job"):
-        assert answer(place) == 0
-    assert f"no square reaches into the region {REGION}; are x and y swapped?" in caplog.text
-    assert pq.read_table(place / "a.parquet")["users"].to_pylist() == [0.0] * 5
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -16,9 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sfumato.pipelines import ranges_build
 from sfumato.pipelines.command_line import cli
-from sfumato.pipelines.command_line.run import JOBS
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.ranges import query_files
@@ -143,31 +140,7 @@ def test_auto_publishes_a_tree_for_large_squares(folder: Path, tmp_path: Path) -
     assert abs(everywhere.users[0] - USERS) < 0.1 * USERS
 
 
-@pytest.mark.slow
-def test_one_file_and_many_give_the_same_release(folder: Path, published: Path, tmp_path: Path) -> None:
-    """The key knows the files, so the noise differs; the people do not."""
-    logs = pq.read_table(folder / "logs")
-    write_files(logs, tmp_path / "logs", 1)
-    shutil.copy(folder / "key", tmp_path / "key")
-    assert build(tmp_path, tmp_path / "out", *GRID, "--population", str(USERS), epsilon="10") == 0
-    assert build(folder, tmp_path / "many", *GRID, "--population", str(USERS), epsilon="10") == 0
-    one, many = (open_model(tmp_path / name).model.grid.users for name in ("out", "many"))  # type: ignore[attr-defined]
-    # Other users' records are drawn, and next to no noise: a cell differs by whose records fell into it.
-    assert abs(one.sum() - many.sum()) <= 2
-    assert abs(one.sum() - USERS) <= 2
-
-
 # --- its key, its charge, its log ---
-
-
-@pytest.mark.slow
-@pytest.mark.drawn
-def test_the_same_key_gives_the_same_release_on_every_runner(folder: Path, published: Path, tmp_path: Path) -> None:
-    assert build(folder, tmp_path / "out", *GRID, "--runner_config", "direct_threads") == 0
-    assert contents(tmp_path / "out") == contents(published)
-    assert build(folder, tmp_path / "seed", *GRID, "--seed", "1") == 0
-    assert (tmp_path / "seed" / "model.npz").read_bytes() != (published / "model.npz").read_bytes()
-    assert "a seed that anyone can guess" in open_release(tmp_path / "seed").manifest["warnings"][0]
 
 
 @pytest.mark.slow
@@ -241,13 +214,6 @@ def test_bad_requests(
     assert build(folder, tmp_path / "out", *GRID, *more) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_a_region_too_large_for_the_usual_squares(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert build(folder, tmp_path / "out", *GRID, sizes=False) == 2
-    assert "sizes: 25 m is less than a base cell of so large a region, 35 m" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -336,49 +302,6 @@ def test_networks_are_learned_by_default(
     assert np.isfinite(answers.users).all()
     assert (answers.stddev > 0).all()
     assert inside.tolist() == [1.0, 1.0]
-
-
-@pytest.mark.slow
-def test_a_tuner_chooses_and_the_manifest_tells_which(folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("sklearn")
-    tuner = tmp_path / "tuner.npz"
-    public = ["--public", str(folder / "logs" / "*.parquet"), "--region=-1,50,1,51", "--epsilons", "0.5"]
-    assert cli.main(["ranges", "tune", *public, *SIZES, "--output", str(tuner)]) == 0
-    assert build(folder, tmp_path / "out", "--tuner", str(tuner)) == 0
-    manifest = open_release(tmp_path / "out").manifest
-    told = manifest["parameters"]["options"]["tuner"]
-    assert told["digest"] == hashlib.sha256(tuner.read_bytes()).hexdigest()
-    assert manifest["method"] == "grid"
-    assert any("tuner" in one and "public" in one for one in manifest["privacy"]["assumptions"])
-
-
-@pytest.mark.slow
-def test_a_release_of_a_known_key_says_so_where_it_is_asked(
-    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    pq.write_table(pa.table({"x": [0.0], "y": [50.5], "size": [900.0]}), tmp_path / "squares.parquet")
-    for name, key in (("known", ["--seed", "1"]), ("secret", [])):
-        assert build(folder, tmp_path / name, *GRID, *key) == 0
-        capfd.readouterr()
-        place = ["--queries", str(tmp_path / "squares.parquet"), "--output", str(tmp_path / f"{name}.parquet")]
-        assert cli.main(["ranges", "answer", "--model", str(tmp_path / name), *place]) == 0
-        assert ("this release protects nobody" in capfd.readouterr().err) == (name == "known")
-
-
-def test_the_commands(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cli.main(["ranges"]) == 2
-    assert cli.main(["ranges", "--help"]) == 0
-    shown = capsys.readouterr().out
-    commands = {name: job.summary for name, job in JOBS.items() if name.startswith("ranges ")}
-    assert len(commands) == 3
-    assert all(shown.count(f"  {name:<15}{text}\n") == 2 for name, text in commands.items())
-    assert cli.main(["ranges", "make"]) == 2
-    assert "no job named 'ranges make'" in capsys.readouterr().err
-    given: list[Any] = []
-    monkeypatch.setattr(ranges_build, "run", lambda request, *_: given.append(request.epsilon) or 0)
-    place = ["--input", "x", "--output", "y", "--region", "0,0,0.1,0.1"]
-    assert cli.main(["ranges", "build", *place, "--epsilon", "2"]) == 0
-    assert given == [2.0]
 
 
 # --- from a published heatmap ---

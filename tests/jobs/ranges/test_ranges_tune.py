@@ -111,19 +111,3 @@ def test_what_cannot_be_is_refused(
     assert tune(logs, tmp_path / "tuner", *region, *more) == 2
     assert said in capfd.readouterr().err
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow
-def test_what_is_there_is_kept(logs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "tuner").write_text("mine")
-    assert tune(logs, tmp_path / "tuner", "--region", str(REGION)) == 2
-    assert "output: " in capfd.readouterr().err
-    assert (tmp_path / "tuner").read_text() == "mine"
-    assert tune(logs, tmp_path / "tuner", "--region", str(REGION), "--overwrite", "--users", "1000") == 0
-    assert open_tuner(str(tmp_path / "tuner")).digest
-
-
-def test_help_says_that_the_data_must_be_public(capfd: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["ranges", "tune", "--help"]) == 0
-    told = " ".join(capfd.readouterr().out.split())
-    assert "must be public" in told

@@ -17,13 +17,11 @@ import pytest
 
 from sfumato.pipelines.operations import refresh_config
 from sfumato.pipelines.operations.refresh_config import newest_day, read_config
-from sfumato.schemas.ledger import Limit
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.timeline import DatedRelease
 from sfumato.transforms.nights.night import nights_before
 from sfumato.transforms.nights.nights_state import NightsState
 from sfumato.transforms.privacy.ledger.charge_rules import ReusedFileError
-from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.timeline_view import timeline_view
 from tests.conftest import make_logs, write_files
 from tests.refreshes import CONFIG, NIGHTS, ROTATING, Place
@@ -145,18 +143,6 @@ def test_maps_by_category_rest_on_one_night_each(tmp_path: Path) -> None:
     assert place.refresh("--backfill", f"{NIGHTS[0]}:{NIGHTS[1]}") == 0
     assert "nights" not in place.manifest(NIGHTS[1])
     assert "nights.parquet" not in place.files(NIGHTS[1])
-
-
-def test_dry_run_advises_far_better_cohorts(month: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = month.copy(tmp_path / "place")
-    open_ledger(str(place.folder / "ledger.db")).set_limits("city", [Limit.parse("4/30d")])
-    rotation = 1
-    for is_advised in (True, False):  # the second time with the number of cohorts that was advised
-        place.write(rotation=rotation, budget=[{"epsilon": 4, "days": 30}])
-        assert place.refresh("--date", str(NIGHTS[4]), "--dry_run") == 0
-        advised = re.search("squared error of rotation: ([0-9]+),", capsys.readouterr().out)
-        assert bool(advised) == is_advised
-        rotation = int(advised[1]) if advised else rotation
 
 
 def test_plan_of_a_night_is_that_of_its_cohort(month: Place, capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,6 +105,11 @@ def test_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RequestError, match="is not a writable folder"):
         check_output(str(tmp_path / "file" / "deep" / "out"), overwrite=False)
+    if Path("/proc/version").exists():  # a folder that says that it can be written to
+        with rejects("output"):
+            check_output("/proc/out", overwrite=False)
+    check_output(str(tmp_path / "new" / "out"), overwrite=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_repeated_publication_changes_nothing(tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ import sfumato
 from sfumato.pipelines.command_line import cli
 from sfumato.schemas.errors import DataError, NotReadyError, RequestError
 from sfumato.transforms.release.published_release import open_release
-from sfumato.transforms.split.aggregate import blocks_of
+from sfumato.transforms.split.blocks import blocks_of
 from sfumato.transforms.split.reports import Formats
 from sfumato.transforms.split.task import Task
 from tests.digests import page_text
 from tests.rejections import rejects
+from tests.two_servers import PARTIES as KEYS
 from tests.two_servers import City, cells_of
 
 HONEST = 14 * np.array([0, 3, 5, 0, 1, 0, 0, 2, 0, 0, 9, 0, 4, 0, 0, 7])
@@ -111,6 +112,23 @@ def test_client_report_rejects_what_a_task_does_not_count(city: City, options: l
         ("region", [3, 1, 3]),
         ("leader", "00"),
         ("leader", "helper"),
+        ("collector", "leader"),
+        ("verify", "helper"),
+        ("collector", "verify"),
+        ("leader", "00" * 32),
+        ("verify", "01" + "00" * 31),
+        ("helper", "ff" * 32),
+        ("helper", "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"),
+        ("verify", None),
+        ("tree", "r0"),
+        ("tree", ["r1", "r0"]),
+        ("tree", ["r0", "r0"]),
+        ("tree", ["r"]),
+        ("tree", ["r4"]),
+        ("tree", ["r000"]),
+        ("tree", [["r0"]]),
+        ("map", {"epsilon": 40, "users": 10}),
+        ("map", {"epsilon": 30, "users": 10}),
         ("format", "sfumato split task 2"),
         ("max_value", 0),
         ("unknown", 1),
@@ -120,9 +138,9 @@ def test_client_report_rejects_what_a_task_does_not_count(city: City, options: l
 )
 def test_task_rejects_entries_out_of_range(city: City, entry: str, value: object) -> None:
     content = json.loads((city.folder / "task.json").read_text())
-    content[entry] = content["helper"] if value == "helper" else value
-    with pytest.raises(RequestError):
-        Task.of(content)
+    content[entry] = content.get(value, value) if entry in KEYS else value
+    with rejects("task"):
+        Task.parse(json.dumps(content))
 
 
 def test_each_entry_of_a_task_changes_its_id(city: City) -> None:
@@ -135,15 +153,16 @@ def test_each_entry_of_a_task_changes_its_id(city: City) -> None:
         "min_batch": 201,
         "start": "2026-11-20T01:00:00+00:00",
         "end": "2026-11-21T01:00:00+00:00",
-        "leader": "ab" * 32,
-        "helper": "ab" * 32,
-        "collector": "ab" * 32,
+        "leader": "ab" * 31 + "00",
+        "helper": "ab" * 31 + "00",
+        "collector": "ab" * 31 + "00",
+        "verify": "ab" * 31 + "00",
         "max_value": 2,
+        "tree": ["r0"],
     }
-    ids = {Task.of({**content, name: value}).id for name, value in others.items()}
-    assert set(others) | {"format"} == set(content) | {"max_value"}
+    ids = {Task.parse(json.dumps({**content, name: value})).id for name, value in others.items()}
+    assert set(others) | {"format"} == set(content) | {"max_value", "tree"}
     assert len(ids | {city.task.id}) == len(others) + 1
-    assert Task.of(json.loads(city.task.text)).id == city.task.id
 
 
 def test_aggregate_waits_and_names_what_is_wrong(city: City) -> None:

@@ -86,12 +86,6 @@ def test_json_ld_has_place_date_and_record(published: Releases, capsys: pytest.C
     assert "spatialCoverage" not in json.loads(statement(capsys, published["words"], "--format", "json-ld"))
 
 
-def test_text_states_each_field_within_the_width(published: Releases, capsys: pytest.CaptureFixture[str]) -> None:
-    text = statement(capsys, published["moments"], "--format", "text")
-    assert "  privacy parameters:\n    epsilon = 4.0\n" in text
-    assert max(map(len, text.splitlines())) <= 110
-
-
 def test_ledger_adds_charges_and_limits(capsys: pytest.CaptureFixture[str]) -> None:
     ledger = STORED / "ledger.db"
     found = yaml.safe_load(statement(capsys, STORED / "2026-11-18", "--ledger", ledger))["deployment"]

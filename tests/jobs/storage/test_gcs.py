@@ -112,31 +112,6 @@ def test_a_folder_of_csv_in_a_bucket_gives_what_local_files_give(tmp_path: Path)
         assert encoded(f"{BUCKET}/texts/{name.partition('.')[0]}", {}) == encoded(tmp_path / name, {})
 
 
-@pytest.mark.slow
-def test_a_histogram_from_a_bucket_to_a_bucket(logs: str, local_logs: Path, tmp_path: Path) -> None:
-    """The users drawn depend on the files' paths, so both are read from the bucket."""
-    options = ["--region", "-1,50,1,51", "--cells", "4", "--seed", "1"]
-    assert cli.main(["histogram", "--input", logs, "--output", f"{BUCKET}/histogram", *options]) == 0
-    assert cli.main(["histogram", "--input", logs, "--output", str(tmp_path / "out"), *options]) == 0
-    remote, local = open_release(f"{BUCKET}/histogram"), open_release(tmp_path / "out")
-    assert len(remote.cells)
-    assert remote.cells.equals(local.cells)
-    assert names(f"{BUCKET}/histogram") == ["cells.parquet", "histogram.png", "index.html", "manifest.json"]
-
-
-@pytest.mark.slow
-def test_moments_in_a_bucket_start_from_a_release(logs: str) -> None:
-    put(f"{BUCKET}/names", b"r0\nr1\n")
-    options = ["moments", "--input", logs, "--column", "latitude", "--bits", "6", "--seed", "1"]
-    first, then = f"{BUCKET}/moments", f"{BUCKET}/moments-then"
-    assert cli.main([*options, "--output", first, "--epsilon", "2", "--method", "adaptive"]) == 0
-    assert names(first) == ["bits.parquet", "index.html", "manifest.json", "moments.parquet", "moments.png"]
-    groups = ["--group_by", "user_id", "--rows_are_users", "--groups_file", f"{BUCKET}/names"]
-    assert cli.main([*options, "--output", then, "--trust", "secagg", "--no_dp", *groups, "--warm_start", first]) == 0
-    assert open_release(then).manifest["parameters"]["groups"]["groups"]["listed"] == ["r0", "r1"]
-    assert open_release(then).manifest["parameters"]["warm_start"]["release_id"] == "seed-1"
-
-
 def _state(pattern: str, parameters: HeatmapParameters, secret: Any, out: Path) -> Any:
     paths = [file.path for file in match_files(pattern)]
     assert len(paths) == 3
@@ -428,16 +403,6 @@ def test_a_storage_that_fails_now_is_asked_again_later(
     collect_refused()
 
 
-def test_pages_are_shown_by_browsers() -> None:
-    from apache_beam.io.gcp.gcsio import GcsIO
-
-    write_file(f"{BUCKET}/pages/index.html", b"<html>")
-    publish(f"{BUCKET}/pages/release", _files("one"), "one", overwrite=False)
-    bucket = GcsIO().client.bucket(BUCKET.removeprefix("gs://"))
-    assert bucket.get_blob("pages/index.html").content_type == "text/html"
-    assert bucket.get_blob("pages/release/index.html").content_type == "text/html"
-
-
 def test_every_write_of_an_object_shows_in_its_version() -> None:
     put(f"{BUCKET}/version", b"content")
     first, digest = content_version(f"{BUCKET}/version"), content_digest(f"{BUCKET}/version")
@@ -509,29 +474,6 @@ def test_an_unreachable_bucket_is_not_taken_for_an_empty_one(bucket: Emulator, m
     assert _content(output) == with_digests(_files("old"))
 
 
-# --- an earlier release ---
-
-
-@pytest.mark.slow
-def test_a_heatmap_starts_from_a_release_in_a_bucket(published: str, logs: str, tmp_path: Path, capsys: Any) -> None:
-    keyed = ["--key_file", f"{BUCKET}/key", "--release_id", "tuesday"]
-    output = f"{BUCKET}/warm"
-    assert cli.main(command(logs, output, *keyed, "--warm_start", published)) == 0
-    manifest = open_release(output).manifest
-    assert manifest["parameters"]["warm_start"]["release_id"] == "monday"
-    assert len(manifest["privacy"]["sub_queries"]) == 1
-    # The same release on a disk is the same start.
-    for name in RELEASE:
-        (tmp_path / "monday").mkdir(exist_ok=True)
-        with FileSystems.open(f"{published}/{name}") as file:
-            (tmp_path / "monday" / name).write_bytes(file.read())
-    assert cli.main(command(logs, tmp_path / "out", *keyed, "--warm_start", str(tmp_path / "monday"))) == 0
-    assert open_release(tmp_path / "out").cells.equals(open_release(output).cells)
-    for nowhere in (f"{BUCKET}/nowhere", "gs://no-such-bucket/release"):
-        assert cli.main(command(logs, tmp_path / "no", *keyed, "--warm_start", nowhere)) == 2
-        assert f"warm_start: {nowhere}: no release found" in capsys.readouterr().err
-
-
 # --- bad input ---
 
 
@@ -561,17 +503,6 @@ def test_what_is_no_release_is_not_opened() -> None:
     for place in (f"{BUCKET}/nowhere", "gs://no-such-bucket/release", "nowhere://bucket/out"):
         with pytest.raises(RequestError, match="no release found"):
             open_release(place)
-
-
-@pytest.mark.slow
-def test_synthetic_logs_can_be_made_in_a_bucket() -> None:
-    output = f"{BUCKET}/synth"
-    arguments = ["synth", "--users", "3000", "--users_per_file", "1000", "--output", output]
-    assert cli.main([*arguments, "--density", f"{BUCKET}/synth_density.npy", "--density_depth", "4"]) == 0
-    made = sorted(name for name in names(BUCKET) if name.startswith("synth"))
-    assert made == [*(f"synth/part-0000{i}-of-00003.parquet" for i in range(3)), "synth_density.npy"]
-    assert cli.main(arguments) == 2  # there is something already
-    assert cli.main([*arguments, "--overwrite"]) == 0
 
 
 # --- the command line, and no credentials ---

@@ -17,7 +17,7 @@ from sfumato.transforms.io.files import content_digest, file_version, read_file,
 from sfumato.transforms.io.storage import listed, matching
 from sfumato.transforms.privacy.ledger.stores import BucketStore
 from sfumato.transforms.release.release_folder import manifest_at, publish, with_digests
-from tests.storage import BUCKET, CheckedStorage, Emulator, collect_refused, put, storage_emulator
+from tests.storage import BUCKET, Emulator, collect_refused, put, storage_emulator
 
 # --- the emulator of the tests refuses what Google's storage refuses: tests of a ledger stand on it ---
 
@@ -84,17 +84,6 @@ WRITES = [simple, multipart, resumable, copy, rewrite]
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_an_object_is_created_once(bucket: Any, write: Callable[[Any, int], None]) -> None:
-    name = f"once-{write.__name__}"
-    write(bucket.blob(name), 0)
-    first = bucket.get_blob(name).generation
-    with pytest.raises(exceptions.PreconditionFailed):
-        write(bucket.blob(name), 0)
-    assert bucket.get_blob(name).generation == first
-    assert bucket.blob(name).download_as_bytes() == b"new"
-
-
-@pytest.mark.parametrize("write", WRITES)
 def test_a_stated_generation_is_replaced_and_no_other(bucket: Any, write: Callable[[Any, int], None]) -> None:
     name = f"replaced-{write.__name__}"
     bucket.blob(name).upload_from_string(b"old")
@@ -106,27 +95,6 @@ def test_a_stated_generation_is_replaced_and_no_other(bucket: Any, write: Callab
     assert bucket.blob(name).download_as_bytes() == b"new"
     with pytest.raises(exceptions.PreconditionFailed):
         write(bucket.blob(f"never-{write.__name__}"), old)
-
-
-def test_deletion_too(bucket: Any) -> None:
-    bucket.blob("deleted").upload_from_string(b"old")
-    generation = bucket.get_blob("deleted").generation
-    with pytest.raises(exceptions.PreconditionFailed):
-        bucket.blob("deleted").delete(if_generation_match=generation + 1)
-    assert bucket.blob("deleted").exists()
-    bucket.blob("deleted").delete(if_generation_match=generation)
-    assert not bucket.blob("deleted").exists()
-    with pytest.raises(exceptions.NotFound):
-        bucket.blob("deleted").delete()
-
-
-def test_a_resumable_upload_is_checked_when_it_ends(bucket: Any) -> None:
-    late = bucket.blob("slow").open("wb", if_generation_match=0, chunk_size=256 * 1024)
-    late.write(bytes(300 * 1024))  # more than a chunk: the upload has begun
-    bucket.blob("slow").upload_from_string(b"quick", if_generation_match=0)
-    with pytest.raises(exceptions.PreconditionFailed), _as_precondition():
-        late.close()
-    assert bucket.blob("slow").download_as_bytes() == b"quick"
 
 
 def test_of_many_at_once_one_succeeds(bucket: Any) -> None:
@@ -141,25 +109,6 @@ def test_of_many_at_once_one_succeeds(bucket: Any) -> None:
         won = list(pool.map(attempt, range(40)))
     assert sum(won) == 1
     assert bucket.blob("contested").download_as_bytes() == b"%d" % won.index(True)
-
-
-def test_without_the_extension_nothing_is_refused(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So the tests above test the extension, and not the emulator under it."""
-    monkeypatch.setattr(CheckedStorage, "check", lambda *_: None)
-    bucket.blob("unchecked").upload_from_string(b"one", if_generation_match=0)
-    bucket.blob("unchecked").upload_from_string(b"two", if_generation_match=0)
-    assert bucket.blob("unchecked").download_as_bytes() == b"two"
-
-
-@pytest.mark.slow
-def test_faults_are_as_ordered(bucket: Any, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    faults = iter([403, "lost", None])
-    monkeypatch.setattr(emulator, "fault", lambda method, path: next(faults))
-    with pytest.raises(exceptions.Forbidden):
-        bucket.blob("faulty").upload_from_string(b"a", retry=None)
-    with pytest.raises(OSError, match="RemoteDisconnected"):
-        bucket.blob("faulty").upload_from_string(b"b", retry=None)
-    assert bucket.blob("faulty").download_as_bytes(retry=None) == b"b"
 
 
 # --- listing files: a place that cannot be listed is never taken for an empty one ---

@@ -1,13 +1,10 @@
-import dataclasses
-
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.synth.city import build_city
 from sfumato.transforms.synth.request import ROW_GROUP_ROWS, SynthSpec
-from sfumato.transforms.synth.transform import add_counts, count_codes, density_raster, make_file_tables
+from sfumato.transforms.synth.transform import add_counts, count_codes, density_raster
 from tests.rejections import rejects
 
 
@@ -18,8 +15,7 @@ def test_too_many_files_are_refused_with_the_least_that_would_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("users", "records", "users_per_file"),
-    [(1, 1, 1), (10, 3, 4), (9, 5, 3), (7, 2, 100), (2_300_000, 2, 1_100_000)],
+    ("users", "records", "users_per_file"), [(1, 1, 1), (10, 3, 4), (9, 5, 3), (7, 2, 100), (2_300_000, 2, 1_100_000)]
 )
 def test_files_hold_every_record_once_and_spread_a_users_records(users: int, records: int, users_per_file: int) -> None:
     request = SynthSpec(users=users, records_per_user=records, users_per_file=users_per_file)
@@ -36,22 +32,6 @@ def test_files_hold_every_record_once_and_spread_a_users_records(users: int, rec
     for user in (0, users - 1):
         files = {seen[user, record] for record in range(records)}
         assert len(files) == min(records, request.files)
-
-
-def sorted_records(request: SynthSpec) -> pa.Table:
-    city = build_city(64)
-    parts = [table for i in range(request.files) for table in make_file_tables(request, i, city)]
-    return pa.concat_tables(parts).sort_by([("user_id", "ascending"), ("timestamp", "ascending")])
-
-
-@pytest.mark.slow
-def test_records_do_not_depend_on_the_files_they_are_in() -> None:
-    request = SynthSpec(users=1000, records_per_user=3, seed=9)
-    whole = sorted_records(request)
-    assert whole.num_rows == 3000
-    for users_per_file in (1, 333, 999):
-        other = sorted_records(dataclasses.replace(request, users_per_file=users_per_file))
-        assert other.equals(whole)
 
 
 def test_density_raster_begins_in_the_north_and_sums_to_one() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +14,9 @@ from benchmarks.city_people import make_people
 from sfumato.pipelines.command_line.cli import main, parse_command, run_command
 from sfumato.schemas.region import Grid, Region, deinterleave
 from sfumato.transforms.synth import transform as generate
-from sfumato.transforms.synth.city import City, build_city, build_city_on
+from sfumato.transforms.synth.city import build_city
 from sfumato.transforms.synth.city_map import city_geojson
-from sfumato.transforms.synth.people import make_records, trip_schema
+from sfumato.transforms.synth.people import trip_schema
 from sfumato.transforms.synth.request import SynthRequest
 from tests.rejections import rejects
 
@@ -92,15 +91,6 @@ def test_the_density_is_the_histogram_of_what_was_written(tmp_path: Path) -> Non
     x, y = deinterleave(grid.codes(table["longitude"].to_numpy(), table["latitude"].to_numpy()))
     counts = np.bincount(y * 128 + x, minlength=1 << 14).reshape(128, 128)
     assert np.array_equal(found, counts / table.num_rows)
-
-
-def test_threads_write_the_same_files(tmp_path: Path) -> None:
-    arguments = ["--users=1000", "--users_per_file=250"]
-    run_command("synth", [f"--output={tmp_path / 'one'}", *arguments])
-    threads = ["--direct_num_workers=2"]
-    run_command("synth", [f"--output={tmp_path / 'two'}", *arguments, *threads])
-    for path in (tmp_path / "one").iterdir():
-        assert pq.read_table(path).equals(pq.read_table(tmp_path / "two" / path.name))
 
 
 REFUSED = {
@@ -179,81 +169,6 @@ def test_a_failure_leaves_nothing_and_spares_what_was_there(tmp_path: Path, monk
             run_command("synth", [f"--output={folder}", *arguments, "--overwrite"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["old"]
     assert {path.name: path.read_bytes() for path in old.iterdir()} == before
-
-
-def test_the_summary_tells_what_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--users=12", "--records_per_user=3", "--users_per_file=4"]
-    assert main(["synth", f"--output={tmp_path / 'logs'}", *arguments]) == 0
-    assert f"36 records of 12 users in 3 files at {tmp_path / 'logs'}" in capsys.readouterr().out
-    for path in (tmp_path / "logs").iterdir():  # records of a user meet only across files
-        ids = pq.read_table(path)["user_id"].to_numpy()
-        assert len(ids) == len(np.unique(ids)) == 12
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-@pytest.mark.slow
-def test_a_day_is_the_same_whichever_others_are_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--users=2000", "--users_per_file=1500", "--seed=2"]
-    assert run_command("synth", [f"--output={tmp_path / 'three'}", "--days=2026-11-06:2026-11-08", *arguments]) == 0
-    folders = [f"dt=2026-11-0{day}" for day in (6, 7, 8)]
-    assert sorted(path.name for path in (tmp_path / "three").iterdir()) == folders
-    last = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in last[:3]] == ["2026-11-06", "2026-11-07", "2026-11-08"]
-    assert "of 2,000 users in 6 files" in last[3]
-    run_command("synth", [f"--output={tmp_path / 'one'}", "--days=2026-11-07", *arguments])
-    assert contents(tmp_path / "one" / folders[1]) == contents(tmp_path / "three" / folders[1])
-    day = date(2026, 11, 7)
-    expected = pa.concat_tables(
-        make_records(first, last, 0, city=build_city_on(day), seed=2, day=day)
-        for first, last in ((0, 1500), (1500, 2000))
-    ).sort_by([("user_id", "ascending"), ("timestamp", "ascending")])
-    assert read_sorted(tmp_path / "one" / folders[1]).equals(expected)
-    tables = [read_sorted(tmp_path / "three" / folder) for folder in folders]
-    assert not tables[0].equals(tables[1])
-
-
-def test_days_that_are_there_are_replaced_only_when_asked(tmp_path: Path) -> None:
-    logs = tmp_path / "logs"
-    run_command("synth", [f"--output={logs}", "--days=2026-11-07:2026-11-08", "--users=200"])
-    before = contents(logs)
-    with rejects("output"):
-        run_command("synth", [f"--output={logs}", "--days=2026-11-06:2026-11-07", "--users=300"])
-    assert contents(logs) == before
-    with rejects("density"):
-        run_command(
-            "synth", [f"--output={logs}", "--days=2026-11-06", "--users=300", f"--density={tmp_path / 'd.npy'}"]
-        )
-    with rejects("output"):
-        run_command("synth", [f"--output={logs / min(before)}", "--days=2026-11-06", "--users=300"])
-    run_command("synth", [f"--output={logs}", "--days=2026-11-06:2026-11-07", "--users=300", "--overwrite"])
-    after = contents(logs)
-    assert {path for path in before if before[path] == after[path]} == {path for path in before if "11-08" in path}
-    assert len(after) == 3
-
-
-def test_a_day_that_fails_leaves_the_days_before_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make = generate.make_file_tables
-
-    def fail_on(day: date) -> None:
-        def fail(request: generate.SynthSpec, index: int, city: City) -> object:
-            if request.day == day:
-                raise OSError("disk full")
-            return make(request, index, city)
-
-        monkeypatch.setattr(generate, "make_file_tables", fail)
-
-    arguments = [f"--output={tmp_path / 'new' / 'logs'}", "--days=2026-11-08:2026-11-10", "--users=50"]
-    fail_on(date(2026, 11, 8))
-    with pytest.raises(Exception, match="disk full"):
-        run_command("synth", arguments)
-    assert not (tmp_path / "new" / "logs").exists()
-    fail_on(date(2026, 11, 9))
-    with pytest.raises(Exception, match="disk full"):
-        run_command("synth", arguments)
-    assert [path.name for path in (tmp_path / "new" / "logs").iterdir()] == ["dt=2026-11-08"]
 
 
 def test_trips_are_written_in_place_of_records(tmp_path: Path) -> None:

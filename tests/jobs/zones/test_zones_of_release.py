@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import subprocess
 import sys
@@ -13,8 +12,6 @@ from typing import Any
 import geopandas
 import numpy as np
 import pandas as pd
-import pyarrow.csv
-import pyarrow.parquet as pq
 import pytest
 import shapely
 from scipy import stats
@@ -24,10 +21,9 @@ from benchmarks.baselines.heatmap_methods import BASELINES
 from sfumato.pipelines.command_line.cli import main
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import interleave
-from sfumato.schemas.release import RELEASE_ZONES_SCHEMA
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.release.release_folder import publish
-from sfumato.transforms.zones.release_zones import table_bytes, zones_from, zones_of_release
+from sfumato.transforms.zones.release_zones import zones_from, zones_of_release
 from tests.seeds import seeded_rng
 from tests.unit.release.city import REGION, city_density, city_release
 
@@ -150,7 +146,7 @@ def test_zones_may_lie_outside_have_holes_and_cross_180_degrees(releases: dict[s
         ([BOX], "tract", "shapely polygons have no columns"),
         ("tracts.geojson", None, "id_column: name the property"),
         ("missing.geojson", "tract", "cannot be read"),
-        (geopandas.GeoSeries([BOX]), None, "has no CRS"),
+        (geopandas.GeoSeries([BOX]), None, "states no coordinate system"),
         (geopandas.GeoDataFrame({"a": [1]}, geometry=[BOX], crs=4326), "tract", "has no column 'tract'"),
         ([shapely.box(500_000, 4_500_000, 501_000, 4_501_000)], None, "leaves the globe"),
     ],
@@ -179,23 +175,6 @@ def test_frames_series_lists_and_files_are_the_same_zones(tmp_path: Path, releas
     for one in found:
         np.testing.assert_allclose(one["users"], found[0]["users"], rtol=1e-5, atol=1e-3)
     assert [list(one["zone"]) for one in found] == [list("abcd")] * 3 + [list("0123")] + [list("abcd")] * 2
-
-
-def test_every_format_is_opened_by_its_library(releases: dict[str, Release]) -> None:
-    table = zones_of_release(releases["central"], zones_from(aligned(1)))
-    assert table.schema.equals(RELEASE_ZONES_SCHEMA)
-    parquet = io.BytesIO(table_bytes(table, ".parquet"))
-    assert json.loads(pq.read_schema(parquet).metadata[b"sfumato"])["release_id"] == "made-up"
-    parquet.seek(0)
-    frames = [geopandas.read_parquet(parquet), geopandas.read_file(io.BytesIO(table_bytes(table, ".geojson")))]
-    for frame in frames:
-        assert frame.crs == "EPSG:4326" or frame.crs == "OGC:CRS84"
-        np.testing.assert_allclose(frame["users"], table["users"].to_numpy())
-        assert shapely.equals_exact(frame.geometry.to_numpy(), np.array(aligned(1)), tolerance=1e-9).all()
-    rows = pyarrow.csv.read_csv(io.BytesIO(table_bytes(table, ".csv")))
-    assert rows.column_names == RELEASE_ZONES_SCHEMA.names[:-1]
-    np.testing.assert_allclose(rows["users"].to_numpy(), table["users"].to_numpy())
-    assert "guarantee" in json.loads(table_bytes(table, ".geojson"))["sfumato"]
 
 
 TOWN = (3.00, 1.00, 3.13, 1.13)
@@ -249,20 +228,6 @@ def test_cells_of_an_index_add_up_to_the_map(central: str, tmp_path: Path, optio
     assert table["zone"].is_unique
 
 
-def test_the_form_of_the_option_does_not_matter_nor_its_place(central: str, tmp_path: Path) -> None:
-    forms = (
-        ["--release", central, "--h3", "7"],
-        ["--h3", "7", f"--release={central}"],
-        ["--h3", "7", "--release", central],
-    )
-    found = set()
-    for given in forms:
-        assert main(["zones", *given, "--overwrite", "--output", str(tmp_path / "out.geojson")]) == 0
-        found.add((tmp_path / "out.geojson").read_bytes())
-    (content,) = found
-    assert json.loads(content)["sfumato"]["epsilon"] == 1.0
-
-
 @pytest.mark.parametrize(
     ("option", "output", "options"),
     [
@@ -291,12 +256,6 @@ def test_what_does_not_fit_is_refused_and_writes_nothing(
     assert f"zones --release: {option}" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["taken.csv"]
     assert (tmp_path / "taken.csv").read_text() == "mine"
-
-
-def test_overwrite_replaces_a_table(central: str, tmp_path: Path) -> None:
-    (tmp_path / "taken.csv").write_text("mine")
-    assert zones(central, tmp_path / "taken.csv", "--h3", "7", "--overwrite") == 0
-    assert len(pd.read_csv(tmp_path / "taken.csv")) > 30
 
 
 @pytest.mark.slow

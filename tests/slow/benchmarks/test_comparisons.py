@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,17 +11,12 @@ import pytest
 from benchmarks import comparison, speed
 from benchmarks.baselines.dp_libraries import QUANTILES
 from benchmarks.baselines.heatmap_methods import CountMin, SpatialDecomposition
-from benchmarks.billion import Simulation, Times, run, simulate
-from benchmarks.central_peers import OURS, Logs, Setting, accuracy_table, comparisons, main, scores, watch
+from benchmarks.central_peers import OURS, Logs, Setting, main, scores
 from benchmarks.comparison import Map, compare_on_map, counts_of, draw_cohort
 from benchmarks.evaluation.cases import parse_cases
-from benchmarks.evaluation.in_memory import planned_state
-from benchmarks.speed import HEADS, STAGES, Measured, Run
+from benchmarks.speed import HEADS
 from sfumato.schemas.region import by_row
 from sfumato.transforms.counting.methods import Adaptive
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.locations.shards import ShardPlan
-from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.seeds import seeded_rng
 
 # Tests of benchmarks/comparison.py: maps as counts, cohorts drawn from them, and their tables.
@@ -116,99 +109,10 @@ def test_means_are_scored_by_group_even_if_missing(tmp_path: Path) -> None:
     assert scores(setting, exact[:1])["mean: relative RMSE, %"] == pytest.approx(100 * np.sqrt(0.5))
 
 
-@pytest.mark.parametrize(("ours", "verdict"), [(1.0, "level"), (3.0, "worse"), (0.0, "better")])
-def test_verdicts_are_beside_the_best_library_of_a_score(tmp_path: Path, ours: float, verdict: str) -> None:
-    setting = Setting("quantiles", Logs("logs", tmp_path, 1), 1.0)
-    spread = np.array([-0.1, 0.0, 0.1])
-    runs = {OURS: ours + spread, "near": 1.0 + spread, "far": 9.0 + spread}
-    found = {name: pd.DataFrame({"mean rank error": errors}) for name, errors in runs.items()}
-    (line,) = comparisons(setting, found)
-    assert line.startswith(verdict)
-    assert line.endswith("of near")
-    assert f"**{min(ours, 1.0):.3g} (se 0.06)**" in accuracy_table({setting: found})
-
-
-def test_a_command_is_timed_and_its_failure_is_shown() -> None:
-    cost = watch([sys.executable, "-c", "sum(range(1_000_000))"])
-    assert cost.processor > 0
-    assert cost.seconds > 0
-    with pytest.raises(SystemExit, match="no such thing"):
-        watch([sys.executable, "-c", "raise SystemExit('no such thing')"])
-
-
 # The simulation of users above the grouping: the users drawn, and what is published of them.
-
-USERS, DEPTH = 300_000, 6
-
-
-def test_a_group_has_the_same_users_whenever_it_is_drawn() -> None:
-    simulation, shard_plan = Simulation.of_city(DEPTH, 3), ShardPlan.for_users(USERS, None, 1000, 0.2)
-    first = simulation.keys(1, shard_plan)
-    assert np.array_equal(first, simulation.keys(1, shard_plan))
-    assert not np.array_equal(first[:1000], simulation.keys(2, shard_plan)[:1000])
-    # 64 shards of 1,000 expected users: a Poisson number of 64,000, in all and in six of its deviations in each.
-    assert abs(len(first) - 64_000) < 6 * 64_000**0.5
-    sizes = np.bincount(first >> np.uint32(2 * DEPTH), minlength=64)
-    assert np.abs(sizes - 1000).max() < 7 * 1000**0.5
-
-
-def test_the_published_map_is_that_of_the_users_drawn() -> None:
-    parameters = HeatmapParameters(depth=DEPTH, epsilon=8.0)
-    key = RunKey.derive(FixedSecret(b"a test"), {})
-    simulation = Simulation.of_city(DEPTH, 3)
-    ended = run(simulation, planned_state(USERS, parameters, key), parameters, key, Times())
-    assert abs(ended.exact.sum() - USERS) < 6 * USERS**0.5
-    assert ended.state.query is None
-    assert ended.draws >= ended.entries[0]
-    # Every entry of the last sub-query that all shards answered, against the users drawn: 7 stated deviations.
-    result = ended.state.results[-1]
-    before = np.concatenate([[0], np.cumsum(ended.exact)])
-    exact = result.tree.index.sum_intervals(np.diff(before[result.tree.index.boundaries.astype(int)])[None, :])[0]
-    first, end = result.shard_range or (0, ended.state.shard_plan.shards)
-    share = (end - first) / ended.state.shard_plan.shards
-    deviation = np.sqrt(result.noise_stddev**2 + exact / share)
-    assert (np.abs(result.counts - exact) < 7 * deviation + 7).all()
-
-
-def test_the_table_has_errors_times_and_memory() -> None:
-    table = simulate(USERS, DEPTH)
-    rows = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", table, flags=re.MULTILINE))
-    assert float(rows["moved"].rstrip("%")) < 20
-    assert int(rows["shards"].replace(",", "")) == 30
-    for name in ("processor without the draw, s", "peak memory, GB", "typical error of a cell of 64 x 64, users"):
-        assert float(rows[name].replace(",", "")) > 0
 
 
 # The table of speed: whole processes are measured with their children, and a ratio is to the pass just before.
-
-_SPIN = "import time\nwhile time.process_time() < 0.4: pass\n"
-
-
-def test_processor_time_and_memory_are_those_of_the_children_too() -> None:
-    hold = f"held = bytearray(200_000_000)\n{_SPIN}"
-    child = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {hold!r}], check=True)\n{_SPIN}"
-    found = speed.run([sys.executable, "-c", child])
-    assert found.processor >= 0.8
-    assert found.peak >= 200_000_000
-
-
-def test_a_command_that_fails_ends_the_benchmark_with_its_words() -> None:
-    with pytest.raises(SystemExit, match="no such thing"):
-        speed.run([sys.executable, "-c", "raise SystemExit('no such thing')"])
-
-
-def test_stages_end_at_the_jobs_own_lines() -> None:
-    lines = [(1.0, "sfumato zones: 2 files to read"), (3.0, "  read and grouped the logs: 5 users"), (4.0, "other")]
-    assert Run(10.0, 5.0, 0, lines).stages() == [1.0, 2.0, 7.0]
-    assert Run(10.0, 5.0, 0).stages() == []
-
-
-def test_ratios_are_to_the_pass_just_before() -> None:
-    runs = [
-        (Run(seconds, 2 * seconds, 5_000_000), Run(floor, floor, 0), None)
-        for seconds, floor in ((4, 1), (9, 3), (8, 8))
-    ]
-    assert Measured(runs).cells() == ["8.0", "16.0", "3.0", "6.0", "-", "5", *["-"] * len(STAGES)]
 
 
 def test_a_job_is_measured_on_logs_that_are_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

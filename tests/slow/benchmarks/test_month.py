@@ -23,9 +23,7 @@ from benchmarks.month_ways import (
     WAYS,
     WINDOW,
     Covered,
-    Publisher,
     Way,
-    publish_all,
     run_key,
     scaled_measurements,
 )
@@ -34,7 +32,6 @@ from benchmarks.several_locations import MAPS, TABLES, compare_on_logs
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.region import Region, deinterleave
 from sfumato.schemas.rotation import Rotation
-from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.state import HeatmapState
 from sfumato.transforms.privacy.mechanism import rho_for_delta
 from sfumato.transforms.synth.landscape import SIZE_KM
@@ -61,43 +58,6 @@ def test_all_parts_print_their_tables(
     assert (tmp_path / "month.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_unknown_part_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("sys.argv", ["month", "--only", "town"])
-    with pytest.raises(SystemExit):
-        month.main()
-    assert "town" in capsys.readouterr().err
-
-
-def test_nights_again_have_no_event_on_them_or_on_the_next() -> None:
-    numbers = month.nights_again(month.Size())
-    assert len(numbers) == len(set(numbers)) == month.Size().again
-    for number in numbers:
-        days = [month.FIRST + timedelta(number), month.FIRST + timedelta(number + 1)]
-        assert number >= month.Size().learned
-        assert not any(month.is_event(day) for day in days)
-    assert month.is_event(date(2026, 11, 7))  # the city's own
-    assert all(month.is_event(day) for day in month.CROWDS)
-
-
-def test_ratios_are_errors_over_the_reference() -> None:
-    nights = make_nights(SMALL.days, SMALL.people, 0)
-    maps, _ = publish_all(nights, [Publisher(way, Trust.SECAGG) for way in (REFERENCE, WAYS[3])])
-    made = month.Month(WAYS[3], SMALL.days, np.array([False, True, True]), maps[1], maps[0])
-    for at, night in enumerate(nights):
-        errors = [((one[at].density - night.expected) ** 2).mean() for one in maps[::-1]]
-        assert made.ratios("expected")[at] == pytest.approx(errors[0] / errors[1])
-        errors = [((one[at].density - night.exact()) ** 2).mean() for one in maps[::-1]]
-        assert made.ratios("exact")[at] == pytest.approx(errors[0] / errors[1])
-
-
-def test_place_of_a_crowd_is_within_two_radii() -> None:
-    crowd = Crowd((7.0, 3.5), 10)
-    place = month.near(crowd)
-    assert 0.98 < crowd.density()[place].sum() <= 1
-    rows, columns = np.nonzero(place)
-    assert (np.abs(rows - 31.5).max(), np.abs(columns - 63.5).max()) == (5.5, 5.5)  # 600 m are 5.49 cells
-
-
 # Tests of benchmarks/month_counts.py: nights as counts of cells, and variances on paper.
 
 DAY = date(2026, 10, 13)
@@ -110,25 +70,6 @@ def night() -> CountNight:
 
 def _state(night: CountNight, way: Way, trust: Trust) -> HeatmapState:
     return night.run(way.cohorts, way.parameters(trust), run_key(1, way, night.day, trust), None)
-
-
-def test_counts_of_entries_are_those_of_their_cells(night: CountNight) -> None:
-    tree = Tree.uniform(DEPTH, 3)
-    assert np.array_equal(night.entry_counts(tree), night.counts.reshape(64, -1).sum(axis=1))
-    finer = tree.refine(tree.nodes[-5:], tree.nodes[:0])
-    owners = finer.index.owners(np.arange(4**DEPTH, dtype=np.uint64))
-    assert np.array_equal(night.entry_counts(finer), np.bincount(owners, night.counts, len(finer.entries)))
-
-
-def test_crowd_moves_users_and_keeps_their_number(night: CountNight) -> None:
-    crowd = Crowd((10.0, 6.45), 3_000)
-    after = night.with_crowd(crowd)
-    assert after.users == night.users
-    assert (after.counts >= 0).all()
-    moved = (after.exact() - night.exact()) * night.users
-    place = crowd.density() > crowd.density().max() / 100
-    # 99% of the crowd is in these cells. Six deviations of its number and of those who left: 6 sqrt(30 + 300).
-    assert abs(moved[place].sum() - 0.99 * 3_000 * (1 - night.expected[place].sum())) < 6 * np.sqrt(330)
 
 
 @pytest.mark.parametrize("trust", [Trust.SECAGG, Trust.CENTRAL])
@@ -222,16 +163,6 @@ def test_covered_counts_cells_with_users_by_size() -> None:
     assert (found.users, found.users_held) == (sum(truth), sum(held))
 
 
-def test_publishers_that_were_kept_publish_the_same_again(nights: list[CountNight]) -> None:
-    posterior = next(way for way in WAYS if way.memory == "posterior" and way.cohorts == WINDOW)
-    maps, kept = publish_all(nights, [Publisher(way, Trust.SECAGG) for way in (REFERENCE, posterior)], [1])
-    assert [len(one) for one in maps] == [3, 3]
-    for publisher, before in zip(kept[1], maps, strict=True):
-        again = publisher.publish(nights[1])
-        assert np.array_equal(again.density, before[1].density)
-        assert again.expected_error == before[1].expected_error > 0
-
-
 # Tests of benchmarks/city_nights.py: nights of the synthetic city, crowds and cohorts.
 
 CITY_DAY = date(2026, 10, 20)
@@ -253,16 +184,6 @@ def test_counts_are_drawn_from_the_expected_density(city_nights: list[Night]) ->
         assert abs(statistic - cells) < 6 * np.sqrt(2 * cells + (1 / expected).sum())
 
 
-def test_exact_counts_by_level_add_up(city_nights: list[Night]) -> None:
-    fine, coarse = exact_counts(city_nights[0], DEPTH), exact_counts(city_nights[0], DEPTH - 2)
-    assert fine.sum() == city_nights[0].users == len(city_nights[0].people)
-    assert np.array_equal(fine.reshape(-1, 16).sum(axis=1), coarse)
-    tree = Tree.uniform(DEPTH, 3)
-    tree = tree.refine(tree.nodes[-5:], tree.nodes[:0])
-    owners = tree.index.owners(np.arange(4**DEPTH, dtype=np.uint64))
-    assert np.array_equal(city_nights[0].entry_counts(tree), np.bincount(owners, fine, len(tree.entries)))
-
-
 def test_crowd_moves_users_to_its_place(city_nights: list[Night]) -> None:
     crowd = Crowd((10.0, 6.45), 500)
     night = city_nights[0].with_crowd(crowd)
@@ -281,23 +202,6 @@ def test_crowd_moves_users_to_its_place(city_nights: list[Night]) -> None:
     assert (int(column), int(row)) == (int(10.0 * SIDE / SIZE_KM), int(6.45 * SIDE / SIZE_KM))
     at = np.array([int(10.0 * 16 / SIZE_KM), 0]), np.array([int(6.45 * 16 / SIZE_KM), 0])
     assert crowd.is_near(4, *at).tolist() == [True, False]
-
-
-def test_cohorts_are_fixed_and_share_the_users(city_nights: list[Night]) -> None:
-    first, next_day, later = (set(night.people[night.queried(10)].tolist()) for night in city_nights)
-    assert not first & next_day
-    everybody = set(city_nights[0].people.tolist()) & set(city_nights[2].people.tolist())
-    assert first & everybody == later & everybody  # ten nights later the same cohort is asked
-    expected = city_nights[0].users / 10
-    assert abs(len(first) - expected) < 6 * np.sqrt(expected)
-    assert city_nights[0].queried(1).all()
-
-
-def test_rows_are_the_asked_users(city_nights: list[Night]) -> None:
-    rows = city_nights[0].rows(10)
-    assert np.array_equal(rows.codes, city_nights[0].codes[city_nights[0].queried(10)])
-    assert (np.diff(rows.users.astype(np.float64)) >= 0).all()
-    assert not (rows.users & rows.places.mask).any()
 
 
 # Tests of benchmarks/several_locations.py: its tables can be made.

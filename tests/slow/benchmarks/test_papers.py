@@ -15,16 +15,15 @@ import pytest
 from scipy import stats
 
 from benchmarks import comparison, few_users, public_data, range_queries, several_locations, snh_paper
-from benchmarks.accountant import distance as privacy_distance
 from benchmarks.accountant import published
 from benchmarks.baselines.mean_mechanisms import RandomisedRounding
-from benchmarks.bit_errors import CLIENTS, EXPONENTIAL, NORMAL, Bench, Data, Pushing, Task
+from benchmarks.bit_errors import NORMAL, Bench, Data, Task
 from benchmarks.bit_pairs import DATA, beside, curator, truth
-from benchmarks.bit_poisoning import Attack, least, piecewise, pushed, rounded
+from benchmarks.bit_poisoning import Attack, least, pushed
 from benchmarks.comparison import draw_cohort
-from benchmarks.emd_rate import FORMS, distance, slope, sparse_sums
-from benchmarks.histograms import FIVE, OURS, PAPER, Point, absolute_error, extra_clients, passing, summary, top_recall
-from benchmarks.kendall import cells_of, estimated, tau_b
+from benchmarks.emd_rate import FORMS, distance
+from benchmarks.histograms import absolute_error, top_recall
+from benchmarks.kendall import estimated
 from benchmarks.noiseless_tree import run_without_noise
 from benchmarks.param_select import PublishedWidths, paper_features, paper_split
 from benchmarks.range_queries import SCALED, UNIT
@@ -35,7 +34,6 @@ from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts
 from sfumato.transforms.ranges.methods import PlainGrid
 from sfumato.transforms.ranges.networks.paper import paper_training
 from tests.seeds import seeded_rng
-from tests.unit.histogram.oracle import hockey_stick
 from tests.unit.histogram.test_sampling_plan import contacted
 
 # Public data in the forms in which they are distributed, and the benchmarks that use them where they are.
@@ -76,10 +74,7 @@ def test_check_ins_of_snap_keep_what_has_a_place(name: str, monkeypatch: pytest.
     assert table["user_id"].tolist() == [0, 7]
     assert table["latitude"].tolist() == [30.2359091167, 39.633321]
     assert table["longitude"].tolist() == [-97.7951395833, -105.317215]
-    assert table["timestamp"].tolist() == [
-        pd.Timestamp("2010-01-19T23:55:27Z"),
-        pd.Timestamp("2008-12-03T21:09:14Z"),
-    ]
+    assert table["timestamp"].tolist() == [pd.Timestamp("2010-01-19T23:55:27Z"), pd.Timestamp("2008-12-03T21:09:14Z")]
 
 
 def test_check_ins_of_tokyo_are_latin_and_in_utc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -133,14 +128,6 @@ def test_people_are_counted_in_cells_of_the_region(file: str, monkeypatch: pytes
     assert comparison.maps_at_hand() == ["lagos"]
 
 
-@pytest.mark.parametrize("file", ["nga_general_2020_csv.zip", "population_nga_2018-10-01.tif"])
-def test_a_file_of_another_country_is_refused(file: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = _population(tmp_path / file, [(3.4, 6.5, 1.0)])
-    with pytest.raises(SystemExit, match="mayotte"):
-        convert(monkeypatch, "mayotte", path, tmp_path / "data")
-    assert not [*(tmp_path / "data").iterdir()]
-
-
 @pytest.fixture
 def networks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Check-ins of both networks: 31 crowded cells of 300 users each, Gowalla's and Brightkite's in turn."""
@@ -168,11 +155,6 @@ def test_cells_of_few_users_match_the_paper(networks: Path) -> None:
     assert [cell.population for cell in cells] == [300] * 30
     assert [len(cell.users) for cell in cells] == [600] * 29 + [300]
     assert cells[0].rows(200, 8, few_users.KEY).users.size >= 200
-
-
-def test_cells_of_few_users_need_both_networks(networks: Path) -> None:
-    (networks / "brightkite_checkins.parquet").unlink()
-    assert few_users.paper_cells() == []
 
 
 def test_a_city_of_gowalla_is_20_km_wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -207,16 +189,6 @@ def test_the_papers_workload_is_gowallas_in_the_cabs_region(monkeypatch: pytest.
 # The rate of Theorem 1.1 of paper 001: its sparse maps, and that the error falls as it says.
 
 
-def test_all_users_are_at_one_place_in_each_square() -> None:
-    sums = sparse_sums(1000, 16, seeded_rng(0))
-    assert sums.sum() == 1000
-    assert (np.count_nonzero(sums.reshape(4, 64, 4, 64), axis=(1, 3)) == 1).all()
-
-
-def test_slope_is_that_of_a_power() -> None:
-    assert slope([1, 10, 100], [3.0, 0.3, 0.03]) == pytest.approx(-1)
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_error_falls_with_the_number_of_users(form: str) -> None:
     """The mean of 3 runs at 100 times the users: a hundredth by the theorem, and within 5 times of that here."""
@@ -225,8 +197,6 @@ def test_error_falls_with_the_number_of_users(form: str) -> None:
 
 
 # The error that the tables of bit pushing print, and the signs of its contenders.
-
-SIGNED = Data("either sign", 6, lambda count, generator: generator.normal(10, 20, count), signed=True)
 
 
 @dataclass(frozen=True)
@@ -243,20 +213,6 @@ def test_an_error_is_the_root_of_the_mean_square_over_the_mean() -> None:
     data = Data("as many of each", 4, lambda count, generator: np.arange(count) % 16)
     found = Bench(3).score(Off(), Task(data, 4, 160))
     assert found.error == pytest.approx(100 * np.sqrt((1 + 4 + 9) / 3) / 7.5)
-
-
-@pytest.mark.parametrize("signed", ["shift", "split"])
-def test_signed_values_are_found_by_both_ways(signed: str) -> None:
-    task = Task(SIGNED, 6, 100_000)
-    values = SIGNED.clients(task.clients, seeded_rng(0))
-    assert values.min() < 0 < values.max() <= 63
-    found = Pushing("", signed=signed).estimate(values, task, (1,))  # type: ignore[arg-type]
-    assert found == pytest.approx(values.mean(), abs=1)  # five standard errors and more
-
-
-def test_changes_reach_the_plan() -> None:
-    plan = Pushing("", changes={"bits_per_client": 3}).plan(Task(SIGNED, 6))
-    assert plan.bits_per_client == 3
 
 
 # The attack on bits: what colluders can add where the server picks the bit, and that picking it adds more.
@@ -285,39 +241,7 @@ def test_colluders_who_pick_the_bit_add_more() -> None:
     assert client > 1.5 * server
 
 
-def test_one_percent_of_pickers_ruin_an_estimate() -> None:
-    """Values that need few of 16 bits: without an attack on the high bits they count as empty."""
-    attack = Attack(EXPONENTIAL, 16, 2.0, 0.01)
-    server, client = (shifts("adaptive", picks, attack, 4).mean() for picks in (False, True))
-    assert abs(server) < 100 < 1000 < client
-
-
-def test_baselines_have_their_largest_reports() -> None:
-    attack = Attack(NORMAL, 10, 2.0, 0.05)
-    for estimate, largest in ((rounded, 1 / (1 - np.exp(-2))), (piecewise, (1 / np.tanh(0.5) + 1) / 2)):
-        found = np.array([np.subtract(*estimate(attack, run)) for run in range(30)])
-        assert abs(found.mean() - 0.05 * (largest * 1023 - 600)) < 6 * found.std() / np.sqrt(30)
-    assert attack.colluders == CLIENTS // 20
-
-
 # Kendall's tau from classes, against SciPy's, and from one bit of each client.
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_tau_of_classes_is_scipys(seed: int) -> None:
-    rng = seeded_rng(seed)
-    x = rng.integers(0, 5, 3000)
-    y = np.clip(x + rng.integers(-3, 4, 3000), 0, 6)
-    cells = np.histogram2d(x, y, bins=[np.arange(8) - 0.5] * 2)[0] / 3000
-    assert tau_b(cells) == pytest.approx(stats.kendalltau(x, y).statistic)
-    assert tau_b(cells[::-1]) == pytest.approx(stats.kendalltau(-x, y).statistic)
-
-
-def test_cells_follow_from_shares_that_reach_both() -> None:
-    cells = seeded_rng(0).dirichlet(np.ones(9)).reshape(3, 3)
-    shares = np.zeros((4, 4))
-    shares[:3, :3] = np.cumsum(np.cumsum(cells[::-1, ::-1], axis=0), axis=1)[::-1, ::-1]
-    assert cells_of(shares) == pytest.approx(cells)
 
 
 def test_one_bit_of_each_client_shows_tau() -> None:
@@ -381,12 +305,6 @@ def test_features_are_those_of_the_paper() -> None:
     assert paper_features(100, 0.25, 7.5) == (100, 0.25, 1 / 25, 1 / 5, 7.5)
 
 
-def test_authors_train_on_cities_of_gowalla(labels: PublishedWidths) -> None:
-    assert labels.city[labels.trained].tolist() == ["Tulsa"] * 5 + ["Boston"] * 5
-    assert labels.city[~labels.trained].tolist() == ["Milwaukee"] * 2
-    assert labels.features[-1].tolist() == [100_000, 0.2, 1 / 20_000, 1 / np.sqrt(20_000), 7]
-
-
 def test_errors_are_in_metres_of_20_km(labels: PublishedWidths) -> None:
     """All cities of the training have cells of 0.02 tenths of 20 km, Milwaukee 0.03: 20 m off."""
     rows = {line.split("|")[1].strip(): line.split("|")[2:4] for line in paper_split(labels).splitlines()[2:]}
@@ -396,35 +314,6 @@ def test_errors_are_in_metres_of_20_km(labels: PublishedWidths) -> None:
 
 
 # The counts of points that the histograms' figures print.
-
-
-def point(epsilon: float, *means: float) -> Point:
-    """means: of the five, in their order."""
-    scores = {("paper", name): (mean, 0.1) for name, mean in zip(FIVE, means, strict=True)}
-    return Point("data", 64, epsilon, scores)
-
-
-POINTS = [point(0.1, 3, 9, 4, 2, 1), point(0.2, 2, 9, 4, 2, 1), point(0.3, 1, 9, 4, 2, 0.5), point(0.4, 1, 9, 1, 2, 3)]
-
-
-def test_the_papers_own_stands_against_the_papers_rivals() -> None:
-    """The exact parameters sample more clients: they are no rival of it."""
-    found = summary(POINTS, "paper", min, PAPER)
-    assert "the best of 4, or level, at 2 of 4 points" in found
-    assert "central Laplace at 1, local Hadamard at 4, shuffle at 3" in found
-    assert "behind at epsilon 0.3, 0.4; at worst 2 against 1 of central Laplace" in found
-
-
-def test_the_exact_parameters_stand_against_all() -> None:
-    found = summary(POINTS, "paper", min, OURS)
-    assert "the best of 5, or level, at 3 of 4 points" in found
-    assert "3 against 1 of central Laplace at epsilon 0.4" in found
-
-
-def test_more_clients_are_stated_by_number_of_buckets() -> None:
-    table = extra_clients((1.0,))
-    assert "| 2^6 | 0.689, 108: 6.5 times |" in table
-    assert "| 2^14 | 0.301, 24: 2.9 times |" in table
 
 
 def test_error_is_the_mean_over_buckets_by_population() -> None:
@@ -445,11 +334,6 @@ def test_recall_is_of_the_tenth_with_the_most() -> None:
     assert top_recall(found, counts) == 2 / 4
 
 
-def test_what_passes_is_the_binomial_tail() -> None:
-    """Of 64 buckets with binomial data at epsilon 1, 43.8% have enough users."""
-    assert "| binomial, 2^6 | 9.95% | 43.8% |" in passing((1.0,))
-
-
 # The table of a fixed number of contacts is that of an independent enumeration.
 
 
@@ -462,25 +346,11 @@ def test_published_is_the_enumerated_distribution(users: int, holders: int, cont
     assert shares.sum() == pytest.approx(1)
 
 
-def test_distance_is_the_larger_direction() -> None:
-    first, second = np.array([0.7, 0.3]), np.array([0.2, 0.8])
-    assert privacy_distance(first, second, 0.1) == max(
-        hockey_stick(first, second, 0.1), hockey_stick(second, first, 0.1)
-    )
-
-
 # The benchmark of the paper's networks: widths by their ways, and networks that also see the size (SNH+QS).
 
 
 def spec_of(epsilon: float = 0.05, users: float = 200_000.0) -> CollectionSpec:
     return CollectionSpec(SCALED, users, epsilon, Sizes(0.02 * UNIT, 0.0275 * UNIT))
-
-
-def test_widths_are_those_of_the_rule_and_of_the_uniform_grid() -> None:
-    spec = spec_of()
-    assert snh_paper.cell_width(replace(snh_paper.BASE, cells=0.5), spec) == pytest.approx(spec.default_width / 2)
-    found = snh_paper.cell_width(replace(snh_paper.BASE, width_by="ug"), spec)
-    assert found / UNIT == pytest.approx(10 / np.sqrt(200_000 * 0.05 / 10))
 
 
 def test_networks_with_size_input_learn_two_sizes() -> None:

@@ -276,11 +276,6 @@ def test_density_against_brute_force(tree, seed: int, depth: int) -> None:
     assert (image >= 0).all()
 
 
-@given(any_trees())
-def test_density_of_nothing_is_uniform(tree) -> None:
-    assert np.allclose(density(tree, np.full(len(tree.entries), -1.0)), 4.0**-TREE_DEPTH)
-
-
 def test_by_row_lies_north_up() -> None:
     assert by_row(np.arange(4)).tolist() == [[0, 2], [1, 3]]  # north-west, north-east; south-west, south-east
     assert by_row(np.arange(16))[0].tolist() == [0, 2, 8, 10]  # code 2 is the cell east of code 0
@@ -317,13 +312,6 @@ def test_estimate_density_keeps_the_total_of_every_entry(tree: Tree, seed: int, 
     owner = np.repeat(full.index.owner, np.diff(full.index.boundaries).astype(int))
     totals = np.bincount(by_row(owner).ravel(), sloping.ravel(), len(counts))
     np.testing.assert_allclose(totals, counts / counts.sum(), rtol=1e-9)
-
-
-@given(trees(SLOPES_DEPTH), st.integers(0, 2**31))
-@settings(max_examples=20, deadline=None)
-def test_estimate_density_without_slope_is_the_density(tree: Tree, seed: int) -> None:
-    counts = seeded_rng(seed).normal(1, 5, len(tree.entries))
-    assert (estimate_density(estimate(tree, counts, 0.0)) == density(tree, counts)).all()
 
 
 def test_estimate_density_takes_negative_counts_for_nothing() -> None:

@@ -102,18 +102,6 @@ def test_papers_spending_ends_equal_to_the_budget(
         assert math.fsum(state.budget.charges[:so_far]) <= epsilon
 
 
-def test_target_cost_is_two_deviations_over_all_shards() -> None:
-    state = start(100_000, HeatmapParameters(population=100_000), KEY)
-    epsilon = target_cost(state, 64, 0.1)
-    assert math.isclose(2 * state.noise_stddev(epsilon), 0.1 * 100_000 / 64)
-    assert math.isclose(state.noise_stddev(epsilon), math.sqrt(10) * discrete_laplace_stddev(epsilon))
-    # As printed: the factor does nothing, and c U / T is one standard deviation of every shard.
-    assert math.isclose(discrete_laplace_stddev(target_cost(state, 64, 0.1, "printed")), 0.1 * 100_000 / 64)
-    assert math.isclose(discrete_laplace_stddev(target_cost(state, 64, 0.1, "literal_factor")), 0.1 * 100_000 / 128)
-    weighted = start(100_000, HeatmapParameters(population=100_000, contribution="all", gamma=1000), KEY)
-    assert math.isclose(2 * weighted.noise_stddev(target_cost(weighted, 64, 0.1)), 0.1 * 100_000 / 64)
-
-
 @pytest.mark.parametrize(
     ("users", "printed"),
     [
@@ -244,15 +232,6 @@ def test_check_plan_accepts_only_plans_that_end(method: str, epsilon: float, gam
     assert made.state.query is None
 
 
-def test_method_options_may_not_hide_common_ones() -> None:
-    @dataclass(frozen=True)
-    class Hiding(Adaptive):
-        epsilon: float = 2.0
-
-    with pytest.raises(TypeError, match="options that every method has: epsilon"):
-        HeatmapParameters(method=Hiding())
-
-
 @pytest.mark.parametrize("model", get_args(Participation))
 def test_refusal_without_live_shards_states_public_figures_only(model: Participation) -> None:
     parameters = HeatmapParameters(population=100_000, participation=model)
@@ -290,19 +269,6 @@ def test_count_of_the_population_is_private_and_paid_for() -> None:
         assert (one.population.users, one.population.source, one.shard_plan.users) == (49_000, "public", 49_000)
         assert abs((one.population.counted or 0) - 50_000) < 2300
     assert any(one.population.counted != 50_000 for one in known)
-
-
-def test_check_plan_names_the_least_modulus_that_would_do() -> None:
-    with rejects("modulus") as caught:
-        check_first_query(HeatmapParameters(population=100_000, modulus=10_000))
-    least = int(str(caught.value).split("would do is ")[1].split()[0])
-    check_first_query(HeatmapParameters(population=100_000, modulus=least))
-    with rejects("modulus"):
-        check_first_query(HeatmapParameters(population=100_000, modulus=least - 1))
-    check_first_query(HeatmapParameters(population=100_000, modulus=10_000, allow_overflow=True))
-    # Without a public figure it would be known only after the users are counted, and paid for.
-    with rejects("modulus"):
-        check_first_query(HeatmapParameters(users=100_000, modulus=1 << 30))
 
 
 COHORTS_KEY = earlier_key(b"cohorts" * 5, {})
@@ -424,17 +390,6 @@ def test_every_shard_answers_exactly_one_sub_query(shards: int, depth: int) -> N
             first, last = query.shard_range or (0, 0)
             assert one.live == (first <= number < last)
             assert one.live or not one.sums.any()
-
-
-def test_one_shard_is_asked_whole() -> None:
-    group, parameters = even(1, 100), heatmap_parameters("adaptive", {"depth": DEPTH, "population": 100})
-    _, queries = run([group], parameters)
-    assert [query.shard_range for query in queries] == [None, None]
-    with rejects("cohorts"):
-        check_first_query(disjoint(100, 1))
-    check_first_query(
-        heatmap_parameters("adaptive", {"cohorts": "disjoint"})
-    )  # of how many shards is still to be counted
 
 
 @pytest.mark.parametrize(
@@ -678,9 +633,3 @@ def test_parts_are_chosen_from_public_figures_only() -> None:
         ranges[users] = chosen[0].shard_range if chosen[0] else None
     assert ranges[10_000] is None
     assert ranges[10**6] == (0, 10)
-
-
-def test_papers_schedule_always_asks_all_shards() -> None:
-    state = run_evenly(HeatmapParameters(population=10**6, method=PAPER))
-    assert len(state.results) >= 2
-    assert [result.shard_range for result in state.results] == [None] * len(state.results)

@@ -10,7 +10,7 @@ import shapely
 
 from sfumato.transforms.flows.flow_estimate import Flows, estimate_zone_flows
 from sfumato.transforms.flows.flow_tree import ZonedCells, measure_flows, measure_zone_flows
-from sfumato.transforms.flows.plan import MAX_SPLITS, MAX_START, FlowPlan
+from sfumato.transforms.flows.plan import FlowPlan
 from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, count_prefixes, join_cells
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
@@ -71,20 +71,6 @@ def test_the_epsilons_on_every_way_down_add_up_to_the_budget(epsilon: float, dep
         spent = decisions * plan.split_epsilon + plan.final_epsilon(splits, level == levels[-1])
         assert spent + plan.admission_rule.cost == pytest.approx(epsilon, rel=1e-12)
         assert spent + plan.admission_rule.cost <= epsilon * (1 + 1e-12)
-
-
-def test_levels_are_finer_for_more_users_and_end_at_the_depth() -> None:
-    starts = [FlowPlan(1.0, depth=15).levels(users)[0] for users in (-500, 10, 1_000, 100_000, 10**9, 10**15)]
-    assert starts == sorted(starts)
-    assert (starts[0], starts[-1]) == (1, MAX_START)
-    assert list(FlowPlan(1.0, depth=4).levels(10**9)) == [4]
-    assert len(FlowPlan(1.0, depth=15).levels(10**9)) == MAX_SPLITS + 1
-
-
-def test_noise_stays_within_what_can_be_drawn() -> None:
-    assert FlowPlan(1e6, max_trips=2).tree_epsilon == 60
-    with rejects("epsilon"):
-        FlowPlan(1e-6, max_trips=1000)
 
 
 @pytest.mark.parametrize(

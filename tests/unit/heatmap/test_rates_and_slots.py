@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy import integrate, special, stats
+from scipy import integrate, stats
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.places import Places
@@ -26,7 +26,7 @@ from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.heatmap import slot_maps
 from sfumato.transforms.heatmap.release import add_up_to
 from sfumato.transforms.heatmap.request import heatmap_parameters
-from sfumato.transforms.heatmap.slot_maps import SlotMaps, SlotPosterior, estimated_users, fourier_basis, infer_slots
+from sfumato.transforms.heatmap.slot_maps import SlotMaps, SlotPosterior, estimated_users, infer_slots
 from sfumato.transforms.heatmap.view import heatmap_view
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
@@ -40,14 +40,6 @@ WANTED = (0.93, 0.97)
 
 
 MANY = 10**9  # noisy sums: their sum is normal
-
-
-def test_quantiles_are_those_of_scipy() -> None:
-    """They are literals, so that a run need not load SciPy's functions."""
-    level, error = heatmap_rates.LEVEL, heatmap_rates._AVERAGE_ERROR
-    assert special.ndtri((1 + level) / 2) == heatmap_rates._TWO_SIDED
-    assert special.ndtri(level) == heatmap_rates._ONE_SIDED
-    assert special.ndtri(1 - error) == heatmap_rates._AVERAGE_Z
 
 
 def noise_pmf(epsilon: float, sums: int) -> np.ndarray:
@@ -101,12 +93,6 @@ def test_rate_of_nothing_is_covered_no_more_often_than_others() -> None:
     for users in (100, 400):
         assert WANTED[0] <= exact_coverage(users, 0.0, 0.5, 2) <= 0.965
         assert exact_coverage(users, 1.0, 0.5, 2) == pytest.approx(exact_coverage(users, 0.0, 0.5, 2), abs=1e-6)
-
-
-@pytest.mark.parametrize("noise", [0.0, 0.7, 1.3])
-def test_exact_coverage_shows_wrong_noise(noise: float) -> None:
-    covered = exact_coverage(200, 0.1, 0.3, 3, noise=noise)
-    assert not WANTED[0] <= covered <= WANTED[1]
 
 
 def simulated(rng, users, p: float, epsilon: float, shards: int, categories: int, draws: int):
@@ -168,31 +154,6 @@ def test_rate_intervals_exist_for_every_cell(
     assert 0 <= low[0] <= high[0] <= 1
     assert np.isnan(rate[0]) == ((low[0], high[0]) == (0, 1))
     assert np.isnan(rate[0]) or low[0] <= rate[0] <= high[0]
-
-
-@pytest.mark.slow
-@given(amounts, amounts, st.floats(0.5, 1e4), st.integers(1, 1000))
-def test_rate_intervals_mirror_for_two_categories(counts: float, rest: float, stddev: float, sums: int) -> None:
-    n, r, noise = (np.array([one]) for one in (counts, rest, stddev))
-    rate, low, high = rate_intervals(n, r, noise, 1, sums)
-    other, other_low, other_high = rate_intervals(r, n, noise, 1, sums)
-    assert np.allclose([1 - rate, 1 - high, 1 - low], [other, other_low, other_high], atol=1e-6, equal_nan=True)
-
-
-def test_rate_intervals_are_wilsons_without_noise() -> None:
-    n, r = np.array([5000.0, 4000.0]), np.array([5000.0, 6000.0])
-    _, low, high = rate_intervals(n, r, np.full(2, 1e-3), 1, MANY)
-    for k in range(2):
-        wilson = stats.binomtest(int(n[k]), 10_000).proportion_ci(method="wilson")
-        assert (low[k], high[k]) == pytest.approx(tuple(wilson), abs=4e-5)
-
-
-def test_rate_intervals_are_fiellers_under_noise_only() -> None:
-    """The roots of (n - p N)^2 = z^2 V ((1 - p)^2 + (k - 1) p^2), far from the ends."""
-    n, r, noise, others, z = 3e6, 5e6, 1e5, 2, 1.959964
-    a, b, c = ((n + r) ** 2 - z**2 * noise**2 * (1 + others), -n * (n + r) + z**2 * noise**2, n**2 - (z * noise) ** 2)
-    _, low, high = rate_intervals(np.array([n]), np.array([r]), np.array([noise]), others, MANY)
-    assert np.sort(np.roots([a, 2 * b, c])) == pytest.approx([low[0], high[0]], rel=1e-5)
 
 
 @pytest.mark.parametrize("x", [-3.0, -1.0, 0.0, 0.5, 1.5, 1.8, 2.5, 4.0])
@@ -269,12 +230,6 @@ def test_split_by_interval_does_not_collapse_its_children(users: list[float], ra
     assert collapse.tolist() == []
 
 
-def test_split_by_interval_needs_categories() -> None:
-    tree = Tree.uniform(3, 1)
-    with pytest.raises(ValueError, match="no users by category"):
-        split_by_interval(Estimate(tree, np.ones(4), np.ones(4)), 1.0, 0.1, 1, 5.0)
-
-
 RATE = np.linspace(0.02, 0.5, 64)  # by cell of an 8 x 8 map
 
 
@@ -319,22 +274,6 @@ def test_rates_cover_through_shards(categories: int, epsilon: float) -> None:
     """20 runs of 64 cells whose intervals cover 0.945 to 0.96: binomial tails of 2e-9 (Chernoff)."""
     covered = np.mean([covered_by_the_job(seed, categories, epsilon) for seed in range(20)])
     assert 0.900 <= covered <= 0.997
-
-
-@pytest.mark.slow
-@pytest.mark.false_alarm(1e-9)
-@pytest.mark.parametrize("trust", ["secagg", "central"])
-@pytest.mark.parametrize("categories", [2, 3])
-@pytest.mark.parametrize("epsilon", [0.3, 1.0])
-def test_rates_cover_over_200_keys(epsilon: float, categories: int, trust: str) -> None:
-    """12,800 cells deviate by 0.002; over all sizes and over the small ones and the large ones, 3,200 each.
-
-    The tails of 3,200 cells beyond the ends here have probabilities of 4e-11 (Chernoff).
-    """
-    covered = np.array([covered_by_the_job(seed, categories, epsilon, trust=trust) for seed in range(200)])
-    assert WANTED[0] <= covered.mean() <= WANTED[1]
-    assert covered[:, :16].mean() >= 0.915
-    assert covered[:, 48:].mean() <= 0.982
 
 
 @pytest.mark.parametrize(("sums", "cells"), [(1, 1), (1, 1000), (20, 1000), (100, 30_000)])
@@ -479,16 +418,6 @@ def test_page_shows_every_slot_within_its_interval(release: CityRelease) -> None
     assert len(release.files["index.html"]) < 1_500_000
 
 
-def test_page_adds_up_slots_of_many_cells(release: CityRelease, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = slots_on_the_page(release)
-    monkeypatch.setattr("sfumato.transforms.heatmap.view._MAX_SLOT_VALUES", 7 * 20)
-    few = slots_on_the_page(release)
-    assert len(few.layer.level) <= 20 < len(full.layer.level)
-    for many, merged in zip(full.layer.measures, few.layer.measures, strict=True):
-        sums = [sum(value or 0 for value in one.value) for one in (many, merged)]
-        assert sums[0] == pytest.approx(sums[1], rel=0.02)
-
-
 Array = NDArray[np.float64]
 
 
@@ -558,15 +487,6 @@ def test_slot_likelihood_is_that_of_the_contrasts() -> None:
         return float(slot_maps._Family(users, np.array([kappa]), mean, variance).log_likelihood()[0])
 
     assert found(0.1) - found(1e-4) == pytest.approx(log_density(0.1) - log_density(1e-4), rel=1e-9)
-
-
-@pytest.mark.parametrize("slots", [2, 3, 5, 7, 24, 168])
-def test_fourier_basis_is_orthonormal_without_the_constant(slots: int) -> None:
-    basis, frequency = fourier_basis(slots)
-    assert basis.shape == (slots - 1, slots)
-    assert basis @ basis.T == pytest.approx(np.eye(slots - 1), abs=1e-12)
-    assert basis.sum(axis=1) == pytest.approx(np.zeros(slots - 1), abs=1e-12)
-    assert frequency.tolist() == sorted(frequency.tolist())
 
 
 def city(slots: int, users: float, seed: int) -> tuple[FullTree, Array]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import io
-import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
-from sfumato.schemas.release import ANSWERS_SCHEMA, CELLS_SCHEMA, cells_schema
+from sfumato.schemas.release import ANSWERS_SCHEMA, CELLS_SCHEMA
 from sfumato.schemas.tree import Tree, node_levels, node_names, nodes_from_names
 from sfumato.schemas.views import PageView
 from sfumato.transforms.counting.estimator import estimate_density
@@ -73,25 +71,6 @@ def test_release_files_hold_all_answers_and_one_estimate(method: str) -> None:
     raster = np.load(io.BytesIO(release.files["density.npy"]))
     assert np.array_equal(raster, estimate_density(estimate))
     assert release.files["heatmap.png"].startswith(b"\x89PNG")
-
-
-def test_manifest_of_central_noise_names_no_secure_aggregation() -> None:
-    release = made("flat", depth=4, trust="central", allow_overflow=True)
-    privacy, manifest = release.manifest["privacy"], release.manifest
-    assert "still reports" not in privacy["adjacency"]
-    assert privacy["mechanism"] == "discrete Laplace, added once to the sums by a trusted curator"
-    assert "a trusted curator. It sees the raw logs" in privacy["assumptions"][0]
-    told = privacy["participation"]
-    assert (told["protected"], told["epsilon"], told["delta"]) == (True, 0.0, 0.0)
-    assert not any("secure-aggregation server" in one for one in privacy["assumptions"])
-    assert manifest["warnings"] == []  # there is no modulus that counts could have wrapped around
-    assert manifest["communication"] == {"vector_entries": 256, "bits_per_client": None}
-    assert privacy["cohort"]["shards"] is privacy["cohort"]["required_survivors"] is None
-    for stated, result in zip(privacy["sub_queries"], release.state.results, strict=True):
-        unknown: dict[str, Any] = dict.fromkeys(("shards", "shards_lost", "modulus", "bits_per_client"))
-        known = {"index": result.query.index, "epsilon": result.cost}
-        known |= {"vector_length": result.vector_length, "noise_stddev": result.noise_stddev}
-        assert stated == unknown | known
 
 
 def test_manifest_states_secure_aggregation_in_full() -> None:
@@ -180,14 +159,6 @@ def test_release_files_hold_the_same_rates(method: str, options: dict[str, Any],
     assert f"one of {len(names)} bins" in manifest["privacy"]["contribution_bound"]
 
 
-def test_release_without_auxiliary_data_states_no_rates() -> None:
-    release = made("adaptive", depth=4)
-    assert "auxiliary" not in release.manifest
-    assert "bins" not in release.manifest["privacy"]["contribution_bound"]
-    assert "rate" not in table_of(release, "cells.parquet").schema.names
-    assert all(measure.kind == "count" for layer in release.layers for measure in layer.measures)
-
-
 def test_manifest_states_parallel_composition_of_cohorts() -> None:
     """Disjoint cohorts: each user is in one sub-query, which has the whole budget."""
     release = city_release("adaptive", cohorts="disjoint", simulated_dropout=0.05)
@@ -260,16 +231,6 @@ def test_cells_table_has_bounds_and_density() -> None:
     assert (table["stddev"] == 1.5).all()
 
 
-def test_cells_table_is_geoparquet() -> None:
-    buffer = io.BytesIO()
-    table = cells_table(estimate_on(Tree.uniform(TREE_DEPTH, 1), np.ones(4), 1.0), TREE_GRID)
-    assert table.schema == cells_schema() == CELLS_SCHEMA
-    pq.write_table(table, buffer)
-    geo = json.loads(pq.ParquetFile(buffer).schema_arrow.metadata[b"geo"])
-    assert geo["version"] == "1.1.0"
-    assert geo["columns"][geo["primary_column"]]["encoding"] == "WKB"
-
-
 def rated_cells(counts: list[list[float]], names: tuple[str, ...]) -> tuple[pa.Table, Rates]:
     """The table of cells of a tree of one level with these counts by category, and its rates."""
     array = np.array(counts)
@@ -293,19 +254,6 @@ def test_cells_table_has_one_rate_of_two_categories() -> None:
     assert low[3] < 0.6 < high[3]
     assert table["rate"].to_pylist()[2] is None  # nobody is there to have a rate
     assert (low[2], high[2]) == (0, 1)
-
-
-def test_cells_table_has_a_rate_of_each_of_several_categories() -> None:
-    names = ("sick", "well", "who knows")
-    table, told = rated_cells([[90.0, 5, 0, 400], [10.0, 5, -2, 600], [50.0, 1, 2, 3]], names)
-    assert table.schema == cells_schema(names, names)
-    assert table["count_who knows"].to_pylist() == [50, 1, 2, 3]
-    for place, name in enumerate(names):
-        for kind, values in (("rate", told.rate), ("rate_low", told.low), ("rate_high", told.high)):
-            column = np.array(table[f"{kind}_{name}"].to_pylist(), dtype=float)
-            np.testing.assert_array_equal(column, values[place])
-    stated = [name for name in table.schema.names if name.startswith(("rate", "simultaneous", "count_"))]
-    assert all(b"description" in table.schema.field(name).metadata for name in stated)
 
 
 def test_cells_table_is_read_by_geopandas(tmp_path: Path) -> None:
@@ -361,21 +309,6 @@ def test_map_of_a_tenth_of_the_users_is_of_all() -> None:
     assert 0.15 < np.mean(np.square(errors)) < 3.2
 
 
-NEEDED = ("manifest.json", "cells.parquet", "answers.parquet")
-
-
-def view_of(method: str, change: dict[str, Any] | None = None, **options: Any) -> PageView:
-    files = made(method, **options).files
-    manifest = json.loads(files["manifest.json"])
-    for path, value in (change or {}).items():
-        part = manifest
-        *above, name = path.split(".")
-        for key in above:
-            part = part[key]
-        part[name] = value
-    return heatmap_view({**files, "manifest.json": json.dumps(manifest).encode()})
-
-
 def words(view: PageView) -> str:
     return " ".join(text for section in view.sections for text in section.paragraphs)
 
@@ -399,15 +332,6 @@ def test_page_has_a_layer_of_each_sub_query_and_the_map(method: str) -> None:
     tree = Tree.of(6, nodes_from_names(last.cell_id, 6))
     areas = tree.areas[np.searchsorted(tree.entries, nodes_from_names(last.cell_id, 6))]
     np.testing.assert_allclose(np.array(last.area) * full, areas, atol=1e-2)
-
-
-def test_view_needs_only_the_published_tables() -> None:
-    files = made("adaptive").files
-    few = heatmap_view({name: files[name] for name in NEEDED})
-    assert few.body == heatmap_view(files).body
-    manifest = json.loads(files["manifest.json"])
-    listed = {**files, "manifest.json": json.dumps({**manifest, "files": {"cells.parquet": {}}}).encode()}
-    assert heatmap_view(listed) == heatmap_view(files)  # digests are not known when the page is made
 
 
 def test_page_intervals_are_the_cells_own_and_hold_the_count() -> None:
@@ -457,83 +381,6 @@ def test_page_lists_cells_by_the_density_of_their_lower_ends() -> None:
     assert (np.diff(lows / area) <= 1e-9 * (lows / area)[:-1]).all()
     for row, value, low, high in users.listed:
         assert 0 < low < (users.low[row] or 0) <= value <= (users.high[row] or 0) < high
-
-
-def test_page_of_noise_only_lists_nothing() -> None:
-    view = view_of("flat", {"results.users": 3.0, "results.users_stddev": 40.0}, users=8, depth=3, shard_size=2)
-    (bound,) = re.findall(r"^Fewer than ([\d,]+) users", view.headline)
-    assert 3 + 1.9 * 40 <= float(bound.replace(",", "")) <= 200
-    (layer,) = view.body.layers  # type: ignore[union-attr]
-    assert layer.measures[0].listed == []
-
-
-def test_page_of_a_known_seed_raises_the_alarm() -> None:
-    view = view_of("flat", {"privacy.randomness": {"source": "seed", "safe": False}}, depth=3)
-    safe = view_of("flat", depth=3)
-    assert (view.alarm is None, safe.alarm is None) == (False, True)
-    assert view.guarantee != safe.guarantee
-    assert view.headline != safe.headline
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_page_describes_every_method(method: str) -> None:
-    view = view_of(method)
-    text = words(view)
-    assert ("average over all maps" in text) == (method == "adaptive")
-    assert METHODS[method].SENTENCE in text
-    (table,) = (section.table for section in view.sections if section.title == "Round by round")
-    assert table is not None
-    assert len(table.rows) == len(view.manifest["privacy"]["sub_queries"])
-
-
-def test_page_names_the_curator_cohorts_and_earlier_release() -> None:
-    central = view_of("flat", depth=4, trust="central", allow_overflow=True)
-    assert "trusted curator" in words(central)
-    assert not any("Groups" in section.table.heads for section in central.sections if section.table)
-    assert "only one sub-query" in words(view_of("adaptive", cohorts="disjoint"))
-    assert "only one sub-query" not in words(view_of("adaptive", cohorts="shared"))
-    earlier = words(view_of("adaptive", {"parameters.warm_start": {"release_id": "monday", "epsilon": 1.0}}))
-    assert "earlier release, monday, which showed" in earlier
-    assert "are kept" not in words(view_of("flat"))
-    assert "Only the 30% of cells" in words(view_of("flat", {"parameters.keep_top": 30.0}))
-
-
-def test_page_names_the_cohort_the_nights_and_the_changes() -> None:
-    event = {"cell_ids": ["r0213"], "users": 2100.0, "low": 1500.0, "high": 2700.0, "expected": 150.0}
-    nights = {"rests_on": ["2026-10-01:2026-11-03", "2026-11-05:2026-11-20"], "started_anew": None, "changes": [event]}
-    rotation = {"cohort": 7, "cohorts": 30}
-    view = view_of("adaptive", {"privacy.rotation": rotation, "nights": nights})
-    assert ("Queried", "cohort 7 of 30") in [(chip.term, chip.text) for chip in view.chips]
-    (section,) = [one for one in view.sections if one.title == "This night compared with earlier ones"]
-    text = " ".join(section.paragraphs)
-    assert "Cohort 7 of 30 was queried. The counts are scaled to all users" in text
-    assert "50 nights, 1 October to 20 November 2026, without 4 November." in text
-    assert section.table is not None
-    assert section.table.rows == [["r0213", "2,100", "1,500", "2,700", "150"]]
-    quiet = words(view_of("adaptive", {"nights": nights | {"changes": [], "started_anew": "The region changed."}}))
-    assert "The series was restarted. The region changed." in quiet
-    first = {"rests_on": ["2026-11-20"], "started_anew": "The region changed.", "changes": []}
-    text = words(view_of("adaptive", {"nights": first}))
-    assert "only on the answers of this night" in text
-    assert "expected from earlier nights" not in text
-    single = view_of("adaptive")
-    assert "This night compared with earlier ones" not in [section.title for section in single.sections]
-    assert "Queried" not in [chip.term for chip in single.chips]
-
-
-def test_page_of_a_cohort_says_that_no_other_one_reports() -> None:
-    start = {"parameters.warm_start": {"release_id": "monday", "epsilon": 1.0}}
-    nights = {"rests_on": ["2026-11-19:2026-11-20"], "started_anew": None, "changes": []}
-    text = words(view_of("adaptive", {"privacy.rotation": {"cohort": 7, "cohorts": 30}, "nights": nights, **start}))
-    assert "Every user of cohort 7 of 30 reports a cell" in text
-    assert "The other users report nothing." in text
-    assert "for a user who was queried for both, the two add up" in text
-    assert "also uses the noisy answers of that night and of earlier ones" in text
-    assert "from the answers of all nights that the map uses" in text
-    alone = words(view_of("adaptive", start))
-    assert "Every user reports a cell" in alone
-    assert "whose records are in both" in alone
-    assert "that night" not in alone
 
 
 def test_view_raises_where_cells_are_in_another_order() -> None:

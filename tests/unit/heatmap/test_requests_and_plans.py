@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm, poisson
@@ -21,22 +19,15 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.ledger import Charge, Limit, Period, parse_amount, parse_day, rounded_down
 from sfumato.schemas.places import Places
-from sfumato.schemas.requests.request_base import range_text
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.methods import METHODS, Adaptive, Emd, Flat, Method
 from sfumato.transforms.counting.parameters import COST, MIN_QUERY_SHARE, HeatmapParameters, max_counted, vector_length
 from sfumato.transforms.counting.plan import make_plan, overflow_probability
 from sfumato.transforms.counting.state import ALL_REMAINING, Estimate, HeatmapState, Query
 from sfumato.transforms.counting.sub_queries import check_first_query, first_state, window_for
-from sfumato.transforms.heatmap.request import (
-    HeatmapRequest,
-    PlanRequest,
-    heatmap_parameters,
-    option_grid,
-    parameter_owners,
-)
+from sfumato.transforms.heatmap.request import HeatmapRequest, PlanRequest, heatmap_parameters
 from sfumato.transforms.locations.distributions import MAX_GAMMA
-from sfumato.transforms.nights.plan import RotationChoice, make_rotation_plan, rotation_table
+from sfumato.transforms.nights.plan import RotationChoice, make_rotation_plan
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.ledger.windows import fits
@@ -50,49 +41,6 @@ from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 
 MINIMAL = {"input": "i", "output": "o", "region": "0,0,1,1"}
-
-
-def test_parameter_owners_names_the_methods() -> None:
-    owners = parameter_owners()
-    assert owners["calibration"] == ("adaptive",)
-    assert owners["depth"] == ()
-    assert "method" not in owners
-
-
-@pytest.mark.parametrize(
-    ("option", "wrong"),
-    [
-        ("depth", 0), ("epsilon", 0), ("delta", 1), ("population", 0), ("shard_size", 1), ("dropout", 0.95),
-        ("colluding", -1), ("simulated_dropout", 2), ("max_bad_fraction", -1), ("trust", "local"), ("schedule", "best"),
-        ("refine", "width"), ("contribution", "some"), ("participation", "none"), ("noise_source", "sun"),
-    ],
-)  # fmt: skip
-def test_request_rejects_what_parameters_reject(option: str, wrong: Any) -> None:
-    """A range is declared once, so a request and the parameters refuse a value in the same words."""
-    with rejects(option) as refused:
-        HeatmapRequest.of({**MINIMAL, option: wrong})
-    assert range_text(HeatmapRequest.model_fields[option]) in str(refused.value)
-    with rejects(option) as direct:
-        heatmap_parameters("adaptive", {option: wrong})
-    told = {str(one.value).partition(", got")[0] for one in (refused, direct)}
-    if option in PlanRequest.model_fields:
-        with rejects(option) as planned:
-            PlanRequest.of({"users": 10, option: [wrong]})
-        told.add(str(planned.value).partition(", got")[0])
-    assert len(told) == 1
-
-
-@pytest.mark.parametrize("name", ["depth", "epsilon", "delta", "max_bad_fraction", "participation", "noise_source"])
-def test_request_has_the_defaults_of_the_parameters(name: str) -> None:
-    assert HeatmapRequest.model_fields[name].default == getattr(HeatmapParameters(), name)
-    assert HeatmapRequest.of({"input": "i", "output": "o", "region": "0,0,1,1"}).parameters == HeatmapParameters()
-
-
-def test_heatmap_parameters_default_to_the_dataclass() -> None:
-    assert heatmap_parameters("adaptive", {}) == HeatmapParameters()
-    assert heatmap_parameters("flat", {"level": 4, "depth": None, "allow_overflow": False}) == HeatmapParameters(
-        method=Flat(level=4)
-    )
 
 
 # One row an option: the method, other options, the option that is refused, and values of it.
@@ -201,12 +149,6 @@ def test_heatmap_parameters_reject_contradictions(method: str, values: dict[str,
         heatmap_parameters(method, values, **counts)
 
 
-def test_heatmap_parameters_accept_what_goes_together() -> None:
-    assert heatmap_parameters("adaptive", {"refine": "interval", "interval_width": 0.05}, 2).categories == 2
-    assert heatmap_parameters("flat", {}, 2).categories == 2
-    heatmap_parameters("flat", {"level": 3, "depth": 20})
-
-
 TIMED = "time_column=time slots=hour"
 
 
@@ -260,25 +202,6 @@ def test_metadata_tells_methods_apart() -> None:
     metadata = {name: str(heatmap_parameters(name, {}).metadata()) for name in METHODS}
     assert len(set(metadata.values())) == len(METHODS)
     assert HeatmapParameters(method=Adaptive(calibration=0.2)).metadata()["calibration"] == 0.2
-
-
-def test_option_grid_has_every_combination_of_own_options() -> None:
-    values = {"epsilon": [0.5, 1.0], "calibration": [0.1, 0.2, 0.1], "level": [3]}
-    grid = option_grid(["adaptive", "flat", "adaptive"], values)
-    assert len(grid) == 2 * 2 + 2
-    assert ("adaptive", {"epsilon": 0.5, "calibration": 0.2}) in grid
-    assert ("flat", {"epsilon": 1.0, "level": 3}) in grid
-
-
-def test_option_grid_rejects_foreign_options_and_too_many() -> None:
-    with rejects("calibration"):
-        option_grid(["flat"], {"calibration": [0.1]})
-    with rejects("flat"):
-        option_grid(["flat"], {"users": list(range(1, 102)), "shard_size": list(range(2, 102))})
-    with rejects("method"):
-        option_grid(["x"], {})
-    with rejects("epsilon"):
-        PlanRequest.of({"users": "1", "epsilon": "1,,2"})
 
 
 def test_paper_schedule_has_the_papers_estimator_not_at_night() -> None:
@@ -458,11 +381,7 @@ def test_check_plan_rejects_sensitivity_without_noise() -> None:
         check_first_query(large)
     # gamma alone is small, and so is the first vector; 4^10 entries want an epsilon of 0.01.
     grows = HeatmapParameters(
-        contribution="all",
-        gamma=10,
-        rounding="independent",
-        users=10_000,
-        method=Twice(level=1, final=10, share=0.985),
+        contribution="all", gamma=10, rounding="independent", users=10_000, method=Twice(level=1, final=10, share=0.985)
     )
     with rejects("rounding"):
         make_plan(grows)
@@ -531,12 +450,6 @@ def test_make_plan_expects_shards_with_too_few_survivors_lost(dropout: float) ->
     assert math.isclose(made.shards_lost(dropout), poisson.cdf(9_499, 10_000 * (1 - dropout)))
 
 
-def test_make_plan_loses_no_shard_with_central_noise() -> None:
-    made = make_plan(HeatmapParameters(users=100_000, trust="central"))
-    assert made.shards_lost(0.5) == 0
-    assert math.isclose(made.sub_queries[-1].noise_stddev, discrete_laplace_stddev(made.sub_queries[-1].cost))
-
-
 def test_overflow_probability_is_the_least_certified() -> None:
     parameters = HeatmapParameters(users=100_000, modulus=12_000, allow_overflow=True, method=PAPER)
     state = first_state(make_plan(parameters).state.population, Budget(1.0), parameters)
@@ -561,12 +474,6 @@ def test_make_plan_rejects_what_the_run_would() -> None:
         make_plan(HeatmapParameters(users=1000, contribution="all", gamma=(1 << 31) - 1, epsilon=0.01))
     with pytest.raises(ValueError, match="users"):
         make_plan(HeatmapParameters())
-
-
-def test_make_plan_pays_for_the_count_of_users() -> None:
-    made = make_plan(HeatmapParameters(users=10_000, epsilon=2, population_share=0.1))
-    assert math.isclose(made.spent, 1.8)
-    assert math.isclose(make_plan(HeatmapParameters(users=10_000, population=10**6, epsilon=2)).spent, 1.98)
 
 
 @pytest.mark.parametrize("method", ["emd", *BASELINES])
@@ -612,13 +519,6 @@ def test_rotation_plan_takes_the_smaller_noise_of_two() -> None:
             assert by_cohorts[choice.cohorts].noise_stddev <= choice.noise_stddev * (1 + 1e-9)
 
 
-def test_rotation_cohort_smaller_than_a_shard_is_one_shard() -> None:
-    plan = make_rotation_plan(rotating(users=50_000), 30)
-    assert [choice.shards for choice in plan.choices] == [5, 3, 2, 2, 1, 1, 1, 1, 1, 1]
-    # The noise of one sum for all is nearly the same from then on, and sampling alone rises.
-    assert plan.best.cohorts < 30
-
-
 @pytest.mark.parametrize(("delta", "noise"), [(0.0, "auto"), (1e-6, "gaussian"), (1e-6, "auto")])
 def test_rotation_keeps_every_user_within_the_limit(delta: float, noise: Any) -> None:
     plan = make_rotation_plan(rotating(epsilon=2.0, delta=delta, noise=noise), 31)
@@ -652,15 +552,6 @@ def test_rotation_choices_are_divisors_and_unbeaten_numbers(nights: int) -> None
             assert rotated.min_visible_users(added) <= plan.choice(cohorts).min_visible_users(added) * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("cohorts", [1, 4, 30])
-@pytest.mark.parametrize("nights", [1, 30])
-def test_min_visible_users_is_two_deviations_of_the_error(cohorts: int, nights: int) -> None:
-    choice = RotationChoice(cohorts, 1, 1.0, 0.0, "laplace", 3, 40.0)
-    users = choice.min_visible_users(nights)
-    assert math.isclose(users, 2 * choice.stddev(users, nights))
-    assert math.isclose(choice.stddev(100, nights) ** 2, (40**2 + (cohorts - 1) * 100) / nights)
-
-
 @pytest.mark.parametrize("users", [20_000, 300_000, 5_000_000])
 @pytest.mark.parametrize("trust", ["secagg", "central"])
 def test_rotation_best_has_the_least_error_of_a_typical_cell(users: int, trust: Any) -> None:
@@ -671,23 +562,6 @@ def test_rotation_best_has_the_least_error_of_a_typical_cell(users: int, trust: 
     assert min(plan.excess(cohorts) for cohorts in range(1, 31)) >= 1 - 1e-12
     nearby = RotationChoice.min_visible_users(plan.best_of_one_night)
     assert nearby == min(choice.min_visible_users() for choice in plan.choices)
-
-
-def test_rotation_adds_up_at_most_a_month_of_nights() -> None:
-    assert [make_rotation_plan(rotating(), nights).added_nights for nights in (1, 7, 30, 31, 365)] == [
-        1,
-        7,
-        30,
-        30,
-        30,
-    ]
-
-
-def test_rotation_advice_is_for_numbers_far_from_the_best() -> None:
-    plan = make_rotation_plan(rotating(), 30)
-    assert plan.advice(30) is None
-    assert plan.advice(29) is None or plan.excess(29) >= 1.5
-    assert "rotation: 30" in (plan.advice(1) or "")
 
 
 def simulated_squared_error(
@@ -732,26 +606,6 @@ def test_rotation_errors_are_those_of_simulated_counts(users: int) -> None:
         if found[worse][2] - found[better][2] > 2 * margin:  # those that so many repetitions tell apart
             assert found[better][0] < found[worse][0]
     assert found[by_truth[-1]][2] > 1.5 * found[by_truth[0]][2]
-
-
-def test_rotation_table_marks_the_best_and_how_to_configure_it() -> None:
-    text = rotation_table(make_rotation_plan(rotating(), 30))
-    (row,) = [line for line in text.splitlines() if line.endswith("| best |")]
-    assert row.split("|")[1].strip() == "30"
-    both = rotation_table(make_rotation_plan(rotating(delta=1e-6, noise="gaussian"), 30))
-    (advice,) = re.findall(r"`options: ({.*?})`", " ".join(both.split()))
-    request = HeatmapRequest.of({**MINIMAL, **yaml.safe_load(advice)})
-    assert (request.epsilon, request.delta, request.parameters.count_noise.NAME) == (0.1619, 1e-6, "gaussian")
-    never_rounded_up = {1 / 3: "0.3333", 2 / 3: "0.6666", 1.0: "1", 0.00012349: "0.0001234", 30.0: "30"}
-    for epsilon, told in never_rounded_up.items():
-        assert rounded_down(epsilon) == told
-
-
-def test_rotation_plan_leaves_out_nights_without_epsilon() -> None:
-    plan = make_rotation_plan(rotating(epsilon=1e-3), 30)
-    assert [choice.cohorts for choice in plan.choices] == [3, 4, 5, 6, 8, 10, 15, 30]
-    with rejects("epsilon"):
-        plan.choice(1)
 
 
 def test_rotation_plan_rejects_bad_input() -> None:

@@ -14,10 +14,11 @@ import pytest
 
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.locations import LocationColumns
-from sfumato.schemas.log_layout import DayRows, LogLayout
+from sfumato.schemas.log_layout import DayRows, LogLayout, hours_of
 from sfumato.transforms.inputs.local_time import of_days
 from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import read_batches, slice_file
+from tests.rejections import rejects
 
 QUARTER = 900  # seconds
 HOURS = [
@@ -99,3 +100,24 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
     log = LogFile(str(tmp_path / "log.parquet"), layout=LogLayout(days=DayRows("time", "UTC", day, day)))
     with pytest.raises(DataError, match=r"no column 'time'.*--day_column"):
         list(read_batches(next(slice_file(log)), LocationColumns()))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("8-9", {8}), ("23", {23}), ("22-5", {22, 23, 0, 1, 2, 3, 4}), ("0-24", set(range(24)))]
+)
+@pytest.mark.parametrize(
+    ("zone", "day"), [("Europe/Berlin", "2026-03-29"), ("Asia/Kolkata", "2026-11-20"), ("UTC", None)]
+)
+def test_hours_are_those_of_the_clocks_of_a_zone(text: str, expected: set[int], zone: str, day: str | None) -> None:
+    date_of_rows = None if day is None else date.fromisoformat(day)
+    seconds = moments(date_of_rows or date(2026, 11, 20))
+    kept, *_ = of_days(pa.array(seconds), DayRows("t", zone, date_of_rows, date_of_rows, hours_of(text)))
+    clocks = [datetime.fromtimestamp(int(second), UTC).astimezone(ZoneInfo(zone)) for second in seconds]
+    assert kept.tolist() == [one.hour in expected and date_of_rows in (None, one.date()) for one in clocks]
+    assert kept.any()
+
+
+@pytest.mark.parametrize("text", ["24", "8-8", "24-3", "8-25", "8:9", "", "-", "5-0"])
+def test_hours_that_are_none_are_refused(text: str) -> None:
+    with rejects("hours"):
+        hours_of(text)

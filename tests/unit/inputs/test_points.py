@@ -21,6 +21,7 @@ from sfumato.transforms.inputs.points import centres_of, check_cells, check_poin
 from tests.log_forms import geoparquet, points, records
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
+from tests.unit.zones.polygons import write_native_parquet
 
 RNG = seeded_rng(5)
 LONGITUDES, LATITUDES = RNG.uniform(-180, 180, 50), RNG.uniform(-85, 85, 50)
@@ -91,6 +92,13 @@ def test_a_point_with_another_srid_has_no_place(order: int) -> None:
 def test_geoparquet_says_what_it_holds(stated: dict[str, Any], is_read: bool, tmp_path: Path) -> None:
     table = records(20)
     path = str(geoparquet(table, pa.array(shapely.to_wkb(points(table))), tmp_path / "log.parquet", **stated))
+    with open_parquet_log(LogFile(path), {}) as file, nullcontext() if is_read else pytest.raises(RequestError):
+        check_points(file.schema, "geometry", path)
+
+
+@pytest.mark.parametrize(("crs", "is_read"), [(None, True), ("EPSG:4326", True), ("EPSG:27700", False)])
+def test_a_column_of_parquets_own_type_says_its_system(crs: str | None, is_read: bool, tmp_path: Path) -> None:
+    path = write_native_parquet(tmp_path / "log.parquet", list(SHAPES), {"user_id": range(50)}, crs)
     with (
         open_parquet_log(LogFile(path), {}) as file,
         nullcontext() if is_read else pytest.raises(RequestError),
@@ -145,9 +153,3 @@ def test_the_centre_of_a_quadkey() -> None:
 def test_cells_need_an_index_and_a_resolution(text: str) -> None:
     with rejects("cell_index"):
         CellColumn.parse("cell", text)
-
-
-def test_the_width_of_cells() -> None:
-    """An H3 cell of resolution 9 is about 0.4 km wide (two edges of 0.2 km); a tile of level 14 at the equator 2.4."""
-    assert 350 < CellColumn("cell", "h3", 9).metres(0) < 450
-    assert CellColumn("cell", "quadkey", 14).metres(0) == pytest.approx(2446, abs=1)

@@ -13,6 +13,7 @@ import pytest
 
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import TIME_TYPE, LocationColumns
+from sfumato.schemas.log_layout import LogLayout
 from sfumato.transforms.inputs import text_lines
 from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import inspect_log, read_batches, slice_file
@@ -21,11 +22,16 @@ from sfumato.transforms.inputs.text_values import canonical_text, parsed, text_a
 HEADER = "user_id,latitude,longitude\n"
 
 
-def rows(path: Path, content: str | bytes, **columns: Any) -> list[dict[str, Any]]:
+def rows(
+    path: Path,
+    content: str | bytes,
+    layout: LogLayout | None = None,
+    **columns: Any,
+) -> list[dict[str, Any]]:
     """The records that a job reads from a file of this content."""
     path.write_bytes(content.encode(errors="surrogatepass") if isinstance(content, str) else content)
     read = LocationColumns(**columns)
-    log = LogFile(str(path))
+    log = LogFile(str(path), layout=layout or LogLayout())
     inspect_log(log, read)
     return [row for part in slice_file(log) for batch in read_batches(part, read) for row in batch.to_pylist()]
 
@@ -356,3 +362,40 @@ def test_objects_of_json_and_frames() -> None:
     numbers = [1.0, 2.5, None, 3.0, 4.0, 2.0**70, None, None, None, None, None, None, 0.5, None]
     assert values_of(values, pa.float64()).to_pylist() == numbers
     assert values_of(["\ud800"], pa.string()).cast(pa.binary()).to_pylist() == [b"\xed\xa0\x80"]
+
+
+def test_decimal_commas_are_read_where_the_option_says_so(tmp_path: Path) -> None:
+    content = "user_id;latitude;longitude\n1;52,52;13,4\n2;-0,5;1\n"
+    expected = [
+        {"user_id": "1", "latitude": 52.52, "longitude": 13.4},
+        {"user_id": "2", "latitude": -0.5, "longitude": 1.0},
+    ]
+    assert rows(tmp_path / "log.csv", content, LogLayout(decimal=",")) == expected
+    with_text = rows(tmp_path / "log.csv", content + '3;1.234;"7,5"\n4;1.234,5;x\n', LogLayout(decimal=","))
+    assert with_text[:2] == expected
+    assert [row["latitude"] for row in with_text[2:]] == [None, None]  # thousands are no decimals
+    assert [row["longitude"] for row in with_text[2:]] == [7.5, None]
+    assert [row["latitude"] for row in rows(tmp_path / "log.csv", content)] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("order", "text", "expected"),
+    [
+        ("dmy", "27.11.2026 08:30", datetime(2026, 11, 27, 8, 30, tzinfo=UTC)),
+        ("dmy", "7.1.2026 8:30:15", datetime(2026, 1, 7, 8, 30, 15, tzinfo=UTC)),
+        ("dmy", "7/1/2026, 8:30", datetime(2026, 1, 7, 8, 30, tzinfo=UTC)),
+        ("dmy", "07-01-2026", datetime(2026, 1, 7, tzinfo=UTC)),
+        ("mdy", "1/7/2026 18:30", datetime(2026, 1, 7, 18, 30, tzinfo=UTC)),
+        ("mdy", "11/27/2026 08:30", datetime(2026, 11, 27, 8, 30, tzinfo=UTC)),
+        ("dmy", "2026-11-27T08:30:00+01:00", datetime(2026, 11, 27, 7, 30, tzinfo=UTC)),
+        ("mdy", "27.11.2026 08:30", None),
+        ("dmy", "31.2.2026", None),
+        ("dmy", "1.2.26", None),
+    ],
+)
+def test_dates_are_read_in_the_order_of_the_option(
+    order: str, text: str, expected: datetime | None, tmp_path: Path
+) -> None:
+    content = f"user_id;latitude;longitude;t\n1;52.5;13.4;{text}\n"
+    (row,) = rows(tmp_path / "log.csv", content, LogLayout(dates=order), time="t")
+    assert row["t"] == expected

@@ -184,28 +184,3 @@ def test_workers_write_to_files_of_their_own(tmp_path) -> None:
     second = pickle.loads(pickle.dumps(spill)).store(b"two")
     assert (bytes(load(first)[0]), bytes(load(second)[0])) == (b"one", b"two")
     assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_what_is_held_is_let_go() -> None:
-    stored = Spill(f"{MEMORY}one").store(b"users")
-    other = Spill(f"{MEMORY}two").store(b"others")
-    forget(f"{MEMORY}one")
-    with pytest.raises(KeyError):
-        load(stored)
-    assert bytes(load(other)[0]) == b"others"
-    forget(f"{MEMORY}two")
-
-
-def test_other_bytes_are_no_reference() -> None:
-    with pytest.raises(ValueError, match="not a reference"):
-        load(b"elsewhere:0:1:x")
-
-
-@pytest.mark.parametrize("rows", [1, 2])
-def test_a_column_of_another_length_is_not_joined(rows: int) -> None:
-    numbers, short = np.arange(3, dtype=np.int64), np.arange(rows, dtype=np.int32)
-    types = [np.dtype(np.int64), np.dtype(np.int32)]
-    joined = join([Spill().store(numbers.data, numbers.astype(np.int32).data)] * 2, types)
-    assert [column.tolist() for column in joined] == [[0, 1, 2, 0, 1, 2]] * 2
-    with pytest.raises(ValueError, match="different lengths"):
-        join([Spill().store(numbers.data, short.data)], types)

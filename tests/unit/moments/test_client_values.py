@@ -109,15 +109,6 @@ def test_every_type_of_number(kind: pa.DataType, dictionary: bool, nulls: bool) 
     assert dropped(found) == ({"null_value": 1} if nulls else {})
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.binary_view()])
-def test_text_ids_of_every_type_are_the_same_users(kind: pa.DataType) -> None:
-    names = ["ann", "bob", None, "ann", "eve"]
-    found = encode([1.0, 2.0, 3.0, 4.0, None], FixedPoint(8), pa.array(names, kind))
-    plain = encode([1.0, 2.0, 4.0], FixedPoint(8), pa.array(["ann", "bob", "ann"]))
-    assert np.array_equal(found.users, plain.users)  # type: ignore[arg-type]
-    assert dropped(found) == {"null_user_id": 1, "null_value": 1}
-
-
 def test_users_are_hidden_by_the_key() -> None:
     one, again, other = (Values(ValueColumns("x"), WIDE).encode(batch([1.0, 2.0]), key(n)).users for n in (0, 0, 1))
     assert one is not None
@@ -146,13 +137,6 @@ def test_rows_without_a_place_are_in_no_cell() -> None:
     assert found.groups.tolist() == [*grid.codes(np.array([-0.5]), np.array([50.2])).tolist(), 4, 4]
     assert found.users is None  # rows are users
     assert dropped(found) == {}
-
-
-def test_empty_batches() -> None:
-    found = encode(pa.array([], pa.float64()), FixedPoint(8), pa.array([], pa.int64()))
-    assert found.rows == len(found.codes) == 0
-    assert list(row_blocks(found, "a", key())) == []
-    assert list(split_by_user(found, Spill(None))) == []
 
 
 def test_rows_that_are_users_make_blocks_of_a_bounded_size() -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from sfumato.schemas.moments import EVERYBODY, OTHER, FixedPoint, Statistic
+from sfumato.schemas.moments import OTHER, FixedPoint, Statistic
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.moments.groups import MAX_GROUPS, CellGroups, ColumnGroups, Grouping, ZoneGroups
 from sfumato.transforms.moments.local.plan import MomentsPlan
@@ -176,13 +176,6 @@ def test_zone_groups_are_those_that_hold_the_points() -> None:
     assert len(np.unique(found)) == len(zones) + 1
 
 
-def test_the_raster_of_zones_does_not_travel() -> None:
-    groups = ZoneGroups(zones_of(voronoi(30, 1)))
-    before = pickle.dumps(groups)
-    groups.encode(pa.RecordBatch.from_pydict({"latitude": [1.1], "longitude": [3.1]}))
-    assert pickle.dumps(groups) == before
-
-
 def test_other_zones_are_other_groups() -> None:
     shapes = voronoi(9, 1)
     zones = zones_of(shapes)
@@ -191,16 +184,6 @@ def test_other_zones_are_other_groups() -> None:
     assert Grouping(ZoneGroups(zones)).stated() == Grouping(ZoneGroups(same)).stated()
     for other in [*map(ZoneGroups, others), ZoneGroups(zones, "y"), ZoneGroups(zones, longitude="x")]:
         assert Grouping(other).stated() != Grouping(ZoneGroups(zones)).stated()
-
-
-@pytest.mark.parametrize(
-    "ids",
-    [("a", OTHER), (EVERYBODY, "b"), ("a", "b" * 500_000), tuple(map(str, range(MAX_GROUPS + 1)))],
-    ids=["other", "everybody", "long", "many"],
-)
-def test_zone_groups_refuse_ids(ids: tuple[str, ...]) -> None:
-    with rejects("zones"):
-        ZoneGroups(Zones(ids, np.empty(len(ids), dtype=object)))
 
 
 def test_released_epsilon_is_capped_at_what_noise_can_keep() -> None:

@@ -36,12 +36,6 @@ def _sums(variance: float, seed: int | None = None) -> SubtreeSums:
     return SubtreeSums(users, [np.full(len(codes), variance * CELLS / len(codes)) for codes in FULL.codes])
 
 
-def test_infer_night_of_precise_measurements_is_the_map() -> None:
-    found = infer_night(FULL, Accumulated.empty(FULL), 0, TRUTH[0][0], 0.0, _sums(1e-6))
-    for users, truth in zip(found.users, TRUTH, strict=True):
-        np.testing.assert_allclose(users, truth, rtol=1e-3, atol=0.5)
-
-
 def test_accumulated_is_the_weighted_mean_of_its_nights() -> None:
     known, precision, total = Accumulated.empty(FULL), np.zeros(4), np.zeros(4)
     for seed in range(5):
@@ -165,22 +159,3 @@ def test_week_kinds_have_the_dense_likelihoods() -> None:
         energy = np.einsum("dc,de,ec->", mean[known], np.linalg.inv(covariance), mean[known])
         exact.append(-1.5 * np.linalg.slogdet(covariance)[1] - energy / 2)
     np.testing.assert_allclose(logs - logs[0], np.array(exact) - exact[0], rtol=1e-9, atol=1e-9)
-
-
-def test_infer_week_of_nothing_doubts_everything() -> None:
-    data = WeekData(
-        np.zeros((1, WEEK, 4)), np.zeros((1, WEEK)), 4, np.zeros((1, 4)), np.array([np.inf]), np.array([0.01])
-    )
-    found = infer_week(data, _Fixed(np.eye(KINDS)[20]), STRONG)
-    effects = sum(float(getattr(night_posterior, name)[20]) for name in ("_LEVEL", "_GROUP", "_DAY", "_NIGHT"))
-    assert found.mean[0] == pytest.approx(np.zeros(4))
-    assert found.variance[0] == pytest.approx(effects + 0.01)
-
-
-def test_infer_week_of_two_kinds_lies_between_them() -> None:
-    data, *_ = _family(seeded_rng(8), 1)
-    each = [infer_week(data, _Fixed(np.eye(KINDS)[kind]), STRONG) for kind in (3, 50)]
-    both = infer_week(data, _Fixed((np.eye(KINDS)[3] + np.eye(KINDS)[50]) / 2), STRONG)
-    lower, upper = sorted(float(one.mean[0, 0]) for one in each)
-    assert lower <= both.mean[0, 0] <= upper
-    assert both.variance[0] >= min(float(one.variance[0]) for one in each)

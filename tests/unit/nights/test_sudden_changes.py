@@ -14,7 +14,6 @@ from sfumato.transforms.nights.sudden_changes import (
     FoundChange,
     NodeErrors,
     add_changes,
-    changed_nodes,
     find_sudden_changes,
     sums_without,
 )
@@ -257,11 +256,3 @@ def test_add_changes_makes_no_cell_negative() -> None:
     errors, found, measured = _setting(-5000.0)
     users, _ = add_changes(FULL, EXPECTED, [0 * one for one in EXPECTED], add_up(FULL, measured), errors, found)
     assert users[5].min() == 0
-
-
-def test_changed_nodes_have_an_excess_each() -> None:
-    assert changed_nodes([FoundChange([3, 4], [1.0, 2.0], (0.0, 9.0)), FoundChange([8], [5.0], (0.0, 9.0))]) == [
-        (3, 1.0),
-        (4, 2.0),
-        (8, 5.0),
-    ]

@@ -87,13 +87,6 @@ def test_a_user_is_asked_as_the_reader_asks_them(
     assert (year["epsilon_spent"], year["epsilon_left"], year["largest_epsilon"]) == ("2", "7", "2")
 
 
-def test_the_account_as_text(sixty_nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(sixty_nights, *account(sixty_nights, "bob")) == 0
-    said = capsys.readouterr().out
-    assert "user bob: queried by 2 of 60 charges of dataset taxis" in said
-    assert all(f"| {night} | n{night} " in said for night in nights_of(sixty_nights, "bob"))
-
-
 def test_charges_under_another_key_are_named_and_counted(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What cannot be known is an upper bound, and says so."""
     book = ledger(place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sfumato.pipelines.operations.log_facts import Facts, causes, find_roles, inspect_logs, suggested_region
+from sfumato.pipelines.command_line.cli import parse_command
+from sfumato.pipelines.command_line.run import request_class, request_of
+from sfumato.pipelines.operations.inspect_logs import inspect_command
+from sfumato.pipelines.operations.log_facts import (
+    Facts,
+    causes,
+    find_roles,
+    inspect_logs,
+    suggested_form,
+    suggested_region,
+)
+from sfumato.schemas.log_layout import LogLayout
+from sfumato.schemas.rectangle import Region
 from sfumato.transforms.inputs.log_file import LogFile
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
@@ -35,13 +48,13 @@ def rides(**changes: Any) -> pd.DataFrame:
     return log.assign(**changes)
 
 
-def facts_of(log: pd.DataFrame, folder: Path, suffix: str = "csv", **given: str) -> Facts:
+def facts_of(log: pd.DataFrame, folder: Path, suffix: str = "csv", region: Region | None = None, **given: str) -> Facts:
     path = folder / f"log.{suffix}"
     if suffix == "csv":
         log.to_csv(path, index=False)
     else:
         log.to_parquet(path)
-    return inspect_logs([LogFile(str(path))], given)
+    return inspect_logs([LogFile(str(path))], given, region)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
@@ -69,14 +82,6 @@ def test_ids_are_counted_in_every_type_of_text(tmp_path: Path, kind: pa.DataType
     pq.write_table(table.set_column(0, "rider", ids), tmp_path / "log.parquet")
     facts = inspect_logs([LogFile(str(tmp_path / "log.parquet"))], {})
     assert (facts.users, facts.unusable) == (3, {"have no user id": 1})  # the empty text is an id in a typed format
-
-
-def test_several_files_are_one_log(tmp_path: Path) -> None:
-    log = rides()
-    for number in range(3):
-        log.iloc[number::3].to_csv(tmp_path / f"{number}.csv", index=False)
-    facts = inspect_logs([LogFile(str(tmp_path / f"{number}.csv")) for number in range(3)], {})
-    assert (facts.rows, facts.users) == (ROWS, log.rider.nunique())
 
 
 @pytest.mark.parametrize(
@@ -108,6 +113,54 @@ def test_some_swapped_rows_are_named_and_move_no_border(tmp_path: Path) -> None:
     assert facts.region is not None
     assert plain.region is not None
     assert np.abs(np.subtract(astuple(facts.region), astuple(plain.region))).max() < 0.5
+
+
+def test_completely_swapped_places_are_named(tmp_path: Path) -> None:
+    log = rides().rename(columns={"lat": "lon", "lon": "lat"})
+    (cause,) = causes(facts_of(log, tmp_path))
+    assert "Berlin" in cause
+    assert "--latitude_column lon" in cause
+    facts = facts_of(log, tmp_path, region=Region(13.0, 52.0, 14.0, 53.0))
+    assert (facts.outside, facts.swapped) == (1.0, pytest.approx(1.0, abs=0.01))
+    (cause,) = causes(facts)
+    assert "--latitude_column lon" in cause
+
+
+def test_a_wrong_region_is_named(tmp_path: Path) -> None:
+    facts = facts_of(rides(), tmp_path, region=Region(2.0, 48.0, 3.0, 49.0))
+    assert facts.is_outside
+    (cause,) = causes(facts)
+    assert str(facts.region) in cause
+    assert not facts_of(rides(), tmp_path, region=Region(13.0, 52.0, 14.0, 53.0)).is_outside
+
+
+def test_suggested_form_reads_what_was_unreadable(tmp_path: Path) -> None:
+    log = rides(time=lambda log: log.time.dt.strftime("%d.%m.%Y %H:%M"))
+    for name in ("lat", "lon"):
+        log[name] = log[name].astype(str).str.replace(".", ",")
+    log.to_csv(tmp_path / "log.csv", index=False, sep=";")
+    form = suggested_form(inspect_logs([LogFile(str(tmp_path / "log.csv"))], {}))
+    assert form == {"decimal": ",", "dates": "dmy"}
+    facts = inspect_logs([LogFile(str(tmp_path / "log.csv"), layout=LogLayout(**form))], {})
+    assert causes(facts) == []
+    assert facts.region == facts_of(rides(), tmp_path).region
+    assert suggested_form(facts_of(rides(time=lambda log: log.time.dt.strftime("%m/%d/%Y")), tmp_path)) == {
+        "dates": "mdy"
+    }
+
+
+def test_inspect_command_holds_the_options_of_the_job(tmp_path: Path) -> None:
+    options = {"input": "a b.csv", "output": "x", "region": "2,48,3,49", "user_id_column": "rider", "decimal": ","}
+    request = request_of("heatmap", {**options, "day_column": "t", "hours": "8-9"})
+    command = inspect_command(request)
+    assert command is not None
+    kind, arguments = request_class("inspect"), shlex.split(command)[2:]
+    parsed, _ = parse_command(kind, arguments)
+    assert parsed.given(kind.model_fields) == {
+        "input": ("a b.csv",), "region": Region(2, 48, 3, 49), "user_id_column": "rider", "decimal": ",",
+        "time_column": "t",
+    }  # fmt: skip
+    assert inspect_command(request_of("key", {"action": "new", "file": "k"})) is None
 
 
 def test_integers_are_degrees_times_ten_million(tmp_path: Path) -> None:
@@ -152,10 +205,3 @@ def test_a_user_with_many_rows_does_not_decide_the_region(tmp_path: Path) -> Non
     assert region.south > 50
     # One more user may move a quantile of 600, and with it a border, by a round number or two.
     assert np.abs(np.subtract(astuple(region), astuple(without))).max() < 0.5
-
-
-def test_suggested_region_of_one_place_has_an_area() -> None:
-    region = suggested_region(np.array([[13.4, 13.4], [52.5, 52.5]]))
-    assert region is not None
-    assert region.west <= 13.4 < region.east
-    assert suggested_region(np.empty((2, 0))) is None

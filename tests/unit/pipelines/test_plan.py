@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.operations.refresh import example_request, read_config
+from sfumato.schemas.rectangle import Region
 from tests import ROOT
+from tests.rejections import rejects
 
 
 def planned(capsys: pytest.CaptureFixture[str], *options: str) -> str:
@@ -14,22 +20,6 @@ def planned(capsys: pytest.CaptureFixture[str], *options: str) -> str:
 
 
 TWO_VALUES = {"epsilon": "1,2", "method": "adaptive,flat", "trust": "central,secagg"}
-
-
-def test_nights_print_one_table_with_the_best_number_of_cohorts(capsys: pytest.CaptureFixture[str]) -> None:
-    text = planned(capsys, "--nights", "30", "--users", "300000", "--epsilon", "1")
-    assert text.startswith("300,000 users a night, epsilon 1 in 30 days, secure aggregation\n")
-    rows = [line for line in text.splitlines() if line.startswith("| ")]
-    assert len(rows) == 2 + 10
-    assert [row.split("|")[1].strip() for row in rows if row.endswith("| best |")] == ["30"]
-    central = planned(capsys, "--nights", "30", "--users", "300000", "--trust", "central")
-    assert "shards" not in central
-    assert "`rotation: 1`" in central
-
-
-def test_without_nights_a_plan_is_as_before(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "cohorts" not in planned(capsys, "--users", "100000", "--epsilon", "0.5,1").replace("disjoint cohorts", "")
-    assert "sub-queries" in planned(capsys, "--users", "100000")
 
 
 @pytest.mark.parametrize(
@@ -48,13 +38,6 @@ def test_nights_take_one_value_an_option(option: str, options: list[str], capsys
     assert f": {option}: " in found.err
 
 
-def test_the_short_help_fits_a_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    lines = planned(capsys, "--help").splitlines()
-    assert len(lines) < 70
-    assert any("--nights" in line for line in lines)
-
-
 @pytest.mark.parametrize("options", [[], ["--trust", "central"], ["--users", "54600000"]])
 def test_the_tables_of_the_guide_are_what_the_command_prints(
     options: list[str], capsys: pytest.CaptureFixture[str]
@@ -63,3 +46,29 @@ def test_the_tables_of_the_guide_are_what_the_command_prints(
     text = planned(capsys, "--nights", "30", "--epsilon", "1", *users, *options)
     table = "\n".join(f"    {line}" for line in text.splitlines() if line.startswith("|"))
     assert table in (ROOT / "docs" / "how_to" / "production.md").read_text(encoding="utf-8")
+
+
+def test_few_users_are_told_how_many_places_they_can_show(capsys: pytest.CaptureFixture[str]) -> None:
+    few = planned(capsys, "--users", "60", "--trust", "central")
+    (line,) = [line for line in few.splitlines() if line.startswith("few users")]
+    (places,) = map(int, re.findall(r"at most (\d+) places", line))
+    (least,) = map(float, re.findall(r"at least ([\d.]+) users are visible", few))
+    assert places == int(60 / least)
+    assert "few users" not in planned(capsys, "--users", "100000", "--trust", "central")
+
+
+@pytest.mark.parametrize(("users", "least"), [(300, 0), (3_000, 0), (300_000, 30_000)])
+def test_a_starting_configuration_fits_its_users(users: int, least: int, tmp_path: Path) -> None:
+    words = ["refresh", "--init", str(tmp_path / "new"), "--users", str(users), "--region", "13,52,14,53"]
+    assert cli.main(words) == 0
+    file = tmp_path / "new" / "refresh.yaml"
+    config = read_config(str(file))
+    assert (config.min_users, config.rotation) == (least, 1)
+    assert example_request(config).given(("region", "trust")) == {"region": Region(13, 52, 14, 53), "trust": "central"}
+    (limit,) = config.budget
+    assert 30 * config.options["epsilon"] <= limit.epsilon < 31 * config.options["epsilon"]
+    with rejects("folder"):
+        cli.run_command("refresh --init", words[2:])
+    uncommented = re.sub(r"^  # ", "  ", file.read_text(), flags=re.MULTILINE)
+    file.write_text(uncommented)
+    assert example_request(read_config(str(file))).user_id_column == "rider"

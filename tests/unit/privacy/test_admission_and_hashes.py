@@ -9,8 +9,14 @@ import pytest
 from sfumato.schemas.errors import NotAdmittedError, TooFewUsersError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.rotation import Rotation
-from sfumato.transforms.privacy.admission import AdmissionRule, NoisyUserCounts, check_admission
-from sfumato.transforms.privacy.keys import FixedSecret
+from sfumato.transforms.privacy.admission import (
+    AdmissionRule,
+    ChargeAndAdmit,
+    NoisyUserCounts,
+    UserCounts,
+    check_admission,
+)
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.user_hashes import ActiveCohort, cohort_of, hash_users, rotation_key, with_partition
 from tests.seeds import seeded_rng
 
@@ -155,6 +161,14 @@ def test_check_admission_refuses_a_wrong_population(users: float) -> None:
     check_admission(counted(1_000.0), AdmissionRule(1.0, population=1_050))
     with pytest.raises(NotAdmittedError, match="--population"):
         check_admission(counted(users), AdmissionRule(1.0, population=1_000))
+
+
+@pytest.mark.parametrize(("users", "warnings"), [(0, 1), (1_000, 0)])
+def test_a_run_that_found_hardly_any_user_warns(users: int, warnings: int, caplog: pytest.LogCaptureFixture) -> None:
+    """In a pipeline of others nothing else shows a misspelled column, and only warnings are on the terminal."""
+    with caplog.at_level("WARNING", "sfumato.progress"):
+        ChargeAndAdmit(AdmissionRule(0.5))(UserCounts(usable=users, unusable=1), RunKey.derive(SECRET, {}))
+    assert len(caplog.records) == warnings
 
 
 def test_check_admission_refuses_a_share_of_bad_users() -> None:

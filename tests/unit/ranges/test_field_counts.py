@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN
@@ -31,7 +30,6 @@ from sfumato.transforms.ranges.field_counts import (
 )
 from sfumato.transforms.ranges.field_counts import clumping as clumping_of
 from sfumato.transforms.ranges.methods import PlainGrid, UniformGrid, collect_grid
-from sfumato.transforms.ranges.model import GridModel
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_gaussian_pmf, discrete_laplace_pmf
 from tests.unit.ranges.method_checks import assert_discrete_laplace
@@ -128,20 +126,6 @@ def test_sums_over_boxes_are_those_of_a_loop_over_cells(power: int) -> None:
     assert np.abs(found).max() > 10
 
 
-def test_boxes_within_one_cell() -> None:
-    box = Boxes(*(np.array([at]) for at in (3.0, 7.0, 5.5, 9.0)))
-    share = 2.5 / 5 * 2 / 7
-    np.testing.assert_allclose(SummedAreaTable(X_EDGES, Y_EDGES, VALUES).sum(box), VALUES[2, 2] * share)
-    np.testing.assert_allclose(SummedAreaTable(X_EDGES, Y_EDGES, VALUES).sum_of_squares(box), VALUES[2, 2] * share**2)
-
-
-def test_the_whole_field() -> None:
-    table = SummedAreaTable(X_EDGES, Y_EDGES, VALUES)
-    field = Boxes(*(np.array([at]) for at in (0.0, 0.0, 16.0, 16.0)))
-    for total in (table.total, table.sum(field)[0], table.sum_of_squares(field)[0]):
-        assert total == pytest.approx(VALUES.sum())
-
-
 FIELD = Field(Grid(Region(-122.5, 37.7, -122.36, 37.81), 12))
 WANTED = CollectionSpec(FIELD, 217_438.0, 0.2, Sizes(25.0, 100.0))
 
@@ -197,12 +181,6 @@ def test_users_spread_evenly_do_not_clump() -> None:
     assert clumping_of(noisy_grid(users)) <= 6 * np.sqrt(8) * 100 / np.sqrt(4096) / (4 * 100**2)
 
 
-def test_users_all_in_one_half_of_everything_clump() -> None:
-    users = np.zeros((64, 64))
-    users[::2, ::2] = 100
-    assert clumping_of(noisy_grid(users)) == pytest.approx(1 - 1 / 100)
-
-
 def test_clumping_is_in_between_where_users_are() -> None:
     users = np.zeros((64, 64))
     users[::2] = 75
@@ -219,11 +197,6 @@ def test_noise_is_not_taken_for_clumps() -> None:
     # whose sums squared are 4 x 10^4 without the noise, a standard error below 0.008.
     assert clumping_of(noisy_grid(counts, np.sqrt(2) / epsilon)) < 0.05
     assert clumping_of(noisy_grid(counts, 0.0)) > 0.15
-
-
-def test_nobody_does_not_clump() -> None:
-    assert clumping_of(noisy_grid(np.zeros((4, 4)))) == 0
-    assert clumping_of(noisy_grid(np.zeros((1, 1)))) == 0
 
 
 @pytest.mark.parametrize("halvings", [1, 2, 3, 6])
@@ -283,24 +256,6 @@ def test_a_key_and_a_label_give_the_same_noise_again() -> None:
         assert 0.05 < (drawn() == other).mean() < 0.3  # two draws are equal with probability 0.13
 
 
-def test_shapes_are_kept() -> None:
-    assert add_noise(np.zeros((0,), dtype=np.int64), 1.0, run_key(1), "a").shape == (0,)
-    assert add_noise(np.zeros((3, 0, 2), dtype=np.int64), 1.0, run_key(1), "a").shape == (3, 0, 2)
-    found = add_noise(np.zeros((1, 1), dtype=np.int64), 1.0, run_key(1), "a")
-    assert found.shape == (1, 1)
-    assert found.dtype == np.float64
-
-
-def test_almost_no_noise_at_the_largest_epsilon() -> None:
-    np.testing.assert_array_equal(drawn(epsilon=30.0), 0)
-
-
-@pytest.mark.parametrize("epsilon", [0.0, 30.1, float("nan")])
-def test_epsilons_that_noise_cannot_keep_are_refused(epsilon: float) -> None:
-    with pytest.raises(ValueError, match="epsilon"):
-        drawn(epsilon=epsilon)
-
-
 PEOPLE = town(6, 3000)
 LARGER_TOWN = town(6, 4000)
 
@@ -311,16 +266,6 @@ def test_cells_are_of_the_width_asked_for_in_metres() -> None:
     found = PlainGrid(8 * height).collect(PEOPLE, spec, run_key(1))
     assert found.users.shape == (8, round(64 * width / (8 * height)))
     assert found.side == 64
-
-
-def test_counts_are_exact_at_the_largest_epsilon() -> None:
-    found = collect_grid(PEOPLE, 5.0, 9.0, 30.0, run_key(1), "a")
-    base = image(PEOPLE)
-    assert found.users.shape == (7, 13)
-    for row in range(7):
-        for column in range(13):
-            y, x = slice(*found.y_edges[row : row + 2]), slice(*found.x_edges[column : column + 2])
-            assert found.users[row, column] == base[y, x].sum()
 
 
 @pytest.mark.false_alarm(1e-8)  # the squares are skewed: six standard errors are exceeded with 6e-9
@@ -352,20 +297,6 @@ def test_spec_with_rho_states_equal_laplace_noise() -> None:
     assert grid.noise_stddev == GAUSSIAN.stddev(0.01)
 
 
-def test_the_key_and_the_label_make_the_noise() -> None:
-    one, again = (collect_grid(PEOPLE, 4, 4, 0.5, run_key(1), "a").users for _ in range(2))
-    np.testing.assert_array_equal(one, again)
-    assert (collect_grid(PEOPLE, 4, 4, 0.5, run_key(2), "a").users != one).any()
-    assert (collect_grid(PEOPLE, 4, 4, 0.5, run_key(1), "b").users != one).any()
-
-
-def test_a_grid_is_answered_by_a_grids_model() -> None:
-    spec = spec_of(6, 3000.0, 1.0)
-    method = PlainGrid(100_000.0)
-    assert isinstance(method.model(method.collect(PEOPLE, spec, run_key(1)), spec, ()), GridModel)
-    assert method.trainings(method.collect(PEOPLE, spec, run_key(1)), spec) == ()
-
-
 @pytest.mark.parametrize(
     ("users", "epsilon", "side"),
     [(4000.0, 1.0, 20), (4000.0, 0.1, 6), (10.0, 1.0, 1), (0.0, 1.0, 1), (-50.0, 1.0, 1), (4e9, 1.0, 64)],
@@ -376,19 +307,6 @@ def test_cells_follow_the_rule(users: float, epsilon: float, side: int) -> None:
     assert found.noise_stddev == discrete_laplace_stddev(epsilon)
 
 
-def test_the_constant_is_an_option() -> None:
-    method, spec = UniformGrid(ug_constant=40.0), spec_of(6, 4000.0, 1.0)
-    assert method.cells_per_side(spec) == 10
-    found = method.collect(LARGER_TOWN, spec, run_key(1))
-    assert found.users.shape == (10, 10)
-
-
-def test_a_uniform_grids_counts_are_exact_at_the_largest_epsilon() -> None:
-    found = UniformGrid().collect(LARGER_TOWN, spec_of(6, 4000.0, 30.0), run_key(1))
-    assert found.users.shape == (64, 64)
-    np.testing.assert_array_equal(found.users, LARGER_TOWN.on_grid(found.x_edges, found.y_edges))
-
-
 @pytest.mark.false_alarm(2e-9)
 def test_a_uniform_grids_noise_is_that_of_the_whole_epsilon() -> None:
     added = []
@@ -396,12 +314,6 @@ def test_a_uniform_grids_noise_is_that_of_the_whole_epsilon() -> None:
         found = UniformGrid().collect(LARGER_TOWN, spec_of(6, 4000.0, 0.8), run_key(key))
         added.append((found.users - LARGER_TOWN.on_grid(found.x_edges, found.y_edges)).ravel())
     assert_discrete_laplace(np.concatenate(added), 0.8, wrong=0.8 * 1.2)
-
-
-@pytest.mark.parametrize("constant", [0.0, -1.0, float("nan"), float("inf")])
-def test_constants_out_of_range_are_refused(constant: float) -> None:
-    with pytest.raises(RequestError, match="ug_constant"):
-        UniformGrid(ug_constant=constant)
 
 
 # The map that agrees with noisy counts: it adds up, has no cell below 0, and is right where counts are sure.
@@ -435,20 +347,6 @@ def test_tiles_sum_to_all_users_and_none_is_below_0(size: float, guessed: bool) 
     assert sums.min() >= -1e-9
     clipped = noisy.table(np.maximum(noisy.users, 0)).sum(tiles(noisy.side, size))
     assert clipped.sum() > 1.2 * users.sum()  # what it is for
-
-
-def test_sure_counts_are_kept() -> None:
-    users, noisy = grid(noise=1e-6)
-    for guess in (None, shape(noisy, np.ones_like(users), 1.0)):
-        cells = consistent_table(noisy, users.sum(), guess).sum(Boxes.between(noisy.x_edges, noisy.y_edges))
-        np.testing.assert_allclose(cells, users.ravel(), atol=1e-2)
-
-
-def test_contradicted_number_of_users_is_not_used() -> None:
-    users, noisy = grid()
-    deviation = NOISE * np.sqrt(users.size)
-    for number in (None, users.sum() + 100 * deviation, users.sum() - 100 * deviation):
-        assert consistent_table(noisy, number).total == pytest.approx(noisy.users.sum())
 
 
 @pytest.mark.parametrize("guessed", [False, True])
@@ -489,16 +387,6 @@ def test_certain_part_is_kept_and_others_share_the_rest() -> None:
     np.testing.assert_allclose(cells, [40.0, 12.0, 8.0, 4.0], rtol=1e-6)
 
 
-def test_cells_can_be_cut_into_parts() -> None:
-    users, noisy = grid()
-    edges = [
-        np.rint(np.linspace(0, noisy.side, 3 * len(one) - 2)).astype(np.int64) for one in (noisy.x_edges, noisy.y_edges)
-    ]
-    parts = np.kron(users, np.ones((3, 3))) + 1
-    table = consistent_table(noisy, users.sum(), Shape(parts, np.full(parts.shape, 0.5), *edges))
-    assert table.total == pytest.approx(users.sum())
-
-
 def test_a_fine_grid_is_counted_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     users, noisy = grid(noise=0.3)
     whole = consistent_table(noisy, users.sum()).sum(Boxes.between(noisy.x_edges, noisy.y_edges))
@@ -509,34 +397,3 @@ def test_a_fine_grid_is_counted_in_blocks(monkeypatch: pytest.MonkeyPatch) -> No
     exact = NoisyGrid(noisy.x_edges, noisy.y_edges, users, NOISE).table().sum(blocks)
     np.testing.assert_allclose(table.sum(blocks), exact, atol=10)  # 11 times the noise of a block's 9 cells
     assert not np.allclose(table.sum(Boxes.between(noisy.x_edges, noisy.y_edges)), whole)
-
-
-@pytest.mark.parametrize("times", [1, 2])
-def test_first_guess_of_a_fine_grid_uses_the_same_blocks(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a region that is wider than high: 49 x 37 cells in blocks of 4 x 4, the last ones smaller."""
-    users, noisy = grid(rows=49, noise=1e-3)
-    monkeypatch.setattr(consistent_cells, "MAX_SIDE", 16)
-    edges = [
-        np.rint(np.linspace(0, noisy.side, times * (len(one) - 1) + 1)).astype(np.int64)
-        for one in (noisy.x_edges, noisy.y_edges)
-    ]
-    parts = np.ones((times * users.shape[0], times * users.shape[1]))
-    table = consistent_table(noisy, users.sum(), Shape(parts, np.ones_like(parts), *edges))
-    assert table.total == pytest.approx(users.sum())
-    blocks = Boxes.between(*(np.append(one[:-1:4], noisy.side) for one in (noisy.x_edges, noisy.y_edges)))
-    exact = NoisyGrid(noisy.x_edges, noisy.y_edges, users, NOISE).table().sum(blocks)
-    np.testing.assert_allclose(table.sum(blocks), exact, atol=0.05)
-
-
-@pytest.mark.parametrize("guessed", [False, True])
-def test_a_region_without_users_has_a_map_of_zeros(guessed: bool) -> None:
-    noisy = NoisyGrid(np.array([0, 4, 8]), np.array([0, 4, 8]), np.full((2, 2), -3.0), 2.0)
-    guess = shape(noisy, np.zeros((2, 2)), 0.5) if guessed else None
-    for number in (0.0, -5.0, None):
-        assert consistent_table(noisy, number, guess).total == pytest.approx(0.0, abs=1e-6)
-
-
-def test_a_first_guess_of_nobody_spreads_users_evenly() -> None:
-    noisy = NoisyGrid(np.array([0, 4, 8]), np.array([0, 4, 8]), np.full((2, 2), 2.0), 1e6)
-    cells = consistent_table(noisy, 8.0, shape(noisy, np.zeros((2, 2)), 0.5))
-    np.testing.assert_allclose(cells.sum(Boxes.between(noisy.x_edges, noisy.y_edges)), 2.0)

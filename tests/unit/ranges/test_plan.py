@@ -13,7 +13,6 @@ import pytest
 
 from benchmarks.synthetic_maps import draw_users
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.guarantee import Population
 from sfumato.schemas.ranges import Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.tree import Tree
@@ -23,8 +22,7 @@ from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, NoisyGrid
-from sfumato.transforms.ranges.methods import PlainGrid, RangeMethod, UniformGrid
-from sfumato.transforms.ranges.model import TreeModel
+from sfumato.transforms.ranges.methods import RangeMethod, UniformGrid
 from sfumato.transforms.ranges.plan import (
     METHODS,
     Collected,
@@ -137,22 +135,6 @@ def test_auto_uses_a_tree_by_public_figures_alone() -> None:
     assert not plan("auto", **LARGE, cell_width=900.0, trust="secagg").uses_tree
 
 
-def test_auto_knows_the_noise_of_all_shards() -> None:
-    """100 shards have ten times the noise of a trusted curator, so wider cells, of which a square has fewer."""
-    given = {**LARGE, "population": 1_000_000}
-    assert plan("auto", **given).uses_tree
-    for epsilon, expected in ((0.03, False), (3.0, True)):
-        assert plan("auto", **{**given, "epsilon": epsilon}, trust="secagg").uses_tree == expected
-
-
-def test_a_width_is_chosen_where_a_method_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CollectionSpec, "default_width", property(lambda spec: spec.users * spec.epsilon))
-    spec = plan().collection_spec(5000.0, 0.25)
-    assert make_method("grid", {}, spec) == PlainGrid(1250.0)
-    assert make_method("grid", {"cell_width": 900.0}, spec) == PlainGrid(900.0)
-    assert make_method("ug", {"ug_constant": 4.0}, spec) == METHODS["ug"](ug_constant=4.0)  # type: ignore[call-arg]
-
-
 def test_its_facts_tell_requests_apart() -> None:
     requests = [
         plan(cell_width=800.0),
@@ -228,13 +210,6 @@ def test_the_count_of_users_is_paid_from_epsilon(seen: None) -> None:
     assert again.population == population  # a retry draws nothing anew
 
 
-@pytest.mark.parametrize("method", ["auto", "grid", "ug"])
-def test_a_model_of_nobody_is_one_of_noise(method: str) -> None:
-    """The existence of a release may not show whether anybody is in the logs."""
-    planned = plan(method, epsilon=0.5, **({"cell_width": 800.0} if method == "grid" else {}))
-    assert counted(people(0), planned).counts.users.size > 0
-
-
 @pytest.mark.parametrize(("method", "own"), [("grid", {"cell_width": 9000.0}), ("ug", {"ug_constant": 12.2})])
 def test_methods_count_everybody_where_they_are(method: str, own: dict[str, Any]) -> None:
     """Cells end at the middle lines of the field, so that halves of it have no error but the noise."""
@@ -264,16 +239,6 @@ def test_a_complete_tree_is_a_grid_in_the_same_places() -> None:
         assert (grid.noise_stddev, grid.side) == (7.5, 4096)
 
 
-def test_north_and_east() -> None:
-    grid = plan().field.grid
-    corner = ExactCounts.from_codes(12, grid.codes(np.array([REGION.east - 1e-6]), np.array([REGION.north - 1e-6])))
-    code = int(corner.codes[0]) >> 20
-    counts = np.zeros(16)
-    counts[code] = 1
-    users = _grid_from_estimate(Estimate(Tree.uniform(2, 2), counts, np.ones(16))).users
-    assert np.argwhere(users).tolist() == [[0, 3]]
-
-
 def test_what_is_trained_reaches_the_model_in_order(seen: None, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Sequence[Any]] = []
     monkeypatch.setattr(
@@ -286,15 +251,6 @@ def test_what_is_trained_reaches_the_model_in_order(seen: None, monkeypatch: pyt
     built = build(collected, plan("seen", population=10), ["A", "B", "C"])
     assert given == [["A", "B", "C"]]
     assert built.collected is collected
-
-
-def test_a_tree_answers_as_it_is() -> None:
-    tree = Estimate(Tree.uniform(4, 2), np.arange(16.0), np.ones(16))
-    collected = Collected(tree, plan("adaptive").collection_spec(120.0, 1.0), None, Population(120.0, "public"))
-    assert list(collected.trainings()) == []
-    model = build(collected, plan("adaptive", epsilon=0.5), ()).model
-    assert isinstance(model.model, TreeModel)
-    assert (model.method, model.epsilon) == ("adaptive", 0.5)
 
 
 # Stated errors of range answers hold the truth as often as they say, in squares about people.

@@ -5,15 +5,10 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
-import pickle
-import subprocess
-import sys
 import zipfile
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -35,19 +30,12 @@ from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges import open_model
-from sfumato.transforms.ranges.field_counts import (
-    ExactCounts,
-    NoisyGrid,
-    add_noise,
-    centre_variance,
-    clumping,
-    strip_edges,
-)
+from sfumato.transforms.ranges.field_counts import ExactCounts, NoisyGrid, add_noise, centre_variance, clumping
 from sfumato.transforms.ranges.model import GridModel, RangeModel, TreeModel
 from sfumato.transforms.ranges.model_file import model_bytes, read_model
 from sfumato.transforms.ranges.plan import Collected, RangesPlan, build, collect, collected_from_heatmap
 from sfumato.transforms.ranges.release import HeatmapRelease, files_of_release, ranges_files
-from sfumato.transforms.ranges.view import MAX_NUMBERS, background, embedded_model, ranges_body, ranges_view
+from sfumato.transforms.ranges.view import background, embedded_model, ranges_view
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.conftest import REGION
 from tests.rejections import rejects
@@ -57,7 +45,7 @@ from tests.unit.ranges.models import FIELD, grid_model, some_squares
 from tests.unit.ranges.oracle import admission_of, overlap, run_key
 from tests.unit.ranges.oracle import random_boxes as boxes_anywhere
 from tests.unit.ranges.page_answers import FILE, page_answers_text
-from tests.unit.ranges.samples import network_model, ranges_manifest, slope_model
+from tests.unit.ranges.samples import ranges_manifest, slope_model
 from tests.unit.ranges.test_plan import SIZES, plan
 
 # What a release of a model says of itself, and that its files are of the same model.
@@ -126,30 +114,6 @@ def test_a_trusted_servers_release() -> None:
     assert (results["kind"], results["parts"]) == ("grid", 14 * 11)
     assert abs(results["users"] - USERS) < 6.2 * np.sqrt(14 * 11) * privacy["noise_stddev"]
     assert manifest["warnings"] == []
-
-
-@pytest.mark.slow
-def test_a_public_number_of_users_is_told() -> None:
-    _, manifest, _ = released(plan("ug", epsilon=1.0, population=USERS))
-    paid = pytest.approx(0.01)
-    assert manifest["privacy"]["population"] == {
-        "users": float(USERS),
-        "source": "public",
-        "epsilon": paid,
-        "noise_stddev": pytest.approx(discrete_laplace_stddev(0.01)),
-        "counted": ANY,
-    }
-    assert abs(manifest["privacy"]["population"]["counted"] - USERS) < 20 * discrete_laplace_stddev(0.01)
-
-
-@pytest.mark.slow
-def test_weighted_records_and_known_keys_are_told() -> None:
-    metadata = replace(
-        FACTS, parameters={"columns": asdict(LocationColumns(weight="w"))}, safe=False, randomness="seed"
-    )
-    _, manifest, _ = released(plan("ug", population=USERS), metadata)
-    assert "in proportion to their records' weights" in manifest["privacy"]["contribution_bound"]
-    assert [one for one in manifest["warnings"] if "a seed that anyone can guess" in one] == manifest["warnings"] != []
 
 
 @pytest.mark.slow
@@ -259,30 +223,6 @@ def test_of_other_models_the_page_holds_a_raster_and_errors() -> None:
     np.testing.assert_allclose(middle, 0.01 * side, rtol=2e-3)
 
 
-def test_a_grid_too_fine_for_a_page_is_a_raster_there() -> None:
-    strips = strip_edges(FIELD.side, 4.0)
-    assert (len(strips) - 1) ** 2 > MAX_NUMBERS
-    grid = NoisyGrid(strips, strips, np.ones((1024, 1024)), 1.0)
-    held = embedded_model(RangeModel(FIELD, GridModel(grid), "grid", 1.0))
-    assert held["kind"] == "raster"
-    assert len(held["users"]) == 512 * 512
-    assert set(held["users"]) == {4}
-
-
-@pytest.mark.parametrize("model", [grid_model(), slope_model(), network_model()])
-@pytest.mark.parametrize("sizes", [PAGE_SIZES, (2000.0, 3000.0), (1.0, 30.0)])
-def test_the_first_square_is_of_a_size_the_model_was_made_for(model: RangeModel, sizes: tuple[float, float]) -> None:
-    x, y, size = ranges_body(model, sizes).start
-    assert sizes[0] <= size <= sizes[1]
-    answers, inside = model.answer(np.array([x]), np.array([y]), np.array([size]))
-    assert inside[0] > 0.5
-    region = model.field.grid.region
-    rng = seeded_rng(1)
-    places = rng.uniform(region.west, region.east, 200), rng.uniform(region.south, region.north, 200)
-    others = model.answer(*places, np.full(200, size))[0].users
-    assert answers.users[0] >= np.quantile(others, 0.95)
-
-
 def tree_model() -> RangeModel:
     """Cells of a tree, small in one corner; half of them are lost in noise."""
     nodes = np.concatenate([Tree.uniform(10, 4).nodes, Tree.uniform(10, 6).nodes[-1024:]])
@@ -305,29 +245,6 @@ def test_cells_of_a_tree_are_judged_one_by_one() -> None:
     assert len(seen) == (estimate.tree.areas > 0).sum()
 
 
-@pytest.mark.parametrize("model", [grid_model(), grid_model(20.0), slope_model(), tree_model()])
-def test_the_background_is_the_models_own_density(model: RangeModel) -> None:
-    body = background(model)
-    layer, side = body.layers[0], 1 << body.depth
-    painted, lost = np.full((side, side), np.nan), np.zeros((side, side), bool)
-    measure = layer.measures[0]
-    for i, (level, x, y) in enumerate(zip(layer.level, layer.x, layer.y, strict=True)):
-        wide = side >> level
-        square = (slice(y * wide, (y + 1) * wide), slice(x * wide, (x + 1) * wide))
-        assert np.isnan(painted[square]).all()  # no cell lies over another
-        painted[square], lost[square] = (measure.value[i] or 0.0) / wide**2, measure.uncertain[i]
-    edges = strip_edges(FIELD.side, FIELD.side / side)
-    expected = model.model.answer_additive(Boxes.between(edges, edges)).users.reshape(side, side)
-    assert painted.sum() == pytest.approx(expected.sum(), rel=0.01)
-    assert np.abs(painted - expected).max() <= 0.05 * expected.max() + 1e-9
-    assert len(layer.level) < side * side  # what is alike is one cell
-    if isinstance(model.model, GridModel):
-        grid = model.model.grid
-        column, row = (np.searchsorted(one, edges[:-1] + 8, "right") - 1 for one in (grid.x_edges, grid.y_edges))
-        noise = grid.users[row[:, None], column[None, :]] <= 1.96 * grid.noise_stddev
-        assert (lost == noise).mean() > 0.97  # joined cells are judged at their centres
-
-
 @pytest.mark.slow
 def test_pages_follow_from_their_files_alone() -> None:
     for model in (grid_model(), tree_model()):
@@ -336,19 +253,6 @@ def test_pages_follow_from_their_files_alone() -> None:
         body = view(model).body
         assert isinstance(body, RangesBody)
         assert body.sizes_metres == PAGE_SIZES
-
-
-def test_the_page_says_what_holds() -> None:
-    shown = view(grid_model())
-    assert "12,300 users" in shown.headline
-    assert shown.alarm is None
-    texts = " ".join(text for section in shown.sections for text in section.paragraphs)
-    assert "the stated interval contains the true number about 95 times in 100" in texts
-    assert "too narrow for some squares" in " ".join(
-        text for section in view(tree_model()).sections for text in section.paragraphs
-    )
-    unsafe = view(replace(grid_model(), safe=False), privacy={"randomness": {"source": "seed", "safe": False}})
-    assert "known source" in str(unsafe.alarm)
 
 
 # Answers from a heatmap's tree against sums over its finest cells, and against people who are spread as it says.
@@ -469,14 +373,6 @@ def test_error_holds_for_users_spread_as_the_model_states() -> None:
         squares += (np.square(found.users - rng.binomial(400, 2 / 3, 4)) / (found.stddev**2 - middle)).sum()
     low, high = stats.chi2(4 * runs).ppf([FLAKE_RATE, 1 - FLAKE_RATE])
     assert low < squares < high
-
-
-def test_uneven_families_say_that_cells_are_uneven_inside() -> None:
-    tree, box = Tree.uniform(6, 3), Boxes(*(np.array([at]) for at in (0.0, 0.0, 100.0, 100.0)))
-    even, uneven = np.full(64, 100.0), np.where(np.arange(64) % 4 == 0, 400.0, 0.0)
-    uneven[0] = 100.0  # the cell that is asked about is the same
-    errors = [TreeModel(Estimate(tree, users, np.ones(64))).answer(box).stddev[0] for users in (even, uneven)]
-    assert errors[1] > 3 * errors[0]
 
 
 def test_nobody_in_a_cell_is_never_certain() -> None:
@@ -629,14 +525,6 @@ def test_a_grid_is_answered_as_a_loop_over_cells_has_it() -> None:
         assert found[box] == pytest.approx(expected, abs=1e-10)
 
 
-def test_models_are_made_anew_from_their_arrays() -> None:
-    made = GridModel(NoisyGrid(LINES, LINES, np.eye(CELLS), 2.0))
-    again = GridModel.load(made.arrays(), made.metadata())
-    boxes = boxes_anywhere(seeded_rng(7), 8, 50).clipped(8)
-    np.testing.assert_array_equal(again.answer(boxes).users, made.answer(boxes).users)
-    np.testing.assert_array_equal(again.answer(boxes).stddev, made.answer(boxes).stddev)
-
-
 @pytest.mark.parametrize("total", [None, 900.0])
 def test_additive_answers_of_a_grid_sum_to_its_users(total: float | None) -> None:
     counts = seeded_rng(1).laplace(1.0, 8.0, (CELLS, CELLS))
@@ -659,12 +547,6 @@ def test_a_model_without_a_map_has_no_additive_answers() -> None:
         slope_model().answer(*(np.array([one]) for one in (-122.44, 37.77, 500.0)), additive=True)
 
 
-def test_a_grid_whose_edges_do_not_fit_its_counts_is_refused() -> None:
-    made = GridModel(NoisyGrid(LINES, LINES, np.eye(CELLS), 2.0))
-    with pytest.raises(ValueError, match="do not fit"):
-        GridModel.load({**made.arrays(), "users": np.eye(CELLS - 1)}, made.metadata())
-
-
 # Released models are opened without data, Beam or trust.
 
 
@@ -680,30 +562,6 @@ def test_a_release_or_its_model_is_opened_and_answers_the_same(tmp_path: Path) -
         np.testing.assert_allclose(answers.users, expected.users, rtol=1e-12)
         np.testing.assert_allclose(answers.stddev, expected.stddev, rtol=1e-12)
         np.testing.assert_array_equal(inside, share)
-
-
-@pytest.mark.slow
-def test_answers_need_neither_beam_nor_what_draws(tmp_path: Path) -> None:
-    (tmp_path / MODEL_FILE).write_bytes(model_bytes(grid_model()))
-    code = f"""import sys
-import numpy as np
-from sfumato.transforms.ranges import open_model
-from tests.rejections import rejects
-from tests.seeds import seeded_rng
-answers, inside = open_model({str(tmp_path)!r}).answer(np.array([-122.44]), np.array([37.77]), np.array([500.0]))
-assert answers.users[0] > 0 and inside[0] == 1
-heavy = {{'apache_beam', 'matplotlib', 'jax', 'sklearn'}} & set(sys.modules)
-assert not heavy, heavy"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def test_what_is_not_there_is_told_so(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"no file .*nothing; name a release of `sfumato ranges build`"):
-        open_model(tmp_path / "nothing")
-    with pytest.raises(RequestError, match=f"no file .*/{MODEL_FILE}; name a release"):
-        open_model(tmp_path)  # a folder without a model
-    assert RequestError.exit_code == 2
 
 
 def test_damaged_files_are_no_models(tmp_path: Path) -> None:
@@ -732,43 +590,6 @@ def test_models_of_another_format_are_told_so(tmp_path: Path) -> None:
     np.savez(tmp_path / MODEL_FILE, metadata=np.frombuffer(json.dumps(metadata).encode(), np.uint8))
     with pytest.raises(FormatError, match=r"newer version of sfumato \(format 9; this version reads up to 1\)"):
         open_model(tmp_path)
-
-
-class Trap:
-    """What makes a folder when it is unpickled."""
-
-    def __init__(self, folder: Path):
-        self.folder = str(folder)
-
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.mkdir, (self.folder,)
-
-
-def test_nothing_in_a_file_is_run(tmp_path: Path) -> None:
-    trap, path = tmp_path / "sprung", tmp_path / MODEL_FILE
-    packed = pickle.dumps(Trap(trap))
-    pickle.loads(packed)  # the trap works
-    trap.rmdir()
-    whole = zipfile.ZipFile(io.BytesIO(model_bytes(grid_model())))
-    arrays = {name: whole.read(name) for name in whole.namelist()}
-    held = io.BytesIO()
-    np.save(held, np.array([Trap(trap)], dtype=object), allow_pickle=True)
-
-    def archive(name: str, content: bytes) -> bytes:
-        file = io.BytesIO()
-        with zipfile.ZipFile(file, "w") as made:
-            for one, was in arrays.items():
-                made.writestr(one, content if one == name else was)
-        return file.getvalue()
-
-    contents = [packed, held.getvalue(), *(archive(name, held.getvalue()) for name in arrays)]
-    contents += [archive(name, packed) for name in arrays]
-    assert len(contents) >= 10
-    for content in contents:
-        path.write_bytes(content)
-        with rejects("model"):
-            open_model(path)
-        assert not trap.exists()
 
 
 def test_a_header_that_asks_for_all_the_memory_is_refused(tmp_path: Path) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +15,7 @@ import shapely
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Region
 from sfumato.schemas.views.map_views import Basemap, Geography, Place
-from sfumato.transforms.release import basemap_file
-from sfumato.transforms.release.basemap_file import MAX_BYTES, file_basemap, geography_bytes, place_of, world_basemap
+from sfumato.transforms.release.basemap_file import MAX_BYTES, file_basemap, geography_bytes, place_of
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
 
@@ -67,14 +64,6 @@ def test_each_feature_becomes_what_its_shape_and_tags_say() -> None:
     assert [(place.name, place.rank) for place in made.places] == [("Harbour", 0), ("Mill", 7)]
 
 
-def test_a_bare_geometry_and_a_single_feature_are_geojson_too() -> None:
-    line = {"type": "LineString", "coordinates": [[3.0, 1.0], [3.2, 1.2]]}
-    assert file_basemap("a/b/coast.json", json.dumps(line).encode(), REGION).lines == [[(3.0, 1.0), (3.2, 1.2)]]
-    made = file_basemap("gs://b/coast.json", json.dumps(POINT).encode(), REGION)
-    assert made.places[0].name == "Harbour"
-    assert file_basemap("a/b/coast.json", json.dumps(POINT).encode(), REGION).source == "coast.json"
-
-
 def test_what_lies_beyond_the_margin_is_not_published() -> None:
     made = read(
         feature("LineString", [[-50, 1.1], [50, 1.1]]),
@@ -105,23 +94,10 @@ def test_shapes_are_simplified_to_what_a_page_can_show() -> None:
     assert max(len(repr(one).split(".")[1]) for point in ring for one in point) <= 5
 
 
-def test_of_many_places_the_most_important_stay() -> None:
-    many = [feature("Point", [3.1, 1.1], name=f"p{i}", rank=i % 90) for i in range(2000)]
-    made = read(*many)
-    assert len(made.places) == 500
-    assert {place.rank for place in made.places} == set(range(22))  # 20 ranks of 23 places, the others of 22
-
-
 def test_a_broken_polygon_is_mended() -> None:
     bow_tie = [[3.05, 1.05], [3.15, 1.15], [3.15, 1.05], [3.05, 1.15], [3.05, 1.05]]
     made = read(feature("Polygon", [bow_tie], natural="water"))
     assert sum(shapely.Polygon(area[0]).area for area in made.water) == pytest.approx(0.005, rel=0.01)
-
-
-def test_names_do_nothing_but_be_read() -> None:
-    made = read(feature("Point", [3.1, 1.1], name="  x\u202ey\n "), feature("Point", [3.1, 1.1], name="z" * 5000))
-    assert "\u202e" not in made.places[0].name
-    assert len(made.places[1].name) <= 200
 
 
 @pytest.mark.parametrize(
@@ -163,13 +139,6 @@ def test_a_file_of_another_place_is_told_from_a_damaged_one(content: bytes, mess
         file_basemap("map.geojson", content, REGION)
 
 
-@pytest.mark.parametrize(
-    "name", ["urn:ogc:def:crs:OGC:1.3:CRS84", "urn:ogc:def:crs:EPSG::4326", "EPSG:4326", "OGC:CRS84"]
-)
-def test_longitude_and_latitude_may_be_named(name: str) -> None:
-    assert read(POINT, crs={"type": "name", "properties": {"name": name}}).places
-
-
 @pytest.mark.slow
 def test_what_is_too_much_for_a_page_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     draws = seeded_rng(3).uniform([3.0, 1.0], [3.2, 1.2], (40_000, 2))
@@ -209,18 +178,6 @@ def test_geoparquet_is_read_with_its_names() -> None:
     assert file_basemap("z", parquet(shapes[:1], {"crs": WGS84}), REGION).lines
 
 
-def test_a_heatmaps_own_cells_are_a_basemap(tmp_path: Path) -> None:
-    """The GeoParquet that this package writes is one that it reads."""
-    from sfumato.schemas.release import CELLS_SCHEMA
-
-    shape = shapely.to_wkb(shapely.Polygon(SQUARE))
-    kinds = {pa.string(): "r1", pa.binary(): shape}
-    row = {field.name: [kinds.get(field.type, 1)] for field in CELLS_SCHEMA}
-    file = io.BytesIO()
-    pq.write_table(pa.table(row, schema=CELLS_SCHEMA), file)
-    assert file_basemap("cells.parquet", file.getvalue(), REGION).lines
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -240,43 +197,6 @@ def test_bad_geoparquet_is_refused(content: bytes) -> None:
 
 
 # --- the world ---
-
-
-def test_only_large_regions_show_the_world() -> None:
-    assert world_basemap(Region(2, 49, 6.99, 52)) is None
-    assert world_basemap(Region(2, 49, 7, 52)) is not None
-    assert world_basemap(Region(2, 48, 3, 53)) is not None
-
-
-def test_the_world_has_coasts_borders_and_cities_where_they_are() -> None:
-    made = world_basemap(Region(-12, 35, 30, 60))
-    assert made is not None
-    assert made.source.startswith("Natural Earth")
-    land = shapely.union_all([shapely.make_valid(shapely.Polygon(area[0], area[1:])) for area in made.land])
-    for name in ("Paris", "London", "Madrid", "Rome"):
-        place = next(one for one in made.places if one.name == name)
-        assert land.contains(shapely.Point(place.longitude, place.latitude))
-    assert not land.contains(shapely.Point(-8, 46))  # the Bay of Biscay
-    pyrenees = shapely.MultiLineString(made.lines).distance(shapely.Point(0.7, 42.75))
-    assert pyrenees < 0.2
-    assert len(made.model_dump_json()) < MAX_BYTES
-
-
-def test_no_coast_jumps_over_the_antimeridian() -> None:
-    made = world_basemap(Region(-180, -90, 180, 90))
-    assert made is not None
-    steps = [np.abs(np.diff(np.array(ring)[:, 0])) for area in made.land for ring in area]
-    edge = [np.abs(np.array(ring)[:-1, 1]) > 89 for area in made.land for ring in area]  # Antarctica's southern edge
-    assert max(float(np.where(at, 0, step).max()) for step, at in zip(steps, edge, strict=True)) < 20
-    land = shapely.union_all([shapely.make_valid(shapely.Polygon(area[0], area[1:])) for area in made.land])
-    assert all(land.contains(shapely.Point(*one)) for one in ((179, 67), (-179, 67.5), (0, -85), (177.9, -17.8)))
-    assert len(made.model_dump_json()) < MAX_BYTES
-
-
-def test_the_shipped_file_is_small_and_states_its_source() -> None:
-    path = Path(basemap_file.__file__).with_name("world_map.json.gz")
-    assert path.stat().st_size <= 300_000
-    assert "public domain" in json.loads(gzip.decompress(path.read_bytes()))["source"]
 
 
 @pytest.mark.parametrize(

@@ -10,24 +10,13 @@ from datetime import date, timedelta
 import pytest
 
 from sfumato.schemas.known_digits import NOISE_Z, about, between, figures, not_negative, with_interval
-from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.timeline import PlaceChange
+from sfumato.schemas.views.map_views import Basemap, Place, Zone
 from sfumato.transforms.observability.logs import COUNTED_USERS, FEW_USERS, SUB_QUERY
 from sfumato.transforms.observability.text_tables import counted
 from sfumato.transforms.privacy.additive_noise import LAPLACE
-from sfumato.transforms.report.numbers import (
-    changes_table,
-    column_texts,
-    coordinates,
-    length,
-    night_sentences,
-    percent,
-    plural,
-    rests_sentence,
-    spoken,
-    times,
-    tiny,
-)
+from sfumato.transforms.report.numbers import changes_table, column_texts, length, percent, plural, rests_sentence, tiny
+from sfumato.transforms.report.place_names import PlaceNames
 from tests import ROOT
 from tests.seeds import seeded_rng
 
@@ -84,12 +73,6 @@ def test_users_are_rounded_within_their_interval(users: float, stddev: float, te
     assert abs(float(text.replace(",", "")) - max(users, 0)) <= max(1.96 * stddev, 0.5)
 
 
-@pytest.mark.parametrize("size", [2.0, 0.13 / 64, 1e-5, 0.1 / 1024])
-def test_coordinates_tell_cells_apart(size: float) -> None:
-    assert coordinates(0.5 * size, 3.0, size) != coordinates(1.5 * size, 3.0, size)
-    assert coordinates(1.0, -3.0 + 0.5 * size, size) != coordinates(1.0, -3.0 + 1.5 * size, size)
-
-
 def test_other_numbers() -> None:
     assert column_texts([0.5, -3.0, 2.25]) == ["0.50", "−3.00", "2.25"]
     assert [percent(one) for one in (0.5, 0.0231, 5e-5, 0.0)] == ["50%", "2.31%", "under 0.01%", "0%"]
@@ -100,36 +83,6 @@ def test_other_numbers() -> None:
         "2,000 cells",
         "2 prefixes",
     ]
-
-
-def test_cohorts_are_named_and_all_users_are_not() -> None:
-    (text,) = night_sentences(Rotation(7, 30), None)
-    assert text.startswith("Cohort 7 of 30 was queried. The counts are scaled to all users")
-    assert night_sentences(Rotation(1, 1), None) == night_sentences(None, None) == night_sentences(None, ()) == []
-
-
-@pytest.mark.parametrize(
-    ("rests_on", "text"),
-    [
-        (["2026-11-20"], "of this night, 20 November 2026."),
-        (["2026-10-01:2026-11-20"], "of 51 nights, 1 October to 20 November 2026."),
-        (
-            ["2026-10-01:2026-11-03", "2026-11-05:2026-11-20"],
-            "of 50 nights, 1 October to 20 November 2026, without 4 November.",
-        ),
-        (
-            ["2026-11-01", "2026-11-03", "2026-11-06:2026-11-07"],
-            "of 4 nights, 1 November to 7 November 2026, without 2 November, 4 November and 5 November.",
-        ),
-        (["2026-11-01", "2026-11-09"], "of 2 nights, 1 November to 9 November 2026, without 7 nights between them."),
-        (
-            ["2025-12-30:2025-12-31", "2026-01-02:2026-01-03"],
-            "of 4 nights, 30 December 2025 to 3 January 2026, without 1 January 2026.",
-        ),
-    ],
-)
-def test_the_nights_of_an_estimate_are_counted_and_gaps_named(rests_on: list[str], text: str) -> None:
-    assert rests_sentence(rests_on).endswith(f"on the answers {text}")
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -154,22 +107,12 @@ def test_nights_and_missing_nights_add_up_to_the_span(seed: int) -> None:
         assert all(f"{day.day} {day:%B}" in text.partition("without")[2] for day in missing)
 
 
-def test_a_new_start_gives_its_reason() -> None:
-    texts = night_sentences(None, ["2026-11-20"], "The region changed.")
-    assert texts[1:] == ["The series was restarted. The region changed."]
-
-
 def test_places_that_differ_most_come_first_with_known_digits() -> None:
     changes = [PlaceChange(("r1",), 310.0, 120.0, 500.0, 640.0), PlaceChange(("r0213",), 2100.0, 1500.0, 2700.0, 150.0)]
     assert changes_table(changes).rows == [
         ["r0213", "2,100", "1,500", "2,700", "150"],
         ["r1", "300", "100", "500", "640"],
     ]
-
-
-def test_words_of_dates_and_numbers() -> None:
-    assert spoken("2026-11-05") == "5 November 2026"
-    assert [times(number) for number in (0, 1, 2, 3, 1000)] == ["never", "once", "twice", "3 times", "1,000 times"]
 
 
 def test_users_have_a_margin_and_are_never_negative(caplog: pytest.LogCaptureFixture) -> None:
@@ -191,3 +134,15 @@ def test_noise_z_holds_laplace_noise_with_95_percent(epsilon: float) -> None:
     decay = math.exp(-epsilon)
     held = 1 - 2 * decay ** (math.floor(NOISE_Z * LAPLACE.stddev(epsilon)) + 1) / (1 + decay)
     assert 0.947 < held < 0.952
+
+
+def test_places_have_the_names_of_the_geography() -> None:
+    ring = [(3.0, 1.0), (3.1, 1.0), (3.1, 1.1), (3.0, 1.1), (3.0, 1.0)]
+    hole = [(3.04, 1.04), (3.06, 1.04), (3.06, 1.06), (3.04, 1.06), (3.04, 1.04)]
+    places = [Place(name="Harbour", longitude=3.02, latitude=1.02), Place(name="Mill", longitude=3.09, latitude=1.09)]
+    names = PlaceNames(Basemap(source="", zones=[Zone(name="Old Town", rings=[ring, hole])], places=places))
+    assert names.of(1.0201, 3.0201, 0.01) == "Old Town, near Harbour (1.02, 3.02)"
+    assert names.of(1.0201, 3.0291, 0.01) == "Old Town, 1 km east of Harbour (1.02, 3.03)"
+    assert names.of(1.0501, 3.0501, 0.01).startswith("4.7 km north-east of Harbour")  # in the hole
+    assert names.of(1.0801, 3.2, 0.01).startswith("12 km east of Mill")
+    assert PlaceNames(None).of(1.0201, 3.0201, 0.01) == "1.02, 3.02"

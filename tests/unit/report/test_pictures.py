@@ -15,21 +15,10 @@ from matplotlib.text import Text
 from numpy.typing import NDArray
 
 from sfumato.schemas.views import PageView
-from sfumato.schemas.views.chart_views import (
-    Bar,
-    BarsBody,
-    BitRow,
-    CurveBody,
-    MomentsBody,
-    QuantileRow,
-    RangeRow,
-    RangesBody,
-)
-from sfumato.schemas.views.flow_views import TimelineBody
+from sfumato.schemas.views.chart_views import Bar, BarsBody, BitRow, CurveBody, MomentsBody, QuantileRow, RangeRow
 from sfumato.schemas.views.map_views import Basemap, Layer, MapBody, Place, Zone
 from sfumato.schemas.views.view_parts import Bounds, Scale  # fmt: skip
 from sfumato.transforms.release.builder import picture
-from sfumato.transforms.report import chart_figure, map_figure
 from sfumato.transforms.report.canvas import drawable, label, palette
 from sfumato.transforms.report.chart_figure import axis_ends
 from sfumato.transforms.report.map_figure import UNKNOWN, Frame, draw_cells, map_canvas, measure_values, mercator
@@ -147,14 +136,6 @@ def test_scales_are_monotone_with_the_ends_of_the_palette() -> None:
     assert palette("count")[0].sum() < 0.1 < palette("count", on_ground=True)[0].sum()
 
 
-def test_the_palette_of_rates_grows_lighter_and_is_not_inferno() -> None:
-    rates = palette("rate")
-    light = rates @ (0.2126, 0.7152, 0.0722)
-    assert (np.diff(light) > -1e-9).all()
-    apart = np.abs(rates[:, None] - palette("count")[None]).sum(axis=2)
-    assert apart.min() > 0.1
-
-
 def test_geography_lies_under_and_over_the_cells() -> None:
     body = map_of(layer_of({(1, 1, 1): 0.5}), missing="No cell.")  # the south-east
     plain, drawn = map_picture(view_of(body), body), map_picture(view_of(body, basemap=COAST), body)
@@ -198,14 +179,6 @@ def test_geography_and_cells_agree_to_a_pixel() -> None:
     assert np.minimum(across, along).max() <= 2
 
 
-def test_names_that_have_no_room_are_left_out() -> None:
-    body = map_of(FOUR)
-    crowd = [Place(name=f"Place {i}", longitude=0.5 + i / 1e4, latitude=0.5, rank=i) for i in range(50)]
-    one = map_picture(view_of(body, basemap=Basemap(source="s", places=crowd[:1])), body)
-    assert one == map_picture(view_of(body, basemap=Basemap(source="s", places=crowd)), body)
-    assert one != map_picture(view_of(body, basemap=Basemap(source="s")), body)
-
-
 MIXED = layer_of({(0, 0, 0): 1e-300, (3, 1, 1): None, (20, 0, 0): 9e9}, kind="count")
 CITY = (-122.51, 37.70, -122.50, 37.80)
 
@@ -244,16 +217,6 @@ def test_draw_cells_north_is_up_and_west_is_left() -> None:
     assert image[8:].sum(axis=2).max() < 0.3
 
 
-@pytest.mark.slow
-def test_a_map_of_places_shows_where_the_page_opens() -> None:
-    start = Bounds(west=0.4, south=0.4, east=0.6, north=0.6)
-    whole = map_of(layer_of({(9, 256, 256): 1.0}), missing="None.")
-    near = whole.model_copy(update={"start": start})
-    images = [pixels(map_picture(view_of(one), one))[:, :-300] for one in (whole, near)]
-    cell = [(np.abs(image - palette("rate")[-1]).max(axis=2) < 0.005).sum() for image in images]
-    assert cell[1] > 4 * cell[0] >= 80
-
-
 def test_draw_cells_paints_deep_cells_over_their_parents() -> None:
     """Against a direct search, on a region where a degree of latitude is twice as long as one of longitude."""
     north = Bounds(west=10, south=60, east=11, north=61)
@@ -273,15 +236,6 @@ def test_draw_cells_loses_no_cell_however_small() -> None:
     lit = cells_of(map_of(layer_of(cells)), Frame.around(REGION, 256)).sum(axis=2) > 2
     assert lit.sum() == 4
     assert lit[255, 255]
-
-
-def test_draw_cells_on_bare_ground_as_squares_of_some_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(map_figure, "DPI", 170)
-    layer = layer_of({(2, 0, 0): 0.5, (12, 2048, 2048): 1.0})
-    rows, columns = np.nonzero(cells_of(map_of(layer, missing="None."), Frame.around(REGION, 256)).sum(axis=2) > 2.5)
-    assert (np.ptp(rows), np.ptp(columns), len(rows)) == (4, 4, 25)
-    assert abs(rows.mean() - 128) <= 1
-    assert abs(columns.mean() - 128) <= 1
 
 
 def test_draw_cells_polygons_have_holes_and_none_is_lost() -> None:
@@ -398,45 +352,6 @@ def test_picture_of_every_chart_is_deterministic(body: Any) -> None:
     assert len(np.unique(np.round(image * 255) @ (1, 256, 65536))) > 30
 
 
-def test_picture_of_a_timeline_is_refused() -> None:
-    with pytest.raises(TypeError):
-        picture(view_of(TimelineBody(map_format=1, nights=[], spending=[])))
-
-
-EMPTY = [
-    bars_of([]), CURVE.model_copy(update={key: [] for key in ("value", "share", "low", "high", "quantiles")}),
-    MomentsBody(column="x", limits=(0, 9), statistics=[], groups=[], bits=[]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("body", EMPTY, ids=lambda body: body.kind)
-def test_nothing_at_all_is_drawn_too(body: Any) -> None:
-    assert pixels(picture(view_of(body)).png()).shape[0] > 200
-
-
-def test_which_items_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The largest ones, as the picture says, and no prefix whose items are there."""
-    drawn: list[str] = []
-    monkeypatch.setattr(chart_figure, "label", lambda name, most=34: drawn.append(name) or name)
-    values = seeded_rng(1).permutation(40).astype(float).tolist()
-    assert b"The 30 largest of 40." in picture(view_of(bars_of(values))).png()
-    assert drawn == [f"item {values.index(float(one))}" for one in range(39, 9, -1)]
-    drawn.clear()
-    body = bars_of([9.0, 5.0, 4.0])
-    tree = [body.bars[0], *(bar.model_copy(update={"parent": 0}) for bar in body.bars[1:])]
-    picture(view_of(body.model_copy(update={"bars": tree})))
-    assert drawn == ["item 1", "item 2"]
-
-
-def test_texts_of_charts_are_inside_and_name_what_is_unclear() -> None:
-    texts = texts_of(CURVE)
-    assert texts["50%: 1.000"].get_horizontalalignment() == "left"
-    assert texts["99%: 3.900"].get_horizontalalignment() == "right"
-    # Shares beyond the chart are numbers, and unclear bits are keyed.
-    assert {"↓ −90%", "too few reports", "probably empty"} <= set(texts_of(MOMENTS))
-    assert "too few reports" not in texts_of(MOMENTS.model_copy(update={"bits": BITS[:1]}))
-
-
 def test_a_wide_interval_does_not_hide_how_values_differ() -> None:
     value, low, high = np.array([1.0, 2.0, 3.0]), np.array([0.9, -1e6, 2.9]), np.array([1.1, 1e6, 3.1])
     left, right = axis_ends(value, low, high)
@@ -444,16 +359,6 @@ def test_a_wide_interval_does_not_hide_how_values_differ() -> None:
     assert 3.1 < right < 6.5
     assert axis_ends(np.array([]), np.array([]), np.array([])) == (0.0, 1.0)
     assert all(map(math.isfinite, axis_ends(np.array([5.0]), np.array([math.nan]), np.array([math.inf]))))
-
-
-@pytest.mark.slow
-def test_maps_of_other_products_are_their_pictures() -> None:
-    body = map_of(layer_of({(0, 0, 0): 0.5}))
-    expected = picture(view_of(body)).png()
-    ranges = RangesBody(region=REGION, sizes_metres=(1, 2), start=(0, 0, 1), model={}, background=body)
-    assert picture(view_of(ranges)).png() == expected
-    assert picture(view_of(MOMENTS.model_copy(update={"map": body}))).png() == expected
-    assert picture(view_of(MOMENTS)).png() != expected
 
 
 def test_names_from_the_logs_do_nothing_but_be_read() -> None:

@@ -27,7 +27,7 @@ from sfumato.schemas.views.view_parts import FileLink, Section, Table
 from sfumato.transforms.report.layers import cell_layer, simple_paths
 from sfumato.transforms.report.released import Released
 from sfumato.transforms.report.report import render_page
-from sfumato.transforms.report.sections import chips, common_sections, file_name, guarantee, period
+from sfumato.transforms.report.sections import common_sections, guarantee
 from tests import ROOT
 from tests.seeds import seeded_rng
 from tests.unit.release.city import city_release
@@ -181,44 +181,6 @@ def test_what_is_promised_is_rounded_away_from_the_bound(epsilon: float, factor:
         assert f"more than a factor of {factor}." in words
     (section,) = (one for one in common_sections(manifest) if one.title == "What this map promises")
     assert surest in section.paragraphs[0]
-
-
-@pytest.mark.parametrize(
-    ("ledger", "days", "name"),
-    [
-        ({"first_day": "2026-11-19", "last_day": "2026-11-19"}, "19 Nov 2026", "2026-11-19"),
-        (
-            {"first_day": "2026-11-17", "last_day": "2026-11-19"},
-            "17 Nov 2026 to 19 Nov 2026",
-            "2026-11-17-to-2026-11-19",
-        ),
-        ({}, None, "2026-11-22"),
-    ],
-)
-def test_page_and_saved_files_name_the_days(ledger: dict[str, str], days: str | None, name: str) -> None:
-    manifest = {"privacy": {"epsilon": 1.0}, "created": "2026-11-22T01:00:00+00:00", "ledger": ledger}
-    assert period(manifest) == days
-    assert chips(manifest)[-1].text == "22 Nov 2026"
-    assert file_name({**manifest, "job": "heatmap"}, "St. John's") == f"heatmap-st-john-s-{name}"
-    assert (
-        file_name({**manifest, "job": "heatmap", "title": "Night / buses"}, "St. John's")
-        == f"heatmap-night-buses-{name}"
-    )
-
-
-def test_the_head_has_the_title_the_place_and_the_days() -> None:
-    page = render_page(map_view(heading="Night <buses>", place="Berlin", period="19 Nov 2026"))
-    head = page[page.index("<header") : page.index("</header>")]
-    assert "Night &lt;buses&gt;</h1>" in head
-    assert "Berlin · 19 Nov 2026" in head
-    assert map_view().headline in head
-    assert "where" not in render_page(map_view()).split("<header")[1].split("</header>")[0]
-
-
-def test_changes_promise_nothing_of_their_own() -> None:
-    manifest = {"job": "changes", "privacy": {"note": "Costs nothing."}, "versions": {"python": "3"}}
-    assert [one.title for one in common_sections(manifest)] == ["Versions", "This release"]
-    assert [one.title for one in common_sections({**manifest, "job": "heatmap"})][1] == "What must be trusted"
 
 
 def test_an_empty_manifest_costs_lines_not_the_page() -> None:

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from sfumato.transforms.report.scales import KNEE, density_scale, linear_scale, nice, position, rate_scale, uncertain
+from sfumato.transforms.report.scales import KNEE, density_scale, linear_scale, position, rate_scale, uncertain
 from sfumato.transforms.statistics.shrinkage import shrink
 from tests.seeds import seeded_rng
 
@@ -42,15 +42,6 @@ def test_few_users_in_tiny_cells_do_not_set_the_scale() -> None:
     assert np.log1p(median / KNEE / top) / np.log1p(1 / KNEE) > 1 / 3
 
 
-def test_crowded_cells_with_most_users_do() -> None:
-    assert density_scale(np.array([1.0, 1000.0]), np.array([10.0, 90.0])).high == 1000
-
-
-@pytest.mark.parametrize("values", [[], [0.0, 0.0], [0.0, -3.0]])
-def test_nobody_has_a_scale_too(values: list[float]) -> None:
-    assert density_scale(np.array(values), np.array(values)).high == 1
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_ticks_ascend_with_room_between_them(seed: int) -> None:
     rng = seeded_rng(seed)
@@ -61,14 +52,6 @@ def test_ticks_ascend_with_room_between_them(seed: int) -> None:
     assert len(places) >= 3
     assert all(after - before > 0.1 for before, after in itertools.pairwise(places))
     assert (scale.ticks[-1][1][0] == "≥") == bool((density > 1.001 * scale.high).any())
-
-
-@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-3.7, 12.2), (1e-9, 3e-9), (200.0, 1_000_000.0)])
-def test_a_linear_scale_names_its_ends(low: float, high: float) -> None:
-    scale = linear_scale(low, high, "kg")
-    values = [value for value, _ in scale.ticks]
-    assert (values[0], values[-1], values) == (low, high, sorted(values))
-    assert 3 <= len(values) <= 8
 
 
 def ends(rate: object, width: object) -> tuple[float, float]:
@@ -109,11 +92,6 @@ def test_noise_alone_stretches_no_scale() -> None:
 def test_every_scale_of_rates_has_two_ends(rate: float, width: float) -> None:
     low, high = ends(np.full((2, 2), rate), np.full((2, 2), width))
     assert 0 <= low < high <= 1
-
-
-@pytest.mark.parametrize(("least", "step"), [(1.0, 1), (1.01, 2), (2.4, 5), (6, 10), (0.03, 0.05), (740, 1000)])
-def test_nice_numbers(least: float, step: float) -> None:
-    assert nice(least) == pytest.approx(step)
 
 
 def test_uncertain_cells_have_intervals_of_half_the_scale() -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from sfumato.schemas.errors import LedgerError, RequestError
-from sfumato.schemas.known_digits import byte_text, parse_memory
+from sfumato.schemas.known_digits import parse_memory
 from sfumato.schemas.ledger import Limit, Period, format_amount, parse_amount, parse_day
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.refresh import RefreshConfig
 from sfumato.schemas.requests.publish_request import ReleaseRequest
-from sfumato.schemas.slots import Slots, check_time_zone
+from sfumato.schemas.slots import Slots
 from tests import ROOT
 from tests.rejections import rejects
 from tests.unit.schemas.cases import each
@@ -47,10 +47,6 @@ WITHOUT = {
 def test_an_error_names_its_option_or_its_file(message: str, option: str | None, file: str | None) -> None:
     error = LedgerError(message)
     assert (error.option, error.file, str(error)) == (option, file, message)
-
-
-def test_a_message_is_one_line() -> None:
-    assert str(RequestError("input: \n first\n  second ")) == "input: first second"
 
 
 def _heads() -> list[tuple[str, str]]:
@@ -100,12 +96,6 @@ def test_sizes(text: str | int, size: int) -> None:
 def test_what_is_no_size_is_refused(text: str) -> None:
     with rejects("memory"):
         parse_memory(text)
-
-
-def test_sizes_for_people() -> None:
-    assert [byte_text(one) for one in (0, 5, 1500, 1_500_000_000, 21_000_000_000)] == ["0", "5", "1.5K", "1.5G", "21G"]
-    assert [byte_text(one) for one in (999_499_999, 999_600_000)] == ["999M", "1G"]
-    assert parse_memory(byte_text(123_000_000)) == 123_000_000
 
 
 def test_limits_as_they_are_written() -> None:
@@ -227,11 +217,6 @@ def test_bad_configurations_are_refused_by_key(key: str, change: dict[Any, Any])
     assert str(caught.value).startswith(f"config: {key}")
 
 
-def test_a_misspelt_key_is_named_with_the_nearest() -> None:
-    with pytest.raises(RequestError, match="did you mean dataset"):
-        RefreshConfig.read({**GOOD, "datset": "taxis"}, "/")
-
-
 @pytest.mark.parametrize("settings", [None, [], "text", 3])
 def test_a_file_that_holds_no_map(settings: Any) -> None:
     with rejects("config"):
@@ -304,12 +289,6 @@ def test_a_ledger_needs_what_it_charges_and_a_kept_key(changes: dict[str, Any], 
     assert Published.of(CHARGED).ledger == "ledger.db"
     with rejects(option):
         Published.of({name: value for name, value in (CHARGED | changes).items() if value is not None})
-
-
-@pytest.mark.parametrize(("name", "meant"), [("PST", "America/Los_Angeles"), ("cest", "Europe/Berlin")])
-def test_an_abbreviated_time_zone_leads_to_the_one_meant(name: str, meant: str) -> None:
-    with pytest.raises(RequestError, match=f"^time_zone: .*did you mean {meant}"):
-        check_time_zone("time_zone", name)
 
 
 @pytest.mark.parametrize("title", ["", " ", "two\nlines", "x" * 101, "\x1b[31mred"])

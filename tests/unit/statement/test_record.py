@@ -65,11 +65,6 @@ def test_unsafe_key_is_the_first_unprotected_quantity() -> None:
     assert found["dp_variant"]["unprotected_quantities"].startswith(f"- {UNSAFE}\n")
 
 
-def test_warnings_of_the_release_are_notes() -> None:
-    found = deployment(stored("gauss", lambda manifest: manifest.update(warnings=["delta is large", UNSAFE])))
-    assert found["administrative"]["notes"].endswith(f"- Delta is large\n- {UNSAFE}\n")
-
-
 def test_unprotected_participation_is_a_custom_variant() -> None:
     entry = {"protected": False, "description": "Not protected."}
     found = deployment(stored("gauss", lambda manifest: manifest["privacy"].update(participation=entry)))
@@ -127,25 +122,6 @@ def test_personal_fields_hold_what_their_options_say() -> None:
         text = fields[field] if isinstance(fields[field], str) else tuple(fields[field])
         assert text == (PERSONAL[option] if field != "sources" else "https://example.org/map")
     assert found["implementation"] == deployment(stored("gauss"))["implementation"]
-
-
-def test_empty_fields_have_a_comment_that_names_the_option() -> None:
-    release, request = stored("gauss"), request_of()
-    text = yaml_text(registry_record(release, request, "a map"), release.manifest)
-    for field, option in OPTIONS.items():
-        comment, _, line = text.partition(f"(--{option})\n")
-        if field == "data_product_region":  # filled by the borders of the map
-            assert not line
-            continue
-        assert comment.rpartition("\n")[2].strip().startswith("#")
-        assert line.strip().lstrip("# ").startswith(f"{field}:")
-
-
-def test_options_that_are_given_leave_no_comment() -> None:
-    release = stored("gauss")
-    for name, write in FORMATS.items():
-        text = write(registry_record(release, request_of(**PERSONAL), "a map"), release.manifest)
-        assert not [option for option in OPTIONS.values() if f"--{option}" in text], name
 
 
 PRINTABLE = st.characters(exclude_categories=("C", "Z"), include_characters=" <>'\"#:|&")

@@ -49,6 +49,27 @@ def write_geoparquet(path: Path, shapes: Sequence[BaseGeometry], columns: Mappin
     return str(path)
 
 
+class _Native(pa.ExtensionType):  # type: ignore[misc]
+    """What Arrow writes as Parquet's type GEOMETRY, in a coordinate system."""
+
+    def __init__(self, crs: Any) -> None:
+        self._crs = crs
+        super().__init__(pa.binary(), "geoarrow.wkb")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return json.dumps({} if self._crs is None else {"crs": self._crs}).encode()
+
+
+def write_native_parquet(
+    path: Path, shapes: Sequence[BaseGeometry], columns: Mapping[str, Any], crs: Any = None, **metadata: str
+) -> str:
+    """A file that has Parquet's own type and no metadata `geo`. crs: None for the type's default, OGC:CRS84."""
+    binary = pa.array(shapely.to_wkb(np.array(shapes, dtype=object)), pa.binary())
+    table = pa.table({**columns, "geometry": pa.ExtensionArray.from_storage(_Native(crs), binary)})
+    pq.write_table(table.replace_schema_metadata(metadata), path)
+    return str(path)
+
+
 def voronoi(count: int, seed: int, box: tuple[float, float, float, float] = (3.0, 1.0, 3.2, 1.2)) -> list[BaseGeometry]:
     """The Voronoi cells of random points, cut to a box: zones with shared borders that are not along the axes."""
     rng = seeded_rng(seed)

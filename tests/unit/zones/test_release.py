@@ -103,20 +103,6 @@ def test_no_division_is_better(sizes: list[int], budget: float, noise: AdditiveN
             assert mine <= loss(tried, sizes, noise, budget) + 0.02
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0, 20.0])
-def test_no_level_is_much_worse_than_the_finest_alone(epsilon: float) -> None:
-    sizes = [1000, 100, 10, 1]
-    shares = level_shares(sizes, LAPLACE, epsilon)
-    levels = [
-        NoisyLevel(np.zeros((1, size)), LAPLACE.stddev(share * epsilon) ** 2) if share else NoisyLevel(None)
-        for size, share in zip(sizes, shares, strict=True)
-    ]
-    parents = [np.arange(size) // 10 for size in sizes[:-1]]
-    for size, found in zip(sizes, fit_levels(levels, parents), strict=True):
-        alone = LAPLACE.stddev(epsilon) * math.sqrt(1000 / size)
-        assert np.sqrt(found.variance).max() <= 1.25 * alone * (1 + 1e-9)
-
-
 def test_the_variances_of_a_regular_tree_are_those_of_the_fit() -> None:
     sizes, own = [240, 24, 6, 1], [2.0, 5.0, math.inf, 40.0]
     levels = [
@@ -339,11 +325,3 @@ def test_every_level_is_a_layer_of_polygons_the_finest_last() -> None:
     assert abs(sum(fine.area) - 1) < 1e-3  # shares of the region
     assert fine.cell_id == [str(i) for i in range(40)]
     assert EVIL not in render_page(view)
-
-
-def test_a_level_with_too_many_zones_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zones_view, "MAX_SHOWN", 10)
-    view = zones_view.zones_view(files_of(with_rows(zones_of(voronoi(40, seed=1)))))
-    assert isinstance(view.body, MapBody)
-    assert [layer.title for layer in view.body.layers] == ["county"]
-    assert "not on this page" in render_page(view)

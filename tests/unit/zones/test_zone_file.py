@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import pickle
-import sys
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import geopandas
 import numpy as np
+import pyarrow as pa
+import pyproj
 import pytest
 import shapely
 from numpy.typing import NDArray
@@ -17,11 +21,20 @@ from shapely.geometry import MultiPolygon, Point, Polygon, box
 from shapely.geometry.base import BaseGeometry
 
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.report.layers import zone_names
+from sfumato.transforms.zones.point_areas import areas_of_points
 from sfumato.transforms.zones.zone_file import read_zones
 from sfumato.transforms.zones.zone_raster import OUTSIDE, ZoneLocator
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
-from tests.unit.zones.polygons import brute_force, voronoi, write_geojson, write_geoparquet, zones_of
+from tests.unit.zones.polygons import (
+    brute_force,
+    voronoi,
+    write_geojson,
+    write_geoparquet,
+    write_native_parquet,
+    zones_of,
+)
 
 A, B, C = box(0, 0, 1, 1), box(1, 0, 2, 1), box(2, 0, 3, 1)
 BOW_TIE = Polygon([(0, 0), (1, 1), (1, 0), (0, 1)])
@@ -49,6 +62,20 @@ def test_geopandas_files_are_read_unknown_systems_are_refused(tmp_path: Path) ->
     frame.set_crs(None, allow_override=True).to_parquet(tmp_path / "c.parquet")
     with rejects("zones"):
         read_zones(str(tmp_path / "c.parquet"), "id")
+
+
+UTM = pyproj.CRS("EPSG:32631").to_json_dict()
+
+
+@pytest.mark.parametrize("crs", [None, "EPSG:4326", UTM, "EPSG:32631", "srid:32631", "projjson:utm", "srid:0"])
+def test_shapes_of_parquets_own_type_are_read_in_degrees(tmp_path: Path, crs: Any) -> None:
+    metres = crs not in (None, "EPSG:4326", "srid:0")
+    frame = geopandas.GeoSeries([A, B], crs="EPSG:4326").to_crs(32631 if metres else 4326)
+    path = write_native_parquet(tmp_path / "a.parquet", list(frame), {"id": [7, 8]}, crs, utm=json.dumps(UTM))
+    with rejects("zones") if crs == "srid:0" else nullcontext():
+        zones = read_zones(path, "id")
+        assert zones.ids == ("7", "8")
+        assert shapely.equals_exact(zones.geometries, np.array([A, B], dtype=object), 1e-6).all()
 
 
 @pytest.mark.parametrize("name", ["b.parquet", "b.geojson", "b.gpkg", "b.shp"])
@@ -85,13 +112,6 @@ def test_a_package_of_two_layers_and_damaged_ones_are_refused(tmp_path: Path) ->
     for name in ("a.gpkg", "b.gpkg", "c.zip"):
         with rejects("zones"):
             read_zones(str(tmp_path / name), "id")
-
-
-def test_formats_of_geopandas_are_refused_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    geopandas.GeoDataFrame({"id": [7]}, geometry=[A], crs="EPSG:4326").to_file(tmp_path / "a.gpkg")
-    monkeypatch.setitem(sys.modules, "pyogrio", None)
-    with rejects("zones"):
-        read_zones(str(tmp_path / "a.gpkg"), "id")
 
 
 def test_the_area_of_a_zone_is_that_on_the_sphere(tmp_path: Path) -> None:
@@ -257,3 +277,64 @@ def test_a_pickled_locator_finds_the_same_and_carries_no_raster() -> None:
     found = locator.zone_of(longitude, latitude)
     assert len(pickle.dumps(locator)) == before < 100_000
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(locator)).zone_of(longitude, latitude), found)
+
+
+STOPS = np.array([(13.4, 52.5), (13.401, 52.5), (13.5, 52.6), (13.5, 52.45)])
+
+
+def write_stops(path: Path, names: list[str | None], crs: str = "EPSG:25833") -> str:
+    frame = geopandas.GeoDataFrame({"id": [f"s{i}" for i in range(4)], "name": names}, geometry=shapely.points(STOPS))
+    frame.set_crs("EPSG:4326").to_crs(crs).to_file(path)
+    return str(path)
+
+
+def test_points_with_a_radius_are_zones_of_what_is_nearest(tmp_path: Path) -> None:
+    """The zone of random places near the stops, against distances on the sphere."""
+    zones = read_zones(write_stops(tmp_path / "stops.shp", list("abcd")), "id", radius=400)
+    rng = seeded_rng(11)
+    places = STOPS[rng.integers(0, 4, 4000)] + rng.normal(0, 0.004, (4000, 2))
+    longitude, latitude = np.radians(places).T
+    x, y = np.radians(STOPS).T[:, :, None]
+    half = np.sin((latitude - y) / 2) ** 2 + np.cos(latitude) * np.cos(y) * np.sin((longitude - x) / 2) ** 2
+    metres = 2 * 6_371_008.8 * np.arcsin(np.sqrt(half))
+    nearest, distance = metres.argmin(axis=0), metres.min(axis=0)
+    second = np.partition(metres, 1, axis=0)[1]
+    is_clear = (np.abs(distance - 400) > 8) & (second - distance > 1)  # 16 edges of a half circle reach 2% less
+    found = brute_force(zones, *places.T)
+    assert (found == np.where(distance < 400, nearest, -1))[is_clear].all()
+    assert is_clear.mean() > 0.3
+    assert {-1, 0, 1, 2, 3} == set(found.tolist())
+
+
+def test_points_need_a_radius_and_polygons_take_none(tmp_path: Path) -> None:
+    stops = write_stops(tmp_path / "stops.shp", list("abcd"))
+    with pytest.raises(RequestError, match="--radius METRES"):
+        read_zones(stops, "id")
+    with rejects("zones"):
+        read_zones(write_geojson(tmp_path / "a.geojson", [(A, {"id": "x"})]), "id", radius=100)
+    with rejects("radius"):
+        areas_of_points(np.array([Point(1, 1), Point(2, 2), Point(1, 1)]), 100, "abc")
+    with rejects("radius"):
+        areas_of_points(np.array([Point(1, 89)]), 100, "a")
+    assert len(areas_of_points(np.array([Point(1, 1)]), 100, "a")) == 1
+
+
+def test_labels_are_kept_and_change_no_digest(tmp_path: Path) -> None:
+    stops = write_stops(tmp_path / "stops.shp", ["Süd", "Süd", None, "Ost"])
+    zones = read_zones(stops, "id", label_column="name", radius=100)
+    assert zones.labels == ("Süd", "Süd", None, "Ost")
+    assert zones.digest == read_zones(stops, "id", radius=100).digest
+    table = pa.table({"zone": zones.ids, "name": zones.labels})
+    assert zone_names(table) == ["Süd (s0)", "Süd (s1)", "s2", "Ost"]
+    assert zone_names(table.drop_columns("name")) == list(zones.ids)
+    with rejects("label_column"):
+        read_zones(stops, "id", label_column="nam", radius=100)
+
+
+def test_the_folder_of_a_shapefile_is_read(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    write_stops(tmp_path / "one" / "stops.shp", list("abcd"))
+    assert len(read_zones(str(tmp_path / "one"), "id", radius=9)) == 4
+    write_stops(tmp_path / "one" / "more.shp", list("abcd"))
+    with rejects("zones"):
+        read_zones(str(tmp_path / "one"), "id", radius=9)

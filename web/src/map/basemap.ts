@@ -1,22 +1,22 @@
 // Geography: water, land, lines, zones and names on the map's canvas, and the tiles of a server that the operator named.
 import { h } from "../dom";
-import { clamp, metres } from "../format";
+import { metres } from "../format";
 import type { Tools } from "../product";
 import type { Mode } from "../theme";
 import type { Basemap, PageView, Place } from "../views";
 import { inside } from "./cells";
 import type { MapFigure } from "./figure";
 import type { Box, Ground, Named, Scene } from "./ground";
+import type { Letters } from "./letters";
 import { unitX, unitY } from "./projection";
 
 type Point = [number, number];
 
 const EARTH_RADIUS_M = 6371008.8;
 const NEAR = 0.03; // of the geography's extent: a place within it is "near", one farther has its distance and direction
-const NAME_ROOM = 16000; // square CSS pixels of the map for each name
-const COLOURS: Record<Mode, { land: string; water: string; shore: string; line: string; zone: string; ink: string; halo: string }> = {
-  dark: { land: "#17151d", water: "#0d1119", shore: "rgba(159,182,207,.55)", line: "rgba(255,255,255,.28)", zone: "rgba(255,255,255,.45)", ink: "#f1ece4", halo: "rgba(8,7,11,.8)" },
-  light: { land: "#f6f1e8", water: "#dfe8ee", shore: "rgba(48,84,120,.6)", line: "rgba(45,35,55,.26)", zone: "rgba(45,35,55,.5)", ink: "#241d2b", halo: "rgba(255,253,246,.85)" },
+const COLOURS: Record<Mode, { land: string; water: string; shore: string; line: string; zone: string }> = {
+  dark: { land: "#17151d", water: "#0d1119", shore: "rgba(159,182,207,.55)", line: "rgba(255,255,255,.28)", zone: "rgba(255,255,255,.45)" },
+  light: { land: "#f6f1e8", water: "#dfe8ee", shore: "rgba(48,84,120,.6)", line: "rgba(45,35,55,.26)", zone: "rgba(45,35,55,.5)" },
 };
 
 function boxOf(points: Point[]): Box {
@@ -126,41 +126,22 @@ export class BasemapGround implements Ground {
   }
 
   /** Writes the names that have room: places by their rank, then zones that are wider than their names. */
-  letter(pen: CanvasRenderingContext2D, scene: Scene, occupied: readonly Box[] = []): void {
-    const colours = COLOURS[scene.mode];
-    const taken = [...occupied];
-    let left = clamp(Math.floor((scene.width * scene.height) / NAME_ROOM), 4, 40);
-    const write = (text: string, x: number, y: number, most: number): boolean => {
-      const half = pen.measureText(text).width / 2 + 3;
-      const box: Box = [x - half, y - 13, x + half, y + 6];
-      if (left <= 0 || 2 * half > most || box[0] < 2 || box[1] < 2 || box[2] > scene.width - 2 || box[3] > scene.height - 2) return false;
-      if (taken.some((one) => box[0] < one[2] && one[0] < box[2] && box[1] < one[3] && one[1] < box[3])) return false;
-      taken.push(box);
-      left -= 1;
-      pen.strokeText(text, x, y);
-      pen.fillText(text, x, y);
-      return true;
-    };
-    pen.save();
-    pen.textAlign = "center";
-    pen.lineJoin = "round";
-    [pen.strokeStyle, pen.fillStyle, pen.lineWidth] = [colours.halo, colours.ink, 3];
+  letter(pen: CanvasRenderingContext2D, scene: Scene, letters: Letters): void {
     for (const { name, longitude, latitude, rank } of this.places) {
       const [x, y] = scene.project(longitude, latitude);
-      pen.font = `${rank === 0 ? 13.5 : 11.5}px ${FONT}`;
+      letters.font(rank === 0 ? 13.5 : 11.5);
       // The foremost name may stand under its point too.
-      if (!write(name, x, y - 6, Infinity) && !(rank === 0 && write(name, x, y + 17, Infinity))) continue;
+      if (!letters.write(name, x, y - 6) && !(rank === 0 && letters.write(name, x, y + 17))) continue;
       pen.beginPath();
       pen.arc(x, y, 2, 0, 2 * Math.PI);
       pen.stroke();
       pen.fill();
     }
-    pen.font = `italic 11.5px ${FONT}`;
+    letters.font(11.5, "italic");
     for (const { name, box } of this.zones) {
       const [[x0, y0], [x1, y1]] = [scene.project(box[0], box[3]), scene.project(box[2], box[1])];
-      write(name, (x0 + x1) / 2, (y0 + y1) / 2 + 4, x1 - x0);
+      letters.write(name, (x0 + x1) / 2, (y0 + y1) / 2 + 4, x1 - x0);
     }
-    pen.restore();
   }
 
   nearest(longitude: number, latitude: number): string | null {
@@ -174,8 +155,6 @@ export class BasemapGround implements Ground {
     return [zone?.name, best && way].filter(Boolean).join(", ") || null;
   }
 }
-
-const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", Arial, sans-serif';
 
 /** Gives each of a page's maps its basemap, with the source under the map. One button shows the operator's tiles on the latest. */
 export function geographyOf(view: PageView, tools: Tools): (figure: MapFigure) => void {

@@ -7,6 +7,7 @@ import type { Tools } from "../product";
 import type { Bounds, Layer, Measure } from "../views";
 import { Cells, type Window } from "./cells";
 import type { Ground, Named, Overlay, Scene } from "./ground";
+import { Letters } from "./letters";
 import { Legend } from "./legend";
 import { Search } from "./search";
 import { unitX, unitY, worldMetres } from "./projection";
@@ -121,7 +122,8 @@ export class MapFigure {
   private offerNames(): void {
     const { cells } = this;
     const zones = cells?.layer.shapes ? cells.layer.cell_id.map((name, row) => ({ name, box: cells.bounds(row) })) : [];
-    this.search.offer([...(this.ground?.names ?? []), ...zones]);
+    const own = new Set(zones.map(({ name }) => name));
+    this.search.offer([...(this.ground?.names ?? []).filter(({ name }) => !own.has(name)), ...zones]);
   }
 
   /** Shows tiles of a server under the cells, which let them through; null takes them away. */
@@ -193,9 +195,10 @@ export class MapFigure {
     this.speak();
   }
 
-  /** The zone or the nearest named place, if the basemap has names. */
-  nearest(longitude: number, latitude: number): string | null {
-    return this.ground?.nearest(longitude, latitude) ?? null;
+  /** The zone or the nearest named place, if the basemap has names; without `own`, the name that is shown beside it. */
+  nearest(longitude: number, latitude: number, own: string | null = null): string | null {
+    const found = this.ground?.nearest(longitude, latitude)?.split(", ").filter((part) => part !== own) ?? [];
+    return found.join(", ") || null;
   }
 
   /** What is shown, as a PNG file with a title, the legend and the scale of lengths. */
@@ -327,12 +330,28 @@ export class MapFigure {
     scaled(() => {
       this.outline(pen, scene, this.region, [[1, this.tools.theme.colour("--line")]]);
       if (!this.tiles) this.ground?.over(pen, scene);
-      const taken = this.overlay?.(pen, scene);
-      if (!this.tiles) this.ground?.letter(pen, scene, taken);
+      const letters = new Letters(pen, scene, this.overlay?.(pen, scene));
+      this.letterZones(scene, letters);
+      if (!this.tiles) this.ground?.letter(pen, scene, letters);
       this.mark(pen, scene);
     });
     this.legend.showScale(this.scaleBar());
     this.showTip();
+  }
+
+  /** Writes the names of a layer's zones, the highest values first: in a zone that is wider than its name, otherwise above or below it. */
+  private letterZones(scene: Scene, letters: Letters): void {
+    const { cells } = this;
+    if (!cells?.layer.named || !this.shown) return;
+    const { value } = this.shown.measure;
+    letters.font(12);
+    for (const row of [...cells.layer.cell_id.keys()].sort((a, b) => (value[b] ?? -Infinity) - (value[a] ?? -Infinity))) {
+      const { west, south, east, north } = cells.bounds(row);
+      const [[x0, y0], [x1, y1]] = [scene.project(west, north), scene.project(east, south)];
+      if (x1 < 0 || y1 < 0 || x0 > scene.width || y0 > scene.height) continue;
+      const [name, x, y] = [cells.layer.cell_id[row], (x0 + x1) / 2, (y0 + y1) / 2];
+      if (![y + 4, y + 22, y - 14].some((at) => letters.write(name, x, at, x1 - x0)) && x1 - x0 < 60) [y0 - 5, y1 + 15].some((at) => letters.write(name, x, at));
+    }
   }
 
   /** The cells without the map around them, repainted only where the view or the colours have changed. */

@@ -1,6 +1,7 @@
 // What the map asks of a basemap (map/basemap.ts makes it) and of a product that paints on the map.
 import type { Mode } from "../theme";
 import type { Bounds } from "../views";
+import type { Letters } from "./letters";
 
 /** From degrees to CSS pixels from the canvas's upper left corner. */
 export type Project = (longitude: number, latitude: number) => [number, number];
@@ -34,7 +35,7 @@ export interface Ground {
   under(pen: CanvasRenderingContext2D, scene: Scene): void;
   over(pen: CanvasRenderingContext2D, scene: Scene): void;
   /** Writes the names that have room beside what is taken. */
-  letter(pen: CanvasRenderingContext2D, scene: Scene, taken?: readonly Box[]): void;
+  letter(pen: CanvasRenderingContext2D, scene: Scene, letters: Letters): void;
   /** The zone that holds a place, else the nearest place with a name, such as `near Harbour`; null where nothing has names. */
   nearest(longitude: number, latitude: number): string | null;
 }

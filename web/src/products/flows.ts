@@ -8,7 +8,7 @@ import type { Scene } from "../map/ground";
 import { captionOf, type Product, type Tools } from "../product";
 import type { Bounds, FlowMatrix, FlowTable, FlowsBody, MapBody, PageView } from "../views";
 
-const [ARCS, STEPS, LISTED, BEND] = [30, [10, 30, 60, 120, 250, 500, 1000], 8, 0.18]; // arcs at first; choices; flows of the list; of an arc's length
+const [ARCS, STEPS, LISTED, BEND] = [30, [10, 30, 60, 120, 250, 500, 1000], window.innerWidth < 1200 ? 8 : 12, 0.18]; // arcs at first; choices; flows of the list; of an arc's length
 const CELLS = 0.3; // opacity of the cells under the arcs
 type Point = [number, number];
 type Cell = { level: number; x: number; y: number };

@@ -8,7 +8,7 @@ import { SlotPanel } from "../map/slots";
 import { captionOf, type Product, type Tools } from "../product";
 import type { Bounds, Layer, MapBody, Measure, PageView } from "../views";
 
-const LISTED = 6; // at first; every further click doubles them
+const [LISTED, WIDE_LISTED, WIDE] = [6, 12, 1200]; // places at first, and beside a panel of two columns, from this many pixels; every further click doubles them
 
 /** A cell's value with what is known of it: [value, margin]. */
 export function valueWords(measure: Measure, row: number): [string, string] {
@@ -33,7 +33,7 @@ function sizeWords(figure: MapFigure, body: MapBody, row: number): string {
 /** What the tip says of a cell: the measure that is shown, where it lies, and the other measures. */
 export function cellWords(figure: MapFigure, body: MapBody, layer: Layer, measure: Measure, { row, longitude, latitude }: Hit): TipWords {
   const finest = Math.min(...body.finest_metres);
-  const near = figure.nearest(longitude, latitude);
+  const near = figure.nearest(longitude, latitude, layer.shapes && row >= 0 ? layer.cell_id[row] : null);
   const where: [string, string][] = [...(near === null ? [] : [["Where", near] as [string, string]]), ["Place", place(longitude, latitude, finest)]];
   if (row < 0 || !figure.cells) return { value: "No value here", margin: body.missing ?? "", facts: where };
   const [value, margin] = valueWords(measure, row);
@@ -58,10 +58,10 @@ export function layerCsv(figure: MapFigure, layer: Layer): string {
 }
 
 /** The list's text for a cell, and a longer one. */
-function listWords(figure: MapFigure, body: MapBody, measure: Measure, [row, value, low, high]: Measure["listed"][number], sameSize: boolean): [string, string] {
+function listWords(figure: MapFigure, body: MapBody, measure: Measure, [row, value, low, high]: Measure["listed"][number], byUsers: boolean): [string, string] {
   if (measure.kind === "rate") return [shareWords(value, low, high), shareWords(value, low, high)];
   if (measure.kind !== "count") return [`${within(value, low, high)} (${interval(low, high)})`, interval(low, high)];
-  return [atLeast(sameSize ? low : low / (figure.cells?.area(row) ?? 1)), `at least ${atLeast(low)} ${measure.unit} in ${sizeWords(figure, body, row)}`];
+  return [atLeast(byUsers ? low : low / (figure.cells?.area(row) ?? 1)), `at least ${atLeast(low)} ${measure.unit} in ${sizeWords(figure, body, row)}`];
 }
 
 /** The listed cells that are places of their own: those that touch one before them in the list are a part of it. */
@@ -77,14 +77,15 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
   const title = measure.kind === "count" ? "Busiest places (95% sure)" : measure.kind === "change" ? "Most significant changes" : `Highest (95% sure): ${measure.name.replace(/^Rate: /, "").toLowerCase()}`;
   const finest = Math.min(...body.finest_metres);
   const isKnown = (row: number): boolean => measure.kind !== "rate" || !measure.uncertain[row]; // else a bar would say too much
+  const isOfZones = Boolean(figure.cells?.layer.shapes); // which people compare by their users, whatever their areas
   /** The end of the interval nearer to zero: the length of the bars. */
-  const bound = ([row, , low, high]: Measure["listed"][number]): number => (measure.kind === "count" ? low / (figure.cells?.area(row) ?? 1)
+  const bound = ([row, , low, high]: Measure["listed"][number]): number => (measure.kind === "count" ? (isOfZones ? low : low / (figure.cells?.area(row) ?? 1))
     : measure.kind === "change" ? Math.min(Math.abs(low), Math.abs(high)) : low);
   const { cells } = figure;
   const places = cells && !cells.layer.shapes && measure.kind === "count" ? distinct(measure.listed, (row) => cells.bounds(row)) : measure.listed;
   const most = Math.max(...places.map(bound), 1e-12);
   const sameSize = !figure.cells?.layer.shapes && new Set(measure.listed.map(([row]) => figure.cells?.layer.level[row])).size === 1;
-  let shown = Math.min(LISTED, places.length);
+  let shown = Math.min(window.innerWidth < WIDE ? LISTED : WIDE_LISTED, places.length);
   const list = h("ol", { class: "places" });
   /** The list's numbers next to its cells on the map, unless one would cover an earlier one. */
   figure.setOverlay((pen, { project, mode }) => {
@@ -120,12 +121,12 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
       const [row] = one;
       const cell = figure.cells?.bounds(row);
       const [longitude, latitude] = cell ? [(cell.west + cell.east) / 2, (cell.south + cell.north) / 2] : [0, 0];
-      const [words, detail] = listWords(figure, body, measure, one, sameSize);
+      const [words, detail] = listWords(figure, body, measure, one, sameSize || isOfZones);
       const bar = h("i");
       bar.style.width = `${clamp((100 * bound(one)) / most, 1, 100)}%`;
       bar.style.background = figure.cells?.colour(row) ?? "";
       const zone = figure.cells?.layer.shapes ? figure.cells.layer.cell_id[row] : null;
-      const near = figure.nearest(longitude, latitude);
+      const near = figure.nearest(longitude, latitude, zone);
       const name = zone ?? near ?? place(longitude, latitude, finest);
       const item = button("", () => figure.goTo(row), { title: `Show on the map: ${detail}` });
       item.append(h("span", {}, h("i", { class: "key-number" }, String(i + 1)), name), h("b", {}, words), zone !== null && near !== null ? h("span", { class: "wide-line" }, near) : "", isKnown(row) && h("span", { class: "bar", "aria-hidden": "true" }, bar) || "");
@@ -135,7 +136,7 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
   };
   fill();
   const unit = measure.kind !== "count" || !measure.listed.length ? "" // cells of several sizes are compared by their density
-    : `${places.length < measure.listed.length ? "A cell that touches a busier one is left out. " : ""}${capital(measure.unit)} ${sameSize ? `in a cell of ${sizeWords(figure, body, measure.listed[0][0])}` : "per km²"}, at least. `;
+    : `${places.length < measure.listed.length ? "A cell that touches a busier one is left out. " : ""}${capital(measure.unit)} ${isOfZones ? "in a zone" : sameSize ? `in a cell of ${sizeWords(figure, body, measure.listed[0][0])}` : "per km²"}, at least. `;
   return h("section", { class: "listed" }, h("h2", {}, title), h("p", { class: "quiet" }, unit + measure.listed_note), list, more);
 }
 

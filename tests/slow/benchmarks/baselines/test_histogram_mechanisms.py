@@ -10,7 +10,6 @@ import pytest
 from numpy.random import Generator
 from scipy import linalg, stats
 
-from benchmarks.baselines.flow_mechanisms import density_grid, private_od, thresholded, uniform_grid
 from benchmarks.baselines.histogram_mechanisms import (
     BernoulliShuffle,
     CentralLaplace,
@@ -20,22 +19,16 @@ from benchmarks.baselines.histogram_mechanisms import (
     ThresholdedSample,
     UnaryEncoding,
     amplified_epsilon,
-    closed_form_messages,
     hadamard_order,
     hadamard_respond,
     message_rate,
     shuffle_delta,
     walsh_hadamard,
 )
-from benchmarks.baselines.location_oracles import local_epsilon, reported_shares, share_messages, shuffled_noise_shares
 from benchmarks.baselines.quantile_mechanisms import greedy_ranks
-from sfumato.schemas.errors import RequestError
-from sfumato.transforms.flows.user_trips import count_prefixes
 from sfumato.transforms.histogram.sampling_round import Histogram, Sampling
-from tests.rejections import rejects
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE, chi_square_p
-from tests.unit.flows.samples import BITS, clustered
 
 DELTA = 1e-8
 COUNTS = np.array([0, 900, 40, 3000, 260])
@@ -98,13 +91,6 @@ def test_estimates_are_unbiased_with_the_stated_variance(mechanism: HistogramMec
     z = (sample.mean(axis=0) - COUNTS) / np.sqrt(expected / RUNS)
     assert stats.norm.sf(np.abs(z)).min() > FLAKE_RATE
     assert variance_p(sample, expected).min() > FLAKE_RATE
-
-
-@pytest.mark.false_alarm(1e-9)  # the right tail of a test with far more power
-@pytest.mark.parametrize("wrong", WRONG)
-@pytest.mark.parametrize("mechanism", UNBIASED, ids=repr)
-def test_a_wrong_spread_would_be_noticed(mechanism: HistogramMechanism, wrong: float) -> None:
-    assert variance_p(estimates(mechanism), variance(mechanism) * wrong**2).min() < FLAKE_RATE
 
 
 @pytest.mark.false_alarm(1e-9)  # one p-value
@@ -230,14 +216,6 @@ def test_the_message_rate_is_the_least_private_one(users: int, epsilon: float) -
     assert np.all(np.diff(grid) < 0)
 
 
-@pytest.mark.parametrize("epsilon", [0.3, 0.5, 1.0])
-def test_the_closed_form_is_private_and_loose(epsilon: float) -> None:
-    users = 1_000_000
-    loose = closed_form_messages(epsilon, DELTA)
-    assert shuffle_delta(users, loose / users, epsilon) < DELTA
-    assert loose > 15 * users * message_rate(users, epsilon, DELTA)
-
-
 @pytest.mark.false_alarm(1e-9)  # one p-value
 @pytest.mark.parametrize("zeroed", [False, True])
 def test_shuffle_noise_has_its_distribution(zeroed: bool) -> None:
@@ -287,34 +265,6 @@ def test_a_thresholded_sample_has_its_distribution(rate: float, threshold: int, 
     assert (chi_square_p(sampled, np.concatenate([np.zeros(40), pmf])) > FLAKE_RATE) == same
 
 
-@pytest.mark.parametrize("rate", [0.0, -0.1, 1.1, math.nan, math.inf])
-def test_a_rate_must_be_a_probability(rate: float) -> None:
-    makers = [
-        lambda: CentralLaplace(rate, 1.0),
-        lambda: HadamardResponse(rate, 1.0),
-        lambda: DirectEncoding(rate, 1.0),
-        lambda: UnaryEncoding(rate, 1.0),
-        lambda: BernoulliShuffle(rate, 1.0, DELTA),
-    ]
-    for make in makers:
-        with rejects("rate"):
-            make()
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
-def test_epsilon_and_delta_must_be_sound(value: float) -> None:
-    for make in (CentralLaplace, HadamardResponse, DirectEncoding, UnaryEncoding):
-        with rejects("epsilon"):
-            make(0.5, value)
-    with rejects("delta"):
-        BernoulliShuffle(0.5, 1.0, value)
-
-
-def test_too_few_clients_cannot_shuffle() -> None:
-    with pytest.raises(RequestError, match="30 sampled clients cannot hide one"):
-        BernoulliShuffle(1.0, 0.1, DELTA).estimate(np.array([10, 20]), seeded_rng(0))
-
-
 # The paper's greedy decomposition of a range against a walk through the trie, one probe at a time.
 
 SAMPLING = Sampling.from_rate(0.25, 2)
@@ -350,66 +300,5 @@ def test_ranks_are_sums_over_the_greedy_cover(lengths: tuple[int, ...]) -> None:
 
 # The other mechanisms for flows: exact without noise, and at their best with their best options.
 
-CODES, FLOW_COUNTS = clustered(5_000)
-OF = (CODES, FLOW_COUNTS, BITS)
-EXACT = count_prefixes(CODES, FLOW_COUNTS, np.arange(16**3, dtype=np.uint64), BITS - 12)
-NOISELESS = 1e6
-
-
-def test_mechanisms_without_noise_are_exact() -> None:
-    rng = seeded_rng(0)
-    assert np.array_equal(uniform_grid(*OF, 3, NOISELESS, rng), EXACT)
-    assert np.array_equal(private_od(*OF, 4, NOISELESS, 1, rng, 3), EXACT)  # splits every pair with a trip
-    assert np.array_equal(density_grid(*OF, 2, NOISELESS, 1e9, rng, 3)[EXACT > 0], EXACT[EXACT > 0])
-
-
-def test_a_pair_that_is_not_split_is_spread_evenly() -> None:
-    rng = seeded_rng(0)
-    spread = private_od(*OF, 4, NOISELESS, 1e12, rng, 3)
-    first = count_prefixes(CODES, FLOW_COUNTS, np.arange(16, dtype=np.uint64), BITS - 4)
-    assert np.allclose(spread, np.repeat(first / 256, 256))
-
-
-def test_noise_has_the_size_of_the_budget() -> None:
-    """The tree's levels share epsilon; the grid has all of it: mean absolute noise near 1 / epsilon."""
-    rng = seeded_rng(1)
-    nothing = np.zeros(0, np.uint64), np.zeros(0, np.int64), BITS
-    noise = np.abs(uniform_grid(*nothing, 3, 0.5, rng)).mean()
-    assert abs(noise - 1 / np.sinh(0.5)) < 5 * 2.8 / 64
-    tree = private_od(*nothing, 3, 0.5, -1e9, rng, 3)
-    share = 0.5 * 2 / (2 ** (1 / 3) + 2 ** (2 / 3) + 2)
-    assert abs(tree.mean() - 0.5 / np.sinh(share)) < 5 * 6 / 64  # negative counts are 0: half of the noise
-
-
-def test_thresholds_take_small_counts_away() -> None:
-    assert thresholded(np.array([-3.0, 0.0, 2.0, 5.0]), 4).tolist() == [0, 0, 0, 5]
-    assert thresholded(np.array([-3.0, 2.0]), 0).tolist() == [0, 2]
-
 
 # Shuffled and local forms of a map: their shares with little noise, and the bounds that they rest on.
-
-
-def test_reports_and_shuffled_noise_find_the_shares() -> None:
-    counts = np.zeros(256, np.int64)
-    counts[[3, 77, 200]] = 500_000, 300_000, 200_000
-    generator = seeded_rng(5)
-    for shares in (reported_shares(counts, 6.0, 4, generator), shuffled_noise_shares(counts, 1.0, 1e-8, generator)):
-        assert shares.sum() == pytest.approx(1)
-        assert np.abs(shares - counts / 1e6).sum() < 0.02
-    coarse = reported_shares(counts, 6.0, 2, generator)  # 16 cells, each of 16 equal ones
-    assert (np.ptp(coarse.reshape(16, 16), axis=1) == 0).all()
-
-
-def test_the_largest_local_epsilon_meets_the_bound() -> None:
-    users, epsilon, delta = 10**6, 1.0, 1e-8
-    local = local_epsilon(users, epsilon, delta)
-    growth = math.exp(local)
-    spread = 8 * math.sqrt(growth * math.log(4 / delta) / users) + 8 * growth / users
-    assert math.log(1 + (growth - 1) / (growth + 1) * spread) == pytest.approx(epsilon)
-    assert local <= math.log(users / (16 * math.log(2 / delta)))
-    assert local_epsilon(200, epsilon, delta) == epsilon  # too few to hide in
-
-
-def test_messages_of_additive_shares_as_printed() -> None:
-    """Balle et al.: 10,000 parties with 32-bit numbers send 12 messages for a security of 2^-40."""
-    assert share_messages(10_000, 32) == 12

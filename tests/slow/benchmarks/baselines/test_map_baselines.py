@@ -81,25 +81,6 @@ def test_counts_are_those_of_the_cells_with_the_stated_noise() -> None:
 
 # PrivHP: exact without noise, pruned, and private as it says.
 
-ENOUGH = 1e6  # an epsilon whose noise is not seen
-
-
-def test_privhp_without_noise_is_the_finest_histogram_it_reaches() -> None:
-    sums = seeded_rng(0).integers(0, 9, 64).astype(float)
-    found = privhp_density(sums, 200, ENOUGH, kept=64, rows=1, generator=seeded_rng(1))
-    np.testing.assert_allclose(found, sums / sums.sum(), atol=1e-4)
-    coarse = privhp_density(sums, 4, 4.0, kept=64, rows=1, generator=seeded_rng(1))  # 4 levels of 6
-    assert (np.ptp(coarse.reshape(16, 4), axis=1) == 0).all()
-
-
-def test_privhp_prunes_what_is_not_among_the_largest() -> None:
-    """One node a level is split, below the 16 of the fourth level: the other town stays even in its node."""
-    sums = np.zeros(256)
-    sums[3], sums[200] = 60.0, 40.0
-    found = privhp_density(sums, 100, ENOUGH, kept=1, rows=8, generator=seeded_rng(2))
-    assert found[3] == pytest.approx(0.6, abs=1e-3)
-    np.testing.assert_allclose(found[192:208], 0.4 / 16, atol=1e-4)
-
 
 def test_privhp_spends_epsilon_and_stays_consistent() -> None:
     for exact in (2, 5, 9):

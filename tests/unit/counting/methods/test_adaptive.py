@@ -175,12 +175,6 @@ def test_adaptive_asks_as_often_as_levels_need(users: int, depth: int, schedule:
     assert queries <= parameters.method.max_rounds(depth)
 
 
-def test_first_grid_has_no_more_entries_than_are_allowed() -> None:
-    for categories, most, level in ((1, 255, 3), (1, 256, 4), (4, 256, 3), (3, 48, 2), (1, 4**6, 5)):
-        state = begun(parameters_of(10_000, categories=categories, max_entries=most))
-        assert tree_of_query(state) == Tree.uniform(8, level)
-
-
 def better_in_parts(shards: int, epsilon: float) -> bool:
     """From the noise of each: which has the smaller variance in a cell of two deviations."""
     first = max(1, round(shards / 10))
@@ -228,12 +222,6 @@ def test_warm_start_asks_once_and_is_better() -> None:
     assert warm < cold
 
 
-def test_adaptive_asks_again_where_the_grid_is_finest() -> None:
-    state = finished(parameters_of(200_000, depth=2, shard_size=200_000, cohorts="shared"))
-    assert [result.tree for result in state.results] == [Tree.uniform(2, 2)] * 2
-    assert state.budget.remaining == 0
-
-
 @pytest.mark.false_alarm(1e-8)
 def test_adaptive_map_is_better_than_the_papers() -> None:
     """10,000 users, against the exact cells: the last answer alone, and the paper's schedule and estimator."""
@@ -247,28 +235,6 @@ def test_adaptive_map_is_better_than_the_papers() -> None:
     )
     assert bayes < last
     assert bayes < 0.95 * paper
-
-
-@pytest.mark.false_alarm(1e-8)
-def test_adaptive_saves_entries_at_hardly_more_error() -> None:
-    """On a city the default sends a tenth less than trees of largest profit, at hardly more error; lean still less.
-
-    Over seeds the error's ratio is 1.00 with a deviation of 0.01, that of lean's entries 0.46 with one of 0.06.
-    """
-    default = parameters_of(10_000)
-    found = []
-    for parameters, growth in (
-        (default, 0.0),
-        (default, few_queries._ERROR_GROWTH),
-        (parameters_of(10_000, schedule="lean"), 0),
-    ):
-        with patch.object(few_queries, "_ERROR_GROWTH", growth):
-            states = [(finished(parameters, seed=seed), seed) for seed in (1, 2, 3)]
-            sent = sum(len(state.results[-1].counts) for state, _ in states)
-            found.append((sent, sum(squared_error(parameters, state, seed) for state, seed in states)))
-    assert found[1][0] < 0.9 * found[0][0]
-    assert found[1][1] < 1.07 * found[0][1]
-    assert found[2][0] < 0.85 * found[1][0]
 
 
 def test_adaptive_with_a_curator_has_the_tree_of_least_error() -> None:
@@ -389,10 +355,3 @@ def test_estimator_last_publishes_the_last_answer(schedule: str) -> None:
         assert made.stddev.tolist() == [last.noise_stddev] * last.vector_length
         assert made.slope == 0
         assert np.array_equal(estimate_density(made), density(made.tree, made.counts))
-
-
-def test_papers_schedule_asks_the_same_for_any_estimator() -> None:
-    last, bayes = (finish(20_000, paper({"estimator": name})) for name in ("last", "bayes"))
-    for one, other in zip(last.results, bayes.results, strict=True):
-        assert one.entry() == other.entry()
-        assert one.counts.tobytes() == other.counts.tobytes()

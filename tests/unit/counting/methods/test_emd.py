@@ -17,7 +17,6 @@ from benchmarks.baselines.emd_trusted_server import emd_aggregate
 from sfumato.schemas.region import deinterleave, interleave
 from sfumato.schemas.tree import Tree, node_levels, node_paths
 from sfumato.transforms.counting.estimator import density
-from sfumato.transforms.counting.methods import METHODS
 from sfumato.transforms.counting.methods.emd import Cells, Emd, reconstruct
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.state import HeatmapState
@@ -94,19 +93,6 @@ def test_reconstruct_is_the_optimum_of_the_dense_program(
     cost = np.abs(target - matrix @ spread(masses, levels)).sum()
     # HiGHS ends within 1e-7 of optimal in each dual; reconstruct itself only rounds.
     assert cost == pytest.approx(dense_cost(matrix, target), abs=1e-5)
-
-
-def test_reconstruct_returns_a_sparse_map_without_noise() -> None:
-    rng = seeded_rng(5)
-    grid = np.zeros(4**6)
-    places = rng.choice(4**6, 7, replace=False)
-    grid[places] = rng.uniform(0.1, 9, 7)
-    nodes, levels = np.arange(4, 8, dtype=np.uint64), []
-    for level in range(1, 7):
-        true = grid.reshape(4**level, -1).sum(axis=1)[node_paths(nodes).astype(int)]
-        levels.append(Cells(nodes, true).largest(7))
-        nodes = children_of(levels[-1].nodes)
-    np.testing.assert_allclose(spread(reconstruct(levels), levels), grid, atol=1e-12)
 
 
 def test_reconstruct_takes_an_excess_and_spreads_a_lack() -> None:
@@ -371,15 +357,3 @@ def test_emd_program_stays_small_on_deep_grids() -> None:
     kept, masses = method.solve(measured)
     assert sum(len(cells.nodes) for cells in kept) == 16 + 18 * 20
     assert len(masses.nodes) <= 16 + 18 * 20
-
-
-def test_emd_takes_distributions() -> None:
-    assert HeatmapParameters(method=METHODS["emd"](), gamma=10_000).distribution_gamma == 10_000
-
-
-@pytest.mark.parametrize("shape", [(3, 3), (4, 8), (4,), (0, 0)])
-def test_emd_aggregate_rejects_grids_of_other_shapes(shape: tuple[int, ...]) -> None:
-    with rejects("sums"):
-        emd_aggregate(np.zeros(shape), 1.0, Emd(), lambda scale, count: np.zeros(count))
-    with rejects("epsilon"):
-        emd_aggregate(np.zeros((4, 4)), math.nan, Emd(), lambda scale, count: np.zeros(count))

@@ -179,12 +179,6 @@ def test_nothing_is_known_of_nobody() -> None:
     assert max(narrower.values()) <= stats.binom.isf(FLAKE_RATE, keys, 0.05)
 
 
-def test_one_value_has_no_variance() -> None:
-    rows = {one.statistic: one for one in run_centrally(np.full(50_000, 40.0), plan(5.0), key()).estimates()}
-    assert rows["variance"].value <= rows["variance"].high < 2.0
-    assert rows["mean"].value == pytest.approx(40, abs=0.1)
-
-
 @pytest.mark.false_alarm(5 * FLAKE_RATE)
 def test_a_range_that_is_found_costs_little() -> None:
     """Every run holds nearly all values, and the mean is within its interval and what is clipped."""

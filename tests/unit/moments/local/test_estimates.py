@@ -123,18 +123,6 @@ def test_the_noise_of_groups_is_in_the_variance(epsilon: float | None) -> None:
     assert mean.mean() == pytest.approx(sure[0][0, 0], abs=RARE * math.sqrt(added / groups) + 1e-4)
 
 
-def test_groups_with_little_but_noise_are_near_everybody() -> None:
-    response = RandomisedResponse(None)
-    counted = Tally(np.array([[8000], [3], [-5], [0]]), np.array([[2000], [1], [3], [0]]))
-    mean, variance = bit_means(counted, response, np.array([[0.01], [0.01], [100.0], [0.0]]))
-    assert mean[0, 0] == pytest.approx(0.8, abs=1e-3)
-    assert 0.75 < mean[1, 0] < 0.8  # three ones of four, and two reports of everybody's
-    assert mean[2, 0] == 0.5  # the noise says less than nothing
-    assert variance[2, 0] == 0.25
-    assert np.isfinite(mean).all()
-    assert (variance > 0).all()
-
-
 def value_of(bits: BitEstimates, slots: Slots) -> float:
     """The mean over the weighed probabilities of the highest bit."""
     total = 0.0
@@ -194,11 +182,6 @@ def test_the_interval_holds_what_unseen_bits_may_add() -> None:
 
 
 # --- which bits are in use ---
-
-
-def told_share(mean: np.ndarray, response: RandomisedResponse) -> np.ndarray:
-    """The share of reported 1s."""
-    return np.clip(mean * response.gain + 1 - response.truth_probability, 0, 1)
 
 
 def likelihood_ratio(one: int, zero: int, response: RandomisedResponse) -> float:

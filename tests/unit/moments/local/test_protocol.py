@@ -107,30 +107,6 @@ def test_intervals_of_two_rounds_hold_the_mean(kind: str, epsilon: float | None)
     assert stats.binomtest(hits, 200, 0.95, "less").pvalue > FLAKE_RATE
 
 
-@pytest.mark.false_alarm(FLAKE_RATE)
-@pytest.mark.parametrize("kind", list(DATA))
-@pytest.mark.parametrize(
-    "epsilon",
-    [
-        *(pytest.param(one, marks=pytest.mark.slow) for one in (None, 0.5)),
-        pytest.param(2.0, marks=pytest.mark.exhaustive),  # between these
-    ],
-)
-@pytest.mark.parametrize("reports", [1, 3])
-def test_intervals_of_one_round_over_many_runs(kind: str, epsilon: float | None, reports: int) -> None:
-    """With several bits a client, values whose bits go together are another matter: their reports do as well."""
-    plan = MomentsPlan(
-        form=FORM, method="weighted", epsilon=epsilon, bits_per_client=reports, tuning=Tuning(weighted_power=0.75)
-    )
-    if reports > 1 and kind not in ("normal", "uniform") and epsilon != 0.5:
-        return  # nothing is stated of these
-    hits = covered(kind, plan, 3000, 3000)["mean"]
-    if reports == 1:
-        assert stats.binomtest(hits, 3000, 0.95).pvalue > FLAKE_RATE
-    else:
-        assert stats.binomtest(hits, 3000, 0.94, "less").pvalue > FLAKE_RATE
-
-
 @pytest.mark.false_alarm(2 * FLAKE_RATE)
 def test_squashing_is_marked_and_within_the_interval() -> None:
     """One in fifty has 600, all others 0: what the adaptive estimate misses is squashed, and within its interval."""
@@ -338,36 +314,6 @@ def test_groups_are_told_apart_and_together_are_everybody(epsilon: float | None)
     assert total.tolist() == state.bits("value").reports[0].tolist()
 
 
-@pytest.mark.false_alarm(2 * ODDS)
-def test_products_are_of_all_clients_of_a_group() -> None:
-    rng, n = seeded_rng(8), 40_000
-    groups, values = rng.integers(0, 2, n).astype(np.uint16), rng.integers(1, 200, n)
-    plan = MomentsPlan(form=FixedPoint(8), statistics=(MEAN, Statistic("log_product")))
-    state = run(block_of(values.astype(np.uint8), groups, key()), plan, 2)
-    for group, one in enumerate(list(state.estimates(["a", "b"], np.arange(2)))[2:]):
-        mine = values[groups == group]
-        assert abs(one.value - np.log(mine).sum()) < RARE * one.stddev
-        assert one.clients < 0.6 * len(mine)  # half of them told of their logarithm, and it stands for all
-
-
-def test_all_bits_may_be_asked_of_everybody() -> None:
-    """Then nothing is random."""
-    values = DATA["exponential"](seeded_rng(0), 5000)
-    for method in ("adaptive", "weighted"):
-        plan = MomentsPlan(form=FORM, bits_per_client=10, method=method, tuning=Tuning(squash=0.0))  # type: ignore[arg-type]
-        assert by_name(run_in_memory(values, plan, key()))["mean"].value == pytest.approx(values.mean())
-
-
-def test_quantities_are_shared_by_statistics() -> None:
-    plan = MomentsPlan(form=FORM, statistics=(VARIANCE, MEAN, Statistic("moment:2"), Statistic("geometric_mean")))
-    assert plan.quantities == ("value", "square", "power:2", "log2")
-    first = (("value", 1), ("power:2", 1), ("log2", 1))
-    assert plan.stages == (first, tuple((kind, 2) for kind, _ in first), (("square", 1),), (("square", 2),))
-    raw = replace(plan, variance="raw")
-    assert raw.quantities == ("value", "power:2", "log2")
-    assert replace(raw, method="weighted").stages == (tuple((kind, 1) for kind in raw.quantities),)
-
-
 @pytest.mark.parametrize(("value", "low", "high"), [(0.0, -100.0, 155.0), (255.0, -100.0, 155.0)])
 def test_the_centre_is_within_the_range(value: float, low: float, high: float) -> None:
     """Noise may lead the mean beyond; squares about what no value can be would only be larger."""
@@ -380,14 +326,6 @@ def test_the_centre_is_within_the_range(value: float, low: float, high: float) -
         centres.append(state.tallies_of("square")[0][0].quantity.centre)
     assert min(centres) >= low
     assert max(centres) <= high
-
-
-@pytest.mark.false_alarm(FLAKE_RATE)
-def test_intervals_from_several_bits_of_bits_that_go_together() -> None:
-    """All of a value's bits are set or none: three reports of one client say no more than one."""
-    plan = MomentsPlan(form=FORM, method="weighted", bits_per_client=3, tuning=Tuning(weighted_power=0.5))
-    hits = covered("two values", plan, 3000, 300)["mean"]
-    assert stats.binomtest(hits, 300, 0.95, "less").pvalue > FLAKE_RATE
 
 
 def covered_groups(statistic: str, runs: int) -> tuple[int, int]:
@@ -447,14 +385,3 @@ def test_covariances_and_correlations_are_found(method: Any, epsilon: float | No
         assert abs(found[name].value - truth) < RARE * found[name].stddev
         assert found[name].low < found[name].value < found[name].high
         assert method == "weighted" or found[name].stddev < 0.25 * truth
-
-
-@pytest.mark.false_alarm(ODDS)
-def test_the_sign_of_a_covariance_follows_the_columns() -> None:
-    values = pairs(50_000, 3)
-    plan = MomentsPlan(form=PAIR[0], second=PAIR[1], statistics=OF_PAIR[:2])
-    found = by_name(run_in_memory(values.real + 1j * (127 - values.imag), plan, key()))
-    assert found["covariance"].high < 0
-    assert found["correlation"].high < 0
-    apart = by_name(run_in_memory(values.real + 1j * seeded_rng(1).permutation(values.imag), plan, key()))
-    assert abs(apart["correlation"].value) < RARE * apart["correlation"].stddev < 1

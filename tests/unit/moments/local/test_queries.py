@@ -25,7 +25,6 @@ from sfumato.transforms.moments.local.allocation import (
     by_weight,
     capped,
     chosen_method,
-    with_uniform_share,
 )
 from sfumato.transforms.moments.local.quantities import Quantity, Slots
 from sfumato.transforms.moments.local.tally import RandomisedResponse
@@ -251,17 +250,6 @@ def test_decoding_is_exact_and_what_encoding_undoes(form: FixedPoint, steps: lis
     assert np.array_equal(again, codes)
 
 
-@pytest.mark.parametrize(
-    ("bits", "split", "size"),
-    [(1, False, 1), (8, False, 1), (8, True, 2), (16, False, 2), (16, True, 4), (32, True, 8), (52, True, 8)],
-)
-def test_codes_have_the_narrowest_type(bits: int, split: bool, size: int) -> None:
-    form = FixedPoint(bits, signed="split" if split else "no")
-    codes, _ = encode(np.array([form.high, form.low]), form)
-    assert codes.dtype == np.dtype(f"u{size}")
-    assert decode(codes, form).tolist() == [form.high, form.low]
-
-
 def test_numbers_beyond_all_measure_are_at_the_ends() -> None:
     """Sums and scalings that overflow are clamped, without a warning."""
     top = sys.float_info.max
@@ -297,15 +285,6 @@ def test_every_pair_of_small_forms(form: FixedPoint, second: FixedPoint) -> None
         numbers = last if kind.startswith("second") else first
         assert of_pair.codes(codes, uniforms(codes)).tolist() == of_one.codes(numbers, uniforms(codes)).tolist()
         assert of_pair.slots.weight.tolist() == of_one.slots.weight.tolist()
-
-
-def test_encode_columns_clamps_and_counts_values_outside() -> None:
-    form, second = FixedPoint(3), FixedPoint(4, 0, "split")
-    codes, clamped = encode_columns(np.array([9 + 1j, 2 - 40j, 3 + 3j, 99 + 99j]), form, second)
-    assert clamped == 4
-    first, last = split_pairs(codes, form, second)
-    assert decode(first, form).tolist() == [7, 2, 3, 7]
-    assert decode(last, second).tolist() == [1, -15, 3, 15]
 
 
 # --- probabilities ---
@@ -402,20 +381,6 @@ def test_bits_that_are_not_in_use_are_not_asked_for() -> None:
     assert doubtful[7] / doubtful[6] == pytest.approx(2 * 0.1**0.5)  # as the least of what is expected has it
     nothing = by_variance(bits, np.zeros(8), np.ones(8), PLAIN, 0.5, 1)
     assert nothing == pytest.approx(by_weight(bits, 0.5, 1))  # no bit has a variance: by weight
-
-
-def test_a_large_power_is_no_overflow() -> None:
-    probabilities = by_variance(slots(8), np.full(8, 0.5), np.ones(8), RandomisedResponse(1e-5), 1000.0, 1)
-    assert probabilities[7] == pytest.approx(1)
-
-
-@pytest.mark.parametrize("reports", [1, 2])
-def test_a_watched_bit_has_a_share(reports: int) -> None:
-    probabilities = capped(np.array([1.0, 1.0, 1.0] + [0.0] * 5), reports)
-    watched = with_uniform_share(probabilities, reports)
-    assert watched.sum() == pytest.approx(1, abs=SLACK)
-    assert (watched <= 1 / reports).all()
-    assert watched == pytest.approx(0.8 * probabilities + 0.2 / 8)
 
 
 @pytest.mark.parametrize(

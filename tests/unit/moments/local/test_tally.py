@@ -406,12 +406,6 @@ def test_the_manifests_numbers() -> None:
     assert entry["truth_probability"] <= 0.75  # rounded down
 
 
-def test_meter_without_epsilon_promises_no_loss() -> None:
-    entry = meter_entry(RandomisedResponse(None, 3), [chart(0.5)])
-    assert entry["expected_private_bits"] == 3
-    assert entry["epsilon_per_bit"] is entry["epsilon_per_client"] is entry["truth_probability"] is None
-
-
 @pytest.mark.parametrize("reports", [199, 201])
 def test_check_reports_refuses_other_than_the_query_has(reports: int) -> None:
     response = RandomisedResponse(1.0, 2)

@@ -5,7 +5,6 @@ import jax
 import numpy as np
 import pytest
 
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes, Field
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.ranges.field_counts import NoisyGrid
@@ -90,20 +89,6 @@ def test_the_stated_error_is_that_of_most_answers(trained: Weights) -> None:
     assert np.corrcoef(np.abs(users - held_out.users), stddev)[0, 1] > 0.3  # it tells hard squares from easy ones
 
 
-@pytest.mark.slow
-def test_the_seed_makes_the_network(trained: Weights, monkeypatch: pytest.MonkeyPatch) -> None:
-    again = little_training()
-    assert set(trained) == set(local._NAMES)
-    for name, weights in trained.items():
-        assert weights.dtype == np.float32
-        np.testing.assert_array_equal(weights, again[name])
-    lessen(monkeypatch, 600, 1)
-    monkeypatch.setattr(local, "fit", lambda first, loss, data, **_: {**first, "own": data[1]})
-    one, other = (train_local(LocalTraining(GRID, USERS, SMOOTHING, SQUARES, seed)) for seed in (3, 4))
-    assert all((one[name] != other[name]).any() for name in ("w1", "w2", "w3", "w4"))
-    assert (one["own"][:100] != other["own"][:100]).all()
-
-
 def test_it_learns_from_other_worlds_than_it_is_judged_by(monkeypatch: pytest.MonkeyPatch) -> None:
     lessen(monkeypatch, 60, 5)
     seen: dict[str, Any] = {}
@@ -159,17 +144,6 @@ def test_several_networks_are_averaged() -> None:
         LocalNetwork(GRID, SMOOTHING, SQUARES, [some_weights(seed)]).answer(boxes).users == 0 for seed in range(30)
     )
     assert any(one.any() for one in below)  # where a network itself was below
-
-
-def test_batches_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    boxes, _ = squares(300)
-    whole = some_model().answer(boxes)
-    monkeypatch.setattr(local, "_ANSWER_BATCH", 37)
-    parts = some_model().answer(boxes)
-    np.testing.assert_allclose(parts.users, whole.users, rtol=1e-4, atol=1e-3)
-    np.testing.assert_allclose(parts.stddev, whole.stddev, rtol=1e-4)
-    none = some_model().answer(boxes.part(slice(0, 0)))
-    assert none.users.shape == none.stddev.shape == (0,)
 
 
 @pytest.mark.parametrize(("width", "height"), [(10.0, 10.0), (20.0, 6.0), (200.0, 100.0)])
@@ -258,15 +232,6 @@ def test_facts_of_no_network_are_refused(changed: dict[str, Any]) -> None:
         LocalNetwork.load(model.arrays(), model.metadata() | changed)
 
 
-def test_a_damaged_file_is_refused_by_its_name() -> None:
-    weights = some_weights(1)
-    weights["w2"] = np.full_like(weights["w2"], np.inf)
-    field = Field(Grid(Region(0.0, 50.0, 0.1, 50.1), 8))
-    bad = model_bytes(RangeModel(field, LocalNetwork(GRID, SMOOTHING, SQUARES, [weights]), "snh", 0.1))
-    with pytest.raises(RequestError, match=r"town\.npz"):
-        read_model(bad, "town.npz")
-
-
 def tiles(size: float) -> Boxes:
     edges = np.append(np.arange(0, SIDE, size), SIDE)
     return Boxes.between(edges, edges)
@@ -283,20 +248,3 @@ def test_additive_answers_to_tiles_sum_to_all_users(trained: Weights, size: floa
         assert around.users.sum() > 1.5 * USERS  # what they are for
         assert np.mean((found.users - truth) ** 2) < np.mean((around.users - truth) ** 2)
     np.testing.assert_allclose(found.stddev**2, around.stddev**2 + (found.users - around.users) ** 2)
-
-
-def test_the_networks_make_the_map_no_worse_than_the_counts(trained: Weights) -> None:
-    """How much better they are on average is in `benchmarks`; one draw of noise may make them 1% worse."""
-    boxes = tiles(4.0)
-    truth = World(PEOPLE, SIDE, 1.0, (0.0, 0.0)).sum(boxes)
-    models = LocalNetwork(GRID, SMOOTHING, SQUARES, [trained]), GridModel(GRID, USERS)
-    found, counts = (np.mean(np.abs(model.answer_additive(boxes).users - truth)) for model in models)
-    assert found < 1.1 * counts
-
-
-def test_cells_wider_than_squares_are_cut() -> None:
-    squares = QueryDistribution((1.0, 1.0), (2.0, 2.0))  # a cell is 4 x 4
-    model = LocalNetwork(GRID, SMOOTHING, squares, [some_weights(1)])
-    edges = np.arange(0, SIDE + 1, 4 / 3)
-    assert len(model.additive_table._x._edges) == CELLS * 3 + 1
-    assert model.answer_additive(Boxes.between(edges, edges)).users.sum() == pytest.approx(USERS)

@@ -1,6 +1,4 @@
 import math
-import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,11 +7,9 @@ from sfumato.schemas.ranges import Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.ranges.field_counts import CollectionSpec, NoisyGrid, strip_edges
 from sfumato.transforms.ranges.networks.paper import (
-    LAYERS,
     PaperNetworks,
     PaperTrained,
     corner_squares,
-    forward,
     overlaps,
     paper_training,
     train_paper,
@@ -131,14 +127,6 @@ def test_w_counts_the_queries_of_the_workload_that_overlap() -> None:
     assert 0 < len(training.places) < len(uniform.places)
 
 
-@pytest.mark.slow
-def test_first_weights_carry_a_signal_through_all_layers() -> None:
-    [training] = paper_training(some_grid(), spec_of(100, 200), 1, None)
-    trained = train_paper(training, layers=LAYERS, width=80, epochs=1)
-    assert trained.parameters["hidden"].shape == (LAYERS, 80, 80)
-    assert np.std(forward(trained.parameters, training.places)) > 1e-3
-
-
 def test_first_weights_are_uniform_of_variance_two_over_inputs() -> None:
     """The form of the paper's Section 6.1.2 and its authors' code: a sine, 20 layers of 80 units, a linear layer."""
     [training] = paper_training(some_grid(), spec_of(100, 200), 1, None)
@@ -193,42 +181,6 @@ def test_a_smooth_density_is_learned() -> None:
     assert 0.2 < error < 3
 
 
-@pytest.mark.slow
-def test_sizes_train_separately_from_plain_values() -> None:
-    trainings = paper_training(some_grid(), spec_of(100, 200), 2, None)
-    options = {**SMALL, "epochs": 3, "seed": 4}
-    first, second = (train_paper(one, **options) for one in trainings)
-    assert not np.allclose(first.parameters["first"], second.parameters["first"], atol=0.1)
-    again = train_paper(pickle.loads(pickle.dumps(trainings[1])), **options)
-    assert again.size == second.size == trainings[1].size
-    np.testing.assert_array_equal(again.parameters["first"], second.parameters["first"])
-
-
-@pytest.mark.slow
-def test_a_single_layer_is_a_network_too(tmp_path: Path) -> None:
-    [training] = paper_training(some_grid(), spec_of(100, 200), 1, None)
-    options = {"layers": 1, "width": 16, "epochs": 5, "checkpoint": str(tmp_path / "state.npz")}
-    first, again = (train_paper(training, **options) for _ in range(2))
-    np.testing.assert_array_equal(again.parameters["first"], first.parameters["first"])
-    model = PaperNetworks.from_grid(some_grid(), spec_of(100, 200), [again])
-    assert PaperNetworks.load(model.arrays(), model.metadata()).networks[0].residual == first.residual
-
-
-@pytest.mark.slow
-def test_the_residual_is_the_error_on_the_labels() -> None:
-    [training] = paper_training(some_grid(), spec_of(100, 200), 1, None)
-    trained = train_paper(training, **SMALL)
-    off = forward(trained.parameters, training.places) - training.labels
-    assert trained.residual == pytest.approx(math.sqrt(np.mean(off**2)), rel=1e-4)
-    assert trained.residual < np.std(training.labels)
-
-
-def test_labels_that_are_all_0_are_learned() -> None:
-    grid = NoisyGrid(strip_edges(SIDE, 20), strip_edges(SIDE, 30), np.full((9, 13), -1.0), 2.5)
-    trained = [train_paper(one, **SMALL) for one in paper_training(grid, spec_of(100, 200), 1, None)]
-    assert PaperNetworks.from_grid(grid, spec_of(100, 200), trained).answer(box(50, 50, 70, 70)).users[0] < 1
-
-
 def output(model: PaperNetworks, number: int, x: float, y: float) -> float:
     """A network's count at a centre in base cells, in double precision."""
     weights = {name: values.astype(np.float64) for name, values in model.networks[number].parameters.items()}
@@ -275,12 +227,6 @@ def test_stated_error_is_cell_noise_and_residual() -> None:
     assert found == pytest.approx(math.sqrt(noise + own.residual**2) * (size / own.size) ** 2, rel=1e-9)
 
 
-def test_boxes_of_no_area_have_no_users() -> None:
-    answers = networks().answer(Boxes(*(np.array(at) for at in ([256.0, 7], [0.0, 9], [256.0, 7], [0.0, 30]))))
-    np.testing.assert_array_equal(answers.users, [0, 0])
-    np.testing.assert_array_equal(answers.stddev, [0, 0])
-
-
 def test_a_model_is_made_anew_from_its_arrays() -> None:
     model, boxes = networks(), random_boxes(seeded_rng(7), SIDE, 300).clipped(SIDE)
     again = PaperNetworks.load(model.arrays(), model.metadata())
@@ -324,10 +270,3 @@ def test_damaged_facts_are_refused(damage: dict) -> None:
     model = networks()
     with pytest.raises((ValueError, TypeError)):
         PaperNetworks.load(model.arrays(), {**model.metadata(), **damage})
-
-
-@pytest.mark.parametrize("edges", [[0, 9, 9, 256], [1, 256], [0, 255], [0], [[0, 256]], [0, np.nan, 256]])
-def test_damaged_edges_are_refused(edges: list) -> None:
-    model = networks()
-    with pytest.raises((ValueError, TypeError)):
-        PaperNetworks.load({**model.arrays(), "x_edges": np.array(edges)}, model.metadata())

@@ -1,4 +1,3 @@
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,23 +47,6 @@ def test_a_full_batch_takes_the_steps_of_adam() -> None:
         weights -= 0.05 * first / (1 - 0.9**step) / (np.sqrt(second / (1 - 0.999**step)) + 1e-8)
     found = fit(START, squared, (X, Y), epochs=30, batch=None, learning_rate=0.05)
     np.testing.assert_allclose([*found["slopes"], found["offset"]], weights, rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_a_full_batch_is_the_same_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {**SETTINGS, "batch": None, "patience": 60}
-    whole = fit(START, squared, (X, Y), **options, seed=1)
-    monkeypatch.setattr(training, "_PIECE", 11)  # of 90 examples, 8 pieces and 2 left
-    pieces = fit(START, squared, (X, Y), **options, seed=1)
-    np.testing.assert_allclose(pieces["slopes"], whole["slopes"], rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_a_seed_gives_the_same_again_and_another_another() -> None:
-    first = fit(START, squared, (X, Y), **SETTINGS, seed=1)
-    assert_same(first, fit(START, squared, (X, Y), **SETTINGS, seed=1))
-    other = fit(START, squared, (X, Y), **SETTINGS, seed=2)
-    assert (first["slopes"] != other["slopes"]).any()
 
 
 def test_observer_sees_last_and_best_parameters() -> None:
@@ -169,15 +151,3 @@ def test_checkpoint_of_other_data_or_damaged_is_rejected(finished: str, tmp_path
 def test_a_training_that_diverges_is_refused(patience: int | None) -> None:
     with pytest.raises(DataError, match="lower the learning rate"):
         fit(START, squared, (X, Y), **{**SETTINGS, "learning_rate": 1e38}, patience=patience)
-
-
-@pytest.mark.parametrize("missing", ["jax", "optax", "tqdm"])
-def test_without_the_extra_it_says_what_to_install(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(RequestError, match=r'pip install "sfumato\[neural\]"'):
-        fit(START, squared, (X, Y), **SETTINGS)
-
-
-def test_nothing_is_shown_where_there_is_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:
-    fit(START, squared, (X, Y), **{**SETTINGS, "epochs": 2})
-    assert capfd.readouterr() == ("", "")

@@ -25,7 +25,7 @@ from sfumato.transforms.statistics.posterior.inference import (
 )
 from tests.seeds import seeded_rng
 from tests.unit.counting.methods.oracle import least_squares
-from tests.unit.statistics.posterior.oracle import by_level, city, learned, on, result, trees
+from tests.unit.statistics.posterior.oracle import by_level, city, learned, result, trees
 
 ENERGIES = Energies(np.array([400.0, 25.0]), np.array([20.0, 5.0]), np.array([9.0, 3.0]), 0.6)
 
@@ -176,27 +176,6 @@ def test_infer_has_no_negative_users_and_families_add_up(
             assert family is not None
             np.testing.assert_allclose(family.posterior.sum(axis=1), 1)
     assert 0 <= posterior.slope <= 1
-
-
-@given(trees(4), st.integers(0, 2**31))
-@settings(max_examples=40, deadline=None)
-def test_infer_without_noise_is_what_was_measured(tree: Tree, seed: int) -> None:
-    full = FullTree.from_trees(tree)
-    cells = seeded_rng(seed).poisson(3, 256).astype(float)
-    posterior = learned(cells.sum(), result(cells, full.tree, 1e-6, seeded_rng(seed)))
-    # Noise of 1e-6 in at most 256 cells; priors only ever pull towards what is within that noise.
-    for values, exact in zip(posterior.users, on(full, cells), strict=True):
-        np.testing.assert_allclose(values, exact, atol=1e-3)
-
-
-@given(trees(4), st.integers(0, 2**31))
-@settings(max_examples=40, deadline=None)
-def test_infer_with_endless_noise_is_even(tree: Tree, seed: int) -> None:
-    full = FullTree.from_trees(tree)
-    rng = seeded_rng(seed)
-    posterior = learned(1000.0, result(rng.poisson(3, 256).astype(float), full.tree, 1e9, rng))
-    for level, values in enumerate(posterior.users):
-        np.testing.assert_allclose(values, 1000 / 4.0**level, rtol=1e-3)
 
 
 @pytest.mark.false_alarm(1e-9)

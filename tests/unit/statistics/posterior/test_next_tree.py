@@ -109,19 +109,6 @@ def test_next_tree_is_full_and_within_the_levels(
             assert above <= levels
 
 
-def test_next_tree_shrinks_as_its_price_grows() -> None:
-    posterior = seen(some_city(8, 20_000), 5, 6.0, 8)
-    for prices in (
-        [(price, 2.0) for price in (0.1, 0.5, 1, 2, 8, 1e9)],
-        [(1.0, split_penalty) for split_penalty in (0, 1, 4, 20, 1e9)],
-    ):
-        grown = [next_tree(posterior, NOISE, 0.0, price, split_penalty, 6) for price, split_penalty in prices]
-        for larger, smaller in itertools.pairwise(grown):
-            assert np.isin(smaller.nodes, larger.nodes).all()
-        assert len(grown[0].entries) > 2 * len(grown[-2].entries)
-        assert grown[-1] == Tree.uniform(8, 2)  # two levels are always split
-
-
 def test_next_tree_splits_only_where_users_are() -> None:
     """All users in the north-western quarter: the other three stay as coarse as they may."""
     cells = np.zeros(4**8)
@@ -135,13 +122,6 @@ def test_next_tree_splits_only_where_users_are() -> None:
     assert outside < 192  # coarser than the cells that were seen there
 
 
-def test_next_tree_of_a_flat_map_is_coarser_than_of_a_city() -> None:
-    """At the same users and noise a city is followed by two levels at least, a flat map by one at most."""
-    flat = np.full(4**8, 20_000 / 4**8)
-    assert next_tree(seen(flat, 5, 8.0, 8), NOISE, 0.0, 1.0, 2.0, 6).level <= 6
-    assert next_tree(seen(some_city(8, 20_000), 5, 8.0, 8), NOISE, 0.0, 1.0, 2.0, 6).level >= 7
-
-
 def test_next_tree_reaches_a_crowded_cell_over_six_levels() -> None:
     """5,000 of 10,000 users in one cell of level 8, and a first grid of level 2."""
     cells, place = seeded_rng(0).multinomial(5_000, np.full(4**8, 4.0**-8)).astype(float), 34_567
@@ -151,15 +131,6 @@ def test_next_tree_reaches_a_crowded_cell_over_six_levels() -> None:
     assert place in grown.codes[8]
     assert len(grown.tree.entries) < 4**8 / 6
     assert FullTree.from_trees(next_tree(posterior, NOISE, 0.0, 1.0, 2.0, 3)).tree.level == 5
-
-
-def test_next_tree_grows_with_less_noise() -> None:
-    posterior = seen(some_city(8, 20_000), 6, 2.0, 8)
-    sizes = [len(next_tree(posterior, stddev**2, 0.0, 1.0, 2.0, 6).entries) for stddev in (16, 4, 1)]
-    assert sizes == sorted(sizes)
-    assert sizes[0] < sizes[-1] / 4
-    again, remeasure = (next_tree(posterior, NOISE, 0.0, 1.0, 2.0, 0, new) for new in (False, True))
-    assert len(again.entries) < len(remeasure.entries)
 
 
 def test_next_tree_saves_entries_by_a_tolerated_error() -> None:

@@ -3,26 +3,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from benchmarks.baselines.heatmap_methods.adaptive_grid import AdaptiveGrid, GridEncoding, constrained
-from sfumato.schemas.errors import RequestError
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import interleave
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.state import HeatmapState
-from sfumato.transforms.locations.shards import ShardGroup
-from tests.seeds import seeded_rng
-from tests.unit.counting.methods.oracle import (
-    check_counts,
-    group_of,
-    least_squares,
-    position,
-    run,
-    some_rows,
-    spread,
-)
+from tests.unit.counting.methods.oracle import check_counts, group_of, least_squares, position, run, some_rows, spread
 
 DEPTH = 5
 METHOD = AdaptiveGrid(grid_side=3)
@@ -51,27 +36,6 @@ def all_entries(grid: GridEncoding) -> np.ndarray:
     return grid.entries(x, y)
 
 
-@st.composite
-def grids(draw: st.DrawFn) -> GridEncoding:
-    level = draw(st.integers(1, 5))
-    side = draw(st.integers(1, 1 << level))
-    n = st.integers(1, (1 << level) // side)
-    return GridEncoding(draw(st.integers(level, 20)), level, side, tuple(draw(n) for _ in range(side**2)))
-
-
-@given(grids())
-@settings(max_examples=60, deadline=None)
-def test_rectangles_partition_the_cells(grid: GridEncoding) -> None:
-    entries = all_entries(grid)
-    assert set(entries.tolist()) == set(range(grid.length)) == set(range(sum(n * n for n in grid.divisions)))
-    tree, owner = grid.blocks
-    area = np.bincount(owner, tree.areas) / 4 ** (grid.depth - grid.level)
-    assert area.tolist() == np.bincount(entries).tolist()
-    assert math.isclose(grid.shares.sum(), 1)
-    assert (np.diff(tree.nodes.astype(np.int64)) > 0).all()
-    assert len(tree.entries) == len(owner)
-
-
 @pytest.mark.parametrize(
     ("side", "divisions"), [(1, (5,)), (3, (1, 2, 3, 9, 10, 4, 5, 6, 7)), (7, (1, 2, 3, 4) * 12 + (1,))]
 )
@@ -83,19 +47,6 @@ def test_rectangles_are_where_exact_fractions_say(side: int, divisions: tuple[in
     check_counts(grid, lambda code: [number[where[code]]], DEPTH)
     deeper = GridEncoding(DEPTH + 2, DEPTH, side, divisions)
     check_counts(deeper, lambda code: [number[where[code >> 4]]], DEPTH + 2)
-
-
-def test_any_depth_of_the_clients_codes() -> None:
-    """Depth 20: the whole number of the grid's cell is that of the code's upper bits."""
-    rng = seeded_rng(1)
-    x, y = rng.integers(0, 1 << 20, (2, 200))
-    keys = np.sort(interleave(x.astype(np.uint32), y.astype(np.uint32)))
-    grid = GridEncoding(20, 12, 10, (1,) * 100)
-    got = grid.count(ShardGroup(0, 1, Places(20), keys), slice(0, 1))[0]
-    expected = np.bincount(
-        [((int(b) >> 8) * 10 >> 12) * 10 + ((int(a) >> 8) * 10 >> 12) for a, b in zip(x, y, strict=True)]
-    )
-    assert got.tolist() == np.pad(expected, (0, 100 - len(expected))).tolist()
 
 
 def finish(method: AdaptiveGrid, users: int, noise: bool = True, epsilon: float = 1.0) -> HeatmapState:
@@ -147,30 +98,3 @@ def test_the_map_spreads_each_rectangle_over_its_cells(noise: bool) -> None:
     if not noise:
         truth = np.bincount([code for _, code, _ in some_rows(2, 2000, 4, DEPTH)], minlength=4**DEPTH)
         assert np.allclose(users, np.bincount(entries, truth))
-
-
-def test_a_grid_as_fine_as_the_cells_is_the_histogram() -> None:
-    method = AdaptiveGrid(grid_side=4, grid_constant=1e-6)
-    state = finish(method, 2000, noise=False)
-    assert state.results[1].encoding.divisions == (8,) * 16
-    truth = np.bincount([code for _, code, _ in some_rows(2, 2000, 4, DEPTH)], minlength=4**DEPTH)
-    assert np.allclose(spread(method.decode(state, DEPTH)), truth)
-
-
-@pytest.mark.parametrize(
-    ("options", "depth", "message"),
-    [
-        ({}, 3, r"grid_side: must be a whole number between 1 and 8, got 10"),
-        ({"grid_side": 0}, 10, "grid_side: must be a whole number"),
-        ({"grid_side": 257}, 20, r"grid_side: must be a whole number between 1 and 256, got 257"),
-        ({"grid_share": 0}, 10, "grid_share: must be a number > 0 and < 1"),
-        ({"grid_share": 1}, 10, "grid_share: must be a number > 0 and < 1"),
-        ({"grid_share": math.nan}, 10, "grid_share: must be a number"),
-        ({"grid_constant": 0}, 10, "grid_constant: must be a number > 0"),
-        ({"grid_constant": math.inf}, 10, "grid_constant: must be a number > 0"),
-    ],
-)
-def test_bad_options_are_refused(options: dict[str, float], depth: int, message: str) -> None:
-    with pytest.raises(RequestError, match=message):
-        HeatmapParameters(depth=depth, method=AdaptiveGrid(**options))
-    HeatmapParameters(depth=20, method=AdaptiveGrid())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import itertools
 import math
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ import pytest
 import shapely
 
 import sfumato
-from benchmarks.baselines.heatmap_methods import BASELINES, CountMin
+from benchmarks.baselines.heatmap_methods import BASELINES
 from benchmarks.baselines.heatmap_methods.hierarchical import Hierarchical
 from benchmarks.baselines.heatmap_methods.pyramid import Pyramid, choose_levels, gain_of_splits, pruned
 from benchmarks.baselines.heatmap_methods.spatial_decomposition import SpatialDecomposition, consistent_levels
@@ -25,13 +24,11 @@ from sfumato.schemas.tree import Tree, node_levels
 from sfumato.transforms.counting.methods import METHODS
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.state import Estimate
-from sfumato.transforms.heatmap.request import HeatmapRequest, heatmap_parameters, parameter_owners
 from sfumato.transforms.release.release_folder import publish
 from sfumato.transforms.report.report import render_page
 from sfumato.transforms.secagg.encodings import TreeEncoding
-from tests.rejections import rejects
 from tests.seeds import seeded_rng
-from tests.unit.counting.methods.oracle import check_counts, group_of, least_squares, run, some_rows, spread
+from tests.unit.counting.methods.oracle import group_of, least_squares, run, some_rows, spread
 from tests.unit.release.city import city_release
 
 DEPTH = 4
@@ -52,16 +49,6 @@ def test_every_level_is_asked_once_for_an_equal_share(population: int | None) ->
         assert math.isclose(result.cost, left / 4)
     assert state.budget.spent == 1
     assert len(state.results) == METHOD.max_rounds(DEPTH)
-
-
-def test_candidates_are_the_levels_counts() -> None:
-    rows = some_rows(2, 400, 4, DEPTH)
-    state = run(parameters(population=400), group_of(rows, 4, DEPTH), noise=False)
-    for level, one in enumerate(METHOD.candidates(state, DEPTH), 1):
-        below = 2 * (DEPTH - level)
-        assert one.counts.tolist() == np.bincount([c >> below for _, c, _ in rows], minlength=4**level).tolist()
-        assert one.stddev.tolist() == [state.results[level - 1].noise_stddev] * 4**level
-        check_counts(METHOD.encoding(DEPTH, level), lambda code, below=below: [code >> below], DEPTH)
 
 
 def noisy_levels(counts: np.ndarray, stddevs: tuple[float, ...], rng: np.random.Generator) -> list[Estimate]:
@@ -117,11 +104,6 @@ def test_every_subregion_has_its_own_level() -> None:
         assert made.stddev[mine].tolist() == [state.results[level - 1].noise_stddev] * mine.sum()
 
 
-def test_little_epsilon_informs_only_the_coarsest_level() -> None:
-    group = group_of([(i % 4, 77, 1) for i in range(400)], 4, DEPTH)
-    assert METHOD.decode(run(parameters(population=400, epsilon=0.005), group), DEPTH).tree == Tree.uniform(DEPTH, 1)
-
-
 def test_noise_does_not_choose_itself() -> None:
     """Where users are spread evenly, cells chosen by their children's noise err far more than those chosen here."""
     rng, truth = seeded_rng(9), np.full(64, 40.0)
@@ -151,31 +133,7 @@ def test_pruned_maps_are_complete_and_keep_each_levels_counts() -> None:
         assert shown[code] == levels[level - 1].counts[code >> below] / (1 << below)
 
 
-def test_a_depth_without_complete_levels_is_refused() -> None:
-    with rejects("depth"):
-        parameters(depth=13)
-    parameters(depth=12)
-
-
 # Methods that the package does not know: what it asks of one that a program registers, and of releases of others.
-
-
-def test_heatmap_options_registered_method(baselines: None) -> None:
-    """Its parameters have values by name as all others have, but no request offers them."""
-    own = {one.name for method in BASELINES.values() for one in fields(method)}
-    assert own <= set(parameter_owners())
-    assert not own & set(HeatmapRequest.model_fields)
-    assert heatmap_parameters("count_min", {"sketch_rows": 3}).method == CountMin(sketch_rows=3)
-    with rejects("sketch_rows"):
-        heatmap_parameters("flat", {"sketch_rows": 3})
-    for refused in ({"categories": 2}, {"slots": 2}):
-        with pytest.raises(RequestError):
-            heatmap_parameters("count_min", {}, **refused)
-
-
-def test_heatmap_parameters_unregistered_method() -> None:
-    with rejects("method"):
-        heatmap_parameters("hierarchical", {})
 
 
 @pytest.mark.parametrize("method", BASELINES)
@@ -259,30 +217,7 @@ def test_budgets_are_geometric_and_every_level_gains(doubling: float) -> None:
     for level, (before, after) in enumerate(zip(raw, consistent, strict=True)):
         assert after.counts.tolist() == levels[level][0].tolist()
         assert (after.stddev < before.stddev).all()
-    chosen, every = (
-        method.decode(state, DECOMPOSITION_DEPTH),
-        np.concatenate([one.counts for one in consistent]),
-    )
+    chosen, every = (method.decode(state, DECOMPOSITION_DEPTH), np.concatenate([one.counts for one in consistent]))
     assert np.isin(chosen.counts, every).all()
     assert math.isclose(chosen.counts.sum(), consistent[0].counts.sum())  # whatever is split
     assert chosen.tree == pruned(consistent, choose_levels(raw, consistent, 0.0)).tree
-
-
-def test_without_noise_the_tree_is_the_truth() -> None:
-    rows = some_rows(6, 300, 3, DECOMPOSITION_DEPTH)
-    method = SpatialDecomposition()
-    parameters = HeatmapParameters(
-        depth=DECOMPOSITION_DEPTH, shard_size=100, dropout=0.5, population=300, method=method
-    )
-    state = run(parameters, group_of(rows, 3, DECOMPOSITION_DEPTH), noise=False)
-    for level, one in enumerate(method.candidates(state, DECOMPOSITION_DEPTH), 1):
-        expected = np.bincount([code >> 2 * (DECOMPOSITION_DEPTH - level) for _, code, _ in rows], minlength=4**level)
-        assert np.allclose(one.counts, expected)
-
-
-@pytest.mark.parametrize("doubling", [0, 0.1, -0.4, math.nan, math.inf])
-def test_bad_options_are_refused(doubling: float) -> None:
-    with rejects("budget_doubling"):
-        SpatialDecomposition(budget_doubling=doubling)
-    with rejects("depth"):
-        HeatmapParameters(depth=13, method=SpatialDecomposition())

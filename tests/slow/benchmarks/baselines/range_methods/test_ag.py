@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from benchmarks.baselines.range_methods import ag
 from benchmarks.baselines.range_methods.ag import AdaptiveGrid
 from benchmarks.baselines.range_methods.partitions import Partition
-from benchmarks.baselines.range_methods.two_passes import split_epsilon
-from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.field_counts import ExactCounts, strip_edges
 from tests.attacks.test_ranges_add_or_remove import KEY, neighbours
 from tests.slow.benchmarks.baselines.range_methods.partition_checks import (
     assert_a_partition_by_key,
-    assert_covers_once,
-    assert_same,
     collected,
     exact_users,
 )
-from tests.unit.ranges.oracle import people_at, run_key, spec_of, town
+from tests.unit.ranges.oracle import people_at, spec_of, town
 
 PEOPLE = town(6, 4000)
 LARGEST = 60.0  # half of it is the largest that noise can keep
@@ -35,11 +28,6 @@ LARGEST = 60.0  # half of it is the largest that noise can keep
 @pytest.mark.parametrize("epsilon", [0.05, 1.0, 5.0])
 def test_parts_cover_the_field_once_by_key(epsilon: float) -> None:
     assert_a_partition_by_key(AdaptiveGrid(), PEOPLE, epsilon)
-
-
-def test_users_are_exact_at_the_largest_epsilon() -> None:
-    found = collected(AdaptiveGrid(), PEOPLE, LARGEST)
-    np.testing.assert_allclose(found.users, exact_users(found, PEOPLE), rtol=0, atol=1e-9)
 
 
 def test_cells_are_cut_by_the_rule() -> None:
@@ -70,17 +58,6 @@ def per_key(method: AdaptiveGrid, people: ExactCounts, epsilon: float, keys: int
 def z_of(ratios: np.ndarray, expected: float) -> float:
     """How many standard errors the mean over independent keys lies from what is expected."""
     return float((ratios.mean() - expected) / (ratios.std(ddof=1) / np.sqrt(len(ratios))))
-
-
-@pytest.mark.parametrize("share", [0.5, 0.3])
-def test_variances_are_those_of_the_users(share: float) -> None:
-    runs = per_key(AdaptiveGrid(ag_share=share), PEOPLE, 1.0, 60)
-    assert max(len(one.users) for one, _ in runs) > 500
-    ratios = np.array([np.mean(added**2 / one.variance) for one, added in runs])
-    assert abs(z_of(ratios, 1.0)) < 6.2
-    assert abs(z_of(ratios, 0.7)) > 6.2
-    assert abs(z_of(ratios, 1.3)) > 6.2
-    assert abs(z_of(np.array([np.mean(added) for _, added in runs]), 0.0)) < 6.2
 
 
 @pytest.mark.parametrize("share", [0.5, 0.35])
@@ -121,25 +98,6 @@ def test_leaves_of_a_cell_add_up_to_the_better_of_both_estimates() -> None:
     assert abs(z_of(np.array(means), 0.8)) > 6.2
 
 
-@pytest.mark.parametrize("users", [0.0, -100.0])
-def test_a_noisy_number_of_users_may_be_nothing(users: float) -> None:
-    """The count of users may come out at nothing or less, whoever is there: the coarse grid is then its smallest."""
-    for people in (people_at(6, [], []), PEOPLE):
-        found = AdaptiveGrid().collect(people, spec_of(6, users, 1.0), run_key(1))
-        assert_covers_once(found)
-        assert len(found.users) >= 10 * 10
-        one = AdaptiveGrid().collect(people, spec_of(6, 1.0, 1.0), run_key(1))  # asks for no finer grid either
-        assert_same(found, one)
-    assert len(collected(AdaptiveGrid(), people_at(2, [1], [1]), 0.1).users) >= 4  # a field of 4 cells a side
-
-
-@pytest.mark.parametrize("option", ["ag_share", "ag_coarse", "ag_fine"])
-@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
-def test_options_out_of_range_are_refused(option: str, value: float) -> None:
-    with pytest.raises(RequestError, match=option):
-        AdaptiveGrid(**{option: value})
-
-
 # What one user more in the logs changes in the adaptive grid, under the same key.
 
 
@@ -165,24 +123,3 @@ def test_a_user_changes_one_coarse_and_one_fine_count(seed: int, monkeypatch: py
     assert looked[0][1] + looked[1][1] == 0.5  # exactly: both looks together cost all of epsilon
     for name in ("x0", "y0", "x1", "y1"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-
-
-@given(st.floats(1e-6, 60), st.floats(1e-3, 0.999))
-def test_parts_are_the_shares_and_make_up_the_whole(epsilon: float, share: float) -> None:
-    first, second = split_epsilon(epsilon, share)
-    assert Fraction(first) + Fraction(second) == Fraction(epsilon)
-    assert first <= share * epsilon
-    assert first == pytest.approx(share * epsilon, rel=1e-9)
-    assert second > 0
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0, -0.5, math.nan, 1e-30])
-def test_shares_that_leave_nothing_are_refused(share: float) -> None:
-    with pytest.raises(RequestError, match="share"):
-        split_epsilon(1.0, share)
-
-
-@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf])
-def test_epsilons_that_are_none_are_refused(epsilon: float) -> None:
-    with pytest.raises(RequestError, match="epsilon"):
-        split_epsilon(epsilon, 0.5)

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.baselines.range_methods import dawa
 from benchmarks.baselines.range_methods.dawa import (
     UNITS,
     Dawa,
@@ -15,34 +14,24 @@ from benchmarks.baselines.range_methods.dawa import (
     hilbert_index,
     hilbert_xy,
 )
-from sfumato.schemas.errors import RequestError
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from tests.seeds import seeded_rng
 from tests.slow.benchmarks.baselines.range_methods.partition_checks import (
     assert_a_partition_by_key,
-    assert_covers_once,
     collected,
-    exact_users,
     noise,
     rectangles,
 )
 from tests.statistics import FLAKE_RATE
 from tests.unit.ranges.method_checks import assert_discrete_laplace
-from tests.unit.ranges.oracle import people_at, run_key, town
+from tests.unit.ranges.oracle import run_key, town
 
 PEOPLE = town(6, 4000)
-LARGEST = 40.0  # three quarters of it are the largest that noise can keep
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 1.0, 5.0])
 def test_parts_cover_the_field_once_by_key(epsilon: float) -> None:
     assert_a_partition_by_key(Dawa(), PEOPLE, epsilon)
-
-
-def test_users_are_exact_at_the_largest_epsilon() -> None:
-    found = collected(Dawa(), PEOPLE, LARGEST)
-    np.testing.assert_array_equal(found.users, exact_users(found, PEOPLE))
-    assert 100 < len(found.users) < 4096
 
 
 def test_buckets_are_counted_with_the_rest_of_epsilon() -> None:
@@ -66,30 +55,6 @@ def test_the_partition_is_that_of_its_share_on_the_curve(share: float) -> None:
     for (x0, y0, x1, y1), start, area in zip(rectangles(found), starts.tolist(), areas, strict=True):
         assert index[y0:y1, x0:x1].min() == start
         assert index[y0:y1, x0:x1].max() == start + area - 1
-
-
-def test_a_finer_field_is_counted_by_the_cells_of_the_curve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dawa, "_DEPTH", 3)
-    found = collected(Dawa(), PEOPLE, LARGEST)
-    assert_covers_once(found)
-    np.testing.assert_array_equal(found.users, exact_users(found, PEOPLE))
-    assert all(edge % 8 == 0 for rectangle in rectangles(found) for edge in rectangle)
-
-
-def test_a_whole_city_takes_seconds() -> None:
-    found = collected(Dawa(), town(12, 20_000), 0.2)
-    assert found.side == 4096
-    assert ((found.x1 - found.x0) * (found.y1 - found.y0)).sum() == 4096**2
-
-
-def test_nobody() -> None:
-    assert_a_partition_by_key(Dawa(), people_at(6, [], []), 1.0)
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0, -1.0, float("nan")])
-def test_shares_out_of_range_are_refused(share: float) -> None:
-    with pytest.raises(RequestError, match="dawa_share"):
-        Dawa(share)
 
 
 @pytest.mark.parametrize("level", range(7))
@@ -116,13 +81,6 @@ def test_deviation_changes_by_at_most_its_sensitivity(level: int) -> None:
     assert most <= own
     assert most >= own - 1
     assert cost_sensitivity(level, 4) == own + cost_sensitivity(4, 0)
-
-
-def test_even_runs_are_found() -> None:
-    counts = np.repeat([5, 900, 0, 400, 400, 30, 30, 30], [16, 8, 8, 8, 8, 4, 4, 8])
-    starts, levels = cheapest_partition(counts, 20.0, 10.0, run_key(1))  # noise of a mean of 0.2 or less
-    assert starts.tolist() == [0, 16, 24, 32, 48]
-    assert levels.tolist() == [4, 3, 3, 4, 4]
 
 
 @pytest.mark.parametrize("cells", [2, 4, 1024, 16384])
@@ -227,23 +185,6 @@ def test_no_partition_tells_more_than_epsilon_of_a_user(counts: list[int], epsil
     assert 0.05 * epsilon < worst <= epsilon
 
 
-def drawn(depth: int) -> list[tuple[int, int]]:
-    """The curve, by its rule: four smaller ones, the first and the last of them turned over."""
-    if depth == 0:
-        return [(0, 0)]
-    half, smaller = 1 << (depth - 1), drawn(depth - 1)
-    first = [(y, x) for x, y in smaller]
-    last = [(2 * half - 1 - y, half - 1 - x) for x, y in smaller]
-    return first + [(x, y + half) for x, y in smaller] + [(x + half, y + half) for x, y in smaller] + last
-
-
-@pytest.mark.parametrize("depth", range(7))
-def test_the_curve_is_the_one_drawn_by_its_rule(depth: int) -> None:
-    x, y = hilbert_xy(np.arange(4**depth), depth)
-    assert list(zip(x.tolist(), y.tolist(), strict=True)) == drawn(depth)
-    np.testing.assert_array_equal(hilbert_index(x, y, depth), np.arange(4**depth))
-
-
 def test_curve_visits_every_cell_once_by_shared_sides() -> None:
     index = np.arange(4**10)
     x, y = hilbert_xy(index, 10)
@@ -258,10 +199,3 @@ def test_runs_from_a_multiple_of_their_length_are_rectangles(level: int) -> None
     width, height = np.ptp(x, axis=1) + 1, np.ptp(y, axis=1) + 1
     assert (width * height == 1 << level).all()
     assert (np.maximum(width, height) <= 2 * np.minimum(width, height)).all()
-
-
-def test_index_without_last_bits_is_a_coarser_cell() -> None:
-    x, y = seeded_rng(1).integers(0, 1 << 12, (2, 500))
-    for up in range(12):
-        coarse = hilbert_index(x >> up, y >> up, 12 - up)
-        np.testing.assert_array_equal(hilbert_index(x, y, 12) >> (2 * up), coarse)

@@ -5,13 +5,12 @@ import pytest
 
 from benchmarks.baselines.range_methods.partitions import Partition, PartitionModel, paint_rectangles
 from sfumato.schemas.ranges import Boxes
-from sfumato.transforms.ranges.field_counts import NoisyGrid, SummedAreaTable, centre_variance, strip_edges
+from sfumato.transforms.ranges.field_counts import centre_variance
 from tests.seeds import seeded_rng
-from tests.slow.benchmarks.baselines.range_methods.partition_checks import assert_covers_once, rectangles
-from tests.unit.ranges.oracle import overlap, people_at, random_boxes, town
+from tests.slow.benchmarks.baselines.range_methods.partition_checks import rectangles
+from tests.unit.ranges.oracle import overlap, random_boxes
 
 SIDE = 16
-BOXES = random_boxes(seeded_rng(2), SIDE, 400)
 PARTS = Partition(
     8,
     *(np.array(at) for at in ([0, 4, 0], [0, 0, 4], [4, 8, 8], [4, 4, 8])),
@@ -39,14 +38,6 @@ def test_partition_answers_equal_a_loop_over_rectangles() -> None:
             assert answers.stddev[box] ** 2 == pytest.approx(variance, abs=1e-9)
 
 
-def test_models_are_made_anew_from_their_arrays() -> None:
-    made = PartitionModel(PARTS)
-    again = PartitionModel.load(made.arrays(), made.metadata())
-    boxes = random_boxes(seeded_rng(7), 8, 50).clipped(8)
-    np.testing.assert_array_equal(again.answer(boxes).users, made.answer(boxes).users)
-    np.testing.assert_array_equal(again.answer(boxes).stddev, made.answer(boxes).stddev)
-
-
 def test_additive_answers_of_rectangles_sum_to_their_users() -> None:
     users = np.where(np.arange(len(PARTS.users)) % 3 == 0, -2.0, 5.0)
     model = PartitionModel(replace(PARTS, users=users))
@@ -54,23 +45,6 @@ def test_additive_answers_of_rectangles_sum_to_their_users() -> None:
     found = model.answer_additive(Boxes.between(edges, edges)).users
     assert found.sum() == pytest.approx(users.sum())
     assert (found >= 0).all()
-
-
-def test_grid_and_partition_of_equal_cells_agree() -> None:
-    people = town(4, 500)
-    lines = strip_edges(16, 3.0)
-    users = people.on_grid(lines, lines).astype(float)
-    grid = NoisyGrid(lines, lines, users, 1.0)
-    row, column = np.indices(users.shape).reshape(2, -1)
-    partition = Partition(
-        16, lines[column], lines[row], lines[column + 1], lines[row + 1], users.ravel(), np.ones(users.size)
-    )
-    assert_covers_once(partition)
-    assert grid.side == 16
-    index = partition.part_index()
-    assert partition.table(index).total == pytest.approx(grid.table().total) == pytest.approx(500)
-    assert partition.table(index, partition.variance).total == grid.table(np.ones(users.shape)).total == users.size
-    assert people_at(4, [3], [2]).on_grid(lines, lines).sum() == 1
 
 
 def cut(side: int, generator: np.random.Generator) -> list[tuple[int, int, int, int]]:
@@ -98,30 +72,3 @@ def test_rectangles_are_painted_as_a_loop_paints_them(seed: int) -> None:
         painted[y0:y1, x0:x1] = number
     x_edges, y_edges, found = paint_rectangles(SIDE, *np.array(parts).T)
     np.testing.assert_array_equal(np.repeat(np.repeat(found, np.diff(y_edges), 0), np.diff(x_edges), 1), painted)
-
-
-def test_rectangles_that_overlap_are_refused() -> None:
-    twice = [[0, 0, 8, 8]] * 3
-    with pytest.raises(ValueError, match="overlap"):
-        paint_rectangles(8, *np.array(twice).T)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_value_is_spread_evenly_inside_its_rectangle(seed: int) -> None:
-    generator = seeded_rng(seed)
-    parts = cut(SIDE, generator)
-    values = generator.normal(0, 5, len(parts))
-    painted = np.zeros((SIDE, SIDE))
-    for (x0, y0, x1, y1), value in zip(parts, values, strict=True):
-        painted[y0:y1, x0:x1] = value / ((x1 - x0) * (y1 - y0))
-    every = np.arange(SIDE + 1)
-    partition = Partition(SIDE, *np.array(parts).T, values, np.ones(len(parts)))
-    found = partition.table(partition.part_index())
-    np.testing.assert_allclose(found.sum(BOXES), SummedAreaTable(every, every, painted).sum(BOXES), rtol=0, atol=1e-10)
-    assert found.total == pytest.approx(values.sum())
-
-
-def test_one_rectangle() -> None:
-    partition = Partition(8, *(np.array([at]) for at in (0, 0, 8, 8)), np.array([5.0]), np.ones(1))
-    one = partition.table(partition.part_index())
-    assert one.sum(Boxes(*(np.array([at]) for at in (0.0, 2.0, 4.0, 4.0)))) == pytest.approx([5 / 8])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,21 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from benchmarks.baselines.range_methods import privtree
 from benchmarks.baselines.range_methods.privtree import PrivTree, SplitRule
-from sfumato.schemas.errors import RequestError
-from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from tests.slow.benchmarks.baselines.range_methods.partition_checks import (
     assert_a_partition_by_key,
     collected,
     exact_users,
-    noise,
     rectangles,
 )
 from tests.statistics import FLAKE_RATE
-from tests.unit.ranges.method_checks import assert_discrete_laplace
-from tests.unit.ranges.oracle import image, people_at, run_key, spec_of, town
+from tests.unit.ranges.oracle import image, people_at, town
 
 PEOPLE = town(6, 4000)
 LARGEST = 60.0
@@ -56,12 +48,6 @@ def test_split_by_biased_counts_without_noise() -> None:
     assert sorted(rectangles(found)) == sorted(leaves)
     assert 100 < len(leaves) < 4096
     np.testing.assert_array_equal(found.users, exact_users(found, PEOPLE))
-
-
-def test_leaves_are_counted_with_the_rest_of_epsilon() -> None:
-    added, stated = noise(PrivTree(privtree_share=0.4), PEOPLE, 1.0, 60)
-    assert_discrete_laplace(added, 0.6, wrong=1.0)
-    np.testing.assert_allclose(stated, discrete_laplace_stddev(0.6) ** 2)
 
 
 def upper_tail(rate: float, least: int) -> float:
@@ -111,20 +97,6 @@ def test_no_tree_tells_more_than_epsilon_of_a_user(epsilon: float, near: int, mo
     assert abs(loss(rule, path, len(path) - ends)) <= epsilon
 
 
-@pytest.mark.parametrize("epsilon", [0.01, 0.1, 1.0])
-def test_the_proof_leaves_little(epsilon: float) -> None:
-    """A path along which the loss is nearly epsilon, and more than that with less noise or a smaller delta."""
-    rule = SplitRule.from_epsilon(epsilon)
-
-    def worst(one: SplitRule) -> float:
-        # A node of level 11 just above the floor, and above it nodes with nobody else in them.
-        return loss(one, [max(10 * one.delta, 0)] * 12, 12)
-
-    assert 0.85 * epsilon < worst(rule) <= epsilon
-    assert worst(SplitRule(rule.rate * 1.25, rule.delta)) > epsilon
-    assert worst(SplitRule(rule.rate, rule.delta // 3)) > epsilon
-
-
 def test_one_level_spends_at_most_epsilon_by_enumeration() -> None:
     """Every tree of 4 x 4 cells, with and without a user in its first cell, among few others."""
     epsilon = 0.7
@@ -145,51 +117,4 @@ def test_one_level_spends_at_most_epsilon_by_enumeration() -> None:
         assert max(abs(math.log(a / b)) for a, b in zip(without, with_user, strict=True)) <= epsilon
 
 
-def test_nobody() -> None:
-    assert_a_partition_by_key(PrivTree(), people_at(6, [], []), 1.0)
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0, -1.0, float("nan")])
-def test_shares_out_of_range_are_refused(share: float) -> None:
-    with pytest.raises(RequestError, match="privtree_share"):
-        PrivTree(share)
-
-
 # What one user more in the logs changes in PrivTree, under the same key.
-
-
-def log_ratios(one: list[Any], other: list[Any], least: int) -> list[float]:
-    """ln of how much oftener an outcome is in one than in the other, of outcomes that occur `least` times in both."""
-    first, second = Counter(one), Counter(other)
-    common = [value for value in first if min(first[value], second[value]) >= least]
-    assert common
-    return [math.log(first[value] / second[value]) for value in common]
-
-
-def leaves_with_and_without(runs: int) -> list[list[int]]:
-    """How many leaves PrivTree has in an empty field and with one user in it, at epsilon 1."""
-    method, nobody = PrivTree(), people_at(3, np.empty(0), np.empty(0))
-    return [
-        [len(method.collect(people, spec_of(3, 1.0, 1.0), run_key(key)).users) for key in range(first, first + runs)]
-        for people, first in ((nobody, 0), (people_at(3, np.array([5]), np.array([2])), runs))
-    ]
-
-
-def test_the_number_of_parts_tells_no_more_than_epsilon() -> None:
-    """In 2,000 runs each. The exact probabilities are in test_privtree.py.
-
-    An outcome that occurs k >= 200 times in both has an error of its logarithm of at most sqrt(2 / 200) = 0.1; six of
-    them are exceeded with a probability below 1e-8. Half of epsilon pays for the tree.
-    """
-    assert max(map(abs, log_ratios(*leaves_with_and_without(2000), least=200))) <= 0.5 + 0.6
-
-
-def test_a_split_by_exact_counts_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = privtree.add_noise
-
-    def exact(counts: np.ndarray, epsilon: float, key: RunKey, label: str) -> np.ndarray:
-        return counts if "level" in label else real(counts, epsilon, key, label)
-
-    monkeypatch.setattr(privtree, "add_noise", exact)
-    with pytest.raises(AssertionError):
-        log_ratios(*leaves_with_and_without(300), least=30)

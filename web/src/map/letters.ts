@@ -1,0 +1,43 @@
+// Names on a map's canvas: each where there is room beside what is taken, and once.
+import { clamp } from "../format";
+import type { Mode } from "../theme";
+import type { Box, Scene } from "./ground";
+
+const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", Arial, sans-serif';
+const NAME_ROOM = 16000; // square CSS pixels of the map for each name
+const INK: Record<Mode, { ink: string; halo: string }> = { dark: { ink: "#f1ece4", halo: "rgba(8,7,11,.8)" }, light: { ink: "#241d2b", halo: "rgba(255,253,246,.85)" } };
+
+export class Letters {
+  private readonly taken: Box[];
+  private readonly written = new Set<string>();
+  private left: number;
+
+  constructor(private readonly pen: CanvasRenderingContext2D, private readonly scene: Scene, occupied: readonly Box[] = []) {
+    this.taken = [...occupied];
+    this.left = clamp(Math.floor((scene.width * scene.height) / NAME_ROOM), 4, 40);
+    pen.textAlign = "center";
+    pen.textBaseline = "alphabetic";
+    pen.lineJoin = "round";
+    [pen.strokeStyle, pen.fillStyle, pen.lineWidth] = [INK[scene.mode].halo, INK[scene.mode].ink, 3];
+  }
+
+  /** Sets the size in pixels and the style of the names that follow. */
+  font(size: number, style = ""): void {
+    this.pen.font = `${style} ${size}px ${FONT}`;
+  }
+
+  /** Writes a name around a place unless it is wider than `most`. Returns whether it was written. */
+  write(text: string, x: number, y: number, most = Infinity): boolean {
+    const { pen, scene } = this;
+    const half = pen.measureText(text).width / 2 + 3;
+    const box: Box = [x - half, y - 13, x + half, y + 6];
+    if (this.written.has(text) || this.left <= 0 || 2 * half > most || box[0] < 2 || box[1] < 2 || box[2] > scene.width - 2 || box[3] > scene.height - 2) return false;
+    if (this.taken.some((one) => box[0] < one[2] && one[0] < box[2] && box[1] < one[3] && one[1] < box[3])) return false;
+    this.taken.push(box);
+    this.written.add(text);
+    this.left -= 1;
+    pen.strokeText(text, x, y);
+    pen.fillText(text, x, y);
+    return true;
+  }
+}
