@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, InvalidOperation
 
 from sfumato.schemas.errors import RequestError, shown
 from sfumato.schemas.guarantee import Trust
@@ -68,6 +68,16 @@ def _name(field: str, value: str) -> str:
 def format_amount(value: Decimal) -> str:
     """Returns an amount as text: 10 instead of 1E+1, and tiny amounts as 1e-08."""
     return f"{value:f}" if value == 0 or value >= Decimal("1e-4") else f"{value:e}"
+
+
+def rounded_up(amount: float) -> Decimal:
+    """Returns an amount rounded up to six digits, as the ledger adds it up."""
+    return Context(prec=6, rounding=ROUND_CEILING).create_decimal_from_float(amount)
+
+
+def rounded_down(amount: float) -> str:
+    """Returns an amount in text with four digits, never rounded up, so that it fits where the amount does."""
+    return format_amount(Context(prec=4, rounding=ROUND_FLOOR).create_decimal_from_float(amount).normalize())
 
 
 @dataclass(frozen=True)

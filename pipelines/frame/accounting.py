@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from decimal import Decimal
 from typing import Any, Self
 
 from sfumato.schemas.errors import BudgetError, RequestError
@@ -21,6 +21,8 @@ from sfumato.schemas.ledger import (
     dataset_name,
     format_amount,
     parse_amount,
+    rounded_down,
+    rounded_up,
 )
 from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.transforms.privacy.keys import RunKey
@@ -126,9 +128,8 @@ class Accounting:
             is_known = charge.rho is not None or not delta  # how releases of every day compose
             if is_known and limit.days > 1 and limit.adjacency == charge.adjacency:
                 exact = daily_epsilon(limit, float(delta), 1 if cost.rotation is None else cost.rotation.cohorts)
-                most = Context(prec=4, rounding=ROUND_FLOOR).create_decimal_from_float(exact).normalize()
                 at = f" and delta {format_amount(delta)}" if delta else ""
-                lines.append(f"releases of every day fit this limit up to epsilon {format_amount(most)}{at} each")
+                lines.append(f"releases of every day fit this limit up to epsilon {rounded_down(exact)}{at} each")
         try:
             check_budget(history, charge, limits)
         except (BudgetError, RequestError) as error:
@@ -172,11 +173,6 @@ class LedgerGate:
         if isinstance(planned, Charge):
             spent, delta, rho = admission_cost(cost, planned.epsilon, planned.delta, planned.rho)
             self.accounting.open().settle(planned.release_id, spent, delta, reason, rho=rho, binding=planned.binding)
-
-
-def rounded_up(amount: float) -> str:
-    """Returns an amount rounded up to six digits, as the ledger adds it up."""
-    return format_amount(Context(prec=6, rounding=ROUND_CEILING).create_decimal_from_float(amount))
 
 
 def admission_cost(

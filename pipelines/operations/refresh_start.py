@@ -6,9 +6,10 @@ import os
 import sys
 
 from sfumato.schemas.errors import RequestError, reason_of
+from sfumato.schemas.ledger import rounded_down
 from sfumato.schemas.requests.commands import RefreshInitRequest
 from sfumato.transforms.heatmap.request import PlanRequest
-from sfumato.transforms.nights.plan import RotationChoice, floor_amount, make_rotation_plan
+from sfumato.transforms.nights.plan import RotationChoice, make_rotation_plan
 from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.admission import ADMISSION_SHARE
@@ -75,6 +76,6 @@ def starting_configuration(request: RefreshInitRequest) -> tuple[str, RotationCh
         cohorts=choice.cohorts,
         least=least,
         region=", ".join(f"{side:g}" for side in (region.west, region.south, region.east, region.north)),
-        night=floor_amount(choice.epsilon),
+        night=rounded_down(choice.epsilon),
     )
     return content, choice

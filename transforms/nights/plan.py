@@ -33,11 +33,10 @@ from __future__ import annotations
 import math
 import textwrap
 from dataclasses import dataclass, replace
-from decimal import ROUND_FLOOR, Context
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Trust
-from sfumato.schemas.ledger import Limit, format_amount, parse_amount
+from sfumato.schemas.ledger import Limit, format_amount, parse_amount, rounded_down
 from sfumato.schemas.rotation import MAX_COHORTS
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.observability.text_tables import markdown_table, significant
@@ -190,11 +189,6 @@ def _choice(parameters: HeatmapParameters, limit: Limit, cohorts: int) -> Rotati
     return min(found, key=lambda choice: choice.noise_stddev)
 
 
-def floor_amount(epsilon: float) -> str:
-    """Returns an epsilon in text with four digits, never rounded up, so that it fits where the number does."""
-    return format_amount(Context(prec=4, rounding=ROUND_FLOOR).create_decimal_from_float(epsilon).normalize())
-
-
 def rotation_table(plan: RotationPlan) -> str:
     """Returns the text of a plan: its table, the best choice marked, and what to write into the configuration of a
     refresh.
@@ -213,7 +207,7 @@ def rotation_table(plan: RotationPlan) -> str:
     ]
     rows = []
     for choice in plan.choices:
-        row = [f"{choice.cohorts}", f"{choice.times_asked}", floor_amount(choice.epsilon)]
+        row = [f"{choice.cohorts}", f"{choice.times_asked}", rounded_down(choice.epsilon)]
         row += [choice.noise] if plan.limit.delta else []
         row += [] if choice.shards is None else [f"{choice.shards:,}"]
         row.append(significant(choice.noise_stddev))
@@ -238,7 +232,7 @@ def rotation_table(plan: RotationPlan) -> str:
 
 def _configured(choice: RotationChoice) -> str:
     """Returns what to write into the configuration of a refresh."""
-    options = f"epsilon: {floor_amount(choice.epsilon)}"
+    options = f"epsilon: {rounded_down(choice.epsilon)}"
     if choice.noise == "gaussian":
         options += f", delta: {format_amount(parse_amount('delta', choice.delta))}"
     return f"write `rotation: {choice.cohorts}` and `options: {{{options}}}` into refresh.yaml"

@@ -17,7 +17,7 @@ from benchmarks.baselines.heatmap_methods import BASELINES, AdaptiveGrid
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Population
-from sfumato.schemas.ledger import Charge, Limit, Period, parse_amount, parse_day
+from sfumato.schemas.ledger import Charge, Limit, Period, parse_amount, parse_day, rounded_down
 from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.methods import METHODS, Adaptive, Emd, Flat, Method
@@ -27,7 +27,7 @@ from sfumato.transforms.counting.state import ALL_REMAINING, Estimate, HeatmapSt
 from sfumato.transforms.counting.sub_queries import check_first_query, first_state, window_for
 from sfumato.transforms.heatmap.request import HeatmapRequest, PlanRequest, heatmap_parameters
 from sfumato.transforms.locations.distributions import MAX_GAMMA
-from sfumato.transforms.nights.plan import RotationChoice, floor_amount, make_rotation_plan
+from sfumato.transforms.nights.plan import RotationChoice, make_rotation_plan
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.ledger.windows import fits
@@ -524,7 +524,7 @@ def test_rotation_keeps_every_user_within_the_limit(delta: float, noise: Any) ->
     plan = make_rotation_plan(rotating(epsilon=2.0, delta=delta, noise=noise), 31)
     limit = Limit.from_numbers(2, delta, 31)
     for choice in plan.choices:
-        epsilon = floor_amount(choice.epsilon)
+        epsilon = rounded_down(choice.epsilon)
         day = Period(parse_day("period", "2026-11-20"), parse_day("period", "2026-11-20"))
         rho = None
         if choice.noise == "gaussian":

@@ -16,13 +16,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
-from decimal import ROUND_CEILING, Context, Decimal, localcontext
+from decimal import Context, Decimal, localcontext
 from functools import lru_cache
 from itertools import product, zip_longest
 from typing import NamedTuple
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ledger import ADD_OR_REMOVE, REPLACE, ZERO_OUT, Charge, Limit, Period, format_amount
+from sfumato.schemas.ledger import ADD_OR_REMOVE, REPLACE, ZERO_OUT, Charge, Limit, Period, format_amount, rounded_up
 from sfumato.transforms.privacy.mechanism import epsilon_for_delta, gaussian_delta, rho_for_delta
 from sfumato.transforms.statistics.bisection import bisect
 
@@ -149,9 +149,7 @@ def spent_epsilon(charges: Sequence[Charge], limit: Limit) -> Decimal:
     left = limit.delta - exact_sum(charge.delta for charge in others)
     if left <= 0 or len(others) == len(charges):
         return epsilon
-    together = Context(prec=6, rounding=ROUND_CEILING).create_decimal_from_float(
-        epsilon_for_delta(_total_rho(charges), float(left))
-    )
+    together = rounded_up(epsilon_for_delta(_total_rho(charges), float(left)))
     composed = exact_sum([*(charge.epsilon for charge in others), together])
     return min(epsilon, composed) if delta <= limit.delta else composed
 
