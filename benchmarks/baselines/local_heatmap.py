@@ -38,6 +38,17 @@ class RandomisedResponse(AdditiveNoise):
     NAME: ClassVar[str] = "randomised response"
     UNIT: ClassVar[str] = "epsilon"
     NORM: ClassVar[int] = 1
+    NEEDS_DELTA: ClassVar[bool] = False
+    HAS_SHARES: ClassVar[bool] = False
+
+    def total(self, epsilon: float, delta: float) -> float:
+        return epsilon
+
+    def epsilon(self, cost: float, delta: float) -> float:
+        return cost
+
+    def laplace_epsilon(self, cost: float) -> float:
+        return cost
 
     @staticmethod
     def flip(cost: float) -> float:

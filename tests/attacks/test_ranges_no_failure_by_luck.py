@@ -114,7 +114,7 @@ def diverge(spared: set[int]) -> Callable[..., Any]:
 @pytest.mark.parametrize("spared", [set(), {1}])
 def test_a_training_that_diverges_does_not_lose_the_charge(spared: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(methods, "train_local", diverge(spared))
-    planned = plan("snh", epsilon=0.5)
+    planned = plan("snh", epsilon=0.5, models=3)
     counted = collected(few(200), planned, run_key(1))
     assert isinstance(counted.method, SpatialNeural)
     built = build(counted, planned, [counted.method.train(one) for one in counted.trainings()])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from sfumato.pipelines.command_line.cli import main, run_command
+from sfumato.pipelines.command_line.cli import main, parse_command, run_command
+from sfumato.pipelines.command_line.run import request_class, request_of
+from sfumato.pipelines.operations.inspect_logs import inspect_command
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.rectangle import Region
 from sfumato.transforms.release.release_folder import publish
 from tests.refreshes import DAYS, Place
 from tests.releases import COMMANDS, Releases, assert_page_follows
@@ -110,3 +114,17 @@ def test_a_night_leads_to_its_timeline(backfilled: Place) -> None:
     (link,) = re.findall(r'<a href="([^"]*)">All nights</a>', (night / "index.html").read_text())
     assert (night / link).resolve() == backfilled.published / "index.html"
     assert_page_follows(night)
+
+
+def test_inspect_command_holds_the_options_of_the_job(tmp_path: Path) -> None:
+    options = {"input": "a b.csv", "output": "x", "region": "2,48,3,49", "user_id_column": "rider", "decimal": ","}
+    request = request_of("heatmap", {**options, "day_column": "t", "hours": "8-9"})
+    command = inspect_command(request)
+    assert command is not None
+    kind, arguments = request_class("inspect"), shlex.split(command)[2:]
+    parsed, _ = parse_command(kind, arguments)
+    assert parsed.given(kind.model_fields) == {
+        "input": ("a b.csv",), "region": Region(2, 48, 3, 49), "user_id_column": "rider", "decimal": ",",
+        "time_column": "t",
+    }  # fmt: skip
+    assert inspect_command(request_of("key", {"action": "new", "file": "k"})) is None

@@ -15,8 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.operations import refresh_config
-from sfumato.pipelines.operations.refresh_config import newest_day, read_config
+from sfumato.pipelines.operations.refresh_config import example_request, newest_day, read_config
+from sfumato.schemas.rectangle import Region
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.timeline import DatedRelease
 from sfumato.transforms.nights.night import nights_before
@@ -328,3 +330,20 @@ def test_newest_day_is_over_in_its_zone(
     config = read_config(str(Place(tmp_path / "place", days, rows_of_day=rows).config))
     assert str(newest_day(config)) == day
     assert ZoneInfo(config.time_zone)
+
+
+@pytest.mark.parametrize(("users", "least"), [(300, 0), (3_000, 0), (300_000, 30_000)])
+def test_a_starting_configuration_fits_its_users(users: int, least: int, tmp_path: Path) -> None:
+    words = ["refresh", "--init", str(tmp_path / "new"), "--users", str(users), "--region", "13,52,14,53"]
+    assert cli.main(words) == 0
+    file = tmp_path / "new" / "refresh.yaml"
+    config = read_config(str(file))
+    assert (config.min_users, config.rotation) == (least, 1)
+    assert example_request(config).given(("region", "trust")) == {"region": Region(13, 52, 14, 53), "trust": "central"}
+    (limit,) = config.budget
+    assert 30 * config.options["epsilon"] <= limit.epsilon < 31 * config.options["epsilon"]
+    with rejects("folder"):
+        cli.run_command("refresh --init", words[2:])
+    uncommented = re.sub(r"^  # ", "  ", file.read_text(), flags=re.MULTILINE)
+    file.write_text(uncommented)
+    assert example_request(read_config(str(file))).user_id_column == "rider"

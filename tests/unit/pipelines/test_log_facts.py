@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sfumato.pipelines.command_line.cli import parse_command
-from sfumato.pipelines.command_line.run import request_class, request_of
-from sfumato.pipelines.operations.inspect_logs import inspect_command
 from sfumato.pipelines.operations.log_facts import (
     Facts,
     causes,
@@ -147,20 +143,6 @@ def test_suggested_form_reads_what_was_unreadable(tmp_path: Path) -> None:
     assert suggested_form(facts_of(rides(time=lambda log: log.time.dt.strftime("%m/%d/%Y")), tmp_path)) == {
         "dates": "mdy"
     }
-
-
-def test_inspect_command_holds_the_options_of_the_job(tmp_path: Path) -> None:
-    options = {"input": "a b.csv", "output": "x", "region": "2,48,3,49", "user_id_column": "rider", "decimal": ","}
-    request = request_of("heatmap", {**options, "day_column": "t", "hours": "8-9"})
-    command = inspect_command(request)
-    assert command is not None
-    kind, arguments = request_class("inspect"), shlex.split(command)[2:]
-    parsed, _ = parse_command(kind, arguments)
-    assert parsed.given(kind.model_fields) == {
-        "input": ("a b.csv",), "region": Region(2, 48, 3, 49), "user_id_column": "rider", "decimal": ",",
-        "time_column": "t",
-    }  # fmt: skip
-    assert inspect_command(request_of("key", {"action": "new", "file": "k"})) is None
 
 
 def test_integers_are_degrees_times_ten_million(tmp_path: Path) -> None:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from sfumato.pipelines.command_line import cli
-from sfumato.pipelines.operations.refresh import example_request, read_config
-from sfumato.schemas.rectangle import Region
 from tests import ROOT
-from tests.rejections import rejects
 
 
 def planned(capsys: pytest.CaptureFixture[str], *options: str) -> str:
@@ -55,20 +51,3 @@ def test_few_users_are_told_how_many_places_they_can_show(capsys: pytest.Capture
     (least,) = map(float, re.findall(r"at least ([\d.]+) users are visible", few))
     assert places == int(60 / least)
     assert "few users" not in planned(capsys, "--users", "100000", "--trust", "central")
-
-
-@pytest.mark.parametrize(("users", "least"), [(300, 0), (3_000, 0), (300_000, 30_000)])
-def test_a_starting_configuration_fits_its_users(users: int, least: int, tmp_path: Path) -> None:
-    words = ["refresh", "--init", str(tmp_path / "new"), "--users", str(users), "--region", "13,52,14,53"]
-    assert cli.main(words) == 0
-    file = tmp_path / "new" / "refresh.yaml"
-    config = read_config(str(file))
-    assert (config.min_users, config.rotation) == (least, 1)
-    assert example_request(config).given(("region", "trust")) == {"region": Region(13, 52, 14, 53), "trust": "central"}
-    (limit,) = config.budget
-    assert 30 * config.options["epsilon"] <= limit.epsilon < 31 * config.options["epsilon"]
-    with rejects("folder"):
-        cli.run_command("refresh --init", words[2:])
-    uncommented = re.sub(r"^  # ", "  ", file.read_text(), flags=re.MULTILINE)
-    file.write_text(uncommented)
-    assert example_request(read_config(str(file))).user_id_column == "rider"

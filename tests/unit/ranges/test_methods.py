@@ -420,4 +420,4 @@ def test_labels_are_the_best_widths_and_gains() -> None:
     # The stand-in at the grid's own width has the grid's error, and so no loss.
     assert found.errors["snh"] <= found.errors["grid"]
     assert found == find_label(people, one, 7.0, {"snh": make}, seeded_rng(1))
-    assert found != find_label(people, replace(one, epsilon=0.4), 7.0, {"snh": make}, seeded_rng(1))
+    assert found != find_label(people, replace(one, cost=0.4), 7.0, {"snh": make}, seeded_rng(1))
