@@ -44,7 +44,7 @@ from sfumato.transforms.audit.findings import (
     verdict,
 )
 from sfumato.transforms.audit.neighbours import Logs, variants
-from sfumato.transforms.audit.noise_tests import FALSE_ALARM, noise_report
+from sfumato.transforms.audit.noise_tests import FALSE_ALARM, noise_report, scaled_noise
 from sfumato.transforms.audit.request import JobAuditRequest
 from sfumato.transforms.audit.sequential import EpsilonTest
 from sfumato.transforms.inputs.log_reader import format_by_name
@@ -309,7 +309,9 @@ def _of_binding(alone: Audit, epsilon: float) -> Iterator[Finding]:
                 yield Finding(BINDING, "not checked", f"other {name}: {other.message}")
                 break
             if equal_noise(first, second, other) < _SHARE:
-                scaled += noise_report(second, [(first, other)]).faults if name == "epsilon" else []
+                if name == "epsilon":
+                    twin = audited.outcome(runs.keys[number + 1], **changed)
+                    scaled += scaled_noise((first, second), (other, twin))
                 break
         else:
             equal.append(name)

@@ -183,6 +183,23 @@ def noise_report(order: Outcome, pairs: Sequence[tuple[Outcome, Outcome]]) -> No
     return report
 
 
+def scaled_noise(pair: tuple[Outcome, Outcome], others: tuple[Outcome, Outcome]) -> list[str]:
+    """Returns, in words, what has the same noise with another epsilon, whatever its scale.
+
+    pair, others: runs on the same logs under the same two keys, each pair with its own epsilon. The differences within
+    a pair are noise only. Sizes of such differences are not compared: two scales in one sum are another distribution.
+    """
+    faults = []
+    for place, each in enumerate(pair[0].measured):
+        one, other = (next(_differences(place, each, [both])) for both in (pair, others))
+        places = {key: at for at, key in enumerate(other.keys)}
+        common = [(at, places[key]) for at, key in enumerate(one.keys) if key in places]
+        first, second = np.array(common, dtype=int).reshape(-1, 2).T
+        if _have_equal_signs(one.values[first], other.values[second]):
+            faults.append(f"with another epsilon {each.name} has the same noise, scaled")
+    return faults
+
+
 def _shifted(lag: int) -> tuple[slice, slice]:
     return slice(None, -lag), slice(lag, None)
 

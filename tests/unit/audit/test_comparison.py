@@ -25,7 +25,7 @@ from sfumato.transforms.audit.comparison import (
 from sfumato.transforms.audit.facts import of_files, of_records, of_table, single
 from sfumato.transforms.audit.measurements import Measurement
 from sfumato.transforms.audit.neighbours import Logs, variants
-from sfumato.transforms.audit.noise_tests import distance, noise_report
+from sfumato.transforms.audit.noise_tests import distance, noise_report, scaled_noise
 from sfumato.transforms.audit.sequential import EpsilonTest
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -185,6 +185,17 @@ def test_noise_of_one_count_is_judged_over_many_runs(factor: float, is_right: bo
     report = noise_report(runs[0], list(zip(runs[::2], runs[1::2], strict=True)))
     assert report.judged == ["counts"]
     assert (report.faults == []) == is_right
+
+
+@pytest.mark.false_alarm(1e-6)
+@pytest.mark.parametrize("is_right", [True, False])
+def test_noise_that_another_epsilon_scales_is_found(is_right: bool) -> None:
+    """Right code draws anew, and the sum of both noises has another distribution than either: no sizes are compared."""
+    first, second, third, fourth = drawn(20_000, 4)
+    anew = (third, fourth) if is_right else (first, second)
+    pair = [outcome(measured(10 + each, stddev=3.0)) for each in (first, second)]
+    others = [outcome(measured(10 + 2 * each, stddev=6.0)) for each in anew]
+    assert (scaled_noise((pair[0], pair[1]), (others[0], others[1])) == []) == is_right
 
 
 @pytest.mark.false_alarm(1e-6)
