@@ -20,7 +20,7 @@ from sfumato.schemas.guarantee import NORMAL_SUMS, Population
 from sfumato.transforms.counting.methods import Method
 from sfumato.transforms.counting.state import HeatmapState, NoisyCounts
 from sfumato.transforms.locations.shards import ShardPlan
-from sfumato.transforms.privacy.additive_noise import AdditiveNoise
+from sfumato.transforms.privacy.additive_noise import PureNoise
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.shared_noise import Noise
@@ -32,23 +32,11 @@ _MIN_SHARE = 1e-5  # smallest share of epsilon for a round
 
 
 @dataclass(frozen=True)
-class RandomisedResponse(AdditiveNoise):
+class RandomisedResponse(PureNoise):
     """The error of one client's bit, after division by the contrast 1 - 2 flip. Sums over clients are near normal."""
 
     NAME: ClassVar[str] = "randomised response"
-    UNIT: ClassVar[str] = "epsilon"
-    NORM: ClassVar[int] = 1
-    NEEDS_DELTA: ClassVar[bool] = False
     HAS_SHARES: ClassVar[bool] = False
-
-    def total(self, epsilon: float, delta: float) -> float:
-        return epsilon
-
-    def epsilon(self, cost: float, delta: float) -> float:
-        return cost
-
-    def laplace_epsilon(self, cost: float) -> float:
-        return cost
 
     @staticmethod
     def flip(cost: float) -> float:

@@ -166,9 +166,7 @@ def geography_of(request: Request, region: Region | None = None) -> bytes | None
     region = request.region if region is None else region
     if region is None:
         return None
-    basemap = (
-        None
-        if request.basemap is None
-        else file_basemap(request.basemap, feature_bytes("basemap", request.basemap, MAX_FILE_BYTES), region)
-    )
+    basemap = None
+    if request.basemap is not None:
+        basemap = file_basemap(request.basemap, feature_bytes("basemap", request.basemap, MAX_FILE_BYTES), region)
     return geography_bytes(region, basemap, request.tiles)

@@ -159,9 +159,10 @@ def examine(audited: Audit, users: str, minutes: float, show: bool = False) -> I
     if show:
         _show("runs that are refused")
     refused = Runs(audited, min_users=_NOBODY)
+    refusals = refused.first(2)
     for neighbour in tried[:_LARGE]:
-        other = audited.outcome((refused.first(2), refused.keys[0])[1], *neighbour.records, min_users=_NOBODY)
-        facts.compare(refused.first(2), other, neighbour, min_users=_NOBODY)
+        other = audited.outcome(refused.keys[0], *neighbour.records, min_users=_NOBODY)
+        facts.compare(refusals, other, neighbour, min_users=_NOBODY)
     yield from facts.findings(len(tried))
     yield from _of_changes(worst, missing - worst.keys())
     if show:

@@ -37,9 +37,8 @@ def run(request: InspectRequest) -> None:
     logs = [file.log for file in match_files(request.input, layout_of(request))]
     given = request.given(ROLES)
     facts, form = inspect_logs(logs, given, request.region), request.given(("decimal", "dates"))
-    if (
-        format_of(logs[0]) == "csv" and (more := {**suggested_form(facts), **form}) != form
-    ):  # read them as the next command will
+    more = {**suggested_form(facts), **form} if format_of(logs[0]) == "csv" else form
+    if more != form:  # read them as the next command will
         form = more
         logs = [replace(log, layout=replace(log.layout, **form)) for log in logs]
         facts = inspect_logs(logs, given, request.region)
@@ -103,30 +102,15 @@ def next_lines(request: InspectRequest, facts: Facts, form: Mapping[str, str]) -
         if facts.roles[option] != default:
             logs += [f"--{option}", facts.roles[option]]
     logs += ["--coordinates", "e7"] if facts.is_e7 else []
-    region, private = (
-        f"--region={request.region if request.region and not facts.is_outside else facts.region}",
-        ["--trust", "central", "--epsilon", "1"],
-    )
-    commands = {"Next, a map:": ["heatmap", *logs, region, *private, "--output", "map"]}
+    region = request.region if request.region and not facts.is_outside else facts.region
+    heatmap = ["heatmap", *logs, f"--region={region}", "--trust", "central", "--epsilon", "1"]
+    commands = {"Next, a map:": [*heatmap, "--output", "map"]}
     if (time := facts.roles.get("time_column")) is not None and facts.signs.get("no time", 0) < facts.rows:
         slots = ["--time_column", time, "--slots", "hour", "--output", "hours"]
-        commands["Or a map of every hour of the day:"] = ["heatmap", *logs, region, *private, *slots]
-        hours = [
-            "--zones",
-            "FILE",
-            "--id_column",
-            "NAME",
-            "--day_column",
-            time,
-            "--hours",
-            "8-9",
-            "--output",
-            "at_eight",
-        ]
-        title = (
-            "Or the users of zones in a file (of points, such as stops, with --radius METRES), between eight and nine:"
-        )
-        commands[title] = ["zones", *logs, *hours]
+        commands["Or a map of every hour of the day:"] = [*heatmap, *slots]
+        zones = ["--zones", "FILE", "--id_column", "NAME", "--day_column", time, "--hours", "8-9"]
+        title = "Or the users of zones in a file (of points, such as stops, with --radius METRES), from eight to nine:"
+        commands[title] = ["zones", *logs, *zones, "--output", "at_eight"]
     return [line for title, words in commands.items() for line in (title, f"    sfumato {shlex.join(words)}")]
 
 

@@ -66,7 +66,6 @@ def starting_configuration(request: RefreshInitRequest) -> tuple[str, RotationCh
     """Returns the content of the file, and the number of cohorts with the errors of a night. Raises RequestError."""
     planned = PlanRequest.of({"users": request.users, "epsilon": request.epsilon, "trust": "central"})
     choice = make_rotation_plan(planned.settings()[0], _DAYS).best
-    region = request.region
     count_stddev = choice.cohorts * LAPLACE.stddev(ADMISSION_SHARE * choice.epsilon)
     least = request.users // _MIN_SHARE if request.users > _SURE * count_stddev else 0  # else noise would refuse nights
     content = _CONFIGURATION.format(
@@ -75,7 +74,7 @@ def starting_configuration(request: RefreshInitRequest) -> tuple[str, RotationCh
         days=_DAYS,
         cohorts=choice.cohorts,
         least=least,
-        region=", ".join(f"{side:g}" for side in (region.west, region.south, region.east, region.north)),
+        region=request.region,
         night=rounded_down(choice.epsilon),
     )
     return content, choice

@@ -140,8 +140,7 @@ def attack(reader: str, column: str, values: list[Any], places: list[str], rows:
 
 
 READERS = list(itertools.product(hostile.WRITERS, hostile.COLUMNS))
-# Longitudes are read as latitudes are, and another line end meets the first and the last column of a line alone.
-# Longitudes are read as latitudes are, and the ends of lines matter to no column alone: the sample has them all.
+# Longitudes are read as latitudes are, and another line end meets only the first and the last column of a line.
 KINDS = [(reader, name) for reader, name in READERS if name != "longitude"]
 KINDS = [(reader, name) for reader, name in KINDS if reader != "csv, CR LF" or name in ("user_id", "note")]
 PLACES = ["first", "middle", "last"]

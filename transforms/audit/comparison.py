@@ -63,6 +63,13 @@ def _same(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     return (one == other) | (one.isna() & other.isna())
 
 
+def _aligned(one: Outcome, other: Outcome, file: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Returns the facts of a file in two runs, with the rows and columns of both."""
+    first, second = one.facts.get(file, _NONE), other.facts.get(file, _NONE)
+    rows, columns = first.index.union(second.index, False), first.columns.union(second.columns, False)
+    return first.reindex(index=rows, columns=columns), second.reindex(index=rows, columns=columns)
+
+
 def leaks(own: Sequence[Outcome], neighbour: Outcome) -> set[Cell]:
     """Returns the facts that differ from those of a neighbour, and are the same under every key.
 
@@ -70,11 +77,9 @@ def leaks(own: Sequence[Outcome], neighbour: Outcome) -> set[Cell]:
     """
     found: set[Cell] = set()
     for file in own[0].facts.keys() | neighbour.facts.keys():
-        first, other = own[0].facts.get(file, _NONE), neighbour.facts.get(file, _NONE)
-        rows, columns = first.index.union(other.index, False), first.columns.union(other.columns, False)
-        first, other = (one.reindex(index=rows, columns=columns) for one in (first, other))
+        first, other = _aligned(own[0], neighbour, file)
         differs = ~_same(first, other)
-        rows = rows[differs.any(axis=1)]
+        rows, columns = first.index[differs.any(axis=1)], first.columns
         first, differs = first.loc[rows], differs.loc[rows]
         for one in own[1:]:
             differs &= _same(first, one.facts.get(file, _NONE).reindex(index=rows, columns=columns))
@@ -109,9 +114,7 @@ class Separation:
         """Adds a pair of runs under fresh keys."""
         if not self.pairs:
             for file in own.facts.keys() | without.facts.keys():
-                one, other = own.facts.get(file, _NONE), without.facts.get(file, _NONE)
-                rows, columns = one.index.union(other.index, False), one.columns.union(other.columns, False)
-                one, other = (each.reindex(index=rows, columns=columns).fillna(-1e300) for each in (one, other))
+                one, other = (each.fillna(-1e300) for each in _aligned(own, without, file))
                 self._left[file] = (one + other) / 2, (one - other).apply(np.sign)
             self._first = sum(int(np.count_nonzero(sign)) for _, sign in self._left.values())
         else:

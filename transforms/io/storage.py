@@ -30,9 +30,9 @@ _READ_BYTES = 16 << 20  # the smallest range that is requested of an object
 # Without options Beam's file systems would parse the command line themselves, and could end the process because of an
 # option that is not Beam's. Pipelines and workers set their own options.
 if FileSystems._pipeline_options is None:
-    handlers = list(logging.root.handlers)
+    _handlers = list(logging.root.handlers)
     FileSystems.set_options(PipelineOptions([]))
-    logging.root.handlers[:] = handlers  # Beam's options set up logging, and the caller could no longer do so
+    logging.root.handlers[:] = _handlers  # Beam's options set up logging, and the caller could no longer do so
 
 _NOT_FOUND: tuple[type[Exception], ...]
 _FAILED: tuple[type[Exception], ...]

@@ -97,20 +97,12 @@ class AdditiveNoise(ABC):
         """Draws noise, int64[s, count]. See `noise.geometric` for the arguments."""
 
 
-class LaplaceNoise(AdditiveNoise):
-    """Discrete Laplace noise. Its sensitivities are integers.
+class PureNoise(AdditiveNoise):
+    """Noise whose cost is an epsilon, without a delta."""
 
-    >>> round(LAPLACE.stddev(cost=0.1), 2)
-    14.14
-    >>> LAPLACE.quantile(cost=0.1, probability=0.05)
-    23
-    """
-
-    NAME: ClassVar[NoiseKind] = "laplace"
     UNIT: ClassVar[str] = "epsilon"
     NORM: ClassVar[int] = 1
     NEEDS_DELTA: ClassVar[bool] = False
-    HAS_SHARES: ClassVar[bool] = True
 
     def total(self, epsilon: float, delta: float) -> float:
         return epsilon
@@ -120,6 +112,19 @@ class LaplaceNoise(AdditiveNoise):
 
     def laplace_epsilon(self, cost: float) -> float:
         return cost
+
+
+class LaplaceNoise(PureNoise):
+    """Discrete Laplace noise. Its sensitivities are integers.
+
+    >>> round(LAPLACE.stddev(cost=0.1), 2)
+    14.14
+    >>> LAPLACE.quantile(cost=0.1, probability=0.05)
+    23
+    """
+
+    NAME: ClassVar[NoiseKind] = "laplace"
+    HAS_SHARES: ClassVar[bool] = True
 
     def stddev(self, cost: float, sensitivity: float = 1) -> float:
         return discrete_laplace_stddev(cost, int(sensitivity))
