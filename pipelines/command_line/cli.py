@@ -24,7 +24,7 @@ from pydantic.fields import FieldInfo
 from sfumato.pipelines.command_line.run import JOBS, inspect_command, request_class, run_job
 from sfumato.pipelines.frame.console import console
 from sfumato.pipelines.runners.failures import ended_by_signals, error_of, is_interrupted, message_of
-from sfumato.schemas.errors import NotAdmittedError, RequestError, TooFewUsersError
+from sfumato.schemas.errors import NotAdmittedError, RequestError, SfumatoError, TooFewUsersError
 from sfumato.schemas.requests.publish_request import LogOptions, RunnerOptions
 from sfumato.schemas.requests.request_base import HELP_GROUPS, Request, extra_of, metavar_of, option_type
 from sfumato.transforms.observability.logs import log_event
@@ -71,6 +71,7 @@ def _split(arguments: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _run(job: str, arguments: Sequence[str], log_format: str) -> int:
+    request_type: type[Request] | None = None
     try:
         parts = [] if job in JOBS else [name for name in JOBS if name.startswith(f"{job} ")]
         if parts and (not arguments or wants_help(arguments) is not None):
@@ -89,13 +90,26 @@ def _run(job: str, arguments: Sequence[str], log_format: str) -> int:
         found = error_of(error)
         if found is not None:
             shown = {"error": type(found).__name__, "exit_code": found.exit_code}
-            log_event("failed", message_of(found), logging.ERROR, **shown)
+            log_event("failed", _with_dashes(message_of(found), request_type), logging.ERROR, **shown)
             return found.exit_code
         if log_format != "json":
             raise
         trace = "".join(traceback.format_exception(error))
         log_event("crashed", str(error), logging.CRITICAL, error=type(error).__name__, stack_trace=trace)
         return CRASHED
+
+
+def _with_dashes(message: str, request_type: type[Request] | None) -> str:
+    """Returns a message that names its options as the command line does, `--region: ...` for `region: ...`.
+
+    In Python and in the file of a refresh the same option has no dashes, so the message itself has none.
+    """
+    option = SfumatoError(message).option
+    names = re.split(", | and | or ", option or "")
+    fields = {} if request_type is None else request_type.model_fields
+    if any(name not in fields or extra_of(fields[name])["style"] == "positional" for name in names):
+        return message
+    return re.sub(r"\w+(?=(?:, | and | or |$))", r"--\g<0>", option or "") + message[len(option or "") :]
 
 
 def run_command(job: str, arguments: Sequence[str]) -> int:

@@ -278,9 +278,9 @@ class CountRounds(beam.PTransform):
             | "CountAdmissionUsers" >> beam.MapTuple(lambda _, users: count_marked_users(users))
         )  # PCollection[UserCounts]
         users = (marked_users, counted[_ADMISSION_USERS]) | "AllUserCounts" >> beam.Flatten()  # PCollection[UserCounts]
-        nobody = None if sampler is None else sampler.drawn_nobody
+        without_id = None if sampler is None else sampler.drawn_without_id
         # The ledger is charged here, once all input is read. All noise is drawn after it.
-        charge = ChargeAndAdmitUsers(admit, key, nobody, SAMPLED_USERS)
+        charge = ChargeAndAdmitUsers(admit, key, without_id, SAMPLED_USERS)
         admitted = (users, rows) | "ChargeAndAdmitUsers" >> charge  # PCollection[NoisyUserCounts | None]
         # PCollection[CountedRounds], or of what `publish` makes of them
         return admitted | "Collect" >> beam.Map(collect, beam.pvalue.AsDict(counts))

@@ -321,9 +321,9 @@ class AdmissionSampler:
         """Returns whether the job's own samples hold all users, so that the admission counts them there."""
         return self.rate == 1 and rounds.draws_all
 
-    def drawn_nobody(self, nobody: int) -> int:
-        """Returns how many of the users without an id are drawn; see `RowCounts.nobody`."""
-        return len(self.drawn(np.arange(nobody, dtype=np.uint64), "admission sample of nobody"))
+    def drawn_without_id(self, users: int) -> int:
+        """Returns how many of the users without an id are drawn; see `RowCounts.users_without_id`."""
+        return len(self.drawn(np.arange(users, dtype=np.uint64), "admission sample of nobody"))
 
 
 @dataclass(frozen=True)

@@ -107,8 +107,8 @@ class RowCounts:
                 READ_FILE.emit(file=part.file.path)
 
     @property
-    def nobody(self) -> int:
-        """Users without an id: 1 if any row has none, else 0.
+    def users_without_id(self) -> int:
+        """Returns the number of users without an id: 1 if any row has none, otherwise 0.
 
         All of these rows may be one user's. If each counted as a user, that user would change a count by the number of
         their rows, under noise for one.
@@ -239,7 +239,8 @@ class ChargeAndAdmitUsers(beam.PTransform):
 
     Args:
         admit: charges the ledger and counts the users; None charges nothing and gives None.
-        nobody: how many users without an id count, from `RowCounts.nobody`; for counts of a sample.
+        without_id: returns how many users without an id count, from `RowCounts.users_without_id`; for counts of a
+            sample.
         event: logged after the admission; None for the noisy count.
 
     Raises NotAdmittedError when the pipeline runs, see `ChargeAndAdmit`.
@@ -249,7 +250,7 @@ class ChargeAndAdmitUsers(beam.PTransform):
         self,
         admit: ChargeAndAdmit | None,
         key: RunKey,
-        nobody: Callable[[int], int] | None = None,
+        without_id: Callable[[int], int] | None = None,
         event: Event | None = None,
     ):
         super().__init__()
@@ -257,7 +258,7 @@ class ChargeAndAdmitUsers(beam.PTransform):
         self._gate = None if admit is None else admit.gate
         self._row_counts = None if admit is None else admit.row_counts
         self._key = key
-        self._nobody = nobody
+        self._without_id = without_id
         self._event = event
 
     def expand(self, counts: tuple[beam.PCollection, beam.PCollection]) -> beam.PCollection:
@@ -271,7 +272,8 @@ class ChargeAndAdmitUsers(beam.PTransform):
             | "Once" >> beam.Create([None])
             # Side inputs are complete before this step starts, so all input was read, decoded and bounded before the
             # charge. Otherwise a damaged file would cost the epsilon of a release that never appears.
-            | "ChargeAndAdmit" >> beam.Map(_charge_and_admit, self._admit, self._key, self._nobody, self._event, *sides)
+            | "ChargeAndAdmit"
+            >> beam.Map(_charge_and_admit, self._admit, self._key, self._without_id, self._event, *sides)
         )  # PCollection[NoisyUserCounts | None]
 
 
@@ -279,7 +281,7 @@ def _charge_and_admit(
     _: None,
     admit: ChargeAndAdmit | None,
     key: RunKey,
-    nobody_of: Callable[[int], int] | None,
+    without_id_of: Callable[[int], int] | None,
     event: Event | None,
     users: UserCounts,
     rows: RowCounts,
@@ -289,8 +291,8 @@ def _charge_and_admit(
     rows.emit()
     admission = None
     if admit is not None:
-        nobody = rows.nobody if nobody_of is None else nobody_of(rows.nobody)
-        admission = replace(admit, gate=gate)(users + UserCounts(unusable=nobody), key)
+        without_id = rows.users_without_id if without_id_of is None else without_id_of(rows.users_without_id)
+        admission = replace(admit, gate=gate)(users + UserCounts(unusable=without_id), key)
     if event is not None:
         event.emit()
     elif admit is not None and admission is not None:

@@ -117,7 +117,7 @@ def with_partition(rotation: Rotation, key: RunKey) -> Rotation:
 class ActiveCohort:
     """The cohort whose users a run counts. Other users' rows are left out as they are read. key: from `rotation_key`.
 
-    All rows without a user id count as one user (`RowCounts.nobody`), with a cohort like any other's.
+    All rows without a user id count as one user (`RowCounts.users_without_id`), with a cohort like any other's.
     """
 
     rotation: Rotation

@@ -111,7 +111,9 @@ class ZonesRequest(ZoneOptions, RateColumn, LogColumns, MapGeography, CountingOp
         metavar="NAMES",
         common=True,
     )
-    region: RegionOption | None = option(None, f"{REGION_HELP}, with --h3 or --quadkey", MAP, metavar=REGION_METAVAR)
+    region: RegionOption | None = option(
+        None, f"{REGION_HELP}, with --h3 or --quadkey", MAP, common=True, metavar=REGION_METAVAR
+    )
     contribution: Literal["one", "top", "all"] = option(
         "one",
         "contribution of a user: one, to the zone of a random record; top, to the zone with most of their records; "

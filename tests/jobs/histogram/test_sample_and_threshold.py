@@ -264,9 +264,9 @@ def test_admission_samples_users_of_its_own(tmp_path: Path) -> None:
     both = (drawn & sampler.drawn_in_any_round(users)).sum()
     assert abs(both - 12_500) < 7 * (100_000 * 0.125 * 0.875) ** 0.5
     keys = [RunKey.derive(FixedSecret(b"x" * 32), {"number": number}) for number in range(400)]
-    nobody = [AdmissionSampler(key, 0.25).drawn_nobody(1) for key in keys]
+    nobody = [AdmissionSampler(key, 0.25).drawn_without_id(1) for key in keys]
     assert abs(sum(nobody) - 100) < 7 * (400 * 0.25 * 0.75) ** 0.5
-    assert admission.drawn_nobody(0) == 0
+    assert admission.drawn_without_id(0) == 0
 
 
 @pytest.mark.false_alarm(1e-9)
