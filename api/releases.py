@@ -72,7 +72,7 @@ class Release(published_release.Release):
 
         table, weights = self.arrow_table(ZONES_FILE), np.asarray(rows, dtype=np.float64)
         if "users" not in table.column_names:
-            raise RequestError(f"{self.path}: its zones have statistics of a number, and no users to add up")
+            raise RequestError(f"{self.path}: this release contains statistics of a value, not users to add up")
         if weights.shape != (table.num_rows,):
             raise RequestError(f"rows: must hold one value for each of {table.num_rows} zones, got {weights.shape}")
         levels = self.manifest["zones"]["levels"]

@@ -37,7 +37,9 @@ def publish(job: str, arguments: dict[str, Any]) -> Release:
     del values["options"]
     input, output = values.pop("input"), values.pop("output")
     if values.get("dry_run"):
-        raise RequestError(f"dry_run: is of the command line; run `sfumato {job} ... --dry_run`, or see sfumato.plan")
+        raise RequestError(
+            f"dry_run: is only available on the command line; run `sfumato {job} ... --dry_run`, or see sfumato.plan"
+        )
     with _zones_file(values) as zones, _files_of(job, input, {**values, **zones}) as files:
         return _publish_files(job, {**values, **zones, "input": files}, output)
 

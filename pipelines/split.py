@@ -82,7 +82,7 @@ def run_task(request: TaskRequest) -> None:
     try:
         plan = read_option("plan", request.plan).decode()
     except UnicodeDecodeError as error:
-        raise RequestError(f"plan: {request.plan} is no text ({error})") from None
+        raise RequestError(f"plan: {request.plan} is not text ({error})") from None
     write_output(request.output, first_task(plan, request.users).text.encode())
 
 
@@ -204,7 +204,7 @@ def run_collect(request: CollectRequest) -> None:
     elif len(tasks) == 1:
         files = collected_files(rounds[0], tasks[0], *made)
     else:
-        raise RequestError("task: several tasks must be the rounds of one map; collect each of these for itself")
+        raise RequestError("task: several tasks must be the rounds of one map; collect each of these separately")
     release_id = release_id_of(tasks[0])
     publish(request.output, files, release_id, request.overwrite)
     if request.ledger is not None:
@@ -239,7 +239,7 @@ def _json(option: str, path: str) -> object:
     try:
         found: object = json.loads(read_option(option, path))
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"{option}: {path} is no JSON ({error})") from None
+        raise RequestError(f"{option}: {path} is not JSON ({error})") from None
     return found
 
 

@@ -212,7 +212,7 @@ def _bind(found: list[_Inspected], key: RunKey, text: tuple[str, ...], gate: Led
     digest = hashlib.sha256(stated.encode()).digest()
     if _INPUTS.setdefault(key.subkey("input"), digest) != digest:
         raise DataError(
-            "input: the noise of this key was drawn for other rows or files, or for other versions of these; build the "
+            "input: this key's noise was already drawn for other rows or files, or other versions of them; build the "
             "pipeline again, with another release_id if you gave one, or restore the input"
         )
     if gate is None:

@@ -46,9 +46,9 @@ def cited(path: str, release: Release) -> str:
     except ValueError:
         report = None
     if not isinstance(report, dict) or report.get("format") != FORMAT or not isinstance(report.get("verdict"), str):
-        raise RequestError(f"audit: {path} is no report of `sfumato audit --output`")
+        raise RequestError(f"audit: {path} is not a report of `sfumato audit --output`")
     if report.get("manifest_sha256") != release.digest:
-        raise RequestError(f"audit: {path} reports on another manifest; run `sfumato audit` on this release")
+        raise RequestError(f"audit: {path} is about another manifest; run `sfumato audit` on this release")
     digest = hashlib.sha256(content).hexdigest()
     return f"Report of `sfumato audit`, SHA-256 {digest}: {' '.join(report['verdict'].split())}"
 

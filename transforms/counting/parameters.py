@@ -140,8 +140,7 @@ class HeatmapParameters:
         self.admission()  # which knows the bounds of max_bad_fraction
         if self.rounding != "systematic" and self.contributes != "all":
             raise RequestError(
-                f"rounding: {self.rounding} rounding is of distributions, and a user gives one location; use it with "
-                "contribution all"
+                f"rounding: {self.rounding} rounding applies only to distributions; use it with contribution all"
             )
         check_integer("categories", self.categories, 1, MAX_CATEGORIES)
         self.method.check_use(self.categories, self.is_one_batch)
@@ -247,10 +246,12 @@ class HeatmapParameters:
             ("participation", self.participation, "planned"),
         ):
             if value != usual:
-                raise RequestError(f"{name}: a rotation asks one cohort, whose users are counted; leave it out")
+                raise RequestError(
+                    f"{name}: cannot be combined with --rotation, which counts the users of one cohort; leave it out"
+                )
         for name, number in (("slots", self.slots), ("auxiliary", self.categories)):
             if number > 1:
-                raise RequestError(f"{name}: a rotation is of plain maps; leave out --{name} or --rotation")
+                raise RequestError(f"{name}: cannot be combined with --rotation, which supports only plain maps")
 
     @property
     def bins(self) -> int:

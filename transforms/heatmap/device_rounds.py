@@ -48,7 +48,7 @@ def first_task(text: str, users: int) -> Task:
         content = json.loads(text)
         whole = content | {"tree": [], "map": {"epsilon": content["epsilon"], "users": users}}
     except (ValueError, RecursionError, TypeError, KeyError) as error:
-        raise RequestError(f"plan: is no task file ({error})") from None
+        raise RequestError(f"plan: is not a task file ({error})") from None
     if {"tree", "map"} & set(content):
         raise RequestError("plan: has a tree or a map already; leave them out")
     state = _first_state(Task.parse(json.dumps(whole)))
@@ -119,7 +119,7 @@ def _parameters(task: Task) -> HeatmapParameters:
 
 def _first_state(task: Task) -> HeatmapState:
     if task.map is None:
-        raise RequestError("task: is no round of a map")
+        raise RequestError("task: is not a round of a map")
     parameters = _parameters(task)
     cost = parameters.admission().cost
     population = Population(float(task.map.users), "public", cost)

@@ -82,7 +82,7 @@ def how_to_read_it(manifest: Manifest, body: MapBody, cells: int) -> Section:
     else:
         texts.append(
             "Cells are small where there are many users and large where there are few. A partly divided cell covers "
-            "the area that its finer cells leave."
+            "the area outside its finer cells."
         )
     if cells > len(users.value):
         texts.append(

@@ -139,8 +139,8 @@ class ZoneGroups:
     def __post_init__(self) -> None:
         if len(self) > MAX_GROUPS:
             raise RequestError(
-                f"zones: {len(self):,} zones, and groups are {MAX_GROUPS:,} at most; use larger zones, such as those "
-                "of a coarser level"
+                f"zones: must be at most {MAX_GROUPS:,} groups, got {len(self):,}; use larger zones, such as those of "
+                "a coarser level"
             )
         for name in (EVERYBODY, OTHER):
             if name in self.zones.ids:

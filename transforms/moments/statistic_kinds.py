@@ -125,11 +125,10 @@ def check_statistics(statistics: Sequence[Statistic], has_second: bool) -> None:
         raise RequestError(f"statistics: name one or more, each once, got {','.join(names)!r}")
     of_pairs = [name for name in names if name in PAIRS]
     if of_pairs and not has_second:
-        raise RequestError(f"second_column: {of_pairs[0]} is of two columns; name the other with --second_column NAME")
+        raise RequestError(f"second_column: {of_pairs[0]} needs two columns; name the other with --second_column NAME")
     if has_second and not of_pairs:
         raise RequestError(
-            "second_column: no statistic is of two columns; add covariance or correlation to --statistics, or leave "
-            "it out"
+            "second_column: no statistic uses it; add covariance or correlation to --statistics, or leave it out"
         )
 
 

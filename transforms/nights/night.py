@@ -106,7 +106,7 @@ def nights_before(folders: Sequence[str], night: date) -> Night:
         return Night(night, None, NO_STATE)
     state = NightsState.from_table(first.arrow_table(NIGHTS_FILE, 2 * MAX_NODES), first.grid.depth)
     if state.night >= night:
-        raise RequestError(f"warm_start: {first.path} is of night {state.night}, which is not before {night}")
+        raise RequestError(f"warm_start: {first.path} has night {state.night}, which is not before {night}")
     for release in others:
         state = _with_release(state, release)
     return Night(night, state, None)
@@ -116,7 +116,7 @@ def _with_release(state: NightsState, release: Release) -> NightsState:
     """Adds the answers of a release. Raises RequestError unless it is of a later night than the state's."""
     stated = release.manifest.get("nights")
     if not isinstance(stated, dict):
-        raise RequestError(f"warm_start: {release.path} is not of a night (--night)")
+        raise RequestError(f"warm_start: {release.path} was made without --night")
     try:
         night = parse_day("night", str(stated["night"]))
         results = release.manifest["results"]
@@ -127,7 +127,7 @@ def _with_release(state: NightsState, release: Release) -> NightsState:
     except (AttributeError, KeyError, TypeError, ValueError, ArithmeticError) as error:  # RequestError is a ValueError
         raise RequestError(f"warm_start: {release.path} cannot be added to the nights ({error})") from None
     if night <= state.night:
-        raise RequestError(f"warm_start: {release.path} is of night {night}, which is not after {state.night}")
+        raise RequestError(f"warm_start: {release.path} has night {night}, which is not after {state.night}")
     return update(state, night, measured, users, stddev)[0]
 
 

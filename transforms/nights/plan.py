@@ -148,7 +148,7 @@ def make_rotation_plan(parameters: HeatmapParameters, nights: int) -> RotationPl
     if not 1 <= nights <= MAX_COHORTS:
         raise RequestError(f"nights: from 1 to {MAX_COHORTS}, got {nights}")
     if parameters.slots * parameters.categories > 1:
-        raise RequestError("rotation: is of plain maps, without slots or auxiliary data")
+        raise RequestError("rotation: supports only plain maps, without slots or auxiliary data")
     if parameters.participation == "paper":
         raise RequestError("participation: with nights it must be planned; paper has noise that depends on the users")
     limit = Limit.from_numbers(parameters.epsilon, parameters.delta, nights)

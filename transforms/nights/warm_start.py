@@ -42,7 +42,7 @@ class WarmStart:
         Raises RequestError if the release is not of a heatmap, is damaged, or has another region or depth.
         """
         if manifest.get("job") != "heatmap":
-            raise RequestError(f"warm_start: a heatmap's release is needed, this one is of {manifest.get('job')!r}")
+            raise RequestError(f"warm_start: must be a release of a heatmap, got one of {manifest.get('job')!r}")
         try:
             region = region_from(manifest["region"])
             depth, release_id = int(manifest["grid"]["depth"]), str(manifest["release_id"])
@@ -77,7 +77,7 @@ def _read_estimate(cells: pa.Table, depth: int) -> Estimate:
     except (KeyError, TypeError, ValueError) as error:
         raise RequestError(f"warm_start: the release's cells are damaged ({error})") from None
     if len(entries) > MAX_CELLS:
-        raise RequestError(f"warm_start: the release has {len(entries):,} cells, and {MAX_CELLS:,} are the most")
+        raise RequestError(f"warm_start: must have at most {MAX_CELLS:,} cells, got {len(entries):,}")
     # Comparisons with NaN are false.
     if not (len(entries) and (abs(counts) < MAX_COUNT).all() and ((stddev >= 0) & (stddev < MAX_COUNT)).all()):
         raise RequestError("warm_start: the release's cells are damaged (counts or deviations that are no numbers)")

@@ -123,7 +123,9 @@ def read_model(content: bytes, name: str) -> RangeModel:
     except FormatError:
         raise
     except (*DAMAGED, RequestError) as error:
-        raise RequestError(f"model: {name} is no model of range queries, or damaged ({type(error).__name__})") from None
+        raise RequestError(
+            f"model: {name} is not a model of range queries, or is damaged ({type(error).__name__})"
+        ) from None
 
 
 def model_bytes(model: RangeModel) -> bytes:

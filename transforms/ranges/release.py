@@ -154,7 +154,7 @@ def open_heatmap(path: str) -> HeatmapRelease:
         release = open_release(path)
         grid = release.grid
         if grid is None:
-            raise RequestError(f"a release of `sfumato heatmap` is needed, got one of {release.manifest.get('job')!r}")
+            raise RequestError(f"must be a release of `sfumato heatmap`, got one of {release.manifest.get('job')!r}")
         start = WarmStart.from_release(release.manifest, release.arrow_table(CELLS_FILE), grid)
         estimate = _scaled_to_all_users(start.estimate, release.manifest)
     except RequestError as error:

@@ -252,7 +252,7 @@ def open_tuner(path: str) -> Tuner:
         raise
     except (*DAMAGED, RequestError) as error:
         raise RequestError(
-            f"tuner: {path} is no tuner of this version, or damaged ({type(error).__name__}); make it again: "
+            f"tuner: {path} is not a tuner of this version, or is damaged ({type(error).__name__}); make it again: "
             "sfumato ranges tune"
         ) from None
 

@@ -85,7 +85,7 @@ def collect(task: Task, shares: Sequence[bytes], private: bytes) -> Collected:
         raise DataError("shares: the two aggregators accepted different reports; run both again on the same exchange")
     counts = unshard(share for share, _ in found.values())
     if max(map(abs, counts)) > _MOST:
-        raise DataError("shares: the sums are no counts; one of the aggregators wrote a wrong share")
+        raise DataError("shares: the sums are not counts; one of the aggregators wrote a wrong share")
     return Collected(counts, [reports for _, reports in found.values()])
 
 

@@ -136,8 +136,8 @@ def check_heatmap(release: Release) -> Grid:
     job = release.manifest.get("job")
     if job != "heatmap":
         raise RequestError(
-            f"release: {release.path} is of `sfumato {job}`; zones are estimated from a `sfumato heatmap`, whose cells "
-            "cover its map"
+            f"release: {release.path} must be a release of `sfumato heatmap`, whose cells cover its map, got one of "
+            f"`sfumato {job}`"
         )
     if release.grid is None:
         raise RequestError(f"release: {release.path}: the manifest lacks the map's region or depth")

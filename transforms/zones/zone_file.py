@@ -181,7 +181,7 @@ def index_zones(kind: str, resolution: int, region: Region) -> Zones:
     """
     names, polygons = index_cells(kind, resolution, region)
     if len(names) > MAX_ZONES:
-        raise RequestError(f"{kind}: the region has {len(names):,} cells, and {MAX_ZONES:,} are the most")
+        raise RequestError(f"{kind}: the region must have at most {MAX_ZONES:,} cells, got {len(names):,}")
     return Zones(tuple(names.tolist()), polygons, kind, source=f"{kind} {resolution}")
 
 

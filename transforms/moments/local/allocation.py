@@ -210,7 +210,9 @@ class PriorRelease:
     def from_release(cls, manifest: Mapping[str, Any], bits: pa.Table, column: str, form: FixedPoint) -> PriorRelease:
         """Reads a release's manifest and table of bits. Raises RequestError unless they fit this column and form."""
         if manifest.get("job") != "moments":
-            raise RequestError(f"warm_start: a release of `sfumato moments` is needed, got {manifest.get('job')!r}")
+            raise RequestError(
+                f"warm_start: must be a release of `sfumato moments`, got one of {manifest.get('job')!r}"
+            )
         try:
             entry, has_secret_key = dict(manifest["fixed_point"]), manifest["privacy"]["randomness"]["safe"] is True
             local = manifest["privacy"]["trust"] == Trust.LOCAL
@@ -231,7 +233,9 @@ class PriorRelease:
                 "--method adaptive or weighted"
             )
         if not bits.schema.equals(BITS_SCHEMA):
-            raise RequestError("warm_start: the release's table of bits has other columns; it is of another version")
+            raise RequestError(
+                "warm_start: the release's table of bits has other columns; it was written by an incompatible version"
+            )
         means = bits["mean"].to_numpy()
         rows = np.array(bits["quantity"].to_pylist(), object)
         weights, stddevs = bits["weight"].to_numpy(), bits["stddev"].to_numpy()

@@ -75,7 +75,9 @@ class MomentsPlan:
                 raise RequestError(f"{name}: there are {', '.join(get_args(choices))}, got {value!r}")
         for statistic in self.statistics:
             if "log2" in quantities_of(statistic, self.variance) and self.form.signed != "no":
-                raise RequestError(f"statistics: {statistic.name} is of positive values, so it goes without --signed")
+                raise RequestError(
+                    f"statistics: {statistic.name} is defined only for positive values; leave out --signed"
+                )
         if self.second is not None and self.form.code_bits + self.second.code_bits > _CODE_BITS:
             raise RequestError(
                 f"second_bits: both columns have {_CODE_BITS} bits in all at most, with their signs; got "

@@ -58,7 +58,7 @@ class RandomisedResponse:
         if self.epsilon is not None:
             check_epsilon(self.epsilon)
             if self.threshold <= _RANGE // 2:
-                raise RequestError(f"epsilon: {self.epsilon} is too small for a report to say anything")
+                raise RequestError(f"epsilon: {self.epsilon} is too small for a report to carry information")
 
     @cached_property
     def threshold(self) -> int:
