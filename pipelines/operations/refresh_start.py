@@ -24,7 +24,7 @@ input: logs                   # with a folder dt=YYYY-MM-DD of log files for eve
 output: published             # releases/DATE/, latest.json, index.html
 ledger: ledger.db             # an SQLite file, or gs://BUCKET/FOLDER
 key_file: key                 # made by sfumato key new
-budget:                       # the largest epsilon of a user's records of any DAYS consecutive days
+budget:                       # the largest epsilon for the data of any DAYS consecutive days
   - {{epsilon: {epsilon}, days: {days}}}
 rotation: {cohorts:<19} # each night queries one of N cohorts of users; the best number for these users
 # rows_of_day: {{time_column: time, time_zone: Europe/Berlin}}  # days by the rows' times, not by folders

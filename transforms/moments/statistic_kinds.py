@@ -305,7 +305,7 @@ def find_kind(statistic: Statistic) -> StatisticKind:
         f"{name}:K (K from {kind.powers[0]} to {kind.powers[-1]})" if kind.powers else name
         for name, kind in STATISTICS.items()
     ]
-    raise RequestError(f"statistics: there are {', '.join(known[:-1])} and {known[-1]}; got {statistic.name!r}")
+    raise RequestError(f"statistics: must be {', '.join(known[:-1])} or {known[-1]}, got {statistic.name!r}")
 
 
 def quantities_of(statistic: Statistic, variance: Variance) -> tuple[str, ...]:

@@ -128,7 +128,7 @@ class Adaptive(Method):
         if self.max_entries < needed:
             raise RequestError(f"max_entries: {categories} categories need at least {needed}, got {self.max_entries}")
         if self.refine == "interval" and categories == 1:
-            raise RequestError("refine: interval is about rates; name their column with auxiliary")
+            raise RequestError("refine: interval requires auxiliary, the column of the rates")
 
     def check_slots(self, slots: int) -> None:
         for name, value, needed in (

@@ -72,7 +72,7 @@ class MomentsPlan:
         check_statistics(self.statistics, self.second is not None)
         for name, value, choices in (("method", self.method, Method), ("variance", self.variance, Variance)):
             if value not in get_args(choices):
-                raise RequestError(f"{name}: there are {', '.join(get_args(choices))}, got {value!r}")
+                raise RequestError(f"{name}: must be one of {', '.join(get_args(choices))}, got {value!r}")
         for statistic in self.statistics:
             if "log2" in quantities_of(statistic, self.variance) and self.form.signed != "no":
                 raise RequestError(
