@@ -124,8 +124,8 @@ class CentralCountPlan(CountedBudget):
             raise RequestError(f"delta: must be a number of at least 0 and below 1, got {self.delta}")
         if self.delta == 0 and not all(one and one <= _MAX_PUBLIC_ITEMS for one in self.domains):
             raise RequestError(
-                f"delta: 0 needs noise on every item, so a public list of {_MAX_PUBLIC_ITEMS:,} items at most, such as "
-                "the cells of a region at a depth of 10; give a delta far below 1 / users"
+                f"delta: 0 requires a public list of at most {_MAX_PUBLIC_ITEMS:,} items, such as the cells of a "
+                "region at a depth of 10; give a delta far below 1 / users"
             )
 
     @property

@@ -183,7 +183,7 @@ def test_an_engine_is_judged_as_a_job_would(
     assert (found["state"], words in found["text"]) == ("failed" if words else "ok", True)
     nothing = ["--input", str(place / "nothing.parquet"), "--output", str(place / "out"), "--region", "0,0,1,1"]
     assert cli.main(["heatmap", *nothing, *options]) == 2
-    expected = f"sfumato heatmap: {found['text']}" if words else "sfumato heatmap: input: no file matches"
+    expected = f"sfumato heatmap: {found['text']}" if words else "sfumato heatmap: --input: no file matches"
     assert capsys.readouterr().err.startswith(expected)
 
 
