@@ -138,7 +138,10 @@ def test_every_example_is_a_request(job: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["heatmap", "--input", "x", "--output", "y"], "heatmap: --region: required; for example: sfumato heatmap --input"),
+        (
+            ["heatmap", "--input", "x", "--output", "y"],
+            "heatmap: --region: required; for example: sfumato heatmap --input",
+        ),
         (["heatmap", "--regoin", "0,0,1,1"], "unknown option --regoin; did you mean --region?"),
         (["heatmap", *HEATMAP, "--user", "rider"], "did you mean --user_id_column?"),
         (["heatmap", *HEATMAP, "--lat", "y"], "did you mean --latitude_column?"),

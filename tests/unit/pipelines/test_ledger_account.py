@@ -142,15 +142,15 @@ def test_show_has_cohorts_where_there_are_any(place: Path, tmp_path: Path, capsy
 @pytest.mark.parametrize(
     ("option", "arguments"),
     [
-        ("user_id, dataset", "account --dataset taxis"),
-        ("user_id, dataset", "account --user_id 7"),
-        ("key_file", "account --user_id 7 --dataset taxis"),
-        ("dataset", "account --user_id 7 --dataset bikes --key_file key"),
-        ("key_file", "account --user_id 7 --dataset taxis --key_file none"),
-        ("key_file and key_secret", "account --user_id 7 --dataset taxis --key_file a --key_secret b"),
-        ("key_secret", "account --user_id 7 --dataset taxis --key_secret b"),
-        ("user_id", "show --user_id 7"),
-        ("key_file", "verify --key_file 7"),
+        ("--user_id, --dataset", "account --dataset taxis"),
+        ("--user_id, --dataset", "account --user_id 7"),
+        ("--key_file", "account --user_id 7 --dataset taxis"),
+        ("--dataset", "account --user_id 7 --dataset bikes --key_file key"),
+        ("--key_file", "account --user_id 7 --dataset taxis --key_file none"),
+        ("--key_file and --key_secret", "account --user_id 7 --dataset taxis --key_file a --key_secret b"),
+        ("--key_secret", "account --user_id 7 --dataset taxis --key_secret b"),
+        ("--user_id", "show --user_id 7"),
+        ("--key_file", "verify --key_file 7"),
     ],
 )
 def test_bad_options_are_named(
@@ -163,4 +163,4 @@ def test_bad_options_are_named(
 def test_a_key_that_others_may_read_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "key").chmod(0o644)
     assert run(place, *account(place, "bob")) == 2
-    assert ": key_file: other users can read" in capsys.readouterr().err
+    assert ": --key_file: other users can read" in capsys.readouterr().err

@@ -31,7 +31,7 @@ def test_nights_take_one_value_an_option(option: str, options: list[str], capsys
     assert cli.main(["plan", *options]) == 2
     found = capsys.readouterr()
     assert not found.out
-    assert f": {option}: " in found.err
+    assert f": --{option}: " in found.err
 
 
 @pytest.mark.parametrize("options", [[], ["--trust", "central"], ["--users", "54600000"]])
