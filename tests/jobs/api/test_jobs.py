@@ -192,7 +192,7 @@ def test_a_heatmap_has_users_of_zones(releases: dict[str, sfumato.Release]):
     assert isinstance(table, geopandas.GeoDataFrame)
     assert table["users"].sum() == pytest.approx(release.manifest["results"]["users"], rel=0.01)
     assert (table["low"] <= table["users"]).all()
-    with pytest.raises(sfumato.RequestError, match="is of `sfumato moments`"):
+    with pytest.raises(sfumato.RequestError, match="got one of `sfumato moments`"):
         releases["moments"].zones(halves)
 
 
