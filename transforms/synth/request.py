@@ -13,14 +13,13 @@ from pydantic import PlainValidator, model_validator
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period
-from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.region import Region
 from sfumato.schemas.requests.checks import check_declared
 from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, RegionOption, RunnerOptions
 from sfumato.schemas.requests.request_base import INPUT, MAP, OUTPUT, option
-from sfumato.transforms.synth.people import DEFAULT_REGION, USER_ID_KINDS, UserIdKind
+from sfumato.transforms.synth.people import DEFAULT_REGION
 
 ROW_GROUP_ROWS = 500_000
-MAX_DENSITY_DEPTH = 12  # a raster of 128 MiB for each worker
 MAX_DAYS = 3_660
 FIRST_DAY, LAST_DAY = date(1970, 1, 1), date(2199, 12, 31)
 
@@ -38,8 +37,6 @@ class SynthSpec:
     region: Region = DEFAULT_REGION
     seed: Annotated[int, Interval(ge=0, le=(1 << 64) - 1)] = 0
     users_per_file: Annotated[int, Interval(ge=1, le=100_000_000)] = 1_000_000
-    user_id: UserIdKind = "int"
-    density_depth: Annotated[int, Interval(ge=1, le=MAX_DENSITY_DEPTH)] = 10
     day: date | None = None  # UTC date. Only the users who are active on it have records. None: every user, in one week
     trips: bool = False  # whether a record is a trip between two places
 
@@ -55,11 +52,6 @@ class SynthSpec:
     def files(self) -> int:
         """Returns the number of files."""
         return -(-self.users // self.users_per_file)
-
-    @property
-    def grid(self) -> Grid:
-        """Returns the grid of the density raster."""
-        return Grid(self.region, self.density_depth)
 
     def file_name(self, index: int) -> str:
         """Returns the name of a file."""
@@ -114,20 +106,12 @@ class SynthRequest(RunnerOptions):
     )
     seed: int = option(0, "a different seed gives different people of the same city", MAP, common=True)
     users_per_file: int = option(1_000_000, "number of users whose records are in a file", OUTPUT)
-    user_id: UserIdKind = option("int", f"type of the user id: {' or '.join(USER_ID_KINDS)}", OUTPUT, metavar="TYPE")
-    density: str | None = option(
-        None,
-        "also write the true density of all records: float64, 2^depth x 2^depth, row 0 in the north, sum 1",
-        OUTPUT,
-        metavar="FILE.npy",
-    )
     basemap: str | None = option(
         None,
         "also write the city's geography, as GeoJSON for --basemap of the other jobs: shores, districts, roads, names",
         OUTPUT,
         metavar="FILE.geojson",
     )
-    density_depth: int = option(10, f"depth of the density, 1 to {MAX_DENSITY_DEPTH}", OUTPUT)
 
     @property
     def spec(self) -> SynthSpec:
@@ -138,8 +122,6 @@ class SynthRequest(RunnerOptions):
             region=self.region,
             seed=self.seed,
             users_per_file=self.users_per_file,
-            user_id=self.user_id,
-            density_depth=self.density_depth,
             trips=self.trips,
         )
 
@@ -147,7 +129,5 @@ class SynthRequest(RunnerOptions):
     def _checked(self) -> Self:
         _ = self.spec
         if self.trips:
-            self.refuse(("days", "density"), "cannot be combined with --trips")
-        if self.days is not None:
-            self.refuse(("density",), "cannot be combined with --days")
+            self.refuse(("days",), "cannot be combined with --trips")
         return self

@@ -141,17 +141,6 @@ def test_the_manifest_is_the_contract() -> None:
     )  # a binomial number
 
 
-def test_without_privacy_the_release_says_so() -> None:
-    planned = plan(epsilon=None, statistics=SPREAD[:1])
-    manifest = manifest_of(assembled(ran(ages(), planned), planned))
-    privacy, meter = manifest["privacy"], manifest["privacy"]["meter"]
-    assert (privacy["trust"], privacy["epsilon"], privacy["delta"]) == ("secagg", None, 0.0)
-    assert (meter["truth_probability"], meter["epsilon_per_bit"], meter["epsilon_per_client"]) == (None, None, None)
-    assert meter["expected_private_bits"] == 1.0
-    assert any("no differential privacy" in one for one in manifest["warnings"])
-    assert "randomised response" not in privacy["mechanism"]
-
-
 # --- groups ---
 
 
@@ -199,23 +188,6 @@ def test_groups_that_are_too_small_are_left_out(groups: NDArray[np.int64], least
     files = assembled(ran(ages(), planned, grouping, groups), planned, grouping)
     assert [one["group"] for one in table(files, "moments.parquet").to_pylist()] == [EVERYBODY, *shown]
     assert manifest_of(files)["results"]["groups_published"] == len(shown)
-
-
-@pytest.mark.pinned
-def test_no_exact_size_of_a_group_is_in_a_file() -> None:
-    """Neither of the groups, nor of rounds of them, nor of everybody: all are made of noisy counts.
-
-    Noise may be 0 by chance; under this key it is not where it is looked at.
-    """
-    planned, groups, grouping = plan(statistics=SPREAD[:1], release_epsilon=1.25), by_size(), BY_PLACE
-    state = ran(ages(), planned, grouping, groups)
-    files = assembled(state, planned, grouping)
-    manifest = manifest_of(files)
-    counted = {one["clients"] for one in table(files, "moments.parquet").to_pylist()}
-    counted |= {manifest["results"]["clients"]} | {one["clients"] for one in manifest["results"]["rounds"]}
-    exact = {*np.bincount(groups, minlength=5).tolist(), 5000}
-    assert not counted & exact
-    assert all(f">{size:,}<" not in files["index.html"].decode() for size in exact if size > 100)
 
 
 # --- cells ---
@@ -348,16 +320,16 @@ def test_small_groups_are_merged_and_totals_agree() -> None:
 
 @pytest.mark.false_alarm(1e-9)
 def test_many_empty_groups_are_seldom_shown() -> None:
-    """Laplace noise has heavier tails than a normal one: of 200 runs at most 5% show any of 400 empty groups."""
+    """Laplace noise has heavier tails than a normal one: of 100 runs at most 5% show any of 400 empty groups."""
     grouping = Grouping(ColumnGroups("g", tuple(map(str, range(400)))), 1)
     plan = CentralMomentsPlan(statistics=(Statistic("count"),), epsilon=0.5)
     shown = 0
-    for number in range(200):
+    for number in range(100):
         key = RunKey.derive(FixedSecret(b"empty groups" * 3), {"number": number})
         state = run_centrally(np.zeros(0), plan, key, np.zeros(0, np.int64), 401)
         names, _ = grouping.published_groups(state.clients, groups_margin(plan, grouping))
         shown += len(names) > 1
-    assert shown <= 35  # P < 1e-9 at 5%
+    assert shown <= 23  # P < 1e-9 at 5%
 
 
 def test_cells_have_a_map_and_intervals_that_hold_together() -> None:
