@@ -14,6 +14,7 @@ take the first. So the probability of each pair of cells is known exactly.
 from __future__ import annotations
 
 from datetime import date
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -87,10 +88,8 @@ def make_records(
 ) -> pa.Table:
     """Returns record number `record` of each of the users first .. last - 1, in the order of the users' numbers.
 
-    Args:
-        city: stretched over the region; with a day, the city of that day (`city.build_city_on`).
-        seed: picks the people.
-        day: UTC date. Only the users who are active on it have records. None: every user, in the one week.
+    city: with a day, that of `city.build_city_on`. day: UTC date, on which only the active users have records; None:
+    every user, in the one week.
     """
     plan = None if day is None else plan_day(day, seed, (region.west + region.east) / 2)
     blocks = []
@@ -183,7 +182,7 @@ def make_trips(
     kinds = np.repeat(np.arange(len(SHARES)), [round(8 * share) for *_, share in SHARES])
     kind = kinds[(random_bits(stream_key(seed, _KIND, trip), users) >> np.uint64(61)).astype(np.int64)]
     rows = np.arange(len(users))
-    columns = []
+    columns: list[NDArray[Any]] = [person_ids(users, seed)]
     for place in (0, 1):  # where a trip begins, where it ends
         cells = places[np.array([share[place] for share in SHARES])[kind], rows]
         places_in = _places(city, cells, random_bits(stream_key(seed, _POSITION, trip, place), users))
@@ -194,7 +193,7 @@ def make_trips(
     day = (bits & np.uint64(0xFFFF)) % np.uint64(5)
     start = WEEK_START_US - clock_offset_us((region.west + region.east) / 2) + within.astype(np.int64)
     start += (np.array(_EARLIEST)[kind] + 24 * day.astype(np.int64)) * HOUR_US
-    columns = [person_ids(users, seed), *columns, start]
+    columns.append(start)
     arrays = [pa.array(column).cast(field.type) for column, field in zip(columns, TRIP_SCHEMA, strict=True)]
     return pa.Table.from_arrays(arrays, schema=TRIP_SCHEMA)
 

@@ -107,36 +107,6 @@ def test_small_maps_have_noise_everywhere_and_no_delta(pattern: str, tmp_path: P
     assert_page_follows(tmp_path / "out")
 
 
-@pytest.mark.slow
-@pytest.mark.drawn
-def test_hot_cells_are_found_by_their_own_counts(pattern: str, tmp_path: Path) -> None:
-    for name, more in (("all", []), ("top", ["--top", "5"])):
-        assert (
-            run("hotspots", pattern, tmp_path / name, *REGION, "--depth", "7", "--epsilon", "4", *CENTRAL, *more) == 0
-        )
-    release, top = open_release(tmp_path / "all"), open_release(tmp_path / "top")
-    coarse, fine = release.manifest["privacy"]["rounds"]
-    assert [(one["level"], one["threshold"] is None) for one in (coarse, fine)] == [(4, True), (7, False)]
-    assert fine["epsilon"] == pytest.approx(0.96 * release.manifest["privacy"]["rounds_guarantee"]["epsilon"])
-    cells = release.cells
-    assert (cells["depth"] == 4).sum() == 256
-    finest = cells[cells["depth"] == 7]
-    assert len(finest) > 5
-    assert (finest["count"] >= fine["threshold"]).all()
-    kept = top.cells[top.cells["depth"] == 7]
-    assert len(kept) == 5
-    assert set(kept["cell_id"]) - set(finest["cell_id"]) != set(kept["cell_id"])
-    assert top.manifest["results"]["hidden_count"] >= release.manifest["results"]["hidden_count"]
-    page = page_text((tmp_path / "all" / "index.html").read_text())
-    for text in (
-        "A trusted curator, the operator of this job, saw the logs",
-        "were dropped",
-        "One item per user, with noise",
-    ):
-        assert text in page
-    assert "sampled users" not in page.split('"manifest"')[0]
-
-
 # --- a public list of items: pure differential privacy, and every item is published, present or not ---
 
 

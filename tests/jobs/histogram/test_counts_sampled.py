@@ -122,41 +122,6 @@ def test_hot_items_grow_from_their_prefixes(pattern: str, tmp_path: Path, option
         assert set(items["item"][items["level"] == levels[-1]]) == names
 
 
-@pytest.mark.false_alarm(1e-8)
-@pytest.mark.slow
-@pytest.mark.drawn
-@pytest.mark.parametrize("method", ["hierarchical", "interactive"])
-def test_quantiles(pattern: str, tmp_path: Path, method: str, capfd: pytest.CaptureFixture[str]) -> None:
-    more = ["--ranges", "0:2,1:20"] if method == "hierarchical" else []
-    assert run(
-        "quantiles", pattern, tmp_path / "out", "--column", "length", "--range", "0,20", "--quantiles", "0.25,0.5",
-        "--method", method, "--bits", "6", "--verbose", *more,
-    ) == 0  # fmt: skip
-    files = {*PLAIN, "quantiles.parquet", "curve.parquet", "quantiles.png"}
-    assert set(os.listdir(tmp_path / "out")) == files | ({"ranges.parquet", "bins.parquet"} if more else set())
-    assert "rows read: 12,000; dropped: none; clamped: " in capfd.readouterr().err
-    release = open_release(tmp_path / "out")
-    check_guarantee(release.manifest)
-    assert len(release.manifest["privacy"]["rounds"]) == (3 if more else 6)
-    lengths = np.clip(table()["length"].to_numpy(), 0, 20)
-    for share, value, low, high in release.quantiles[["share", "value", "low", "high"]].itertuples(index=False):
-        assert low <= value <= high
-        # Rank error of a sample of at least 600 of 6,000 users, and of one record of two; a bin is 0.3125 wide.
-        allowed = 6.2 * (share * (1 - share) * (1 / 600 + 1 / 12000)) ** 0.5
-        below, above = np.quantile(lengths, [max(share - allowed, 0), min(share + allowed, 1)])
-        assert below - 0.32 <= value <= above + 0.32
-    if more:
-        ranges = release.ranges
-        assert ranges[["low", "high"]].to_numpy().tolist() == [[0, 2], [1, 20]]
-        rows = [((lengths >= a) & (lengths < b)).sum() for a, b in ((0, 2), (1, 20))]
-        # Bins of 20 / 64 do not end at 2: the part of a bin in proportion may be off by a few percent of its users.
-        # Beside that, the stated deviation, and that of which of two records is drawn.
-        allowed = 7 * ranges["stddev"].to_numpy() + 7 * (np.array(rows) / 4) ** 0.5 + 0.03 * np.array(rows)
-        assert (np.abs(ranges["users"].to_numpy() - np.array(rows) / 2) < allowed).all()
-        assert (ranges["stddev"] > 0).all()
-        assert (release.bins["sampled"] >= release.manifest["privacy"]["rounds"][0]["threshold"]).all()
-
-
 @pytest.mark.slow
 def test_the_same_key_gives_the_same_release_another_does_not(pattern: str, tmp_path: Path) -> None:
     for name in ("direct", "direct_threads"):

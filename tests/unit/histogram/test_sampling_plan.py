@@ -35,7 +35,6 @@ from sfumato.transforms.histogram.sampling_round import (
     spread_levels,
 )
 from sfumato.transforms.histogram.user_sample import ItemCounts, add_counts, threshold
-from sfumato.transforms.privacy.keys import keyed_hash
 from sfumato.transforms.quantiles.curve import banded, build_hierarchy, check_shares, quantile, search_quantiles
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
@@ -230,12 +229,6 @@ def numbers(level: int, items: list[int], sampled: list[int] | None = None) -> H
     return Histogram(level, SAMPLING, np.array(items, dtype=np.uint64), counts)
 
 
-def texts(level: int, names: list[str]) -> Histogram:
-    codes = keyed_hash(KEY, np.array([*names, ""], dtype=object)[:-1])
-    order = np.argsort(codes)
-    return Histogram(level, SAMPLING, codes[order], np.full(len(names), 10), tuple(np.array(names)[order].tolist()))
-
-
 @pytest.mark.parametrize(("base", "depth"), [(4, 20), (10, 9)])
 def test_prefixes_of_numbers_are_their_leading_digits(base: int, depth: int) -> None:
     items = seeded_rng(0).integers(0, base**depth, 500).astype(np.uint64)
@@ -261,17 +254,6 @@ def test_grow_trie_drops_what_has_no_parent() -> None:
     assert best.parents[-1].tolist() == [0, 1]
     assert best.levels[0] is not None
     assert best.levels[1].items.tolist() == [1, 8, 9]  # what was paid for is published
-
-
-def test_tries_of_texts() -> None:
-    levels = [texts(1, ["c", "b"]), texts(3, ["caf", "bar", "dog", "c"])]
-    trie = grow_trie(levels, TextPrefixes(3))
-    shown = trie.levels[1].texts
-    assert shown is not None
-    assert sorted(shown) == ["bar", "c", "caf"]
-    above = trie.levels[0].texts
-    assert above is not None
-    assert [above[row] for row in trie.parents[0]] == [name[0] for name in shown]
 
 
 # --- distribution functions: exact without loss, within their own error on samples ---
@@ -398,6 +380,22 @@ def test_a_search_reads_only_what_passes_the_threshold() -> None:
     found, expected = (search_quantiles(r, sampling, (0.01,), 0.0, 256.0) for r in (few, none))
     assert found.quantiles == expected.quantiles
     assert np.array_equal(found.curve.share, expected.curve.share)
+
+
+def test_a_search_ends_where_a_round_publishes_nothing() -> None:
+    """It says what it has found: nothing at all, or the part of the range that it has come to."""
+    sampling = Sampling(2**31, 10)
+    nothing = ItemCounts(np.array([0], np.uint64), np.array([9]))
+    empty = search_quantiles([nothing] * BITS, sampling, (0.5,), 0.0, 1.0)
+    assert (empty.quantiles, empty.users, empty.published) == ((), (0.0,) * BITS, (0,) * BITS)
+    assert (empty.curve.low == 0).all()
+    assert (empty.curve.high == 1).all()
+    some = ItemCounts(np.array([10, 200], np.uint64), np.array([100, 300]))  # a quarter lies below 128
+    search = search_quantiles([some, some, *[nothing] * (BITS - 2)], sampling, (0.5,), 0.0, 256.0)
+    (found,) = search.quantiles
+    assert found.value == 224  # the middle of [192, 256), the second half of the second half
+    assert found.low <= 200 <= found.high
+    assert search.published == (2, 2, *[0] * (BITS - 2))
 
 
 def test_banded_encloses_all_that_may_lie_between_two_points() -> None:

@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from sfumato.schemas.locations import CATEGORIES, DROP_REASONS, NUMBERS, PREFIXES, ItemColumns, LocationColumns
-from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, NumberBins, NumberItems
+from sfumato.schemas.locations import DROP_REASONS, NUMBERS, ItemColumns
+from sfumato.transforms.histogram.item_encoding import ColumnItems, NumberBins, NumberItems
 from sfumato.transforms.histogram.sampling_round import NumberPrefixes, Sampling
 from sfumato.transforms.histogram.user_sample import (
     ItemCounts,
@@ -324,16 +323,6 @@ def test_number_items_clamp_what_is_outside() -> None:
     assert items.encode(batch(pa.array([0, 1, -5])), KEY, everybody).sample.items.tolist() == [2, 3, 0]
 
 
-def test_cells_are_those_of_the_heatmap() -> None:
-    grid = Grid(Region(-1, 50, 1, 51), 3)
-    rows = pa.RecordBatch.from_pydict(
-        {"user_id": [1, 2, 3, 4], "latitude": [50.9, 50.1, 80.0, None], "longitude": [-0.9, 0.9, 0.0, 0.0]}
-    )
-    encoded = CellItems(LocationColumns(), grid).encode(rows, KEY, everybody)
-    assert encoded.sample.items.tolist() == grid.codes(np.array([-0.9, 0.9]), np.array([50.9, 50.1])).tolist()
-    assert dropped(encoded) == {"out_of_region": 1, "null_coordinate": 1}
-
-
 @pytest.mark.parametrize("encode", [lambda array: array, lambda array: array.dictionary_encode()])
 def test_text_that_is_not_utf8_is_dropped_whoever_is_drawn(encode) -> None:
     """A run that failed for it would show whether its user was drawn."""
@@ -343,16 +332,6 @@ def test_text_that_is_not_utf8_is_dropped_whoever_is_drawn(encode) -> None:
         encoded = ColumnItems(ItemColumns("x")).encode(batch(encode(broken)), KEY, drawn)
         assert dropped(encoded) == {"not_utf8": 1}
         assert list(encoded.sample.texts.values()) == (["a", "é"] if drawn is everybody else [])
-
-
-@pytest.mark.parametrize(
-    ("kinds", "kind"),
-    [(CATEGORIES, pa.float64()), (CATEGORIES, pa.list_(pa.int64())), (CATEGORIES, pa.uint64()),
-     (PREFIXES, pa.bool_()), (PREFIXES, pa.float32()), (NUMBERS, pa.string())],
-)  # fmt: skip
-def test_item_columns_reject_other_types(kinds: tuple[str, ...], kind: pa.DataType) -> None:
-    with rejects("f"):
-        ItemColumns("x", kinds=kinds).check(pa.schema({"user_id": pa.int64(), "x": kind}), "f")
 
 
 @pytest.mark.parametrize(

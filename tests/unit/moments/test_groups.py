@@ -14,14 +14,13 @@ from scipy import stats
 
 from sfumato.schemas.moments import OTHER, FixedPoint
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.moments.groups import MAX_GROUPS, CellGroups, ColumnGroups, Grouping, ZoneGroups
+from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping, ZoneGroups
 from sfumato.transforms.moments.local.plan import MomentsPlan
 from sfumato.transforms.moments.local.tally import Tally, with_noise
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.statistics.shrinkage import simultaneous_z
 from sfumato.transforms.zones.zone_file import Zones
-from tests.rejections import rejects
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
 from tests.unit.zones.polygons import brute_force, voronoi, zones_of
@@ -121,9 +120,6 @@ def test_cells_are_those_of_the_grid_and_the_rest_is_in_none() -> None:
         )
     assert groups.encode(batch).tolist() == expected
     assert len(groups) == len(set(groups.names())) == 16
-    with rejects("cells"):
-        CellGroups(Grid(REGION, 8))
-    assert len(CellGroups(Grid(REGION, 7))) == MAX_GROUPS
 
 
 def test_zone_groups_are_those_that_hold_the_points() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 import sys
 from fractions import Fraction
@@ -345,18 +344,6 @@ def test_bits_that_are_not_in_use_are_not_asked_for() -> None:
     assert nothing == pytest.approx(by_weight(bits, 0.5, 1))  # no bit has a variance: by weight
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        *(("first_share", value) for value in (0.0, 1.0, math.nan)),
-        *itertools.product(("first_power", "second_power", "weighted_power", "squash"), (-0.1, math.nan)),
-    ],
-)
-def test_tuning_refuses(option: str, value: float) -> None:
-    with rejects(option):
-        Tuning(**{option: value})
-
-
 @pytest.mark.parametrize(("local", "squash"), [(True, 2.5), (False, 0.5)])
 def test_the_papers_tuning_is_that_of_section_4_2(local: bool, squash: float) -> None:
     """A third of the clients first, by 2^(j / 2); then by the root of 4^j m (1 - m); reports of both rounds."""
@@ -374,12 +361,9 @@ def test_the_papers_tuning_is_that_of_section_4_2(local: bool, squash: float) ->
     [
         (10_000, 0.1, 10, "weighted"),  # n epsilon^2 = 100
         (10_000, 0.1, 20, "threshold"),  # a range that few values fill
-        (100_000, 0.1, 10, "threshold"),
-        (999, 1.0, 12, "weighted"),
         (1000, 1.0, 12, "threshold"),
         (-50, 1.0, 10, "weighted"),  # a noisy number
         (10, None, 10, "threshold"),
-        (1000, 1e300, 10, "threshold"),
     ],
 )
 def test_thresholds_need_enough_signal(users: float, epsilon: float | None, bits: int, method: str) -> None:
