@@ -13,7 +13,7 @@ import sys
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
+from datetime import date
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
@@ -24,7 +24,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.transforms.io.files import write_file
 from sfumato.transforms.io.storage import matching
 from sfumato.transforms.synth.city_map import city_geojson
-from sfumato.transforms.synth.request import SynthRequest, SynthSpec
+from sfumato.transforms.synth.request import SynthRequest
 from sfumato.transforms.synth.transform import GeneratePeople
 
 _OWN_FILE = re.compile(r"part-\d{5}-of-\d{5}\.parquet")
@@ -35,7 +35,7 @@ def run(request: SynthRequest, settings: RunnerSettings) -> None:
 
     After a failure the earlier days remain, and no part of the failed day.
     """
-    spec, output = request.spec, request.output.rstrip("/")
+    output = request.output.rstrip("/")
     settings.check_reach("output, basemap", output, request.basemap or output)
     if request.basemap is not None:
         _check_basemap(request.basemap, request.overwrite)
@@ -43,35 +43,37 @@ def run(request: SynthRequest, settings: RunnerSettings) -> None:
         raise RequestError("output: name a folder for the files")
     if os.path.isfile(output):
         raise RequestError(f"output: {output!r} is a file; name a folder")
-    folders = {output: spec}
+    folders: dict[str, date | None] = {output: None}
     if request.days is not None:
-        folders = {FileSystems.join(output, f"dt={day}"): replace(spec, day=day) for day in request.days.days()}
+        folders = {FileSystems.join(output, f"dt={day}"): day for day in request.days.days()}
     old_files = {folder: _old_files(folder, request.overwrite) for folder in folders}
     started, total = time.monotonic(), 0
     created = bool(make_folders(output))
     try:
-        for folder, of_day in folders.items():
-            records = generate(of_day, settings, folder, old_files[folder])
+        for folder, day in folders.items():
+            records = generate(request, day, settings, folder, old_files[folder])
             created = False
-            if of_day.day is not None:
-                sys.stdout.write(f"{of_day.day}: {records:,} records\n")
+            if day is not None:
+                sys.stdout.write(f"{day}: {records:,} records\n")
             total += records
     finally:
         if created:
             remove_tree(output)
-    files, seconds = spec.files * len(folders), time.monotonic() - started
+    files, seconds = request.files * len(folders), time.monotonic() - started
     sys.stdout.write(
-        f"{total:,} records of {spec.users:,} users in {files} file{'s'[: files != 1]} "
+        f"{total:,} records of {request.users:,} users in {files} file{'s'[: files != 1]} "
         f"at {output} ({seconds:.1f} s, {total / seconds / 1e6:.2f} million a second)\n"
     )
     if request.basemap is not None:
         try:
-            write_file(request.basemap, city_geojson(spec.region))
+            write_file(request.basemap, city_geojson(request.region))
         except OSError as error:
             raise RequestError(f"basemap: cannot write {request.basemap!r} ({error.strerror or error})") from None
 
 
-def generate(spec: SynthSpec, settings: RunnerSettings, output: str, old_files: Sequence[str] = ()) -> int:
+def generate(
+    request: SynthRequest, day: date | None, settings: RunnerSettings, output: str, old_files: Sequence[str]
+) -> int:
     """Runs the pipeline and replaces `old_files` by its files. Returns the number of records."""
     staging = FileSystems.join(output, f".staging-{uuid.uuid4().hex}")
     staged_total = FileSystems.join(staging, "records")
@@ -79,11 +81,11 @@ def generate(spec: SynthSpec, settings: RunnerSettings, output: str, old_files: 
     try:
         make_folders(staging)
         with settings.pipeline() as root:
-            records = root | GeneratePeople(spec, staging)  # PCollection[int]
+            records = root | GeneratePeople(request, day, staging)  # PCollection[int]
             _ = records | "WriteTotal" >> beam.Map(_write_number, path=staged_total)
         with FileSystems.open(staged_total) as source:
             total = int(source.read())
-        names = [spec.file_name(index) for index in range(spec.files)]
+        names = [request.file_name(index) for index in range(request.files)]
         new_files = [FileSystems.join(output, name) for name in names]
         FileSystems.rename([FileSystems.join(staging, name) for name in names], new_files)
         if stale := sorted(set(old_files) - set(new_files)):

@@ -17,7 +17,7 @@ from sfumato.transforms.synth import transform as generate
 from sfumato.transforms.synth.city import build_city
 from sfumato.transforms.synth.city_map import city_geojson
 from sfumato.transforms.synth.people import TRIP_SCHEMA
-from sfumato.transforms.synth.request import ROW_GROUP_ROWS, SynthRequest, SynthSpec
+from sfumato.transforms.synth.request import ROW_GROUP_ROWS, SynthRequest
 from tests.rejections import rejects
 
 
@@ -81,7 +81,7 @@ REFUSED = {
 def test_request_refuses(option: str, value: str) -> None:
     given = {"output": "logs", "users": "10", option: value}
     with rejects(option):
-        _ = parse_command(SynthRequest, [f"--{name}={one}" for name, one in given.items()])[0].spec
+        parse_command(SynthRequest, [f"--{name}={one}" for name, one in given.items()])
 
 
 @pytest.mark.parametrize("option", ["users_per_file=0", "basemap=map.shp", "output=", "userz=1"])
@@ -120,10 +120,10 @@ def test_a_failure_leaves_nothing_and_spares_what_was_there(tmp_path: Path, monk
     before = {path.name: path.read_bytes() for path in old.iterdir()}
     make = generate.make_file_tables
 
-    def fail_late(request: SynthSpec, index: int, city: object) -> object:
+    def fail_late(request: SynthRequest, day: None, index: int, city: object) -> object:
         if index == 2:
             raise OSError("disk full")
-        return make(request, index, build_city())
+        return make(request, day, index, build_city())
 
     monkeypatch.setattr(generate, "make_file_tables", fail_late)
     arguments = ["--users=50", "--users_per_file=10"]
@@ -147,15 +147,16 @@ def test_trips_are_written_in_place_of_records(tmp_path: Path) -> None:
 
 def test_too_many_files_are_refused_with_the_least_that_would_do() -> None:
     with rejects("users_per_file"):
-        SynthSpec(users=1_000_001, users_per_file=1)
-    assert SynthSpec(users=1_000_001, users_per_file=11).files == 90_910
+        SynthRequest.of({"output": "x", "users": 1_000_001, "users_per_file": 1})
+    assert SynthRequest.of({"output": "x", "users": 1_000_001, "users_per_file": 11}).files == 90_910
 
 
 @pytest.mark.parametrize(
     ("users", "records", "users_per_file"), [(1, 1, 1), (10, 3, 4), (9, 5, 3), (7, 2, 100), (2_300_000, 2, 1_100_000)]
 )
 def test_files_hold_every_record_once_and_spread_a_users_records(users: int, records: int, users_per_file: int) -> None:
-    request = SynthSpec(users=users, records_per_user=records, users_per_file=users_per_file)
+    given = {"output": "x", "users": users, "records_per_user": records, "users_per_file": users_per_file}
+    request = SynthRequest.of(given)
     seen: dict[tuple[int, int], int] = {}
     total = 0
     for index in range(request.files):
