@@ -200,3 +200,25 @@ def test_never_worse_than_the_sum(rounds: int, epsilon: float, rate: float) -> N
         together = rounds_delta(epsilon, rate, threshold, rounds)
         assert together <= min(1.0, rounds * delta(epsilon / rounds, rate, threshold))
         assert together >= delta(epsilon, rate, threshold)  # publishing only one of them is one way of using them
+
+
+def same_count_delta(epsilon: float, rate: float, threshold: int, rounds: int, count: int, step: float) -> float:
+    """A lower bound of the delta of several rounds: the user's item has the same count in each, losses rounded down."""
+    last = 4 * count
+    more, less = published(count, rate, threshold, last), published(count - 1, rate, threshold, last)
+    both = (more > 0) & (less > 0)
+    losses = np.floor(np.log(more[both] / less[both]) / step).astype(int)
+    one = np.bincount(losses - losses.min(), weights=more[both])
+    total = np.ones(1)
+    for _ in range(rounds):
+        total = np.convolve(total, one)
+    summed = step * (np.arange(len(total)) + rounds * losses.min())
+    certain = float(more[less == 0].sum())  # outcomes that only one of the two logs can give
+    return 1 - (1 - certain) ** rounds + float((total * np.maximum(1 - np.exp(epsilon - summed), 0)).sum())
+
+
+def test_many_rounds_share_their_epsilon() -> None:
+    rate, rounds = 0.4, 24
+    lower = same_count_delta(1.0, rate, 20, rounds, 50, 0.002)
+    assert lower > 10 * rounds * delta(1.0, rate, 20)  # so the rounds cannot have the whole epsilon each
+    assert lower <= rounds_delta(1.0, rate, 20, rounds)
