@@ -29,6 +29,7 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.city_people import density_raster
 from benchmarks.evaluation.density_metrics import coarsen
 from benchmarks.evaluation.in_memory import planned_state
 from sfumato.pipelines.runners.runner_settings import processors
@@ -46,7 +47,6 @@ from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.secagg.shard_sums import NOTHING, ShardTotals, sum_shards
 from sfumato.transforms.synth.landscape import city_rasters
 from sfumato.transforms.synth.people import DEFAULT_REGION
-from sfumato.transforms.synth.transform import density_raster
 
 SIDE = 128  # of the grid on which errors are measured
 _QUANTILES = 1 << 22  # of the density: a user's cell is a uniform choice among so many

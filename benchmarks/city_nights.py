@@ -15,7 +15,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from benchmarks.city_people import density_on
+from benchmarks.city_people import density_on, density_raster
 from benchmarks.evaluation.density_metrics import coarsen
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.places import Places
@@ -29,7 +29,6 @@ from sfumato.transforms.synth.city import build_city_on
 from sfumato.transforms.synth.landscape import SIZE_KM, Point
 from sfumato.transforms.synth.people import DEFAULT_REGION, make_records
 from sfumato.transforms.synth.random_streams import random_bits, stream_key
-from sfumato.transforms.synth.transform import density_raster
 
 DEPTH = 10
 SIDE = 128  # of the grid on which maps are compared

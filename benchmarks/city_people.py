@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from sfumato.schemas.region import by_row
 from sfumato.transforms.synth.city import build_city_on, plan_day
 from sfumato.transforms.synth.landscape import SIDE
 from sfumato.transforms.synth.people import make_records
@@ -32,3 +33,8 @@ def density_on(day: date, seed: int, longitude: float, side: int = SIDE) -> NDAr
     tables = city.tables.reshape(-1, side**2)
     density = sum(share * alias_probabilities(table) for share, table in zip(shares, tables, strict=False))
     return np.asarray(density).reshape(side, side)
+
+
+def density_raster(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The density of counts by code, int64[4^depth]: float64[2^depth, 2^depth], row 0 in the north, sum 1."""
+    return np.asarray(by_row(counts / counts.sum()))

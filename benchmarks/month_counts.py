@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.city_nights import DEPTH, SIDE, Crowd
-from benchmarks.city_people import density_on
+from benchmarks.city_people import density_on, density_raster
 from benchmarks.evaluation.density_metrics import coarsen
 from benchmarks.evaluation.in_memory import planned_state
 from benchmarks.month_ways import WINDOW, Array, Way
@@ -26,7 +26,6 @@ from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals
 from sfumato.transforms.synth.people import DEFAULT_REGION
-from sfumato.transforms.synth.transform import density_raster
 
 _X, _Y = (one.astype(np.int64) for one in deinterleave(np.arange(4**DEPTH, dtype=np.uint64)))
 

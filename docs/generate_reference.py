@@ -28,7 +28,7 @@ from sfumato.schemas import moments, ranges, release
 from sfumato.schemas.errors import SfumatoError
 from sfumato.schemas.refresh import RefreshConfig
 from sfumato.schemas.requests.request_base import HELP_GROUPS, extra_of, metavar_of, option_type, range_text
-from sfumato.transforms.synth.people import record_schema
+from sfumato.transforms.synth.people import RECORD_SCHEMA
 
 REFERENCE = Path(__file__).parent / "reference"
 COMMANDS = sorted(JOBS, key=lambda name: not JOBS[name].publishes)  # those that publish come first
@@ -160,7 +160,7 @@ MANIFEST = {
 TABLES: dict[str, tuple[str, Mapping[str, pa.Schema]]] = {
     "Input: the logs": (
         "The columns that `sfumato synth` writes. A job reads the columns that its options name.",
-        {"*.parquet": record_schema()},
+        {"*.parquet": RECORD_SCHEMA},
     ),
     "heatmap": (
         "GeoParquet, one row for each node of the quadtree with a count. The columns of categories and rates need "

@@ -237,13 +237,8 @@ def largest_rate(
 ) -> float:
     """Returns the largest rate on the grid of 2**-32 with cost(rate) <= delta, to within a factor 1 + tolerance.
 
-    Raises RequestError if cost(2**-32) > delta.
-
-    Args:
-        cost: the delta of a rate; non-decreasing.
-        delta: the budget.
-        tolerance: 0 for the exact grid point. The result always has cost(rate) <= delta.
-        guess: where the search starts. Without it, at delta: a round costs no more than its rate.
+    Raises RequestError if cost(2**-32) > delta. cost: the delta of a rate; non-decreasing. guess: where the search
+    starts; without it, at delta: a round costs no more than its rate.
     """
     low, high = 0, RATE_GRID
     below, above = -math.inf, math.inf  # ln(cost / delta) at low and at high, once known
@@ -277,14 +272,8 @@ def _next_step(low: int, below: float, high: int, above: float) -> int:
 def rounds_delta(epsilon: float, rate: float, threshold: int, rounds: int, steps: int = 200) -> float:
     """Returns the delta of all rounds together at this total epsilon, rounded up; exact (to about 1e-9) for one round.
 
-    It is at most rounds * delta(epsilon / rounds). Raises RequestError for an argument out of range.
-
-    Args:
-        epsilon: of all rounds together, > 0.
-        rate: sampling rate of each round, 0 < rate < 1.
-        threshold: of each round, >= 1, in sampled users.
-        rounds: number of rounds, >= 1.
-        steps: grid points of privacy loss from 0 to epsilon. Any number is safe; 200 is within 0.5% of the limit.
+    It is at most rounds * delta(epsilon / rounds). Raises RequestError for an argument out of range. steps: grid points
+    of privacy loss from 0 to epsilon. Any number is safe; 200 is within 0.5% of the limit.
     """
     check_epsilon(epsilon)
     check_count("rounds", rounds)

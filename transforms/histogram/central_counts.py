@@ -203,23 +203,14 @@ class SplitCountPlan(CentralCountPlan):
 
 @dataclass(frozen=True, eq=False)
 class NoisyHistogram:
-    """The published counts of a round.
+    """The published counts of a round."""
 
-    Attributes:
-        level: length of the items' prefixes; 0 for whole items.
-        noise: of every count.
-        items: uint64[m] ascending, item codes.
-        noisy: int64[m], noisy counts. Unless the items are public, all are at least the threshold.
-        texts: the texts of the codes, m of them; None if codes are numbers.
-        cut: the largest noisy count that `top` removed; None without any.
-    """
-
-    level: int
+    level: int  # length of the items' prefixes; 0 for whole items
     noise: CountNoise
-    items: NDArray[np.uint64]
-    noisy: NDArray[np.int64]
-    texts: tuple[str, ...] | None = None
-    cut: int | None = None
+    items: NDArray[np.uint64]  # uint64[m] ascending, item codes
+    noisy: NDArray[np.int64]  # int64[m], noisy counts; at least the threshold, unless the items are public
+    texts: tuple[str, ...] | None = None  # the texts of the codes, m of them; None if codes are numbers
+    cut: int | None = None  # the largest noisy count that `top` removed; None without any
 
     def __len__(self) -> int:
         return len(self.items)
@@ -257,13 +248,8 @@ def add_noise(
 ) -> NoisyHistogram:
     """Returns the published part of a round.
 
-    Args:
-        counts: exact, with bounded contributions; items of a count of 0 are not among them.
-        noise: of the round.
-        key: of the run's noise.
-        label: of the round's noise. Another round has another label.
-        level: length of the prefixes.
-        domain: where all items are public, their number: they are 0..domain - 1. Else None.
+    counts: exact, with bounded contributions; items of a count of 0 are not among them. label: another one in each
+    round. domain: where all items are public, their number: they are 0..domain - 1. Else None.
     """
     if domain is not None:
         items = np.arange(domain, dtype=np.uint64)

@@ -113,24 +113,16 @@ class ItemBound:
 class CountNoise:
     """The noise of one round's counts, and its threshold.
 
-    Attributes:
-        kind: of the noise.
-        epsilon: of the round.
-        delta: of the round, as spent: exact for laplace and truncated noise, an upper bound for gaussian; 0 for pure
-            differential privacy.
-        bound: of a user's contributions.
-        sigma: of gaussian noise; None for the others.
-        limit: of truncated noise, the largest absolute value A; None for the others.
-        threshold: the smallest noisy count that is published; None where the items are public and all are published.
+    Its delta is what the round spends: exact for laplace and truncated noise, an upper bound for gaussian.
     """
 
     kind: NoiseKind
     epsilon: float
-    delta: float
+    delta: float  # 0 for pure differential privacy
     bound: ItemBound
-    sigma: float | None = None
-    limit: int | None = None
-    threshold: int | None = None
+    sigma: float | None = None  # of gaussian noise; None for the others
+    limit: int | None = None  # of truncated noise, the largest absolute value A; None for the others
+    threshold: int | None = None  # the smallest noisy count that is published; None where all items are
 
     @property
     def stddev(self) -> float:
@@ -285,14 +277,8 @@ def choose_noise(
     """Returns the noise and threshold with the least hidden count at 99%, and of these with the least standard
     deviation.
 
-    Raises RequestError for an argument out of range, or noise out of range.
-
-    Args:
-        epsilon: of the round, > 0.
-        delta: of the round, 0 <= delta < 1; above 0 unless the items are public.
-        bound: of a user's contributions.
-        kind: one of NOISES; auto takes the best.
-        public: whether the items are public, so that all are published.
+    Raises RequestError for an argument out of range, or noise out of range. epsilon, delta: of the round; delta above
+    0 unless the items are public. kind: one of NOISES. public: whether all items are published.
     """
     check_epsilon(epsilon)
     if kind not in NOISES:

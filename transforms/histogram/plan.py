@@ -58,8 +58,6 @@ def choose_sampling(
 ) -> Sampling:
     """Returns the sampling of least expected error whose `rounds` rounds together are (epsilon, delta)-private.
 
-    Deterministic.
-
     Unless both the population and the number of items are given, items are unlimited and the population hardly matters.
     Raises RequestError for an argument out of range, or a population so small that even an item of all users would
     probably stay below the threshold.
@@ -181,10 +179,9 @@ def corollary_threshold(delta: float) -> int:
 
 
 def paper_sampling(epsilon: float, delta: float, population: int | None = None, rounds: int = 1) -> Sampling:
-    """Returns the paper's sampling of `rounds` rounds that are (epsilon, delta)-private together; raises as
-    `choose_sampling`.
+    """Returns the paper's sampling of `rounds` rounds that are (epsilon, delta)-private together.
 
-    Each round has epsilon / rounds and delta / rounds (Section 4.1, basic composition).
+    Each round has epsilon / rounds and delta / rounds (Section 4.1, basic composition). Raises as `choose_sampling`.
     """
     check_count("rounds", rounds)
     check_epsilon(epsilon)
@@ -200,10 +197,7 @@ def paper_sampling(epsilon: float, delta: float, population: int | None = None, 
 
 
 def contacts(population: int, rate: float, slack: float = 10.0) -> int:
-    """Returns how many of the users to contact on average for a Poisson sample at `rate`: m + c sqrt(m), where m = n p.
-
-    slack: c > 0, in standard deviations above the expected sample size.
-    """
+    """Returns how many of the users to contact on average for a Poisson sample: m + c sqrt(m), m = n p, c the slack."""
     mean = population * rate
     return min(population, math.ceil(mean + slack * math.sqrt(mean)))
 

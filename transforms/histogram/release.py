@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import shapely
 from numpy.typing import NDArray
 
 from sfumato.schemas.guarantee import ADD_OR_REMOVE, PRIVACY_UNIT, SAMPLING_ASSUMPTIONS, NoiseRound, SampleRound, Trust
@@ -25,9 +25,6 @@ from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
 
-# Well-known binary of a box: little-endian, a polygon of one ring of five points.
-_BOX = np.dtype([("head", "V13"), ("corners", "<f8", 10)])
-_BOX_HEAD = np.void(struct.pack("<bIII", 1, 3, 1, 5))
 BOUND = "one record a user, chosen uniformly among their records by the key"
 _MECHANISM = "sample and threshold: no noise is added to the counts of items"
 ADMISSION = "discrete Laplace noise on two counts of users, which admit the run"
@@ -60,20 +57,9 @@ def cells_table(histogram: Histogram | NoisyHistogram, grid: Grid) -> pa.Table:
         **measured(histogram),
         "density": histogram.counts / area_km2(west, south, east, north),
         **index_columns(grid, levels, west, south, east, north),
-        "geometry": box_shapes(west, south, east, north),
+        "geometry": shapely.to_wkb(shapely.box(west, south, east, north)),
     }
     return pa.table(table, schema=hot_cells_schema(isinstance(histogram, NoisyHistogram)))
-
-
-def box_shapes(
-    west: NDArray[np.float64], south: NDArray[np.float64], east: NDArray[np.float64], north: NDArray[np.float64]
-) -> pa.Array:
-    """Returns boxes, in degrees, as binary[n]: the bytes of `shapely.to_wkb(shapely.box(...))`, but faster."""
-    shapes = np.empty(len(west), dtype=_BOX)
-    shapes["head"] = _BOX_HEAD
-    shapes["corners"] = np.stack([east, south, east, north, west, north, west, south, east, south], axis=1)
-    ends = np.arange(len(west) + 1, dtype=np.int32) * _BOX.itemsize
-    return pa.Array.from_buffers(pa.binary(), len(west), [None, pa.py_buffer(ends), pa.py_buffer(shapes)])
 
 
 def item_names(histogram: Histogram | NoisyHistogram) -> list[str]:
@@ -111,15 +97,9 @@ def sample_manifest(
     warnings: Sequence[str] = (),
     cut: int | None = None,
 ) -> dict[str, Any]:
-    """Returns the manifest of a release.
+    """Returns the manifest of a release. cut: see SamplePlan.hidden_count.
 
-    Args:
-        metadata: what is known before the run.
-        rounds: (level, number of published items) of each round.
-        users: estimated users of all items of the first round.
-        admission: the noisy counts of users that admitted the run.
-        warnings: more of them.
-        cut: see SamplePlan.hidden_count.
+    rounds: (level, number of published items) of each. users: estimated users of all items of the first round.
     """
     plan, sampling = metadata.plan, metadata.plan.sampling
     rounds_composition = "one round, exact" if plan.rounds == 1 else "privacy loss distributions"

@@ -169,21 +169,14 @@ class ItemRequest(PlaceColumns, MapGeography, SampledRequest):
         """Returns the plan. domains: the number of items of each round, None if they come from the data."""
         if self.trust == Trust.SECAGG:
             return self.sample_plan(len(domains), domains[-1])
-        bound = ItemBound(self.max_items_per_user, self.max_records_per_item)
-        if self.trust == Trust.SPLIT:
-            return SplitCountPlan(
-                epsilon=self.epsilon,
-                bound=bound,
-                domains=domains,
-                population=self.population,
-                max_bad_fraction=self.max_bad_fraction,
-            )
-        return CentralCountPlan(
+        is_split = self.trust == Trust.SPLIT
+        kind = SplitCountPlan if is_split else CentralCountPlan
+        return kind(
             epsilon=self.epsilon,
-            delta=self.delta,
-            bound=bound,
+            delta=0.0 if is_split else self.delta,
+            bound=ItemBound(self.max_items_per_user, self.max_records_per_item),
             domains=domains,
-            noise=self.noise,
+            noise="laplace" if is_split else self.noise,
             population=self.population,
             max_bad_fraction=self.max_bad_fraction,
         ).without_unused_delta()

@@ -48,16 +48,12 @@ class Sampling:
 
     The sampler compares a uniform 32-bit integer with `rate_steps`, so the accountant's rate is exactly the sampler's.
 
-    Attributes:
-        rate_steps: the sampling rate in units of 2**-32, 1..2**32 - 1.
-        threshold: the fewest sampled users of a published item, >= 1.
-
     >>> Sampling.from_rate(0.25, threshold=20)
     Sampling(rate_steps=1073741824, threshold=20)
     """
 
-    rate_steps: int
-    threshold: int
+    rate_steps: int  # the sampling rate in units of 2**-32, 1..2**32 - 1
+    threshold: int  # the fewest sampled users of a published item, >= 1
 
     def __post_init__(self) -> None:
         for name in ("rate_steps", "threshold"):  # NumPy's integers become Python's, which JSON can hold
@@ -84,21 +80,13 @@ class Sampling:
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """The published counts of a round (paper 004, Section 3).
+    """The published counts of a round (paper 004, Section 3)."""
 
-    Attributes:
-        level: length of the items' prefixes; 0 for whole items.
-        sampling: parameters of the round.
-        items: uint64[m] ascending, item codes.
-        sampled: int64[m], sampled users with each item, all at least the threshold.
-        texts: the texts of the codes, m of them; None if codes are numbers.
-    """
-
-    level: int
+    level: int  # length of the items' prefixes; 0 for whole items
     sampling: Sampling
-    items: NDArray[np.uint64]
-    sampled: NDArray[np.int64]
-    texts: tuple[str, ...] | None = None
+    items: NDArray[np.uint64]  # uint64[m] ascending, item codes
+    sampled: NDArray[np.int64]  # int64[m], sampled users with each item, all at least the threshold
+    texts: tuple[str, ...] | None = None  # the texts of the codes, m of them; None if codes are numbers
 
     def __len__(self) -> int:
         return len(self.items)

@@ -14,6 +14,8 @@ from typing import Any, TypedDict, Unpack
 
 import apache_beam as beam
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from sfumato.transforms.histogram.central_counts import CentralCountPlan, NoisyLevels, count_items, noisy_levels
 from sfumato.transforms.histogram.count_noise import ItemBound
@@ -26,10 +28,10 @@ from sfumato.transforms.histogram.user_sample import (
     RoundDraw,
     Sample,
     Sampler,
-    UserDraw,
     add_counts,
     count_marked_users,
     count_rounds,
+    mark_users,
     merge,
     merge_marked_users,
     split_marked_users,
@@ -37,6 +39,7 @@ from sfumato.transforms.histogram.user_sample import (
 )
 from sfumato.transforms.inputs.log_file import FileSlice
 from sfumato.transforms.inputs.log_reader import read_bundle
+from sfumato.transforms.inputs.text_values import without_views
 from sfumato.transforms.locations.encode import NULL_USER
 from sfumato.transforms.locations.read import ChargeAndAdmitUsers, ReadLogs, RowCounts, count_other_days
 from sfumato.transforms.locations.spill import Spill
@@ -45,6 +48,7 @@ from sfumato.transforms.observability.logs import SAMPLED_USERS
 from sfumato.transforms.observability.metrics import COUNT_TIME
 from sfumato.transforms.privacy.admission import ChargeAndAdmit, NoisyUserCounts
 from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.privacy.user_hashes import hash_users
 
 _COMPACT_ROWS = 1 << 20  # the fewest new records that make an accumulator merge its samples
 _SUMMED_AT_ONCE = 64
@@ -56,19 +60,12 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: neighbouring cod
 
 @dataclass(frozen=True)
 class Rounds:
-    """The counts that a job makes in each of its rounds.
+    """The counts that a job makes in each of its rounds."""
 
-    Attributes:
-        items: encodes batches.
-        key: of the run; use each key for one input, once.
-        prefixes: the prefix code; None if all levels are whole items.
-        levels: the prefix length of each round; 0 (`WHOLE`) for whole items.
-    """
-
-    items: Items
-    key: RunKey
-    prefixes: Prefixes | None = None
-    levels: tuple[int, ...] = (WHOLE,)
+    items: Items  # encodes batches
+    key: RunKey  # of the run; use each key for one input, once
+    prefixes: Prefixes | None = None  # the prefix code; None if all levels are whole items
+    levels: tuple[int, ...] = (WHOLE,)  # the prefix length of each round; 0 (`WHOLE`) for whole items
 
     def bound_key(self, use: Sampling | ItemBound) -> RunKey:
         """Returns the key for one use: the same draws at another rate, or for other items, would reveal more."""
@@ -117,19 +114,35 @@ class SampleEncoding:
     items: Items
     draw: RoundDraw
     admission: AdmissionSampler | None
+    samples_hold_all: bool  # whether the admission counts the users of the samples, instead of a sample of its own
     group_bits: int
 
     def encode(self, parts: Sequence[FileSlice]) -> Iterator[tuple[RowCounts, Iterable[Any]]]:
         for batch in read_bundle(parts, self.items.columns, count_other_days):
-            draw = UserDraw(self.draw, self.admission)
-            encoded = self.items.encode(batch, self.draw.key, draw)
-            dropped = sum(encoded.dropped) - encoded.dropped[NULL_USER]
-            ids = batch.column(self.items.columns.user_id)
-            sample = draw.with_unusable(encoded.sample, ids, dropped)
-            marked = split_marked_users(draw.admission_users(ids, dropped), self.group_bits)
+            yield self._encode(batch)
+
+    def _encode(self, batch: pa.RecordBatch) -> tuple[RowCounts, Iterable[Any]]:
+        admission = None if self.samples_hold_all else self.admission
+        usable: list[NDArray[np.uint64]] = []
+
+        def drawn(users: NDArray[np.uint64]) -> NDArray[np.bool_]:
+            if admission is not None:
+                usable.append(admission.drawn(users))
+            return self.draw.drawn_in_any_round(users)
+
+        encoded = self.items.encode(batch, self.draw.key, drawn)
+        sample, unusable = encoded.sample, np.empty(0, np.uint64)
+        if self.admission is not None and sum(encoded.dropped) > encoded.dropped[NULL_USER]:
+            ids = without_views(batch.column(self.items.columns.user_id))
+            unusable = hash_users(ids.filter(ids.is_valid()), self.draw.key.subkey("users"))
+            if self.samples_hold_all:
+                sample = replace(sample, unusable=np.setdiff1d(unusable, sample.users))
+        admitting: Iterable[Any] = ()
+        if admission is not None:
+            marked = split_marked_users(mark_users(usable, admission.drawn(unusable)), self.group_bits)
             admitting = (beam.pvalue.TaggedOutput(_ADMISSION_USERS, group) for group in marked)
-            counts = RowCounts(encoded.rows, encoded.dropped, encoded.clamped)
-            yield counts, itertools.chain(split_sample(sample, self.group_bits), admitting)
+        counts = RowCounts(encoded.rows, encoded.dropped, encoded.clamped)
+        return counts, itertools.chain(split_sample(sample, self.group_bits), admitting)
 
 
 def split_sample(sample: Sample, group_bits: int) -> Iterator[tuple[int, Sample]]:
@@ -239,7 +252,7 @@ class CountRounds(beam.PTransform):
         key, count_users, rounds, admit = self._draw.key, self._count, self._rounds, self._admit
         publish = self._publish
         sampler = None if admit is None else AdmissionSampler(key, admit.rule.sampling_rate)
-        samples_hold_all = sampler is not None and sampler.is_held_by_samples(self._draw)
+        samples_hold_all = sampler is not None and sampler.rate == 1 and isinstance(self._draw, Everybody)
 
         def count(group: tuple[int, Sample]) -> Iterator[Any]:
             with COUNT_TIME.timed():
@@ -257,7 +270,7 @@ class CountRounds(beam.PTransform):
             counted = CountedRounds(list(map(add_counts, by_round)), admission)
             return counted if publish is None else publish(counted)
 
-        encoding = SampleEncoding(self._items, self._draw, sampler, self._spill.group_bits)
+        encoding = SampleEncoding(self._items, self._draw, sampler, samples_hold_all, self._spill.group_bits)
         # PCollection[tuple[UserGroup, Sample]], PCollection[RowCounts], PCollection[tuple[UserGroup, MarkedHashes]]
         samples, rows, marked = paths | "Read" >> ReadLogs(encoding, _ADMISSION_USERS, kind=Any)
         counted = (

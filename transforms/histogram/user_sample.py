@@ -14,19 +14,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from sfumato.transforms.histogram.sampling_round import Histogram, Prefixes, Sampling
-from sfumato.transforms.inputs.text_values import nulls, without_views
 from sfumato.transforms.locations.spill import Spill, load
 from sfumato.transforms.locations.users import any_repeated, by_user_group
 from sfumato.transforms.privacy.admission import UserCounts
 from sfumato.transforms.privacy.keys import WORDS_16_PER_BLOCK, RunKey, random_bits, random_bits_16
-from sfumato.transforms.privacy.user_hashes import hash_users
 
 _USABLE = np.uint64(1)  # the bit of a user's hash that marks a usable record
 
@@ -42,7 +39,6 @@ class Sampler:
     key: RunKey
     sampling: Sampling
     rounds: int = 1
-    draws_all: ClassVar[bool] = False
 
     def drawn(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Returns whether each user takes part in each round: bool[n, rounds]. users: uint64[n], their keyed hashes."""
@@ -68,7 +64,6 @@ class Everybody:
     """Draws every user, where Sampler draws a sample."""
 
     key: RunKey
-    draws_all: ClassVar[bool] = True
 
     def drawn_in_any_round(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:
         return np.ones(len(users), dtype=bool)
@@ -82,22 +77,15 @@ class Sample:
     """Records of sampled users, one row for each pair of a user and an item.
 
     Items and records have the narrowest type that holds them, because samples travel between workers.
-
-    Attributes:
-        users: uint64[n], keyed hashes.
-        items: unsigned[n], item codes.
-        records: unsigned[n], the number of records of this user and item.
-        texts: the texts of the codes; empty where codes are numbers.
-        unusable: uint64[k], users of dropped rows, for a job that counts all users. They may have records too.
-        has_each_user_once: whether no user has two rows; False where that was not found out.
     """
 
-    users: NDArray[np.uint64]
-    items: NDArray[np.unsignedinteger]
-    records: NDArray[np.unsignedinteger]
-    texts: Mapping[int, str] = field(default_factory=dict)
+    users: NDArray[np.uint64]  # uint64[n], keyed hashes
+    items: NDArray[np.unsignedinteger]  # unsigned[n], item codes
+    records: NDArray[np.unsignedinteger]  # unsigned[n], the number of records of this user and item
+    texts: Mapping[int, str] = field(default_factory=dict)  # of the codes; empty where codes are numbers
+    # uint64[k], users of dropped rows, for a job that counts all users. They may have records too.
     unusable: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
-    has_each_user_once: bool = False
+    has_each_user_once: bool = False  # whether no user has two rows; False where that was not found out
 
     def __len__(self) -> int:
         return len(self.users)
@@ -201,17 +189,11 @@ def one_item_per_user(sample: Sample) -> tuple[NDArray[np.uint64], NDArray[np.un
 
 @dataclass(frozen=True, eq=False)
 class ItemCounts:
-    """Raw counts by item: of sampled users, or of all users' bounded contributions.
+    """Raw counts by item: of sampled users, or of all users' bounded contributions."""
 
-    Attributes:
-        items: uint64[m] ascending, item codes.
-        counts: int64[m], sampled users, or the sum of contributions.
-        texts: object[m], the texts of the codes; None if codes are numbers.
-    """
-
-    items: NDArray[np.uint64]
-    counts: NDArray[np.int64]
-    texts: NDArray[np.object_] | None = None
+    items: NDArray[np.uint64]  # uint64[m] ascending, item codes
+    counts: NDArray[np.int64]  # int64[m], sampled users, or the sum of contributions
+    texts: NDArray[np.object_] | None = None  # object[m], the texts of the codes; None if codes are numbers
 
     def only(self, kept: NDArray[np.bool_] | NDArray[np.int64] | slice) -> ItemCounts:
         return ItemCounts(self.items[kept], self.counts[kept], None if self.texts is None else self.texts[kept])
@@ -220,13 +202,9 @@ class ItemCounts:
 def count_rounds(
     sample: Sample, sampler: Sampler, prefixes: Prefixes | None, levels: Sequence[int]
 ) -> list[ItemCounts]:
-    """Returns the counts of every round, one for each level.
+    """Returns the counts of every round, one for each level: the prefix length that it counts.
 
-    Args:
-        sample: all records of its users.
-        sampler: draws the users of each round.
-        prefixes: the prefix code; None if all levels are whole items.
-        levels: the prefix length that each round counts.
+    sample: all records of its users. prefixes: None if all levels are whole items.
     """
     users, items = one_item_per_user(sample)
     drawn = sampler.drawn(users)
@@ -317,53 +295,14 @@ class AdmissionSampler:
         subkey = self.key.subkey(of)  # derived here, and so never pickled
         return users[random_bits(subkey, np.zeros_like(users), users)[:, 0] < limit]
 
-    def is_held_by_samples(self, rounds: RoundDraw) -> bool:
-        """Returns whether the job's own samples hold all users, so that the admission counts them there."""
-        return self.rate == 1 and rounds.draws_all
-
     def drawn_without_id(self, users: int) -> int:
         """Returns how many of the users without an id are drawn; see `RowCounts.users_without_id`."""
         return len(self.drawn(np.arange(users, dtype=np.uint64), "admission sample of nobody"))
 
 
-@dataclass(frozen=True)
-class UserDraw:
-    """Draws the users of a batch for the rounds of a job, and collects those drawn for its admission."""
-
-    rounds: RoundDraw
-    admission: AdmissionSampler | None
-    _usable: list[NDArray[np.uint64]] = field(default_factory=list)
-
-    def __call__(self, users: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Returns whether each user with a usable record takes part in any round: bool[n]."""
-        if self.admission is not None and not self.admission.is_held_by_samples(self.rounds):
-            self._usable.append(self.admission.drawn(users))
-        return self.rounds.drawn_in_any_round(users)
-
-    def admission_users(self, ids: pa.Array, dropped: int) -> NDArray[np.uint64]:
-        """Returns the marked hashes of the batch's users that are drawn for the admission, uint64[n], possibly with
-        repeats.
-
-        ids: the column of user ids of all rows. dropped: number of unusable rows with a user id.
-        """
-        if self.admission is None or self.admission.is_held_by_samples(self.rounds):
-            return np.empty(0, np.uint64)
-        marked = [users | _USABLE for users in self._usable]
-        if dropped:
-            marked.append(self.admission.drawn(self._hashes(ids)) & ~_USABLE)
-        return np.concatenate([np.empty(0, np.uint64), *marked])
-
-    def with_unusable(self, sample: Sample, ids: pa.Array, dropped: int) -> Sample:
-        """Returns the sample with the users of dropped rows, where samples hold all users.
-
-        Arguments: see admission_users.
-        """
-        if not dropped or self.admission is None or not self.admission.is_held_by_samples(self.rounds):
-            return sample
-        return replace(sample, unusable=np.setdiff1d(self._hashes(ids), sample.users))
-
-    def _hashes(self, ids: pa.Array) -> NDArray[np.uint64]:
-        return hash_users(without_views(ids).filter(pa.array(~nulls(ids))), self.rounds.key.subkey("users"))
+def mark_users(usable: Sequence[NDArray[np.uint64]], unusable: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Returns the hashes of users with and without a usable record, marked so: uint64[n], possibly with repeats."""
+    return np.concatenate([unusable & ~_USABLE, *(users | _USABLE for users in usable)])
 
 
 def split_marked_users(users: NDArray[np.uint64], group_bits: int) -> list[tuple[int, NDArray[np.uint64]]]:

@@ -89,15 +89,9 @@ def encode(values: Array, form: FixedPoint) -> tuple[NDArray[Any], int]:
 
 
 def encode_columns(values: NDArray[Any], form: FixedPoint, second: FixedPoint | None) -> tuple[NDArray[Any], int]:
-    """Encodes numbers, or pairs: then the second number's code is in the bits above the first's.
+    """Encodes numbers, or pairs: then the second number's code is in the bits above the first's. See `encode`.
 
-    Args:
-        values: float64[n], see `encode`; complex128[n] with a second column, whose numbers are the imaginary parts.
-        form: of the first column.
-        second: of the second column; None without one.
-
-    Returns:
-        Codes, unsigned[n] of the narrowest type, and the number of clamped numbers.
+    values: float64[n]; complex128[n] with a second column, whose numbers are the imaginary parts.
     """
     if second is None:
         return encode(values, form)
@@ -129,42 +123,26 @@ def decode(codes: NDArray[Any], form: FixedPoint) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class EncodedValues:
-    """The usable rows of a batch, and the numbers of the others.
+    """The usable rows of a batch, and the numbers of the others."""
 
-    Attributes:
-        users: uint64[n], keyed hashes; None if rows are users.
-        codes: see Block.
-        groups: uint16[n]; None if there is only one group.
-        rows: all rows of the batch.
-        dropped: dropped rows by reason, in the order of DROP_REASONS.
-        clamped: values outside the range, which count at its end.
-        unusable: uint64[k], users of dropped rows with an id. They may have usable rows too.
-    """
-
-    users: NDArray[np.uint64] | None
-    codes: NDArray[Any]
-    groups: NDArray[np.uint16] | None
-    rows: int
-    dropped: tuple[int, ...]
-    clamped: int
+    users: NDArray[np.uint64] | None  # uint64[n], keyed hashes; None if rows are users
+    codes: NDArray[Any]  # see Block
+    groups: NDArray[np.uint16] | None  # uint16[n]; None if there is only one group
+    rows: int  # all rows of the batch
+    dropped: tuple[int, ...]  # dropped rows by reason, in the order of DROP_REASONS
+    clamped: int  # values outside the range, which count at its end
+    # uint64[k], users of dropped rows with an id. They may have usable rows too.
     unusable: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
 
 
 @dataclass(frozen=True)
 class Values:
-    """The source of values.
-
-    Attributes:
-        columns: of the logs.
-        form: fixed point; None to keep floating-point numbers of either sign.
-        groups: of clients; None for one group.
-        second: the form of the second column; None without one, and where `form` is None.
-    """
+    """The source of values."""
 
     columns: ValueColumns
-    form: FixedPoint | None
-    groups: Groups | None = None
-    second: FixedPoint | None = None
+    form: FixedPoint | None  # None keeps floating-point numbers of either sign
+    groups: Groups | None = None  # None for one group
+    second: FixedPoint | None = None  # of the second column; None without one, and where `form` is None
 
     @property
     def code_type(self) -> np.dtype[Any]:

@@ -6,10 +6,11 @@ count is merged into `other`. So the list of groups must be public.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,28 +31,31 @@ MAX_GROUPS = 1 << 14
 _MAX_CHARACTERS = 500_000  # the job's graph has them several times, and services bound its size
 
 
-class Groups(Protocol):
-    """Assigns a group to each row. Its length is the number of groups."""
+class Groups(ABC):
+    """Assigns a group to each row. Its length is the number of groups. Implementations are dataclasses."""
 
+    @abstractmethod
     def names(self) -> Sequence[str]:
         """Returns the public groups, without `other`."""
 
+    @abstractmethod
     def __len__(self) -> int: ...
 
+    @abstractmethod
     def encode(self, batch: pa.RecordBatch) -> NDArray[np.uint16]:
-        """Returns the index of each row's group among the names, uint16[n]; the number of names for a row in none of
-        them.
-        """
+        """Returns the index of each row's group among the names, uint16[n]; `len` for a row in none of them."""
 
     def stated(self) -> dict[str, Any]:
         """Returns what tells these groups from others: the run's key is bound to it."""
+        return asdict(self)  # type: ignore[call-overload,no-any-return]
 
     def place(self) -> dict[str, Any]:
         """Returns where the groups are, for the manifest; empty for groups that are no places."""
+        return {}
 
 
 @dataclass(frozen=True)
-class ColumnGroups:
+class ColumnGroups(Groups):
     """Values of a column, as text. Raises RequestError unless there are 1 to 16,384 different ones."""
 
     column: str
@@ -87,24 +91,14 @@ class ColumnGroups:
             groups = groups.take(indices)
         return np.asarray(groups.fill_null(len(self.listed)).to_numpy(zero_copy_only=False)).astype(np.uint16)
 
-    def stated(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def place(self) -> dict[str, Any]:
-        return {}
-
 
 @dataclass(frozen=True)
-class CellGroups:
-    """The cells of a grid. Raises RequestError if there are more than 16,384, at depth 8 and below."""
+class CellGroups(Groups):
+    """The cells of a grid, at a depth of 7 at most."""
 
     grid: Grid
     latitude: str = "latitude"
     longitude: str = "longitude"
-
-    def __post_init__(self) -> None:
-        if len(self) > MAX_GROUPS:
-            raise RequestError(f"cells: depth {self.grid.depth} has more than {MAX_GROUPS:,} cells; give 1 to 7")
 
     def names(self) -> Sequence[str]:
         cells = np.arange(len(self), dtype=np.uint64)
@@ -121,15 +115,12 @@ class CellGroups:
         groups[inside] = self.grid.codes(east[inside], north[inside])
         return groups
 
-    def stated(self) -> dict[str, Any]:
-        return asdict(self)
-
     def place(self) -> dict[str, Any]:
         return {"region": asdict(self.grid.region), "grid": {"depth": self.grid.depth, "side": self.grid.side}}
 
 
 @dataclass(frozen=True)
-class ZoneGroups:
+class ZoneGroups(Groups):
     """Public zones, one level of them. Raises RequestError unless there are 1 to 16,384 with usable names."""
 
     zones: Zones
@@ -185,16 +176,12 @@ def _degrees(batch: pa.RecordBatch, name: str) -> NDArray[np.float64]:
 class Grouping:
     """Groups and their smallest published size.
 
-    Tallies have `len(groups) + 1` rows, the last for clients in none of the groups.
-
-    groups: the public groups. min_group: the fewest clients of a published group, by the noisy count, >= 1.
-
-    Raises:
-        RequestError: min_group is out of range.
+    Tallies have `len(groups) + 1` rows, the last for clients in none of the groups. Raises RequestError if min_group is
+    out of range.
     """
 
     groups: Groups
-    min_group: int = 100
+    min_group: int = 100  # the fewest clients of a published group, by the noisy count, >= 1
 
     def __post_init__(self) -> None:
         if isinstance(self.min_group, bool) or self.min_group < 1:

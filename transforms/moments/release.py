@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,44 +39,29 @@ Array = NDArray[np.float64]
 _EVERYBODY_ERROR = 0.01  # the probability that the interval of all users misses, of the 5% that a listed cell is wrong
 
 
-class Estimates(Protocol):
-    """Every statistic of all users or by group, from published numbers."""
-
-    def __call__(
-        self, names: Sequence[str] = ..., groups: NDArray[np.int64] | None = ..., level: float = ...
-    ) -> Iterator[MomentEstimate]:
-        """Returns the estimates. groups: int64[rows], the published group of each row. level: of the intervals."""
+Estimates = Callable[..., Iterator[MomentEstimate]]
+"""Every statistic, from published numbers. Arguments, all optional: the names of groups; int64[rows], the published
+group of each row; `level`, of the intervals."""
 
 
 @dataclass(frozen=True)
 class MomentsMetadata:
-    """The release's identity and what is known before the run, next to the plan.
-
-    Attributes:
-        release: the release's identity.
-        grouping: the groups; None for all users together.
-        column: of the values.
-        bounded: whether one record of each user counts; otherwise rows are users.
-        second_column: of the second values; None without them.
-    """
+    """The release's identity and what is known before the run, next to the plan."""
 
     release: ReleaseMetadata
-    grouping: Grouping | None
-    column: str
-    bounded: bool
-    second_column: str | None = None
+    grouping: Grouping | None  # the groups; None for all users together
+    column: str  # of the values
+    bounded: bool  # whether one record of each user counts; otherwise rows are users
+    second_column: str | None = None  # of the second values; None without them
 
 
 @dataclass(frozen=True)
 class MomentTables:
-    """The published statistics.
+    """The published statistics."""
 
-    estimates: of all users, then by group. groups: names of the published groups. tables: by file name.
-    """
-
-    estimates: list[MomentEstimate]
-    groups: list[str]
-    tables: dict[str, pa.Table]
+    estimates: list[MomentEstimate]  # of all users, then by group
+    groups: list[str]  # names of the published groups
+    tables: dict[str, pa.Table]  # by file name
 
 
 def release_of(
@@ -117,10 +102,7 @@ def release_of(
 
 
 def vague_warnings(found: MomentTables, forms: Forms, advice: str) -> list[str]:
-    """Returns a warning for each statistic of all users of which little is known.
-
-    advice: what would make it known better.
-    """
+    """Returns a warning for each statistic of all users of which little is known."""
     warnings = []
     for one in found.estimates:
         if one.group == EVERYBODY and one.statistic not in SUMS:
@@ -165,12 +147,8 @@ def simultaneous(
 ) -> tuple[NDArray[np.int8], Array, Array]:
     """Intervals of the shown cells' first statistic that hold for all of them at once.
 
-    The probability that any cell is wrongly reported to differ from all users is 5%.
-
-    Args:
-        names: of the groups; `other` is the last.
-        published_group: int64[tally rows], the published group of each row of the tallies.
-        statistic: name of the first statistic.
+    The probability that any cell is wrongly reported to differ from all users is 5%. names: of the groups; `other` is
+    the last. published_group: int64[tally rows], of each row of the tallies.
 
     Returns:
         1 or -1 if a cell is clearly above or below all users, else 0, int8[cells]; the ends of the intervals,

@@ -74,19 +74,12 @@ def _fixed_point(option_name: str, sign: str | None, bits: int, fraction_bits: i
 
 @dataclass(frozen=True)
 class RequestedMoments:
-    """Checked moments.
+    """Checked moments."""
 
-    Attributes:
-        values: the columns, the groups, and the form of users' reports.
-        plan: the statistics and their budget.
-        grouping: the groups; None without groups.
-        prior: the earlier release from which users' reports start; None without one.
-    """
-
-    values: Values
-    plan: MomentsPlan | CentralMomentsPlan
-    grouping: Grouping | None = None
-    prior: PriorRelease | None = None
+    values: Values  # the columns, the groups, and the form of users' reports
+    plan: MomentsPlan | CentralMomentsPlan  # the statistics and their budget
+    grouping: Grouping | None = None  # the groups; None without groups
+    prior: PriorRelease | None = None  # the earlier release from which users' reports start; None without one
 
 
 class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -30,27 +30,14 @@ Z_95 = 1.959963984540054  # standard deviations on each side of a normal 95% int
 
 
 @dataclass(frozen=True, eq=False)
-class MeanEstimate:
-    """The mean of one quantity, up to its base, in G groups: float64[G] each.
+class Means:
+    """The mean of one quantity, up to its base, in G groups: float64[G] each."""
 
-    Attributes:
-        value: the estimate.
-        variance: of value, by sampling and noise.
-        low: lower end of an interval that also contains what unseen bits may add.
-        high: upper end of that interval.
-    """
-
-    value: Array
-    variance: Array
-    low: Array
-    high: Array
-
-
-@dataclass(frozen=True, eq=False)
-class Means(MeanEstimate):
-    """The mean of one quantity in G groups. clients: float64[G], the estimated clients that reported on it."""
-
-    clients: Array
+    value: Array  # the estimate
+    variance: Array  # of value, by sampling and noise
+    low: Array  # lower end of an interval that also contains what unseen bits may add
+    high: Array  # upper end of that interval
+    clients: Array = field(default_factory=lambda: np.zeros(0))  # estimated clients that reported on it
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,23 +65,14 @@ class Result:
 
 @dataclass(frozen=True, eq=False)
 class StatisticContext:
-    """Inputs of a statistic other than its quantities' means.
+    """Inputs of a statistic other than its quantities' means."""
 
-    Attributes:
-        variance: how variances are estimated: about the centre, or raw.
-        users: float64[G], all users of each group.
-        users_variance: variance of `users`, where it is noisy.
-        centre: the centre of the quantities `square` and `product`.
-        second_centre: the centre of the second column in `second_square` and `product`.
-        z: standard deviations on each side of a normal interval, of the means and of the result.
-    """
-
-    variance: Variance
-    users: Array
-    users_variance: Array | float = 0.0
-    centre: float = 0.0
-    second_centre: float = 0.0
-    z: float = Z_95
+    variance: Variance  # how variances are estimated: about the centre, or raw
+    users: Array  # float64[G], all users of each group
+    users_variance: Array | float = 0.0  # variance of `users`, where it is noisy
+    centre: float = 0.0  # the centre of the quantities `square` and `product`
+    second_centre: float = 0.0  # the centre of the second column in `second_square` and `product`
+    z: float = Z_95  # standard deviations on each side of a normal interval, of the means and of the result
 
 
 @dataclass(frozen=True)

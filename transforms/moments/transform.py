@@ -14,7 +14,7 @@ from sfumato.transforms.inputs.log_reader import read_batches, read_bundle
 from sfumato.transforms.locations.read import BoundGroups, ChargeAndAdmitUsers, ReadLogs, RowCounts, count_other_days
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.moments.central.plan import CentralMomentsPlan
-from sfumato.transforms.moments.client_values import EncodedValues, Values, pack, row_blocks, split_by_user, user_blocks
+from sfumato.transforms.moments.client_values import Values, pack, row_blocks, split_by_user, user_blocks
 from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.local.plan import MomentsPlan
 from sfumato.transforms.privacy.admission import ChargeAndAdmit, UserCounts
@@ -34,7 +34,11 @@ class _UserValues:
     def encode(self, parts: Sequence[FileSlice]) -> Iterator[tuple[RowCounts, Iterable[tuple[int, bytes]]]]:
         for name, batch in self._batches(parts):
             encoded = self.values.encode(batch, self.key)
-            yield RowCounts(encoded.rows, encoded.dropped, encoded.clamped), self._elements(name, encoded)
+            rows = RowCounts(encoded.rows, encoded.dropped, encoded.clamped)
+            if encoded.users is not None:
+                yield rows, split_by_user(encoded, self.spill)
+            else:
+                yield rows, ((0, pack(block, self.spill)) for block in row_blocks(encoded, name, self.key))
 
     def _batches(self, parts: Sequence[FileSlice]) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yields batches. Where a row is a user, each has a name that is unique and the same when Beam retries.
@@ -51,13 +55,6 @@ class _UserValues:
                 yield f"{part.file.name or part.file.path}:{part.stream}{part.first}:{rows}", batch
                 rows += batch.num_rows
 
-    def _elements(self, name: str, encoded: EncodedValues) -> Iterator[tuple[int, bytes]]:
-        if encoded.users is not None:
-            yield from split_by_user(encoded, self.spill)
-            return
-        for block in row_blocks(encoded, name, self.key):
-            yield 0, pack(block, self.spill)
-
     def bound(self, records: list[bytes]) -> Iterator[tuple[int, bytes]]:
         """Yields stored blocks of a user group, with one client for each user, and the number of clients in each."""
         for block in user_blocks(records, self.values, self.key):
@@ -68,13 +65,12 @@ class UserMoments(beam.PTransform, Generic[Plan]):
     """Base of transforms from paths of logs to moments. One record of each user counts, or each row is a user.
 
     Args:
-        values: encodes batches. Without a column of user ids, each row is a user.
+        values: without a column of user ids, each row is a user.
         plan: the statistics and their privacy. It binds the key, with the columns and the groups: queries for other
             bits with the same randomised response would reveal more than one bit of a client.
         key: of the run; use each key for one input, once.
-        grouping: the groups; None for all users together.
-        spill: a folder for blocks between stages (see Spill).
-        admit: charges the ledger and counts the users; None counts them by the plan's rule, without a ledger.
+        spill: a folder for blocks between stages.
+        admit: None counts users by the plan's rule, without a ledger.
 
     Raises:
         DataError: when the pipeline runs. A file is damaged.

@@ -192,10 +192,7 @@ class _Page:
     def _measure(self, overall: MomentEstimate, names: Sequence[str], cells: pa.Table | None) -> Measure:
         """Returns a statistic of the cells or zones.
 
-        Args:
-            overall: the statistic of all users.
-            names: of the cells or zones.
-            cells: the table whose simultaneous intervals choose those that are listed; None for no list.
+        cells: the table whose simultaneous intervals choose those that are listed; None for no list.
         """
         rows = {one.group: one for one in self._rows(overall.statistic)}
         value, low, high = (

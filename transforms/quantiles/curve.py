@@ -229,8 +229,7 @@ def _sum_before(values: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArr
 def _interpolated(
     values: NDArray[np.float64], share_before: NDArray[np.float64], parent: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Returns values at pieces' lower borders, interpolated to those of their children; 0 at the upper end of the
-    range.
+    """Returns values at pieces' lower borders, interpolated to those of their children; 0 at the range's upper end.
 
     share_before: the share of the piece's users before each child. parent: each child's piece.
     """
@@ -242,11 +241,8 @@ def _interpolated(
 class Search:
     """The result of a search.
 
-    Attributes:
-        curve: the distribution function at all splits.
-        quantiles: one for each share; none if the first round published nothing.
-        users, published: estimated users and published counts of each round. After an empty round the rest is 0.
-        admission: the noisy counts of users that admitted the run; None if the run had no admission.
+    curve: at all splits. quantiles: one for each share; none if the first round published nothing. users, published:
+    estimated users and published counts of each round. After an empty round the rest is 0.
     """
 
     curve: Curve

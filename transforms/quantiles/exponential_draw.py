@@ -51,17 +51,11 @@ _DEPTH = 160 * math.log(2)  # weights below exp(-_DEPTH) are left to the floor
 
 @dataclass(frozen=True, eq=False)
 class SpreadUsers:
-    """Exact numbers of users by bin, spread over the steps of each bin. They may be used in a private draw only.
+    """Exact numbers of users by bin, spread over the steps of each bin. They may be used in a private draw only."""
 
-    Attributes:
-        bins: int64[m], the bins that have users, ascending.
-        counts: int64[m], users of each, >= 1.
-        bits: the range has 2^bits bins.
-    """
-
-    bins: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    bits: int
+    bins: NDArray[np.int64]  # int64[m], the bins that have users, ascending
+    counts: NDArray[np.int64]  # int64[m], users of each, >= 1
+    bits: int  # the range has 2^bits bins
 
     @property
     def steps(self) -> int:
@@ -173,44 +167,26 @@ _ROUNDS = 4  # the margins of intervals and the order of draws depend on each ot
 
 @dataclass(frozen=True)
 class Draw:
-    """One border to draw.
+    """One border to draw."""
 
-    Attributes:
-        share: of all users below it.
-        relative: share of the users of its part below it, in 0..1.
-        level: of the recursion, from 0.
-        low: number of the earlier draw where its part begins; None for the range's low end.
-        high: number of the earlier draw where its part ends; None for the range's high end.
-    """
-
-    share: float
-    relative: float
-    level: int
-    low: int | None
-    high: int | None
+    share: float  # of all users below it
+    relative: float  # share of the users of its part below it, in 0..1
+    level: int  # of the recursion, from 0
+    low: int | None  # number of the earlier draw where its part begins; None for the range's low end
+    high: int | None  # number of the earlier draw where its part ends; None for the range's high end
 
 
 @dataclass(frozen=True)
 class DrawPlan:
-    """The draws for some quantiles and their intervals.
+    """The draws for some quantiles and their intervals. Draws are numbered, parents before their children."""
 
-    Attributes:
-        shares: of users below the quantiles, ascending.
-        draws: parents before their children.
-        epsilons: of each level.
-        stddevs: expected standard deviation of each draw's rank, in users, where values are dense.
-        bits: the range has 2^bits bins.
-        quantiles: the numbers of the quantiles' draws.
-        ends: the numbers of the draws of each quantile's interval, low and high; None for the range's end.
-    """
-
-    shares: tuple[float, ...]
+    shares: tuple[float, ...]  # of users below the quantiles, ascending
     draws: tuple[Draw, ...]
-    epsilons: tuple[float, ...]
-    stddevs: tuple[float, ...]
-    bits: int
-    quantiles: tuple[int, ...]
-    ends: tuple[tuple[int | None, int | None], ...]
+    epsilons: tuple[float, ...]  # of each level
+    stddevs: tuple[float, ...]  # expected, of each draw's rank, in users, where values are dense
+    bits: int  # the range has 2^bits bins
+    quantiles: tuple[int, ...]  # the numbers of the quantiles' draws
+    ends: tuple[tuple[int | None, int | None], ...]  # of each interval, low and high; None for the range's end
 
 
 def margin(stddev: float, bits: int) -> float:
@@ -221,11 +197,8 @@ def margin(stddev: float, bits: int) -> float:
 def plan_draws(shares: Sequence[float], epsilon: float, users: float, bits: int) -> DrawPlan:
     """Returns the plan of least expected squared error of the quantiles' ranks.
 
-    Args:
-        shares: of users below the quantiles, strictly between 0 and 1, distinct, ascending.
-        epsilon: of all draws together.
-        users: about how many users there are, a public or noisy number; the intervals' width depends on it.
-        bits: the range has 2^bits bins; the intervals' width depends on them too.
+    shares: of users below the quantiles, strictly between 0 and 1, distinct, ascending. epsilon: of all draws together.
+    users: about how many there are, a public or noisy number; the intervals' width depends on it and on the bits.
     """
     margins = np.zeros((len(shares), 2))  # of intervals, in users
     for _ in range(_ROUNDS):

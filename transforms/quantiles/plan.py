@@ -36,19 +36,12 @@ MECHANISMS = {
 
 @dataclass(frozen=True)
 class HierarchyNoise:
-    """The noise of a hierarchy, from public figures only.
+    """The noise of a hierarchy, from public figures only."""
 
-    Attributes:
-        bits: the finest level has 2^bits bins.
-        levels: bits of each level, ascending; the last is `bits`.
-        epsilon: of all levels together.
-        draws: how many parties add noise of this epsilon to each count.
-    """
-
-    bits: int
-    levels: tuple[int, ...]
-    epsilon: float
-    draws: int = 1
+    bits: int  # the finest level has 2^bits bins
+    levels: tuple[int, ...]  # bits of each level, ascending; the last is `bits`
+    epsilon: float  # of all levels together
+    draws: int = 1  # how many parties add noise of this epsilon to each count
 
     @property
     def level_epsilon(self) -> float:

@@ -35,16 +35,10 @@ _CURVE_BITS = 11  # of a published curve
 
 @dataclass(frozen=True, eq=False)
 class NoisyHierarchy:
-    """A distribution over a range, uniform within each bin.
+    """A distribution over a range, uniform within each bin."""
 
-    Attributes:
-        noise: of its counts.
-        below: float64[2^bits + 1], estimated users below each border, ascending from 0.
-        scale: the bins.
-    """
-
-    noise: HierarchyNoise
-    below: Array
+    noise: HierarchyNoise  # of its counts
+    below: Array  # float64[2^bits + 1], estimated users below each border, ascending from 0
     scale: NumberBins
 
     @property
@@ -109,21 +103,13 @@ def fit_hierarchy(noisy: Sequence[NDArray[np.int64]], noise: HierarchyNoise, sca
 
 @dataclass(frozen=True)
 class Values:
-    """The values that the bins represent.
+    """The values that the bins represent."""
 
-    Attributes:
-        low: lower end of the bins.
-        high: upper end of the bins.
-        end: the largest value to publish, at most `high`.
-        whole: whether each bin is one whole number.
-        edges: of the bins of the hierarchical method, see NumberBins.
-    """
-
-    low: float
-    high: float
-    end: float
-    whole: bool = False
-    edges: tuple[float, ...] = ()
+    low: float  # lower end of the bins
+    high: float  # upper end of the bins
+    end: float  # the largest value to publish, at most `high`
+    whole: bool = False  # whether each bin is one whole number
+    edges: tuple[float, ...] = ()  # of the bins of the hierarchical method, see NumberBins
 
     def at(self, share: float) -> float:
         """Returns the value at a share of the range."""
@@ -134,12 +120,8 @@ class Values:
 class PrivateDistribution:
     """The published part of a distribution.
 
-    Attributes:
-        users: estimated users with a value.
-        curve: the distribution function; the exponential method knows it only at some points.
-        quantiles: one for each share; none if there seem to be no users.
-        ranges: the answers to ranges; none by the exponential method.
-        admission: the noisy counts of users that admitted the run; None without one.
+    users: estimated users with a value. curve: the exponential method knows it only at some points. quantiles: one for
+    each share; none if there seem to be no users. ranges: none by the exponential method.
     """
 
     users: float
@@ -168,14 +150,7 @@ def private_distribution(
     ranges: Sequence[tuple[float, float]] = (),
     admission: NoisyUserCounts | None = None,
 ) -> PrivateDistribution:
-    """Draws what a release publishes, once.
-
-    Args:
-        users: exact numbers of users by bin, one record each.
-        values: of the bins.
-        ranges: to answer, by the hierarchical method.
-        admission: the noisy counts of users; None without one.
-    """
+    """Draws what a release publishes, once. ranges: to answer, by the hierarchical method."""
     key = key.narrowed({"quantiles": asdict(plan), "values": asdict(values)})
     if plan.method == "exponential":
         about = float(plan.population or TYPICAL_USERS) if admission is None else admission.users

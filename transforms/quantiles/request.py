@@ -31,18 +31,12 @@ Shares = Annotated[tuple[float, ...], BeforeValidator(parts_of)]
 
 @dataclass(frozen=True)
 class RequestedQuantiles:
-    """Checked quantiles. Raises RequestError if no item could pass.
+    """Checked quantiles. Raises RequestError if no item could pass."""
 
-    Attributes:
-        plan: the budget and rounds.
-        counted: the numbers, in bins.
-        levels: levels of the hierarchical method.
-    """
-
-    plan: SamplePlan | QuantilesPlan
-    counted: NumberItems
+    plan: SamplePlan | QuantilesPlan  # the budget and rounds
+    counted: NumberItems  # the numbers, in bins
     method: str
-    levels: tuple[int, ...] = ()
+    levels: tuple[int, ...] = ()  # levels of the hierarchical method
 
     def __post_init__(self) -> None:
         if isinstance(self.plan, SamplePlan):

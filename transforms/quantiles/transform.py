@@ -27,13 +27,8 @@ from sfumato.transforms.quantiles.private_quantiles import (
 class CentralQuantiles(beam.PTransform):
     """Paths of Parquet files -> one PrivateDistribution. One record of each user counts, drawn by the key.
 
-    Args:
-        key: of the run; use each key for one input, once.
-        ranges: to answer as well, by the hierarchical method.
-        whole: whether the numbers are integers. The exponential method then has a bin for each, if its bins suffice.
-        options: see CountOptions.
-
-    Raises: see CountRounds.
+    ranges: to answer as well, by the hierarchical method. whole: whether the numbers are integers; the exponential
+    method then has a bin for each, if its bins suffice. For the other arguments see CountRounds.
     """
 
     def __init__(

@@ -96,11 +96,9 @@ def rhythm_table() -> NDArray[np.uint16]:
 
 
 def day_rhythm(first_hour: int, outdoors: float = 1.0) -> tuple[NDArray[np.uint16], float]:
-    """Returns the rhythm of a day, which may have hours of a working day and of a weekend.
+    """Returns `rhythm_table` with the hours of a day, and the share of the people who have records on it.
 
     first_hour: of the day, as an hour of the week, 0..167. outdoors: factor of the number of records ELSEWHERE.
-
-    Returns as `rhythm_table`, with the hour of the day; and the share of the people who have records.
     """
     hours = (first_hour + np.arange(24)) % HOURS
     weights = _hour_weights()[hours]
@@ -111,17 +109,11 @@ def day_rhythm(first_hour: int, outdoors: float = 1.0) -> tuple[NDArray[np.uint1
 
 
 def _hour_weights() -> NDArray[np.float64]:
-    """Returns relative numbers of records by hour of the week and kind of location: float64[168, 4]; the last kind is
-    0.
-    """
-    weights = np.zeros((HOURS, 4))
-    for hour in range(HOURS):
-        is_weekend = hour >= 5 * 24
-        work = (_WEEKEND_WORK if is_weekend else _WORKDAY_WORK)[hour % 24] / 100
-        elsewhere = (_WEEKEND_ELSEWHERE if is_weekend else _WORKDAY_ELSEWHERE)[hour % 24] / 100
-        for kind, share in {HOME: 1 - work - elsewhere, WORK: work, ELSEWHERE: elsewhere}.items():
-            weights[hour, kind] = _ACTIVITY[hour % 24] * share
-    return weights
+    """Returns relative numbers of records by hour of the week and kind of location: float64[168, 4]; the last is 0."""
+    work = np.array([*_WORKDAY_WORK * 5, *_WEEKEND_WORK * 2]) / 100
+    elsewhere = np.array([*_WORKDAY_ELSEWHERE * 5, *_WEEKEND_ELSEWHERE * 2]) / 100
+    shares = np.stack([1 - work - elsewhere, work, elsewhere, np.zeros(HOURS)], axis=1)
+    return np.array(_ACTIVITY * 7)[:, None] * shares
 
 
 def _states(weights: NDArray[np.float64]) -> NDArray[np.uint16]:
@@ -196,8 +188,7 @@ def _build_city_with(event: Point | None, side: int) -> City:
 
 
 def _table_near(city: City, kind: int, centre: Point, radius_km: float, power: float = 1.0) -> Words:
-    """Returns the alias table, uint64[side^2], of the density of one kind of location, times a hill around a point, in
-    km.
+    """Returns the alias table, uint64[side^2], of one kind's density times a hill around a point, in km.
 
     power: of the density. Below 1 it evens the density out, as a crowd does that spreads into side streets.
     """

@@ -50,11 +50,7 @@ _PARKS: tuple[tuple[str, Point, Point, float], ...] = (
 
 
 def city_geojson(region: Region) -> bytes:
-    """Returns the city's geography, stretched over a region as the people's records are.
-
-    Returns:
-        A FeatureCollection of water, parks, districts, roads and places, in degrees to six decimals.
-    """
+    """Returns water, parks, districts, roads and places, stretched over a region, in degrees to six decimals."""
     land = _land()
     bounds = shapely.box(-_AROUND, -_AROUND, SIZE_KM + _AROUND, SIZE_KM + _AROUND)
     parks = {}

@@ -14,7 +14,7 @@ take the first. So the probability of each pair of cells is known exactly.
 from __future__ import annotations
 
 from datetime import date
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,8 +38,6 @@ from sfumato.transforms.synth.city import (
 from sfumato.transforms.synth.landscape import RISK_SIDE
 from sfumato.transforms.synth.random_streams import draw, random_bits, scramble_63, stream_key
 
-UserIdKind = Literal["int", "string"]
-USER_ID_KINDS: tuple[UserIdKind, ...] = ("int", "string")
 DEFAULT_REGION = Region(3.00, 1.00, 3.13, 1.13)
 """Where Penumbra is: a square of 14.5 km in the Gulf of Guinea. It has no land, so no map takes it for a real city."""
 
@@ -49,15 +47,25 @@ _BLOCK_USERS = 1 << 15  # the arrays of one block fit the processor's cache
 _LOW_32 = np.uint64(0xFFFFFFFF)
 _RHYTHM = rhythm_table()
 _LOCATION_KINDS = 5  # HOME, WORK, ELSEWHERE, SEASON, CROWD
-_KINDS = {  # of the columns of `record_schema`
-    "user_id": np.int64,
-    "latitude": np.float64,
-    "longitude": np.float64,
-    "timestamp": np.int64,  # microseconds since 1970, UTC
-    "infected": np.bool_,
-    "km_from_home": np.float32,  # to the centre of the home's cell
-}
-Columns = dict[str, NDArray[Any]]
+_TIME = pa.timestamp("us", tz="UTC")
+
+
+def _schema(columns: dict[str, pa.DataType]) -> pa.Schema:
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
+
+
+RECORD_SCHEMA = _schema(
+    {
+        "user_id": pa.int64(),
+        "latitude": pa.float64(),
+        "longitude": pa.float64(),
+        "timestamp": _TIME,
+        "infected": pa.bool_(),
+        "km_from_home": pa.float32(),  # to the centre of the home's cell
+    }
+)
+_TRIP_ENDS = [f"{end}_{name}" for end in ("origin", "destination") for name in ("longitude", "latitude")]
+TRIP_SCHEMA = _schema({"user_id": pa.int64(), **dict.fromkeys(_TRIP_ENDS, pa.float64()), "start": _TIME})
 CANDIDATES = 4
 DISTRICTS = 32  # squares along a side
 SHARES = ((HOME, WORK, 3 / 8), (WORK, HOME, 2 / 8), (HOME, ELSEWHERE, 2 / 8), (ELSEWHERE, HOME, 1 / 8))
@@ -68,18 +76,6 @@ _HOURS = 3
 _PLACE, _KIND, _POSITION, _START = range(101, 105)
 
 
-def _schema(user_id: UserIdKind, columns: dict[str, pa.DataType]) -> pa.Schema:
-    ids = pa.int64() if user_id == "int" else pa.string()
-    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in {"user_id": ids, **columns}.items()])
-
-
-def record_schema(user_id: UserIdKind = "int") -> pa.Schema:
-    """Returns the columns of a location log."""
-    place = dict.fromkeys(("latitude", "longitude"), pa.float64())
-    time = {"timestamp": pa.timestamp("us", tz="UTC")}
-    return _schema(user_id, {**place, **time, "infected": pa.bool_(), "km_from_home": pa.float32()})
-
-
 def make_records(
     first: int,
     last: int,
@@ -88,47 +84,30 @@ def make_records(
     city: City,
     seed: int = 0,
     region: Region = DEFAULT_REGION,
-    user_id: UserIdKind = "int",
     day: date | None = None,
 ) -> pa.Table:
     """Returns record number `record` of each of the users first .. last - 1, in the order of the users' numbers.
 
-    Args:
-        city: stretched over the region; with a day, the city of that day (`city.build_city_on`).
-        seed: picks the people.
-        day: UTC date. Only the users who are active on it have records. None: every user, in the one week.
+    city: with a day, that of `city.build_city_on`. day: UTC date, on which only the active users have records; None:
+    every user, in the one week.
     """
     plan = None if day is None else plan_day(day, seed, (region.west + region.east) / 2)
-    columns: Columns = {name: np.empty(last - first, kind) for name, kind in _KINDS.items()}
-    filled = 0
+    blocks = []
     for start in range(first, last, _BLOCK_USERS):
         users = np.arange(start, min(start + _BLOCK_USERS, last), dtype=np.uint64)
         if plan is not None:
             users = users[_selected(users, plan.active, seed, _ACTIVE, plan.ordinal)]
-        part = {name: column[filled : filled + len(users)] for name, column in columns.items()}
-        _fill(part, users, record, city, seed, region, plan)
-        filled += len(users)
-    found = {name: pa.array(column[:filled]) for name, column in columns.items()}
-    if user_id != "int":
-        found["user_id"] = hex_ids(columns["user_id"][:filled])
-    schema = record_schema(user_id)
-    return pa.Table.from_arrays([found[field.name].cast(field.type) for field in schema], schema=schema)
+        blocks.append(_records(users, record, city, seed, region, plan))
+    return pa.Table.from_batches(blocks, RECORD_SCHEMA).combine_chunks()
 
 
-def _fill(
-    out: Columns,
-    users: NDArray[np.uint64],
-    record: int,
-    city: City,
-    seed: int,
-    region: Region,
-    plan: DayPlan | None,
-) -> None:
-    """Computes record `record` of these users into `out`."""
+def _records(
+    users: NDArray[np.uint64], record: int, city: City, seed: int, region: Region, plan: DayPlan | None
+) -> pa.RecordBatch:
+    """Returns record `record` of these users."""
     # Ends the names of the streams that differ between records and days.
     occasion = (record,) if plan is None else (record, plan.ordinal)
     state = random_bits(stream_key(seed, _STATE, *occasion), users)
-    jitter = random_bits(stream_key(seed, _JITTER, *occasion), users)
     hour_and_kind = (_RHYTHM if plan is None else plan.rhythm)[(state >> np.uint64(48)).view(np.int64)]
     kind = hour_and_kind & np.uint16(3)
     if plan is not None:
@@ -140,28 +119,38 @@ def _fill(
     keys[WORK] = stream_key(seed, _WORK)
     keys[SEASON] = stream_key(seed, _SEASON)
     keys[ELSEWHERE] = keys[CROWD] = stream_key(seed, _ELSEWHERE, *occasion)
-    cell = draw(city.tables, kind, random_bits(keys[kind], users), city.bits)
-    row, column = city.positions(cell)
-    x = column + (jitter >> np.uint64(32)) * 2.0**-32  # in cells from the west
-    y = row + (jitter & _LOW_32) * 2.0**-32  # in cells from the north
+    cells = draw(city.tables, kind, random_bits(keys[kind], users), city.bits)
+    x, y = _places(city, cells, random_bits(stream_key(seed, _JITTER, *occasion), users))
     cell_width, cell_height = (region.east - region.west) / city.side, (region.north - region.south) / city.side
-    np.add(x * cell_width, region.west, out=out["longitude"])
-    np.subtract(region.north, y * cell_height, out=out["latitude"])
 
     within_hour_us = ((state & _LOW_32) * np.uint64(HOUR_US)) >> np.uint64(32)
     since_us = (hour_and_kind >> np.uint16(2)).astype(np.int64) * HOUR_US + within_hour_us.view(np.int64)
     week_us = WEEK_START_US - clock_offset_us((region.west + region.east) / 2)
-    np.add(since_us, week_us if plan is None else plan.start_us, out=out["timestamp"])
 
     home_row, home_column = city.positions(draw(city.tables, HOME, random_bits(int(keys[HOME]), users), city.bits))
     risk_cell = (home_row * RISK_SIDE // city.side) * RISK_SIDE + home_column * RISK_SIDE // city.side
     uniform = random_bits(stream_key(seed, _INFECTED), users) >> np.uint64(32)
-    np.less(uniform, city.risk[risk_cell], out=out["infected"])
     shrinking = np.cos(np.radians((region.south + region.north) / 2))  # of degrees of longitude, in those of latitude
     east = (x - home_column - 0.5) * ((region.east - region.west) * shrinking / city.side)
     south = (y - home_row - 0.5) * cell_height
-    out["km_from_home"][:] = np.radians(np.hypot(east, south)) * EARTH_RADIUS_KM
-    out["user_id"][:] = person_ids(users, seed)
+    columns = [
+        person_ids(users, seed),
+        region.north - y * cell_height,
+        x * cell_width + region.west,
+        since_us + (week_us if plan is None else plan.start_us),
+        uniform < city.risk[risk_cell],
+        (np.radians(np.hypot(east, south)) * EARTH_RADIUS_KM).astype(np.float32),
+    ]
+    arrays = [pa.array(column).cast(field.type) for column, field in zip(columns, RECORD_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
+
+
+def _places(
+    city: City, cells: NDArray[np.int64], jitter: NDArray[np.uint64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Returns random places in cells, from the west and from the north: float64[n] each, in cells."""
+    row, column = city.positions(cells)
+    return column + (jitter >> np.uint64(32)) * 2.0**-32, row + (jitter & _LOW_32) * 2.0**-32
 
 
 def person_ids(users: NDArray[np.uint64], seed: int) -> NDArray[np.int64]:
@@ -174,22 +163,6 @@ def _selected(users: NDArray[np.uint64], share: float, *stream: int) -> NDArray[
     return (random_bits(stream_key(*stream), users) >> np.uint64(32)) < np.uint64(round(share * 2.0**32))
 
 
-def hex_ids(numbers: NDArray[np.int64]) -> pa.Array:
-    """Returns `u` and 16 hexadecimal digits for each number, as an Arrow string array."""
-    pairs = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), dtype=np.uint16)
-    text = np.empty((len(numbers), 17), dtype=np.uint8)
-    text[:, 0] = ord("u")
-    text[:, 1:] = pairs[numbers.astype(">i8").view(np.uint8)].view(np.uint8).reshape(-1, 16)
-    offsets = np.arange(len(numbers) + 1, dtype=np.int32) * np.int32(17)
-    return pa.StringArray.from_buffers(len(numbers), pa.py_buffer(offsets), pa.py_buffer(text))
-
-
-def trip_schema(user_id: UserIdKind = "int") -> pa.Schema:
-    """Returns the columns of a log of trips."""
-    ends = [f"{end}_{name}" for end in ("origin", "destination") for name in ("longitude", "latitude")]
-    return _schema(user_id, {**dict.fromkeys(ends, pa.float64()), "start": pa.timestamp("us", tz="UTC")})
-
-
 def make_trips(
     first: int,
     last: int,
@@ -198,7 +171,6 @@ def make_trips(
     city: City,
     seed: int = 0,
     region: Region = DEFAULT_REGION,
-    user_id: UserIdKind = "int",
 ) -> pa.Table:
     """Returns trip number `trip` of each of the users first .. last - 1, in the order of the users' numbers.
 
@@ -210,23 +182,20 @@ def make_trips(
     kinds = np.repeat(np.arange(len(SHARES)), [round(8 * share) for *_, share in SHARES])
     kind = kinds[(random_bits(stream_key(seed, _KIND, trip), users) >> np.uint64(61)).astype(np.int64)]
     rows = np.arange(len(users))
-    columns = []
+    columns: list[NDArray[Any]] = [person_ids(users, seed)]
     for place in (0, 1):  # where a trip begins, where it ends
         cells = places[np.array([share[place] for share in SHARES])[kind], rows]
-        jitter = random_bits(stream_key(seed, _POSITION, trip, place), users)
-        row, column = city.positions(cells)
-        x = (column + (jitter >> np.uint64(32)) * 2.0**-32) / city.side
-        y = (row + (jitter & _LOW_32) * 2.0**-32) / city.side
+        places_in = _places(city, cells, random_bits(stream_key(seed, _POSITION, trip, place), users))
+        x, y = (one / city.side for one in places_in)
         columns += [region.west + x * (region.east - region.west), region.north - y * (region.north - region.south)]
     bits = random_bits(stream_key(seed, _START, trip), users)
     within = ((bits >> np.uint64(32)) * np.uint64(_HOURS * HOUR_US)) >> np.uint64(32)
     day = (bits & np.uint64(0xFFFF)) % np.uint64(5)
     start = WEEK_START_US - clock_offset_us((region.west + region.east) / 2) + within.astype(np.int64)
     start += (np.array(_EARLIEST)[kind] + 24 * day.astype(np.int64)) * HOUR_US
-    ids = person_ids(users, seed)
-    schema = trip_schema(user_id)
-    arrays = [pa.array(ids) if user_id == "int" else hex_ids(ids), *map(pa.array, columns)]
-    return pa.Table.from_arrays([*arrays, pa.array(start).cast(schema.field("start").type)], schema=schema)
+    columns.append(start)
+    arrays = [pa.array(column).cast(field.type) for column, field in zip(columns, TRIP_SCHEMA, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=TRIP_SCHEMA)
 
 
 def _cells(city: City, kind: int, seed: int, users: NDArray[np.uint64], number: int) -> NDArray[np.int64]:

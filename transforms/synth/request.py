@@ -4,74 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Any, ClassVar, Self
 
-from annotated_types import Interval
 from pydantic import PlainValidator, model_validator
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period
-from sfumato.schemas.region import Grid, Region
-from sfumato.schemas.requests.checks import check_declared
 from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, RegionOption, RunnerOptions
 from sfumato.schemas.requests.request_base import INPUT, MAP, OUTPUT, option
-from sfumato.transforms.synth.people import DEFAULT_REGION, USER_ID_KINDS, UserIdKind
+from sfumato.transforms.synth.people import DEFAULT_REGION
 
 ROW_GROUP_ROWS = 500_000
-MAX_DENSITY_DEPTH = 12  # a raster of 128 MiB for each worker
 MAX_DAYS = 3_660
+MAX_FILES = 99_999
 FIRST_DAY, LAST_DAY = date(1970, 1, 1), date(2199, 12, 31)
-
-
-@dataclass(frozen=True)
-class SynthSpec:
-    """The logs to generate. Raises RequestError if a value is out of range.
-
-    The number of blocks of `users_per_file` users equals the number of files, F. File f holds record j of the users of
-    block (f - j) mod F, for every j. So a user's records are in different files, as in real logs.
-    """
-
-    users: Annotated[int, Interval(ge=1, le=1 << 40)]
-    records_per_user: Annotated[int, Interval(ge=1, le=100_000)] = 1
-    region: Region = DEFAULT_REGION
-    seed: Annotated[int, Interval(ge=0, le=(1 << 64) - 1)] = 0
-    users_per_file: Annotated[int, Interval(ge=1, le=100_000_000)] = 1_000_000
-    user_id: UserIdKind = "int"
-    density_depth: Annotated[int, Interval(ge=1, le=MAX_DENSITY_DEPTH)] = 10
-    day: date | None = None  # UTC date. Only the users who are active on it have records. None: every user, in one week
-    trips: bool = False  # whether a record is a trip between two places
-
-    def __post_init__(self) -> None:
-        check_declared(self)
-        if self.files > 99_999:
-            least = -(-self.users // 99_999)
-            raise RequestError(
-                f"users_per_file: must be {least} or more for at most 99999 files, got {self.users_per_file}"
-            )
-
-    @property
-    def files(self) -> int:
-        """Returns the number of files."""
-        return -(-self.users // self.users_per_file)
-
-    @property
-    def grid(self) -> Grid:
-        """Returns the grid of the density raster."""
-        return Grid(self.region, self.density_depth)
-
-    def file_name(self, index: int) -> str:
-        """Returns the name of a file."""
-        return f"part-{index:05d}-of-{self.files:05d}.parquet"
-
-    def pieces(self, index: int) -> Iterator[tuple[int, int, int]]:
-        """Yields (first user, last user + 1, record number) of the pieces of a file, each at most a row group."""
-        for record in range(self.records_per_user):
-            block = (index - record) % self.files
-            end = min((block + 1) * self.users_per_file, self.users)
-            for first in range(block * self.users_per_file, end, ROW_GROUP_ROWS):
-                yield first, min(first + ROW_GROUP_ROWS, end), record
 
 
 def parse_days(value: Any) -> Period:
@@ -97,8 +44,10 @@ class SynthRequest(RunnerOptions):
 
     output: str = option(..., "folder for the files, local or gs://", INPUT, metavar="FOLDER")
     overwrite: bool = option(False, "replace existing files", INPUT, common=True)
-    users: int = option(..., "number of users", MAP)
-    records_per_user: int = option(1, "records of each user, on each day", MAP, common=True, metavar="K")
+    users: int = option(..., "number of users", MAP, ge=1, le=1 << 40)
+    records_per_user: int = option(
+        1, "records of each user, on each day", MAP, common=True, metavar="K", ge=1, le=100_000
+    )
     days: Annotated[Period, PlainValidator(parse_days)] | None = option(
         None,
         "dates (UTC), each with its own folder dt=YYYY-MM-DD; default: one folder of one week",
@@ -112,42 +61,44 @@ class SynthRequest(RunnerOptions):
     trips: bool = option(
         False, "write K trips of each user between two places, instead of records, for `sfumato flows`", MAP
     )
-    seed: int = option(0, "a different seed gives different people of the same city", MAP, common=True)
-    users_per_file: int = option(1_000_000, "number of users whose records are in a file", OUTPUT)
-    user_id: UserIdKind = option("int", f"type of the user id: {' or '.join(USER_ID_KINDS)}", OUTPUT, metavar="TYPE")
-    density: str | None = option(
-        None,
-        "also write the true density of all records: float64, 2^depth x 2^depth, row 0 in the north, sum 1",
-        OUTPUT,
-        metavar="FILE.npy",
+    seed: int = option(
+        0, "a different seed gives different people of the same city", MAP, common=True, ge=0, le=(1 << 64) - 1
     )
+    users_per_file: int = option(1_000_000, "number of users whose records are in a file", OUTPUT, ge=1, le=100_000_000)
     basemap: str | None = option(
         None,
         "also write the city's geography, as GeoJSON for --basemap of the other jobs: shores, districts, roads, names",
         OUTPUT,
         metavar="FILE.geojson",
     )
-    density_depth: int = option(10, f"depth of the density, 1 to {MAX_DENSITY_DEPTH}", OUTPUT)
-
-    @property
-    def spec(self) -> SynthSpec:
-        """Returns the logs to generate, without days. Raises RequestError."""
-        return SynthSpec(
-            users=self.users,
-            records_per_user=self.records_per_user,
-            region=self.region,
-            seed=self.seed,
-            users_per_file=self.users_per_file,
-            user_id=self.user_id,
-            density_depth=self.density_depth,
-            trips=self.trips,
-        )
 
     @model_validator(mode="after")
     def _checked(self) -> Self:
-        _ = self.spec
+        if self.files > MAX_FILES:
+            least = -(-self.users // MAX_FILES)
+            raise RequestError(
+                f"users_per_file: must be {least} or more for at most {MAX_FILES} files, got {self.users_per_file}"
+            )
         if self.trips:
-            self.refuse(("days", "density"), "cannot be combined with --trips")
-        if self.days is not None:
-            self.refuse(("density",), "cannot be combined with --days")
+            self.refuse(("days",), "cannot be combined with --trips")
         return self
+
+    # There are as many blocks of `users_per_file` users as files, F. File f holds record j of the users of block
+    # (f - j) mod F, for every j. So a user's records are in different files, as in real logs.
+
+    @property
+    def files(self) -> int:
+        """Returns the number of files, of each day."""
+        return -(-self.users // self.users_per_file)
+
+    def file_name(self, index: int) -> str:
+        """Returns the name of a file."""
+        return f"part-{index:05d}-of-{self.files:05d}.parquet"
+
+    def pieces(self, index: int) -> Iterator[tuple[int, int, int]]:
+        """Yields (first user, last user + 1, record number) of the pieces of a file, each at most a row group."""
+        for record in range(self.records_per_user):
+            block = (index - record) % self.files
+            end = min((block + 1) * self.users_per_file, self.users)
+            for first in range(block * self.users_per_file, end, ROW_GROUP_ROWS):
+                yield first, min(first + ROW_GROUP_ROWS, end), record

@@ -16,7 +16,7 @@ from scipy import stats
 from sfumato.pipelines.runners.runner_settings import LocalRunner
 from sfumato.schemas.locations import NUMBERS, ItemColumns, LocationColumns
 from sfumato.schemas.region import Grid
-from sfumato.transforms.histogram.central_counts import choose_items, count_items
+from sfumato.transforms.histogram.central_counts import choose_items
 from sfumato.transforms.histogram.count_noise import ItemBound
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, NumberItems
 from sfumato.transforms.histogram.sampling_round import NumberPrefixes, Sampling, TextPrefixes
@@ -25,9 +25,7 @@ from sfumato.transforms.histogram.transform import (
     CountSamples,
     MergeSamples,
     Rounds,
-    SumCounts,
     TrieHeavyHitters,
-    split_by_item,
 )
 from sfumato.transforms.histogram.user_sample import (
     AdmissionSampler,
@@ -114,10 +112,8 @@ def run(pattern: str, transform, *options: str):
 @pytest.mark.parametrize(
     ("users", "records", "files", "kind", "options"),
     [
-        (4000, 1, 3, "int", ()),
-        (1500, 4, 5, "string", ()),
+        (1500, 4, 5, "string", ("--direct_num_workers=2",)),
         (1500, 3, 2, "dictionary", ("--direct_runner_bundle_repeat=2",)),
-        (2000, 2, 4, "int", ("--direct_num_workers=2",)),
     ],
 )
 def test_counted_cells_equal_the_in_memory_answer(tmp_path: Path, users, records, files, kind, options) -> None:
@@ -166,19 +162,6 @@ def published(batches: list, rounds: Rounds, sampling: Sampling) -> list:
     return threshold_rounds(counts, sampling, rounds.levels)
 
 
-@pytest.mark.parametrize("rows", [0, 2])
-def test_nobody_or_nobody_drawn_is_an_empty_histogram(rows: int) -> None:
-    table = with_items(2000, 1).slice(0, rows)
-    rare = Sampling(1, 8)
-    for items, prefixes in (
-        (ColumnItems(ItemColumns("category")), TextPrefixes(3)),
-        (ColumnItems(ItemColumns("code"), digits=7), NumberPrefixes(10, 7)),
-    ):
-        rounds = Rounds(items, KEY, prefixes, (2, 3))
-        assert [len(one) for one in published([table], rounds, rare)] == [0, 0]
-        assert [len(one) for one in published([], rounds, rare)] == [0, 0]
-
-
 def test_integers_and_text_in_one_input() -> None:
     """The ids 7 and "7" are one user, and no table of another type ends a run."""
     numbers = pa.table({"user_id": range(50), "category": ["a"] * 50})
@@ -192,18 +175,6 @@ def test_integers_and_text_in_one_input() -> None:
     found = dict(zip(mixed.texts, mixed.counts.tolist(), strict=True))
     assert found["a"] == alone.counts[0]
     assert 20 < found["-7"] <= 42.2  # 40 users, sampled at 0.95
-
-
-def test_rare_items_are_left_out_of_sums() -> None:
-    some = ItemCounts(np.array([1, 2, 3], np.uint64), np.array([5, 2, 1]))
-    more = ItemCounts(np.array([2, 3], np.uint64), np.array([2, 1]))
-    fn = SumCounts(min_users=4)
-    total = fn.extract_output(fn.add_input(fn.add_input(fn.create_accumulator(), some), more))
-    assert total.items.tolist() == [1, 2]
-    assert total.counts.tolist() == [5, 4]
-    parts = dict(split_by_item(some))
-    assert sum(one.counts.sum() for one in parts.values()) == 8
-    assert sorted(item for one in parts.values() for item in one.items.tolist()) == [1, 2, 3]
 
 
 def test_searches_on_beam_are_searches_in_memory(tmp_path: Path) -> None:
@@ -242,8 +213,7 @@ def with_unusable(usable: int, unusable: int, both: int, without_id: int) -> pa.
     return table.take(pa.array(order))
 
 
-@pytest.mark.parametrize("bounded", [SAMPLING, ItemBound()])
-@pytest.mark.parametrize("files", [1, 3])
+@pytest.mark.parametrize(("bounded", "files"), [(SAMPLING, 1), (ItemBound(), 3)])
 def test_admission_counts_users_and_not_rows(tmp_path: Path, files: int, bounded: Sampling | ItemBound) -> None:
     """At a rate of 1 and with next to no noise: users with a usable record, and those without any."""
     pattern = write_files(with_unusable(900, 40, 60, 7), tmp_path / "logs", files)
@@ -269,18 +239,6 @@ def test_admission_samples_users_of_its_own(tmp_path: Path) -> None:
     assert admission.drawn_without_id(0) == 0
 
 
-@pytest.mark.false_alarm(1e-9)
-def test_too_many_bad_users_are_refused_by_their_noisy_number(tmp_path: Path) -> None:
-    pattern = write_files(with_unusable(2400, 600, 0, 0), tmp_path / "logs", 1)
-    items = ColumnItems(ItemColumns("category"))
-    allowed = ChargeAndAdmit(AdmissionRule(cost=1.0, max_bad_fraction=0.2, sampling_rate=0.5))
-    found = run(pattern, CountSamples(Rounds(items, KEY), SAMPLING, admit=allowed))
-    assert found.admission.users == pytest.approx(2400, 0.2)  # a deviation of 49, by sampling a half
-    strict = ChargeAndAdmit(AdmissionRule(cost=1.0, max_bad_fraction=0.01, sampling_rate=0.5))
-    with pytest.raises(Exception, match="--max_bad_fraction"):
-        run(pattern, CountSamples(Rounds(items, KEY), SAMPLING, admit=strict))
-
-
 # --- bounded contributions, against dictionaries of sets ---
 
 
@@ -301,7 +259,7 @@ def by_user(sample: Sample) -> dict[int, dict[int, int]]:
     return dict(found)
 
 
-@pytest.mark.parametrize("max_items", [1, 2, 5, 40])
+@pytest.mark.parametrize("max_items", [1, 5])
 def test_a_user_keeps_distinct_items_with_all_their_records(max_items: int) -> None:
     rng = seeded_rng(5)
     rows = np.stack([rng.integers(0, 60, 900), rng.zipf(1.4, 900) % 30], axis=1)
@@ -345,25 +303,7 @@ def test_items_are_drawn_in_proportion_to_their_records() -> None:
     assert stats.chisquare(n - twice, last * n).pvalue > FLAKE_RATE
 
 
-@pytest.mark.parametrize(("max_items", "max_records"), [(1, 1), (2, 1), (3, 4), (50, 1000)])
-def test_count_items_bounds_a_user_at_every_level(max_items: int, max_records: int) -> None:
-    rng = seeded_rng(7)
-    rows = np.stack([rng.integers(0, 40, 600), rng.zipf(1.3, 600) % 64], axis=1)
-    bound, prefixes, levels = ItemBound(max_items, max_records), NumberPrefixes(2, 6), (1, 3, 6)
-    everybody = count_items(sample_of(rows), bound, BOUNDED_KEY, prefixes, levels)
-    for user in range(5):
-        without = count_items(sample_of(rows[rows[:, 0] != user]), bound, BOUNDED_KEY, prefixes, levels)
-        for one, other in zip(everybody, without, strict=True):
-            added = Counter(dict(zip(one.items.tolist(), one.counts.tolist(), strict=True)))
-            added.subtract(dict(zip(other.items.tolist(), other.counts.tolist(), strict=True)))
-            amounts = [amount for amount in added.values() if amount]
-            assert 1 <= len(amounts) <= max_items
-            assert all(1 <= amount <= max_records for amount in amounts)
-    if max_records == 1000:
-        assert [int(one.counts.sum()) for one in everybody] == [600] * 3
-
-
-@pytest.mark.parametrize(("files", "options"), [(1, ()), (4, ("--direct_runner_bundle_repeat=2",))])
+@pytest.mark.parametrize(("files", "options"), [(4, ("--direct_runner_bundle_repeat=2",))])
 def test_counted_items_equal_the_in_memory_answer(tmp_path: Path, files: int, options: tuple[str, ...]) -> None:
     rng = seeded_rng(8)
     users, kinds = rng.integers(0, 400, 3000), rng.zipf(1.5, 3000) % 50

@@ -12,12 +12,12 @@ import pytest
 
 from benchmarks.city_people import make_people
 from sfumato.pipelines.command_line.cli import main, parse_command, run_command
-from sfumato.schemas.region import Grid, Region, deinterleave
+from sfumato.schemas.region import Region
 from sfumato.transforms.synth import transform as generate
 from sfumato.transforms.synth.city import build_city
 from sfumato.transforms.synth.city_map import city_geojson
-from sfumato.transforms.synth.people import trip_schema
-from sfumato.transforms.synth.request import SynthRequest
+from sfumato.transforms.synth.people import TRIP_SCHEMA
+from sfumato.transforms.synth.request import ROW_GROUP_ROWS, SynthRequest
 from tests.rejections import rejects
 
 
@@ -64,42 +64,11 @@ def test_the_citys_geography_is_written_beside_the_logs(tmp_path: Path) -> None:
         run_command("synth", [f"--output={tmp_path / 'other'}", "--users=20", f"--basemap={blocked}"])
 
 
-def test_the_density_is_the_histogram_of_what_was_written(tmp_path: Path) -> None:
-    region = "-58.5,-34.7,-58.3,-34.5"
-    density = tmp_path / "density.npy"
-    run_command(
-        "synth",
-        f"--output {tmp_path}/logs --users 5000 --users_per_file 1200 --region {region} --records_per_user 2 "
-        f"--density {density} --density_depth 7 --user_id string".split(),
-    )
-    table = read_sorted(tmp_path / "logs")
-    assert table.schema.field("user_id").type == pa.string()
-    west, south, east, north = map(float, region.split(","))
-    expected, _, _ = np.histogram2d(
-        -table["latitude"].to_numpy(),
-        table["longitude"].to_numpy(),
-        bins=(np.linspace(-north, -south, 129), np.linspace(west, east, 129)),
-    )
-    found = np.load(density)
-    assert found.shape == (128, 128)
-    assert found.dtype == np.float64
-    assert found.sum() == pytest.approx(1, abs=1e-12)
-    # A coordinate within a rounding error of a border may be counted on either side of it.
-    assert np.abs(found * table.num_rows - expected).sum() <= 2
-    # By the project's own grid it is exact.
-    grid = Grid(Region.parse(region), 7)
-    x, y = deinterleave(grid.codes(table["longitude"].to_numpy(), table["latitude"].to_numpy()))
-    counts = np.bincount(y * 128 + x, minlength=1 << 14).reshape(128, 128)
-    assert np.array_equal(found, counts / table.num_rows)
-
-
 REFUSED = {
     "users": ("many", "0", "-3", "nan", str(2**41)),
     "records_per_user": ("1.5", "0"),
     "seed": ("-1", str(2**64)),
     "users_per_file": ("0", str(10**9)),
-    "user_id": ("uuid",),
-    "density_depth": ("0", "21"),
     "region": ("1,2,3", "-122,37,-123,38", "nan,0,1,1"),
     "days": (
         *("yesterday", "2026-11-31", "2026-11-20:", "2026-11-20:2026-11-19"),
@@ -112,10 +81,10 @@ REFUSED = {
 def test_request_refuses(option: str, value: str) -> None:
     given = {"output": "logs", "users": "10", option: value}
     with rejects(option):
-        _ = parse_command(SynthRequest, [f"--{name}={one}" for name, one in given.items()])[0].spec
+        parse_command(SynthRequest, [f"--{name}={one}" for name, one in given.items()])
 
 
-@pytest.mark.parametrize("option", ["users_per_file=0", "basemap=map.shp", "density=raster.tif", "output=", "userz=1"])
+@pytest.mark.parametrize("option", ["users_per_file=0", "basemap=map.shp", "output=", "userz=1"])
 def test_bad_option_ends_the_command_before_any_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
 ) -> None:
@@ -127,20 +96,14 @@ def test_bad_option_ends_the_command_before_any_work(
 
 
 def test_what_is_there_is_replaced_only_when_asked(tmp_path: Path) -> None:
-    folder, density = tmp_path / "logs", tmp_path / "density.npy"
-    arguments = [f"--output={folder}", f"--density={density}", "--density_depth=3", "--users_per_file=10"]
+    folder = tmp_path / "logs"
+    arguments = [f"--output={folder}", "--users_per_file=10"]
     run_command("synth", [*arguments, "--users=30"])
-    (tmp_path / "folder.npy").mkdir()
     with rejects("output"):
         run_command("synth", [*arguments, "--users=20"])
-    with rejects("density"):
-        run_command("synth", [f"--output={tmp_path / 'other'}", f"--density={density}", "--users=20"])
-    with rejects("output"):
-        run_command("synth", [f"--output={density}", "--users=20"])
-    with rejects("density"):
-        run_command("synth", [f"--output={tmp_path / 'other'}", f"--density={tmp_path / 'folder.npy'}", "--users=20"])
-    assert len(list(folder.iterdir())) == 3
     (folder / "notes.txt").write_text("not ours")
+    with rejects("output"):
+        run_command("synth", [f"--output={folder / 'notes.txt'}", "--users=20"])
     run_command("synth", [*arguments, "--users=20", "--overwrite"])
     names = ["notes.txt", "part-00000-of-00002.parquet", "part-00001-of-00002.parquet"]
     assert sorted(path.name for path in folder.iterdir()) == names
@@ -157,13 +120,13 @@ def test_a_failure_leaves_nothing_and_spares_what_was_there(tmp_path: Path, monk
     before = {path.name: path.read_bytes() for path in old.iterdir()}
     make = generate.make_file_tables
 
-    def fail_late(request: generate.SynthSpec, index: int, city: object) -> object:
+    def fail_late(request: SynthRequest, day: None, index: int, city: object) -> object:
         if index == 2:
             raise OSError("disk full")
-        return make(request, index, build_city())
+        return make(request, day, index, build_city())
 
     monkeypatch.setattr(generate, "make_file_tables", fail_late)
-    arguments = ["--users=50", "--users_per_file=10", f"--density={tmp_path / 'density.npy'}"]
+    arguments = ["--users=50", "--users_per_file=10"]
     for folder in (new, old):
         with pytest.raises(Exception, match="disk full"):
             run_command("synth", [f"--output={folder}", *arguments, "--overwrite"])
@@ -175,9 +138,35 @@ def test_trips_are_written_in_place_of_records(tmp_path: Path) -> None:
     arguments = ["--trips", "--users", "900", "--users_per_file", "400", "--records_per_user", "2"]
     run_command("synth", [f"--output={tmp_path / 'trips'}", *arguments])
     table = ds.dataset(tmp_path / "trips", format="parquet").to_table()
-    assert table.column_names == trip_schema().names
+    assert table.column_names == TRIP_SCHEMA.names
     _, counts = np.unique(table["user_id"].to_numpy(), return_counts=True)
     assert counts.tolist() == [2] * 900
-    for name, value in (("days", "2026-11-06"), ("density", str(tmp_path / "d.npy"))):
-        with rejects(name):
-            run_command("synth", [f"--output={tmp_path / 'other'}", f"--{name}={value}", *arguments])
+    with rejects("days"):
+        run_command("synth", [f"--output={tmp_path / 'other'}", "--days=2026-11-06", *arguments])
+
+
+def test_too_many_files_are_refused_with_the_least_that_would_do() -> None:
+    with rejects("users_per_file"):
+        SynthRequest.of({"output": "x", "users": 1_000_001, "users_per_file": 1})
+    assert SynthRequest.of({"output": "x", "users": 1_000_001, "users_per_file": 11}).files == 90_910
+
+
+@pytest.mark.parametrize(
+    ("users", "records", "users_per_file"), [(1, 1, 1), (10, 3, 4), (9, 5, 3), (7, 2, 100), (2_300_000, 2, 1_100_000)]
+)
+def test_files_hold_every_record_once_and_spread_a_users_records(users: int, records: int, users_per_file: int) -> None:
+    given = {"output": "x", "users": users, "records_per_user": records, "users_per_file": users_per_file}
+    request = SynthRequest.of(given)
+    seen: dict[tuple[int, int], int] = {}
+    total = 0
+    for index in range(request.files):
+        for first, last, record in request.pieces(index):
+            assert 0 <= first < last <= users
+            assert last - first <= ROW_GROUP_ROWS
+            total += last - first
+            for user in {first, last - 1}:
+                assert seen.setdefault((user, record), index) == index
+    assert total == users * records
+    for user in (0, users - 1):
+        files = {seen[user, record] for record in range(records)}
+        assert len(files) == min(records, request.files)

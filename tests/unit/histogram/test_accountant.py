@@ -28,14 +28,10 @@ SLACK = 1e-6
 CASES = [
     (1.0, 0.105, 11, 200),
     (0.1, 0.016, 5, 1500),
-    (0.01, 0.05, 8, 1000),
-    (0.4, 0.5, 3, 200),
     (0.05, 0.2, 17, 600),
     (0.3, 0.97, 60, 400),  # above 1 - e^-epsilon: the add direction counts, too
     (1.0, 0.7, 114, 400),
-    (2.0, 0.3, 1, 100),
     (0.5, 0.9, 1, 100),
-    (5.0, 0.6, 7, 100),
 ]
 
 
@@ -56,7 +52,6 @@ def test_profile_is_the_largest_divergence_over_all_counts(
     [
         (1.0, 0.105, 20, range(20, 60)),
         (1.0, 0.7, 114, range(118, 160)),
-        (0.5, 0.0656, 11, range(15, 50)),
         (3.0, 0.5, 40, range(40, 60)),
     ],
 )
@@ -65,25 +60,10 @@ def test_delta_is_above_the_truth_and_hardly_so(epsilon: float, rate: float, thr
     assert truth <= mpmath.mpf(delta(epsilon, rate, threshold)) <= truth * (1 + SLACK)
 
 
-@given(epsilon=st.floats(0.02, 4.0), rate=st.floats(0.02, 0.98), threshold=st.integers(1, 12))
-@settings(max_examples=40, deadline=None, derandomize=True)
-def test_profile_bounds_every_count(epsilon: float, rate: float, threshold: int) -> None:
-    q = 1 - math.exp(-epsilon) * (1 - rate)
-    last = min(600, math.ceil(4 * threshold / q) + 20)
-    remove, add = profile([epsilon], rate, threshold)
-    truth = divergences(epsilon, rate, threshold, range(1, last))
-    assert remove[0] >= truth[0] * (1 - 1e-12)
-    assert add[0] >= truth[1] * (1 - 1e-12)
-    # From k q >= tau on the bound exp(-k KL(q || p)) rules; if it is small at `last`, the worst count was among them.
-    kl = q * math.log(q / rate) - epsilon * (1 - q)
-    if math.exp(-last * kl) < truth[0]:
-        assert remove[0] <= truth[0] * (1 + SLACK)
-
-
 @given(
     epsilon=st.floats(1e-3, 6.0), rate=st.floats(1e-6, 0.999), threshold=st.integers(1, 300), more=st.floats(1.0, 3.0)
 )
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 def test_delta_is_monotone_and_below_the_theorem(epsilon: float, rate: float, threshold: int, more: float) -> None:
     here = delta(epsilon, rate, threshold)
     rounding = here * SLACK + 1e-299
@@ -146,11 +126,8 @@ def test_delta_is_finite_at_extremes(arguments: tuple[float, float, int]) -> Non
 @pytest.mark.parametrize(
     ("n", "p", "x"),
     [
-        (100, 0.1, 25),
         (10**5, 1e-3, 150),
-        (10**9, 1e-7, 140),
         (10**6, 0.3, 301_000),
-        (5000, 0.9, 4600),
         (4 * 10**9, 3e-10, 12),
     ],
 )
@@ -208,7 +185,7 @@ def worst_product(epsilon: float, rate: float, threshold: int, counts: range) ->
     return worst
 
 
-@pytest.mark.parametrize(("epsilon", "rate", "threshold"), [(1.0, 0.3, 4), (0.5, 0.6, 3), (2.0, 0.5, 6), (0.2, 0.9, 2)])
+@pytest.mark.parametrize(("epsilon", "rate", "threshold"), [(1.0, 0.3, 4), (0.2, 0.9, 2)])
 def test_two_rounds_are_no_worse_than_said(epsilon: float, rate: float, threshold: int) -> None:
     truth = worst_product(epsilon, rate, threshold, range(1, 40))
     said = rounds_delta(epsilon, rate, threshold, 2)
@@ -216,27 +193,8 @@ def test_two_rounds_are_no_worse_than_said(epsilon: float, rate: float, threshol
     assert truth <= said <= 1.25 * truth
 
 
-def test_an_adaptive_second_round_is_no_worse_than_said() -> None:
-    """The second round's count depends on what the first one published: the worst for each outcome."""
-    epsilon, rate, threshold, last = 1.0, 0.3, 4, 40
-    laws = [published(k, rate, threshold, last) for k in range(last)]
-    worst = 0.0
-    for k in range(1, last):
-        total = 0.0
-        for more, less in zip(laws[k], laws[k - 1], strict=True):
-            # sup over k' of sum [more P_k' - e^eps less P_k'-1]+, outcome by outcome
-            total += max(
-                float(np.maximum(more * laws[j] - math.exp(epsilon) * less * laws[j - 1], 0).sum())
-                for j in range(1, last)
-            )
-        worst = max(worst, total)
-    assert worst <= rounds_delta(epsilon, rate, threshold, 2)
-    assert worst >= worst_product(epsilon, rate, threshold, range(1, last))
-
-
-@pytest.mark.parametrize("rounds", [2, 6, 24])
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
-@pytest.mark.parametrize("rate", [1e-4, 0.05, 0.4, 0.95])
+@pytest.mark.parametrize("rounds", [2, 24])
+@pytest.mark.parametrize(("epsilon", "rate"), [(0.1, 0.95), (1.0, 0.4), (5.0, 1e-4)])
 def test_never_worse_than_the_sum(rounds: int, epsilon: float, rate: float) -> None:
     for threshold in (1, 20):
         together = rounds_delta(epsilon, rate, threshold, rounds)

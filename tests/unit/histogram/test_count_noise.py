@@ -5,23 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import mpmath
 import numpy as np
-import pyarrow as pa
 import pytest
-import shapely
 from scipy import stats
 
-from sfumato.schemas.locations import ItemColumns
 from sfumato.transforms.histogram.central_counts import MAX_DENSE_ITEMS, CentralCountPlan, noisy_levels
-from sfumato.transforms.histogram.central_counts_view import counts_view
 from sfumato.transforms.histogram.count_noise import ItemBound, choose_noise
-from sfumato.transforms.histogram.item_encoding import ColumnItems
-from sfumato.transforms.histogram.release import CountMetadata, box_shapes, central_files
 from sfumato.transforms.histogram.user_sample import ItemCounts
-from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
-from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
@@ -35,7 +26,7 @@ ITEMS = keyed_hash(KEY.subkey("items"), np.arange(20_000))
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("epsilon", "delta", "items", "records"),
-    [(0.5, 1e-3, 1, 1), (1.0, 1e-6, 1, 1), (1.0, 1e-3, 1, 3), (1.5, 1e-4, 2, 1), (2.0, 1e-3, 2, 2), (3.0, 1e-3, 3, 1)],
+    [(1.0, 1e-6, 1, 1), (1.0, 1e-3, 1, 3), (2.0, 1e-3, 2, 2), (3.0, 1e-3, 3, 1)],
 )
 def test_delta_is_the_largest_divergence_of_a_users_items(
     kind: str, epsilon: float, delta: float, items: int, records: int
@@ -61,23 +52,6 @@ def test_delta_of_public_items(kind: str, items: int) -> None:
     assert exact <= delta + 1e-12
     assert counts_delta(noise, bound, 1.4, 160) > delta
     assert exact >= 0.75 * delta
-
-
-@pytest.mark.parametrize("epsilon", [0.05, 0.1, 1.0])
-@pytest.mark.parametrize(("items", "records"), [(1, 1), (4, 1), (2, 5)])
-def test_small_deltas_of_truncated_noise_to_many_digits(epsilon: float, items: int, records: int) -> None:
-    noise = choose_noise(epsilon, 1e-8, ItemBound(items, records), "truncated")
-    with mpmath.workdps(40):
-        beta = mpmath.e ** (-mpmath.mpf(epsilon) / (items * records))
-
-        def delta(limit: int) -> mpmath.mpf:
-            total = 1 + 2 * mpmath.fsum(beta**k for k in range(1, limit + 1))
-            certain = mpmath.fsum(beta**k for k in range(limit - records + 1, limit + 1)) / total
-            return 1 - (1 - certain) ** items
-
-        assert float(delta(noise.limit)) <= noise.delta
-        assert float(delta(noise.limit)) == pytest.approx(noise.delta, rel=1e-6)
-        assert delta(noise.limit - 1) > 1e-8
 
 
 @pytest.mark.false_alarm(1e-9)
@@ -114,7 +88,7 @@ def test_noise_has_its_distribution(kind: str, items: int, records: int) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("epsilon", "items"), [(0.1, 1), (1.0, 1), (0.5, 4)])
+@pytest.mark.parametrize(("epsilon", "items"), [(0.1, 1), (0.5, 4)])
 def test_intervals_hold_for_every_published_count(kind: str, epsilon: float, items: int) -> None:
     noise = choose_noise(epsilon, 1e-8, ItemBound(items), kind)
     reach = 12 * noise.quantile(0.16) + 2 * noise.threshold
@@ -155,8 +129,7 @@ def test_hidden_count_is_absent_in_a_hundredth_of_cases(kind: str) -> None:
     assert noise.hidden_count(threshold=noise.threshold + 9) == hidden + 9
 
 
-@pytest.mark.parametrize("delta", [1e-300, 1e-14, 0.3, 0.99])
-@pytest.mark.parametrize("epsilon", [1e-5, 1.0, 50.0])
+@pytest.mark.parametrize(("epsilon", "delta"), [(1e-5, 1e-300), (1.0, 1e-14), (50.0, 0.99)])
 def test_extreme_budgets_are_kept(epsilon: float, delta: float) -> None:
     for kind in KINDS if delta > 1e-15 else KINDS[:2]:
         noise = choose_noise(epsilon, delta, ItemBound(3, 2), kind)
@@ -167,7 +140,7 @@ def test_extreme_budgets_are_kept(epsilon: float, delta: float) -> None:
         assert 1 <= low[0] <= noise.threshold <= high[0]
 
 
-@pytest.mark.parametrize("delta", [1e-300, 1e-22, 1e-16, 1e-15])
+@pytest.mark.parametrize("delta", [1e-300, 1e-16, 1e-15])
 @pytest.mark.parametrize("items", [1, 20])
 def test_choose_noise_keeps_a_tiny_delta(delta: float, items: int) -> None:
     """Its draws end at 10 sigma: with a threshold there, delta would be 3e-24 for each item, whatever was asked for."""
@@ -262,18 +235,10 @@ def test_noisy_levels_keep_the_top_and_state_what_they_cut() -> None:
     assert noisy_levels([COUNTS], plan, LEVELS_KEY, (0,), top=10**6).levels[0].cut is None
 
 
-@pytest.mark.parametrize("domain", [None, 64])
-def test_nobody_is_an_empty_or_a_noisy_histogram(domain: int | None) -> None:
-    nobody = ItemCounts(np.empty(0, np.uint64), np.empty(0, np.int64))
-    (shown,) = noisy_levels([nobody], CentralCountPlan(domains=(domain,)), LEVELS_KEY, (0,)).levels
-    assert len(shown) == (domain or 0)
-    assert [len(one) for one in shown.intervals] == [len(shown)] * 2
-
-
 # --- plans ---
 
 
-@pytest.mark.parametrize("domains", [(None,), (None, None, None), (4**4, 4**8), (4**2, 4**5), (16, None)])
+@pytest.mark.parametrize("domains", [(None,), (4**4, 4**8), (16, None)])
 @pytest.mark.parametrize("bound", [ItemBound(), ItemBound(20, 3)])
 def test_plan_spends_no_more_than_the_budget(domains: tuple[int | None, ...], bound: ItemBound) -> None:
     plan = CentralCountPlan(epsilon=0.7, delta=1e-7, domains=domains, bound=bound)
@@ -320,34 +285,4 @@ def test_central_plan_rejects_bad_values(option: str, wrong: dict) -> None:
 # --- pages ---
 
 
-@pytest.mark.usefixtures("blank_pictures")
-@pytest.mark.parametrize(("users", "stddev", "known"), [(9012.0, 50.0, " of 9,000 users"), (2367.0, 1414.2, None)])
-def test_headline_states_all_users_where_more_are_known(users: float, stddev: float, known: str | None) -> None:
-    """A noisy count of all users that is below the counts of the items said `about 5,001 of 2,370 users`."""
-    plan = CentralCountPlan(epsilon=1.0, delta=1e-6)
-    parameters = {"column": "kind", "bound": {"max_items": 1, "max_records": 1}}
-    metadata = CountMetadata(
-        ReleaseMetadata("histogram", "monday", "2026-11-22T00:00:00", "test", True, parameters),
-        plan,
-        ColumnItems(ItemColumns("kind")),
-    )
-    counts = noisy_levels([ItemCounts(np.arange(5, dtype=np.uint64), np.full(5, 1000))], plan, LEVELS_KEY, (0,))
-    admitted = replace(counts, admission=NoisyUserCounts(users, unusable=0.0, cost=0.01, noise_stddev=stddev))
-    view = counts_view(central_files(admitted, metadata))
-    if known is None:
-        assert " of " not in view.headline.partition("about")[2]
-        assert "2,370" not in view.model_dump_json()  # it is known to 1,000
-    else:
-        assert view.headline.endswith(known)
-
-
 # --- tables ---
-
-
-def test_boxes_are_the_bytes_that_shapely_writes() -> None:
-    west, south, wide, tall = seeded_rng(1).random((4, 50))
-    bounds = west, south, west + wide, south + tall
-    shapes = box_shapes(*bounds)
-    shapes.validate(full=True)
-    assert shapes.equals(pa.array(shapely.to_wkb(shapely.box(*bounds)), pa.binary()))
-    assert box_shapes(*(side[:0] for side in bounds)).to_pylist() == []

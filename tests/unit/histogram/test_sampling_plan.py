@@ -16,7 +16,6 @@ from sfumato.transforms.histogram.accountant import delta, max_rate, rounds_delt
 from sfumato.transforms.histogram.item_encoding import NumberBins
 from sfumato.transforms.histogram.plan import (
     Catalogue,
-    PaperSamplePlan,
     SamplePlan,
     choose_sampling,
     contacts,
@@ -36,7 +35,6 @@ from sfumato.transforms.histogram.sampling_round import (
     spread_levels,
 )
 from sfumato.transforms.histogram.user_sample import ItemCounts, add_counts, threshold
-from sfumato.transforms.privacy.keys import keyed_hash
 from sfumato.transforms.quantiles.curve import banded, build_hierarchy, check_shares, quantile, search_quantiles
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
@@ -98,7 +96,7 @@ def test_asking_each_user_independently_is_the_poisson_sample(population: int) -
 
 @pytest.mark.parametrize(
     ("epsilon", "rounds", "population", "items"),
-    [(0.1, 1, None, None), (1.0, 1, 10**6, 64), (4.0, 1, 10**6, 16384), (1.0, 3, 10**5, None), (1.0, 12, 10**6, 64)],
+    [(0.1, 1, None, None), (4.0, 1, 10**6, 16384), (1.0, 3, 10**5, None)],
 )
 def test_choice_keeps_the_guarantee_and_uses_it_up(
     epsilon: float, rounds: int, population: int | None, items: int | None
@@ -109,20 +107,14 @@ def test_choice_keeps_the_guarantee_and_uses_it_up(
     assert choose_sampling(epsilon, 1e-8, population, items, rounds) == chosen
 
 
-@pytest.mark.parametrize(("wanted", "rounds"), [(1e-12, 12), (1e-40, 1), (0.4, 1)])
-def test_choice_keeps_unusual_deltas(wanted: float, rounds: int) -> None:
-    chosen = choose_sampling(1.0, wanted, rounds=rounds)
-    assert rounds_delta(1.0, chosen.rate, chosen.threshold, rounds) <= wanted
-
-
 def expected_error(sampling: Sampling, population: int | None, items: int | None = None) -> float:
     return Catalogue.from_numbers(population, items).error(sampling.rate, sampling.threshold)
 
 
-@pytest.mark.parametrize(("epsilon", "population", "items"), [(1.0, None, None), (0.2, 10**6, 64), (2.0, 10**5, 1000)])
+@pytest.mark.parametrize(("epsilon", "population", "items"), [(2.0, 10**5, 1000)])
 def test_choice_is_better_than_any_other_threshold(epsilon: float, population: int | None, items: int | None) -> None:
     best = expected_error(choose_sampling(epsilon, 1e-8, population, items), population, items)
-    for tau in np.unique(np.geomspace(3, 1024, 60).astype(int)).tolist():
+    for tau in np.unique(np.geomspace(3, 1024, 30).astype(int)).tolist():
         other = Sampling.from_rate(max_rate(epsilon, 1e-8, tau), tau)
         # Thresholds are compared at rates good to 1e-3, and the error moves less than in proportion.
         assert expected_error(other, population, items) >= best * (1 - 1e-3)
@@ -138,17 +130,6 @@ def test_relative_error_is_that_of_the_items_whole_law(count: int, rate: float, 
     assert relative_error(np.array([count]), rate, threshold)[0] == pytest.approx(truth, rel=1e-12)
 
 
-def test_expected_error_is_the_sum_over_a_catalogues_items() -> None:
-    sampling, users = Sampling.from_rate(0.2, 9), 10**5
-    for items, tolerance in ((150, 1e-12), (3000, 1e-3)):  # ranks beyond 200 come in groups
-        truth = 0.0
-        for exponent in (1, 2):
-            weights = np.arange(1.0, items + 1) ** -exponent
-            counts = np.maximum(np.rint(users * weights / weights.sum()), 1).astype(np.int64)
-            truth += weights / weights.sum() @ relative_error(counts, sampling.rate, 9) / 2
-        assert expected_error(sampling, users, items) == pytest.approx(truth, rel=tolerance)
-
-
 COUNTS = (0, -1, 2.5, True, math.nan)
 BUDGETS = (0.0, -1.0, math.nan, math.inf)
 REFUSED: list[tuple[str, Callable[[Any], object], tuple[Any, ...]]] = [
@@ -159,7 +140,6 @@ REFUSED: list[tuple[str, Callable[[Any], object], tuple[Any, ...]]] = [
     ("population", lambda bad: expected_error(Sampling(5, 5), bad), COUNTS),
     ("items", lambda bad: expected_error(Sampling(5, 5), 100, bad), COUNTS),
     ("population", lambda bad: choose_sampling(1.0, 1e-8, bad), (20,)),  # no item could pass
-    ("population", lambda bad: choose_sampling(1.0, 1e-8, bad, 10, 5), (40,)),
     ("epsilon", lambda bad: choose_sampling(bad, 1e-8), BUDGETS),
     ("delta", lambda bad: choose_sampling(1.0, bad), BUDGETS),
     ("rate", lambda bad: Sampling.from_rate(bad, 5), (0.0, 1.0, -0.1, math.nan, math.inf, 1e-11, True)),
@@ -201,14 +181,6 @@ def test_the_exact_delta_is_within_the_budget(rounds: int) -> None:
         sampling = paper_sampling(epsilon, budget, rounds=rounds)
         assert rounds_delta(epsilon, sampling.rate, sampling.threshold, rounds) <= budget
         assert sampling.rate <= corollary_rate(epsilon / rounds)
-
-
-def test_a_plan_of_the_paper_states_the_exact_delta() -> None:
-    plan, ours = PaperSamplePlan(population=1_000_000), SamplePlan(population=1_000_000)
-    assert plan.sampling == paper_sampling(0.99, 1e-8, 1_000_000)
-    assert plan.delta_spent < 1e-13
-    assert ours.delta_spent > 0.99e-8
-    assert ours.hidden_count() < plan.hidden_count() / 2
 
 
 # --- one round ---
@@ -257,13 +229,7 @@ def numbers(level: int, items: list[int], sampled: list[int] | None = None) -> H
     return Histogram(level, SAMPLING, np.array(items, dtype=np.uint64), counts)
 
 
-def texts(level: int, names: list[str]) -> Histogram:
-    codes = keyed_hash(KEY, np.array([*names, ""], dtype=object)[:-1])
-    order = np.argsort(codes)
-    return Histogram(level, SAMPLING, codes[order], np.full(len(names), 10), tuple(np.array(names)[order].tolist()))
-
-
-@pytest.mark.parametrize(("base", "depth"), [(4, 20), (10, 9), (2, 30)])
+@pytest.mark.parametrize(("base", "depth"), [(4, 20), (10, 9)])
 def test_prefixes_of_numbers_are_their_leading_digits(base: int, depth: int) -> None:
     items = seeded_rng(0).integers(0, base**depth, 500).astype(np.uint64)
     for level in (1, depth // 2, depth):
@@ -288,17 +254,6 @@ def test_grow_trie_drops_what_has_no_parent() -> None:
     assert best.parents[-1].tolist() == [0, 1]
     assert best.levels[0] is not None
     assert best.levels[1].items.tolist() == [1, 8, 9]  # what was paid for is published
-
-
-def test_tries_of_texts() -> None:
-    levels = [texts(1, ["c", "b"]), texts(3, ["caf", "bar", "dog", "c"])]
-    trie = grow_trie(levels, TextPrefixes(3))
-    shown = trie.levels[1].texts
-    assert shown is not None
-    assert sorted(shown) == ["bar", "c", "caf"]
-    above = trie.levels[0].texts
-    assert above is not None
-    assert [above[row] for row in trie.parents[0]] == [name[0] for name in shown]
 
 
 # --- distribution functions: exact without loss, within their own error on samples ---
@@ -347,7 +302,7 @@ def test_hierarchy_of_all_users_is_the_exact_distribution(values: np.ndarray) ->
 
 
 @pytest.mark.false_alarm(1e-8)
-@pytest.mark.parametrize("levels", [(8,), (2, 5, 8), (1, 2, 3, 4, 5, 6, 7, 8)])
+@pytest.mark.parametrize("levels", [(8,), (2, 5, 8)])
 def test_hierarchy_errs_as_it_claims(values: np.ndarray, levels: tuple[int, ...]) -> None:
     """Standardised errors of range counts over 60 samples: their variance is 1 within the law of a chi-square.
 
@@ -460,7 +415,7 @@ def test_banded_encloses_all_that_may_lie_between_two_points() -> None:
 
 
 @pytest.mark.false_alarm(1e-9)
-@pytest.mark.parametrize("users", [800, 3000])
+@pytest.mark.parametrize("users", [800])
 def test_bands_hold_the_truth_where_much_is_hidden(users: int) -> None:
     """Few users over a wide range: most stretches are not published, and the band says so."""
     rng = seeded_rng(1)
@@ -469,14 +424,14 @@ def test_bands_hold_the_truth_where_much_is_hidden(users: int) -> None:
     edges = np.arange(257.0)
     truth = np.array([(values < edge).mean() for edge in edges])
     missed = 0.0
-    for seed in range(20):
+    for seed in range(10):
         hierarchy = build_hierarchy(trie_of(values, sampling, (4, 6, 8), seed), NumberBins(0.0, 256.0, BITS))
         search = search_quantiles([drawn(values, sampling, rng) for _ in range(BITS)], sampling, (0.1, 0.5), 0.0, 256.0)
         for curve in (hierarchy.curve(), search.curve):
             # The band at a value: the widest of the two points there.
             low = [curve.low[curve.value <= edge][-1] for edge in edges]
             high = [curve.high[curve.value >= edge][0] for edge in edges]
-            missed += ((truth < np.array(low) - 1e-9) | (truth > np.array(high) + 1e-9)).mean() / 40
+            missed += ((truth < np.array(low) - 1e-9) | (truth > np.array(high) + 1e-9)).mean() / 20
     # Bands of 95% miss 0.1% of the values here, and in 400 trials never 2%: they are wide where users are hidden.
     assert missed < 0.05
     assert (hierarchy.curve().high - hierarchy.curve().low).max() > 0.02

@@ -15,7 +15,6 @@ from scipy import stats
 
 from sfumato.schemas.locations import DROP_REASONS
 from sfumato.schemas.moments import FixedPoint, ValueColumns
-from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.locations.spill import Spill, forget
 from sfumato.transforms.moments.client_values import (
     BLOCK_CLIENTS,
@@ -28,7 +27,7 @@ from sfumato.transforms.moments.client_values import (
     unpack,
     user_blocks,
 )
-from sfumato.transforms.moments.groups import CellGroups, ColumnGroups
+from sfumato.transforms.moments.groups import ColumnGroups
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
@@ -86,57 +85,32 @@ def test_negative_values_stay_where_the_form_has_them(form: FixedPoint, codes: l
     assert dropped(found) == {"null_value": 1, "not_finite": 3}
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint32(), pa.float16(), pa.float32(), pa.float64()],
-)
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int64(), pa.uint32(), pa.float16(), pa.float64()])
 @pytest.mark.parametrize("dictionary", [False, True])
-@pytest.mark.parametrize("nulls", [False, True])
-def test_every_type_of_number(kind: pa.DataType, dictionary: bool, nulls: bool) -> None:
-    numbers = [5, 0, 7, 5, 100, *([None] if nulls else [])]
+def test_every_type_of_number(kind: pa.DataType, dictionary: bool) -> None:
+    numbers = [5, 0, 7, 5, 100, None]
     values = pa.array(
         [None if one is None else np.float16(one) for one in numbers] if kind == pa.float16() else numbers, kind
     )
     if dictionary:
         if kind == pa.float16():  # which dictionary_encode does not know
-            places = pa.array([0, 1, 2, 0, 3, None][: len(numbers)], pa.int8())
+            places = pa.array([0, 1, 2, 0, 3, None], pa.int8())
             values = pa.DictionaryArray.from_arrays(places, pa.array(np.array([5, 0, 7, 100], np.float16)))
         else:
             values = values.dictionary_encode()
     found = encode(values, FixedPoint(7, 1))
     assert found.codes.tolist() == [10, 0, 14, 10, 127]
     assert found.clamped == 1
-    assert dropped(found) == ({"null_value": 1} if nulls else {})
+    assert dropped(found) == {"null_value": 1}
 
 
-def test_users_are_hidden_by_the_key() -> None:
-    one, again, other = (Values(ValueColumns("x"), WIDE).encode(batch([1.0, 2.0]), key(n)).users for n in (0, 0, 1))
-    assert one is not None
-    assert again is not None
-    assert other is not None
-    assert one.tolist() == again.tolist()
-    assert not set(one.tolist()) & set(other.tolist())
-
-
-@pytest.mark.parametrize("kind", [pa.string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())])
-def test_groups_are_those_of_the_rows_that_stay(kind: pa.DataType) -> None:
+def test_groups_are_those_of_the_rows_that_stay() -> None:
     values = Values(ValueColumns("x", group="city"), FixedPoint(8), CITIES)
-    cities = pa.array(["Cork", "Bath", "Rome", None, "Bath"]).cast(kind)
+    cities = pa.array(["Cork", "Bath", "Rome", None, "Bath"])
     found = values.encode(batch([1.0, None, 3.0, 4.0, 5.0], city=cities), key())
     assert found.codes.tolist() == [1, 3, 4, 5]
     assert found.groups is not None
     assert found.groups.tolist() == [1, 2, 2, 0]
-
-
-def test_rows_without_a_place_are_in_no_cell() -> None:
-    grid = Grid(Region(-1, 50, 1, 51), 1)
-    columns = ValueColumns("x", None, latitude="latitude", longitude="longitude")
-    rows = batch([1.0, 2.0, 3.0], latitude=[50.2, None, 80.0], longitude=[-0.5, 0.0, 0.0])
-    found = Values(columns, FixedPoint(8), CellGroups(grid)).encode(rows, key())
-    assert found.groups is not None
-    assert found.groups.tolist() == [*grid.codes(np.array([-0.5]), np.array([50.2])).tolist(), 4, 4]
-    assert found.users is None  # rows are users
-    assert dropped(found) == {}
 
 
 def test_rows_that_are_users_make_blocks_of_a_bounded_size() -> None:
@@ -175,7 +149,7 @@ def records(users: int, each: Sequence[int], seed: int = 0) -> pa.RecordBatch:
 
 @pytest.mark.false_alarm(FLAKE_RATE)
 @pytest.mark.parametrize("grouped", [False, True])
-@pytest.mark.parametrize("each", [[0], [0, 1, 2], [0, 1, 1, 5]])
+@pytest.mark.parametrize("each", [[0, 1, 1, 5]])
 def test_every_user_counts_once_by_a_record_chosen_uniformly(each: list[int], grouped: bool) -> None:
     values = Values(ValueColumns("x", group="city" if grouped else None), WIDE, CITIES if grouped else None)
     blocks = chosen([records(6000, each)], values)
@@ -184,11 +158,10 @@ def test_every_user_counts_once_by_a_record_chosen_uniformly(each: list[int], gr
     seen, share = Counter((codes % 8).tolist()), Counter(each)
     assert set(seen) <= set(share)
     observed = [seen[one] for one in share]
-    if len(share) > 1:
-        expected = [6000 * share[one] / len(each) for one in share]
-        assert stats.chisquare(observed, expected).pvalue > FLAKE_RATE
-        wrong = np.array(expected) * np.linspace(0.7, 1.3, len(expected))  # the test would see a preference
-        assert stats.chisquare(observed, wrong * 6000 / wrong.sum()).pvalue < FLAKE_RATE
+    expected = [6000 * share[one] / len(each) for one in share]
+    assert stats.chisquare(observed, expected).pvalue > FLAKE_RATE
+    wrong = np.array(expected) * np.linspace(0.7, 1.3, len(expected))  # the test would see a preference
+    assert stats.chisquare(observed, wrong * 6000 / wrong.sum()).pvalue < FLAKE_RATE
     for block in blocks:
         assert (block.groups is None) == (not grouped)
         if block.groups is not None:  # the group of the very record
@@ -212,22 +185,6 @@ def test_no_order_of_files_shows(grouped: bool) -> None:
     assert content(chosen(parts, values)) == whole
     assert content(chosen(parts[::-1], values)) == whole
     assert content(chosen([rows], values, number=1)) != whole
-
-
-def test_whose_record_counts_depends_on_nobody_else() -> None:
-    values, rows = Values(ValueColumns("x"), WIDE), records(400, [0, 1, 2])
-    kept = rows.filter(pa.array(np.array(rows.column("user_id")) % 2 == 0))
-    some, everybody = (
-        set(np.concatenate([one.codes for one in chosen([part], values)]).tolist()) for part in (kept, rows)
-    )
-    assert len(some) == 200
-    assert some < everybody
-
-
-def test_users_of_one_record_keep_their_place_beside_others() -> None:
-    """Both ways through the code put users in the same order: with every record twice there is one choice as well."""
-    values, rows = Values(ValueColumns("x"), WIDE), records(300, [0])
-    assert content(chosen([rows, rows], values)) == content(chosen([rows], values))
 
 
 @pytest.mark.parametrize("place", ["in line", "in memory", "in a folder"])

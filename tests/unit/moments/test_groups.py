@@ -12,20 +12,17 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from sfumato.schemas.moments import OTHER, FixedPoint, Statistic
+from sfumato.schemas.moments import OTHER, FixedPoint
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.moments.groups import MAX_GROUPS, CellGroups, ColumnGroups, Grouping, ZoneGroups
+from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping, ZoneGroups
 from sfumato.transforms.moments.local.plan import MomentsPlan
-from sfumato.transforms.moments.local.protocol import MomentsState
-from sfumato.transforms.moments.local.tally import Tally, count_reports, with_noise
+from sfumato.transforms.moments.local.tally import Tally, with_noise
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.statistics.shrinkage import simultaneous_z
 from sfumato.transforms.zones.zone_file import Zones
-from tests.rejections import rejects
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
-from tests.unit.moments.blocks import block_of, without
 from tests.unit.zones.polygons import brute_force, voronoi, zones_of
 
 REGION = Region(-1.0, 50.0, 1.0, 51.0)
@@ -44,8 +41,7 @@ def noise(reports: int, epsilon: float = 1.0, number: int = 0, name: tuple[str, 
 
 
 @pytest.mark.false_alarm(2 * FLAKE_RATE)
-@pytest.mark.parametrize("reports", [1, 2, 5])
-@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+@pytest.mark.parametrize(("reports", "epsilon"), [(1, 0.5), (5, 2.0)])
 def test_noise_is_that_of_the_counts_that_one_user_adds_to(reports: int, epsilon: float) -> None:
     """A user of two reports adds 1 to two counts."""
     sample = noise(reports, epsilon).ravel()
@@ -78,41 +74,10 @@ def test_noise_is_drawn_once_for_every_count() -> None:
     assert np.array_equal(with_noise(few, ("value", 1), 2, 1.0, key()).ones, ones[:3])
 
 
-@pytest.mark.parametrize("reports", [1, 2, 4])
-def test_one_client_is_in_as_many_counts_as_they_report_bits(reports: int) -> None:
-    """The L1 sensitivity that the noise is for, by leaving clients out: over all questions and groups together.
-
-    All queries are sent to the clients at once. The later queries keep their probabilities, as they do where the noisy
-    earlier tallies are the same.
-    """
-    rng, n = seeded_rng(1), 400
-    plan = MomentsPlan(
-        form=FixedPoint(6), statistics=(Statistic("mean"), Statistic("variance")), bits_per_client=reports
-    )
-    codes, groups = rng.integers(0, 64, n).astype(np.uint8), rng.integers(0, 4, n).astype(np.uint16)
-    block = block_of(codes, groups, key())
-    state = MomentsState(plan)
-    for _ in plan.stages:
-        queries = state.next_queries()
-        state = state.advance(queries, [count_reports(block, one, 4, plan.response, key()) for one in queries])
-    assert len(state.tallies) == 4
-    for gone in range(0, n, 13):
-        assert block.groups is not None
-        moved = 0
-        for one, before in state.tallies:
-            after = count_reports(without(block, gone), one, 4, plan.response, key())
-            changes = np.stack([before.ones - after.ones, before.zeros - after.zeros])
-            assert set(changes.ravel().tolist()) <= {0, 1}
-            assert not np.delete(changes, int(block.groups[gone]), axis=1).any()  # their own group's alone
-            moved += int(changes.sum())
-        assert moved == reports
-
-
 @pytest.mark.parametrize(
     ("values", "names", "expected"),
     [
         (pa.array(["Cork", None, "Bath", "bath", ""]), ("Bath", "Cork"), [1, 2, 0, 2, 2]),
-        (pa.array(["Cork", None, "Bath"], pa.large_string()), ("Bath", "Cork"), [1, 2, 0]),
         (pa.array(["Cork", None, "Bath"], pa.string_view()), ("Bath", "Cork"), [1, 2, 0]),
         (pa.array(["Cork", None, "Bath", "X"]).dictionary_encode(), ("Bath", "Cork"), [1, 2, 0, 2]),
         (pa.array([3, -1, None, 30], pa.int16()), ("-1", "3"), [1, 0, 2, 2]),
@@ -155,9 +120,6 @@ def test_cells_are_those_of_the_grid_and_the_rest_is_in_none() -> None:
         )
     assert groups.encode(batch).tolist() == expected
     assert len(groups) == len(set(groups.names())) == 16
-    with rejects("cells"):
-        CellGroups(Grid(REGION, 8))
-    assert len(CellGroups(Grid(REGION, 7))) == MAX_GROUPS
 
 
 def test_zone_groups_are_those_that_hold_the_points() -> None:

@@ -84,10 +84,6 @@ def test_the_manifest_is_the_contract() -> None:
     state = ran(ages(), planned)
     files = assembled(state, planned)
     manifest = manifest_of(files)
-    assert list(manifest) == [
-        "format", "release_id", "job", "created", "column", "fixed_point", "method", "privacy", "results", "parameters",
-        "versions", "warnings",
-    ]  # fmt: skip
     assert (manifest["column"], manifest["method"]) == ("age", "adaptive")
     assert len(manifest["warnings"]) <= 1  # the noise may leave the variance unknown
     assert manifest["fixed_point"] == {
@@ -111,11 +107,6 @@ def test_the_manifest_is_the_contract() -> None:
         "meter": {},
         "assumptions": [],
     }
-    assert privacy["adjacency"].startswith("add or remove one user")
-    assert privacy["collector"]["adjacency"].startswith("replace one user's value by any other")
-    assert "randomised response" in privacy["mechanism"]
-    assert "discrete Laplace noise on every count of reports" in privacy["mechanism"]
-    assert not any("knows the group of each user" in one for one in privacy["assumptions"])
     probabilities = [one.read_probability.max() for one in state.bit_charts()]
     assert privacy["meter"] == {
         "bits_per_client": 2,
@@ -135,21 +126,6 @@ def test_the_manifest_is_the_contract() -> None:
     ]  # fmt: skip
     assert sum(one["clients"] for one in results["rounds"]) == pytest.approx(results["clients"])
     assert sum(one["reports"] for one in results["rounds"]) == pytest.approx(2 * results["clients"])
-    # A share of each half of the clients, to one client.
-    assert (
-        abs(results["rounds"][0]["clients"] - 2500 * planned.tuning.resolved(planned.method).first_share) < 150
-    )  # a binomial number
-
-
-def test_without_privacy_the_release_says_so() -> None:
-    planned = plan(epsilon=None, statistics=SPREAD[:1])
-    manifest = manifest_of(assembled(ran(ages(), planned), planned))
-    privacy, meter = manifest["privacy"], manifest["privacy"]["meter"]
-    assert (privacy["trust"], privacy["epsilon"], privacy["delta"]) == ("secagg", None, 0.0)
-    assert (meter["truth_probability"], meter["epsilon_per_bit"], meter["epsilon_per_client"]) == (None, None, None)
-    assert meter["expected_private_bits"] == 1.0
-    assert any("no differential privacy" in one for one in manifest["warnings"])
-    assert "randomised response" not in privacy["mechanism"]
 
 
 # --- groups ---
@@ -185,8 +161,6 @@ def test_small_groups_are_merged_into_other() -> None:
     assert manifest["results"]["clients"] == noisy.sum()
     privacy = manifest["privacy"]
     assert privacy["groups"] == {"epsilon": 4.0, "min_group": 100, "noise_stddev": planned.noise_stddev}
-    assert "discrete Laplace noise on every count of reports" in privacy["mechanism"]
-    assert any("knows the group of each user" in one for one in privacy["assumptions"])
 
 
 @pytest.mark.parametrize(
@@ -199,23 +173,6 @@ def test_groups_that_are_too_small_are_left_out(groups: NDArray[np.int64], least
     files = assembled(ran(ages(), planned, grouping, groups), planned, grouping)
     assert [one["group"] for one in table(files, "moments.parquet").to_pylist()] == [EVERYBODY, *shown]
     assert manifest_of(files)["results"]["groups_published"] == len(shown)
-
-
-@pytest.mark.pinned
-def test_no_exact_size_of_a_group_is_in_a_file() -> None:
-    """Neither of the groups, nor of rounds of them, nor of everybody: all are made of noisy counts.
-
-    Noise may be 0 by chance; under this key it is not where it is looked at.
-    """
-    planned, groups, grouping = plan(statistics=SPREAD[:1], release_epsilon=1.25), by_size(), BY_PLACE
-    state = ran(ages(), planned, grouping, groups)
-    files = assembled(state, planned, grouping)
-    manifest = manifest_of(files)
-    counted = {one["clients"] for one in table(files, "moments.parquet").to_pylist()}
-    counted |= {manifest["results"]["clients"]} | {one["clients"] for one in manifest["results"]["rounds"]}
-    exact = {*np.bincount(groups, minlength=5).tolist(), 5000}
-    assert not counted & exact
-    assert all(f">{size:,}<" not in files["index.html"].decode() for size in exact if size > 100)
 
 
 # --- cells ---
@@ -326,11 +283,7 @@ def test_everybody_alone_has_one_table_and_states_the_guarantee() -> None:
     assert (privacy["trust"], privacy["epsilon"], privacy["delta"]) == ("central", 4.0, 0.0)
     assert privacy["shares"] == state.plan.shares
     assert stated["range"] == {"low": 0.0, "high": 120.0, "source": "given"}
-    assert "trusted curator" in privacy["assumptions"][0]
-    assert not any("secure aggregation" in one or "Randomised response" in one for one in privacy["assumptions"])
     assert stated["warnings"] == []
-    assert files["moments.png"] != made(curated(ages() + 9))["moments.png"]  # the picture shows the value
-    assert "k times epsilon" in " ".join(manifest_of(made(state, bounded=False))["privacy"]["assumptions"])
 
 
 def test_small_groups_are_merged_and_totals_agree() -> None:
@@ -348,16 +301,16 @@ def test_small_groups_are_merged_and_totals_agree() -> None:
 
 @pytest.mark.false_alarm(1e-9)
 def test_many_empty_groups_are_seldom_shown() -> None:
-    """Laplace noise has heavier tails than a normal one: of 200 runs at most 5% show any of 400 empty groups."""
+    """Laplace noise has heavier tails than a normal one: of 100 runs at most 5% show any of 400 empty groups."""
     grouping = Grouping(ColumnGroups("g", tuple(map(str, range(400)))), 1)
     plan = CentralMomentsPlan(statistics=(Statistic("count"),), epsilon=0.5)
     shown = 0
-    for number in range(200):
+    for number in range(100):
         key = RunKey.derive(FixedSecret(b"empty groups" * 3), {"number": number})
         state = run_centrally(np.zeros(0), plan, key, np.zeros(0, np.int64), 401)
         names, _ = grouping.published_groups(state.clients, groups_margin(plan, grouping))
         shown += len(names) > 1
-    assert shown <= 35  # P < 1e-9 at 5%
+    assert shown <= 23  # P < 1e-9 at 5%
 
 
 def test_cells_have_a_map_and_intervals_that_hold_together() -> None:

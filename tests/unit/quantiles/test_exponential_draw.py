@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sfumato.transforms.quantiles import exponential_draw
-from sfumato.transforms.quantiles.exponential_draw import STEP_BITS, DrawPlan, border_weights, draw_border, plan_draws
+from sfumato.transforms.quantiles.exponential_draw import DrawPlan, border_weights, draw_border, plan_draws
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE, chi_square_p
 from tests.unit.quantiles.borders import STEPS, below, probabilities, spread
@@ -18,7 +18,7 @@ from tests.unit.quantiles.borders import STEPS, below, probabilities, spread
 # One draw of the exponential mechanism beside every border's exact probability.
 
 KEY = bytes(range(32))
-LOGS = [(0, 0), (1, 0), (3, 2), (0, 5), (1500, 3), (2100, 1024)]
+LOGS = [(0, 0), (3, 2), (2100, 1024)]
 
 
 def random_logs(number: int) -> tuple[list[int], int]:
@@ -27,7 +27,7 @@ def random_logs(number: int) -> tuple[list[int], int]:
     return generator.choice([0, 0, 1, 2, 5, 1024, 2000, 3333], 1 << bits).tolist(), bits
 
 
-@pytest.mark.parametrize("number", range(60))
+@pytest.mark.parametrize("number", range(20))
 def test_runs_are_the_borders_around_some_ranks(number: int) -> None:
     counts, bits = random_logs(number)
     generator, users, ranks = seeded_rng(number), spread(counts, bits), below(counts)
@@ -48,7 +48,7 @@ def test_runs_are_the_borders_around_some_ranks(number: int) -> None:
 
 
 @pytest.mark.parametrize("counts", LOGS)
-@pytest.mark.parametrize(("share", "epsilon"), [(0.5, 1.0), (0.1, 0.25), (1.0, 3.0), (0.999, 0.01)])
+@pytest.mark.parametrize(("share", "epsilon"), [(0.5, 1.0), (0.1, 0.25), (1.0, 3.0)])
 @pytest.mark.parametrize(("first", "last"), [(0, 2 * STEPS), (17, 1400), (STEPS, STEPS), (1000, 1030)])
 def test_weights_are_those_of_every_border(
     counts: tuple[int, int], share: float, epsilon: float, first: int, last: int
@@ -102,22 +102,13 @@ def test_nobody_and_everybody_in_one_bin(counts: tuple[int, int]) -> None:
     assert draw_border(users, 7, 7, 0.5, 1.0, KEY, 0) == 7
 
 
-def test_one_more_user_of_a_bin_moves_no_other() -> None:
-    for count in (0, 1, 5, 1023, 1024, 5000):
-        fewer, more = below((count, 0)), below((count + 1, 0))
-        change = more - fewer
-        assert set(change.tolist()) == {0, 1}
-        assert (np.diff(change) >= 0).all()
-        assert STEP_BITS == 10
-
-
 # The plan of draws: who splits what, the epsilons of levels, and the errors that they lead to.
 
 DECILES = tuple(number / 10 for number in range(1, 10))
 
 
-@pytest.mark.parametrize("shares", [(0.5,), (0.5, 0.9, 0.99), DECILES, tuple(k / 100 for k in range(1, 100))])
-@pytest.mark.parametrize(("epsilon", "users"), [(1.0, 1e6), (0.1, 1e6), (1.0, 300.0), (0.01, 1.0), (5.0, 1e9)])
+@pytest.mark.parametrize("shares", [(0.5,), (0.5, 0.9, 0.99), DECILES])
+@pytest.mark.parametrize(("epsilon", "users"), [(0.1, 1e6), (1.0, 300.0), (0.01, 1.0)])
 def test_draws_lie_between_parents_and_levels_are_disjoint(
     shares: tuple[float, ...], epsilon: float, users: float
 ) -> None:

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import NUMBERS, ItemColumns
 from sfumato.transforms.histogram.item_encoding import NumberBins, NumberItems
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.quantiles.exponential_draw import STEP_BITS, SpreadUsers
+from sfumato.transforms.quantiles.exponential_draw import SpreadUsers
 from sfumato.transforms.quantiles.plan import HierarchyNoise, QuantilesPlan
 from sfumato.transforms.quantiles.private_quantiles import (
     PrivateDistribution,
@@ -25,6 +24,7 @@ from sfumato.transforms.quantiles.private_quantiles import (
     private_distribution,
     whole_numbers,
 )
+from tests.rejections import rejects
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
 from tests.unit.quantiles.borders import spread
@@ -55,7 +55,7 @@ def plan_of(method: str, bits: int, **more: object) -> QuantilesPlan:
 
 @pytest.mark.false_alarm(4e-9)  # three quantiles; the ratio at 8 standard errors
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "bits"), [("exponential", 20), ("exponential", 10), ("hierarchical", 12)])
+@pytest.mark.parametrize(("method", "bits"), [("exponential", 20), ("hierarchical", 12)])
 def test_intervals_hold_and_errors_are_as_planned(method: str, bits: int) -> None:
     """Each quantile apart, since those of one run share draws: misses above 5% only by luck of 1e-9."""
     values, plan, runs = np.sort(seeded_rng(5).normal(0, 1, USERS)), plan_of(method, bits), 150
@@ -81,7 +81,7 @@ def test_margins_are_those_of_the_ranks_errors(dense: bool) -> None:
     # Heaps of the same sizes in each run: how near the middle an end of a heap lies decides how often gaps matter.
     heaps = np.random.default_rng(4).choice([-4.0, -1.0, 0.5, 3.0], USERS)
     values = np.sort(seeded_rng(5).uniform(-6, 6, USERS) if dense else heaps)
-    plan, runs = plan_of("exponential", 20), 200
+    plan, runs = plan_of("exponential", 20), 120
     users, draws = binned(values, 20), plan.draws(USERS)
     misses, far = np.zeros(len(draws.ends) * 2, np.int64), 0
     for run in range(runs):
@@ -98,28 +98,6 @@ def test_margins_are_those_of_the_ranks_errors(dense: bool) -> None:
     assert far > least if not dense else far <= least
 
 
-@pytest.mark.false_alarm(1e-9)  # one tail; the mean is 8 standard errors from its bound
-@pytest.mark.slow
-def test_ranges_hold() -> None:
-    values, plan, runs = seeded_rng(5).normal(0, 1, USERS), plan_of("hierarchical", 12), 150
-    users, inside = binned(values, 12), int(((values >= -1) & (values < 1)).sum())
-    answers = [released(users, plan, run).ranges[0] for run in range(runs)]
-    # -1 and 1 are inside bins: up to half a bin's users at either end are spread evenly over the bin.
-    z = np.array([max(abs(one.users - inside) - 6, 0) / one.stddev for one in answers])
-    assert (z > 1.96).sum() <= stats.binom.isf(FLAKE_RATE, runs, 0.06)
-    assert z.mean() > 0.3
-
-
-def test_the_curve_is_known_at_what_was_drawn() -> None:
-    values, plan = seeded_rng(5).normal(0, 1, USERS), plan_of("exponential", 20)
-    result = released(binned(values, 20), plan, 0)
-    curve = result.curve
-    assert set(np.unique(curve.value)) >= {one.value for one in result.quantiles}
-    assert len(np.unique(curve.value)) == 2 + 9
-    below = np.searchsorted(np.sort(values), curve.value) / USERS
-    assert ((curve.low <= below) & (below <= curve.high)).mean() > 0.8
-
-
 @pytest.mark.false_alarm(3e-9)
 def test_whole_numbers_have_a_bin_each() -> None:
     items = NumberItems(ItemColumns("age", "user_id", NUMBERS), 16.5, 90.0, 20)
@@ -129,49 +107,29 @@ def test_whole_numbers_have_a_bin_each() -> None:
     ages = seeded_rng(1).integers(17, 91, 5000)
     ends, plan = Values(17.0, 145.0, 90.0, True), plan_of("exponential", 20, epsilon=1.0, shares=(0.01, 0.5, 0.99))
     users, truth = binned(ages, 7, ends), np.quantile(ages, plan.shares, method="inverted_cdf")
-    runs = [released(users, plan, run, ends).quantiles for run in range(60)]
+    runs = [released(users, plan, run, ends).quantiles for run in range(30)]
     for number, true in enumerate(truth.tolist()):
         ones = [run[number] for run in runs]
         assert {float(one.value).is_integer() for one in ones} == {True}
         assert max(one.high for one in ones) <= 90
-        assert sum(not one.low <= true <= one.high for one in ones) <= stats.binom.isf(FLAKE_RATE, 60, 0.05)
-
-
-@pytest.mark.parametrize("method", ["exponential", "hierarchical"])
-@pytest.mark.parametrize("users", [0, 1, 30])
-def test_nobody_and_few_users(method: str, users: int) -> None:
-    for run in range(10):
-        result = released(binned(np.full(users, 2.0), 12), plan_of(method, 12), run)
-        assert len(result.quantiles) in (0, 3)
-        assert (result.quantiles == ()) == (result.users <= (1 if method == "exponential" else 0))
-
-
-def test_the_same_key_draws_the_same_and_another_plan_does_not() -> None:
-    users = binned(seeded_rng(5).normal(0, 1, 500), 20)
-    for method in ("exponential", "hierarchical"):
-        bits = 20 if method == "exponential" else 12
-        users = binned(seeded_rng(5).normal(0, 1, 500), bits)
-        one, same, other = (released(users, plan_of(method, bits, epsilon=e), 3).quantiles for e in (0.5, 0.5, 0.6))
-        assert one == same != other
-    assert users.steps == 1 << (12 + STEP_BITS)
+        assert sum(not one.low <= true <= one.high for one in ones) <= stats.binom.isf(FLAKE_RATE, 30, 0.05)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("option", "changes"),
     [
-        ({"epsilon": 0.0}, "epsilon: must be a finite number > 0"),
-        ({"epsilon": float("nan")}, "epsilon: must be a finite number > 0, got nan"),
-        ({"epsilon": 1e-7}, "too small for the admission"),
-        ({"shares": (0.5, 1.0)}, "quantiles: must be numbers between 0 and 1"),
-        ({"shares": ()}, "quantiles: must be numbers between 0 and 1"),
-        ({"method": "interactive"}, "method: must be one of exponential, hierarchical"),
-        ({"method": "hierarchical"}, "bits: the hierarchy of a curator needs a level"),
-        ({"method": "hierarchical", "levels": (21,), "bits": 21}, "20 bits at most"),
-        ({"population": 0}, "population: must be a whole number >= 1"),
+        ("epsilon", {"epsilon": 0.0}),
+        ("epsilon", {"epsilon": 1e-7}),
+        ("quantiles", {"shares": (0.5, 1.0)}),
+        ("quantiles", {"shares": ()}),
+        ("method", {"method": "interactive"}),
+        ("bits", {"method": "hierarchical"}),
+        ("bits", {"method": "hierarchical", "levels": (21,), "bits": 21}),
+        ("population", {"population": 0}),
     ],
 )
-def test_a_plan_that_makes_no_sense_is_refused(changes: dict[str, object], message: str) -> None:
-    with pytest.raises(RequestError, match=message):
+def test_a_plan_that_makes_no_sense_is_refused(option: str, changes: dict[str, object]) -> None:
+    with rejects(option):
         QuantilesPlan(**{"epsilon": 0.5, "shares": (0.5,), "bits": 12, "method": "exponential", **changes})
 
 
@@ -187,7 +145,7 @@ def test_ranges_hold_on_whole_dollars_with_a_heap_at_an_end() -> None:
         bins, counts = np.unique(scale.of(values), return_counts=True)
         users = SpreadUsers(bins.astype(np.int64), counts, 12)
         found = []
-        for number in range(20):
+        for number in range(12):
             key = RunKey.derive(FixedSecret(b"heaps" * 8), {"number": number})
             answers = private_distribution(users, plan, key, Values(0.0, 100.0, 100.0, edges=edges), ranges).ranges
             found += [one.users_low <= true <= one.users_high for one, true in zip(answers, truth, strict=True)]
@@ -195,12 +153,12 @@ def test_ranges_hold_on_whole_dollars_with_a_heap_at_an_end() -> None:
                 assert all(one.users_high - one.users_low < 2.1 * 1.96 * one.stddev for one in answers)
         held[edges] = sum(found)
     # Where an end cuts a bin, the interval holds all of the bin's users.
-    assert min(held.values()) >= stats.binom.ppf(1e-9, 60, 0.95)
+    assert min(held.values()) >= stats.binom.ppf(1e-9, 36, 0.95)
 
 
 # The hierarchy of noisy counts beside generalised least squares by matrices.
 
-TREES = [(4, (2, 4)), (5, (1, 3, 5)), (3, (3,)), (6, (3, 5, 6))]
+TREES = [(5, (1, 3, 5)), (3, (3,))]
 HIERARCHY_KEY = RunKey.derive(FixedSecret(bytes(range(32))), {"of": "a test"})
 
 

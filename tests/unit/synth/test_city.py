@@ -33,12 +33,6 @@ def at(raster: np.ndarray, x_km: float, y_km: float, radius_km: float = 0.15) ->
     return float(raster[rows, columns].mean())
 
 
-def test_the_same_city_every_time(rasters: tuple[np.ndarray, ...]) -> None:
-    for one, other in zip(rasters, city_rasters(SIDE), strict=True):
-        assert one.dtype == np.float32
-        assert one.tobytes() == other.tobytes()
-
-
 def test_densities_are_finite_and_water_is_empty(rasters: tuple[np.ndarray, ...]) -> None:
     total = sum(rasters)
     assert np.isfinite(total).all()
@@ -101,18 +95,6 @@ def test_districts_are_named_once_and_hold_their_middles() -> None:
     assert "South of the Avenue" in districts
     places = {tags["name"] for tags, _ in features() if "place" in tags}
     assert places >= {"Penumbra", "Ferry Pier", "Long Park"}
-
-
-@pytest.mark.slow
-def test_city_geojson_stretches_with_the_region() -> None:
-    assert city_geojson(KM) == city_geojson(KM)
-    wide = json.loads(city_geojson(Region(10, 20, 30, 21)))
-    name, point = next(
-        (one["properties"]["name"], one["geometry"]["coordinates"])
-        for one in wide["features"]
-        if one["geometry"]["type"] == "Point"
-    )
-    assert (name, np.round(point, 4).tolist()) == ("Penumbra", [21.7143, 20.5893])
 
 
 def test_it_is_a_basemap() -> None:

@@ -35,15 +35,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class ExactSums:
-    """Exact sums over users. They may be used only with noise added.
+    """Exact sums over users. They may be used only with noise added."""
 
-    Attributes:
-        slots: int64[G, S], by group and slot. S is K + 1, with a second column (K + 1)(L + 1).
-        outside: int64[2 C], users with a value below and above the range of each of C columns.
-    """
-
-    slots: NDArray[np.int64]
-    outside: NDArray[np.int64]
+    slots: NDArray[np.int64]  # int64[G, S], by group and slot. S is K + 1, with a second column (K + 1)(L + 1).
+    outside: NDArray[np.int64]  # int64[2 C], users with a value below and above the range of each of C columns
 
     @classmethod
     def zeros(cls, groups: int, degrees: Sequence[int]) -> ExactSums:
@@ -75,9 +70,7 @@ def bernstein(t: Array, degree: int) -> Array:
 
 
 def coefficients(power: int, degree: int, low: float, high: float) -> Array:
-    """Returns the Bernstein coefficients c_j of x^power over [low, high]: x^power = sum of c_j B_j(t).
-
-    float64[degree + 1].
+    """Returns the Bernstein coefficients c_j of x^power over [low, high], sum of c_j B_j(t): float64[degree + 1].
 
     They are the values of the polynomial's blossom: Farouki (2012), The Bernstein polynomial basis, Section 3.
     """
@@ -96,9 +89,7 @@ def coefficients(power: int, degree: int, low: float, high: float) -> Array:
 def tensor(first: Array, second: Array) -> Array:
     """Returns the coefficients of a product of polynomials of the first and of the second column: float64[..., S].
 
-    Args:
-        first: float64[..., K + 1], coefficients in the first column.
-        second: float64[..., L + 1], coefficients in the second column.
+    first: float64[..., K + 1]. second: float64[..., L + 1].
     """
     products = np.asarray(first)[..., :, None] * np.asarray(second)[..., None, :]
     return np.asarray(products.reshape(*products.shape[:-2], -1))
@@ -122,7 +113,6 @@ def sum_values(
         columns: float64[n], finite: the values of one column, or of two.
         uniforms: float64[n] in [0, 1), one keyed random number a user.
         groups: unsigned[n], below `rows`; None for one group.
-        rows: number of groups.
         spans: the range of each column. Values outside it count as an end.
         degrees: K, or K and L.
         scale: what one user adds, an integer.

@@ -22,17 +22,13 @@ from sfumato.transforms.privacy.noise import discrete_laplace
 class CentralSums:
     """The released sums of a run: the range, then the sums. Every number but the plan's is noisy or follows from noise.
 
-    Attributes:
-        plan: the plan.
-        spans: the range of each column; any where no value is used.
-        span_is_sure: whether the ranges are based on bins that are certainly not empty, or were given.
-        slots: float64[G, S], the sums by group and slot (see bernstein_sums.py), in users.
-        outside: float64[2 C], users below and above the range of each column; both empty before the sums.
+    slots: float64[G, S], the sums by group and slot (see bernstein_sums.py), in users. outside: float64[2 C], users
+    below and above the range of each column. Both are empty before the sums.
     """
 
     plan: CentralMomentsPlan
-    spans: tuple[ValueRange, ...]
-    span_is_sure: bool = True
+    spans: tuple[ValueRange, ...]  # of each column; any where no value is used
+    span_is_sure: bool = True  # whether the ranges are based on bins that are certainly not empty, or were given
     slots: Array = field(default_factory=lambda: np.empty((0, 0)))
     outside: Array = field(default_factory=lambda: np.empty(0))
 

@@ -58,22 +58,15 @@ def degree_of(statistic: Statistic) -> int:
 class CentralMomentsPlan:
     """The statistics of a column by a trusted curator, and their privacy.
 
-    Attributes:
-        statistics: to estimate; each name once.
-        epsilon: of the whole release, for adding or removing one user.
-        span: the range that values are clipped to; None to find it.
-        second_span: that of a second column.
-        has_second: whether there is a second column.
-
     Raises:
         RequestError: a value is out of range.
     """
 
-    statistics: tuple[Statistic, ...] = (Statistic("mean"),)
-    epsilon: float = 1.0
-    span: ValueRange | None = None
-    second_span: ValueRange | None = None
-    has_second: bool = False
+    statistics: tuple[Statistic, ...] = (Statistic("mean"),)  # to estimate; each name once
+    epsilon: float = 1.0  # of the whole release, for adding or removing one user
+    span: ValueRange | None = None  # the range that values are clipped to; None to find it
+    second_span: ValueRange | None = None  # that of a second column
+    has_second: bool = False  # whether there is a second column
 
     def __post_init__(self) -> None:
         check_statistics(self.statistics, self.has_second)

@@ -105,11 +105,8 @@ def _allow_for_selection(
     users explains it as well as the next, and the interval of the count begins at 0. Other statistics of such a group
     get intervals at 99% instead of 95%.
 
-    Args:
-        estimate: of a group or of all users.
-        least: the smallest noisy number of users of a published group.
-        margin: half the width of a count's 95% interval, in users.
-        ends: the smallest and the largest value of the statistic.
+    least: the smallest noisy number of users of a published group. margin: half the width of a count's 95% interval, in
+    users. ends: the smallest and the largest value of the statistic.
     """
     near = estimate.clients - least <= math.log(40) / math.log(20) * margin
     if not near or estimate.group in (EVERYBODY, OTHER):

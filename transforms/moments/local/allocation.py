@@ -159,17 +159,11 @@ def capped(weights: Array, reports: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """Bit means of a quantity in an earlier release, instead of round one.
+    """Bit means of a quantity in an earlier release, instead of round one."""
 
-    Attributes:
-        weight: float64[S], each bit's place value in the quantity's unit, plus or minus a power of two.
-        mean: float64[S], share of 1s.
-        stddev: float64[S], of mean, > 0.
-    """
-
-    weight: Array
-    mean: Array
-    stddev: Array
+    weight: Array  # float64[S], each bit's place value in the quantity's unit, plus or minus a power of two
+    mean: Array  # float64[S], share of 1s
+    stddev: Array  # float64[S], of mean, > 0
 
     def for_slots(self, slots: Slots) -> tuple[Array, Array]:
         """Means and variances for these slots: float64[S] each. Unknown slots have mean 1/2 and standard deviation 1/2.
@@ -191,20 +185,13 @@ class PriorRelease:
 
     They set the probabilities of round two, in which all clients then report. A poor prior costs accuracy: clients
     report on less useful bits. The estimates use this release's reports only.
-
-    Attributes:
-        release_id: of the release.
-        bits: a Prior for each quantity.
-        has_secret_key: whether nobody can guess the key of the release's randomness.
-        local: whether clients protected their bits by randomised response.
-        digest: SHA-256 of the table of bits.
     """
 
     release_id: str
-    bits: Mapping[str, Prior]
-    has_secret_key: bool
-    local: bool
-    digest: str
+    bits: Mapping[str, Prior]  # a Prior for each quantity
+    has_secret_key: bool  # whether nobody can guess the key of the release's randomness
+    local: bool  # whether clients protected their bits by randomised response
+    digest: str  # SHA-256 of the table of bits
 
     @classmethod
     def from_release(cls, manifest: Mapping[str, Any], bits: pa.Table, column: str, form: FixedPoint) -> PriorRelease:

@@ -18,7 +18,7 @@ from scipy.special import ndtri, xlog1py, xlogy
 
 from sfumato.transforms.moments.local.quantities import Slots
 from sfumato.transforms.moments.local.tally import RandomisedResponse, Tally
-from sfumato.transforms.moments.statistic_kinds import MeanEstimate
+from sfumato.transforms.moments.statistic_kinds import Means
 
 Array = NDArray[np.float64]
 
@@ -72,12 +72,9 @@ def bits_in_use(
 
 
 def posterior(shares: Array, reports: Array, slots: Slots, response: RandomisedResponse) -> UsedBits:
-    """Returns the distribution of the highest bit given the reports.
+    """Returns the distribution of the highest bit given shares of reported 1s and numbers of reports: float64[S] each.
 
-    Args:
-        shares: float64[S], of reported 1s, in 0..1.
-        reports: float64[S], number of reports on each bit. Where counts have noise or come from an earlier release, the
-            equivalent number of reports without noise.
+    Where counts have noise or come from an earlier release, the numbers are the equivalent ones without noise.
     """
     highest = []
     for side in slots.sides():
@@ -91,9 +88,8 @@ def posterior(shares: Array, reports: Array, slots: Slots, response: RandomisedR
 def _below(evidence: Array) -> Array:
     """Returns the log evidence of the bits below each bit: float64[S].
 
-    All are in use with one probability from Uniform(0, 1).
-
-    So a few values other than 0, with empty lower bits, are no evidence against a high bit.
+    All are in use with one probability from Uniform(0, 1), so that a few values other than 0, with empty lower bits,
+    are no evidence against a high bit.
     """
     each = np.logaddexp(np.log1p(-_USED_SHARES)[:, None], np.log(_USED_SHARES)[:, None] + evidence)
     before = np.hstack([np.zeros((len(_USED_SHARES), 1)), np.cumsum(each, axis=1)[:, :-1]])
@@ -141,25 +137,16 @@ def above_threshold(means: Array, variances: Array, slots: Slots, multiple: floa
 
 @dataclass(frozen=True, eq=False)
 class BitEstimates:
-    """Bit means of one quantity, in G groups of S slots.
+    """Bit means of one quantity, in G groups of S slots."""
 
-    Attributes:
-        mean: float64[G, S], unbiased, so noise may move it outside 0..1.
-        variance: float64[G, S], of mean.
-        reports: float64[G, S], number of reports.
-        used_bits: which bits are in use.
-        bits_per_client: reports of one client. Their sampling errors may add up instead of cancelling.
-        all users: the estimates of all groups together; None if these are they.
-    """
-
-    mean: Array
-    variance: Array
-    reports: Array
+    mean: Array  # float64[G, S], unbiased, so noise may move it outside 0..1
+    variance: Array  # float64[G, S], of mean
+    reports: Array  # float64[G, S], number of reports
     used_bits: UsedBits
-    bits_per_client: int = 1
-    everybody: BitEstimates | None = None
+    bits_per_client: int = 1  # their sampling errors may add up instead of cancelling
+    everybody: BitEstimates | None = None  # of all groups together; None if these are they
 
-    def quantity_mean(self, slots: Slots, level: float = 0.95, empty: float = EMPTY) -> MeanEstimate:
+    def quantity_mean(self, slots: Slots, level: float = 0.95, empty: float = EMPTY) -> Means:
         """Returns the quantity's mean (Equation 2) with an interval.
 
         The value is averaged over the highest bit in use. The interval does not rely on that prior. Up to the highest
@@ -199,7 +186,7 @@ class BitEstimates:
             np.maximum(centre - half * error - below, unbiased - half * unbiased_error) if below else centre - z * error
         )
         value = self.mean @ used
-        return MeanEstimate(value, spread @ used**2, np.minimum(low, value), np.maximum(high, value))
+        return Means(value, spread @ used**2, np.minimum(low, value), np.maximum(high, value))
 
 
 def normal_quantile(outside: float) -> float:
@@ -253,11 +240,8 @@ def bit_means(
 ) -> tuple[Array, Array]:
     """Returns unbiased bit means and their variances: float64[G, S] each.
 
-    A bit without reports has mean 1/2 and standard deviation 1/2.
-
-    Args:
-        counted: numbers of reports of G groups.
-        noise: variance of the noise on each count of ones and of zeros; one for all, or float64[G, 1].
+    A bit without reports has mean 1/2 and standard deviation 1/2. noise: variance of the noise on each count of ones
+    and of zeros; one for all, or float64[G, 1].
     """
     ones, reports = counted.ones.astype(np.float64), counted.reports.astype(np.float64)
     noisy = bool(np.any(noise))

@@ -25,26 +25,19 @@ from sfumato.transforms.moments.local.plan import MomentsPlan
 from sfumato.transforms.moments.local.quantities import CENTRED, SECOND, Quantity, Thresholds
 from sfumato.transforms.moments.local.tally import Query, Tally, sum_tallies
 from sfumato.transforms.moments.local.threshold_means import ThresholdEstimates
-from sfumato.transforms.moments.statistic_kinds import MeanEstimate, Means, StatisticContext, evaluate
+from sfumato.transforms.moments.statistic_kinds import Means, StatisticContext, evaluate
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class MomentsState:
-    """The public tallies of the finished stages.
-
-    Attributes:
-        plan: the plan.
-        tallies: every query so far, with its tally.
-        finished_stages: their number.
-        users: their number, public or noisy, by which `auto` chooses the method.
-    """
+    """The public tallies of the finished stages."""
 
     plan: MomentsPlan
-    tallies: tuple[tuple[Query, Tally], ...] = ()
-    finished_stages: int = 0
-    users: float = 0.0
+    tallies: tuple[tuple[Query, Tally], ...] = ()  # every query so far, with its tally
+    finished_stages: int = 0  # their number
+    users: float = 0.0  # their number, public or noisy, by which `auto` chooses the method
 
     @property
     def method(self) -> Method:
@@ -141,7 +134,7 @@ class MomentsState:
 
     def quantity_mean(
         self, kind: str, groups: NDArray[np.int64] | None = None, level: float = 0.95, empty: float = EMPTY
-    ) -> MeanEstimate:
+    ) -> Means:
         """Returns a quantity's mean, up to its base.
 
         groups: see `bits`; level, empty: see BitEstimates.quantity_mean.

@@ -35,21 +35,14 @@ _MAX_EXPONENT = 500  # the variance squares the largest quantity, and that must 
 
 @dataclass(frozen=True)
 class Slots:
-    """The bits that a query can ask for.
-
-    Attributes:
-        shift: int64[S], the bit's position in the code.
-        negative: bool[S], whether it is a bit of negative values.
-        weight: float64[S], what the bit adds to the quantity, in the quantity's unit.
-        signed: whether codes have a sign bit above the magnitude.
-    """
+    """The bits that a query can ask for."""
 
     is_random: ClassVar[bool] = False  # whether `bits` needs uniforms
 
-    shift: NDArray[np.int64]
-    negative: NDArray[np.bool_]
-    weight: Array
-    signed: bool
+    shift: NDArray[np.int64]  # int64[S], the bit's position in the code
+    negative: NDArray[np.bool_]  # bool[S], whether it is a bit of negative values
+    weight: Array  # float64[S], what the bit adds to the quantity, in the quantity's unit
+    signed: bool  # whether codes have a sign bit above the magnitude
 
     def __len__(self) -> int:
         return len(self.shift)
@@ -62,18 +55,13 @@ class Slots:
 
     @property
     def octave_weight(self) -> Array:
-        """Returns the place value of each slot's bit, or of all thresholds from this power of two to the next:
-        float64[S].
-        """
+        """Returns the place value of each slot's bit, or of all thresholds of its octave: float64[S]."""
         return np.abs(self.weight)
 
     def bits(self, codes: NDArray[Any], slots: NDArray[np.int64], uniforms: Array | None = None) -> NDArray[np.bool_]:
-        """Returns the answer of each code to its slot's question: bool[n].
+        """Returns the answer of each code of the quantity, unsigned[n], to its slot's question: bool[n].
 
-        Args:
-            codes: unsigned[n], of the quantity.
-            slots: int64[n], one for each code.
-            uniforms: float64[n], uniform in [0, 1); they choose the question if `is_random`.
+        uniforms: float64[n], uniform in [0, 1); they choose the question if `is_random`.
         """
         shifts = self.shift.astype(codes.dtype)
         is_set = (codes >> shifts[slots]) & codes.dtype.type(1)

@@ -37,10 +37,6 @@ class RandomisedResponse:
 
     p is rounded down to a multiple of 2^-64, so no report costs more than its epsilon.
 
-    Attributes:
-        epsilon: of all `reports` bits of a client together, > 0; None: always the true bit.
-        reports: bits that a client reports.
-
     Raises:
         RequestError: epsilon is not a finite number > 0, or so small that p rounds to 1/2.
 
@@ -51,8 +47,8 @@ class RandomisedResponse:
     array([1.])
     """
 
-    epsilon: float | None
-    reports: int = 1
+    epsilon: float | None  # of all `reports` bits of a client together, > 0; None: always the true bit
+    reports: int = 1  # bits that a client reports
 
     def __post_init__(self) -> None:
         if self.epsilon is not None:
@@ -83,15 +79,9 @@ class RandomisedResponse:
     def respond(
         self, bits: NDArray[np.bool_], subkey: bytes, stream: int, clients: NDArray[np.uint64]
     ) -> NDArray[np.bool_]:
-        """Returns the reported bits: bool[n].
+        """Returns the reported bits: bool[n]. A flip depends on the round's key, the stream and the client only.
 
-        Whether a bit is flipped depends on the key, the stream and the client only.
-
-        Args:
-            bits: bool[n], the true bits.
-            subkey: of the round.
-            stream: the number of the report among a client's reports.
-            clients: uint64[n], random bits that are different for every client.
+        stream: the number of the report among a client's reports. clients: uint64[n], random bits of each.
         """
         if self.epsilon is None:
             return bits
@@ -112,21 +102,13 @@ class RandomisedResponse:
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """A query about one quantity. A run has at most two for each, in rounds 1 and 2.
-
-    Attributes:
-        quantity: the quantity.
-        round: 1 or 2.
-        first: the queried clients have positions in [first, last).
-        last: see first.
-        probabilities: float64[S], that a client reports on each slot of the quantity; their sum is 1.
-    """
+    """A query about one quantity. A run has at most two for each, in rounds 1 and 2."""
 
     quantity: Quantity
-    round: int
-    first: float
-    last: float
-    probabilities: Array
+    round: int  # 1 or 2
+    first: float  # the queried clients have positions in [first, last)
+    last: float  # see first
+    probabilities: Array  # float64[S], that a client reports on each slot of the quantity; their sum is 1
 
     @property
     def name(self) -> tuple[str, int]:
@@ -147,13 +129,10 @@ class Query:
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """Numbers of reports by group (row) and slot.
+    """Numbers of reports by group (row) and slot."""
 
-    ones: int64[G, S], reports of 1. zeros: int64[G, S], reports of 0.
-    """
-
-    ones: NDArray[np.int64]
-    zeros: NDArray[np.int64]
+    ones: NDArray[np.int64]  # int64[G, S], reports of 1
+    zeros: NDArray[np.int64]  # int64[G, S], reports of 0
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(self.ones + other.ones, self.zeros + other.zeros)
@@ -183,11 +162,7 @@ def with_noise(counted: Tally, name: tuple[str, int], reports: int, epsilon: flo
     A user is in one tally of the run and adds 1 to `reports` of its counts. So all tallies together are
     epsilon-differentially private for adding or removing one user with their value and group.
 
-    Args:
-        counted: exact numbers of reports.
-        name: of the query.
-        epsilon: of all tallies of the run together.
-        key: of the run, bound to the query.
+    name: of the query. epsilon: of all tallies of the run together. key: of the run, bound to the query.
     """
     slots = counted.ones.shape[1]
     streams = np.arange(len(counted.ones), dtype=np.uint64)
@@ -253,8 +228,6 @@ def meter_entry(response: RandomisedResponse, bits: Sequence[BitMeans]) -> dict[
 
     expected_private_bits: a bit that is true with probability p is like a true bit with probability 2 p - 1, and
     otherwise a fair coin.
-
-    bits: those of all queried quantities.
     """
     epsilon = response.epsilon
     return {

@@ -32,7 +32,7 @@ from sfumato.transforms.moments.local.allocation import capped
 from sfumato.transforms.moments.local.bit_means import EMPTY, bit_means, evidence, normal_quantile, unseen_bits
 from sfumato.transforms.moments.local.quantities import Thresholds
 from sfumato.transforms.moments.local.tally import RandomisedResponse, Tally
-from sfumato.transforms.moments.statistic_kinds import MeanEstimate
+from sfumato.transforms.moments.statistic_kinds import Means
 
 Array = NDArray[np.float64]
 
@@ -78,12 +78,9 @@ class Survival:
 
     @classmethod
     def from_answers(cls, answered: Array, reports: Array, top: Array, response: RandomisedResponse) -> Survival:
-        """Returns the model of these answers.
+        """Returns the model of shares of reported 1s, float64[S].
 
-        Args:
-            answered: float64[S], shares of reported 1s, in 0..1.
-            reports: float64[S], number of reports; where counts have noise, the equivalent number without it.
-            top: see the attributes.
+        reports: float64[S], number of reports; where counts have noise, the equivalent number without it.
         """
         expected = LEVELS * response.gain + 1 - response.truth_probability
         ones, zeros = (answered * reports)[:, None], ((1 - answered) * reports)[:, None]
@@ -159,19 +156,12 @@ class Survival:
 
 @dataclass(frozen=True, eq=False)
 class ThresholdEstimates:
-    """Answers of all users on the strata of thresholds of one quantity.
+    """Answers of all users on the strata of thresholds of one quantity."""
 
-    Attributes:
-        counted: the noisy tally, of one group.
-        slots: the strata.
-        response: how clients report.
-        noise: variance of the noise on each count.
-    """
-
-    counted: Tally
+    counted: Tally  # the noisy tally, of one group
     slots: Thresholds
-    response: RandomisedResponse
-    noise: float
+    response: RandomisedResponse  # how clients report
+    noise: float  # variance of the noise on each count
 
     @cached_property
     def _survival(self) -> list[Survival]:
@@ -197,7 +187,7 @@ class ThresholdEstimates:
             spreads.append(np.sqrt(between * (states @ (LEVELS * (1 - LEVELS))) + silent * between**2))
         return capped(np.abs(self.slots.weight) * np.concatenate(spreads), reports)
 
-    def quantity_mean(self, level: float = 0.95, empty: float = EMPTY, evenly: bool = False) -> MeanEstimate:
+    def quantity_mean(self, level: float = 0.95, empty: float = EMPTY, evenly: bool = False) -> Means:
         """Returns the quantity's mean, up to its base, with an interval.
 
         The value is the posterior mean. Up to the highest octave with clear answers the interval is that of the
@@ -234,14 +224,10 @@ class ThresholdEstimates:
             unbiased = float(share[0] @ self.slots.weight)
             margin = half * math.sqrt(variances[0] @ self.slots.weight**2)
             low, high = min(low, unbiased - margin), max(high, unbiased + margin)
-        return MeanEstimate(*(np.array([one]) for one in (value, spread, min(low, value), max(high, value))))
+        return Means(*(np.array([one]) for one in (value, spread, min(low, value), max(high, value))))
 
     def octaves(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Returns each octave like a bit: what all its thresholds weigh, and the mean share of users who reach them.
-
-        Returns:
-            The columns weight, mean, stddev, reports, squashed of BitMeans, with O rows.
-        """
+        """Returns each octave like a bit: the columns weight, mean, stddev, reports, squashed of BitMeans, O rows."""
         mean, stddev, used = [], [], []
         for survival, side in zip(self._survival, self.slots.sides(), strict=True):
             octave, sizes = self.slots.octave[side], np.abs(self.slots.weight[side])

@@ -27,7 +27,7 @@ from tests.statistics import FLAKE_RATE
 SPAN = ValueRange(-3.0, 5.0)
 
 
-@pytest.mark.parametrize("degree", range(9))
+@pytest.mark.parametrize("degree", [0, 1, 8])
 def test_the_polynomials_are_the_binomial_distribution(degree: int) -> None:
     t = np.linspace(0, 1, 37)
     found = bernstein(t, degree)
@@ -37,8 +37,8 @@ def test_the_polynomials_are_the_binomial_distribution(degree: int) -> None:
     assert (found >= 0).all()
 
 
-@pytest.mark.parametrize("degree", range(1, 9))
-@pytest.mark.parametrize(("low", "high"), [(-3, 5), (0, 1), (2, 7), (-9, -4)])
+@pytest.mark.parametrize("degree", [1, 3, 8])
+@pytest.mark.parametrize(("low", "high"), [(-3, 5), (2, 7)])
 def test_coefficients_are_those_of_powers(degree: int, low: int, high: int) -> None:
     """Against exact arithmetic at 11 points, more than the degree."""
     for power in range(degree + 1):
@@ -49,18 +49,6 @@ def test_coefficients_are_those_of_powers(degree: int, low: int, high: int) -> N
             value = sum(one * part for one, part in zip(found, basis, strict=True))
             exact = (low + (high - low) * t) ** power
             assert abs(value - exact) <= Fraction(1, 10**12) * max(abs(low), abs(high)) ** power
-
-
-@pytest.mark.parametrize("degree", [0, 1, 2, 5, 8])
-def test_every_user_adds_exactly_the_scale_whatever_the_value(degree: int) -> None:
-    rng = seeded_rng(degree)
-    values = np.concatenate([rng.normal(0, 4, 300), [-1e308, 1e308, -3.0, 5.0, np.nextafter(5.0, 0), 5e-324]])
-    for scale in (1, 1000, 1 << 20):
-        for value, uniform in zip(values, rng.random(len(values)), strict=True):
-            one = sum_values([np.array([value])], np.array([uniform]), None, 1, [SPAN], [degree], scale)
-            assert one.slots.sum() == scale
-            assert (one.slots >= 0).all()
-            assert one.outside.tolist() == [value < -3, value > 5]
 
 
 def test_rounding_is_unbiased() -> None:
@@ -153,11 +141,3 @@ def test_few_users_have_a_guess_and_it_is_said() -> None:
     span, sure = find_range(np.zeros(BINS, np.int64), 0.2, key(0))
     assert not sure
     assert span.low < span.high
-
-
-def test_a_user_is_in_one_bin() -> None:
-    """The largest of them is in one bin as well."""
-    values = seeded_rng(3).normal(0, 1e3, 1000)
-    for gone in (0, 500, 999):
-        moved = count_magnitudes(values) - count_magnitudes(np.delete(values, gone))
-        assert np.abs(moved).sum() == 1

@@ -42,8 +42,8 @@ def ages(n: int, seed: int = 0) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("span", [None, SPAN])
-@pytest.mark.parametrize("names", [("count",), ("mean",), ("count", "mean"), ALL])
-@pytest.mark.parametrize("epsilon", [1e-5, 0.003, 0.1, 1.0, 30.0])
+@pytest.mark.parametrize("names", [("count",), ALL])
+@pytest.mark.parametrize("epsilon", [1e-5, 1.0, 30.0])
 def test_the_parts_of_epsilon_add_up(span: ValueRange | None, names: tuple[str, ...], epsilon: float) -> None:
     if span is not None and names == ("count",):
         return
@@ -88,23 +88,6 @@ def test_many_users_and_little_noise_give_the_exact_statistics() -> None:
         assert one.clients == pytest.approx(30_000, abs=30)
 
 
-@pytest.mark.false_alarm(FLAKE_RATE)
-def test_groups_are_disjoint_and_everybody_is_their_sum() -> None:
-    values, groups = ages(20_000), seeded_rng(1).integers(0, 3, 20_000)
-    state = run_centrally(values, plan(20.0), key(), groups, 4)
-    rows = {(one.group, one.statistic): one for one in state.estimates(("a", "b", "c", "d"), np.arange(4))}
-    overall = {one.statistic: one for one in state.estimates()}
-    for name in ("count", "sum"):
-        parts = math.fsum(rows[group, name].value for group in "abc")
-        assert overall[name].value == pytest.approx(parts + rows["d", name].value, rel=1e-9, abs=2)
-    for number, group in enumerate("abc"):
-        exact = truth("mean", values[groups == number])
-        assert rows[group, "mean"].value == pytest.approx(exact, abs=0.5)
-    assert abs(rows["d", "count"].value) < 16 * rows["d", "count"].stddev  # nobody is in it; e^-22 of Laplace noise
-    merged = list(state.estimates(("ab", "rest"), np.array([0, 0, 1, 1])))
-    assert merged[0].clients == pytest.approx(rows["a", "count"].value + rows["b", "count"].value)
-
-
 def equal_laplace_tail(number: int, x: float) -> float:
     """P[|X_1 + ... + X_m| > x] for independent Laplace variates of scale 1, as the difference of two gammas."""
     nodes, weights = np.polynomial.laguerre.laggauss(60)
@@ -113,7 +96,7 @@ def equal_laplace_tail(number: int, x: float) -> float:
     return 2 * float((density * stats.gamma.sf(x + nodes, number)).sum())
 
 
-@pytest.mark.parametrize("number", range(1, 10))
+@pytest.mark.parametrize("number", [1, 2, 3, 9])
 def test_intervals_are_wide_enough_for_any_number_of_equal_terms(number: int) -> None:
     """At 95% never below, and at most 97%; never below at the levels of simultaneous intervals either."""
     for level in (0.95, 0.99, 1 - 1e-4):
@@ -136,7 +119,7 @@ def fieller(one: CentralSums, polynomial: NDArray[np.float64], end: int) -> floa
 
 
 def test_a_mean_has_fiellers_interval() -> None:
-    for number in range(5):
+    for number in range(3):
         state = run_centrally(ages(300, number), plan(names=("mean",)), key(number))
         (one,) = state.estimates()
         line = np.array([SPAN.low, SPAN.high])
@@ -144,21 +127,17 @@ def test_a_mean_has_fiellers_interval() -> None:
         assert one.high == pytest.approx(min(fieller(state, line, 1), SPAN.high), abs=1e-9)
 
 
-CASES = [(60, 1.0), (400, 0.1), (5_000, 0.5)]
-
-
 @pytest.mark.false_alarm(6 * FLAKE_RATE)
-@pytest.mark.parametrize(("users", "epsilon"), CASES)
-@pytest.mark.parametrize("skewed", [False, True])
+@pytest.mark.parametrize(("users", "epsilon", "skewed"), [(60, 1.0, True), (400, 0.1, False), (5_000, 0.5, True)])
 def test_intervals_hold_the_truth(users: int, epsilon: float, skewed: bool) -> None:
     """95% or more, with up to 7% misses allowed by the goal: refused only where misses exceed 5% beyond chance."""
     rng = seeded_rng(users)
     values = rng.exponential(4.0, users) - 20 if skewed else ages(users)
-    runs = [list(run_centrally(values, plan(epsilon), key(number)).estimates()) for number in range(250)]
+    runs = [list(run_centrally(values, plan(epsilon), key(number)).estimates()) for number in range(150)]
     for rows in zip(*runs, strict=True):
         exact = truth(rows[0].statistic, values)
         missed = sum(not one.low <= exact <= one.high for one in rows)
-        assert stats.binomtest(missed, 250, 0.07, "greater").pvalue > FLAKE_RATE
+        assert stats.binomtest(missed, 150, 0.07, "greater").pvalue > FLAKE_RATE
         # Too wide an interval is a fault as well; at few users a range may end it.
         if users == 5_000:
             error = math.sqrt(np.mean([(one.value - exact) ** 2 for one in rows]))
@@ -177,19 +156,6 @@ def test_nothing_is_known_of_nobody() -> None:
         assert SPAN.low <= rows["mean"].value <= SPAN.high
         assert all(math.isfinite(one.value) for one in rows.values())
     assert max(narrower.values()) <= stats.binom.isf(FLAKE_RATE, keys, 0.05)
-
-
-@pytest.mark.false_alarm(5 * FLAKE_RATE)
-def test_a_range_that_is_found_costs_little() -> None:
-    """Every run holds nearly all values, and the mean is within its interval and what is clipped."""
-    values = seeded_rng(2).normal(600, 100, 20_000)
-    for number in range(5):
-        state = run_centrally(values, plan(1.0, None, ("mean",)), key(number))
-        (one,) = state.estimates()
-        clipped = np.clip(values, state.spans[0].low, state.spans[0].high).mean()
-        assert state.span_is_sure
-        assert abs(one.value - clipped) <= 4 * (one.high - one.low)  # 17 standard deviations of Laplace noise
-        assert abs(clipped - values.mean()) < 0.5
 
 
 def test_noise_depends_on_the_key_and_the_range() -> None:
@@ -223,12 +189,12 @@ def of_pairs(epsilon: float, spans: tuple[ValueRange | None, ValueRange | None] 
 
 
 @pytest.mark.false_alarm(5 * FLAKE_RATE)
-@pytest.mark.parametrize("spans", [PAIR, (None, PAIR[1]), (None, None)])
+@pytest.mark.parametrize("spans", [PAIR, (None, None)])
 def test_intervals_hold_clipped_covariances_and_correlations(spans: tuple[ValueRange | None, ...]) -> None:
-    """Of 3,000 users at epsilon 1 in 120 runs: at least 94% of the time, but for a rate of FLAKE_RATE."""
+    """Of 3,000 users at epsilon 1 in 80 runs: at least 94% of the time, but for a rate of FLAKE_RATE."""
     held = dict.fromkeys(("covariance", "correlation", "variance", "mean", "count"), 0)
     widths = []
-    for number in range(120):
+    for number in range(80):
         values = pairs(3000, number)
         state = run_centrally(values, of_pairs(1.0, (spans[0], spans[1])), key(number))
         x, y = (
@@ -242,7 +208,7 @@ def test_intervals_hold_clipped_covariances_and_correlations(spans: tuple[ValueR
             if one.statistic == "correlation":
                 widths.append(one.high - one.low)
     for hits in held.values():
-        assert stats.binomtest(hits, 120, 0.94, "less").pvalue > FLAKE_RATE
+        assert stats.binomtest(hits, 80, 0.94, "less").pvalue > FLAKE_RATE
     assert np.median(widths) < 0.4
 
 

@@ -34,7 +34,7 @@ VALUE = Quantity(FixedPoint(6), "value")
 PLAIN = RandomisedResponse(None)
 ALL_USED = UsedBits([np.eye(7)[6]])
 RARE = float(stats.norm.isf(FLAKE_RATE / 2))
-KEYS = 2500
+KEYS = 2000
 
 
 def slots(bits: int, signed: Signed = "no") -> Slots:
@@ -56,7 +56,7 @@ def population(kind: str) -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "epsilon", "reports"),
-    [("exponential", None, 1), ("exponential", 1.0, 1), ("all", None, 2), ("all", 2.0, 2), ("exponential", 2.0, 2)],
+    [("exponential", 1.0, 1), ("all", None, 2), ("exponential", 2.0, 2)],
 )
 def test_one_round_is_unbiased_and_spreads_by_the_formula(kind: str, epsilon: float | None, reports: int) -> None:
     """Of these clients, each queried once in a random order, the variance is the sum of
@@ -108,10 +108,9 @@ def test_bit_means_are_those_of_the_counts() -> None:
 
 
 @pytest.mark.false_alarm(2 * FLAKE_RATE)
-@pytest.mark.parametrize("epsilon", [None, 1.0])
-def test_the_noise_of_groups_is_in_the_variance(epsilon: float | None) -> None:
+def test_the_noise_of_groups_is_in_the_variance() -> None:
     """Normal noise on both counts of 50,000 groups, small beside the counts: the delta method gives what it adds."""
-    rng, response, groups, stddev = seeded_rng(4), RandomisedResponse(epsilon), 50_000, 12.0
+    rng, response, groups, stddev = seeded_rng(4), RandomisedResponse(1.0), 50_000, 12.0
     ones, zeros = np.full((groups, 1), 700), np.full((groups, 1), 1300)
     noisy = Tally(*(np.rint(one + rng.normal(0, stddev, one.shape)).astype(np.int64) for one in (ones, zeros)))
     rounded = stddev**2 + 1 / 12
@@ -134,7 +133,7 @@ def value_of(bits: BitEstimates, slots: Slots) -> float:
 
 
 @pytest.mark.parametrize("signed", ["no", "split"])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_totals_are_averages_over_the_highest_bit(signed: Signed, seed: int) -> None:
     rng, some = seeded_rng(seed), slots(5, signed)
     n, sides = len(some), len(some.sides())
@@ -212,12 +211,10 @@ def probabilities(ratios: list[float]) -> np.ndarray:
     return np.array(odds) / sum(odds)
 
 
-@pytest.mark.parametrize("epsilon", [None, 0.5, 3.0])
-@pytest.mark.parametrize("signed", ["no", "split"])
-@pytest.mark.parametrize("seed", range(3))
-def test_probabilities_are_posterior_ones(epsilon: float | None, signed: Signed, seed: int) -> None:
+@pytest.mark.parametrize(("epsilon", "signed"), [(None, "no"), (0.5, "split"), (3.0, "no")])
+def test_probabilities_are_posterior_ones(epsilon: float | None, signed: Signed) -> None:
     """For so few reports the mean over 128 angles is exact."""
-    rng, response, some = seeded_rng(seed), RandomisedResponse(epsilon), slots(5, signed)
+    rng, response, some = seeded_rng(0), RandomisedResponse(epsilon), slots(5, signed)
     reports = rng.integers(0, 60, len(some))
     reports[0] = 0  # where nothing is reported nothing is learnt
     share = np.tile([0.5, 0.3, 0.05, 0.0, 0.0], len(some.sides()))
@@ -246,19 +243,8 @@ def test_noisy_counts_are_worth_fewer_reports() -> None:
     assert evidence(counted, response, 1e9)[1] == pytest.approx([0, 0, 0], abs=1e-3)
 
 
-def test_cases_are_weighed_by_their_squared_size() -> None:
-    weighed = UsedBits([np.array([0.1, 0.2, 0.7]), np.array([0.0, 0.0, 1.0])]).weighted()
-    odds = np.array([0.1, 0.2 / 4, 0.7 / 16])
-    assert weighed.highest[0] == pytest.approx(odds / odds.sum())
-    assert weighed.highest[1].tolist() == [0, 0, 1]
-    assert weighed.bit_probabilities()[2:].tolist() == [1, 1]
-    deep = np.zeros(61)
-    deep[-1] = 1
-    assert UsedBits([deep]).weighted().bit_probabilities().tolist() == [1.0] * 60  # also where all weights are tiny
-
-
 @pytest.mark.parametrize("signed", ["no", "split"])
-@pytest.mark.parametrize("multiple", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("multiple", [0.0, 2.0])
 def test_squashing_touches_bits_above_the_top_one_alone(signed: Signed, multiple: float) -> None:
     """Against a loop over all patterns of bits that stand out of the noise."""
     some = slots(3, signed)
@@ -293,7 +279,7 @@ def reached(values: np.ndarray, form: FixedPoint, slots: Thresholds) -> np.ndarr
 
 
 @pytest.mark.parametrize("signed", ["no", "split"])
-@pytest.mark.parametrize("bits", [1, 2, 5, 9])
+@pytest.mark.parametrize("bits", [1, 6])
 def test_expected_answers_add_up_to_every_value(bits: int, signed: Signed) -> None:
     form, slots = FixedPoint(bits, 0, signed), strata(bits, signed)
     values = np.arange(form.low, form.high + 1)
@@ -311,7 +297,7 @@ DISTRIBUTIONS = {
 }
 
 
-@pytest.mark.parametrize("epsilon", [None, 0.5, 2.0])
+@pytest.mark.parametrize("epsilon", [None, 0.5])
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_with_infinitely_many_users_the_estimate_is_the_mean(name: str, epsilon: float | None) -> None:
     """Also where the tail is thin: nothing is cut."""
@@ -328,7 +314,7 @@ def test_with_infinitely_many_users_the_estimate_is_the_mean(name: str, epsilon:
 
 @pytest.mark.false_alarm(FLAKE_RATE)
 @pytest.mark.slow
-@pytest.mark.parametrize(("epsilon", "users"), [(None, 1500), (2.0, 4000)])
+@pytest.mark.parametrize(("epsilon", "users"), [(2.0, 4000)])
 def test_intervals_hold_the_mean(epsilon: float | None, users: int) -> None:
     """Ninety runs each of concentrated and of exponential values: 95% intervals hold at least 93%, beyond doubt."""
     plan, held, errors = MomentsPlan(form=FixedPoint(10), method="threshold", epsilon=epsilon), 0, []
@@ -349,7 +335,7 @@ def test_intervals_of_a_logarithm_allow_for_a_heap_at_zero() -> None:
     slots, response = Quantity(FixedPoint(14), "log2", by_thresholds=True).slots, RandomisedResponse(1.0)
     assert isinstance(slots, Thresholds)
     rng, share = seeded_rng(3), np.where(slots.below * slots.weight.min() < 12.4, 0.98, 0.0)
-    held, runs = 0, 40
+    held, runs = 0, 20
     for _ in range(runs):
         ones = rng.binomial(500, share * response.gain + 1 - response.truth_probability)
         estimates = ThresholdEstimates(Tally(ones[None], 500 - ones[None]), slots, response, 0.0)
@@ -419,8 +405,7 @@ def start(state: int) -> float:
     return {0: each, INSIDE + 1: 1 - 2 * each}.get(state, each / INSIDE)
 
 
-@pytest.mark.parametrize("epsilon", [None, 1.0])
-@pytest.mark.parametrize("power", [0.0, 2.0])
+@pytest.mark.parametrize(("epsilon", "power"), [(None, 0.0), (1.0, 2.0)])
 def test_the_posterior_is_the_sum_over_all_paths(epsilon: float | None, power: float) -> None:
     """Every path of states that the model allows, with its prior, likelihood and weight by its highest stratum."""
     response = RandomisedResponse(epsilon)
@@ -460,22 +445,3 @@ def likelihood(state: int, ones: float, reports: float, response: RandomisedResp
     if share in (0, 1):
         return float(ones == share * reports)
     return math.exp(ones * math.log(share) + (reports - ones) * math.log1p(-share))
-
-
-def test_many_answers_are_believed_and_none_are_not() -> None:
-    response = RandomisedResponse(1.0)
-    share = np.array([1.0, 0.63, 0.0])
-    answered = share * response.gain + 1 - response.truth_probability
-    many = Survival.from_answers(answered, np.full(3, 1e13), TOP, response)
-    np.testing.assert_allclose(
-        many.probabilities() @ np.eye(len(LEVELS))[[0, -1]].T, [[0, 1], [0, 0], [1, 0]], atol=1e-9
-    )
-    mean, variance = many.total(np.ones(3))
-    assert mean == pytest.approx(1.63, abs=1e-9)
-    assert variance < 1e-6
-    none = Survival.from_answers(np.full(3, 0.5), np.zeros(3), TOP, response)
-    low, high = (
-        Survival.from_answers(np.full(3, end), np.zeros(3), TOP, response).total(np.ones(3), 0) for end in (0, 1)
-    )
-    assert low[0] == pytest.approx(high[0], abs=0.01)  # without a report no answer counts
-    assert none.total(np.ones(3), 0)[1] > 0.5

@@ -56,9 +56,8 @@ def run(block: Block, plan: MomentsPlan, groups: int, number: int = 0) -> Moment
 
 @functools.cache
 def truth_of(kind: str) -> dict[str, float]:
-    """Of so many that their own error is a thirtieth of an estimate's or less."""
-    everybody = DATA[kind](seeded_rng(12), 4_000_000)
-    return {"mean": everybody.mean(), "variance": everybody.var()}
+    """Of so many that their own error is a twentieth of an estimate's or less."""
+    return {"mean": DATA[kind](seeded_rng(12), 2_000_000).mean()}
 
 
 def covered(kind: str, plan: MomentsPlan, clients: int, runs: int) -> dict[str, int]:
@@ -74,54 +73,22 @@ def covered(kind: str, plan: MomentsPlan, clients: int, runs: int) -> dict[str, 
 @pytest.mark.false_alarm(FLAKE_RATE)
 @pytest.mark.parametrize(
     ("kind", "epsilon"),
-    [("normal", None), ("normal", 4.0), ("uniform", 1.0), ("exponential", 4.0), ("two values", None)],
+    [("uniform", 1.0), ("exponential", 4.0), ("two values", None)],
 )
 def test_intervals_of_one_round_hold_the_mean(kind: str, epsilon: float | None) -> None:
     plan = MomentsPlan(form=FORM, method="weighted", epsilon=epsilon, tuning=Tuning(weighted_power=0.75))
-    runs = 400
+    runs = 300
     hits = covered(kind, plan, 3000, runs)["mean"]
     assert stats.binomtest(hits, runs, 0.95).pvalue > FLAKE_RATE
     short = 2 * stats.norm.cdf(0.7 * 1.959964) - 1  # the test would see an interval that is 30% too short
     assert stats.binomtest(round(short * runs), runs, 0.95).pvalue < FLAKE_RATE
 
 
-@pytest.mark.false_alarm(2 * FLAKE_RATE)
-@pytest.mark.parametrize(("kind", "way"), [("normal", "centred"), ("uniform", "raw"), ("two values", "centred")])
-def test_intervals_of_one_round_hold_the_variance(kind: str, way: str) -> None:
-    """At least as often as they say: bits that hardly anybody reports are given more than their variance."""
-    plan = MomentsPlan(
-        form=FORM,
-        statistics=(MEAN, VARIANCE),
-        method="weighted",
-        variance=way,
-        tuning=Tuning(weighted_power=0.5),  # type: ignore[arg-type]
-    )
-    for hits in covered(kind, plan, 4000, 200).values():
-        assert stats.binomtest(hits, 200, 0.95, "less").pvalue > FLAKE_RATE
-
-
 @pytest.mark.false_alarm(FLAKE_RATE)
-@pytest.mark.parametrize(("kind", "epsilon"), [("normal", None), ("uniform", 4.0), ("two values", None)])
+@pytest.mark.parametrize(("kind", "epsilon"), [("normal", None), ("uniform", 4.0)])
 def test_intervals_of_two_rounds_hold_the_mean(kind: str, epsilon: float | None) -> None:
-    hits = covered(kind, MomentsPlan(form=FORM, epsilon=epsilon), 4000, 200)["mean"]
-    assert stats.binomtest(hits, 200, 0.95, "less").pvalue > FLAKE_RATE
-
-
-@pytest.mark.false_alarm(2 * FLAKE_RATE)
-def test_squashing_is_marked_and_within_the_interval() -> None:
-    """One in fifty has 600, all others 0: what the adaptive estimate misses is squashed, and within its interval."""
-    adaptive = MomentsPlan(form=FORM, epsilon=2.0)
-    weighted = replace(adaptive, method="weighted", tuning=Tuning(weighted_power=1))
-    rng, runs, hits, held, missed = seeded_rng(1), 40, 0, 0, 0
-    for number in range(runs):
-        values = 600.0 * (rng.random(10_000) < 0.02)
-        lost, kept = (run_in_memory(values, plan, key(number)) for plan in (adaptive, weighted))
-        missed += bool(lost.bits[0].squashed[9])
-        held += lost.estimates[0].low <= 12 <= lost.estimates[0].high
-        hits += kept.estimates[0].low <= 12 <= kept.estimates[0].high
-    assert missed
-    for one in (hits, held):
-        assert stats.binomtest(one, runs, 0.95, "less").pvalue > FLAKE_RATE
+    hits = covered(kind, MomentsPlan(form=FORM, epsilon=epsilon), 4000, 120)["mean"]
+    assert stats.binomtest(hits, 120, 0.95, "less").pvalue > FLAKE_RATE
 
 
 def numpy_statistics(values: np.ndarray) -> dict[str, float]:
@@ -138,14 +105,13 @@ def numpy_statistics(values: np.ndarray) -> dict[str, float]:
 
 
 @pytest.mark.false_alarm(6 * ODDS)
-@pytest.mark.parametrize(("way", "epsilon"), [("centred", 6.0), ("raw", None)])
 @pytest.mark.parametrize(
-    ("form", "shift", "names"),
+    ("form", "shift", "names", "epsilon", "way"),
     [
-        (FixedPoint(9, 1), 90.0, ("mean", "variance", "moment:3", "geometric_mean", "log_product")),
-        (FixedPoint(9, 1, "shift", 100.0), 0.0, ("mean", "variance", "moment:3", "moment:4")),
-        (FixedPoint(8, 1, "split"), -10.0, ("mean", "variance", "moment:3", "moment:4")),
-        (FixedPoint(8, 0, "shift", -60.0), 190.0, ("mean", "variance")),  # no value is below 60
+        (FixedPoint(9, 1), 90.0, ("mean", "variance", "moment:3", "geometric_mean", "log_product"), 6.0, "centred"),
+        (FixedPoint(9, 1, "shift", 100.0), 0.0, ("mean", "variance", "moment:3", "moment:4"), None, "raw"),
+        (FixedPoint(8, 1, "split"), -10.0, ("mean", "variance", "moment:3", "moment:4"), 6.0, "centred"),
+        (FixedPoint(8, 0, "shift", -60.0), 190.0, ("mean", "variance"), None, "centred"),  # no value is below 60
     ],
 )
 def test_every_statistic_is_near_numpys(
@@ -187,28 +153,11 @@ def test_centred_variances_are_the_better_ones() -> None:
     assert spread["centred"] < 0.2 * spread["raw"]
 
 
-@pytest.mark.false_alarm(ODDS)
-def test_bits_per_client_are_reports_and_share_epsilon() -> None:
-    values = DATA["uniform"](seeded_rng(3), 20_000)
-    plain = MomentsPlan(form=FORM, method="weighted", tuning=Tuning(weighted_power=0.5))
-    one, three = (run_in_memory(values, replace(plain, bits_per_client=reports), key()) for reports in (1, 3))
-    assert one.bits[0].reports.sum() == 20_000
-    assert three.bits[0].reports.sum() == 60_000  # without epsilon counts are exact
-    assert one.estimates[0].clients == three.estimates[0].clients == 20_000
-    # Three times the reports, of which three and three may say the same.
-    assert 0.99 < (three.estimates[0].stddev / one.estimates[0].stddev) ** 2 < 1.5
-    local = MomentsPlan(form=FORM, epsilon=3.0, bits_per_client=3)
-    assert local.response.threshold == MomentsPlan(form=FORM, epsilon=1.0).response.threshold
-    found = by_name(run_in_memory(values, local, key()))["mean"]
-    assert abs(found.value - values.mean()) < RARE * found.stddev
-
-
 @pytest.mark.false_alarm(60 * ODDS)
-@pytest.mark.parametrize("epsilon", [None, 2.0])
-def test_bit_charts_tell_how_often_each_bit_was_set_and_read(epsilon: float | None) -> None:
+def test_bit_charts_tell_how_often_each_bit_was_set_and_read() -> None:
     n = 3 * BLOCK_CLIENTS // 2
     values = DATA["exponential"](seeded_rng(3), n)
-    plan = MomentsPlan(form=FORM, statistics=(MEAN, Statistic("moment:2")), epsilon=epsilon, bits_per_client=2)
+    plan = MomentsPlan(form=FORM, statistics=(MEAN, Statistic("moment:2")), epsilon=2.0, bits_per_client=2)
     charts = {one.quantity: one for one in run_in_memory(values, plan, key()).bits}
     assert list(charts) == ["value", "power:2"]
     chart = charts["value"]
@@ -265,7 +214,7 @@ def test_the_second_round_asks_where_the_first_saw_something() -> None:
 @pytest.mark.false_alarm(2 * ODDS)
 @pytest.mark.parametrize(
     ("form", "epsilon"),
-    [(FORM, 3.0), (FixedPoint(10, 2, "shift", 20.0), None), (FixedPoint(26), None), (FixedPoint(10, 0, "split"), 3.0)],
+    [(FixedPoint(10, 2, "shift", 20.0), None), (FixedPoint(10, 0, "split"), 3.0)],
 )
 def test_an_earlier_release_stands_for_the_first_round(form: FixedPoint, epsilon: float | None) -> None:
     """Its bits use up all clients, each once: one more round would query them twice."""
@@ -292,7 +241,7 @@ def test_an_earlier_release_stands_for_the_first_round(form: FixedPoint, epsilon
 
 
 @pytest.mark.false_alarm(14 * ODDS)
-@pytest.mark.parametrize("epsilon", [None, 2.0])
+@pytest.mark.parametrize("epsilon", [2.0])
 def test_groups_are_told_apart_and_together_are_everybody(epsilon: float | None) -> None:
     rng, n = seeded_rng(8), 60_000
     groups = rng.choice(4, n, p=[0.5, 0.3, 0.15, 0.05]).astype(np.uint16)
@@ -328,35 +277,6 @@ def test_the_centre_is_within_the_range(value: float, low: float, high: float) -
     assert max(centres) <= high
 
 
-def covered_groups(statistic: str, runs: int) -> tuple[int, int]:
-    """How many of so many intervals of small groups, under noise on their tallies, hold the truth."""
-    rng, groups, each = seeded_rng(4), 5, 500
-    names = ("mean", "moment:2", "moment:3", "log_product")
-    plan = MomentsPlan(
-        form=FixedPoint(8),
-        statistics=tuple(map(Statistic, names)),
-        method="weighted",
-        release_epsilon=0.5,
-        tuning=Tuning(weighted_power=0.5),
-    )
-    truth = {"mean": 177.5, "log_product": each * np.log(np.arange(100, 256)).mean()}[statistic]
-    hits = 0
-    for number in range(runs):
-        values = rng.integers(100, 256, groups * each).astype(np.uint8)
-        member = np.repeat(np.arange(groups, dtype=np.uint16), each)
-        state = run(block_of(values, member, key(number)), plan, groups, number)
-        found = [one for one in state.estimates(list("abcde"), np.arange(groups)) if one.statistic == statistic]
-        hits += sum(one.low <= truth <= one.high for one in found)
-    return hits, runs * groups
-
-
-@pytest.mark.false_alarm(FLAKE_RATE)
-@pytest.mark.parametrize("statistic", ["mean", "log_product"])
-def test_intervals_of_small_groups_hold_under_noise(statistic: str) -> None:
-    hits, intervals = covered_groups(statistic, 100)
-    assert stats.binomtest(hits, intervals, 0.95, "less").pvalue > FLAKE_RATE
-
-
 PAIR = (FixedPoint(10), FixedPoint(7))
 OF_PAIR = (Statistic("covariance"), Statistic("correlation"), VARIANCE)
 
@@ -375,7 +295,7 @@ def truths(values: np.ndarray) -> dict[str, float]:
 
 
 @pytest.mark.false_alarm(3 * ODDS)
-@pytest.mark.parametrize(("method", "epsilon"), [("adaptive", 6.0), ("threshold", None), ("weighted", None)])
+@pytest.mark.parametrize(("method", "epsilon"), [("adaptive", 6.0), ("threshold", None)])
 def test_covariances_and_correlations_are_found(method: Any, epsilon: float | None) -> None:
     """Of 200,000 users: within what the stated errors allow, and those are small but with the weighted method."""
     values = pairs(200_000, 0)

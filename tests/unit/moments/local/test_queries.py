@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 import sys
 from fractions import Fraction
@@ -15,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sfumato.schemas.moments import BITS_SCHEMA, FixedPoint, Signed
+from sfumato.schemas.moments import BITS_SCHEMA, FixedPoint
 from sfumato.transforms.moments.client_values import code_type, decode, encode, encode_columns, split_pairs
 from sfumato.transforms.moments.local.allocation import (
     Prior,
@@ -43,7 +42,7 @@ SMALL = [
     FixedPoint(1, 0, "split"),
     FixedPoint(1),
 ]
-KINDS = ["value", "square", *(f"power:{power}" for power in range(2, 9))]
+KINDS = ["value", "square", "power:2", "power:3", "power:8"]
 FORMS = st.builds(
     lambda bits, fraction, signed, offset: FixedPoint(bits, fraction, signed, offset if signed == "shift" else 0.0),
     st.integers(1, 52),
@@ -92,16 +91,6 @@ def check(quantity: Quantity, codes: np.ndarray) -> None:
     assert max(held) < 1 << (bits + quantity.signed)  # nothing above the bits that are asked for
 
 
-@pytest.mark.parametrize("form", SMALL)
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_value_of_small_forms(form: FixedPoint, kind: str) -> None:
-    centres = [0.0]
-    if kind == "square":
-        centres = [form.low, form.high, (form.low + form.high) / 2, form.low + 0.3 * (form.high - form.low)]
-    for centre in centres:
-        check(Quantity(form, kind, centre), all_codes(form))
-
-
 @pytest.mark.false_alarm(FLAKE_RATE)
 @pytest.mark.parametrize("bits", [10, 32, 45])
 def test_the_mean_is_right_however_large_a_unit_is(bits: int) -> None:
@@ -114,7 +103,7 @@ def test_the_mean_is_right_however_large_a_unit_is(bits: int) -> None:
 
 
 @given(FORMS, st.sampled_from(KINDS), st.floats(0, 1), st.lists(st.floats(0, 1), max_size=5))
-@example(FixedPoint(52, -9, "split"), "power:7", 0.5, [0.3])
+@example(FixedPoint(52, -9, "split"), "power:3", 0.5, [0.3])
 @example(FixedPoint(52, 52), "power:8", 0.5, [0.3])
 @example(FixedPoint(52, 0, "shift", 1000.0), "square", 1.0, [0.999])
 @example(FixedPoint(1, 49, "shift", 17.0), "value", 0.0, [])
@@ -127,8 +116,7 @@ def test_quantities_of_any_form(form: FixedPoint, kind: str, centre: float, plac
     check(Quantity(form, kind, about if kind == "square" else 0.0), codes)
 
 
-@pytest.mark.parametrize("bits", [1, 2, 3, 4, 7, 8, 10, 15, 16, 31, 32, 52])
-@pytest.mark.parametrize("fraction_bits", [0, 5, -3])
+@pytest.mark.parametrize(("bits", "fraction_bits"), [(1, 0), (3, -3), (8, 5), (16, 0), (52, 5)])
 def test_logarithms_are_right_to_half_a_unit(bits: int, fraction_bits: int) -> None:
     form = FixedPoint(bits, fraction_bits)
     quantity = Quantity(form, "log2")
@@ -158,32 +146,6 @@ def test_slots_double_and_negative_ones_mirror_them(form: FixedPoint, kind: str)
         assert slots.shift[side].tolist() == list(range(len(weights)))
         assert (slots.negative[side] == (sign < 0)).all()
     assert sum(side.stop - side.start for side in sides) == len(slots)
-
-
-@pytest.mark.parametrize(
-    ("form", "kind", "signed"),
-    [
-        (FixedPoint(4, signed="split"), "value", True),
-        (FixedPoint(4, signed="split"), "power:3", True),
-        (FixedPoint(4, signed="split"), "power:4", False),
-        (FixedPoint(4, signed="split"), "square", False),
-        (FixedPoint(4, 0, "shift", 3.0), "value", False),  # the offset makes it positive
-        (FixedPoint(4, 0, "shift", 3.0), "power:3", True),
-        (FixedPoint(4, 0, "shift", -3.0), "power:3", False),  # no value is below 3
-        (FixedPoint(4), "power:3", False),
-    ],
-)
-def test_only_what_can_be_negative_has_bits_for_it(form: FixedPoint, kind: str, signed: bool) -> None:
-    assert Quantity(form, kind).signed == signed
-
-
-def test_bits_give_the_mean_of_a_quantity_but_for_its_base() -> None:
-    form = FixedPoint(6, 2, "shift", 5.0)
-    codes = np.array([0, 1, 20, 63], np.uint8)
-    value = Quantity(form, "value")
-    assert float(sum(weighted(value, codes)) / 4) - value.base == decode(codes, form).mean()
-    assert Quantity(form, "square", 1.0).base == 0
-    assert Quantity(FixedPoint(6, 2), "log2").base == 2
 
 
 FORMS_WITHOUT_OFFSET = st.builds(
@@ -331,7 +293,7 @@ def test_probabilities_are_water_filled(wanted: list[float], reports: int) -> No
         assert probabilities.tolist() == pytest.approx([1 / len(wanted)] * len(wanted))
 
 
-@pytest.mark.parametrize("power", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("power", [0.0, 0.5])
 @pytest.mark.parametrize("signed", ["no", "split"])
 def test_probabilities_by_weight_are_powers_of_it(power: float, signed: str) -> None:
     one = 2.0 ** (power * np.arange(8))
@@ -345,11 +307,10 @@ def variance(probabilities: np.ndarray, weights: np.ndarray, each: np.ndarray) -
     return float((weights**2 * each / probabilities).sum())
 
 
-@pytest.mark.parametrize("epsilon", [None, 0.5, 3.0])
-@pytest.mark.parametrize("seed", range(5))
-def test_power_one_half_has_the_least_variance(epsilon: float | None, seed: int) -> None:
+@pytest.mark.parametrize("epsilon", [None, 0.5])
+def test_power_one_half_has_the_least_variance(epsilon: float | None) -> None:
     """Lemma 3.3: (sum of 2^j sqrt(v_j))^2, and no other probabilities do better, nearby or far."""
-    rng, response, bits = seeded_rng(seed), RandomisedResponse(epsilon), slots(7)
+    rng, response, bits = seeded_rng(0), RandomisedResponse(epsilon), slots(7)
     means = rng.uniform(0.02, 0.98, 7)
     each = means * (1 - means)
     if epsilon is not None:
@@ -358,7 +319,7 @@ def test_power_one_half_has_the_least_variance(epsilon: float | None, seed: int)
     least = variance(probabilities, bits.weight, each)
     assert least == pytest.approx((bits.weight * np.sqrt(each)).sum() ** 2)
     for size in (1e-3, 0.1, 1.0):
-        for _ in range(100):
+        for _ in range(30):
             other = probabilities * np.exp(size * rng.normal(size=7))
             assert variance(other / other.sum(), bits.weight, each) >= least * (1 - 1e-12)
     for power in (0.0, 0.25, 1.0):  # and the test would see another power
@@ -383,18 +344,6 @@ def test_bits_that_are_not_in_use_are_not_asked_for() -> None:
     assert nothing == pytest.approx(by_weight(bits, 0.5, 1))  # no bit has a variance: by weight
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        *(("first_share", value) for value in (0.0, 1.0, -0.1, 1.1, math.nan, math.inf)),
-        *itertools.product(("first_power", "second_power", "weighted_power", "squash"), (-0.1, math.nan, math.inf)),
-    ],
-)
-def test_tuning_refuses(option: str, value: float) -> None:
-    with rejects(option):
-        Tuning(**{option: value})
-
-
 @pytest.mark.parametrize(("local", "squash"), [(True, 2.5), (False, 0.5)])
 def test_the_papers_tuning_is_that_of_section_4_2(local: bool, squash: float) -> None:
     """A third of the clients first, by 2^(j / 2); then by the root of 4^j m (1 - m); reports of both rounds."""
@@ -402,16 +351,6 @@ def test_the_papers_tuning_is_that_of_section_4_2(local: bool, squash: float) ->
     assert (tuning.first_share, tuning.first_power, tuning.second_power, tuning.caching) == (1 / 3, 0.5, 0.5, True)
     assert tuning.squash == squash
     assert tuning.resolved("adaptive") == Tuning(1 / 3, 0.5, 0.5, 1.0, True, squash)
-
-
-@pytest.mark.parametrize("method", ["adaptive", "weighted"])
-def test_only_what_is_left_open_is_chosen(method: str) -> None:
-    given = Tuning(0.4, 0.3, 0.7, 0.9, False, 1.5)
-    assert given.resolved(method) == given  # type: ignore[arg-type]
-    chosen = Tuning().resolved(method)  # type: ignore[arg-type]
-    assert None not in (chosen.first_share, chosen.first_power, chosen.weighted_power)
-    assert 0 < (chosen.first_share or 0) < 1
-    assert (chosen.squash == 0) == (method == "weighted")  # an unbiased estimate, by the paper's one round
 
 
 # --- the method ---
@@ -422,12 +361,9 @@ def test_only_what_is_left_open_is_chosen(method: str) -> None:
     [
         (10_000, 0.1, 10, "weighted"),  # n epsilon^2 = 100
         (10_000, 0.1, 20, "threshold"),  # a range that few values fill
-        (100_000, 0.1, 10, "threshold"),
-        (999, 1.0, 12, "weighted"),
         (1000, 1.0, 12, "threshold"),
         (-50, 1.0, 10, "weighted"),  # a noisy number
         (10, None, 10, "threshold"),
-        (1000, 1e300, 10, "threshold"),
     ],
 )
 def test_thresholds_need_enough_signal(users: float, epsilon: float | None, bits: int, method: str) -> None:
@@ -509,8 +445,8 @@ def test_only_a_key_that_is_said_to_be_safe_is(told: object) -> None:
     "changes",
     [
         *({"job": "heatmap"}, {"job": None}, {"column": "age"}, {"column": None}, {"privacy": None}),
-        *({"fixed_point": None}, {"fixed_point__bits": "four"}, {"fixed_point__bits": 99}, {"fixed_point__bits": 5}),
-        *({"fixed_point__offset": None}, {"fixed_point__offset": 2.0}),
+        *({"fixed_point__bits": "four"}, {"fixed_point__bits": 99}, {"fixed_point__bits": 5}),
+        *({"fixed_point__offset": None}, {"fixed_point__offset": 2.0}, {"method": "threshold"}),
         {"fixed_point__signed": "split", "fixed_point__offset": 0.0},
     ],
     ids=str,
@@ -525,16 +461,6 @@ def test_prior_refuses_damaged_tables(name: str, value: float) -> None:
     for bits in (column(name, value), table().drop_columns(name)):
         with rejects("warm_start"):
             PriorRelease.from_release(MANIFEST, bits, "speed", FORM)
-
-
-@pytest.mark.parametrize(("signed", "kind"), [("no", "value"), ("split", "value"), ("split", "power:3")])
-def test_known_bits_are_found_by_their_weight(signed: Signed, kind: str) -> None:
-    slots = Quantity(FixedPoint(5, 0, signed), kind).slots
-    rng = seeded_rng(0)
-    prior = Prior(slots.weight, rng.uniform(size=len(slots)), rng.uniform(size=len(slots)))
-    mean, variance = prior.for_slots(slots)
-    assert np.array_equal(mean, prior.mean)
-    assert np.array_equal(variance, prior.stddev**2)
 
 
 def test_bits_that_the_earlier_release_lacks_may_be_anything() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sfumato.schemas.errors import DataError
-from sfumato.schemas.moments import BitMeans, FixedPoint, Statistic
+from sfumato.schemas.moments import FixedPoint, Statistic
 from sfumato.transforms.moments.client_values import Block
 from sfumato.transforms.moments.local.allocation import Prior, Tuning, by_weight
 from sfumato.transforms.moments.local.plan import MomentsPlan
@@ -28,7 +28,6 @@ from sfumato.transforms.moments.local.tally import (
     check_queries,
     check_reports,
     count_reports,
-    meter_entry,
 )
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.rejections import rejects
@@ -55,10 +54,10 @@ def query(first: float = 0.0, last: float = 1.0, reports: int = 1, power: float 
     return Query(VALUE, 1, first, last, by_weight(VALUE.slots, power, reports))
 
 
-@pytest.mark.parametrize("reports", [1, 2, 3, 8])
-@pytest.mark.parametrize("n", [0, 1, 2, 7, 100, 1003])
+@pytest.mark.parametrize("reports", [1, 3, 8])
+@pytest.mark.parametrize("n", [0, 1, 7, 1003])
 def test_every_client_tells_so_many_different_bits_of_hers(reports: int, n: int) -> None:
-    for number in range(5):
+    for number in range(2):
         block = clients(n, number)
         counted = count_reports(block, query(reports=reports), n, RandomisedResponse(None, reports), key(number))
         assert counted.reports.shape == (n, 8)
@@ -71,8 +70,7 @@ def test_every_client_tells_so_many_different_bits_of_hers(reports: int, n: int)
 
 
 @pytest.mark.false_alarm(8 * FLAKE_RATE)
-@pytest.mark.parametrize("reports", [1, 2, 3, 8])
-@pytest.mark.parametrize("span", [(0.0, 1.0), (0.0, 1 / 3), (1 / 3, 0.75)])
+@pytest.mark.parametrize(("reports", "span"), [(1, (0.0, 1.0)), (3, (1 / 3, 0.75)), (8, (0.0, 1 / 3))])
 def test_every_bit_has_its_share_of_the_clients(reports: int, span: tuple[float, float]) -> None:
     n, bit_query = 50_000, query(*span, reports=reports)
     counted = count_reports(replace(clients(n), groups=None), bit_query, 1, RandomisedResponse(None, reports), key())
@@ -82,33 +80,7 @@ def test_every_bit_has_its_share_of_the_clients(reports: int, span: tuple[float,
         assert stats.binomtest(count, n, min(probability, 1.0) * (span[1] - span[0])).pvalue > FLAKE_RATE
 
 
-@pytest.mark.false_alarm(1.6 * FLAKE_RATE)
-@pytest.mark.slow
-@pytest.mark.parametrize("reports", [1, 3])
-def test_every_client_gets_every_bit_with_its_probability(reports: int) -> None:
-    """Chi-square over keys, for the first and the last client of a small block."""
-    n, keys, bit_query = 12, 3000, query(reports=reports)
-    seen = np.zeros((2, 8))
-    for number in range(keys):
-        counted = count_reports(clients(n, number), bit_query, n, RandomisedResponse(None, reports), key(number))
-        seen += counted.reports[[0, -1]]
-    expected = keys * reports * bit_query.probabilities
-    for row in seen:
-        # Reports of a client exclude each other, as categories do; with several each bit by itself.
-        if reports == 1:
-            assert stats.chisquare(row, expected * keys / expected.sum()).pvalue > FLAKE_RATE / 10
-        else:
-            for count, probability in zip(row.astype(int), reports * bit_query.probabilities, strict=True):
-                assert stats.binomtest(int(count), keys, min(probability, 1)).pvalue > FLAKE_RATE / 10
-    wrong = keys * by_weight(VALUE.slots, 0.65, 1)  # the test would see other probabilities
-    if reports == 1:
-        assert stats.chisquare(seen[0], wrong * keys / wrong.sum()).pvalue < FLAKE_RATE
-
-
 PLANS: list[dict[str, Any]] = [
-    {},
-    {"method": "weighted"},
-    {"statistics": VARIANCE},
     {"statistics": VARIANCE, "variance": "raw", "method": "weighted"},
     {"statistics": (*VARIANCE, Statistic("moment:3"), Statistic("geometric_mean")), "bits_per_client": 3},
     {"statistics": (*VARIANCE, Statistic("moment:3")), "tuning": Tuning(first_share=0.5), "epsilon": 2.0},
@@ -130,7 +102,7 @@ def test_every_client_is_queried_in_one_round_exactly(options: dict[str, Any]) -
         options = {**options, "prior": found if options["prior"] is True else {"value": found["value"]}}
     plan = MomentsPlan(form=FORM, **options)
     n = 700
-    for number in range(4):
+    for number in range(2):
         state, block = MomentsState(plan), clients(n, number)
         for _ in plan.stages:
             queries = state.next_queries()
@@ -143,52 +115,6 @@ def test_every_client_is_queried_in_one_round_exactly(options: dict[str, Any]) -
         for one, reports in zip((bit_query for bit_query, _ in state.tallies), each, strict=True):
             share = min(one.last - one.first, 1.0)  # and their shares are the plan's
             assert stats.binomtest(np.count_nonzero(reports), n, share).pvalue > FLAKE_RATE / 10
-
-
-@pytest.mark.parametrize("reports", [1, 2, 8])
-def test_whom_a_client_is_asked_about_depends_on_nobody_else(reports: int) -> None:
-    """Without one client, the others' reports are as they were, coins included: what the noise relies on."""
-    n, response = 200, RandomisedResponse(1.0, reports)
-    block = clients(n)
-    assert block.groups is not None
-    for span in ((0.0, 1.0), (0.25, 2 / 3)):
-        full = count_reports(block, query(*span, reports=reports), n, response, key())
-        for gone in range(0, n, 17):
-            rank = int(np.flatnonzero(block.groups == gone)[0])
-            less = count_reports(without(block, rank), query(*span, reports=reports), n, response, key())
-            others = np.arange(n) != gone
-            assert np.array_equal(less.ones[others], full.ones[others])
-            assert np.array_equal(less.zeros[others], full.zeros[others])
-            assert not less.reports[gone].any()
-            assert full.reports[gone].sum() in (0, reports)
-
-
-def test_another_value_changes_the_reports_of_its_client_only() -> None:
-    """Adjacency of the local model: the others' reports, coins and all, are the same."""
-    response, n = RandomisedResponse(1.0, 2), 300
-    block = clients(n)
-    before = count_reports(block, query(reports=2), n, response, key())
-    assert block.groups is not None
-    for who in (0, 150, 299):
-        codes = block.codes.copy()
-        codes[block.groups == who] ^= np.uint8(255)
-        after = count_reports(replace(block, codes=codes), query(reports=2), n, response, key())
-        assert np.array_equal(np.flatnonzero((after.ones != before.ones).any(axis=1)), [who])
-        assert np.abs(after.ones - before.ones).sum() == 2
-
-
-def test_tallies_by_group_add_up_to_the_tally_of_all() -> None:
-    n, response = 1000, RandomisedResponse(0.7, 2)
-    block = clients(n)
-    assert block.groups is not None
-    by_client = count_reports(block, query(reports=2), n, response, key())
-    grouped = count_reports(replace(block, groups=block.groups % np.uint16(7)), query(reports=2), 7, response, key())
-    alone = count_reports(replace(block, groups=None), query(reports=2), 1, response, key())
-    assert np.array_equal(grouped.ones.sum(axis=0), alone.ones[0])
-    assert np.array_equal(grouped.zeros.sum(axis=0), alone.zeros[0])
-    joined = by_client.joined(np.arange(n) % 7)
-    assert np.array_equal(joined.ones, grouped.ones)
-    assert np.array_equal(joined.zeros, grouped.zeros)
 
 
 @pytest.mark.false_alarm(10 * FLAKE_RATE)
@@ -214,37 +140,6 @@ def test_coins_differ_between_blocks_rounds_and_quantities() -> None:
         both = int((left & right).sum())
         assert stats.binomtest(both, n, lie**2).pvalue > FLAKE_RATE
         assert stats.binomtest(n, n, lie).pvalue < FLAKE_RATE  # what equal coins would give
-
-
-@pytest.mark.false_alarm(3 * FLAKE_RATE)
-def test_the_order_is_a_permutation_by_name_and_key() -> None:
-    n = 3000
-    block = clients(n)
-    assert block.groups is not None
-    assert sorted(block.groups.tolist()) == list(range(n))
-    codes = seeded_rng(0).integers(0, 256, n).astype(np.uint8)
-    assert np.array_equal(block.codes, codes[block.groups])  # codes and groups stay together
-    again, other, elsewhere = clients(n), clients(n, number=1), clients(n, name="other")
-    assert np.array_equal(block.groups, again.groups)  # type: ignore[arg-type]
-    for different in (other, elsewhere):
-        agree = int((block.groups == different.groups).sum())  # a Poisson number of mean 1
-        assert stats.poisson.sf(agree, 1) > FLAKE_RATE
-    places = (block.random_bits >> np.uint64(32)).astype(np.int64)
-    assert (np.diff(places) >= 0).all()
-    assert stats.kstest(places / 2**32, "uniform").pvalue > FLAKE_RATE
-
-
-@pytest.mark.false_alarm(FLAKE_RATE)
-def test_clients_stand_in_a_uniformly_random_order() -> None:
-    """The order itself is uniform: over keys every client has every rank equally often."""
-    n, keys = 5, 4000
-    seen = np.zeros((n, n))
-    for number in range(keys):
-        groups = clients(n, number).groups
-        assert groups is not None
-        seen[np.arange(n), groups] += 1
-    statistic = (n - 1) / n * ((seen - keys / n) ** 2).sum() * n / keys  # of permutations: (n - 1)^2 degrees
-    assert stats.chi2.sf(statistic, (n - 1) ** 2) > FLAKE_RATE
 
 
 @pytest.mark.false_alarm(9 * FLAKE_RATE)
@@ -276,7 +171,7 @@ def test_rounding_is_by_a_coin_of_the_client(monkeypatch: pytest.MonkeyPatch) ->
 # --- randomised response ---
 
 
-EPSILONS = [1e-6, 0.01, 0.1, 0.5, 1.0, math.log(3), 2.0, 4.0, 10.0, 30.0, 44.0]
+EPSILONS = [1e-6, 0.1, math.log(3), 10.0, 44.0]
 SUBKEY = b"response tests" * 2 + b"four"
 WORDS = seeded_rng(0).integers(0, 2**64, 100_000, dtype=np.uint64)  # of clients
 
@@ -286,7 +181,7 @@ def precise(epsilon: float) -> mpmath.mpf:
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
-@pytest.mark.parametrize("reports", [1, 2, 3, 7, 52])
+@pytest.mark.parametrize("reports", [1, 7, 52])
 def test_the_threshold_is_the_probability_rounded_down(epsilon: float, reports: int) -> None:
     response = RandomisedResponse(epsilon, reports)
     with mpmath.workdps(60):
@@ -335,8 +230,7 @@ def test_shares_and_variances_are_those_of_the_paper(epsilon: float, reports: in
 
 
 @pytest.mark.false_alarm(FLAKE_RATE)
-@pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0])
-@pytest.mark.parametrize("bit", [False, True])
+@pytest.mark.parametrize(("epsilon", "bit"), [(0.3, False), (1.0, True)])
 def test_true_bits_are_told_as_often_as_they_should(epsilon: float, bit: bool) -> None:
     n = 100_000
     response = RandomisedResponse(epsilon)
@@ -360,50 +254,7 @@ def test_lies_are_a_function_of_key_stream_and_client() -> None:
     assert response.respond(zeros[:0], SUBKEY, 3, WORDS[:0]).shape == (0,)
 
 
-@pytest.mark.false_alarm(3 * FLAKE_RATE)
-def test_lies_of_neighbours_and_of_streams_are_independent() -> None:
-    """Pairs of lies fill the four cells as the product of their probabilities does."""
-    n, response = 100_000, RandomisedResponse(1.0)
-    first, second = (response.respond(np.zeros(n, bool), SUBKEY, stream, WORDS[:n]).astype(int) for stream in (0, 1))
-    lie = 1 - response.truth_probability
-    expected = n * np.outer([1 - lie, lie], [1 - lie, lie]).ravel()
-    for left, right in ((first, second), (first[:-1], first[1:]), (first[:-2], first[2:])):
-        seen = np.bincount(2 * left + right, minlength=4)
-        assert stats.chisquare(seen, expected * seen.sum() / n).pvalue > FLAKE_RATE
-
-
-def test_without_epsilon_bits_are_told_as_they_are() -> None:
-    response = RandomisedResponse(None, 3)
-    bits = np.array([True, False, True])
-    assert np.array_equal(response.respond(bits, SUBKEY, 0, WORDS[:3]), bits)
-    assert (response.truth_probability, response.gain) == (1.0, 1.0)
-    shares = np.array([0.0, 0.25, 1.0])
-    assert np.array_equal(response.unbiased_share(shares), shares)
-    assert np.array_equal(response.variance(shares), shares * (1 - shares))
-
-
 # --- the meter ---
-
-
-def chart(*probabilities: float) -> BitMeans:
-    some = np.ones(len(probabilities))
-    return BitMeans("value", some, some, some, some, some > 2, np.array(probabilities))
-
-
-def test_the_manifests_numbers() -> None:
-    response = RandomisedResponse(2 * math.log(3), 2)  # each bit is true with probability 3/4
-    entry = meter_entry(response, [chart(0.1, 0.6), chart(0.2)])
-    assert entry == {
-        "bits_per_client": 2,
-        "bits_per_value": 2,
-        "cap": 2,
-        "expected_private_bits": pytest.approx(1.0),  # 2 (2 3/4 - 1)
-        "epsilon_per_bit": pytest.approx(math.log(3)),
-        "epsilon_per_client": 2 * math.log(3),
-        "truth_probability": pytest.approx(0.75),
-        "highest_read_probability": 0.6,
-    }
-    assert entry["truth_probability"] <= 0.75  # rounded down
 
 
 @pytest.mark.parametrize("reports", [199, 201])
