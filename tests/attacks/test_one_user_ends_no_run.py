@@ -23,11 +23,10 @@ from sfumato.pipelines.frame.inputs import layout_of
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.places import Places
 from sfumato.schemas.release import MANIFEST_FILE
-from sfumato.transforms.flows.user_trips import TripRule, count_trips
 from sfumato.transforms.histogram.central_counts import count_items
 from sfumato.transforms.histogram.count_noise import ItemBound
 from sfumato.transforms.histogram.sampling_round import WHOLE, NumberPrefixes, TextPrefixes
-from sfumato.transforms.histogram.user_sample import Sample, merge, run_starts
+from sfumato.transforms.histogram.user_sample import Sample, merge
 from sfumato.transforms.inputs.data_frame import table_of
 from sfumato.transforms.inputs.log_file import reading_file
 from sfumato.transforms.inputs.points import points_of
@@ -37,7 +36,6 @@ from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import bound_slots, bound_users
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.attacks.jobs import JOBS, REGION, city, run
-from tests.conftest import REGION as CITY
 from tests.conftest import write_files
 from tests.keys import write_key
 from tests.seeds import seeded_rng
@@ -306,19 +304,6 @@ def test_counts_of_nobody_are_empty_under_every_bound(max_items: int, max_record
     assert [int(counts.counts.sum()) for counts in (*of_numbers, *of_texts)] == [0] * 4
 
 
-def test_trips_of_nobody_are_none() -> None:
-    for rule in (None, TripRule(3600, 100, CITY)):
-        (counts,) = count_trips(nobody(texts=False), 2, rule, KEY)
-        assert counts.counts.sum() == 0
-
-
-def test_runs_begin_at_the_rows_that_differ_from_the_one_before() -> None:
-    user, item = np.array([1, 1, 2, 2, 2]), np.array([5, 5, 5, 6, 6])
-    assert run_starts(user, item).tolist() == [0, 2, 3]
-    assert run_starts(user).tolist() == [0, 2]
-    assert run_starts(user[:0], item[:0]).tolist() == []
-
-
 # An attack on types: one user's value made objects or floating-point numbers of a whole column.
 #
 # Then `7` of all other users was another id, or the run ended with an error that no other log gives. Now each value
@@ -450,13 +435,6 @@ def test_points_are_read_in_every_form() -> None:
     assert latitude.to_pylist()[:4] == [50.5] * 4
     assert longitude.to_pylist()[:4] == [0.5] * 4
     assert not np.isfinite(latitude.to_numpy(zero_copy_only=False)[4:]).any()
-
-
-def test_columns_that_no_job_reads_are_left_alone() -> None:
-    logs = frame().assign(other=[Strange()] * FRAMED)
-    assert read("histogram", logs).column_names == ["user_id", "kind"]
-    with pytest.raises(sfumato.RequestError, match=r"no column 'kind'.*other"):
-        sfumato.histogram(logs.drop(columns="kind"), column="kind", epsilon=1.0, delta=1e-6)
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ import pytest
 from apache_beam.io.filesystem import BeamIOError
 
 from sfumato.pipelines.command_line import cli
-from sfumato.pipelines.operations.refresh_config import read_config
 from sfumato.schemas.errors import NotReadyError, RequestError
 from sfumato.schemas.ledger import Limit
 from sfumato.transforms.privacy.ledger.ledger import Ledger
@@ -83,14 +82,6 @@ def test_refresh_refuses_a_wrong_configuration(place: Place, changes: dict[str, 
     assert not place.has_ledger
 
 
-@pytest.mark.parametrize("content", [None, "a: [1"])
-def test_read_config_refuses_what_is_no_yaml(tmp_path: Path, content: str | None) -> None:
-    if content is not None:
-        (tmp_path / "refresh.yaml").write_text(content)
-    with rejects("config"):
-        read_config(str(tmp_path / "refresh.yaml"))
-
-
 @pytest.mark.parametrize(
     ("arguments", "option"),
     [
@@ -149,17 +140,6 @@ def test_closed_folder_of_a_day_is_no_missing_day(place: Place, name: str) -> No
     folder.chmod(0o755)
     assert not place.has_ledger
     assert place.refresh("--date", DAY, "--dry_run") == 0
-
-
-def test_file_in_place_of_a_days_folder_is_no_missing_day(place: Place) -> None:
-    (place.folder / "logs" / "dt=2026-11-21").write_text("no folder")
-    assert place.refresh("--date", "2026-11-21") == 2
-
-
-def test_folders_that_hold_no_logs_may_be_closed(place: Place) -> None:
-    (place.folder / "logs" / f"dt={DAY}" / "_temporary").mkdir(mode=0)
-    with permissions_hold():
-        assert place.refresh("--date", DAY, "--dry_run") == 0
 
 
 @pytest.mark.slow
@@ -224,14 +204,3 @@ def test_clock_that_contradicts_the_ledger_is_a_warning(
     assert place.refresh("--date", DAY, "--dry_run", "--log_format", "json") == 0
     told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [line["severity"] for line in told if line["event"] == "clock"] == ["WARNING"] * warns
-
-
-@pytest.mark.parametrize("content", [b"no copy\n", b"\xff\xfe", b'{"format": 1}\n', b"[1]\n", b"7\n"])
-def test_restore_names_a_damaged_copy(tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
-    copy = tmp_path / "ledger.copy"
-    copy.write_bytes(content)
-    assert cli.main(["ledger", "restore", str(copy), "--ledger", str(tmp_path / "ledger.db")]) == 4
-    said = capsys.readouterr().err
-    assert f"file: {copy}" in said
-    assert "the ledger is damaged" not in said
-    assert not (tmp_path / "ledger.db").exists()
