@@ -16,9 +16,8 @@ from scipy import stats
 
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.budget import Budget
-from sfumato.transforms.privacy.discrete_gaussian import discrete_gaussian, discrete_gaussian_survival
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, epsilon_for_stddev, sigma_for_rho
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, epsilon_for_stddev
 from sfumato.transforms.privacy.noise import (
     GeometricTable,
     digit_table,
@@ -229,21 +228,6 @@ def test_additive_noise_has_its_deviation_cost_and_quantile(
     t = noise.quantile(cost, 0.01, sensitivity)
     share = (z * stddev > t).mean()
     assert share <= 0.01 + 7.5 * math.sqrt(0.01 / z.size)
-
-
-def test_additive_noise_draws_what_the_samplers_draw() -> None:
-    assert np.array_equal(
-        LAPLACE.draw(ADDITIVE_KEY, "a", FEW_STREAMS, 9, 0.3, 7),
-        discrete_laplace(ADDITIVE_KEY, "a", FEW_STREAMS, 9, 0.3, 7),
-    )
-    sigma = sigma_for_rho(0.3, 7.5)
-    assert np.array_equal(
-        GAUSSIAN.draw(ADDITIVE_KEY, "a", FEW_STREAMS, 9, 0.3, 7.5),
-        discrete_gaussian(ADDITIVE_KEY, "a", FEW_STREAMS, 9, sigma),
-    )
-    t = GAUSSIAN.quantile(0.3, 1e-9, 7.5)
-    assert discrete_gaussian_survival(sigma, t + 1) <= 1e-9 < discrete_gaussian_survival(sigma, t)
-    assert GAUSSIAN.tail_sums(3) > 1000 > LAPLACE.tail_sums(3) == 3
 
 
 # --- what honest clients' shares of the noise leave ---
