@@ -28,7 +28,7 @@ from sfumato.transforms.privacy.ledger.history import (
     read_entries,
     replay,
 )
-from sfumato.transforms.privacy.ledger.ledger import Ledger
+from sfumato.transforms.privacy.ledger.ledger import Ledger, open_ledger
 from sfumato.transforms.privacy.ledger.stores import SqliteStore
 from tests.rejections import rejects
 from tests.unit.privacy.ledger.helpers import charge, forks, ledger
@@ -201,6 +201,15 @@ def test_a_file_that_is_no_ledger(tmp_path: Path, content: bytes) -> None:
     with rejects("ledger", LedgerError):
         ledger(tmp_path).reserve(charge("one"), LIMITS)
     assert (tmp_path / "ledger.db").read_bytes() == content
+
+
+def test_places(tmp_path: Path) -> None:
+    with rejects("ledger"):
+        open_ledger(str(tmp_path / "missing" / "ledger.db")).reserve(charge("one"), LIMITS)
+    with rejects("ledger"):
+        open_ledger(str(tmp_path))
+    with rejects("ledger"):
+        open_ledger("s3://bucket/ledger")
 
 
 def test_a_file_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
