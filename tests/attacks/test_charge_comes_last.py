@@ -187,7 +187,9 @@ def _check_faults(folder: Path, job: str, numbers: Iterable[int]) -> None:
 
 @pytest.mark.parametrize("job", DAMAGED)
 def test_a_planted_fault_is_found_before_the_charge(job: str, tmp_path: Path) -> None:
-    _check_faults(tmp_path / "day", job, range(len(FAULTS)))
+    """All jobs read files with one reader, so with one job alone the bytes of a file are damaged."""
+    first = 0 if job == "heatmap" else FAULTS.index(missing_column)
+    _check_faults(tmp_path / "day", job, range(first, len(FAULTS)))
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ ACCEPTED = {
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-@pytest.mark.parametrize("users", [0.0, 1e-9, 200_000.0])
+@pytest.mark.parametrize("users", [1e-9, 200_000.0])
 def test_an_accepted_state_gives_a_map_and_a_readable_state(name: str, users: float) -> None:
     state = NightsState.from_table(ACCEPTED[name], 8)
     after, tonight = update(state, night_of(6), [measure_night(6, counts_of(6))], users, 50.0)
@@ -91,7 +91,7 @@ def test_an_accepted_state_gives_a_map_and_a_readable_state(name: str, users: fl
     assert NightsState.from_table(after.to_table(), 8).night == night_of(6)
 
 
-@pytest.mark.parametrize("users", [0.0, 1e-9, 1.0])
+@pytest.mark.parametrize("users", [0.0, 1e-9])
 def test_a_night_of_nobody_but_a_crowd_is_no_lost_night(users: float) -> None:
     """The noisy number of users is cut off at 0, and a noisy count may still stand out."""
     counts = seeded_rng(1).laplace(0, STDDEV / 2**0.5, CELLS)

@@ -68,8 +68,8 @@ def test_data_files_of_a_table_may_share_a_name(tmp_path: Path) -> None:
     assert all(f"kind={kind}/" in path for kind, path in found.items())
 
 
-@pytest.mark.parametrize("folder", ["table", "a table"])
-def test_a_day_beyond_all_calendars_is_a_day_like_others(folder: str, tmp_path: Path) -> None:
+def test_a_day_beyond_all_calendars_is_a_day_like_others(tmp_path: Path) -> None:
+    folder = "a table"  # with a space in its name
     days = pa.array([20_000] * 400 + [5_000_000, None], pa.int32()).cast(pa.date32())
     deltalake.write_deltalake(str(tmp_path / folder), city(402).append_column("day", days), partition_by=["day"])
     assert {dict(file.partition)["day"] for file in delta_files(str(tmp_path / folder))} == {
