@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import re
 import sys
 import tempfile
@@ -81,7 +82,8 @@ def files_of_a_run(folder: Path) -> list[Path]:
     ran = set[str]()
 
     def note(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_name != "<module>":
+        # The bodies of modules and classes run when they are imported, and are not optimised as functions are.
+        if event == "call" and frame.f_code.co_flags & inspect.CO_OPTIMIZED and frame.f_code.co_name[0] != "<":
             ran.add(frame.f_code.co_filename)
 
     threading.setprofile(note)

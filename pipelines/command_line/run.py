@@ -48,7 +48,7 @@ JOBS = {
     "plan": Job(
         "show the cost and the noise of a heatmap; no data are read",
         "transforms.heatmap.request:PlanRequest",
-        "pipelines.plan:run",
+        "pipelines.operations.starting:run_plan",
     ),
     "heatmap": Job(
         "publish a differentially private heatmap of location logs",
@@ -145,7 +145,7 @@ JOBS = {
     "refresh --init": Job(
         "write a configuration of a refresh to start from, for a number of users",
         "schemas.requests.commands:RefreshInitRequest",
-        "pipelines.operations.refresh_start:run",
+        "pipelines.operations.starting:run_refresh_init",
     ),
     "export": Job(
         "write a published release as a file for a GIS, a notebook or a web map",
@@ -187,7 +187,7 @@ JOBS = {
     "key": Job(
         "make a key: the secret from which a release's noise is drawn",
         "schemas.requests.commands:KeyRequest",
-        "pipelines.operations.key:run",
+        "pipelines.operations.starting:run_key",
     ),
     "ledger": Job(
         "show and verify the charges of releases, set limits, copy and restore the ledger",

@@ -9,11 +9,11 @@ from zoneinfo import ZoneInfo
 
 from sfumato.pipelines.command_line.run import JOBS, request_class, request_of
 from sfumato.pipelines.runners.runner_settings import parse_yaml
-from sfumato.schemas.errors import RequestError, reason_of
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.refresh import RefreshConfig, check_known
 from sfumato.schemas.requests.publish_request import ReleaseRequest, RunnerOptions
 from sfumato.transforms.heatmap.request import HeatmapRequest
-from sfumato.transforms.io.files import read_file
+from sfumato.transforms.io.files import read_option
 
 # Options with a key of their own in the configuration, or that a refresh sets itself.
 _OWN = frozenset({
@@ -25,12 +25,7 @@ _OWN = frozenset({
 
 def read_config(path: str) -> RefreshConfig:
     """Reads and checks a refresh's configuration. Raises RequestError."""
-    try:
-        settings = parse_yaml("config", path, read_file(path))
-    except OSError as error:
-        raise RequestError(
-            f"config: cannot read {path} ({reason_of(error)}); name the YAML file of a refresh"
-        ) from None
+    settings = parse_yaml("config", path, read_option("config", path))
     folder = path.rsplit("/", 1)[0] if "://" in path else os.path.dirname(os.path.abspath(path))
     config = RefreshConfig.read(settings, folder)
     check_known([config.job], [name for name, job in JOBS.items() if job.publishes], "config: job")

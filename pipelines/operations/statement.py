@@ -11,7 +11,7 @@ from sfumato.pipelines.operations.ledger_account import limit_accounts, read_his
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import entry_of
 from sfumato.transforms.audit.findings import FORMAT
-from sfumato.transforms.io.files import check_new_file, read_file, write_output
+from sfumato.transforms.io.files import check_new_file, read_option, write_output
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.statement.record import LedgerAccount, registry_record
 from sfumato.transforms.statement.record_formats import FORMATS
@@ -38,11 +38,9 @@ def run(request: StatementRequest) -> None:
 
 def cited(path: str, release: Release) -> str:
     """Returns a sentence that cites the report of an audit. Raises RequestError if it is no report on the release."""
+    content = read_option("audit", path)
     try:
-        content = read_file(path)
         report = json.loads(content)
-    except OSError as error:
-        raise RequestError(f"audit: {path} cannot be read ({error.strerror or error})") from None
     except ValueError:
         report = None
     if not isinstance(report, dict) or report.get("format") != FORMAT or not isinstance(report.get("verdict"), str):

@@ -225,31 +225,6 @@ def test_a_recorded_release_is_in_order(tmp_path: Path, capsys: pytest.CaptureFi
         assert "was never charged" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_the_job_records_before_it_publishes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pattern = write_files(table(300, 2), tmp_path / "logs", 2)
-    write_key(tmp_path / "key")
-    place = str(tmp_path / "ledger.db")
-    keyed = ["--key_file", str(tmp_path / "key"), "--release_id", "first", "--ledger", place]
-    more = [*METERED, *keyed, "--dataset", "rides"]
-    assert run(pattern, tmp_path / "dry", *more, "--dry_run") == 0
-    assert "recorded in the ledger" in capsys.readouterr().out
-    assert run(pattern, tmp_path / "out", *more, "--budget", "1/1d") == 2
-    assert "budget: cannot be combined with --no_dp" in capsys.readouterr().err
-    assert not (tmp_path / "ledger.db").exists()
-    for _ in range(2):  # a second run records nothing more
-        assert run(pattern, tmp_path / "out", *more, "--overwrite") == 0
-        (one,) = open_ledger(place).history().disclosures.values()
-        assert (one.release_id, one.bits, one.dataset) == ("first", 1, "rides")
-    private = ["--epsilon", "1", *LENGTH, "--period", "2026-11-20", *keyed[:2], "--release_id", "second"]
-    accounting = ["--ledger", place, "--dataset", "city", "--budget", "2/1d"]
-    assert run(pattern, tmp_path / "private", *private, *accounting) == 2  # of the same files
-    assert "--allow_reuse" in capsys.readouterr().err
-    assert run(pattern, tmp_path / "private", *private, *accounting, "--allow_reuse") == 0
-    (charged,) = open_ledger(place).history().charges
-    assert charged.bits == 1
-
-
 def test_a_refusal_without_an_epsilon_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It leaves no notice, because a notice states what was spent of an epsilon."""
     pattern = write_files(table(300, 1), tmp_path / "logs", 1)

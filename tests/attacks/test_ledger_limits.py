@@ -28,7 +28,6 @@ from sfumato.schemas.ledger import (
     dataset_name,
     format_amount,
     parse_amount,
-    parse_day,
 )
 from sfumato.schemas.refresh import RefreshConfig
 from sfumato.transforms.privacy.ledger.history import LIMITS, RESERVE, charge_content, read_entries, replay
@@ -332,10 +331,3 @@ def test_a_configuration_names_an_adjacency() -> None:
     ):
         with pytest.raises(RequestError):
             RefreshConfig.read({**settings, "budget": [{"epsilon": 1, "days": 1, **wrong}]}, "/")
-
-
-def test_days_of_a_ledger_are_those_that_may_be_written() -> None:
-    assert parse_day("period", "1900-01-01").year == 1900
-    for text in ("1899-12-31", "3000-01-01"):
-        with pytest.raises(RequestError, match="in a year between 1900 and 2999"):
-            parse_day("period", text)

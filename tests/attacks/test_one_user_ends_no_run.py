@@ -23,11 +23,10 @@ from sfumato.pipelines.frame.inputs import layout_of
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.places import Places
 from sfumato.schemas.release import MANIFEST_FILE
-from sfumato.transforms.flows.user_trips import TripRule, count_trips
 from sfumato.transforms.histogram.central_counts import count_items
 from sfumato.transforms.histogram.count_noise import ItemBound
 from sfumato.transforms.histogram.sampling_round import WHOLE, NumberPrefixes, TextPrefixes
-from sfumato.transforms.histogram.user_sample import Sample, merge, run_starts
+from sfumato.transforms.histogram.user_sample import Sample, merge
 from sfumato.transforms.inputs.data_frame import table_of
 from sfumato.transforms.inputs.log_file import reading_file
 from sfumato.transforms.inputs.points import points_of
@@ -37,7 +36,6 @@ from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import bound_slots, bound_users
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.attacks.jobs import JOBS, REGION, city, run
-from tests.conftest import REGION as CITY
 from tests.conftest import write_files
 from tests.keys import write_key
 from tests.seeds import seeded_rng
@@ -70,8 +68,8 @@ def test_data_files_of_a_table_may_share_a_name(tmp_path: Path) -> None:
     assert all(f"kind={kind}/" in path for kind, path in found.items())
 
 
-@pytest.mark.parametrize("folder", ["table", "a table"])
-def test_a_day_beyond_all_calendars_is_a_day_like_others(folder: str, tmp_path: Path) -> None:
+def test_a_day_beyond_all_calendars_is_a_day_like_others(tmp_path: Path) -> None:
+    folder = "a table"  # with a space in its name
     days = pa.array([20_000] * 400 + [5_000_000, None], pa.int32()).cast(pa.date32())
     deltalake.write_deltalake(str(tmp_path / folder), city(402).append_column("day", days), partition_by=["day"])
     assert {dict(file.partition)["day"] for file in delta_files(str(tmp_path / folder))} == {
@@ -90,8 +88,7 @@ def as_views(table: pa.Table, are_bytes: bool) -> pa.Table:
 VIEW = pa.string_view()
 
 
-@pytest.mark.parametrize("are_bytes", [False, True])
-@pytest.mark.parametrize("job", READING)
+@pytest.mark.parametrize(("job", "are_bytes"), [*((job, True) for job in READING), ("heatmap", False)])
 def test_a_missing_value_beside_views_ends_no_run(job: str, are_bytes: bool, tmp_path: Path) -> None:
     """Arrow filters no views, and whether a row is filtered out follows from records."""
     guest = city(2).set_column(0, "user_id", pa.array([None, "guest"]))
@@ -306,19 +303,6 @@ def test_counts_of_nobody_are_empty_under_every_bound(max_items: int, max_record
     assert [int(counts.counts.sum()) for counts in (*of_numbers, *of_texts)] == [0] * 4
 
 
-def test_trips_of_nobody_are_none() -> None:
-    for rule in (None, TripRule(3600, 100, CITY)):
-        (counts,) = count_trips(nobody(texts=False), 2, rule, KEY)
-        assert counts.counts.sum() == 0
-
-
-def test_runs_begin_at_the_rows_that_differ_from_the_one_before() -> None:
-    user, item = np.array([1, 1, 2, 2, 2]), np.array([5, 5, 5, 6, 6])
-    assert run_starts(user, item).tolist() == [0, 2, 3]
-    assert run_starts(user).tolist() == [0, 2]
-    assert run_starts(user[:0], item[:0]).tolist() == []
-
-
 # An attack on types: one user's value made objects or floating-point numbers of a whole column.
 #
 # Then `7` of all other users was another id, or the run ended with an error that no other log gives. Now each value
@@ -450,13 +434,6 @@ def test_points_are_read_in_every_form() -> None:
     assert latitude.to_pylist()[:4] == [50.5] * 4
     assert longitude.to_pylist()[:4] == [0.5] * 4
     assert not np.isfinite(latitude.to_numpy(zero_copy_only=False)[4:]).any()
-
-
-def test_columns_that_no_job_reads_are_left_alone() -> None:
-    logs = frame().assign(other=[Strange()] * FRAMED)
-    assert read("histogram", logs).column_names == ["user_id", "kind"]
-    with pytest.raises(sfumato.RequestError, match=r"no column 'kind'.*other"):
-        sfumato.histogram(logs.drop(columns="kind"), column="kind", epsilon=1.0, delta=1e-6)
 
 
 @pytest.mark.slow

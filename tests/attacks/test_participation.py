@@ -248,13 +248,6 @@ def test_the_papers_model_claims_nothing_finite_and_warns() -> None:
     assert "Who takes part is not protected" in release.page  # with the manifest, which the page shows
 
 
-def test_with_a_trusted_server_there_are_no_shards_to_lose() -> None:
-    told = city_release("adaptive", trust="central").manifest["privacy"]["participation"]
-    assert (told["protected"], told["epsilon"], told["delta"]) == (True, 0.0, 0.0)
-    with rejects("participation"):
-        HeatmapParameters(trust="central", participation="paper")
-
-
 # The integers that hold noise are wide enough: noise that wrapped around would not have the law of its epsilon.
 
 

@@ -97,21 +97,17 @@ def test_a_damaged_input_of_a_pipeline_costs_nothing(run: Run, tmp_path: Path) -
     assert not (tmp_path / "ledger.db").exists() or spent(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
+def test_a_filter_around_a_charged_pipeline_is_refused(run: Run, tmp_path: Path) -> None:
+    """Also in a new process: the ledger holds a digest of the rows, and the same noise would show the user."""
+    run(ROWS)
+    for step in (
         beam.Filter(lambda row: row["user_id"] != "u7"),
         beam.Map(lambda row: {**row, "user_id": None if row["user_id"] == "u7" else row["user_id"]}),
         beam.Map(lambda row: {**row, "kind": "b" if row["user_id"] == "u6" else row["kind"]}),
-    ],
-    ids=["user filtered", "user id filtered", "value changed"],
-)
-def test_a_filter_around_a_charged_pipeline_is_refused(step: Any, run: Run, tmp_path: Path) -> None:
-    """Also in a new process: the ledger holds a digest of the rows, and the same noise would show the user."""
-    run(ROWS)
-    with pytest.raises(ReusedError):
-        run(ROWS, step)
-    assert not (tmp_path / "rows").exists()
+    ):
+        with pytest.raises(ReusedError):
+            run(ROWS, step)
+        assert not (tmp_path / "rows").exists()
     assert spent(tmp_path) == [("monday", Decimal(1))]
 
 

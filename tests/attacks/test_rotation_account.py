@@ -251,23 +251,6 @@ def test_mixed_noise_is_composed_for_every_user() -> None:
     assert 20 < sum(decisions) < len(decisions) - 20
 
 
-def test_too_many_combinations_are_bounded_from_above() -> None:
-    """Four partitions of five cohorts that no order compares: 625 users. The account that bounds all is charged."""
-    rng, limit = default_rng([20, 300]), Limit.parse("2:1e-6/30d")
-    charges = []
-    for which, cohort in itertools.product(range(4), range(1, 6)):
-        # Cohort by cohort more charges, of less epsilon each.
-        for number in range(cohort):
-            one = one_charge(f"r{which}-{cohort}-{number}", cohort, cohort, (which, cohort), (5,) * 4)
-            charges.append(replace(one, epsilon=Decimal(1000 // cohort - 5 * cohort + which) / 10_000))
-    worst = Decimal(0)
-    for user in rng.integers(1, 6, (200, 4)):
-        own = [one for one in charges if one.rotation and user[int(one.rotation.partition, 16)] == one.rotation.cohort]
-        worst = max(worst, sum((one.epsilon for one in own), Decimal(0)))
-    stated = spent_in_window(charges, DATASET, ORIGIN + timedelta(days=9), limit)
-    assert worst <= stated <= 4 * sum(Decimal(1000) / rank for rank in range(1, 6)) / 10_000
-
-
 # --- through the ledger and its command ---
 
 

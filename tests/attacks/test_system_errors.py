@@ -220,13 +220,6 @@ def test_too_little_memory_names_what_to_set(nights: Nights, published: Path, tm
     assert len(nights.charged) == 1 + (not seen)
 
 
-def test_memory_is_an_option_of_the_configuration(nights: Nights) -> None:
-    config = str(nights.folder / "refresh.yaml")
-    assert nights.run("refresh", "--config", config, "--date", DAYS[1], "--memory", "1G") == RequestError.exit_code
-    assert "memory: " in nights.said
-    assert config in nights.said
-
-
 # --- what a runner makes of an error ---
 
 STEP = " [while running 'Write/Publish']"

@@ -65,16 +65,6 @@ def test_the_release_is_the_direct_runners(
     assert differences(direct[release], tmp_path / "release") == []
 
 
-def test_the_comparison_sees_another_key(folder: Path, tmp_path: Path) -> None:
-    for name in ("monday", "tuesday"):
-        arguments = command("heatmap", folder, tmp_path / name)
-        arguments[arguments.index("monday")] = name
-        assert cli.main(arguments) == 0
-    found = differences(tmp_path / "monday", tmp_path / "tuesday")
-    assert {"manifest.json", "index.html"} < set(found)
-    assert len(found) > 2
-
-
 def terminal(arguments: list[str], temporary: Path) -> tuple[int, str, str]:
     """Exit status, standard output and standard error of the command, to its very end; checks that no data are left."""
     temporary.mkdir()

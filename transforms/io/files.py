@@ -95,9 +95,9 @@ def read_lines(option: str, path: str) -> tuple[str, ...]:
     Raises RequestError, which names the option, if the file cannot be read.
     """
     try:
-        text = read_file(path).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"{option}: cannot read {path} ({reason_of(error)})") from None
+        text = read_option(option, path).decode()
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{option}: {path} cannot be read ({reason_of(error)})") from None
     return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import duckdb
 import geopandas
 import matplotlib
-import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -42,12 +41,6 @@ def test_gives_what_the_command_line_gives_under_the_same_seed(city: Path, tmp_p
     by_command = sfumato.open_release(tmp_path / "command")
     assert found.manifest["parameters"] == by_command.manifest["parameters"]
     assert found.cells.equals(by_command.cells)
-
-
-@pytest.mark.parametrize("region", [REGION, list(REGION), TEXT_REGION, sfumato.Region(*REGION), np.array(REGION)])
-def test_takes_a_region_in_every_form(region, city: Path):
-    release = sfumato.heatmap(city / "logs" / "*.parquet", region=region, depth=2, method="flat")
-    assert release.manifest["region"] == {"west": 3.0, "south": 1.0, "east": 3.13, "north": 1.13}
 
 
 @pytest.mark.parametrize(
@@ -162,15 +155,6 @@ def test_plots_on_given_axes(release: sfumato.Release):
     pyplot.close(figure)
 
 
-def test_a_table_that_is_not_there_names_those_that_are(releases: dict[str, sfumato.Release]):
-    with pytest.raises(sfumato.RequestError, match=r"cells\.parquet; it has .*quantiles\.parquet"):
-        _ = releases["quantiles"].cells
-    assert not hasattr(releases["quantiles"], "cells")
-    assert hasattr(releases["heatmap"], "cells")
-    with pytest.raises(sfumato.RequestError, match=r"model\.npz; it has"):
-        _ = releases["heatmap"].model
-
-
 def test_other_libraries_read_a_release_without_a_copy(releases: dict[str, sfumato.Release]):
     release = releases["heatmap"]
     table = release.arrow_table("cells.parquet")
@@ -194,10 +178,6 @@ def test_a_heatmap_has_users_of_zones(releases: dict[str, sfumato.Release]):
     assert (table["low"] <= table["users"]).all()
     with pytest.raises(sfumato.RequestError, match="got one of `sfumato moments`"):
         releases["moments"].zones(halves)
-
-
-def test_every_listed_table_opens(release: sfumato.Release):
-    assert all(len(release.table(name).columns) for name in release.tables)
 
 
 def test_release_without_output_goes_with_its_object(city: Path, tmp_path: Path, releases: dict[str, sfumato.Release]):

@@ -221,7 +221,7 @@ def test_an_error_that_nobody_expected_is_one_line_of_json(
     def run(*_: object) -> int:
         raise ZeroDivisionError("by nothing")
 
-    monkeypatch.setattr("sfumato.pipelines.plan.run", run)
+    monkeypatch.setattr("sfumato.pipelines.operations.starting.run_plan", run)
     assert cli.main(["plan", "--users", "1000", "--log_format", "json"]) == cli.CRASHED == 70
     (line,) = written(capfd.readouterr().err)
     assert (line["severity"], line["event"], line["message"]) == ("CRITICAL", "crashed", "by nothing")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -97,22 +96,6 @@ def test_a_bad_key(place: Path, run: Doctor, mode: int, content: bytes, words: s
     assert words in found["text"]
 
 
-def test_a_broken_ledger(place: Path, run: Doctor) -> None:
-    content = (place / "ledger.db").read_bytes()
-    assert content.count(b'"epsilon":"1"') == 1
-    (place / "ledger.db").write_bytes(content.replace(b'"epsilon":"1"', b'"epsilon":"2"'))
-    found = run(*config_of(place))["ledger"]
-    assert found["state"] == "failed"
-    assert "damaged or has been tampered with" in found["text"]
-
-
-def test_a_ledger_of_a_newer_version(place: Path, run: Doctor) -> None:
-    SqliteStore(str(place / "ledger.db")).append(2, b'{"format":"sfumato-ledger/9"}')
-    found = run(*config_of(place))["ledger"]
-    assert found["state"] == "failed"
-    assert "newer version of sfumato (format 9" in found["text"]
-
-
 def test_a_ledger_without_the_charge_of_a_published_release(place: Path, run: Doctor) -> None:
     """As for a refresh: a ledger that was lost is no new one."""
     release = DATA / "version_0_1_0" / "2026-11-17"
@@ -122,13 +105,6 @@ def test_a_ledger_without_the_charge_of_a_published_release(place: Path, run: Do
     (place / "ledger.db").unlink()
     found = run(*config_of(place))["ledger"]
     assert (found["state"], "restore it from a copy" in found["text"]) == ("failed", True)
-
-
-def test_other_limits_than_the_ledgers(place: Path, run: Doctor) -> None:
-    open_ledger(str(place / "ledger.db")).set_limits("taxis", Limit.parse_all("0.5/1d"))
-    found = run(*config_of(place))["ledger"]
-    assert found["state"] == "failed"
-    assert "0.5/1d, got 1/1d" in found["text"]
 
 
 def test_a_clock_before_the_ledgers_newest_entry(place: Path, run: Doctor) -> None:
@@ -185,13 +161,6 @@ def test_an_engine_is_judged_as_a_job_would(
     assert cli.main(["heatmap", *nothing, *options]) == 2
     expected = f"sfumato heatmap: {found['text']}" if words else "sfumato heatmap: --input: no file matches"
     assert capsys.readouterr().err.startswith(expected)
-
-
-def test_a_job_server_that_does_not_answer(run: Doctor) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        endpoint = f"127.0.0.1:{server.getsockname()[1]}"
-        assert run("--runner_config", "flink", "--job_endpoint", endpoint)["runner"]["state"] == "ok"
-    assert run("--runner_config", "flink", "--job_endpoint", endpoint)["runner"]["state"] == "failed"
 
 
 # --- the machine ---

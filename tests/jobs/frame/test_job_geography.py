@@ -11,12 +11,10 @@ import pytest
 from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.command_line.cli import run_command
 from sfumato.pipelines.command_line.run import JOBS, request_class
-from sfumato.pipelines.frame import job
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.views.map_views import Geography
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files
-from tests.rejections import rejects
 
 TILES = "https://tile.example.org/{z}/{x}/{y}.png"
 HARBOUR = {
@@ -100,23 +98,6 @@ def test_bad_geography_is_refused_before_anything_is_read(
         with pytest.raises(RequestError, match=f"^{message}"):
             run_command("hotspots", [*words("hotspots", "no/such/logs", tmp_path / "out")[1:], *filled, *more])
     assert not os.path.exists(tmp_path / "out")
-
-
-def test_a_file_that_is_too_large_is_not_read(
-    basemap: str, pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(job, "MAX_FILE_BYTES", 100)
-    with rejects("basemap"):
-        run_command("hotspots", words("hotspots", pattern, tmp_path / "out", f"--basemap={basemap}")[1:])
-
-
-@pytest.mark.slow
-def test_a_model_of_a_published_heatmap_takes_its_region_from_it(pattern: str, basemap: str, tmp_path: Path) -> None:
-    assert cli.main(words("heatmap", pattern, tmp_path / "heatmap")) == 0
-    model = tmp_path / "model"
-    options = [f"--release={tmp_path / 'heatmap'}", f"--output={model}", f"--basemap={basemap}", "--method=adaptive"]
-    assert run_command("ranges build", [*options, "--sizes=100,1000"]) == 0
-    assert b"Harbour" in (model / "basemap.json").read_bytes()
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ from sfumato.transforms.moments.client_values import Values
 from sfumato.transforms.moments.local.plan import MomentsPlan
 from sfumato.transforms.moments.local.transform import PushBits
 from sfumato.transforms.observability import metrics
-from sfumato.transforms.observability.metrics import METRICS, RAW, Stopwatch, read_metrics
+from sfumato.transforms.observability.metrics import METRICS, RAW, read_metrics
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.published_release import open_release
@@ -230,26 +230,6 @@ def test_nothing_raw_that_is_counted_is_in_a_release(private: tuple[dict, Path])
         assert not re.search(rf"\b({number}|{number:,})(\.0)?\b", manifest + page)
     sub_queries = json.loads(manifest)["privacy"]["sub_queries"]
     assert found["sub_queries"] == len(sub_queries)  # what anybody may know is there
-
-
-def test_a_stopwatch_leaves_out_what_happens_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr("time.perf_counter", lambda: now[0])
-
-    def slow_items():
-        for number in range(3):
-            now[0] += 1.0
-            yield number
-        now[0] += 0.5
-
-    stopwatch, taken = Stopwatch(), []
-    for item in stopwatch.over(slow_items()):
-        taken.append(item)
-        with stopwatch:
-            now[0] += 0.25
-        now[0] += 100.0
-    assert taken == [0, 1, 2]
-    assert stopwatch.milliseconds == 1000 * (3 * 1.25 + 0.5)
 
 
 def test_the_document_shows_the_registry() -> None:

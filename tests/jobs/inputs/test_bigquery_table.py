@@ -223,11 +223,6 @@ def test_what_is_no_table(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch)
         match_files(TABLE)
 
 
-def test_an_empty_table_has_no_rows(warehouse: Warehouse) -> None:
-    warehouse.table = warehouse.table.slice(0, 0)
-    assert encoded(TABLE, {}) == []
-
-
 # --- buckets ---
 
 
@@ -261,18 +256,6 @@ def test_a_replaced_object_is_not_read_as_the_listed_one(logs: str) -> None:
     parts = [part for bundle in bundled([file.log for file in files]) for part in slice_bundle(bundle)]
     with pytest.raises(DataError, match="changed while the job was running"):
         list(read_bundle(parts[0], COLUMNS))
-
-
-@pytest.mark.slow
-def test_a_bundle_of_objects_has_their_rows(logs: str, tmp_path: Path) -> None:
-    local = [file.log for file in match_files(str(tmp_path / "*.parquet"))]
-    remote = [file.log for file in match_files(logs)]
-    found = []
-    for files in (local, remote):
-        ((parts,),) = (tuple(slice_bundle(bundle)) for bundle in bundled(files))
-        found.append([batch.to_pylist() for batch in read_bundle(parts, COLUMNS)])
-    assert found[0] == found[1]
-    assert sum(map(len, found[1])) == FILES
 
 
 @pytest.mark.slow

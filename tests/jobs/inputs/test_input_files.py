@@ -8,7 +8,6 @@ import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from threading import Barrier
 from typing import Any
 
 import pandas as pd
@@ -18,11 +17,8 @@ import pytest
 import sfumato
 from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.command_line.run import request_of
-from sfumato.pipelines.frame import inputs
-from sfumato.pipelines.frame.inputs import content_digests, has_logs, layout_of, match_files, partition_of
+from sfumato.pipelines.frame.inputs import has_logs, match_files
 from sfumato.schemas.log_layout import PartitionFilter
-from sfumato.transforms.io.files import content_digest
-from tests.conftest import make_logs, write_files
 from tests.log_forms import hive, records, write_csv
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
@@ -69,10 +65,6 @@ def test_numbers_compare_as_numbers() -> None:
     assert str(PartitionFilter.parse("day=a")) == "day=a"
 
 
-def test_partitions_are_decoded_as_spark_writes_them() -> None:
-    assert partition_of("a/b=c%3Ad/e=__HIVE_DEFAULT_PARTITION__/f=g.parquet") == (("b", "c:d"), ("e", None))
-
-
 def test_inputs_that_name_no_log(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "notes.txt").write_text("no log")
@@ -107,13 +99,6 @@ CELLS = {"cell_column": "c", "cell_index": "h3:9"}
 def test_options_of_inputs_that_cannot_be_are_refused(options: dict[str, Any], named: str) -> None:
     with rejects(named):
         request_of("heatmap", {**REQUEST, **options})
-
-
-def test_the_layout_of_a_request() -> None:
-    layout = layout_of(request_of("heatmap", {**REQUEST, "longitude_column": "x", "coordinates": "e7"}))
-    assert (layout.latitude, layout.longitude, layout.e7) == ("latitude", "x", True)
-    of_items = request_of("quantiles", {"input": "a", "output": "o", "column": "km", "range": "0,5"})
-    assert layout_of(of_items).format is None
 
 
 # --- what is named like a log and is none ---
@@ -197,17 +182,6 @@ def test_links_to_folders_are_followed_and_no_file_is_read_twice(day: Path, tmp_
     expected = ["dt=2026-11-20/a.parquet", "dt=2026-11-20/b.parquet", "dt=2026-11-21/c.parquet"]
     assert names(day.parent) == expected
     assert names(day.parent / "*" / "*.parquet") == expected
-
-
-def test_local_files_are_digested_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files, together = match_files(write_files(make_logs(16, 1, seed=0), tmp_path, 8)), Barrier(4)
-
-    def digest(path: str) -> str:
-        together.wait(timeout=30)
-        return content_digest(path)
-
-    monkeypatch.setattr(inputs, "content_digest", digest)
-    assert content_digests(files) == [content_digest(file.path) for file in files]
 
 
 def test_inspect_shows_a_command_that_runs_and_no_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,6 @@ from sfumato.pipelines.command_line.run import request_of
 from sfumato.pipelines.frame.inputs import inspect, layout_of, match_files
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import Auxiliary, ItemColumns, LocationColumns
-from sfumato.schemas.moments import ValueColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms.inputs import log_reader, parquet_log, text_lines
 from sfumato.transforms.inputs.log_file import LogFile
@@ -146,16 +145,6 @@ def test_a_column_may_be_that_of_a_partition(tmp_path: Path) -> None:
     assert sorted(days) == sorted(records()["day"].to_pylist())
 
 
-@pytest.mark.parametrize("form", ["csv", "ndjson"])
-def test_numbers_and_groups_of_moments(form: str, tmp_path: Path) -> None:
-    table = pa.table({"user_id": ["a", "b"], "km": [1.5, 2.0], "kind": ["NA", "bus"]})
-    write = {"csv": write_csv, "ndjson": write_ndjson}[form]
-    log = LogFile(str(write(table, tmp_path / f"log.{form}")))
-    columns = ValueColumns("km", group="kind")
-    (batch,) = [batch for part in slice_file(log) for batch in read_batches(part, columns)]
-    assert batch.select(["user_id", "km", "kind"]).to_pylist() == table.to_pylist()
-
-
 @pytest.mark.parametrize(
     ("form", "names", "options", "words"),
     [
@@ -251,17 +240,6 @@ def test_a_bundle_has_the_rows_of_its_files_in_few_batches(tmp_path: Path) -> No
     assert [row for batch in batches for row in batch] == wanted
     assert len(batches) <= 2  # columns of Parquet may be of another type than those of text
     assert len(bundled(logs_of(tmp_path))) == 1
-
-
-def test_batches_of_one_type_are_joined_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_reader, "BATCH_ROWS", 100)
-    table = records(180)
-    for number in range(6):
-        part = table.slice(30 * number, 30)
-        if number == 4:
-            part = part.set_column(0, "user_id", part["user_id"].cast(pa.large_string()))
-        pq.write_table(part, tmp_path / f"{number}.parquet")
-    assert [len(batch) for batch in rows_of(logs_of(tmp_path))] == [90, 30, 30, 30]
 
 
 def test_a_bundle_refuses_a_file_that_changed_or_is_damaged(tmp_path: Path) -> None:

@@ -39,12 +39,6 @@ def test_the_latest_version_or_the_one_that_is_named(tmp_path: Path) -> None:
     assert pinned("a@b") == ("a@b", None)
 
 
-def test_partitions_are_columns_and_can_be_filtered(tmp_path: Path) -> None:
-    where = delta(records(60), tmp_path / "table")
-    files = match_files(where, where=["day=2026-11-21:2026-11-30"])
-    assert {dict(file.log.partition)["day"] for file in files} == {"2026-11-21", "2026-11-22"}
-
-
 def bitmap_of_row_0() -> bytes:
     """A deletion vector of the first row, as the Delta protocol serialises it: a 64-bit Roaring bitmap of one array."""
     array = struct.pack("<IIHHIH", 12346, 1, 0, 0, 16, 0)

@@ -14,7 +14,6 @@ from sfumato.pipelines.operations import releases
 from sfumato.schemas.ledger import Limit
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.release_folder import remove_files
-from sfumato.transforms.release.release_index import update_timeline
 from tests.conftest import make_logs, write_files
 from tests.once import made_once
 from tests.refreshes import CONFIG, Place
@@ -124,13 +123,6 @@ def test_later_runs_leave_a_pruned_night_as_it_is(place: Place) -> None:
     assert place.verify() == 0
 
 
-def test_page_without_a_ledger_knows_a_pruned_night(place: Place) -> None:
-    """By its missing page."""
-    prune(place)
-    update_timeline(str(place.published), None)
-    assert {day for day, night in shown_nights(place).items() if night["pruned"]} == set(PRUNED)
-
-
 @pytest.mark.parametrize("step", range(4))
 def test_prune_that_died_is_completed_by_the_next(place: Place, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """After every death `verify` finds nothing wrong: the entry comes before the first file goes."""
@@ -196,34 +188,7 @@ def test_verify_finds_files_without_an_entry_gone(place: Place, capsys: pytest.C
     assert "2026-11-19" not in said
 
 
-@pytest.mark.parametrize("change", ["changed", "gone"])
-def test_verify_wants_the_manifest_of_a_pruned_release(place: Place, change: str) -> None:
-    prune(place)
-    manifest = place.night("2026-11-19") / "manifest.json"
-    if change == "gone":
-        manifest.unlink()
-    else:
-        manifest.write_text(manifest.read_text().replace('"epsilon": 4.0', '"epsilon": 3.0'))
-    assert place.verify() == 4
-
-
-def test_verify_finds_a_pruned_file_that_came_back_changed(place: Place) -> None:
-    cells = place.night("2026-11-19") / "cells.parquet"
-    original = cells.read_bytes()
-    prune(place)
-    cells.write_bytes(original)
-    assert place.verify() == 0
-    cells.write_bytes(original + b"0")
-    assert place.verify() == 4
-
-
 @pytest.mark.parametrize("keep", ["90", "0d", "-1d", "d", "1.5d", "999999d", ""])
 def test_prune_refuses_wrong_ages(tmp_path: Path, keep: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert prune(Place(tmp_path, None), keep=keep) == 2
     assert "keep: must be a number of days, such as 90d" in capsys.readouterr().err
-
-
-def test_prune_keeps_what_is_as_old_as_it_may_be(place: Place) -> None:
-    before = place.contents()
-    assert prune(place, keep="21d") == 0  # the first day is 21 days old
-    assert place.contents() == before

@@ -118,26 +118,12 @@ def test_removal_that_died_is_completed_by_the_next(place: Place, step: str, mon
     assert place.contents() == after
 
 
-def test_dry_run_of_a_removal_removes_nothing(place: Place) -> None:
-    before = place.contents()
-    assert place.remove(GONE, "--dry_run") == 0
-    assert place.contents() == before
-
-
 def test_removal_of_every_release_leaves_no_page(place: Place) -> None:
     for day in DAYS:
         assert place.remove(day) == 0
     left = {path.name for path in place.published.rglob("*") if path.is_file()}
     assert left == set(NOTICE)
     assert not (place.published / "index.html").exists()
-    assert place.verify() == 0
-
-
-def test_pruned_release_is_taken_down_too(place: Place) -> None:
-    assert place.releases("prune", "--keep", "1d") == 0
-    assert place.files(DAYS[0]) == ["manifest.json"]
-    assert place.remove(DAYS[0]) == 0
-    assert place.files(DAYS[0]) == NOTICE
     assert place.verify() == 0
 
 
@@ -174,11 +160,6 @@ def test_remove_wants_a_reason_of_one_line(backfilled: Place, reason: str) -> No
     before = backfilled.contents()
     assert backfilled.remove(GONE, reason=reason) == 2
     assert backfilled.contents() == before
-
-
-def test_remove_names_an_unknown_release(backfilled: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    assert backfilled.remove("2026-11-29") == 2
-    assert "release: not found in" in capsys.readouterr().err
 
 
 def test_remove_takes_a_release_by_its_folder(place: Place) -> None:

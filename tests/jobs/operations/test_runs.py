@@ -25,12 +25,9 @@ from sfumato.pipelines.heatmap import HeatmapJob
 from sfumato.pipelines.runners.runner_settings import runner_settings
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.known_digits import NOISE_Z
-from sfumato.schemas.ranges import Sizes
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.plan import heatmap_plan_text, make_plan
 from sfumato.transforms.heatmap.request import HeatmapRequest, heatmap_parameters
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges.plan import RangesPlan
 from tests.conftest import REGION
 from tests.keys import write_key
 
@@ -185,38 +182,6 @@ def test_without_a_number_of_users_bounds_hold_for_any(given: dict) -> None:
         assert plan.entries <= rounds * most
         assert plan.bits <= bits
     assert "--population" in text
-
-
-def test_a_model_of_ranges_is_told_as_it_will_be_made() -> None:
-    sizes, region = Sizes(500, 2000), REGION
-    grid = RangesPlan(region, sizes, "grid", {"cell_width": 900.0}, HeatmapParameters(epsilon=0.2, trust="central"))
-    text = grid.text()
-    assert "for squares of 500 to 2000 m" in text
-    assert "epsilon 0.2 in all, of which the count of users costs 0.002" in text
-    noise = NOISE_Z * discrete_laplace_stddev(0.198)
-    assert f"noise of ±{noise:.3g} (95%) to the users of every cell of about 900 x 900 m" in text
-    assert "cells follow from the number of users" in replace(grid, options={}).text()
-    shards = replace(grid, count_parameters=HeatmapParameters(epsilon=0.2, population=50_000))
-    text = shards.text()
-    assert shards.heatmap is not None
-    assert "counts every cell of level 7, 1.11e+03 x 869 m:" in text
-    assert heatmap_plan_text(shards.heatmap) in text
-    adaptive = RangesPlan(region, sizes, "adaptive", {}, HeatmapParameters(depth=7, trust="central"))
-    assert adaptive.text() == heatmap_plan_text(adaptive.count_parameters)
-
-
-@pytest.mark.slow
-def test_what_is_wrong_with_a_request_is_wrong_before_it_runs(
-    unreadable: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    command = ["heatmap", "--input", unreadable, "--output", str(tmp_path / "out"), *REGION_OPTION, "--dry_run"]
-    assert cli.main([*command, "--epsilon", "nan"]) == 2
-    (tmp_path / "out").mkdir()
-    assert cli.main(command) == 2
-    assert "--overwrite" in capfd.readouterr().err
-    assert cli.main([*command, "--overwrite"]) == 0
-    assert "replacing an existing release" in " ".join(capfd.readouterr().out.split())
-    assert cli.main([*command, "--overwrite", "--input", str(tmp_path / "none*.parquet")]) == 2
 
 
 @pytest.mark.slow

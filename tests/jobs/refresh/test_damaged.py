@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -11,18 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apache_beam.io.filesystems import FileSystems
 
 from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.operations import published_nights
 from sfumato.schemas.errors import LedgerError
-from sfumato.transforms.io.files import read_file
-from sfumato.transforms.privacy.ledger.charge_rules import ReusedFileError
-from sfumato.transforms.release.catalog import DatedFolders, find_releases, read_folders
+from sfumato.transforms.release.catalog import DatedFolders, read_folders
 from tests.conftest import make_logs, write_files
 from tests.once import made_once
 from tests.refreshes import DAYS, NIGHTS, ROTATING, Place, repair
-from tests.rejections import rejects
 
 FIRST, _, DAMAGED, LAST, NEW = map(str, NIGHTS)
 PUBLISHED = [str(night) for night in NIGHTS[:4]]
@@ -121,22 +116,6 @@ def test_night_that_a_later_state_covers_may_be_gone(series: Place, undamaged: d
     assert data_of(series, NEW) == undamaged
 
 
-def test_night_of_another_key_is_not_repaired(series: Place) -> None:
-    (series.folder / "key").write_bytes(hashlib.sha256(b"another").digest())
-    cut(series, LAST)
-    before = series.contents()
-    assert series.refresh("--date", LAST) == 2
-    assert series.contents() == before
-
-
-@pytest.mark.slow
-def test_repair_spares_what_is_no_part_of_a_release(series: Place) -> None:
-    cut(series, LAST)
-    (series.night(LAST) / "notes.txt").write_text("of a person")
-    assert series.refresh("--date", LAST) == 2
-    assert (series.night(LAST) / "notes.txt").exists()
-
-
 def test_manifest_without_a_charge_stops_the_nights(series: Place) -> None:
     """It may be all that is left of a charge which the ledger lost."""
     series.night(NEW).mkdir()
@@ -159,17 +138,6 @@ def test_night_that_is_lost_for_good_is_taken_down(series: Place, damage: Damage
     assert series.verify() == 0
     assert series.refresh("--date", NEW) == 0
     assert series.manifest(NEW)["nights"]["rests_on"] == [f"{FIRST}:{DAMAGED}", NEW]
-
-
-@pytest.mark.slow
-def test_damaged_notice_stops_nothing(series: Place) -> None:
-    assert series.remove(LAST) == 0
-    notice = (series.night(LAST) / "manifest.json").read_bytes()
-    cut(series, LAST)
-    assert series.refresh("--date", NEW) == 0
-    empty(series, LAST)
-    assert series.remove(LAST) == 0
-    assert (series.night(LAST) / "manifest.json").read_bytes() == notice
 
 
 @pytest.mark.slow
@@ -276,20 +244,6 @@ def test_series_goes_on_in_a_new_output(series: Place, undamaged: dict[str, byte
     assert data_of(series, NEW) == undamaged
 
 
-def test_series_restarts_when_its_newest_night_was_taken_down(series: Place) -> None:
-    shutil.rmtree(series.published)
-    assert series.remove(LAST) == 0
-    assert series.refresh("--date", NEW) == 0
-    assert series.manifest(NEW)["nights"]["rests_on"] == [NEW]
-
-
-def test_nights_that_were_taken_down_or_pruned_are_not_missed(series: Place) -> None:
-    assert series.releases("prune", "--keep", "1d") == 0
-    for name in PUBLISHED:
-        assert series.remove(name) == 0
-    assert series.refresh("--date", NEW) == 0
-
-
 @pytest.mark.slow
 def test_releases_of_other_series_are_not_missed(series: Place) -> None:
     """Of another dataset, and of this dataset by hand."""
@@ -304,27 +258,6 @@ def test_releases_of_other_series_are_not_missed(series: Place) -> None:
         shutil.rmtree(elsewhere)
     assert len(series.history.reservations) == len(PUBLISHED) + 2
     assert series.refresh("--date", NEW) == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "is_gone"), [("manifest.json", True), ("nights.parquet", False)])
-def test_damaged_night_in_a_bucket_is_repaired(nights: Path, tmp_path: Path, name: str, is_gone: bool) -> None:
-    pytest.importorskip("gcp_storage_emulator.server", reason="needs the package gcp-storage-emulator")
-    from tests.storage import BUCKET, names, put, storage_emulator
-
-    place = Place(tmp_path / "place", nights, output=f"{BUCKET}/published", **ROTATING)
-    folder = f"{BUCKET}/published/releases/{FIRST}"
-    with storage_emulator():
-        assert place.refresh("--date", FIRST) == 0
-        whole = {one: read_file(f"{folder}/{one}") for one in names(folder)}
-        put(f"{folder}/{name}", b"{")
-        if is_gone:
-            FileSystems.delete([f"{folder}/{name}"])
-        with pytest.raises(LedgerError) as refused:
-            place.run("--date", DAMAGED)
-        assert cli.main(repair(str(refused.value))) == 0
-        assert {one: read_file(f"{folder}/{one}") for one in names(folder)} == whole
-        assert place.refresh("--date", DAMAGED) == 0
 
 
 # --- a day's files that are renamed, moved or copied after its charge: the same content is the same input ---
@@ -375,45 +308,9 @@ def test_charged_day_is_resumed_from_moved_files(
     assert "came after" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_moved_files_of_a_published_day_are_not_late(
-    backfilled: Place, tmp_path: Path, change: Callable[[Place], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    place = backfilled.copy(tmp_path / "place")
-    entries, data = place.entries, data_of(place, DAY)
-    change(place)
-    assert place.refresh("--date", DAY) == 0
-    assert place.entries == entries
-    assert data_of(place, DAY) == data
-    assert "came after" not in capsys.readouterr().err
-
-
-def test_files_under_another_date_are_not_charged_twice(backfilled: Place, tmp_path: Path) -> None:
-    place = backfilled.copy(tmp_path / "place")
-    (place.folder / "logs" / f"dt={DAY}").rename(place.folder / "logs" / "dt=2026-11-21")
-    with rejects("input", ReusedFileError):
-        place.run("--date", "2026-11-21")
-    assert place.history.charges == backfilled.history.charges
-
-
 def test_charged_file_that_is_gone_stops_the_run(place: Place) -> None:
     place.crash(DAY)
     entries = place.entries
     next(iter((place.folder / "logs" / f"dt={DAY}").iterdir())).unlink()
     assert place.refresh("--date", DAY) == 2
     assert place.entries == entries
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("moved", ["releases", f"releases/{DAYS[1]}"])
-def test_releases_behind_a_link_are_found_by_all(place: Place, moved: str, tmp_path: Path) -> None:
-    """A refresh found them, and `ledger verify` said that there is no release."""
-    assert place.refresh("--date", DAYS[1]) == 0
-    (place.published / moved).rename(tmp_path / "disk")
-    (place.published / moved).symlink_to(tmp_path / "disk")
-    (place.published / "newest").symlink_to(place.published / "releases")
-    assert place.refresh("--date", DAY) == 0
-    assert place.manifest(DAY)["parameters"]["warm_start"]["release_id"] == f"city-{DAYS[1]}"
-    assert sorted(read_folders(str(place.published)).releases) == DAYS[1:]
-    assert place.verify() == 0
-    assert len(find_releases(str(place.published))[0]) == 2

@@ -25,8 +25,8 @@ from sfumato.transforms.nights.night import nights_before
 from sfumato.transforms.nights.nights_state import NightsState
 from sfumato.transforms.privacy.ledger.charge_rules import ReusedFileError
 from sfumato.transforms.release.timeline_view import timeline_view
-from tests.conftest import make_logs, write_files
-from tests.refreshes import CONFIG, NIGHTS, ROTATING, Place
+from tests.conftest import make_logs
+from tests.refreshes import NIGHTS, ROTATING, Place
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
 
@@ -45,20 +45,6 @@ def test_night_asks_its_cohort_on_a_budget_for_one(month: Place) -> None:
         assert charge.epsilon == 4  # the limit of any three days
     assert len({charge.rotation.partition for charge in charges if charge.rotation}) == 1
     assert month.verify() == 0
-
-
-@pytest.mark.slow
-@pytest.mark.false_alarm(4e-10)
-def test_figures_of_a_cohort_are_scaled_to_all_users(month: Place) -> None:
-    for night in NIGHTS[:4]:
-        results = month.manifest(night)["results"]
-        # The error is that of 3 Binomial(900, 1/3) and noise of a deviation below 24.6, as asserted below. By
-        # Chernoff's bound, with Laplace noise, it is beyond 550 with a probability of 1e-10. A cohort's own figures
-        # are 600 away.
-        assert abs(results["users"] - 900) < 550
-        assert month.release(night).cells["count"].sum() == pytest.approx(results["users"])
-        # Binomial(900, 1/3), three times, has the deviation 42; noise adds to it.
-        assert 42 < results["users_stddev"] < 49
 
 
 def test_night_rests_on_all_before_it(month: Place) -> None:
@@ -123,30 +109,6 @@ def test_night_that_comes_late_is_added_to_the_next(tmp_path: Path, nights: Path
     assert place.verify() == 0
 
 
-@pytest.mark.slow
-def test_another_depth_begins_anew_and_says_so(tmp_path: Path, nights: Path) -> None:
-    place = Place(tmp_path, nights, **ROTATING)
-    assert place.refresh("--date", str(NIGHTS[0])) == 0
-    place.write(**ROTATING, options={**CONFIG["options"], "depth": 5})
-    assert place.refresh("--date", str(NIGHTS[1])) == 0
-    stated = place.manifest(NIGHTS[1])
-    assert stated["nights"]["started_anew"]
-    assert stated["nights"]["rests_on"] == [str(NIGHTS[1])]
-    assert stated["parameters"]["warm_start"] is None
-
-
-@pytest.mark.slow
-def test_maps_by_category_rest_on_one_night_each(tmp_path: Path) -> None:
-    for seed, night in enumerate(NIGHTS[:2]):
-        logs = make_logs(300, 1, seed=seed)
-        flu = pa.array(np.arange(len(logs)) % 2 == 0)
-        write_files(logs.append_column("infected", flu), tmp_path / "own" / f"dt={night}", 1)
-    place = Place(tmp_path, tmp_path / "own", options={**CONFIG["options"], "auxiliary": "infected"})
-    assert place.refresh("--backfill", f"{NIGHTS[0]}:{NIGHTS[1]}") == 0
-    assert "nights" not in place.manifest(NIGHTS[1])
-    assert "nights.parquet" not in place.files(NIGHTS[1])
-
-
 def test_plan_of_a_night_is_that_of_its_cohort(month: Place, capsys: pytest.CaptureFixture[str]) -> None:
     """A third of the users of the last map, whose estimated number is 900, or 300 asked ones with their noise."""
     capsys.readouterr()
@@ -197,16 +159,6 @@ def test_late_files_make_a_correction_with_its_own_charge(tmp_path: Path, nights
     assert place.refresh("--date", str(night)) == 0
     assert place.entries == removed  # the charge that was corrected does not publish the night anew
     assert not (place.night(night) / "cells.parquet").exists()
-
-
-@pytest.mark.slow
-def test_correction_beyond_the_budget_is_left_and_said(
-    tmp_path: Path, nights: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    place, night = yesterdays(tmp_path, nights, late={"days": 3, "epsilon": 1.5})
-    assert place.refresh() == 0
-    assert f"warning: {night}: late files are ignored: ledger: city may spend epsilon 4" in capsys.readouterr().err
-    assert place.manifest(night)["release_id"] == f"city-{night}"
 
 
 def test_late_files_are_left_out_without_a_policy(

@@ -22,7 +22,6 @@ from sfumato.pipelines.operations.refresh_config import read_config
 from sfumato.schemas.errors import LedgerError
 from sfumato.schemas.requests.commands import RefreshRequest
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
-from sfumato.transforms.release.catalog import read_folders
 from tests.conftest import make_logs, write_files
 from tests.keys import SECRET, write_key
 from tests.refreshes import CONFIG, DAYS, Place
@@ -96,28 +95,7 @@ def test_ledger_shows_and_verifies_releases(backfilled: Place, capsys: pytest.Ca
     assert backfilled.ledger("show", "--dataset", "bikes") == 2
 
 
-def test_the_basemap_of_a_timeline_is_no_lost_release(backfilled: Place, tmp_path: Path) -> None:
-    """The page of all releases has its own `basemap.json`, which `verify` once took for what was left of a release."""
-    place = backfilled.copy(tmp_path / "place")
-    (place.night(SECOND).parents[1] / "basemap.json").write_text("{}")
-    assert place.verify() == 0
-
-
 # --- ledgers and releases that were changed or lost ---
-
-
-@pytest.mark.parametrize("change", ["epsilon", "id", "entry"])
-def test_verify_finds_a_changed_release(backfilled: Place, tmp_path: Path, change: str) -> None:
-    place = backfilled.copy(tmp_path / "place")
-    manifest = place.night(SECOND) / "manifest.json"
-    text = manifest.read_text()
-    old, new = {
-        "epsilon": ('"epsilon": 4.0', '"epsilon": 1.0'),
-        "id": (f"city-{SECOND}", "city-2026-11-12"),
-        "entry": (json.loads(text)["ledger"]["hash"], "0" * 64),
-    }[change]
-    manifest.write_text(text.replace(old, new))
-    assert place.verify() == 4
 
 
 def test_refresh_refuses_a_rewritten_ledger(backfilled: Place, tmp_path: Path) -> None:
@@ -167,16 +145,6 @@ def test_refresh_resumes_with_the_same_libraries_only(place: Place) -> None:
     assert place.refresh("--date", LAST) == 0
 
 
-@pytest.mark.slow
-def test_refresh_publishes_no_other_result_under_a_charge(place: Place) -> None:
-    assert place.refresh("--date", LAST) == 0
-    shutil.rmtree(place.published)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sfumato.transforms.release.metadata.platform.python_version", lambda: "4.0")
-        assert place.refresh("--date", LAST) == 4
-    assert not place.published.exists()
-
-
 # --- days, attempts and starts ---
 
 
@@ -212,27 +180,6 @@ def test_backfill_goes_on_after_a_day_that_fails(place: Place, problem: str, sta
             path.write_bytes(b"damaged")
     assert place.refresh("--backfill", f"{FIRST}:{LAST}") == status
     assert started_from(place, LAST) == f"city-{FIRST}"
-
-
-@pytest.mark.slow
-def test_spent_budget_names_the_day_that_fits(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    place.write(budget=[{"epsilon": 4, "days": 2}])
-    assert place.refresh("--date", FIRST) == 0
-    entries = place.entries
-    assert place.refresh("--date", SECOND) == 3
-    assert f"data of {LAST} or later would fit" in capsys.readouterr().err
-    assert place.entries == entries
-    assert not place.night(SECOND).exists()
-
-
-@pytest.mark.slow
-def test_other_limits_than_the_ledgers_are_refused(place: Place) -> None:
-    assert place.refresh("--date", FIRST) == 0
-    place.write(budget=[{"epsilon": 400, "days": 1}])
-    with rejects("budget"):
-        place.run("--date", SECOND)
-    assert place.ledger("limit", "--dataset", "city", "--budget", "400/1d") == 0
-    assert place.refresh("--date", SECOND) == 0
 
 
 @pytest.mark.slow
@@ -285,20 +232,6 @@ def test_without_a_fitting_start_a_day_starts_from_none(place: Place, changes: d
 
 
 @pytest.mark.slow
-def test_release_published_meanwhile_is_known(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ledger is read after the releases, so that it knows whatever was seen to stand."""
-
-    def overtaken(root: str) -> Any:
-        monkeypatch.undo()
-        assert place.refresh("--date", FIRST) == 0
-        return read_folders(root)
-
-    monkeypatch.setattr("sfumato.pipelines.operations.published_nights.read_folders", overtaken)
-    assert place.refresh("--date", SECOND) == 0
-    assert started_from(place, SECOND) == f"city-{FIRST}"
-
-
-@pytest.mark.slow
 def test_slower_run_resumes_what_a_faster_one_began(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """It starts from an earlier release, which had not been published when the slower one looked, and is charged."""
 
@@ -314,14 +247,6 @@ def test_slower_run_resumes_what_a_faster_one_began(place: Place, monkeypatch: p
     assert place.refresh("--date", SECOND) == 0
     assert started_from(place, SECOND) == f"city-{FIRST}"
     assert place.entries == 5
-
-
-@pytest.mark.slow
-def test_earlier_day_does_not_become_the_latest(place: Place) -> None:
-    assert place.refresh("--date", LAST) == 0
-    assert place.refresh("--date", FIRST) == 0
-    assert json.loads((place.published / "latest.json").read_text())["date"] == LAST
-    assert started_from(place, FIRST) is None
 
 
 def test_refresh_passes_beam_options_on(place: Place) -> None:
@@ -404,17 +329,6 @@ def job(place: Place, output: str, *more: str) -> list[str]:
 def books(place: Place, *budget: str) -> list[str]:
     ledger = ["--ledger", str(place.folder / "ledger.db"), "--dataset", "city", "--period", LAST]
     return [*ledger, "--key_file", str(place.folder / "key"), *(f"--budget={one}" for one in budget)]
-
-
-@pytest.mark.slow
-def test_job_charges_a_ledger(place: Place) -> None:
-    with rejects("budget"):  # there are no limits yet
-        cli.run_command("heatmap", job(place, "one", *books(place)))
-    assert cli.main(["heatmap", *job(place, "one", *books(place, "8/1d"))]) == 0
-    assert cli.main(["heatmap", *job(place, "two", *books(place))]) == 0  # another release id, by chance
-    assert cli.main(["heatmap", *job(place, "three", *books(place))]) == 3
-    assert not (place.folder / "three").exists()
-    assert place.ledger("verify", "--releases", str(place.folder / "one"), "--releases", str(place.folder / "two")) == 0
 
 
 LEDGER = ["--ledger", "L", "--dataset", "c", "--period", LAST]

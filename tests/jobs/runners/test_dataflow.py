@@ -12,13 +12,12 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.internal import pickler
-from apache_beam.options.pipeline_options import DebugOptions, GoogleCloudOptions, WorkerOptions
+from apache_beam.options.pipeline_options import GoogleCloudOptions
 from apache_beam.portability import common_urns, python_urns
 from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
 
 from sfumato.pipelines.command_line import cli
-from sfumato.pipelines.runners.runner_settings import runner_settings
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms.locations.read import LocationEncoding, ReadLogs
@@ -155,20 +154,6 @@ def test_a_key_of_secret_manager_travels_by_name(logs: str, dry: list[str]) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        (KEY_NAME.replace("/7", "/8"), "key_secret: not found: projects/"),
-        (KEY_NAME.replace("/7", "/latest"), "key_secret: the version must be a number, got 'latest'"),
-        ("my-key", "key_secret: must be projects/P/secrets/S/versions/N, got 'my-key'"),
-    ],
-)
-def test_a_bad_key_secret_is_a_bad_request(logs: str, dry: list[str], capsys: Any, name: str, message: str) -> None:
-    with secret_manager({KEY_NAME: SECRET}):
-        assert cli.main([*command(logs), *dry, "--key_secret", name]) == 2
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     "options",
     [
         ["hotspots", "--region", "-1,50,1,51", "--depth", "6"],
@@ -249,22 +234,6 @@ def test_the_maps_region_is_not_dataflows_region(job: Any) -> None:
         == REGION
     )
     assert not holds(job.proto_pipeline.SerializeToString(), b"europe-west1")
-
-
-def test_the_shipped_settings_arrive(job: Any) -> None:
-    worker = job.options.view_as(WorkerOptions)
-    assert (worker.machine_type, worker.max_num_workers) == ("n2-highmem-4", 20)
-    assert worker.autoscaling_algorithm == "THROUGHPUT_BASED"
-    assert "use_runner_v2" in job.options.view_as(DebugOptions).experiments
-    assert job.options.view_as(GoogleCloudOptions).project == "test-project"
-
-
-def test_the_command_line_wins_over_the_shipped_settings() -> None:
-    shipped = runner_settings("dataflow", CLOUD[2:])
-    assert shipped.options.view_as(WorkerOptions).max_num_workers == 20
-    assert not shipped.local
-    changed = runner_settings("dataflow", [*CLOUD[2:], "--max_num_workers=3"])
-    assert changed.options.view_as(WorkerOptions).max_num_workers == 3
 
 
 @pytest.mark.parametrize(

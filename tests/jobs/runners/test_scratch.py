@@ -224,15 +224,6 @@ def test_a_group_of_version_1(tmp_path: Path) -> None:
     assert available_memory(root) == expected(700)
 
 
-def test_a_container_of_version_1_has_the_path_of_its_host(tmp_path: Path) -> None:
-    root = system(tmp_path, "4:memory:/docker/0123abcd\n", memory=v1(1000, 400, 0))
-    assert available_memory(root) == expected(600)
-
-
-def test_a_group_that_is_full_leaves_what_the_process_has(tmp_path: Path) -> None:
-    assert available_memory(system(tmp_path, "0::/\n", **{".": v2(str(500 * MB), 600, 0)})) == OWN
-
-
 @pytest.mark.parametrize(("left", "counted"), [(500, 500), (20_000, 10_000)])
 def test_a_limit_of_address_space_counts(tmp_path: Path, left: int, counted: int) -> None:
     """That of `ulimit -v`."""
@@ -246,8 +237,3 @@ def test_a_limit_of_address_space_counts(tmp_path: Path, left: int, counted: int
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
     assert found == expected(counted)
-
-
-def test_files_that_say_something_else_are_no_limit(tmp_path: Path) -> None:
-    odd = {"memory.max": "lots\n", "memory.current": "?\n", "memory.stat": ""}
-    assert available_memory(system(tmp_path, "0::/a\n", a=odd)) == expected(10_000)

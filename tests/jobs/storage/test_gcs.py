@@ -8,9 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import apache_beam as beam
@@ -18,15 +16,12 @@ import pytest
 from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 
 from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.frame.inputs import match_files
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.heatmap.transform import PrivateHeatmap
-from sfumato.transforms.io import google_errors
 from sfumato.transforms.io.files import content_digest, write_file
 from sfumato.transforms.io.storage import content_version
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -37,7 +32,7 @@ from tests.conftest import REGION, make_logs, write_files
 from tests.jobs.inputs.test_log_reader import encoded
 from tests.keys import SECRET, write_key
 from tests.log_forms import write_csv, write_ndjson
-from tests.storage import BUCKET, Emulator, collect_refused, names, put, storage_emulator, upload
+from tests.storage import BUCKET, Emulator, names, put, storage_emulator, upload
 
 Forbidden = pytest.importorskip("google.api_core.exceptions", reason="needs apache-beam[gcp]").Forbidden
 
@@ -135,54 +130,6 @@ def test_a_damaged_object_is_named_and_nothing_is_published(local_logs: Path, ca
     assert names(output) == []
 
 
-class _GiveToken(BaseHTTPRequestHandler):
-    given: list[str] = []
-
-    def do_POST(self) -> None:
-        self.given.append(self.path)
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.wfile.write(json.dumps({"access_token": "token", "expires_in": 3600, "token_type": "Bearer"}).encode())
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-@pytest.mark.slow
-def test_a_run_finds_its_credentials_by_itself(logs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on Dataflow: the process finds a service account's credentials and gets its token, here from a local stub."""
-    from apache_beam.internal.gcp import auth
-
-    stub = HTTPServer(("127.0.0.1", 0), _GiveToken)
-    Thread(target=stub.serve_forever, daemon=True).start()
-    private = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    account = {
-        "type": "service_account",
-        "project_id": "test-project",
-        "private_key_id": "1",
-        "private_key": private.decode(),
-        "client_email": "worker@test-project.iam.gserviceaccount.com",
-        "token_uri": f"http://127.0.0.1:{stub.server_port}/token",
-    }
-    (tmp_path / "account.json").write_text(json.dumps(account))
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "account.json"))
-    monkeypatch.setattr(auth._Credentials, "_credentials_init", False)
-    output = f"{BUCKET}/of-threads"
-    try:
-        arguments = command(logs, output, "--key_file", f"{BUCKET}/key", "--runner_config", "direct_threads")
-        assert cli.main(arguments) == 0
-    finally:
-        stub.shutdown()
-        stub.server_close()
-    assert names(output) == RELEASE
-    assert open_release(output).density.sum() == pytest.approx(1)
-    assert _GiveToken.given
-
-
 # --- writing ---
 
 
@@ -236,13 +183,6 @@ def test_an_existing_output_is_refused_and_overwrite_replaces_it(logs: str, caps
     assert names(output) == RELEASE
     assert open_release(output).manifest["release_id"] == "new"
     assert open_release(output).density.sum() == pytest.approx(1)
-
-
-def test_objects_that_are_no_release_are_in_the_way_too(logs: str, capsys: Any) -> None:
-    put(f"{BUCKET}/thesis/chapters/1.tex", b"years of work")
-    assert cli.main(command(logs, f"{BUCKET}/thesis", "--seed", "1")) == 2
-    assert "already exists" in capsys.readouterr().err
-    assert names(f"{BUCKET}/thesis") == ["chapters/1.tex"]
 
 
 def test_a_failure_while_writing_leaves_nothing(logs: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,19 +242,6 @@ def test_the_manifest_is_placed_last(monkeypatch: pytest.MonkeyPatch) -> None:
     for present in seen:
         assert "manifest.json" not in present or set(RELEASE) <= set(present)
     assert _content(output) == with_digests(_files("one"))
-
-
-@pytest.mark.slow
-def test_a_failed_replacement_leaves_the_old_release_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    output = f"{BUCKET}/replaced"
-    publish(output, _files("old"), "old", overwrite=False)
-    with monkeypatch.context() as patch:
-        _fail_on_third_file(patch)
-        with pytest.raises(OSError, match="the bucket is full"):
-            publish(output, _files("new"), "new", overwrite=True)
-    assert _content(output) == with_digests(_files("old"))
-    publish(output, _files("new"), "new", overwrite=True)
-    assert _content(output) == with_digests(_files("new"))
 
 
 def test_nothing_of_what_is_replaced_is_left() -> None:
@@ -386,21 +313,6 @@ def test_slow_attempt_replaces_no_published_release(monkeypatch: pytest.MonkeyPa
     with pytest.raises(RequestError, match="already exists"):
         publish(output, _files("one"), "one", overwrite=False)
     assert _content(output) == with_digests(_files("two"))
-
-
-@pytest.mark.slow
-def test_a_storage_that_fails_now_is_asked_again_later(
-    bucket: Emulator, monkeypatch: pytest.MonkeyPatch, logs: str, capsys: Any
-) -> None:
-    monkeypatch.setattr(google_errors, "MAX_WAIT_S", 0.5)
-    monkeypatch.setattr(bucket, "fault", lambda method, path: 503 if path.startswith("/download/") else None)
-    for place in ("output", "key"):
-        files = ["--key_file", f"{BUCKET}/key", "--release_id", "x"]
-        if place == "output":
-            files += ["--warm_start", f"{BUCKET}/earlier"]
-        assert cli.main(command(logs, f"{BUCKET}/never", *files)) == 75
-        assert "cannot be reached now" in capsys.readouterr().err
-    collect_refused()
 
 
 def test_every_write_of_an_object_shows_in_its_version() -> None:
@@ -497,12 +409,6 @@ def test_bad_places_end_with_2_before_any_work(logs: str, capsys: Any, changes: 
     assert message in error
     assert "to read" not in error
     assert names(output) == []
-
-
-def test_what_is_no_release_is_not_opened() -> None:
-    for place in (f"{BUCKET}/nowhere", "gs://no-such-bucket/release", "nowhere://bucket/out"):
-        with pytest.raises(RequestError, match="no release found"):
-            open_release(place)
 
 
 # --- the command line, and no credentials ---

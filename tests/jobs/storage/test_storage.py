@@ -38,16 +38,6 @@ def bucket(emulator: Emulator) -> Any:
     return storage.Client(project=None).bucket(BUCKET.removeprefix("gs://"))
 
 
-def simple(blob: Any, wanted: int) -> None:
-    session = blob.client._http
-    address = f"{blob.client._connection.API_BASE_URL}/upload/storage/v1/b/{blob.bucket.name}/o"
-    answer = session.post(
-        address, params={"uploadType": "media", "name": blob.name, "ifGenerationMatch": wanted}, data=b"new"
-    )
-    if answer.status_code != 200:
-        raise exceptions.from_http_response(answer)
-
-
 def multipart(blob: Any, wanted: int) -> None:
     blob.upload_from_string(b"new", if_generation_match=wanted)
 
@@ -59,10 +49,6 @@ def resumable(blob: Any, wanted: int) -> None:
 
 def copy(blob: Any, wanted: int) -> None:
     blob.bucket.copy_blob(_source(blob), blob.bucket, blob.name, if_generation_match=wanted)
-
-
-def rewrite(blob: Any, wanted: int) -> None:
-    blob.rewrite(_source(blob), if_generation_match=wanted)
 
 
 @contextmanager
@@ -80,7 +66,7 @@ def _source(blob: Any) -> Any:
     return source
 
 
-WRITES = [simple, multipart, resumable, copy, rewrite]
+WRITES = [multipart, resumable, copy]
 
 
 @pytest.mark.parametrize("write", WRITES)
@@ -179,11 +165,6 @@ def test_a_failure_is_no_empty_folder(
     with pytest.raises(kind, match=words) as caught:
         matching(pattern)
     assert pattern in str(caught.value)
-
-
-def test_a_place_that_no_file_system_knows() -> None:
-    with pytest.raises(RequestError, match=r"nowhere://bucket/\*: cannot be listed"):
-        matching("nowhere://bucket/*")
 
 
 # --- calls of a storage are tried again, by one policy. Those of other services are tested where their modules are ---

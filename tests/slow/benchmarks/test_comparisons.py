@@ -12,10 +12,9 @@ from benchmarks import comparison, speed
 from benchmarks.baselines.dp_libraries import QUANTILES
 from benchmarks.baselines.heatmap_methods import CountMin, SpatialDecomposition
 from benchmarks.central_peers import OURS, Logs, Setting, main, scores
-from benchmarks.comparison import Map, compare_on_map, counts_of, draw_cohort
+from benchmarks.comparison import Map, compare_on_map, counts_of
 from benchmarks.evaluation.cases import parse_cases
 from benchmarks.speed import HEADS
-from sfumato.schemas.region import by_row
 from sfumato.transforms.counting.methods import Adaptive
 from tests.seeds import seeded_rng
 
@@ -30,16 +29,6 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Map:
     one = Map("tiny.npy", "3.00,1.00,3.13,1.13", 4)
     monkeypatch.setitem(comparison.MAPS, "tiny", one)
     return one
-
-
-def test_a_cohort_is_a_draw_of_the_maps_users(tiny: Map, tmp_path: Path) -> None:
-    truth = counts_of(tiny, tmp_path)
-    rows, best = draw_cohort(truth, int(truth.sum()), 3)
-    assert np.array_equal(by_row(rows.histogram()), truth)
-    assert best == 0  # everybody: the finest level is the truth
-    some = by_row(draw_cohort(truth, 400, 3)[0].histogram())
-    assert some.sum() == 400
-    assert (some <= truth).all()
 
 
 def test_compare_on_map_lists_methods_and_yardstick(baselines: None, tiny: Map, tmp_path: Path) -> None:
@@ -107,9 +96,6 @@ def test_means_are_scored_by_group_even_if_missing(tmp_path: Path) -> None:
     exact = pd.DataFrame({"mean": {"g": 2.0, "h": 6.0}})
     assert scores(setting, exact) == {"mean: relative RMSE, %": 0}
     assert scores(setting, exact[:1])["mean: relative RMSE, %"] == pytest.approx(100 * np.sqrt(0.5))
-
-
-# The simulation of users above the grouping: the users drawn, and what is published of them.
 
 
 # The table of speed: whole processes are measured with their children, and a ratio is to the pass just before.

@@ -11,18 +11,16 @@ import pytest
 
 import sfumato
 from benchmarks import month
-from benchmarks.city_nights import DEPTH, SIDE, Crowd, Night, exact_counts, make_nights
+from benchmarks.city_nights import Night, make_nights
 from benchmarks.evaluation.cases import parse_cases
 from benchmarks.month_counts import CountNight, PaperVariances, draw_nights
 from benchmarks.month_ways import (
-    CLASSES,
     DELTA,
     EPSILON,
     GAUSSIAN_WAYS,
     REFERENCE,
     WAYS,
     WINDOW,
-    Covered,
     Way,
     run_key,
     scaled_measurements,
@@ -30,12 +28,10 @@ from benchmarks.month_ways import (
 from benchmarks.several_locations import DEPTH as LOCATIONS_DEPTH
 from benchmarks.several_locations import MAPS, TABLES, compare_on_logs
 from sfumato.schemas.guarantee import Trust
-from sfumato.schemas.region import Region, deinterleave
+from sfumato.schemas.region import Region
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.counting.state import HeatmapState
 from sfumato.transforms.privacy.mechanism import rho_for_delta
-from sfumato.transforms.synth.landscape import SIZE_KM
-from tests.seeds import seeded_rng
 
 # Tests of benchmarks/month.py and benchmarks/month_year.py: they run, and their tables say what was found.
 
@@ -96,14 +92,6 @@ def test_paper_has_the_noise_of_a_run(night: CountNight) -> None:
             assert paper.sampling == way.cohorts - 1
 
 
-def test_sampling_has_the_variance_of_paper() -> None:
-    """c times a binomial number: 4,000 draws have its variance within 6 standard deviations of 1.6%."""
-    cohorts, users = 30, 600
-    drawn = cohorts * seeded_rng(4).binomial(users, 1 / cohorts, 4_000)
-    sampling = PaperVariances.of_way(Way("test", cohorts), Trust.CENTRAL, 1e5).sampling
-    assert np.var(drawn) / (sampling * users) == pytest.approx(1, abs=6 * np.sqrt(2.06 / 4_000))
-
-
 # Tests of benchmarks/month_ways.py: what ways spend, their measurements, and how coverage is counted.
 
 FIRST = date(2026, 10, 13)
@@ -149,20 +137,6 @@ def test_measurements_are_of_all_users_with_their_variance(cohorts: int, nights:
     assert abs(found.mean() - 1) < 6 * np.sqrt(5 / len(found))
 
 
-def test_covered_counts_cells_with_users_by_size() -> None:
-    rng = seeded_rng(0)
-    truth = rng.integers(0, 3_000, 500)
-    truth[:200] = rng.integers(0, 20, 200)
-    low, high = truth + rng.normal(-1, 1, 500), truth + rng.normal(1, 1, 500)
-    found = Covered.of(low, high, truth)
-    for at, least in enumerate(CLASSES):
-        end = CLASSES[at + 1] if at + 1 < len(CLASSES) else 10**9
-        inside = [low[i] <= truth[i] <= high[i] for i in range(500) if least <= truth[i] < end]
-        assert (found.cells[at], found.held[at]) == (len(inside), sum(inside))
-    held = [users for users, least, most in zip(truth, low, high, strict=True) if least <= users <= most]
-    assert (found.users, found.users_held) == (sum(truth), sum(held))
-
-
 # Tests of benchmarks/city_nights.py: nights of the synthetic city, crowds and cohorts.
 
 CITY_DAY = date(2026, 10, 20)
@@ -172,36 +146,6 @@ PEOPLE = 40_000
 @pytest.fixture(scope="module")
 def city_nights() -> list[Night]:
     return make_nights([CITY_DAY, CITY_DAY + timedelta(1), CITY_DAY + timedelta(10)], PEOPLE, seed=3)
-
-
-def test_counts_are_drawn_from_the_expected_density(city_nights: list[Night]) -> None:
-    """Chi-squared over the cells with at least 5 expected users: within 6 standard deviations (1e-8) of its mean."""
-    for night in city_nights:
-        chosen = night.expected * night.users >= 5
-        expected, exact = (one[chosen] * night.users for one in (night.expected, night.exact()))
-        statistic, cells = ((exact - expected) ** 2 / expected).sum(), len(expected)
-        assert cells > 1000
-        assert abs(statistic - cells) < 6 * np.sqrt(2 * cells + (1 / expected).sum())
-
-
-def test_crowd_moves_users_to_its_place(city_nights: list[Night]) -> None:
-    crowd = Crowd((10.0, 6.45), 500)
-    night = city_nights[0].with_crowd(crowd)
-    assert night.users == city_nights[0].users
-    assert (night.codes != city_nights[0].codes).sum() <= 500
-    x, y = (one * (SIZE_KM / (1 << DEPTH)) for one in deinterleave(night.codes.astype(np.uint64)))
-    near = np.hypot(x - 10.0, y - 6.45) < 0.6
-    before = exact_counts(city_nights[0], DEPTH)
-    x, y = (one * (SIZE_KM / (1 << DEPTH)) for one in deinterleave(np.arange(4**DEPTH, dtype=np.uint64)))
-    there = int(before[np.hypot(x - 10.0, y - 6.45) < 0.6].sum())
-    # 1 - exp(-4) of the crowd is within two radii: 491 users, less those who were there before; 6 deviations are 18.
-    assert 491 - 18 - there * 500 / night.users - 6 * np.sqrt(there) < near.sum() - there <= 500
-    assert night.expected.sum() == pytest.approx(1)
-    assert crowd.density().sum() == pytest.approx(1)
-    row, column = np.unravel_index(crowd.density().argmax(), (SIDE, SIDE))
-    assert (int(column), int(row)) == (int(10.0 * SIDE / SIZE_KM), int(6.45 * SIDE / SIZE_KM))
-    at = np.array([int(10.0 * 16 / SIZE_KM), 0]), np.array([int(6.45 * 16 / SIZE_KM), 0])
-    assert crowd.is_near(4, *at).tolist() == [True, False]
 
 
 # Tests of benchmarks/several_locations.py: its tables can be made.

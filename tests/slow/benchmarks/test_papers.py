@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import sys
-import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,11 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-from benchmarks import comparison, few_users, public_data, range_queries, several_locations, snh_paper
+from benchmarks import few_users, public_data, range_queries, several_locations, snh_paper
 from benchmarks.accountant import published
-from benchmarks.baselines.mean_mechanisms import RandomisedRounding
 from benchmarks.bit_errors import NORMAL, Bench, Data, Task
-from benchmarks.bit_pairs import DATA, beside, curator, truth
+from benchmarks.bit_pairs import DATA
 from benchmarks.bit_poisoning import Attack, least, pushed
 from benchmarks.comparison import draw_cohort
 from benchmarks.emd_rate import FORMS, distance
@@ -86,46 +84,6 @@ def test_check_ins_of_tokyo_are_latin_and_in_utc(monkeypatch: pytest.MonkeyPatch
     assert table["venue_category"].tolist() == ["Cosmetics Shop", 'Caf\xe9 "Noodle House']
     assert table["timestamp"][1] == pd.Timestamp("2013-02-16T02:34:35Z")
     assert several_locations.logs_of("tokyo_paper", tmp_path) == str(public_data.dataset("tokyo"))
-
-
-def _population(path: Path, rows: list[tuple[float, float, float]]) -> Path:
-    """A CSV or GeoTIFF of Meta's, by the file's name. rows: longitude, latitude, people."""
-    if path.suffix == ".tif":
-        import rasterio
-
-        second = 1 / 3600
-        values = np.full((2160, 2160), np.nan, np.float32)  # 0.6 degrees wide and tall
-        for x, y, people in rows:
-            values[int((6.9 - y) * 3600), int((x - 3) * 3600)] = people
-        profile = {"driver": "GTiff", "dtype": "float32", "nodata": np.nan, "count": 1, "compress": "lzw"}
-        north_up = rasterio.Affine(second, 0, 3, 0, -second, 6.9)
-        place = {"width": 2160, "height": 2160, "crs": "EPSG:4326", "transform": north_up}
-        with rasterio.open(path, "w", **profile, **place) as raster:
-            raster.write(values, 1)
-    elif path.suffix == ".gz":  # as on AWS
-        lines = ["latitude\tlongitude\tpopulation_2015\tpopulation_2020", *(f"{y}\t{x}\t1\t{p}" for x, y, p in rows)]
-        path.write_bytes(gzip.compress("\n".join(lines).encode()))
-    else:  # as on HDX
-        text = "\n".join(["longitude,latitude,nga_general_2020", *(f"{x},{y},{p}" for x, y, p in rows)])
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr("nga_general_2020.csv", text)
-    return path
-
-
-@pytest.mark.parametrize("file", ["nga_general_2020_csv.zip", "NGA_general.csv.gz", "population_nga_2018-10-01.tif"])
-def test_people_are_counted_in_cells_of_the_region(file: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    second = 1 / 3600
-    x, y = 3.10 + 100.5 * second, 6.85 - 0.5 * second
-    rows = [(x, y, 2.25), (3.59, 6.36, 7.5), (3.05, 6.5, 100.0)]  # the last is in the west of the region
-    convert(monkeypatch, "lagos", _population(tmp_path / file, rows), tmp_path)
-    counts = comparison.counts_of(comparison.MAPS["lagos"], tmp_path)
-    assert counts.shape == (1024, 1024)
-    assert counts.sum() == 2 + 8
-    cell = 0.5 / 1024
-    assert counts[0, int(100.5 * second / cell)] == 2
-    assert counts[int(0.49 / cell), int(0.49 / cell)] == 8
-    monkeypatch.setenv("SFUMATO_DATA", str(tmp_path))
-    assert comparison.maps_at_hand() == ["lagos"]
 
 
 @pytest.fixture
@@ -251,18 +209,6 @@ def test_one_bit_of_each_client_shows_tau() -> None:
     found, of_classes = estimated(values, DATA[0], 8, 4.0, 0)
     assert abs(of_classes - exact) < 0.05
     assert abs(found - of_classes) < 0.1
-
-
-def test_baselines_of_covariances_are_unbiased() -> None:
-    """Rounding of the product about means of other thirds of the clients: within six standard errors of 40 runs."""
-    data = DATA[0]
-    values = data.clients(30_000, seeded_rng(2))
-    _, correlation = truth(values)
-    first, second, last = np.split(values, 3)
-    expected = ((last.real - first.real.mean()) * (last.imag - second.imag.mean())).mean()
-    rounding = np.array([beside(RandomisedRounding, values, data, None, run)[0][0] for run in range(40)])
-    assert abs(rounding.mean() - expected) < 6 * rounding.std() / np.sqrt(40)
-    assert curator(values, data, 5.0, 0)[1][0] == pytest.approx(correlation, abs=0.01)
 
 
 # The tree without noise: exact counts, and every node of more than 10 users split, level by level.

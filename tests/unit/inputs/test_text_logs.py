@@ -204,20 +204,6 @@ def test_a_value_of_another_kind_is_missing(tmp_path: Path) -> None:
     assert (third["longitude"], third["t"].timestamp()) == (None, 1795168800.5)
 
 
-def test_a_log_that_nobody_may_open(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as caught:
-        inspect_log(LogFile(str(tmp_path / "none.csv")), LocationColumns())
-    assert caught.value.file == str(tmp_path / "none.csv")
-
-
-@pytest.mark.slow
-def test_a_value_of_nine_megabytes_is_a_value(tmp_path: Path) -> None:
-    for note in ("x" * 9_000_000, '"' + "x\n" * 4_500_000 + '"', '"' + "b,5,6,\r\n" * 1_200_000 + '"'):
-        text = HEADER.replace("\n", ",note\n") + "a,1,2,\n" + f"g,1,2,{note}\n" + "b,3,4,\n"
-        read = rows(tmp_path / "log.csv", text)
-        assert sorted(str(row["user_id"]) for row in read) == ["a", "b", "g"]
-
-
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
 def test_a_record_that_is_too_long_is_one_row(line_end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lines of its value are nobody's records, and the lines after a quote that nobody closes are."""
@@ -242,11 +228,6 @@ def test_a_byte_order_mark_is_of_the_file_only(
         small(monkeypatch, chunk=chunk)
     read = rows(tmp_path / "log.csv", "\ufeff" + HEADER + "\ufeffa,1,2\n" * 9)
     assert {row["user_id"] for row in read} == {"\ufeffa"}
-
-
-def test_many_open_quotes_take_linear_time(tmp_path: Path) -> None:
-    text = HEADER.replace("\n", ",note\n") + 'g,50.5,b","c\n' * 4_000 + "a,1,2,\n"
-    assert [row["user_id"] for row in rows(tmp_path / "log.csv", text) if row["user_id"]].count("a") == 1
 
 
 def test_ids_are_text_and_missing_values_are_missing(tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from sfumato.pipelines.operations.log_facts import (
@@ -68,16 +66,6 @@ def test_inspect_logs_counts_rows_users_and_unusable(tmp_path: Path, suffix: str
     assert list(facts.unusable.values()) == [30, 50, 10]
     assert (facts.signs["at 0, 0"], facts.signs["naive"]) == (20, ROWS)
     assert causes(facts) == []
-
-
-@pytest.mark.parametrize("kind", [pa.string_view(), pa.dictionary(pa.int32(), pa.string()), pa.large_string()])
-def test_ids_are_counted_in_every_type_of_text(tmp_path: Path, kind: pa.DataType) -> None:
-    table = pa.table({"rider": pa.array(["a", "b", None, "a", ""]), "lat": [1.0] * 5, "lon": [2.0] * 5})
-    ids = pa.array(table["rider"].to_pylist(), pa.string())
-    ids = ids.dictionary_encode() if pa.types.is_dictionary(kind) else ids.cast(kind)
-    pq.write_table(table.set_column(0, "rider", ids), tmp_path / "log.parquet")
-    facts = inspect_logs([LogFile(str(tmp_path / "log.parquet"))], {})
-    assert (facts.users, facts.unusable) == (3, {"have no user id": 1})  # the empty text is an id in a typed format
 
 
 @pytest.mark.parametrize(

@@ -121,13 +121,6 @@ def test_every_user_is_in_one_cohort_with_all_rows(kind: pa.DataType) -> None:
         assert part.to_pylist() == rows  # in the order of the log
 
 
-def test_other_rows_do_not_decide_who_is_asked() -> None:
-    batch = logs(pa.array(np.arange(1_000)))
-    whole = active_cohort(3).only(batch, COLUMNS).column("user_id").to_pylist()
-    part = active_cohort(3).only(batch.slice(500), COLUMNS).column("user_id").to_pylist()
-    assert part == [one for one in whole if one >= 500]
-
-
 def test_rows_without_an_id_are_one_user() -> None:
     """All of them may be one person's, who is asked as rarely as any other."""
     ids = pa.array([None if number % 2 else number for number in range(4_000)])
@@ -136,10 +129,6 @@ def test_rows_without_an_id_are_one_user() -> None:
     parts = [active_cohort(cohort).only(batch, COLUMNS) for cohort in range(1, COHORTS + 1)]
     assert sum(part.num_rows for part in parts) == batch.num_rows
     assert sorted(part.column("user_id").null_count for part in parts) == [0] * (COHORTS - 1) + [2_000]
-
-
-def test_nothing_is_asked_of_an_empty_batch() -> None:
-    assert active_cohort(1).only(logs(pa.array([], pa.int64())), COLUMNS).num_rows == 0
 
 
 # --- noisy counts of users admit or refuse a run ---

@@ -10,14 +10,12 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-from scipy import stats
 
 from sfumato.transforms.privacy.discrete_gaussian import (
     BlockTable,
     _keep,
     block_table,
     discrete_gaussian,
-    discrete_gaussian_quantile,
     discrete_gaussian_survival,
     discrete_variance,
 )
@@ -45,20 +43,6 @@ def test_it_has_its_distribution(sigma: float) -> None:
     assert chi_square_p(sample, symmetric_pmf(sigma)) > FLAKE_RATE
     for scale in (0.9, 1.1):
         assert chi_square_p(draw(sigma * scale, "wrong").ravel(), symmetric_pmf(sigma)) < FLAKE_RATE
-
-
-@pytest.mark.false_alarm(2e-9)
-@pytest.mark.slow
-@pytest.mark.parametrize("sigma", [1e4, 1e7, 1e9])
-def test_large_noise_is_normal_and_uniform_within_a_block(sigma: float) -> None:
-    sample = draw(sigma).ravel()
-    assert stats.kstest(sample / sigma, "norm").pvalue > FLAKE_RATE
-    for scale in (0.97, 1.03):
-        assert stats.kstest(sample / sigma * scale, "norm").pvalue < FLAKE_RATE
-    width = block_table(sigma).width
-    # Within a block the density changes by less than 2%, symmetrically about 0: 16 parts of about 12,500.
-    parts = np.bincount((sample % width) * 16 // width, minlength=16)
-    assert stats.chisquare(parts).pvalue > FLAKE_RATE
 
 
 def realised_pmf(table: BlockTable) -> list[Fraction]:
@@ -108,18 +92,6 @@ def test_an_integer_of_a_block_is_kept_with_its_probability() -> None:
                     assert abs((int(kept_numbers) + 1) / mpmath.mpf(2) ** 53 / exact - 1) < 2.0**-48
 
 
-def test_ties_of_the_upper_half_are_decided_by_the_lower() -> None:
-    table = block_table(3.0)
-    for index in (0, 1, 20, len(table.thresholds) - 1):
-        threshold = table.thresholds[index]
-        upper = np.full(3, threshold >> 64, dtype=np.uint64)
-        lower = np.array([(threshold - 1) % (1 << 64), threshold % (1 << 64), (threshold + 1) % (1 << 64)], np.uint64)
-        assert table.lookup(upper, lower).tolist() == [index, index + 1, index + 1]
-    ends = np.array([0, (1 << 64) - 1], dtype=np.uint64)
-    assert table.lookup(ends, ends[::-1])[0] < 5
-    assert table.lookup(ends, ends).tolist() == [0, len(table.thresholds)]
-
-
 @pytest.mark.false_alarm(2e-9)
 @pytest.mark.parametrize("sigma", [0.54, 40.0, 5000.0])
 def test_a_row_depends_on_key_label_and_stream_alone(sigma: float) -> None:
@@ -145,12 +117,6 @@ def test_noise_of_earlier_versions_can_be_made_again() -> None:
     assert drawn == {0.54: "a85ec154f5339a2c", 10.3: "9a07567c471e1304", 1e6: "476b6fa3f84742fb"}
 
 
-@pytest.mark.parametrize("sigma", [0.0, -1.0, math.nan, math.inf, 0.09, 1.1e9])
-def test_sigmas_out_of_range_are_refused(sigma: float) -> None:
-    with pytest.raises(ValueError, match="sigma must lie in"):
-        draw(sigma)
-
-
 @pytest.mark.parametrize("sigma", [0.3, 1.0, 3.9, 7.5, 900.0])
 def test_formulas_agree_with_high_precision(sigma: float) -> None:
     with mpmath.workdps(40):
@@ -164,20 +130,6 @@ def test_formulas_agree_with_high_precision(sigma: float) -> None:
             assert math.isclose(discrete_gaussian_pmf(sigma, np.array(k)), weights[k] / total, rel_tol=1e-12)
             assert math.isclose(discrete_gaussian_survival(sigma, k), tail, rel_tol=1e-12)
             assert math.isclose(discrete_gaussian_survival(sigma, 1 - k), 1 - tail, rel_tol=1e-12, abs_tol=1e-15)
-
-
-def test_survival_of_large_noise_is_rounded_up_a_little() -> None:
-    exact = np.exp(-((np.arange(40_000) / 1001) ** 2) / 2)[::-1].cumsum()[::-1] / (1001 * math.sqrt(2 * math.pi))
-    for z in (1.1, 3, 6, 9.9):
-        k = math.ceil(z * 1001)
-        assert exact[k] <= discrete_gaussian_survival(1001, k) <= exact[k] * (1 + 1e-5)
-
-
-@pytest.mark.parametrize("sigma", [0.3, 5.0, 2000.0])
-@pytest.mark.parametrize("probability", [0.9, 0.5, 0.01, 1e-12])
-def test_a_quantile_is_the_smallest(sigma: float, probability: float) -> None:
-    k = discrete_gaussian_quantile(sigma, probability)
-    assert discrete_gaussian_survival(sigma, k + 1) <= probability < discrete_gaussian_survival(sigma, k)
 
 
 @pytest.mark.parametrize(("sigma", "sensitivity"), [(0.3, 1), (0.54, 1), (2.0, 1), (2.0, 5), (30.0, 1), (30.0, 7)])

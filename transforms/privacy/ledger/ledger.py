@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from sfumato.schemas.errors import LedgerError, NotReadyError, RequestError
 from sfumato.schemas.ledger import Charge, Disclosure, Limit, Reservation, dataset_name, parse_amount
@@ -44,6 +44,8 @@ from sfumato.transforms.privacy.ledger.stores import LedgerStore, open_store
 from sfumato.transforms.privacy.ledger.windows import check_rho, same_cohorts
 
 _MAX_WAIT_S = 600.0  # while other writers are faster
+Entry = tuple[str, Mapping[str, Any]]  # kind and content of an entry to append
+T = TypeVar("T")
 
 
 class Ledger:
@@ -94,7 +96,7 @@ class Ledger:
             LedgerError: the ledger is damaged.
         """
 
-        def decide(history: History) -> Reservation | tuple[str, Mapping[str, Any]]:
+        def decide(history: History) -> Reservation | Entry:
             existing = existing_reservation(history, charge)
             if existing is not None:
                 return existing
@@ -104,8 +106,7 @@ class Ledger:
             check_budget(history, new)
             return RESERVE, charge_content(new)
 
-        reservation: Reservation = self._append_until_done(decide)
-        return reservation
+        return self._append_until_done(decide)
 
     def check(self, charge: Charge, limits: Sequence[Limit] = (), *, allow_reuse: bool = False) -> Reservation | None:
         """Raises what `reserve` would raise, and writes nothing. Returns the existing reservation, if any."""
@@ -119,13 +120,12 @@ class Ledger:
     def disclose(self, disclosure: Disclosure, *, allow_reuse: bool = False) -> Disclosure:
         """Records bits without differential privacy, once. Raises the errors of `check_disclosure`, and LedgerError."""
 
-        def decide(history: History) -> Disclosure | tuple[str, Mapping[str, Any]]:
+        def decide(history: History) -> Disclosure | Entry:
             check_disclosure(history, disclosure, allow_reuse=allow_reuse)
             existing = history.disclosures.get(disclosure.release_id)
             return (DISCLOSE, disclosure_content(disclosure)) if existing is None else existing
 
-        recorded: Disclosure = self._append_until_done(decide)
-        return recorded
+        return self._append_until_done(decide)
 
     def settle(
         self,
@@ -156,7 +156,7 @@ class Ledger:
         """
         spent = parse_amount("settle: epsilon", epsilon), parse_amount("settle: delta", delta)
 
-        def decide(history: History) -> Reservation | tuple[str, Mapping[str, Any]]:
+        def decide(history: History) -> Reservation | Entry:
             existing = history.reservations.get(release_id)
             if existing is None:
                 raise LedgerError(f"ledger: release {release_id} was refused but never charged")
@@ -174,21 +174,16 @@ class Ledger:
             check_rho(existing.settled(*spent, reason, rho).charge)  # both raise RequestError for impossible amounts
             return SETTLE, settle_content(release_id, *spent, reason, rho)
 
-        reservation: Reservation = self._append_until_done(decide)
-        return reservation
+        return self._append_until_done(decide)
 
     def commit(self, release_id: str, manifest: str) -> None:
-        """Records that a release was published. Safe to repeat.
-
-        Args:
-            release_id: the release.
-            manifest: SHA-256 of its manifest.
+        """Records that a release was published with a manifest of this SHA-256. Safe to repeat.
 
         Raises:
             LedgerError: nothing is reserved for the release, it was refused, or another manifest was published.
         """
 
-        def decide(history: History) -> Reservation | tuple[str, Mapping[str, Any]]:
+        def decide(history: History) -> Reservation | Entry:
             existing = history.reservations.get(release_id)
             if existing is None:
                 raise LedgerError(f"ledger: release {release_id} was published but never charged")
@@ -209,7 +204,7 @@ class Ledger:
             LedgerError: the ledger knows of no publication of the release.
         """
 
-        def decide(history: History) -> Reservation | tuple[str, Mapping[str, Any]]:
+        def decide(history: History) -> Reservation | Entry:
             existing = _published(history, release_id, "pruned")
             return (PRUNE, {"release_id": release_id}) if existing.pruned is None else existing
 
@@ -224,26 +219,21 @@ class Ledger:
             LedgerError: the ledger knows of no publication of the release.
         """
 
-        def decide(history: History) -> Reservation | tuple[str, Mapping[str, Any]]:
+        def decide(history: History) -> Reservation | Entry:
             existing = _published(history, release_id, "taken down")
             return (REMOVE, {"release_id": release_id, "reason": reason}) if existing.removal is None else existing
 
-        removed: Reservation = self._append_until_done(decide)
-        return removed
+        return self._append_until_done(decide)
 
     def set_limits(self, dataset: str, limits: Sequence[Limit]) -> None:
         """Changes a dataset's limits for later charges. What has been spent stays spent.
-
-        Args:
-            dataset: name of the logs.
-            limits: the new limits.
 
         Raises:
             RequestError: the dataset's users sent bits as they are.
             LedgerError: the ledger is damaged.
         """
 
-        def decide(history: History) -> tuple[Limit, ...] | tuple[str, Mapping[str, Any]]:
+        def decide(history: History) -> tuple[Limit, ...] | Entry:
             existing = history.limits.get(dataset_name(dataset), ())
             if existing == tuple(limits):
                 return tuple(limits)
@@ -272,7 +262,7 @@ class Ledger:
         """
         written = False
 
-        def decide(history: History) -> bool | tuple[str, Mapping[str, Any]]:
+        def decide(history: History) -> bool | Entry:
             nonlocal written
             for one in (*history.refusals, *history.reservations.values()):
                 if lost in one.hashes:
@@ -299,20 +289,16 @@ class Ledger:
             written = True
             return RECOVER, content
 
-        return bool(self._append_until_done(decide))
+        return self._append_until_done(decide)
 
     def check_writable(self) -> None:
         """Raises RequestError or NotReadyError if an entry cannot be written. Writes nothing."""
         self._store.check_writable()
 
     def backup(self, earlier: bytes = b"") -> bytes:
-        """Returns a copy of the ledger: its entries, one a line.
+        """Returns a copy of the ledger: its entries, one a line. earlier: the copy that the new one will replace.
 
-        Args:
-            earlier: the copy that the new one will replace.
-
-        Raises:
-            LedgerError: the ledger is damaged, or lacks entries of the earlier copy.
+        Raises LedgerError: the ledger is damaged, or lacks entries of the earlier copy.
         """
         entries, before = self._store.read(), earlier.splitlines()
         replay(entries)
@@ -345,14 +331,14 @@ class Ledger:
                 raise NotReadyError("ledger: changed during the restore; stop all jobs that write to it, and try again")
         return len(entries) - len(existing)
 
-    def _append_until_done(self, decide: Callable[[History], Any]) -> Any:
+    def _append_until_done(self, decide: Callable[[History], T | Entry]) -> T:
         """Appends the entry (kind, content) that `decide` returns, until it returns anything else: the result."""
         deadline = time.monotonic() + _MAX_WAIT_S
         while True:
             history = self.history()
             decided = decide(history)
             if not (isinstance(decided, tuple) and len(decided) == 2 and decided[0] in KINDS):
-                return decided
+                return cast(T, decided)
             kind, content = decided
             now = self._now().isoformat(timespec="seconds")
             entry = entry_bytes(history.entries, history.head, now, uuid.uuid4().hex, kind, content)

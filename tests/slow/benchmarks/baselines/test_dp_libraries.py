@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.baselines.dp_libraries import GROUPS, TASKS, pydp_shown
+from benchmarks.baselines.dp_libraries import GROUPS, TASKS
 
 MODULES = {"OpenDP": "opendp", "PyDP": "pydp", "PipelineDP": "pipeline_dp"}
 USERS, EPSILON = 2_000, 10.0
@@ -52,16 +52,3 @@ def test_a_library_is_near_the_exact_result(folder: Path, library: str, task: st
         assert found["mean"].to_numpy() == pytest.approx(
             exact["mean"][found.index].to_numpy(), abs=10
         )  # 30 times the scale
-
-
-def test_one_item_of_a_user_is_counted_where_the_bound_is_one(folder: Path) -> None:
-    pytest.importorskip("pydp")
-    found = TASKS["counts"]["PyDP"](folder, epsilon=EPSILON, delta=1e-6, bound=1)
-    assert sum(found.values()) == pytest.approx(USERS, abs=5)
-
-
-def test_the_count_that_is_shown_is_the_least_one() -> None:
-    selection = pytest.importorskip("pydp.algorithms.partition_selection")
-    strategy = selection.create_partition_strategy("laplace", 1.0, 1e-8, 4)
-    shown = pydp_shown(1.0, 1e-8, 4, "laplace", 0.99)
-    assert strategy.probability_of_keep(shown - 1) < 0.99 <= strategy.probability_of_keep(shown)

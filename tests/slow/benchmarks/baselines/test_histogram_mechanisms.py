@@ -23,7 +23,6 @@ from benchmarks.baselines.histogram_mechanisms import (
     hadamard_respond,
     message_rate,
     shuffle_delta,
-    walsh_hadamard,
 )
 from benchmarks.baselines.quantile_mechanisms import greedy_ranks
 from sfumato.transforms.histogram.sampling_round import Histogram, Sampling
@@ -150,16 +149,6 @@ def test_hadamard_is_exactly_epsilon_private(buckets: int, epsilon: float) -> No
     assert distribution.max() / distribution.min() == pytest.approx(math.exp(epsilon), rel=1e-12)
 
 
-@pytest.mark.false_alarm(1e-9)  # one p-value
-@pytest.mark.parametrize("epsilon", [0.5, 1.5])
-def test_hadamard_reports_have_their_signs(epsilon: float) -> None:
-    items, rows = np.full(200_000, 4), linalg.hadamard(8)[5]
-    right = int((rows[hadamard_respond(items, 8, epsilon, seeded_rng(3))] > 0).sum())
-    for factor, same in ((1.0, True), (WRONG[0], False), (WRONG[1], False)):
-        probability = 1 / (1 + math.exp(-epsilon * factor))
-        assert (stats.binomtest(right, len(items), probability).pvalue > FLAKE_RATE) == same
-
-
 @pytest.mark.parametrize("optimised", [False, True])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 2.5])
 def test_unary_reports_are_exactly_epsilon_private(epsilon: float, optimised: bool) -> None:
@@ -180,12 +169,6 @@ def test_direct_reports_have_the_ratio_of_randomised_response(factor: float, sam
     expected = math.exp(epsilon * factor) / (math.exp(epsilon * factor) + buckets - 1)
     assert (stats.binomtest(reports, users, expected).pvalue > FLAKE_RATE) == same
     assert found.sum() == pytest.approx(users)
-
-
-def test_the_fast_transform_is_the_matrix() -> None:
-    for order in (1, 2, 8, 64):
-        values = seeded_rng(order).integers(-50, 50, order)
-        np.testing.assert_array_equal(walsh_hadamard(values), linalg.hadamard(order) @ values)
 
 
 def brute_force_delta(users: int, probability: float, epsilon: float) -> float:
@@ -237,17 +220,6 @@ def test_shuffle_noise_has_its_distribution(zeroed: bool) -> None:
         assert (chi_square_p(noise - centre, pmf) > FLAKE_RATE) == same
 
 
-@pytest.mark.false_alarm(1e-8)  # two p-values for each of five buckets
-def test_zeroing_leaves_large_buckets_unbiased() -> None:
-    sample = estimates(BernoulliShuffle(0.4, 0.8, DELTA, zeroed=True))
-    expected = variance(BernoulliShuffle(0.4, 0.8, DELTA))
-    large = COUNTS >= 900
-    z = (sample.mean(axis=0) - COUNTS)[large] / np.sqrt(expected[large] / RUNS)
-    assert stats.norm.sf(np.abs(z)).min() > FLAKE_RATE
-    assert variance_p(sample[:, large], expected[large]).min() > FLAKE_RATE
-    assert not sample[:, 0].any()
-
-
 @pytest.mark.false_alarm(1e-9)  # one p-value
 @pytest.mark.parametrize(
     ("rate", "threshold", "same"),
@@ -296,9 +268,3 @@ def test_ranks_are_sums_over_the_greedy_cover(lengths: tuple[int, ...]) -> None:
     steps = np.diff((0, *lengths))
     # the whole range takes a probe more at the first level: all its nodes
     assert max(map(len, covers[:-1])) == sum(2**step - 1 for step in steps)
-
-
-# The other mechanisms for flows: exact without noise, and at their best with their best options.
-
-
-# Shuffled and local forms of a map: their shares with little noise, and the bounds that they rest on.

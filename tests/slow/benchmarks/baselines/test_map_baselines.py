@@ -12,7 +12,7 @@ from benchmarks.baselines.emd_trusted_server import analysed_aggregate
 from benchmarks.baselines.heatmap_methods import AdaptiveGrid
 from benchmarks.baselines.k_median import k_median, median_cost
 from benchmarks.baselines.local_heatmap import RANDOMISED_RESPONSE, run_local, sum_reports
-from benchmarks.baselines.privhp import consistent, level_budgets, privhp_density
+from benchmarks.baselines.privhp import privhp_density
 from sfumato.transforms.counting.methods import Adaptive, Emd, Flat
 from tests.seeds import seeded_rng
 
@@ -80,16 +80,6 @@ def test_counts_are_those_of_the_cells_with_the_stated_noise() -> None:
 
 
 # PrivHP: exact without noise, pruned, and private as it says.
-
-
-def test_privhp_spends_epsilon_and_stays_consistent() -> None:
-    for exact in (2, 5, 9):
-        assert level_budgets(0.7, 9, exact, 8, 3).sum() == pytest.approx(0.7)
-    children = np.array([[5.0, -2.0], [1.0, 2.0], [-1.0, -1.0], [9.0, 1.0]])
-    parent = np.array([4.0, 9.0, 2.0, 0.0])
-    found = consistent(parent, children)
-    assert (found >= 0).all()
-    np.testing.assert_allclose(found, [[4, 0], [4, 5], [1, 1], [0, 0]])
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])

@@ -233,29 +233,6 @@ def test_quotas_are_exact() -> None:
         assert np.all(np.abs(counts - shares * clients) < 1)
 
 
-def test_both_rounds_ask_as_algorithm_2_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A third of the clients by 2^(j/2), the others by 2^j sqrt(m (1 - m)) of the first round's bit means."""
-    rounds: list[tuple[int, np.ndarray]] = []
-    told: list[tuple[np.ndarray, np.ndarray]] = []
-    ask = PublishedBitPushing._ask
-
-    def recorded(self: PublishedBitPushing, codes: np.ndarray, weights: np.ndarray, generator: np.random.Generator):
-        rounds.append((len(codes), weights))
-        told.append(ask(self, codes, weights, generator))
-        return told[-1]
-
-    monkeypatch.setattr(PublishedBitPushing, "_ask", recorded)
-    found = PublishedBitPushing().estimate_mean(draw(seeded_rng(2)), 15.0, seeded_rng(4))
-    (first_clients, first), (second_clients, second) = rounds
-    assert (first_clients, second_clients) == (100, 200)
-    assert first == pytest.approx(np.sqrt(PLACES))
-    (ones, reports), (more_ones, more_reports) = told
-    means = ones / reports
-    assert second == pytest.approx(PLACES * np.sqrt(means * (1 - means)))
-    assert reports.tolist() == exact_quotas(first / first.sum(), 100).tolist()
-    assert found == pytest.approx(PLACES @ ((ones + more_ones) / (reports + more_reports)))
-
-
 def test_squashing_empties_the_bits_that_noise_fills() -> None:
     """Values of 4 bits in a form of 14, where the noise of the upper ten is far above the mean."""
     generator = seeded_rng(5)

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.baselines.heatmap_methods.adaptive_grid import AdaptiveGrid, GridEncoding, constrained
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.state import HeatmapState
-from tests.unit.counting.methods.oracle import check_counts, group_of, least_squares, position, run, some_rows, spread
+from tests.unit.counting.methods.oracle import check_counts, group_of, least_squares, position, run, some_rows
 
 DEPTH = 5
 METHOD = AdaptiveGrid(grid_side=3)
@@ -83,18 +83,3 @@ def test_both_grids_answers_are_combined_by_least_squares() -> None:
     users, stddev = constrained(grid, *state.results)
     assert np.allclose(users, expected)
     assert np.allclose(stddev, np.sqrt(np.diag(covariance)))
-
-
-@pytest.mark.parametrize("noise", [False, True])
-def test_the_map_spreads_each_rectangle_over_its_cells(noise: bool) -> None:
-    state = finish(METHOD, 2000, noise)
-    estimate = METHOD.decode(state, DEPTH)
-    grid = state.results[1].encoding
-    users, _ = constrained(grid, *state.results)
-    entries = all_entries(grid)
-    per_cell = users / np.bincount(entries)
-    assert np.allclose(spread(estimate), per_cell[entries])
-    assert math.isclose(estimate.counts.sum(), users.sum())
-    if not noise:
-        truth = np.bincount([code for _, code, _ in some_rows(2, 2000, 4, DEPTH)], minlength=4**DEPTH)
-        assert np.allclose(users, np.bincount(entries, truth))

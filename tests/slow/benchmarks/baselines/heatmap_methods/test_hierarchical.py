@@ -26,9 +26,8 @@ from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.release.release_folder import publish
 from sfumato.transforms.report.report import render_page
-from sfumato.transforms.secagg.encodings import TreeEncoding
 from tests.seeds import seeded_rng
-from tests.unit.counting.methods.oracle import group_of, least_squares, run, some_rows, spread
+from tests.unit.counting.methods.oracle import group_of, least_squares, run, some_rows
 from tests.unit.release.city import city_release
 
 DEPTH = 4
@@ -104,47 +103,7 @@ def test_every_subregion_has_its_own_level() -> None:
         assert made.stddev[mine].tolist() == [state.results[level - 1].noise_stddev] * mine.sum()
 
 
-def test_noise_does_not_choose_itself() -> None:
-    """Where users are spread evenly, cells chosen by their children's noise err far more than those chosen here."""
-    rng, truth = seeded_rng(9), np.full(64, 40.0)
-    errors = []
-    for _ in range(300):
-        levels = noisy_levels(truth, (5.0, 5.0, 5.0), rng)
-        gains = [gain_of_splits(lower, 4 * 25 - 25 / 4, 0.0) for lower in levels[1:]]
-        own = [gains[0] + np.maximum(gains[1], 0).reshape(-1, 4).sum(axis=1) > 0, gains[1] > 0]
-        both = [choose_levels(levels, levels, 0.0), own]
-        errors.append([np.mean((spread(pruned(levels, splits)) - truth) ** 2) for splits in both])
-    by_count, by_gain = np.mean(errors, axis=0)
-    coarsest = 25 / 16**2  # the error of the first level, which is the best
-    assert by_count < 0.5 * by_gain
-    assert by_count > coarsest
-
-
-def test_pruned_maps_are_complete_and_keep_each_levels_counts() -> None:
-    rng = seeded_rng(10)
-    levels = noisy_levels(rng.integers(0, 9, 64), (1.0, 1.0, 1.0), rng)
-    splits = [rng.random(4) < 0.5, rng.random(16) < 0.5]
-    made = pruned(levels, splits)
-    assert made.tree.areas.sum() == 64
-    shown = spread(made)
-    for code in range(64):
-        level = 1 if not splits[0][code >> 4] else 2 if not splits[1][code >> 2] else 3
-        below = 2 * (3 - level)
-        assert shown[code] == levels[level - 1].counts[code >> below] / (1 << below)
-
-
 # Methods that the package does not know: what it asks of one that a program registers, and of releases of others.
-
-
-@pytest.mark.parametrize("method", BASELINES)
-def test_release_files_registered_method(baselines: None, method: str) -> None:
-    """Answers of trees are published, and deviations are stated as what they are."""
-    release = city_release(method, depth=4)
-    is_tree = all(isinstance(result.encoding, TreeEncoding) for result in release.state.results)
-    assert is_tree == (method in ("hierarchical", "spatial_decomposition"))
-    assert ("answers.parquet" in release.files) == is_tree
-    assert release.manifest["errors"]["sums"].startswith("lower bound")
-    assert METHODS[method].SENTENCE in html.unescape(release.page)
 
 
 @pytest.fixture

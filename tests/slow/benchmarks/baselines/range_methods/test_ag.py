@@ -81,23 +81,6 @@ def test_both_looks_have_the_noise_of_their_shares(share: float) -> None:
         assert abs(z_of(ratios, variance(first, second))) > 6.2
 
 
-def test_leaves_of_a_cell_add_up_to_the_better_of_both_estimates() -> None:
-    """The sum over a cell of k leaves has variance w^2 s1^2 + (1 - w)^2 k s2^2, w by inverse variances."""
-    people = people_at(6, np.tile(np.arange(64), 64).repeat(2), np.repeat(np.arange(64), 64).repeat(2))
-    epsilon, means, stated = 0.5, [], []
-    lines = strip_edges(64, 6.4)
-    for one, added in per_key(AdaptiveGrid(), people, epsilon, 80):
-        cell = (np.searchsorted(lines, one.y0, "right") - 1) * 10 + np.searchsorted(lines, one.x0, "right") - 1
-        k = np.bincount(cell)
-        w = k / (1 + k)  # of the equal shares
-        s = discrete_laplace_stddev(epsilon / 2)
-        means.append(np.mean(np.bincount(cell, added) ** 2 / (s**2 * (w**2 + (1 - w) ** 2 * k))))
-        stated.append(k.mean())
-    assert np.mean(stated) > 3
-    assert abs(z_of(np.array(means), 1.0)) < 6.2
-    assert abs(z_of(np.array(means), 0.8)) > 6.2
-
-
 # What one user more in the logs changes in the adaptive grid, under the same key.
 
 

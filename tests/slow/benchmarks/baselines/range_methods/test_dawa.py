@@ -11,16 +11,12 @@ from benchmarks.baselines.range_methods.dawa import (
     bucket_deviations,
     cheapest_partition,
     cost_sensitivity,
-    hilbert_index,
-    hilbert_xy,
 )
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from tests.seeds import seeded_rng
 from tests.slow.benchmarks.baselines.range_methods.partition_checks import (
     assert_a_partition_by_key,
-    collected,
     noise,
-    rectangles,
 )
 from tests.statistics import FLAKE_RATE
 from tests.unit.ranges.method_checks import assert_discrete_laplace
@@ -40,34 +36,6 @@ def test_buckets_are_counted_with_the_rest_of_epsilon() -> None:
     np.testing.assert_allclose(stated, discrete_laplace_stddev(0.6) ** 2)
 
 
-@pytest.mark.parametrize("share", [0.25, 0.5])
-def test_the_partition_is_that_of_its_share_on_the_curve(share: float) -> None:
-    counts = np.zeros(4096, dtype=np.int64)
-    x, y = PEOPLE.xy
-    for cell, users in zip(hilbert_index(x, y, 6).tolist(), PEOPLE.users.tolist(), strict=True):
-        counts[cell] += users
-    starts, levels = cheapest_partition(counts, share * 0.5, 1 / ((1 - share) * 0.5), run_key(1))
-    found = collected(Dawa(share), PEOPLE, 0.5)
-    areas = [(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in rectangles(found)]
-    assert areas == (1 << levels).tolist()
-    row, column = np.indices((64, 64)).reshape(2, -1)
-    index = hilbert_index(column, row, 6).reshape(64, 64)
-    for (x0, y0, x1, y1), start, area in zip(rectangles(found), starts.tolist(), areas, strict=True):
-        assert index[y0:y1, x0:x1].min() == start
-        assert index[y0:y1, x0:x1].max() == start + area - 1
-
-
-@pytest.mark.parametrize("level", range(7))
-def test_deviations_are_those_of_a_loop(level: int) -> None:
-    counts = seeded_rng(level).poisson(3, 64)
-    counts[7] = 500
-    found = bucket_deviations(counts, level)
-    for bucket in range(64 >> level):
-        cells = counts[bucket << level : (bucket + 1) << level]
-        exact = UNITS * np.abs(cells - cells.mean()).sum()
-        assert exact - 1 < found[bucket] <= exact + 1e-6
-
-
 @pytest.mark.parametrize("level", range(5))
 def test_deviation_changes_by_at_most_its_sensitivity(level: int) -> None:
     generator, most = seeded_rng(level), 0
@@ -81,20 +49,6 @@ def test_deviation_changes_by_at_most_its_sensitivity(level: int) -> None:
     assert most <= own
     assert most >= own - 1
     assert cost_sensitivity(level, 4) == own + cost_sensitivity(4, 0)
-
-
-@pytest.mark.parametrize("cells", [2, 4, 1024, 16384])
-def test_buckets_are_aligned_and_in_order_by_key(cells: int) -> None:
-    counts = seeded_rng(1).poisson(2, cells)
-    starts, levels = cheapest_partition(counts, 0.3, 1.0, run_key(1))
-    assert starts[0] == 0
-    np.testing.assert_array_equal(starts[1:], (starts + (1 << levels))[:-1])
-    assert starts[-1] + (1 << levels[-1]) == cells
-    assert (starts % (1 << levels) == 0).all()
-    for one, other in zip((starts, levels), cheapest_partition(counts, 0.3, 1.0, run_key(1)), strict=True):
-        np.testing.assert_array_equal(one, other)
-    if cells > 4:
-        assert len(cheapest_partition(counts, 0.3, 1.0, run_key(2))[0]) != len(starts)
 
 
 # Four cells have five partitions: each pair is whole or not, or all four are one bucket. Their probabilities are
@@ -183,19 +137,3 @@ def test_no_partition_tells_more_than_epsilon_of_a_user(counts: list[int], epsil
         ratios = np.log(probabilities(more, epsilon, 0.7) / probabilities(counts, epsilon, 0.7))
         worst = max(worst, np.abs(ratios).max())
     assert 0.05 * epsilon < worst <= epsilon
-
-
-def test_curve_visits_every_cell_once_by_shared_sides() -> None:
-    index = np.arange(4**10)
-    x, y = hilbert_xy(index, 10)
-    assert (np.abs(np.diff(x)) + np.abs(np.diff(y)) == 1).all()
-    assert len(np.unique(x * 1024 + y)) == 4**10
-    np.testing.assert_array_equal(hilbert_index(x, y, 10), index)
-
-
-@pytest.mark.parametrize("level", range(11))
-def test_runs_from_a_multiple_of_their_length_are_rectangles(level: int) -> None:
-    x, y = (at.reshape(-1, 1 << level) for at in hilbert_xy(np.arange(4**5), 5))
-    width, height = np.ptp(x, axis=1) + 1, np.ptp(y, axis=1) + 1
-    assert (width * height == 1 << level).all()
-    assert (np.maximum(width, height) <= 2 * np.minimum(width, height)).all()

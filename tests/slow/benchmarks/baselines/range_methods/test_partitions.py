@@ -1,16 +1,13 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from benchmarks.baselines.range_methods.partitions import Partition, PartitionModel, paint_rectangles
+from benchmarks.baselines.range_methods.partitions import Partition, PartitionModel
 from sfumato.schemas.ranges import Boxes
 from sfumato.transforms.ranges.field_counts import centre_variance
 from tests.seeds import seeded_rng
 from tests.slow.benchmarks.baselines.range_methods.partition_checks import rectangles
 from tests.unit.ranges.oracle import overlap, random_boxes
 
-SIDE = 16
 PARTS = Partition(
     8,
     *(np.array(at) for at in ([0, 4, 0], [0, 0, 4], [4, 8, 8], [4, 4, 8])),
@@ -38,15 +35,6 @@ def test_partition_answers_equal_a_loop_over_rectangles() -> None:
             assert answers.stddev[box] ** 2 == pytest.approx(variance, abs=1e-9)
 
 
-def test_additive_answers_of_rectangles_sum_to_their_users() -> None:
-    users = np.where(np.arange(len(PARTS.users)) % 3 == 0, -2.0, 5.0)
-    model = PartitionModel(replace(PARTS, users=users))
-    edges = np.array([0.0, 0.7, 2.1, 5.0, 8.0])
-    found = model.answer_additive(Boxes.between(edges, edges)).users
-    assert found.sum() == pytest.approx(users.sum())
-    assert (found >= 0).all()
-
-
 def cut(side: int, generator: np.random.Generator) -> list[tuple[int, int, int, int]]:
     """Rectangles by random cuts of random rectangles."""
     parts = [(0, 0, side, side)]
@@ -61,14 +49,3 @@ def cut(side: int, generator: np.random.Generator) -> list[tuple[int, int, int, 
         else:
             parts.append((x0, y0, x1, y1))
     return parts
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_rectangles_are_painted_as_a_loop_paints_them(seed: int) -> None:
-    generator = seeded_rng(seed)
-    parts = cut(SIDE, generator)
-    painted = np.zeros((SIDE, SIDE), dtype=np.int32)
-    for number, (x0, y0, x1, y1) in enumerate(parts):
-        painted[y0:y1, x0:x1] = number
-    x_edges, y_edges, found = paint_rectangles(SIDE, *np.array(parts).T)
-    np.testing.assert_array_equal(np.repeat(np.repeat(found, np.diff(y_edges), 0), np.diff(x_edges), 1), painted)

@@ -95,26 +95,3 @@ def test_no_tree_tells_more_than_epsilon_of_a_user(epsilon: float, near: int, mo
     deepest = max(0, (len(more) - 2) * rule.delta + near)
     path = [deepest + step for step in np.cumsum(more)[::-1].tolist()]
     assert abs(loss(rule, path, len(path) - ends)) <= epsilon
-
-
-def test_one_level_spends_at_most_epsilon_by_enumeration() -> None:
-    """Every tree of 4 x 4 cells, with and without a user in its first cell, among few others."""
-    epsilon = 0.7
-    rule = SplitRule.from_epsilon(epsilon)
-    for others in itertools.product(range(6), repeat=2):  # in the user's quadrant, in the other three together
-
-        def probabilities(counts: tuple[int, int]) -> list[float]:
-            root = split_probability(rule, sum(counts), 0)
-            quadrants = [split_probability(rule, count, 1) for count in (counts[0], counts[1], 0, 0)]
-            split = [
-                root * math.prod(q if yes else 1 - q for q, yes in zip(quadrants, tree, strict=True))
-                for tree in itertools.product((True, False), repeat=4)
-            ]
-            return [1 - root, *split]
-
-        without, with_user = probabilities(others), probabilities((others[0] + 1, others[1]))
-        assert sum(without) == pytest.approx(1)
-        assert max(abs(math.log(a / b)) for a, b in zip(without, with_user, strict=True)) <= epsilon
-
-
-# What one user more in the logs changes in PrivTree, under the same key.

@@ -1,18 +1,22 @@
-"""`sfumato refresh --init FOLDER`: a configuration to start from, for a number of users."""
+"""What comes before a first run: the plan of a heatmap, a key, and the configuration of a refresh. No data are read."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 
 from sfumato.schemas.errors import RequestError, reason_of
 from sfumato.schemas.ledger import rounded_down
-from sfumato.schemas.requests.commands import RefreshInitRequest
+from sfumato.schemas.requests.commands import KeyRequest, RefreshInitRequest
+from sfumato.transforms.counting.plan import make_plan, plan_details
+from sfumato.transforms.heatmap.plan import summary, trust_table
 from sfumato.transforms.heatmap.request import PlanRequest
-from sfumato.transforms.nights.plan import RotationChoice, make_rotation_plan
+from sfumato.transforms.nights.plan import RotationChoice, make_rotation_plan, rotation_table
 from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.admission import ADMISSION_SHARE
+from sfumato.transforms.privacy.secrets import SECRET_BYTES, create_key_file
 
 _DAYS = 30  # of the budget
 _MIN_SHARE = 10  # a night with fewer than a tenth of the usual users is refused,
@@ -40,7 +44,31 @@ options:
 """
 
 
-def run(request: RefreshInitRequest) -> None:
+def run_plan(request: PlanRequest) -> None:
+    """Prints the cost and the accuracy of a heatmap, from public figures only. Raises RequestError."""
+    settings = request.settings()
+    if request.nights is not None:
+        sys.stdout.write(rotation_table(make_rotation_plan(settings[0], request.nights)))
+        return
+    plans = list(map(make_plan, settings))
+    if len(plans) == 1:
+        sys.stdout.write(f"{plan_details(plans[0])}\nEach trust model (--trust):\n\n{trust_table(plans[0].parameters)}")
+    else:
+        sys.stdout.write(summary(plans, request.values()))
+
+
+def run_key(request: KeyRequest) -> None:
+    """Makes the secret behind the noise of releases. Raises RequestError."""
+    create_key_file(request.file)
+    sys.stdout.write(
+        f"{request.file}: a new key of {SECRET_BYTES} random bytes, readable only by you\n"
+        f"Use it with: --key_file {shlex.quote(request.file)} --release_id ID, or as key_file of `sfumato refresh`.\n"
+        "Keep a copy in a safe place: an interrupted run resumes only with the same key.\n"
+        "Keep it secret: the key removes the noise of its releases.\n"
+    )
+
+
+def run_refresh_init(request: RefreshInitRequest) -> None:
     """Writes the configuration, and prints what its releases will show. Raises RequestError."""
     file = os.path.join(request.folder, "refresh.yaml")
     content, choice = starting_configuration(request)
