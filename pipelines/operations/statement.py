@@ -1,4 +1,4 @@
-"""`sfumato statement`: what a published release guarantees, for the registry of deployments, a web page or a reader."""
+"""`sfumato statement`: what a published release guarantees, for the registry of deployments."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from sfumato.schemas.guarantee import entry_of
 from sfumato.transforms.audit.findings import FORMAT
 from sfumato.transforms.io.files import check_new_file, read_file, write_output
 from sfumato.transforms.release.published_release import Release, open_release
-from sfumato.transforms.statement.record import LedgerAccount, registry_record
-from sfumato.transforms.statement.record_formats import FORMATS
+from sfumato.transforms.statement.record import LedgerAccount, registry_record, yaml_text
 from sfumato.transforms.statement.request import StatementRequest
 
 
@@ -28,7 +27,7 @@ def run(request: StatementRequest) -> None:
     job = str(release.manifest.get("job"))
     known = JOBS.get(job) or JOBS.get(f"{job} build")
     summary = f"a release of `sfumato {job}`" if known is None else known.summary.removeprefix("publish ")
-    text = FORMATS[request.format](registry_record(release, request, summary, account, audited), release.manifest)
+    text = yaml_text(registry_record(release, request, summary, account, audited))
     if request.output is None:
         sys.stdout.write(text)
         return

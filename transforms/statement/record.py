@@ -7,8 +7,11 @@ the release's own. Fields that only a person can fill stay empty without their o
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+import yaml
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import (
@@ -49,6 +52,7 @@ _POST_PROCESSING = {
     "ranges": "The model is fitted to the noisy counts only.",
 }
 _UNKNOWN = "not stated"
+_WIDTH = 110  # characters of a line of YAML
 _PUBLIC = (
     "Published as given: names, days, the region, lists of zones, groups or categories, and all other options in the "
     "manifest's `parameters`. A public figure that was taken from these logs is not protected."
@@ -274,3 +278,35 @@ def _implementation(manifest: Mapping[str, Any], audited: str) -> dict[str, str]
         "justification": "Each promise of docs/explanation/threat_model.md has a test. Those of this mechanism:\n"
         + _bullets(*tests, audited),
     }
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes text of several lines as a block."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def yaml_text(record: Mapping[str, Any]) -> str:
+    """Returns a record as the registry stores it, with a comment above each field that a person must fill."""
+    blocks = [_dumped({name: value for name, value in record.items() if name != "deployment"}), "deployment:\n"]
+    for group, fields in record["deployment"].items():
+        blocks.append(f"  {group}:\n")
+        # The schema knows no empty sector, so the record has none.
+        missing = {"data_product_sector": None} if group == "basic" else {}
+        for name, value in {**missing, **fields}.items():
+            hint = ADDITIONS.get(name)
+            if value in (None, "", [""]) and name in OPTIONS:
+                hint = f"write {StatementRequest.model_fields[OPTIONS[name]].description} (--{OPTIONS[name]})"
+            comment = textwrap.wrap(hint, _WIDTH, initial_indent="# ", subsequent_indent="# ") if hint else []
+            line = f"# {name}:\n" if value is None else _dumped({name: value})
+            blocks.append(textwrap.indent("\n".join([*comment, line]), "    "))
+    return "".join(blocks)
+
+
+def _dumped(fields: Mapping[str, Any]) -> str:
+    return yaml.dump(dict(fields), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=_WIDTH)

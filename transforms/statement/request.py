@@ -43,9 +43,6 @@ class StatementRequest(LogOptions):
     audit: str | None = option(
         None, "the JSON report of `sfumato audit` on this release, which the record cites", INPUT, metavar="REPORT"
     )
-    format: Literal["yaml", "json-ld", "text"] = option(
-        "yaml", "yaml: the registry's; json-ld: for a web page; text: a data sheet", OUTPUT, common=True
-    )
     output: str | None = option(
         None, "the file, local or gs:// (default: print it)", OUTPUT, metavar="FILE", common=True
     )
