@@ -185,15 +185,6 @@ def test_shares_forgive_a_change_of_the_number_of_users() -> None:
     assert not changes.changed.any()
 
 
-def test_find_changes_rejects_other_regions_and_bad_rates() -> None:
-    one = noisy_map(np.full(256, 9.0), seeded_rng(0))
-    other = MapCounts(Region(0, 0, 1, 1), one.counts, one.measured, 1)
-    with pytest.raises(ValueError, match="regions"):
-        find_changes(one, other)
-    with pytest.raises(ValueError, match="rate"):
-        find_changes(one, one, 0.0)
-
-
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two heatmaps of the same logs, of different depths."""
@@ -268,7 +259,7 @@ def page_of(changes: Changes, **more: Any) -> PageView:
         "results": {"false_discovery_rate": 0.05, "shown": int(changes.shown.sum()), "tested": 9, "compared": "users"},
         **more,
     }  # fmt: skip
-    table = parquet_bytes(changes.table(Grid(REGION, DEPTH)))
+    table = parquet_bytes(changes.table())
     return changes_view({"changes.parquet": table, "manifest.json": json.dumps(manifest).encode()})
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -160,25 +158,6 @@ def test_a_map_without_rows_has_files_without_rows_and_no_tiles(
         exported_files(sources["empty"], FORMATS["pmtiles"])
 
 
-def test_gdal_opens_what_it_should(exported: dict[str, Path]) -> None:
-    """By the programs of Debian's GDAL, which is another build than those that wrote the files."""
-    if shutil.which("gdalinfo") is None:
-        pytest.skip("Debian's gdal-bin is not installed")
-    done = subprocess.run(
-        ["gdalinfo", "-json", str(exported["heatmap"] / "map.tif")], capture_output=True, check=True, text=True
-    )
-    stated = json.loads(done.stdout)
-    assert stated["metadata"]["IMAGE_STRUCTURE"]["LAYOUT"] == "COG"
-    assert stated["geoTransform"] == pytest.approx([-74.04, 0.16 / 128, 0, 40.80, 0, -0.12 / 128])
-    assert [band["description"] for band in stated["bands"]][:2] == ["users", "density"]
-    assert stated["metadata"][""]["licence"] == LICENCE
-    for name in ("map.geojson", "map.gpkg"):
-        done = subprocess.run(
-            ["ogrinfo", "-so", "-al", str(exported["heatmap"] / name)], capture_output=True, check=True, text=True
-        )
-        assert re.search(r"Feature Count: \d{2,}", done.stdout)
-
-
 def test_a_format_is_found_by_its_name_or_the_suffix() -> None:
     assert find_format(None, "Map.TIF").name == "geotiff"
     assert find_format(None, "night.json").name == "geojson"
@@ -196,18 +175,6 @@ def test_a_format_is_found_by_its_name_or_the_suffix() -> None:
 
 def stated(**manifest: Any) -> dict[str, str]:
     return release_statement(Release("folder", {"job": "heatmap", "release_id": "monday", **manifest}, "digest"))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_it_is_plain_text_without_gaps(kind: str, sources: dict[str, ExportSource]) -> None:
-    statement = sources[kind].statement
-    assert all(isinstance(value, str) and value for value in statement.values())
-    assert statement["manifest_sha256"] == sources[kind].release.digest
-    if kind != "changes":
-        manifest = sources[kind].release.manifest
-        assert statement["guarantee"] == sources[kind].release.guarantee
-        assert statement["trust"] == manifest["privacy"]["trust"]
-        assert float(statement["delta"]) == pytest.approx(manifest["privacy"]["delta"])
 
 
 def test_no_privacy_and_unsafe_keys_are_said() -> None:

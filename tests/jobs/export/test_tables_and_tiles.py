@@ -16,7 +16,6 @@ import mapbox_vector_tile
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pyogrio
 import pytest
 import shapely
 from pmtiles.reader import MemorySource, Reader, all_tiles
@@ -135,13 +134,6 @@ def test_every_zoom_has_every_cell(archive: bytes, sources: dict[str, ExportSour
                 assert found.get(name) == (pytest.approx(cell[name]) if np.isfinite(cell[name]) else None)
 
 
-def test_gdal_reads_the_tiles_and_fields(archive: bytes, sources: dict[str, ExportSource]) -> None:
-    frame = pyogrio.read_dataframe(archive)  # the last zoom; a cell on a border is in several tiles
-    assert set(frame["cell_id"]) == set(sources["heatmap"].release.cells["cell_id"])
-    assert frame.crs.to_epsg() == 3857
-    assert frame.to_crs(4326).total_bounds == pytest.approx(sources["heatmap"].layer.bounds, abs=1e-4)
-
-
 @pytest.mark.parametrize("depth", [5, 12, 20])
 def test_the_first_zoom_shows_the_smallest_cells(depth: int) -> None:
     grid = Grid(Region(3.0, 60.0, 3.2, 60.1), depth)
@@ -153,8 +145,3 @@ def test_the_first_zoom_shows_the_smallest_cells(depth: int) -> None:
     shown = features_of(content)
     assert len(shown) in range(1, 6)
     assert all(set(features) == {"first", "last"} for features in shown.values())
-
-
-@pytest.mark.slow
-def test_equal_releases_give_equal_bytes(archive: bytes, sources: dict[str, ExportSource]) -> None:
-    assert write_pmtiles(sources["heatmap"])[""] == archive

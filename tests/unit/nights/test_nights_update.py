@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import replace
 from datetime import timedelta
 
@@ -79,13 +78,6 @@ def test_night_map_adds_up_and_has_no_negative_cell(maps: list[NightMap]) -> Non
         assert one.estimate.counts.sum() == pytest.approx(counts_of(number).sum())
         assert (interval(one)[0] <= one.estimate.counts).all()
         assert (one.estimate.counts <= interval(one)[1]).all()
-
-
-@pytest.mark.slow
-def test_update_gives_the_same_bytes_for_the_same_nights(learned: NightsState, maps: list[NightMap]) -> None:
-    again, nights = run_nights(range(28))
-    assert again.to_table().equals(learned.to_table(), check_metadata=True)
-    assert nights[-1].estimate.counts.tobytes() == maps[-1].estimate.counts.tobytes()
 
 
 @pytest.mark.false_alarm(1e-8)
@@ -171,19 +163,6 @@ def test_update_takes_trees_that_differ(learned: NightsState) -> None:
     state, found = update(state, night_of(29), [one], float(counts_of(29).sum()), 50.0)
     assert found.estimate.tree == finer
     assert state.full.tree == finer
-
-
-@pytest.mark.slow
-def test_update_takes_all_users_every_night() -> None:
-    state, error = None, math.inf
-    for number in range(21):
-        counts = counts_of(number)
-        measured = [measure_night(number, counts, cohorts=1)]
-        state, one = update(state, night_of(number), measured, float(counts.sum()), 50.0)
-        error = ((one.estimate.counts - density_of(number)) ** 2).mean()
-    assert error < STDDEV**2 / 4
-    assert state is not None
-    assert state.scales.drift_information > 10
 
 
 EVENT_USERS = 100_000.0

@@ -26,7 +26,7 @@ WITHOUT = {
     "no file matches ", "the folder ", "no job named ", "unknown option ", "no credentials for Google Cloud",
 
     "column ", "there are none", "the release's manifest ", "a release of `sfumato heatmap`", "second_",
-    "delta:", "iceberg:", "FILE: ", "format ",
+    "delta:", "iceberg:", "FILE: ", "format "
 }  # fmt: skip
 
 
