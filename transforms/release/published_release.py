@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import shapely.geometry
 from numpy.typing import NDArray
 
 from sfumato.schemas import guarantee
@@ -151,20 +150,6 @@ class Release:
             field = table.schema.field(index).with_metadata(_GEOARROW)
             table = table.set_column(index, field, table.column(index))
         return table.__arrow_c_stream__(requested_schema)
-
-    @property
-    def __geo_interface__(self) -> dict[str, Any]:
-        """Returns the main table as a GeoJSON FeatureCollection. Raises RequestError without geometries."""
-        table = self.arrow_table(self.main_table + _PARQUET)
-        if _GEOMETRY not in table.column_names:
-            raise RequestError(f"{self.path}: its table {self.main_table} has no geometry")
-        shapes = shapely.from_wkb(table.column(_GEOMETRY).to_pylist())
-        rows = table.drop_columns([_GEOMETRY]).to_pylist()
-        features = [
-            {"type": "Feature", "properties": row, "geometry": shapely.geometry.mapping(shape)}
-            for row, shape in zip(rows, shapes, strict=True)
-        ]
-        return {"type": "FeatureCollection", "features": features}
 
     def total(self, cells: NDArray[Any]) -> tuple[float, float]:
         """Returns users of several cells together, and the standard deviation of that sum's error.

@@ -62,7 +62,7 @@ def test_numbers_are_those_of_the_manifest(kind: str, published: Releases, capsy
     assert found["dp_variant"]["variant_name"] == variant
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["monday", "words", "quantiles, central", "moments"])
 def test_record_follows_the_registrys_schema(
     kind: str, published: Releases, schema: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

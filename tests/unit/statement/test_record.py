@@ -96,13 +96,6 @@ def test_what_a_readers_own_job_leaves_out_is_not_stated() -> None:
     assert "None" not in yaml_text(registry_record(release, request_of(**PERSONAL), "a map"))
 
 
-def test_simulated_trust_is_central_and_says_so() -> None:
-    for trust in ("secagg", "local"):
-        model = deployment(stored("gauss", lambda manifest, trust=trust: manifest["privacy"].update(trust=trust)))
-        assert model["deployment_model"]["model_name"] == "Central"
-        assert "the raw logs" in model["deployment_model"]["model_name_details"]
-
-
 def test_series_is_known_by_the_manifest_or_the_ledger() -> None:
     assert deployment(stored("2026-11-18"))["deployment_model"]["release_type"] == "Many releases"
     account = LedgerAccount(1, ["Charges: 1."])
