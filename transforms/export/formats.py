@@ -64,16 +64,7 @@ def export_release(
     resolution: int | None = None,
     overwrite: bool = False,
 ) -> list[str]:
-    """Writes a release as a file.
-
-    Args:
-        release: a release, or changes between two.
-        output: the file, local or gs://.
-        format_name: one of FORMATS; None for that of the file's suffix.
-        licence: that the file states; None for none.
-        table: of the release; None for the one with the map.
-        resolution: of H3's cells, for the format h3.
-        overwrite: whether to replace an existing file.
+    """Writes a release, or changes between two, as a file. The arguments are the options of `sfumato export`.
 
     Returns:
         The files that were written, the named one first.
