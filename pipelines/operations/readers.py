@@ -77,7 +77,6 @@ def run_export(request: ExportRequest) -> None:
         request.format,
         licence=request.licence,
         table=request.table,
-        resolution=request.resolution,
         overwrite=request.overwrite,
     )
     sys.stdout.write("".join(f"{path}\n" for path in written))

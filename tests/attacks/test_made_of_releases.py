@@ -37,8 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def exported(folder: Path, output: Path, name: str) -> int:
-    resolution = ["--resolution", "7"] if FORMATS[name].resolution else []
-    return main(["export", str(folder), "--output", str(output), "--format", name, *resolution])
+    return main(["export", str(folder), "--output", str(output), "--format", name])
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -20,7 +20,6 @@ class ExportFormat:
         suffixes: of file names, the usual one first.
         needs: the part of a release that it is made of, one of `export_source.PARTS`.
         write: makes the content of the file, by what is added to the file's name: "" for the file itself.
-        resolution: whether it takes a resolution.
     """
 
     name: str
@@ -28,7 +27,6 @@ class ExportFormat:
     suffixes: tuple[str, ...]
     needs: str
     write: Callable[[ExportSource], dict[str, bytes]]
-    resolution: bool = False
 
 
 @contextmanager

@@ -49,20 +49,18 @@ STATEMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "geoparquet": lambda path: json.loads(pq.read_schema(path).metadata[b"sfumato"]),
     "gpkg": geopackage_metadata,
     "pmtiles": pmtiles_metadata,
-    "h3": lambda path: json.loads(pq.read_schema(path).metadata[b"sfumato"]),
 }
 
 
 # A kind for each form of a release: cells with totals, squares of a model, moments, differences, polygons, lines,
 # a table without shapes, no rows.
 FORMS = ["heatmap", "ranges", "moments", "changes", "zones", "trips", "words", "empty"]
-VECTORS = set(STATEMENTS) - {"h3", "geotiff"}
+VECTORS = set(STATEMENTS) - {"geotiff"}
 HAS = {
-    "heatmap": set(STATEMENTS),
     "zones": VECTORS,
     "trips": VECTORS,
     "words": {"csv"},
-    "empty": set(STATEMENTS) - {"h3", "pmtiles"},
+    "empty": set(STATEMENTS) - {"pmtiles"},
 }
 
 
@@ -75,10 +73,8 @@ def exported(sources: dict[str, ExportSource], tmp_path_factory: pytest.TempPath
             source = sources[kind]
             (folder / kind).mkdir()
             for name, one in FORMATS.items():
-                if one.needs in source.parts and not one.resolution and (kind, name) != ("empty", "pmtiles"):
+                if one.needs in source.parts and (kind, name) != ("empty", "pmtiles"):
                     export_release(source.release, str(folder / kind / f"map{one.suffixes[0]}"), name, licence=LICENCE)
-        table = str(folder / "heatmap" / f"map{FORMATS['h3'].suffixes[0]}")
-        export_release(sources["heatmap"].release, table, "h3", licence=LICENCE, resolution=7)
 
     folder = made_once(tmp_path_factory, "formats", export_all)
     return {kind: folder / kind for kind in FORMS}
@@ -90,7 +86,7 @@ def test_a_file_that_travels_alone_states_its_guarantee(
     name: str, kind: str, exported: dict[str, Path], sources: dict[str, ExportSource]
 ) -> None:
     path = exported[kind] / f"map{FORMATS[name].suffixes[0]}"
-    has = HAS.get(kind, set(STATEMENTS) - {"h3"})
+    has = HAS.get(kind, set(STATEMENTS))
     if name not in has:
         assert not path.exists()
         return
@@ -165,7 +161,6 @@ def test_a_map_without_rows_has_files_without_rows_and_no_tiles(
 def test_a_format_is_found_by_its_name_or_the_suffix() -> None:
     assert find_format(None, "Map.TIF").name == "geotiff"
     assert find_format(None, "night.json").name == "geojson"
-    assert find_format(None, "map.h3.parquet").name == "h3"
     assert find_format(None, "map.parquet").name == "geoparquet"
     assert find_format("csv", "map.tif").name == "csv"
     with rejects("format"):
