@@ -26,7 +26,7 @@ from sfumato.schemas.views.view_parts import FileLink, Section, Table
 from sfumato.transforms.report.layers import simple_paths
 from sfumato.transforms.report.released import Released
 from sfumato.transforms.report.report import render_page
-from sfumato.transforms.report.sections import common_sections, guarantee
+from sfumato.transforms.report.sections import alarm, common_sections, guarantee
 from tests import ROOT
 from tests.seeds import seeded_rng
 from tests.unit.release.city import city_release
@@ -156,6 +156,14 @@ def test_without_scripts_there_are_report_files_and_picture() -> None:
     assert '<noscript><div class="still">' in page
     assert '<img src="heatmap.png"' in page
     assert '<meta property="og:image" content="heatmap.png">' in page
+
+
+def test_a_known_seed_is_named_at_the_top() -> None:
+    manifest = {"job": "heatmap", "privacy": {"epsilon": 1.0, "randomness": {"source": "seed", "safe": False}}}
+    assert "protects nobody" in guarantee(manifest)
+    page = render_page(map_view(alarm=alarm(manifest)))
+    assert page.index('role="alert"') < page.index("<main>")
+    assert 'role="alert"' not in render_page(map_view())
 
 
 @pytest.mark.parametrize(
