@@ -76,7 +76,7 @@ from sfumato.transforms.privacy.admission import ChargeAndAdmit
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.model_file import read_model
 from sfumato.transforms.release.catalog import check_not_lost
-from sfumato.transforms.release.publishing import CommitRelease, WriteRelease
+from sfumato.transforms.release.publishing import commit_release, write_release
 
 # Options of every release that a transform has, too; others belong to a run of the command line.
 _OPTIONS = (
@@ -149,8 +149,8 @@ class _PrivateJob(beam.PTransform):
         if self._output is not None:
             _ = (
                 files
-                | "Write" >> WriteRelease(self._output, metadata, job.request.overwrite)  # PCollection[path]
-                | "Commit" >> CommitRelease(metadata.release_id, ledger=metadata.ledger_location)
+                | "Write" >> beam.Map(write_release, self._output, metadata, job.request.overwrite)  # PCollection[path]
+                | "Commit" >> beam.Map(commit_release, metadata.release_id, None, metadata.ledger_location)
             )
         if self._unusable is None:
             return self.results(files)

@@ -122,17 +122,15 @@ class Release(published_release.Release):
         *,
         licence: str | None = None,
         table: str | None = None,
-        resolution: int | None = None,
         overwrite: bool = False,
     ) -> list[str]:
         """Writes the release as a file of another tool, with its guarantee in the file's metadata.
 
         Args:
             path: the file, local or gs://.
-            format: geotiff, geojson, csv, gpkg, pmtiles or h3; None for that of the file's suffix.
+            format: geotiff, geojson, csv, geoparquet, gpkg or pmtiles; None for that of the file's suffix.
             licence: that the file states, as an SPDX identifier such as CC-BY-4.0; None states none.
             table: of the release; None for the one with the map.
-            resolution: of H3's cells, for the format h3.
             overwrite: whether to replace an existing file.
 
         Returns:
@@ -142,9 +140,7 @@ class Release(published_release.Release):
             RequestError: the format does not fit the release, an option is wrong, a library is missing, or the file
                 cannot be written.
         """
-        return export_release(
-            self, os.fspath(path), format, licence=licence, table=table, resolution=resolution, overwrite=overwrite
-        )
+        return export_release(self, os.fspath(path), format, licence=licence, table=table, overwrite=overwrite)
 
     def to_xarray(self, table: str | None = None) -> xarray.Dataset:
         """Returns the map as bands over pixels: `users`, `density`, its interval and standard deviation, rates or

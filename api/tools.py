@@ -14,7 +14,7 @@ from sfumato.releases import Release, open_release
 from sfumato.runs import Folder, run
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import CHANGES_FILE
-from sfumato.transforms.changes.map_changes import compare_releases, finer_grid
+from sfumato.transforms.changes.map_changes import compare_releases
 from sfumato.transforms.counting.plan import Plan, make_plan
 from sfumato.transforms.heatmap.request import PlanRequest
 from sfumato.transforms.nights.plan import RotationPlan, make_rotation_plan
@@ -64,8 +64,7 @@ def changes(
         run("changes", {**values, "output": output})
         return data_frame(pq.read_table(io.BytesIO(read_part(os.fspath(output), CHANGES_FILE))))
     request_of("changes", values)  # raises where the rate is out of its range
-    found = compare_releases(pair[0], pair[1], rate, shares=shares)
-    return data_frame(found.table(finer_grid(*pair)))
+    return data_frame(compare_releases(pair[0], pair[1], rate, shares=shares).table())
 
 
 def synth(output: Folder, *, users: int, records_per_user: int = 1, seed: int = 0, **options: Any) -> str:

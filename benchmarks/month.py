@@ -50,7 +50,7 @@ from benchmarks.month_ways import (
 from benchmarks.month_year import year_table
 from sfumato.schemas.guarantee import CentralOrSecagg, Trust
 from sfumato.schemas.region import deinterleave
-from sfumato.schemas.tree import node_positions
+from sfumato.schemas.tree import node_positions, nodes_from_names
 from sfumato.transforms.observability.text_tables import markdown_table, significant
 from sfumato.transforms.synth.city import EVENTS, event_of
 from sfumato.transforms.synth.landscape import SIZE_KM
@@ -312,8 +312,9 @@ def _found(published: Published, night: Night, crowd: Crowd) -> tuple[bool, NDAr
     """Whether a crowd is seen, and which of the changes' intervals hold the exact users."""
     seen, held = False, []
     for change in published.changes:
-        (at, *_), x, y = node_positions(np.array(change.nodes, dtype=np.uint64))
-        users = sum(int(exact_counts(night, int(at))[node - (1 << 2 * int(at))]) for node in change.nodes)
+        nodes = nodes_from_names(list(change.cell_ids), DEPTH)
+        (at, *_), x, y = node_positions(nodes)
+        users = sum(int(exact_counts(night, int(at))[node - (1 << 2 * int(at))]) for node in nodes.tolist())
         held.append(change.low <= users <= change.high)
         is_place = at >= _MIN_CHANGE_LEVEL and crowd.is_near(int(at), x, y).any()
         seen |= is_place and change.users > change.expected

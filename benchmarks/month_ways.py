@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from benchmarks.city_nights import SIDE
 from benchmarks.evaluation.density_metrics import mean_squared_error
 from sfumato.schemas.guarantee import CentralOrSecagg
+from sfumato.schemas.timeline import PlaceChange
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.estimator import estimate_density, unbiased_counts
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.state import Estimate, HeatmapState
 from sfumato.transforms.nights.nights_state import NightsState
-from sfumato.transforms.nights.nights_update import Change, update
+from sfumato.transforms.nights.nights_update import update
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import rho_for_delta
 from sfumato.transforms.privacy.secrets import seed_secret
@@ -160,7 +161,7 @@ class Published:
     exact_error: float
     covered: Covered
     seconds: tuple[float, float]
-    changes: tuple[Change, ...] = ()
+    changes: tuple[PlaceChange, ...] = ()
 
 
 def run_key(number: int, way: Way, day: date, trust: str) -> RunKey:
@@ -194,7 +195,7 @@ class Publisher:
         began = time.perf_counter()
         state = night.run(way.cohorts, parameters, run_key(self.number, way, night.day, self.trust), prior)
         ran = time.perf_counter()
-        changes: tuple[Change, ...] = ()
+        changes: tuple[PlaceChange, ...] = ()
         if way.memory == "posterior":
             measured, users, stddev = scaled_measurements(state, way.cohorts)
             self.nights, made = update(self.nights, night.day, measured, users, stddev)

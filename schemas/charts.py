@@ -1,11 +1,10 @@
-"""Checked results of distributions: the curve, its quantiles, ranges of values. And names as pages may show them.
+"""Results of distributions: the curve, its quantiles, ranges of values. And names as pages may show them.
 
 Results come from published sample-and-threshold rounds (paper 004). Nothing here is raw.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 
@@ -24,7 +23,7 @@ _UNSEEN = re.compile(
 class Curve:
     """The estimated distribution function: shares of the users below ascending values, in 0..1, and their 95% band.
 
-    All are float64[n]. Raises ValueError where the columns disagree in length or a value makes no sense.
+    All are float64[n].
     """
 
     value: NDArray[np.float64]
@@ -32,38 +31,15 @@ class Curve:
     low: NDArray[np.float64]
     high: NDArray[np.float64]
 
-    def __post_init__(self) -> None:
-        for name in ("value", "share", "low", "high"):
-            column, n = np.asarray(getattr(self, name)), len(self.value)
-            if column.shape != (n,):
-                raise ValueError(f"{name}: must have one value for each of the {n} rows, got shape {column.shape}")
-            if not np.isfinite(column).all():
-                raise ValueError(f"{name}: must be finite numbers")
-        if not (np.diff(self.value) >= 0).all():
-            raise ValueError("value: must be ascending")
-        if not ((np.asarray(self.share) >= 0) & (np.asarray(self.share) <= 1)).all():
-            raise ValueError("share: must be between 0 and 1")
-        if not ((self.low <= self.share) & (self.share <= self.high)).all():
-            raise ValueError("low, high: must enclose the share")
-
 
 @dataclass(frozen=True)
 class Quantile:
-    """A queried quantile: `share` of the users are below `value`, which has the 95% interval low..high.
-
-    Raises ValueError for a share outside 0..1, or a value outside its own range.
-    """
+    """A queried quantile: `share` of the users are below `value`, which has the 95% interval low..high."""
 
     share: float
     value: float
     low: float
     high: float
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"share: must be between 0 and 1, got {self.share}")
-        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= self.value <= self.high):
-            raise ValueError(f"value: must be finite and between {self.low} and {self.high}, got {self.value}")
 
 
 @dataclass(frozen=True)
@@ -71,8 +47,6 @@ class RangeAnswer:
     """A queried range of values, `high` not in it, and the estimated users in it, with their 95% interval.
 
     The interval also covers users whose place is not known. stddev: from noise or sampling, in users.
-
-    Raises ValueError for an empty range, or for a number of users that is not finite and >= 0 or outside its interval.
     """
 
     low: float
@@ -81,16 +55,6 @@ class RangeAnswer:
     stddev: float
     users_low: float
     users_high: float
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
-            raise ValueError(f"low: must be finite and below high, got {self.low}..{self.high}")
-        for name in ("users", "stddev", "users_low", "users_high"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{name}: must be a finite number >= 0, got {value}")
-        if not self.users_low <= self.users <= self.users_high:
-            raise ValueError(f"users: must be within its interval, got {self.users}")
 
 
 def readable(name: str) -> str:

@@ -60,13 +60,23 @@ def figures(value: float, stddev: float) -> str:
 
 
 def with_interval(value: float, low: float, high: float) -> tuple[str, str, str]:
-    """Returns a value and the ends of its 95% interval, rounded as `figures` does; the ends are rounded outward."""
+    """Returns a value and the ends of its 95% interval, rounded as `figures` does; the ends are rounded outward.
+
+    An end on the same side of 0 as the whole interval stays there: it gets the place of its first digit if the others
+    would round it to 0.
+
+    Example:
+        >>> with_interval(2_878, 427, 5_330)
+        ('3,000', '400', '6,000')
+    """
     stddev = (high - low) / (2 * Z)
     places = _known_places(stddev)
-    if places is not None:
-        unit = 10.0**-places
-        low, high = math.floor(low / unit + 1e-6) * unit, math.ceil(high / unit - 1e-6) * unit
-    return figures(value, stddev), figures(low, stddev), figures(high, stddev)
+    if places is None:
+        return figures(value, stddev), figures(low, stddev), figures(high, stddev)
+    least = 10.0 ** -(_first_place(low, places) if low > 0 else places)
+    most = 10.0 ** -(_first_place(high, places) if high < 0 else places)
+    low, high = math.floor(low / least + 1e-6) * least, math.ceil(high / most - 1e-6) * most
+    return figures(value, stddev), figures(low, least), figures(high, most)
 
 
 def between(low: float, high: float) -> str:
@@ -102,6 +112,11 @@ def _known_places(stddev: float) -> int | None:
     if not (math.isfinite(stddev) and stddev > 0):
         return None
     return min(-round(math.log10(stddev)), _MOST_PLACES)
+
+
+def _first_place(value: float, least: int) -> int:
+    """Returns the decimal place of a number's first digit, or `least` if that is further to the right."""
+    return min(max(least, -math.floor(math.log10(abs(value)))), _MOST_PLACES)
 
 
 def parse_memory(text: str | int) -> int:

@@ -175,30 +175,12 @@ class Spending:
         epsilon, delta: the limits for the data of any `days` consecutive days.
         days: length of the window.
         spent: (date, epsilon spent in the window that ends on that day on the most queried user), in order of dates.
-
-    Raises:
-        ValueError: a value is out of range.
     """
 
     epsilon: float
     delta: float
     days: int
     spent: Sequence[tuple[str, float]]
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
-            raise ValueError(f"epsilon: must be a finite number > 0, got {self.epsilon}")
-        if not 0 <= self.delta < 1:
-            raise ValueError(f"delta: must be between 0 and 1, got {self.delta}")
-        if self.days < 1:
-            raise ValueError(f"days: must be 1 or more, got {self.days}")
-        dates = [date for date, _ in self.spent]
-        for date, spent in self.spent:
-            parse_day("date", date)
-            if not (math.isfinite(spent) and spent >= 0):
-                raise ValueError(f"spent: must be finite numbers >= 0, got {spent} on {date}")
-        if dates != sorted(set(dates)):
-            raise ValueError("spent: must have each date once, in order")
 
     def left(self, spent: float) -> float:
         """Returns the epsilon that is left after this spending, without the rounding error of a difference."""

@@ -48,7 +48,7 @@ from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.catalog import check_not_lost
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.notices import refusal_files
-from sfumato.transforms.release.publishing import CommitRelease, WriteRelease, is_published, with_charge_statement
+from sfumato.transforms.release.publishing import commit_release, is_published, with_charge_statement, write_release
 from sfumato.transforms.release.release_folder import check_output, is_refusal, manifest_at, publish
 
 
@@ -100,9 +100,9 @@ def run_release(job: ReleaseJob, settings: RunnerSettings, audit: bool = False) 
     # 6. Does the ledger allow the charge? It is charged in step 8, once all input is read.
     gate, metadata = gate_of(job, key, metadata, digests)
     reservation = None if gate is None else gate.check()
-    commit = CommitRelease(metadata.release_id, request.timeline, metadata.ledger_location)
+    charge = metadata.release_id, request.timeline, metadata.ledger_location
     if reservation is not None and _is_published(reservation, request.output):
-        commit.commit(request.output)
+        commit_release(request.output, *charge)
         launch_nothing(settings)
         _print_page(request.output)
         return
@@ -124,8 +124,8 @@ def run_release(job: ReleaseJob, settings: RunnerSettings, audit: bool = False) 
             bundles = root | "Files" >> beam.Create(bundled(logs))  # PCollection[tuple[LogFile, ...]]
             _ = (
                 job.build(bundles, inputs, key, metadata)  # PCollection[dict[file name, bytes]]
-                | "Write" >> WriteRelease(request.output, metadata, request.overwrite)  # PCollection[path]
-                | "CommitRelease" >> commit
+                | "Write" >> beam.Map(write_release, request.output, metadata, request.overwrite)  # PCollection[path]
+                | "CommitRelease" >> beam.Map(commit_release, *charge)
             )
     except Exception as error:
         # 9. A refusal. Beam adds the failing step to a message; the published reason goes without it.

@@ -11,13 +11,13 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import CHANGES_FORMAT, MANIFEST_FILE
 from sfumato.schemas.requests.commands import ChangesRequest, ExportRequest
 from sfumato.schemas.views import PageView
-from sfumato.transforms.changes.map_changes import compare_releases, finer_grid
+from sfumato.transforms.changes.map_changes import compare_releases
 from sfumato.transforms.changes.release import changes_files, report
 from sfumato.transforms.export.formats import export_release
 from sfumato.transforms.flows.view import flows_view
 from sfumato.transforms.heatmap.view import heatmap_view
 from sfumato.transforms.histogram.central_counts_view import counts_view
-from sfumato.transforms.io.files import is_remote, write_output
+from sfumato.transforms.io.files import check_new_file, write_output
 from sfumato.transforms.moments.view import moments_view
 from sfumato.transforms.quantiles.view import quantiles_view
 from sfumato.transforms.ranges.view import ranges_view
@@ -63,7 +63,7 @@ def run_changes(request: ChangesRequest) -> None:
         files = changes_files(changes, before, after, request.rate, shares=request.shares)
         identity = json.loads(files[MANIFEST_FILE])["release_id"]
         publish(request.output, files, identity, request.overwrite)
-    sys.stdout.write(report(changes, finer_grid(before, after), request.rate))
+    sys.stdout.write(report(changes, request.rate))
     if request.output is not None:
         sys.stdout.write(f"Written to {request.output}\n")
 
@@ -77,7 +77,6 @@ def run_export(request: ExportRequest) -> None:
         request.format,
         licence=request.licence,
         table=request.table,
-        resolution=request.resolution,
         overwrite=request.overwrite,
     )
     sys.stdout.write("".join(f"{path}\n" for path in written))
@@ -88,8 +87,7 @@ def run_zones(request: ReleaseZonesRequest) -> None:
     suffix = os.path.splitext(request.output)[1]
     if suffix not in SUFFIXES:
         raise RequestError(f"output: must end in {', '.join(SUFFIXES)}, got {request.output}")
-    if not request.overwrite and not is_remote(request.output) and os.path.lexists(request.output):
-        raise RequestError(f"output: {request.output} already exists; name another, or add --overwrite")
+    check_new_file(request.output, request.overwrite)
     release = open_release(request.release)
     region = check_heatmap(release).region
     table = zones_of_release(release, request.public_zones(region))

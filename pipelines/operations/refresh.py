@@ -48,7 +48,7 @@ from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
 from sfumato.transforms.release.catalog import RELEASES, is_pruned
 from sfumato.transforms.release.published_release import Release, open_release
-from sfumato.transforms.release.publishing import CommitRelease
+from sfumato.transforms.release.publishing import commit_release
 from sfumato.transforms.release.release_folder import format_at
 
 _LATE = "-late"  # ends the id of a correction
@@ -154,7 +154,7 @@ class Refresh:
         if not self.dry_run:
             reservation = history.reservations[release.manifest["release_id"]]
             release_id = reservation.charge.release_id
-            CommitRelease(release_id, self.config.output, self.config.ledger).commit(release.path)
+            commit_release(release.path, release_id, self.config.output, self.config.ledger)
             log_late_files(self._late_files(day, reservation), release_id)
         launch_nothing(self.settings)
         shown = self.config.output if is_pruned(release, history) else release.path

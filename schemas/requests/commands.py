@@ -282,7 +282,7 @@ class ExportRequest(LogOptions):
     output: str = option(..., "the file, local or gs://", OUTPUT, metavar="FILE")
     format: str | None = option(
         None,
-        "geotiff, geojson, csv, geoparquet, gpkg, pmtiles or h3; default: by the suffix of --output",
+        "geotiff, geojson, csv, geoparquet, gpkg or pmtiles; default: by the suffix of --output",
         OUTPUT,
         common=True,
     )
@@ -296,7 +296,6 @@ class ExportRequest(LogOptions):
     table: str | None = option(
         None, "the release's table to export; default: the table with the map", METHOD, common=True
     )
-    resolution: int | None = option(None, "resolution of the H3 cells (h3)", METHOD, ge=0, le=15, common=True)
     overwrite: bool = option(False, "replace an existing file", OUTPUT, common=True)
 
 

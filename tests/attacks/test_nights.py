@@ -132,22 +132,16 @@ def run(folder: Path, number: int, *starts: Path) -> int:
 
 CHANGES: list[tuple[tuple[str | int, ...], Any]] = [
     (("results", "users"), float("nan")),
-    (("results", "users"), 1e300),
     (("results", "users"), -5),
-    (("results", "users_stddev"), float("inf")),
     (("results", "users_stddev"), 1e300),
     (("privacy", "sub_queries"), []),
-    (("privacy", "sub_queries"), {}),
     (("privacy", "sub_queries"), [{"index": 1, "shards": 1, "shards_lost": 0}] * 1000),
     (("privacy", "sub_queries", 0, "index"), float("inf")),
     (("privacy", "sub_queries", 0, "shards_lost"), 1),
-    (("privacy", "sub_queries", 0, "shards_lost"), -1e9),
     (("privacy", "cohort", "shards"), 0),
     (("privacy", "cohort", "shards"), float("inf")),
     (("privacy", "rotation"), {"cohort": 1, "cohorts": 0}),
     (("privacy", "rotation"), {"cohort": 1, "cohorts": 10**9}),
-    (("privacy", "rotation"), [3]),
-    (("grid",), None),
     (("grid", "depth"), 10**9),
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,14 @@ from tests.browser.browsers import CHROMIUM, FIREFOX, ChromiumTab, Firefox, Fire
 from tests.job_fixtures import fast_pipelines, fixed_code  # noqa: F401  (fixtures of this folder)
 
 Open = Callable[..., Tab]
+_AXE = resources.files("axe_playwright_python").joinpath("axe.min.js")
+
+
+def barriers(tab: Tab) -> list[list[str]]:
+    """What axe finds serious or critical for those who see or hear otherwise: impact, rule and element."""
+    tab.run(f"(() => {{ {_AXE.read_text(encoding='utf-8')}; return true; }})()")
+    found = tab.run("axe.run().then(found => found.violations.map(one => [one.impact, one.id, one.nodes[0].html]))")
+    return [one for one in found if one[0] in {"serious", "critical"}]
 
 
 @pytest.fixture(scope="session")

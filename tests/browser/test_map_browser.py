@@ -6,7 +6,6 @@ import csv
 import json
 import math
 import time
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -24,14 +23,13 @@ from sfumato.transforms.report.layers import zone_layer
 from sfumato.transforms.report.report import render_page
 from sfumato.transforms.report.scales import density_scale
 from tests.browser.browsers import Tab
-from tests.browser.conftest import Open
+from tests.browser.conftest import Open, barriers
 from tests.unit.release.city import REGION, CityRelease, city_release
 from tests.unit.report.samples import layer_of, map_of, view_of
 
 # The map's page in real browsers: what a reader does with it, by mouse, keyboard and fingers.
 
 MAP = ".map-view"
-AXE = resources.files("axe_playwright_python").joinpath("axe.min.js")
 
 
 @pytest.fixture(scope="module")
@@ -220,9 +218,7 @@ def test_fingers_one_scrolls_the_page_and_two_move_the_map(opened: Open, page: P
 @pytest.mark.parametrize("scheme", ["dark", "light"])
 def test_nothing_serious_for_those_who_see_or_hear_otherwise(opened: Open, page: Path, scheme: str) -> None:
     tab = opened(page, scheme=scheme)
-    tab.run(f"(() => {{ {AXE.read_text(encoding='utf-8')}; return true; }})()")
-    found = tab.run("axe.run().then(found => found.violations.map(one => [one.impact, one.id, one.nodes[0].html]))")
-    assert [one for one in found if one[0] in {"serious", "critical"}] == []
+    assert barriers(tab) == []
 
 
 def test_the_button_changes_the_mode_and_paper_is_light(opened: Open, page: Path) -> None:

@@ -97,22 +97,23 @@ class Changes:
     # well.
     shown: NDArray[np.bool_]
     scale: float  # that `before` was multiplied by; 1 unless shares are compared
+    grid: Grid  # the region, and the depth of the finer map
 
     @property
     def tested(self) -> NDArray[np.bool_]:
         """Returns whether each node was tested: bool[n]."""
         return ~np.isnan(self.p_value)
 
-    def table(self, grid: Grid) -> pa.Table:
-        """Returns one row per node as GeoParquet (`changes_schema`). grid: region and depth of the finest cells."""
+    def table(self) -> pa.Table:
+        """Returns one row per node as GeoParquet (`changes_schema`)."""
         level, x, y = node_positions(self.node)
-        bounds = grid.bounds(x, y, level)
+        bounds = self.grid.bounds(x, y, level)
         columns = {
             "cell_id": node_names(self.node),
             "depth": level.astype(np.int8),
             **dict(zip(("west", "south", "east", "north"), bounds, strict=True)),
             **{name: pa.array(getattr(self, name), from_pandas=True) for name in _COLUMNS},
-            **index_columns(grid, level, *bounds),
+            **index_columns(self.grid, level, *bounds),
             "geometry": shapely.to_wkb(shapely.box(*bounds)),
         }
         return pa.table(columns, schema=changes_schema())
@@ -124,14 +125,10 @@ def find_changes(
     """Tests every node that two maps share.
 
     Args:
-        before, after: the maps. Raises ValueError unless they cover the same region.
+        before, after: the maps, of the same region.
         rate: false discovery rate, in 0..1: the expected share of wrong ones among the changed nodes, at most.
         shares: compare shares of all users: `before` is scaled to as many users as `after` has.
     """
-    if before.region != after.region:
-        raise ValueError(f"regions: the maps must cover the same region, got {before.region} and {after.region}")
-    if not 0 < rate < 1:
-        raise ValueError(f"rate: must be between 0 and 1, got {rate}")
     rows = [_known_nodes(one) for one in (before, after)]
     node, *places = np.intersect1d(rows[0][0], rows[1][0], assume_unique=True, return_indices=True)
     (users_before, noise_before), (users_after, noise_after) = (
@@ -174,6 +171,7 @@ def find_changes(
         changed_high=difference + selected,
         shown=_focused(node, p_value, rate),
         scale=scale,
+        grid=Grid(before.region, max(before.counts.full.depth, after.counts.full.depth)),
     )
 
 
@@ -290,9 +288,3 @@ def compare_releases(before: Release, after: Release, rate: float, *, shares: bo
             "require the same region"
         )
     return find_changes(*counts, rate, shares=shares)
-
-
-def finer_grid(before: Release, after: Release) -> Grid:
-    """Returns the region of two releases, and the depth of the finer one."""
-    grids = [one.grid for one in (before, after) if one.grid is not None]
-    return Grid(grids[0].region, max(grid.depth for grid in grids))

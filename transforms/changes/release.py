@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.known_digits import about, between
 from sfumato.schemas.rectangle import region_from
-from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, ground_metres
+from sfumato.schemas.region import EARTH_RADIUS_KM, ground_metres
 from sfumato.schemas.release import BASEMAP_FILE, CHANGES_FILE, CHANGES_FORMAT, CHANGES_PICTURE, MANIFEST_FILE
 from sfumato.schemas.tree import node_levels, node_positions, nodes_from_names
 from sfumato.schemas.views import PageView
 from sfumato.schemas.views.map_views import Layer, MapBody, Measure
 from sfumato.schemas.views.view_parts import Scale, Section
-from sfumato.transforms.changes.map_changes import Changes, finer_grid
+from sfumato.transforms.changes.map_changes import Changes
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import UNSAFE, package_versions
 from sfumato.transforms.release.published_release import Release
@@ -52,7 +52,7 @@ def changes_files(changes: Changes, before: Release, after: Release, rate: float
 
     changes: what `compare_releases` found of the other arguments.
     """
-    grid = finer_grid(before, after)
+    grid = changes.grid
     sides = {"before": before, "after": after}
     warnings = [UNSAFE] if any(_randomness(one.manifest).get("safe") is not True for one in sides.values()) else []
     identity = "".join(one.digest for one in sides.values()) + repr((rate, shares))
@@ -78,11 +78,11 @@ def changes_files(changes: Changes, before: Release, after: Release, rate: float
         "warnings": warnings,
     }
     geography = {BASEMAP_FILE: after.read(BASEMAP_FILE)} if BASEMAP_FILE in (after.listed or {}) else {}
-    return build_release({CHANGES_FILE: changes.table(grid), **geography}, manifest, changes_view)
+    return build_release({CHANGES_FILE: changes.table(), **geography}, manifest, changes_view)
 
 
-def report(changes: Changes, grid: Grid, rate: float, top: int = 10) -> str:
-    """Returns a summary for a terminal: the number of changes, and the most significant ones. grid: of the maps."""
+def report(changes: Changes, rate: float, top: int = 10) -> str:
+    """Returns a summary for a terminal: the number of changes, and the most significant ones."""
     order = np.flatnonzero(changes.shown)
     order = order[np.argsort(-np.abs(changes.difference[order]) / changes.stddev[order], kind="stable")]
     tested = f"{changes.tested.sum():,}"
@@ -94,7 +94,7 @@ def report(changes: Changes, grid: Grid, rate: float, top: int = 10) -> str:
         none = f"No significant change in {tested} tested places (false discovery rate {rate:.0%})."
         return f"{none}\n{total}"
     level, x, y = node_positions(changes.node[order[:top]])
-    west, south, east, north = grid.bounds(x, y, level)
+    west, south, east, north = changes.grid.bounds(x, y, level)
     metres = np.radians(north - south) * EARTH_RADIUS_KM * 1000
     lines = []
     for row, number in enumerate(order[:top].tolist()):

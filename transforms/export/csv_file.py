@@ -63,4 +63,4 @@ def _with_shapes(source: ExportSource) -> pa.Table:
     return table
 
 
-FORMAT = ExportFormat("csv", "a table; the shape of a row is a column of well-known text", (".csv",), TABLE, write_csv)
+FORMAT = ExportFormat("csv", (".csv",), TABLE, write_csv)

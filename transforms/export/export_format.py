@@ -16,19 +16,15 @@ class ExportFormat:
 
     Attributes:
         name: as `--format` has it.
-        text: what a file of it holds, in a few words.
         suffixes: of file names, the usual one first.
         needs: the part of a release that it is made of, one of `export_source.PARTS`.
         write: makes the content of the file, by what is added to the file's name: "" for the file itself.
-        resolution: whether it takes a resolution.
     """
 
     name: str
-    text: str
     suffixes: tuple[str, ...]
     needs: str
     write: Callable[[ExportSource], dict[str, bytes]]
-    resolution: bool = False
 
 
 @contextmanager

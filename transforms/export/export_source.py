@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import PRIVACY_UNIT, entry_of
-from sfumato.schemas.release import CELLS_FILE, CHANGES_FILE, MODEL_FILE, NEGATIVE, TOTALS_FILE
+from sfumato.schemas.release import CELLS_FILE, CHANGES_FILE, MODEL_FILE, NEGATIVE
 from sfumato.transforms.export.map_raster import (
     GEOMETRY,
     MapLayer,
@@ -32,12 +32,11 @@ _POINTWISE = "columns and bands named low and high: ends of a pointwise 95% inte
 _USERS = "counts are users; densities are users per square kilometre"
 _TRIPS = "counts are trips of users"
 _BELOW_ZERO = f"a number of users or trips, and its density, {NEGATIVE}"
-TABLE, MAP, RASTER, HEATMAP = "table", "map", "raster", "heatmap"
+TABLE, MAP, RASTER = "table", "map", "raster"
 PARTS = {
     TABLE: "a table",
     MAP: "a table with shapes",
     RASTER: "a map of cells",
-    HEATMAP: "a heatmap that states the errors of sums",
 }
 """What a format can be made of, in words."""
 _PARQUET = ".parquet"
@@ -116,13 +115,12 @@ class ExportSource:
     """A release to export, or changes between two. Its parts are read when they are used.
 
     `licence` is what files state; None for none. `table_name` is the table to export; None for the one with the map, or
-    the only one. `resolution` is that of the cells that users are summed in, for a format that has such cells.
+    the only one.
     """
 
     release: Release
     licence: str | None = None
     table_name: str | None = None
-    resolution: int | None = None
 
     @cached_property
     def statement(self) -> dict[str, str]:
@@ -132,13 +130,10 @@ class ExportSource:
     @property
     def parts(self) -> tuple[str, ...]:
         """Returns those of PARTS that this release has."""
-        manifest = self.release.manifest
-        sums = str(manifest.get("errors", {}).get("sums", ""))
         has = {
             TABLE: self._is_model or bool(self.release.tables),
             MAP: self._is_model or self._map_table is not None,
             RASTER: self._is_model or self._raster_file is not None,
-            HEATMAP: manifest.get("job") == "heatmap" and (TOTALS_FILE in sums or "independent" in sums),
         }
         return tuple(part for part in PARTS if has[part])
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from sfumato.schemas.errors import RequestError, did_you_mean
-from sfumato.transforms.export import csv_file, geojson, geopackage, geoparquet_file, geotiff, h3_file, pmtiles_file
+from sfumato.transforms.export import csv_file, geojson, geopackage, geoparquet_file, geotiff, pmtiles_file
 from sfumato.transforms.export.export_format import ExportFormat
 from sfumato.transforms.export.export_source import MAP, PARTS, TABLE, ExportSource
 from sfumato.transforms.io.files import check_new_file, write_output
 from sfumato.transforms.release.published_release import Release
 
-_MODULES = (geotiff, geojson, csv_file, geoparquet_file, geopackage, pmtiles_file, h3_file)
+_MODULES = (geotiff, geojson, csv_file, geoparquet_file, geopackage, pmtiles_file)
 FORMATS: dict[str, ExportFormat] = {module.FORMAT.name: module.FORMAT for module in _MODULES}
 
 
@@ -24,11 +24,10 @@ def find_format(name: str | None, output: str) -> ExportFormat:
             hint = did_you_mean(name, FORMATS) or f"; use one of {', '.join(FORMATS)}"
             raise RequestError(f"format: unknown format {name!r}{hint}")
         return FORMATS[name]
-    suffixes = {suffix: one for one in FORMATS.values() for suffix in one.suffixes}
-    fitting = [suffix for suffix in suffixes if output.lower().endswith(suffix)]
-    if not fitting:
-        raise RequestError(f"format: the suffix of {output} is unknown; use one of {', '.join(FORMATS)}")
-    return suffixes[max(fitting, key=len)]
+    for one in FORMATS.values():
+        if output.lower().endswith(one.suffixes):
+            return one
+    raise RequestError(f"format: the suffix of {output} is unknown; use one of {', '.join(FORMATS)}")
 
 
 def exported_files(source: ExportSource, kind: ExportFormat) -> dict[str, bytes]:
@@ -38,10 +37,6 @@ def exported_files(source: ExportSource, kind: ExportFormat) -> dict[str, bytes]
         RequestError: the release lacks what the format needs, an option applies to another one, a library is missing,
             or a file of the release is damaged.
     """
-    if kind.resolution != (source.resolution is not None):
-        if kind.resolution:
-            raise RequestError(f"resolution: required with --format {kind.name}, such as 8")
-        raise RequestError(f"resolution: cannot be combined with --format {kind.name}")
     if source.table_name is not None and kind.needs not in (MAP, TABLE):
         raise RequestError(f"table: cannot be combined with --format {kind.name}")
     if kind.needs not in source.parts:
@@ -61,19 +56,9 @@ def export_release(
     *,
     licence: str | None = None,
     table: str | None = None,
-    resolution: int | None = None,
     overwrite: bool = False,
 ) -> list[str]:
-    """Writes a release as a file.
-
-    Args:
-        release: a release, or changes between two.
-        output: the file, local or gs://.
-        format_name: one of FORMATS; None for that of the file's suffix.
-        licence: that the file states; None for none.
-        table: of the release; None for the one with the map.
-        resolution: of H3's cells, for the format h3.
-        overwrite: whether to replace an existing file.
+    """Writes a release, or changes between two, as a file. The arguments are the options of `sfumato export`.
 
     Returns:
         The files that were written, the named one first.
@@ -84,7 +69,7 @@ def export_release(
     """
     kind = find_format(format_name, output)
     check_new_file(output, overwrite)
-    source = ExportSource(release, licence, table, resolution)
+    source = ExportSource(release, licence, table)
     files = exported_files(source, kind)
     for suffix, content in files.items():
         write_output(output + suffix, content)

@@ -42,4 +42,4 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int | list) else str(value)
 
 
-FORMAT = ExportFormat("geojson", "one feature a row of the map", (".geojson", ".json"), MAP, write_geojson)
+FORMAT = ExportFormat("geojson", (".geojson", ".json"), MAP, write_geojson)

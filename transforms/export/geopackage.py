@@ -39,4 +39,4 @@ def write_geopackage(source: ExportSource) -> dict[str, bytes]:
     return {"": file.getvalue()}
 
 
-FORMAT = ExportFormat("gpkg", "one row of a layer for each row of the map", (".gpkg",), MAP, write_geopackage)
+FORMAT = ExportFormat("gpkg", (".gpkg",), MAP, write_geopackage)

@@ -32,10 +32,4 @@ def write_geoparquet(source: ExportSource) -> dict[str, bytes]:
     return {"": parquet_bytes(table.replace_schema_metadata({"geo": json.dumps(geo), "sfumato": statement}))}
 
 
-FORMAT = ExportFormat(
-    "geoparquet",
-    "one row a row of the map, with shapes of Parquet's type GEOMETRY (GeoParquet 2.0)",
-    (".parquet", ".geoparquet"),
-    MAP,
-    write_geoparquet,
-)
+FORMAT = ExportFormat("geoparquet", (".parquet", ".geoparquet"), MAP, write_geoparquet)

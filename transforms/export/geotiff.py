@@ -44,10 +44,4 @@ def write_geotiff(source: ExportSource) -> dict[str, bytes]:
         return {"": bytes(optimised.read())}
 
 
-FORMAT = ExportFormat(
-    "geotiff",
-    "a cloud-optimised raster: users, density, its 95% interval and standard deviation as bands",
-    (".tif", ".tiff"),
-    RASTER,
-    write_geotiff,
-)
+FORMAT = ExportFormat("geotiff", (".tif", ".tiff"), RASTER, write_geotiff)

@@ -63,10 +63,4 @@ def _first_zoom(source: ExportSource) -> int:
     return min(max(zoom, 0), _LAST_ZOOM)
 
 
-FORMAT = ExportFormat(
-    "pmtiles",
-    "vector tiles; every zoom has all rows, from the first at which the smallest cells are distinguishable",
-    (".pmtiles",),
-    MAP,
-    write_pmtiles,
-)
+FORMAT = ExportFormat("pmtiles", (".pmtiles",), MAP, write_pmtiles)

@@ -84,10 +84,7 @@ class Night:
             "night": str(self.night),
             "rests_on": [str(period) for period in after.rests_on],
             "started_anew": self.restart,
-            "changes": [
-                {"cell_ids": one.cell_ids, **{name: value for name, value in asdict(one).items() if name != "nodes"}}
-                for one in tonight.changes
-            ],
+            "changes": [asdict(one) for one in tonight.changes],
             "parameters": tonight.parameters,
             "description": _DESCRIPTION,
         }

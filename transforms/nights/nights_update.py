@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.schemas.timeline import PlaceChange
 from sfumato.schemas.tree import Tree, node_levels, node_names, node_paths
 from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.nights.night_posterior import (
@@ -160,22 +161,6 @@ def learn_scales(scales: VarianceScales, before: NightPosterior, own: FullTree, 
 
 
 @dataclass(frozen=True)
-class Change:
-    """A place that differs tonight from what the nights before lead to expect."""
-
-    nodes: tuple[int, ...]  # one to nine nodes of one size that make the place, each a leading 1 and the node's path
-    users: float  # in all of them tonight
-    low: float  # low, high: simultaneous 95% interval of `users`
-    high: float
-    expected: float  # users, from the nights before
-
-    @property
-    def cell_ids(self) -> list[str]:
-        """Returns the names of the nodes."""
-        return node_names(np.array(self.nodes, dtype=np.uint64))
-
-
-@dataclass(frozen=True)
 class NightMap:
     """Tonight's map."""
 
@@ -183,7 +168,7 @@ class NightMap:
     estimate: Estimate  # of the users that are there tonight, queried or not, on the leaves of `full`
     variance: Sequence[Floats]  # of the errors of users, by level and node of `full`
     # The places that differ from what the nights before lead to expect.
-    changes: list[Change] = field(default_factory=list)
+    changes: list[PlaceChange] = field(default_factory=list)
     parameters: dict[str, Any] = field(default_factory=dict)  # learned from the noisy counts, for the manifest
 
     def on(self, tree: Tree) -> tuple[Estimate, Floats, Floats]:
@@ -266,7 +251,8 @@ def update(
     changes = []
     for one in found:
         there, likely_there = (float(values[one.rows].sum()) for values in (errors.measured, errors.expected))
-        changes.append(Change(tuple(errors.node[one.rows].tolist()), max(there, 0.0), *one.interval, likely_there))
+        names = tuple(node_names(errors.node[one.rows]))
+        changes.append(PlaceChange(names, max(there, 0.0), *one.interval, likely_there))
     return after_night, NightMap(full, estimate, spread, changes, _parameters(after, scales))
 
 

@@ -10,6 +10,9 @@ the probability that D is at least x = K'(t) is about
     exp(K(t) - t x) / (t sqrt(2 pi K''(t))).
 
 The family-wise error rate is divided evenly among the sizes of places, and among the places of a size (Bonferroni).
+`transforms/changes` has other tests on purpose. Its sampling error is normal: with 30 cohorts a place of 100 users
+would exceed a margin of 164,000 tests 28 times as often as stated. And the family-wise rate would cost `changes` a
+sixth to a half of what it finds (docs/results/changes.md).
 
 Changed places overlap. The place whose D is largest against its bound comes first, then what it explains is taken from
 all others: its D from that of its ancestors, and all of its descendants. When a place was found, the nodes around it

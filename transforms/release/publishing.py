@@ -1,4 +1,4 @@
-"""Publishing as the last stages of a job. A job that nobody waits for still publishes and updates its ledger.
+"""Publishing as the last steps of a job. A job that nobody waits for still publishes and updates its ledger.
 
 A *charge* is what a release costs: its epsilon and delta for a period of a dataset. A *reservation* is the ledger's
 entry of a charge, written before noise is drawn. To *commit* a release is to record the digest of its manifest in the
@@ -12,8 +12,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
-
-import apache_beam as beam
 
 from sfumato.schemas.errors import LedgerError
 from sfumato.schemas.ledger import Reservation
@@ -57,34 +55,26 @@ def with_charge_statement(metadata: ReleaseMetadata) -> ReleaseMetadata:
     )
 
 
-class WriteRelease(beam.PTransform):
-    """Publishes a singleton {file name: content}, and the map's geography. Returns the folder's path.
+def write_release(files: Mapping[str, bytes], output: str, metadata: ReleaseMetadata, overwrite: bool) -> str:
+    """Publishes a release, and the map's geography. Returns the folder's path.
 
     A retry is safe: one key gives the same files, and `publish` does nothing where the same release is already there.
 
     Args:
+        files: content by name.
         output: the release's folder.
         metadata: the release's identity.
         overwrite: whether to replace a release that exists at `output`.
 
     Raises LedgerError if another result was published under the same charge before. Nothing is published then.
     """
-
-    def __init__(self, output: str, metadata: ReleaseMetadata, overwrite: bool):
-        super().__init__()
-        self._arguments = output, metadata, overwrite
-
-    def expand(self, files: beam.PCollection) -> beam.PCollection:
-        def write(content: dict[str, bytes], output: str, metadata: ReleaseMetadata, overwrite: bool) -> str:
-            content = with_digests({**metadata.geography_files, **content})
-            check_same_result(content, with_charge_statement(metadata))
-            is_charged = metadata.ledger_location is not None
-            with RELEASE_TIME.timed():
-                publish(output, content, metadata.release_id, overwrite, is_charged)
-            RELEASE_BYTES.record(sum(map(len, content.values())))
-            return output
-
-        return files | "Publish" >> beam.Map(write, *self._arguments)  # PCollection[path of the release]
+    content = with_digests({**metadata.geography_files, **files})
+    check_same_result(content, with_charge_statement(metadata))
+    is_charged = metadata.ledger_location is not None
+    with RELEASE_TIME.timed():
+        publish(output, content, metadata.release_id, overwrite, is_charged)
+    RELEASE_BYTES.record(sum(map(len, content.values())))
+    return output
 
 
 def check_same_result(files: Mapping[str, bytes], metadata: ReleaseMetadata) -> None:
@@ -126,37 +116,20 @@ def is_published(output: str, reservation: Reservation) -> bool:
     return reservation.pruned is not None or not open_release(output).damage()
 
 
-class CommitRelease(beam.PTransform):
-    """Marks the published release in the ledger and updates the timeline. Passes the path on.
-
-    A retry is safe: it commits the same digest again and writes the same page.
-
-    Args:
-        release_id: the release.
-        timeline: folder whose page of all releases is updated; None without one.
-        ledger: location of the ledger that charged the release; None without one.
-    """
-
-    def __init__(self, release_id: str, timeline: str | None = None, ledger: str | None = None):
-        super().__init__()
-        self._arguments = release_id, timeline, ledger
-
-    def expand(self, published: beam.PCollection) -> beam.PCollection:
-        return published | "Commit" >> beam.Map(commit_release, *self._arguments)  # PCollection[path of the release]
-
-    def commit(self, output: str) -> str:
-        """Does the same without a pipeline."""
-        return commit_release(output, *self._arguments)
-
-
 def commit_release(output: str, release_id: str, timeline: str | None, ledger: str | None) -> str:
     """Commits the release at `output` to the ledger if the ledger charged it, then updates the timeline.
 
     Nothing is committed where `output` holds no release of this charge, but a refusal or the release of another run.
-    A charge that the ledger lacks is no error here: `WriteRelease` has raised it before anything was published.
-    Arguments are those of `CommitRelease`. Returns `output`.
+    A charge that the ledger lacks is no error here: `write_release` has raised it before anything was published. A
+    retry is safe: it commits the same digest again and writes the same page.
 
-    Raises LedgerError if a file of the release is not the one that its manifest lists.
+    Args:
+        output: the release's folder.
+        release_id: the release.
+        timeline: folder whose page of all releases is updated; None without one.
+        ledger: location of the ledger that charged the release; None without one.
+
+    Returns `output`. Raises LedgerError if a file of the release is not the one that its manifest lists.
     """
     reservation = None if ledger is None else open_ledger(ledger).history().reservations.get(release_id)
     if ledger is not None and reservation is not None:

@@ -29,11 +29,18 @@ export function known(value: number, stddev: number): string {
 const spread = (low: number, high: number): number => (high - low) / (2 * Z);
 /** A number rounded to what its 95% interval says is known. */
 export const within = (value: number, low: number, high: number): string => known(value, spread(low, high));
-/** A 95% interval with the digits that are known, its ends rounded outward: 319,000 to 321,000. */
+/** Digits behind the point of a number's first digit, or `least` if there are more of them. */
+const firstDigit = (value: number, least: number): number => clamp(-Math.floor(Math.log10(Math.abs(value))), least, 12);
+/**
+ * A 95% interval with the digits that are known, its ends rounded outward: 319,000 to 321,000.
+ * An end on the same side of 0 as the whole interval stays there, as in 400 to 6,000.
+ */
 export function interval(low: number, high: number): string {
   const digits = knownDigits(spread(low, high));
-  const unit = 10 ** -digits;
-  return `${rounded(Math.floor(low / unit + 1e-6) * unit, Math.max(digits, 0))} to ${rounded(Math.ceil(high / unit - 1e-6) * unit, Math.max(digits, 0))}`;
+  const end = (value: number, round: (units: number) => number, places: number): string => rounded(round(value * 10 ** places) / 10 ** places, Math.max(places, 0));
+  const least = end(low, (units) => Math.floor(units + 1e-6), low > 0 ? firstDigit(low, digits) : digits);
+  const most = end(high, (units) => Math.ceil(units - 1e-6), high < 0 ? firstDigit(high, digits) : digits);
+  return `${least} to ${most}`;
 }
 /** A share with its interval in percent, with the digits that are known: 12% (9% to 15%). */
 export function shareWords(share: number, low: number, high: number): string {

@@ -99,9 +99,7 @@ def test_a_heatmaps_bands_are_those_of_its_table(sources: dict[str, ExportSource
 
 def test_bands_without_a_stated_error_are_left_out(sources: dict[str, ExportSource]) -> None:
     assert list(bands_of(sources["flat"].raster)) == ["users", "density", "density_stddev"]
-    assert list(bands_of(sources["central"].raster))[2:4] == ["density_low", "density_high"] or set(
-        bands_of(sources["central"].raster)
-    ) == {"users", "density", "density_low", "density_high", "density_stddev"}
+    assert {"density_low", "density_high"} <= set(bands_of(sources["central"].raster))
     assert {"mean_value", "mean_low", "mean_high", "mean_stddev"} <= set(bands_of(sources["moments"].raster))
     assert "users" not in bands_of(sources["moments"].raster)
     assert "difference_low" in bands_of(sources["changes"].raster)
@@ -179,29 +177,6 @@ def test_pixels_and_edges_lie_where_the_region_says() -> None:
         longitude, latitude = dataset.xy(700, 300)
         assert longitude == pytest.approx(source.raster.longitudes[300])
         assert latitude == pytest.approx(source.raster.latitudes[700])
-
-
-@pytest.mark.slow
-def test_overviews_show_pixels_and_no_averages() -> None:
-    """A mean of interval ends, or of rates, would be a number that nobody published."""
-    source = large()
-    content = write_geotiff(source)[""]  # type: ignore[arg-type]
-    published = set(source.raster.bands[0].values.astype(np.float32)[100:].ravel().tolist())
-    with MemoryFile(content) as file, file.open(overview_level=1) as dataset:
-        assert dataset.shape == (256, 256)
-        shown = dataset.read(1)
-    assert set(shown[~np.isnan(shown)].tolist()) <= published
-
-
-@pytest.mark.slow
-def test_a_release_of_each_job_has_its_bands(sources: dict[str, ExportSource]) -> None:
-    for kind in ("heatmap", "moments", "changes", "ranges"):
-        raster = sources[kind].raster
-        with MemoryFile(write_geotiff(sources[kind])[""]) as file, file.open() as dataset:
-            assert dataset.descriptions == tuple(band.name for band in raster.bands)
-            assert dataset.shape == raster.shape
-            for number, band in enumerate(raster.bands, 1):
-                assert dataset.read(number) == pytest.approx(band.values, rel=1e-6, nan_ok=True)
 
 
 # --- rasters in xarray and rows in geopandas, as a notebook has them ---

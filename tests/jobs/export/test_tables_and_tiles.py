@@ -7,26 +7,20 @@ import gzip
 import io
 import json
 from collections import defaultdict
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import h3
 import mapbox_vector_tile
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-import pyogrio
 import pytest
 import shapely
 from pmtiles.reader import MemorySource, Reader, all_tiles
 from pmtiles.tile import Compression, TileType
 
-import sfumato
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.export.csv_file import write_csv
 from sfumato.transforms.export.export_source import ExportSource
-from sfumato.transforms.export.h3_file import write_h3
 from sfumato.transforms.export.map_raster import MapLayer
 from sfumato.transforms.export.pmtiles_file import write_pmtiles
 from tests.jobs.export.conftest import MAPS
@@ -61,31 +55,6 @@ def test_the_statement_describes_the_columns_of_the_file(sources: dict[str, Expo
         assert list(stated["columns"]) == files[""].decode().splitlines()[0].split(",")
         assert stated["columns"]["count"]
         assert stated["licence"] == "CC-BY-4.0"
-
-
-# --- tables by H3 cell against H3's own library and `Release.zones` ---
-
-
-@pytest.mark.parametrize("kind", ["heatmap", "flat"])
-def test_each_cell_has_the_users_of_its_shape(kind: str, sources: dict[str, ExportSource]) -> None:
-    source = replace(sources[kind], resolution=7)
-    content = write_h3(source)[""]
-    table = pq.read_table(io.BytesIO(content))
-    assert json.loads(table.schema.metadata[b"sfumato"]) == source.statement
-    assert b"geo" in table.schema.metadata  # GeoParquet
-    frame = table.to_pandas()
-    assert frame["h3"].map(h3.is_valid_cell).all()
-    assert set(frame["h3"].map(h3.get_resolution)) == {7}
-    region = source.release.manifest["region"]
-    corners = [(region["south"], region["west"]), (region["north"], region["east"])]
-    assert {h3.latlng_to_cell(*corner, 7) for corner in corners} <= set(frame["h3"])
-    shapes = [shapely.Polygon([(x, y) for y, x in h3.cell_to_boundary(name)]) for name in frame["h3"]]
-    own = sfumato.open_release(source.release.path).zones(shapes)
-    for name in ("users", "stddev", "low", "high"):
-        assert frame[name].to_numpy() == pytest.approx(own[name].to_numpy(), rel=1e-4, abs=1e-2)
-    # The cells tile the map, so together they have its users.
-    everybody, _ = source.release.total(np.ones(len(source.release.cells)))
-    assert frame["users"].sum() == pytest.approx(everybody, rel=1e-3)
 
 
 # --- archives read by the PMTiles reader, and tiles by a decoder of Mapbox's vector tiles ---
@@ -135,13 +104,6 @@ def test_every_zoom_has_every_cell(archive: bytes, sources: dict[str, ExportSour
                 assert found.get(name) == (pytest.approx(cell[name]) if np.isfinite(cell[name]) else None)
 
 
-def test_gdal_reads_the_tiles_and_fields(archive: bytes, sources: dict[str, ExportSource]) -> None:
-    frame = pyogrio.read_dataframe(archive)  # the last zoom; a cell on a border is in several tiles
-    assert set(frame["cell_id"]) == set(sources["heatmap"].release.cells["cell_id"])
-    assert frame.crs.to_epsg() == 3857
-    assert frame.to_crs(4326).total_bounds == pytest.approx(sources["heatmap"].layer.bounds, abs=1e-4)
-
-
 @pytest.mark.parametrize("depth", [5, 12, 20])
 def test_the_first_zoom_shows_the_smallest_cells(depth: int) -> None:
     grid = Grid(Region(3.0, 60.0, 3.2, 60.1), depth)
@@ -153,8 +115,3 @@ def test_the_first_zoom_shows_the_smallest_cells(depth: int) -> None:
     shown = features_of(content)
     assert len(shown) in range(1, 6)
     assert all(set(features) == {"first", "last"} for features in shown.values())
-
-
-@pytest.mark.slow
-def test_equal_releases_give_equal_bytes(archive: bytes, sources: dict[str, ExportSource]) -> None:
-    assert write_pmtiles(sources["heatmap"])[""] == archive

@@ -37,7 +37,7 @@ from sfumato.transforms.observability.metrics import METRICS, RAW, read_metrics
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.published_release import open_release
-from sfumato.transforms.release.publishing import WriteRelease
+from sfumato.transforms.release.publishing import write_release
 from tests import ROOT
 from tests.conftest import REGION, make_logs, write_files
 
@@ -89,7 +89,7 @@ def run_heatmap(pattern: str, output: Path, options: tuple[str, ...] = (), popul
             | beam.Create(paths_of(pattern))
             | PrivateHeatmap(REGION, parameters, KEY, LocationColumns())
             | beam.Map(release_files, parameters, FACTS, Grid(REGION, 5))
-            | WriteRelease(str(output), FACTS, False)
+            | beam.Map(write_release, str(output), FACTS, False)
         )
 
     return run(build, options)

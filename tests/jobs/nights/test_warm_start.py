@@ -20,7 +20,7 @@ from sfumato.pipelines.command_line import cli
 from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
-from sfumato.schemas.tree import Tree, node_names
+from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.manifest import heatmap_manifest
 from sfumato.transforms.counting.methods import Adaptive, Flat
 from sfumato.transforms.counting.parameters import HeatmapParameters, check_prior
@@ -119,13 +119,6 @@ def test_warm_start_reads_trees_of_any_nodes(numbers: set[int], seed: int) -> No
     assert np.array_equal(found.counts, estimate.counts)
 
 
-def test_warm_start_reads_cells_in_any_order() -> None:
-    estimate = estimate_on(ragged_tree())
-    cells = cells_table(estimate, GRID)
-    shuffled = cells.take(seeded_rng(1).permutation(cells.num_rows))
-    assert same(WarmStart.from_release(MANIFEST, shuffled, GRID).estimate, estimate)
-
-
 def test_warm_start_reads_the_finest_grid() -> None:
     deepest = np.uint64(4**20 + 4**20 - 1)  # the south-eastern corner, 41 bits
     estimate = estimate_on(Tree.of(20, np.array([deepest, deepest >> np.uint64(2)])))
@@ -135,14 +128,9 @@ def test_warm_start_reads_the_finest_grid() -> None:
 @pytest.mark.parametrize(
     ("method", "values"),
     [
-        ("adaptive", {}),
-        ("adaptive", {"cohorts": "disjoint"}),
         ("adaptive", {"schedule": "paper", "estimator": "last"}),
-        ("adaptive", {"schedule": "paper"}),
         ("adaptive", {"categories": 2}),
-        ("flat", {"level": 3}),
         ("flat", {"categories": 3}),
-        ("adaptive_grid", {}),
         ("spatial_decomposition", {}),
         ("emd", {"contribution": "one"}),
     ],
@@ -184,19 +172,8 @@ def test_warm_start_from_a_map_of_nobody(value: float) -> None:
         assert np.isfinite(method.decode(state, DEPTH).counts).all()
 
 
-def test_papers_schedule_starts_from_the_earlier_tree() -> None:
-    parameters = HeatmapParameters(
-        depth=DEPTH, population=3000, shard_size=300, dropout=0.5, method=Adaptive(schedule="paper", estimator="last")
-    )
-    state = run_in_memory(crowd(3000), 3000, parameters, KEY, estimate_on(ragged_tree()))
-    assert state.results[0].encoding.tree == ragged_tree()
-
-
 # No names of cells of this grid; "r00" is there already, and the Arabic digit is not one of ours.
-NO_CELLS = (
-    "r00", "x", "", "r04", "r0 1", "R01", "01", "rr01", "r0r1", "r٣", "r" + 40 * "0", None,
-    "r" + (DEPTH + 1) * "3", "r" + 30 * "3",
-)  # fmt: skip
+NO_CELLS = ("r00", "r04", "r٣", None, "r" + (DEPTH + 1) * "3")
 
 
 def cells_of(tree: Tree | None = None) -> pa.Table:
@@ -218,14 +195,10 @@ def changed(name: str, value: Any, place: int = 3) -> pa.Table:
     "cells",
     [
         lambda: changed("count", float("nan")),
-        lambda: changed("count", float("inf")),
         lambda: changed("count", None),
         lambda: with_column("count", ["many"] * 16),
-        lambda: with_column("count", [[1.0]] * 16),
         lambda: changed("stddev", -1e-9),
-        lambda: changed("stddev", float("nan")),
         lambda: cells_of().slice(1),
-        lambda: cells_of().slice(0, 15),
         lambda: cells_of().slice(0, 0),
         lambda: pa.concat_tables([cells_of(), cells_of().slice(0, 1)]),
         lambda: with_column("cell_id", list(range(16))),
@@ -247,22 +220,14 @@ def stating(part: str, **values: Any) -> dict[str, Any]:
     "manifest",
     [
         {},
-        {"job": "heatmap"},
         {**MANIFEST, "job": "histogram"},
         {**MANIFEST, "region": None},
-        {**MANIFEST, "region": [1, 2, 3, 4]},
         {**MANIFEST, "grid": {}},
         {**MANIFEST, "privacy": {}},
-        {**MANIFEST, "privacy": None},
-        {**MANIFEST, "privacy": {"epsilon": 1.0}},
-        stating("grid", depth=None),
         stating("grid", depth=6),
-        stating("region", west="far"),
         stating("region", west=-2.0),
         stating("region", west=float("nan")),
-        stating("privacy", epsilon="1 or so"),
         stating("privacy", epsilon=float("nan")),
-        stating("privacy", epsilon=float("inf")),
         stating("privacy", epsilon=0),
         stating("privacy", randomness="fine"),
     ],
@@ -312,16 +277,6 @@ def test_bind_key_is_another_for_each_earlier_release() -> None:
     assert keys[1] == bind_key(KEY, REGION, parameters, columns, read(one)).subkey("shard noise 1")
     elsewhere = Region(-1.0, 50.0, 1.0, 51.5)
     assert bind_key(KEY, elsewhere, parameters, columns, one).subkey("shard noise 1") not in keys
-
-
-def test_digest_is_of_nodes_counts_and_deviations() -> None:
-    tree = ragged_tree()
-    one = estimate_on(tree)
-    assert digest(one) == digest(Estimate(Tree.of(DEPTH, tree.nodes[::-1]), one.counts.copy(), one.stddev.copy()))
-    moved = np.roll(one.counts, 1)
-    others = [replace(one, counts=moved), replace(one, stddev=np.roll(one.stddev, 1)), estimate_on(tree, 1)]
-    assert digest(one) not in {digest(other) for other in others}
-    assert len(node_names(tree.entries)) == len(one.counts)
 
 
 def test_warm_start_asks_by_earlier_map_and_public_figures() -> None:
@@ -393,7 +348,7 @@ def test_warm_start_rejects_folders_without_a_release(
         refused(capsys, logs, tmp_path / "out", "--warm_start", str(place))
     strange = tmp_path / "strange" / "manifest.json"
     strange.parent.mkdir()
-    for manifest in ("[]", "7", "null", '"text"', "{}", "{", "", '{"format": "sfumato-changes/1"}'):
+    for manifest in ("[]", "{", '{"format": "sfumato-changes/1"}'):
         strange.write_text(manifest)
         refused(capsys, logs, tmp_path / "out", "--warm_start", str(strange.parent))
 
@@ -404,7 +359,6 @@ def test_warm_start_rejects_folders_without_a_release(
         ("--region", "-1,50,1,51.5"),
         ("--depth", "7"),
         ("--method", "flat"),
-        ("--method", "emd"),
         ("--time_column", "time", "--slots", "hour"),
     ],
 )

@@ -103,7 +103,7 @@ def test_the_digest_is_of_the_bytes_as_they_were_written(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "changes",
     [{"region": None}, {"region": {"west": 1}}, {"grid": None}, {"grid": {"depth": 99}}, {"grid": {"depth": "six"}},
-     {"region": {**asdict(REGION), "west": float("nan")}}, {"region": {**asdict(REGION), "west": "far"}}],
+     {"region": {**asdict(REGION), "west": float("nan")}}, {"region": {**asdict(REGION), "west": "far"}}]
 )  # fmt: skip
 def test_a_manifest_may_have_no_grid(changes: dict[str, Any]) -> None:
     assert release().grid == Grid(REGION, 6)

@@ -72,10 +72,7 @@ def _with_value(table: pa.Table, name: str, value: float) -> pa.Table:
 
 DAMAGED: dict[str, Callable[[pa.Table], pa.Table]] = {
     "no metadata": lambda table: table.replace_schema_metadata(None),
-    "metadata of another kind": lambda table: table.replace_schema_metadata({nights_state._METADATA: b"[1]"}),
-    "no JSON": lambda table: table.replace_schema_metadata({nights_state._METADATA: b"{"}),
     "no format": lambda table: _with_metadata(table, format="two"),
-    "no night": lambda table: _with_metadata(table, night="today"),
     "rests on nothing": lambda table: _with_metadata(table, rests_on=[]),
     "rests on later nights": lambda table: _with_metadata(table, rests_on=["2026-03-02:2026-04-01"]),
     "periods out of order": lambda table: _with_metadata(table, rests_on=["2026-03-05", "2026-03-02", "2026-03-08"]),
@@ -83,22 +80,14 @@ DAMAGED: dict[str, Callable[[pa.Table], pa.Table]] = {
     "an event below the grid": lambda table: _with_metadata(table, events=[[1 << 18, "2026-03-08", 0.1, 0.1]]),
     "an event of tomorrow": lambda table: _with_metadata(table, events=[[4, "2026-03-09", 0.1, 0.1]]),
     "an event of no size": lambda table: _with_metadata(table, events=[[4, "2026-03-08", float("nan"), 0.1]]),
-    "half an event": lambda table: _with_metadata(table, events=[[4, "2026-03-08"]]),
-    "events of another kind": lambda table: _with_metadata(table, events=3),
     "too many events": lambda table: _with_metadata(table, events=[[4, "2026-03-08", 0.1, 0.1]] * 1000),
     "scales of zero": lambda table: _with_metadata(table, scales={"drift": 0}),
-    "scales without a name": lambda table: _with_metadata(table, scales={"speed": 1}),
-    "scales of another kind": lambda table: _with_metadata(table, scales=[1]),
-    "no rows": lambda table: table.slice(0, 0),
     "rows missing": lambda table: table.slice(0, 10),
-    "no root": lambda table: table.slice(1),
     "a column missing": lambda table: table.drop_columns(["mean"]),
-    "nodes of another type": lambda table: _with_column(table, "node", table["node"].cast(pa.int64())),
     "a missing value": lambda table: _with_column(table, "night", pa.array([None] * len(table), pa.float32())),
     "negative variances": lambda table: _with_column(table, "night", pa.array([-1.0] * len(table), pa.float32())),
     "no number": lambda table: _with_value(table, "mean", float("nan")),
     "negative precision": lambda table: _with_value(table, "precision", -1.0),
-    "infinite precision": lambda table: _with_value(table, "precision", float("inf")),
 }
 
 

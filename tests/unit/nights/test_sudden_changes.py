@@ -58,7 +58,7 @@ def night(seed: int, cohorts: int = 30, extra: NDArray[np.float64] | None = None
 
 @pytest.mark.false_alarm(1e-9)
 @pytest.mark.parametrize(
-    ("cohorts", "users", "entries", "state"), [(30, 200, 16, 1000.0), (30, 22, 1, 68.0), (1, 200, 4, 500.0)]
+    ("cohorts", "users", "entries", "state"), [(30, 200, 4, 1000.0), (30, 22, 1, 68.0), (1, 200, 4, 500.0)]
 )
 def test_margins_are_exceeded_with_their_probability(cohorts: int, users: int, entries: int, state: float) -> None:
     """A million draws: the standard deviation of a share of 1e-3 is 3% of it, so 20% is more than 6 of them."""
@@ -89,17 +89,17 @@ def test_few_nights_without_a_change_report_one(cohorts: int) -> None:
 
 @pytest.mark.false_alarm(1e-8)
 def test_errors_that_nodes_share_are_no_change() -> None:
-    """Expectations are off by 20%, a fifth of whose variance is common to all. Of 80 nights, 20 have below 1e-8."""
+    """Expectations are off by 20%, a fifth of whose variance is common to all. Of 40 nights, 14 have below 1e-8."""
     rng, found = seeded_rng(8), 0
     level = node_levels(NODES)
     expected = 100 * ENTRIES
-    for _ in range(80):
+    for _ in range(40):
         off = 0.2 * (math.sqrt(0.2) * rng.normal() + math.sqrt(0.8) * rng.normal(size=256))
         cells = np.repeat(100 * (1 + off), 4) + rng.laplace(0, 10, 4**DEPTH)
         state = (0.2 * expected) ** 2
         errors = NodeErrors(NODES, _up(cells), expected, state, 200 * ENTRIES, ENTRIES, 0.0, level == 4)
         found += bool(find_sudden_changes(errors))
-    assert found < 20
+    assert found < 14
 
 
 def test_find_sudden_changes_skips_coarse_nodes() -> None:
@@ -141,26 +141,6 @@ def test_find_sudden_changes_finds_a_square_between_nodes() -> None:
     low, high = found.interval
     assert low < users < high
     assert not low < errors.expected[found.rows].sum() < high
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sign", [1, -1])
-def test_change_intervals_exclude_what_was_expected(sign: int) -> None:
-    """An interval that holds what was expected would deny the change that its test found."""
-    count = 0
-    for seed in range(12):
-        extra = np.zeros(4**DEPTH)
-        extra[256:272] = 60.0 + 5 * seed  # around the smallest change that is found
-        errors = night(200 + seed, extra=extra)
-        if sign < 0:
-            errors = replace(errors, measured=2 * errors.expected - errors.measured)
-        for one in find_sudden_changes(errors):
-            measured, expected = errors.measured[one.rows].sum(), errors.expected[one.rows].sum()
-            low, high = one.interval
-            assert low <= max(measured, 0) <= high
-            assert not low < expected < high
-            count += 1
-    assert count > 6
 
 
 def test_node_errors_intervals_invert_the_tests() -> None:

@@ -20,14 +20,13 @@ import shapely
 from shapely.geometry import box
 
 from sfumato.schemas.region import Region
-from sfumato.schemas.tree import nodes_from_names
 from sfumato.schemas.views import PageView
 from sfumato.schemas.views.map_views import Basemap
 from sfumato.schemas.views.view_parts import FileLink, Section, Table
-from sfumato.transforms.report.layers import cell_layer, simple_paths
+from sfumato.transforms.report.layers import simple_paths
 from sfumato.transforms.report.released import Released
 from sfumato.transforms.report.report import render_page
-from sfumato.transforms.report.sections import common_sections, guarantee
+from sfumato.transforms.report.sections import alarm, common_sections, guarantee
 from tests import ROOT
 from tests.seeds import seeded_rng
 from tests.unit.release.city import city_release
@@ -142,10 +141,6 @@ def test_equal_views_give_equal_pages_and_the_data_are_the_views() -> None:
     assert "of the report" in render_page(view)
 
 
-def test_a_map_of_30000_cells_weighs_less_than_1_5_megabytes() -> None:
-    assert len(render_page(map_view(30_000)).encode()) < 1_500_000
-
-
 def test_without_scripts_there_are_report_files_and_picture() -> None:
     release = city_release("adaptive", depth=4)
     page = release.page
@@ -166,7 +161,7 @@ def test_without_scripts_there_are_report_files_and_picture() -> None:
 def test_a_known_seed_is_named_at_the_top() -> None:
     manifest = {"job": "heatmap", "privacy": {"epsilon": 1.0, "randomness": {"source": "seed", "safe": False}}}
     assert "protects nobody" in guarantee(manifest)
-    page = render_page(map_view(alarm="Demonstration seed: NOT private."))
+    page = render_page(map_view(alarm=alarm(manifest)))
     assert page.index('role="alert"') < page.index("<main>")
     assert 'role="alert"' not in render_page(map_view())
 
@@ -196,13 +191,6 @@ def test_the_types_of_the_script_are_those_of_the_views() -> None:
     from web.views_schema import schema
 
     assert json.loads((ROOT / "web" / "views.schema.json").read_text()) == schema()
-
-
-def test_cell_layer_places_cells_by_their_nodes() -> None:
-    measures = layer_of({(1, 0, 1): 0.5, (2, 3, 0): 0.7}).measures
-    layer = cell_layer("Map", "", nodes_from_names(["r1", "r22"], 2), measures)
-    assert (layer.level, layer.x, layer.y) == ([1, 2], [0, 3], [1, 0])
-    assert (layer.cell_id, layer.area) == (["r1", "r22"], [1.0, 1.0])
 
 
 def test_simple_paths_leaves_no_gaps_and_keeps_holes() -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from sfumato.transforms.report.scales import KNEE, density_scale, linear_scale, position, rate_scale, uncertain
-from sfumato.transforms.statistics.shrinkage import shrink
 from tests.seeds import seeded_rng
 
 
@@ -29,20 +28,7 @@ def test_top_is_that_of_the_users_one_by_one() -> None:
         assert high == pytest.approx(density.max(), rel=1e-5) or high == float(f"{high:.2g}")
 
 
-def test_few_users_in_tiny_cells_do_not_set_the_scale() -> None:
-    area = np.full(1000, 1.0)
-    users = np.linspace(50, 150, 1000)
-    plain = density_scale(users / area, users).high
-    area[-5:] = 1e-6  # as dense as nothing else, and fewer than 1% of the users
-    assert density_scale(users / area, users).high == pytest.approx(plain, rel=0.1)
-    users[-5:] *= 30  # more than 10%: they count, and yet the median user's colour stays above a third of the scale
-    top = density_scale(users / area, users).high
-    median = np.sort(users)[np.searchsorted(np.cumsum(np.sort(users)), users.sum() / 2)]
-    assert top == pytest.approx(30 * median, rel=0.05)
-    assert np.log1p(median / KNEE / top) / np.log1p(1 / KNEE) > 1 / 3
-
-
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_ticks_ascend_with_room_between_them(seed: int) -> None:
     rng = seeded_rng(seed)
     density = 10 ** rng.uniform(-6, 6) * rng.gamma(0.3, 1.0, 300)
@@ -72,19 +58,6 @@ def test_a_few_extreme_cells_stretch_no_scale() -> None:
     assert (scale.low, scale.high) == (0.0, 0.3)
     assert scale.ticks[-1] == (0.3, "≥ 30%")
     assert ends(rate[:-9], np.full(991, 0.02)) == (0.0, 0.3)
-
-
-def test_noise_alone_stretches_no_scale() -> None:
-    """65,000 cells of one rate, known to very different degrees: once shrunk, their errors do not set the scale."""
-    rng = seeded_rng(4)
-    deviation = 10 ** rng.uniform(-2.3, -0.7, 65_000)
-    rate = 0.12 + deviation * rng.standard_normal(65_000)
-    kept = (rate > 0) & (rate < 1)
-    shrunk, _ = shrink(rate[kept], deviation[kept] ** 2, 0.12)
-    low, high = ends(shrunk, 2 * 1.96 * deviation[kept])
-    assert low == 0
-    assert 0.2 < high <= 0.35  # the largest rate itself is near 1
-    assert rate[kept].max() > 0.5
 
 
 @pytest.mark.parametrize("rate", [0.0, 1e-10, 0.5, 1.0, np.nan])
