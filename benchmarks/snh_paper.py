@@ -100,8 +100,7 @@ def train(folder: Path, weights: str, epsilon: float, cell: float, epochs: int, 
         with curve.open("a") as file:
             print(json.dumps(line), file=file)
 
-    checkpoint = str(curve.with_suffix(".npz"))
-    train_paper(training, epochs=epochs, patience=epochs, batch=batch, checkpoint=checkpoint, observe=judge)
+    train_paper(training, epochs=epochs, patience=epochs, batch=batch, observe=judge)
 
 
 def logs(folder: Path) -> Iterator[str]:

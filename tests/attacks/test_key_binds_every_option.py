@@ -191,7 +191,7 @@ CHANGES: dict[str, list[Change]] = {
         *of(SHARDS, shard_size=500, dropout=0.1),
         *of({"method": "adaptive"}, depth=7),
         *of({"method": "grid"}, 500, cell_width=700),
-        *of(GRID, models=2, network="paper", checkpoints="folder"),
+        *of(GRID, models=2, network="paper"),
     ],
     "zones": [
         *LIMITS,

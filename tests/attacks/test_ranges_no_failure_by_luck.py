@@ -101,7 +101,7 @@ def test_networks_find_what_to_learn_from_in_any_noise(users: int) -> None:
 def diverge(spared: set[int]) -> Callable[..., Any]:
     """A training that diverges, but for the networks of some seeds, whose weights are random."""
 
-    def train(training: LocalTraining, checkpoint: str | None = None) -> dict[str, np.ndarray]:
+    def train(training: LocalTraining) -> dict[str, np.ndarray]:
         if training.seed not in spared:
             raise DivergedError("network: diverged")
         rng = seeded_rng(training.seed)

@@ -106,9 +106,9 @@ def entry_of(tree: Tree, code: int) -> int:
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("kind", ["one", "all"])
 @pytest.mark.parametrize(
-    "places", [Places(3, 2), Places(3, 3), Places(13, 2), Places(13, 3), Places(14, 5), Places(20, 16)]
+    ("places", "share", "shards"),
+    [(Places(3, 2), 1.0, 1), (Places(13, 3), 0.6, 70), (Places(14, 5), 0.6, 70), (Places(20, 16), 0.6, 70)],
 )
-@pytest.mark.parametrize(("share", "shards"), [(1.0, 1), (0.6, 70)])
 def test_counts_by_category(
     monkeypatch: pytest.MonkeyPatch, places: Places, kind: str, weighted: bool, share: float, shards: int
 ) -> None:

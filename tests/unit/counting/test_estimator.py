@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -22,13 +21,10 @@ from sfumato.transforms.counting.estimator import (
     painted,
     posterior_of,
     prior_posterior,
-    sampling_of,
 )
-from sfumato.transforms.counting.methods.few_queries import first_grid_level, noise_variance
 from sfumato.transforms.counting.state import Estimate, HeatmapState, NoisyCounts
 from sfumato.transforms.locations.shards import ShardPlan
 from sfumato.transforms.privacy.budget import Budget
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.shared_noise import Noise
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import Window
@@ -122,16 +118,6 @@ def test_estimate_of_two_cohorts_is_better_than_of_either() -> None:
             errors[i] += ((spread(estimate) - cells) ** 2).sum()
     assert errors[0] < 1.05 * errors[1]
     assert errors[0] < 0.5 * errors[2]
-
-
-def test_estimate_of_a_sample_has_more_variance() -> None:
-    tree, cells = Tree.uniform(DEPTH, 4), people()
-    known, sampled = state_of(answered(tree, cells, 2.0, 1)), state_of(answered(tree, cells, 2.0, 1), population=80_000)
-    assert sampling_of(known) == 0
-    assert sampling_of(sampled) == pytest.approx(0.9)
-    assert (estimate_of(posterior_of(sampled), sampled).stddev.sum()) > 1.5 * estimate_of(
-        posterior_of(known), known
-    ).stddev.sum()
 
 
 @pytest.mark.parametrize("categories", [1, 3])
@@ -231,31 +217,6 @@ def test_prior_helps_where_right_and_hardly_hurts_elsewhere() -> None:
     assert errors["wrong"] < 1.03 * errors["none"]
 
 
-def test_noise_variance_of_a_part_is_scaled_to_all() -> None:
-    """n shards, each with its own noise; of a share f, as many shards less, whose sum is scaled by 1 / f."""
-    state = replace(state_of(), budget=Budget(1.0))
-    one = discrete_laplace_stddev(0.5) ** 2
-    assert noise_variance(state, 0.5) == pytest.approx(SHARDS * one)
-    queried_shards = 2
-    assert noise_variance(state, 0.5, queried_shards / SHARDS) == pytest.approx(
-        queried_shards * one * (SHARDS / queried_shards) ** 2
-    )
-    assert noise_variance(replace(state, categories=3), 0.5) == pytest.approx(3 * SHARDS * one)
-    assert noise_variance(state, math.inf) == noise_variance(state, 1.0)
-
-
-@given(st.floats(1, 1e9), st.floats(0, 1e4), st.floats(0.5, 20), st.integers(1, 20))
-def test_first_grid_level_has_cells_above_the_noise(users: float, stddev: float, least: float, depth: int) -> None:
-    """Cells of level l hold U / 4^l users: within a factor of 2 of what is wanted, unless the level is an end."""
-    level = first_grid_level(users, stddev, least, depth)
-    assert min(2, depth) <= level <= depth
-    per_cell, wanted = users / 4.0**level, least * max(stddev, 1e-9)
-    if level > 2:
-        assert per_cell >= wanted / 2 * (1 - 1e-9)
-    if level < depth:
-        assert per_cell <= wanted * 2 * (1 + 1e-9)
-
-
 def brute_density(tree, counts: np.ndarray, depth: int) -> np.ndarray:
     entries = tree.entries.tolist()
     owners = [entries.index(brute_owner(tree, code)) for code in range(4**TREE_DEPTH)]
@@ -312,14 +273,6 @@ def test_estimate_density_keeps_the_total_of_every_entry(tree: Tree, seed: int, 
     owner = np.repeat(full.index.owner, np.diff(full.index.boundaries).astype(int))
     totals = np.bincount(by_row(owner).ravel(), sloping.ravel(), len(counts))
     np.testing.assert_allclose(totals, counts / counts.sum(), rtol=1e-9)
-
-
-def test_estimate_density_takes_negative_counts_for_nothing() -> None:
-    tree = Tree.uniform(3, 1)
-    sloping = estimate_density(estimate(tree, np.array([10.0, -4.0, 0.0, -1.0]), 1.0))
-    assert sloping[:4, :4].sum() == pytest.approx(1)
-    assert (sloping[4:] == 0).all()
-    assert (estimate_density(estimate(tree, np.full(4, -1.0), 1.0)) == 1 / 64).all()
 
 
 def ramp(depth: int) -> np.ndarray:

@@ -148,16 +148,16 @@ def test_of_each_user_at_most_k_trips_count(bound: int) -> None:
 
 @pytest.mark.false_alarm(FLAKE_RATE)
 def test_each_trip_is_drawn_with_the_same_probability() -> None:
-    """A user has 3 trips of one pair and 1 of another: of 2,000 keys 3/4 draw the first, (binomial)."""
+    """A user has 3 trips of one pair and 1 of another: of 800 keys 3/4 draw the first, (binomial)."""
     batch = pa.RecordBatch.from_arrays(
         [pa.array([7] * 4), *(pa.array([value] * 4) for value in (0.1, 50.2, 0.3)), pa.array([50.4, 50.4, 50.4, 50.8])],
         ["user_id", "a", "b", "c", "d"],
     )
     common = int(join_cells(code(0.1, 50.2), code(0.3, 50.4), MAX_PAIR_DEPTH)[0])
     sample = TripItems(COLUMNS, CELLS).encode(batch, KEY, everybody).sample
-    drawn = [count_trips(sample, 1, None, key_of(number))[0].items.tolist() for number in range(2_000)]
+    drawn = [count_trips(sample, 1, None, key_of(number))[0].items.tolist() for number in range(800)]
     of_common = sum(one == [common] for one in drawn)
-    assert stats.binomtest(of_common, 2_000, 0.75).pvalue > FLAKE_RATE
+    assert stats.binomtest(of_common, 800, 0.75).pvalue > FLAKE_RATE
 
 
 PLACE = {"region": "-1,50,1,51"}
@@ -169,32 +169,21 @@ TIMES = {"time_column": "t", **PLACE}
 @pytest.mark.parametrize(
     ("option", "options"),
     [
-        ("origin", PLACE),
         ("destination", {"origin": "a,b", **PLACE}),
         ("origin", {**ENDS, **PLACE, "origin": "a"}),
-        ("origin", {**ENDS, **PLACE, "origin": "a,b,c"}),
         ("origin, destination", {**ENDS, **PLACE, "destination": "c,b"}),
-        ("origin, destination", {**ENDS, **PLACE, "destination": "c,user_id"}),
         ("origin", {**ENDS, **TIMES}),
         ("max_gap", {**ENDS, **PLACE, "max_gap": 5}),
         ("latitude_column", {**ENDS, **PLACE, "latitude_column": "b"}),
-        ("max_gap", {**TIMES, "max_gap": 0}),
         *(("min_distance", {**TIMES, "min_distance": bad}) for bad in (-1, math.nan)),
-        *(("epsilon", {**ENDS, **PLACE, "epsilon": bad}) for bad in (0, math.inf, 1e-9)),
-        ("max_trips_per_user", {**ENDS, **PLACE, "max_trips_per_user": 0}),
         ("depth", {**ENDS, **PLACE, "depth": 16}),
-        ("trust", {**ENDS, **PLACE, "trust": "local"}),
         # Zones of a file, or cells of an index.
         ("region", {**ENDS, **ZONES, **PLACE}),
-        ("depth", {**ENDS, **ZONES, "depth": 7}),
         ("depth", {**ENDS, **PLACE, "h3": 5, "depth": 7}),
         ("zones and h3", {**ENDS, **ZONES, "h3": 7}),
-        ("id_column", {**ENDS, "zones": "ZONES"}),
         ("id_column", {**ENDS, **PLACE, "id_column": "tract"}),
         ("zones", {**ENDS, **ZONES, "id_column": "block"}),
-        ("zones", {**ENDS, "zones": "missing.geojson", "id_column": "tract"}),
         ("region", {**ENDS, "h3": 5}),
-        ("region", ENDS),
         ("quadkey", {**ENDS, **PLACE, "quadkey": 16}),
     ],
 )

@@ -105,13 +105,6 @@ def test_what_shards_count_follows_from_their_noise_together() -> None:
         assert heatmap.depth == round(math.log2(UniformGrid().cells_per_side(planned.collection_spec(users, alike))))
 
 
-def test_a_trusted_server_counts_without_a_heatmap() -> None:
-    assert plan(cell_width=800.0).heatmap is None
-    adaptive = plan("adaptive", depth=8, epsilon=0.3).heatmap
-    assert adaptive is not None
-    assert (adaptive.depth, adaptive.trust, adaptive.method.NAME) == (8, "central", "adaptive")
-
-
 LARGE = {"population": 300_000, "epsilon": 0.5, "sizes": Sizes(5_000, 20_000)}
 
 
@@ -189,14 +182,6 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS, Seen.NAME, Seen)
 
 
-def test_public_number_of_users_is_planned_and_checked(seen: None) -> None:
-    collected = counted(people(100), plan("seen", epsilon=0.7, population=120, population_share=0.2))
-    population = collected.population
-    assert (collected.spec.users, population.users, population.source) == (120.0, 120.0, "public")
-    assert population.cost == pytest.approx(0.14)
-    assert population.cost + collected.spec.epsilon == 0.7  # exactly
-
-
 def test_the_count_of_users_is_paid_from_epsilon(seen: None) -> None:
     collected = counted(people(100), plan("seen", epsilon=0.7, population_share=0.2))
     population = collected.population
@@ -261,7 +246,7 @@ FIELD = Field(Grid(Region(0, -0.06, 0.12, 0.06), DEPTH))  # 13 km
 COVERAGE_SIZES = Sizes(100.0, 400.0)
 
 
-@pytest.mark.parametrize(("users", "epsilon"), [(1_000, 1.0), (30_000, 0.1), (30_000, 3.0), (300_000, 1.0)])
+@pytest.mark.parametrize(("users", "epsilon"), [(1_000, 1.0), (30_000, 0.1), (30_000, 3.0)])
 def test_the_grids_intervals_hold_the_truth(users: int, epsilon: float) -> None:
     """2,000 squares of 8 independent crowds of the synthetic city, each counted with other noise.
 

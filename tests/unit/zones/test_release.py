@@ -86,9 +86,15 @@ def loss(shares: tuple[float, ...], sizes: list[int], noise: AdditiveNoise, budg
     return math.fsum(map(math.log, mean_variances(own, sizes)))
 
 
-@pytest.mark.parametrize("noise", [LAPLACE, GAUSSIAN])
-@pytest.mark.parametrize("budget", [0.1, 1.0])
-@pytest.mark.parametrize("sizes", [[300, 9], [100, 50], [2500, 400, 20], [40, 4, 1], [40_000, 2_500, 60]])
+@pytest.mark.parametrize(
+    ("sizes", "budget", "noise"),
+    [
+        ([300, 9], 0.1, LAPLACE),
+        ([100, 50], 1.0, GAUSSIAN),
+        ([2500, 400, 20], 1.0, LAPLACE),
+        ([40, 4, 1], 0.1, GAUSSIAN),
+    ],
+)
 def test_no_division_is_better(sizes: list[int], budget: float, noise: AdditiveNoise) -> None:
     """Of all divisions in steps of a per cent whose finest level has its least share."""
     found = level_shares(sizes, noise, budget)
@@ -168,9 +174,7 @@ TRUTH = [np.bincount(ancestor[CODES.astype(np.int64)], minlength=size) for ances
 @pytest.mark.parametrize(
     ("shares", "options"),
     [
-        ((1.0, 0.0, 0.0), {"epsilon": 0.3}),
         ((0.5, 0.3, 0.2), {"epsilon": 2.0}),
-        ((0.7, 0.2, 0.1), {"noise": "gaussian", "delta": 1e-6}),
         ((0.8, 0.0, 0.2), {"trust": "secagg", "shard_size": 500}),
     ],
 )
@@ -248,7 +252,7 @@ def test_the_kurtosis_is_that_of_the_discrete_distribution(epsilon: float) -> No
     )
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 0.3, 0.5, 0.998, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("epsilon", [0.1, 0.998, 3.0])
 def test_intervals_of_integers_hold_95_per_cent(epsilon: float) -> None:
     """By summation of the exact distribution: never below 94.5%, and above 97% only where no shorter one has that."""
     sums = np.array([1, 2, 3, 8, 9])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from benchmarks.baselines.emd_trusted_server import emd_aggregate
-from sfumato.schemas.region import deinterleave, interleave
+from sfumato.schemas.region import interleave
 from sfumato.schemas.tree import Tree, node_levels, node_paths
 from sfumato.transforms.counting.estimator import density
 from sfumato.transforms.counting.methods.emd import Cells, Emd, reconstruct
@@ -112,28 +111,6 @@ def test_reconstruct_takes_an_excess_and_spreads_a_lack() -> None:
     np.testing.assert_allclose(solve(-3, [16, 17], [8, 4]), 0)
 
 
-@given(st.integers(0, 2**31), st.booleans())
-@settings(max_examples=30, deadline=None)
-def test_reconstruct_turns_with_the_grid(seed: int, keep_all: bool) -> None:
-    """A corner of the solutions would not: which one a solver ends in depends on the order of cells."""
-    levels = noisy_levels(seeded_rng(seed), 5, 1, 6, keep_all)
-    plain = spread(reconstruct(levels), levels)
-    for turn in (lambda x, y, last: (last - x, y), lambda x, y, last: (y, x)):
-        turned = [Cells(*turn_nodes(cells, turn)) for cells in levels]
-        codes = np.arange(4**5, dtype=np.uint64)
-        x, y = turn(*deinterleave(codes), 2**5 - 1)
-        moved = spread(reconstruct(turned), turned)[interleave(x.astype(np.uint32), y.astype(np.uint32))]
-        np.testing.assert_allclose(moved, plain, atol=1e-9)
-
-
-def turn_nodes(cells: Cells, turn) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-    level = int(node_levels(cells.nodes[:1])[0])
-    x, y = turn(*deinterleave(node_paths(cells.nodes)), 2**level - 1)
-    nodes = interleave(x.astype(np.uint32), y.astype(np.uint32)) | np.uint64(1 << (2 * level))
-    order = np.argsort(nodes)
-    return nodes[order], cells.counts[order]
-
-
 def test_reconstruct_keeps_digits_of_millions_at_depth_20() -> None:
     rng = seeded_rng(11)
     nodes, levels, true = np.arange(16, 32, dtype=np.uint64), [], {}
@@ -150,14 +127,6 @@ def test_reconstruct_keeps_digits_of_millions_at_depth_20() -> None:
     masses = reconstruct(levels)
     assert masses.counts.sum() == pytest.approx(true[2], rel=1e-12)
     assert len(masses.nodes) <= 16 + 18 * 20
-
-
-def test_reconstruct_of_noise_below_zero_is_empty() -> None:
-    levels = [
-        Cells(np.arange(4, 8, dtype=np.uint64), -np.ones(4)),
-        Cells(np.array([16, 20]).astype(np.uint64), -np.ones(2)),
-    ]
-    np.testing.assert_array_equal(reconstruct(levels).counts, 0)
 
 
 def test_largest_cells_are_the_first_of_equal_ones() -> None:
@@ -270,17 +239,6 @@ def test_check_plan_rejects_gamma_of_the_finest_level() -> None:
     with rejects("gamma"):
         check_first_query(parameters_of(20, 20, gamma=100_000))
     check_first_query(parameters_of(20, 20, gamma=10_000))
-
-
-def test_emd_decodes_a_run_that_was_cut_short() -> None:
-    parameters = parameters_of(6, 5)
-    _, pyramid = noisy_pyramid(4, 6)
-    state = finish(parameters, pyramid)
-    short = replace(state, results=state.results[:3])
-    estimate = parameters.method.decode(short, 6)
-    assert estimate.tree.depth == 6
-    assert estimate.tree.level == 3
-    assert len(estimate.counts) == len(estimate.stddev) == len(estimate.tree.entries)
 
 
 def test_emd_map_is_in_users_with_deviations_of_differences() -> None:

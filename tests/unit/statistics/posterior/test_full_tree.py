@@ -33,7 +33,7 @@ def as_dict(full: FullTree, values: list[np.ndarray]) -> dict[Node, float]:
 
 
 @given(st.lists(trees(DEPTH), min_size=1, max_size=3))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_full_tree_is_the_least_with_four_children_or_none(some: list[Tree]) -> None:
     full = FullTree.from_trees(*some)
     assert set(all_nodes(full)) == completed(*some)
@@ -46,7 +46,7 @@ def test_full_tree_is_the_least_with_four_children_or_none(some: list[Tree]) -> 
 
 
 @given(trees(DEPTH))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_full_tree_has_parents_and_leaves(tree: Tree) -> None:
     full = FullTree.from_trees(tree)
     nodes = completed(tree)
@@ -58,7 +58,7 @@ def test_full_tree_has_parents_and_leaves(tree: Tree) -> None:
 
 
 @given(trees(DEPTH), st.integers(0, 2**31))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_full_tree_sums_are_those_of_the_leaves(tree: Tree, seed: int) -> None:
     full = FullTree.from_trees(tree)
     values = values_of(full, seed)
@@ -83,7 +83,7 @@ def value_at(known: dict[Node, float], level: int, path: int) -> float:
 
 
 @given(trees(DEPTH), st.integers(0, 2**31), st.integers(0, DEPTH))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_values_at_missing_nodes_are_shares_of_the_leaf_above(tree: Tree, seed: int, level: int) -> None:
     full = FullTree.from_trees(tree)
     values = values_of(full, seed)
@@ -141,7 +141,7 @@ def pieces(one: TreeMeasurement) -> list[tuple[Node, float, float]]:
 
 
 @given(st.lists(trees(SMALL), min_size=1, max_size=3), st.integers(0, 2**31), st.sampled_from([0.0, 0.4]))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_add_up_is_least_squares_of_what_lies_below(some: list[Tree], seed: int, sampling: float) -> None:
     """Each node is the best linear unbiased estimate from the measurements of itself and of its descendants."""
     results = [measured(tree, seed + i, sampling * i) for i, tree in enumerate(some)]

@@ -55,20 +55,6 @@ def test_likelihood_is_that_of_three_normal_variates() -> None:
     np.testing.assert_allclose(found / found.max(axis=1, keepdims=True), exact / exact.max(axis=1, keepdims=True))
 
 
-def test_kept_and_unknown_are_those_of_a_normal_posterior() -> None:
-    """Signal and noise each of three coordinates, of variances S / 3 and E / 3: the posterior's mean and energy."""
-    prior, noise = ENERGIES.signal / 3, ENERGIES.noise / 3
-    np.testing.assert_allclose(ENERGIES.kept, (1 / noise) / (1 / prior + 1 / noise))
-    np.testing.assert_allclose(ENERGIES.unknown(), 3 / (1 / prior + 1 / noise))
-
-
-def test_likelihood_does_not_vanish_for_surprising_energy() -> None:
-    energies = Energies(np.full(3, 1e-6), np.full(3, 1e-3), np.array([0.0, 1e-12, 1e12]), 1.0)
-    found = energies.likelihood(np.array([0.0, 1e9, 0.0]))
-    assert np.isfinite(found).all()
-    assert (found.max(axis=1) > 0).all()
-
-
 def objective(weights: np.ndarray, likelihood: np.ndarray, begin: np.ndarray) -> float:
     """The logarithm of the posterior that `_learn` climbs."""
     return float(np.log(likelihood @ weights).sum() + inference._PULL * (begin * np.log(weights)).sum())
@@ -90,19 +76,6 @@ def test_learn_makes_the_weights_more_likely_each_time(families: int, monkeypatc
         before = now
 
 
-def test_learner_finds_the_roughness_that_families_share() -> None:
-    """2,000 families of one roughness, without noise to speak of."""
-    rng, planted = seeded_rng(2), 7
-    signal = rng.normal(0, np.sqrt(ROUGHNESS[planted] * 100**2 / 3), (2000, 3))
-    energies = Energies(np.full(2000, 1e4), np.full(2000, 100.0), np.full(2000, 0.01), 0.0)
-    likelihood = energies.likelihood((signal**2).sum(axis=1))
-    weights = Learner().learn(likelihood, np.ones(2000, dtype=bool))
-    assert weights.shape == (2, len(FLAT))
-    assert (weights[0] == weights[1]).all()  # there are no weak ones: they are taken to be like the strong
-    assert weights[1][planted - 1 : planted + 2].sum() > 0.9
-    assert weights[1] @ np.log(ROUGHNESS) == pytest.approx(np.log(ROUGHNESS[planted]), abs=0.1)
-
-
 def test_learner_keeps_strong_and_weak_families_apart() -> None:
     learner, rng = Learner(), seeded_rng(3)
     strong = np.repeat([True, False], 500)
@@ -121,7 +94,7 @@ NUMBERS = st.floats(-1e6, 1e6, allow_subnormal=False)
 
 
 @given(arrays(float, (5, 4), elements=NUMBERS), arrays(float, 5, elements=st.floats(0, 1e6, allow_subnormal=False)))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_project_is_the_nearest_point(children: np.ndarray, total: np.ndarray) -> None:
     """Of every set of children that may be above 0, the nearest point on its plane; the best of those that are >= 0."""
     found = project(children, total)
@@ -152,7 +125,7 @@ def squared_error(posterior: Posterior, cells: np.ndarray) -> float:
     st.sampled_from([0.0, 0.9]),
     st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_infer_has_no_negative_users_and_families_add_up(
     some: list[Tree], seed: int, noise: float, users: float, sampling: float, guided: bool
 ) -> None:

@@ -49,7 +49,7 @@ def total_profit(kept: FullTree, profit: dict[Node, float]) -> float:
 
 
 @given(candidates())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_prune_is_the_best_of_all_prunings(given_tree: tuple[FullTree, list[growth._Candidates]]) -> None:
     """Against every set of splits that holds each one's parent, and those of the first two levels always."""
     full, levels = given_tree
@@ -73,7 +73,7 @@ def test_prune_is_the_best_of_all_prunings(given_tree: tuple[FullTree, list[grow
 
 
 @given(candidates(), st.floats(0, 50), st.floats(0, 3))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_smallest_loses_no_more_than_the_tolerated_share(
     given_tree: tuple[FullTree, list[growth._Candidates]], known_error: float, tolerance: float
 ) -> None:
@@ -90,7 +90,7 @@ def test_smallest_loses_no_more_than_the_tolerated_share(
 @given(
     trees(5), st.integers(0, 2**31), st.floats(0.1, 50), st.floats(0, 20), st.sampled_from([0.0, 0.9]), st.booleans()
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_next_tree_is_full_and_within_the_levels(
     tree: Tree, seed: int, price: float, split_penalty: float, sampling: float, remeasure: bool
 ) -> None:
