@@ -12,7 +12,6 @@ from pathlib import Path
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -25,7 +24,7 @@ from sfumato.pipelines.heatmap import HeatmapJob
 from sfumato.pipelines.runners.runner_settings import LocalRunner
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
-from sfumato.transforms.counting import run_sub_queries
+from sfumato.transforms.counting import transform
 from sfumato.transforms.counting.methods import METHODS, Adaptive
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.state import Estimate
@@ -115,7 +114,7 @@ def test_a_retried_bundle_draws_the_same_noise(logs, monkeypatch: pytest.MonkeyP
     """The shard-summing stage is done twice for every element, as after a lost worker; the second result is used."""
     pattern, parameters = logs(900), heatmap_parameters("adaptive", SMALL)
     expected = run_state(pattern, parameters)
-    first_try, retries = run_sub_queries.sum_shards, []
+    first_try, retries = transform.sum_shards, []
 
     def twice(group, *arguments):
         lost, kept = first_try(group, *arguments), first_try(group, *arguments)
@@ -123,7 +122,7 @@ def test_a_retried_bundle_draws_the_same_noise(logs, monkeypatch: pytest.MonkeyP
         retries.append(group.first)
         return kept
 
-    monkeypatch.setattr(run_sub_queries, "sum_shards", twice)
+    monkeypatch.setattr(transform, "sum_shards", twice)
     assert_same(run_state(pattern, parameters), expected)
     assert len(retries) >= len(expected.results)
 
@@ -145,16 +144,6 @@ def test_user_with_a_thousand_rows_counts_once(tmp_path: Path) -> None:
 
     # At epsilon 30 noise is 0 but for a probability of 1e-12 an entry.
     assert (total(0, "none"), total(1, "one"), total(1000, "thousand")) == (1000, 1001, 1001)
-
-
-def test_user_id_of_two_types_is_one_user(tmp_path: Path) -> None:
-    write_files(make_logs(600, 1, seed=0), tmp_path / "logs", 1)
-    alone = run_state(str(tmp_path / "logs" / "*.parquet"), heatmap_parameters("adaptive", SMALL))
-    text = make_logs(600, 1, seed=0)
-    text = text.set_column(0, "user_id", pa.array([str(i) for i in text["user_id"].to_pylist()]))
-    pq.write_table(text, tmp_path / "logs" / "text.parquet")
-    both = run_state(str(tmp_path / "logs" / "*.parquet"), heatmap_parameters("adaptive", SMALL))
-    assert both.population == alone.population  # the same noise on the same number of users
 
 
 def command(pattern: str, output: Path, *more: str) -> list[str]:

@@ -24,16 +24,14 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.privacy.admission import ChargeAndAdmit
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, NoisyGrid
 from sfumato.transforms.ranges.methods import RangeMethod
 from sfumato.transforms.ranges.model import GridModel
 from sfumato.transforms.ranges.plan import METHODS, Built, RangesPlan, collect, collected_from_heatmap
-from sfumato.transforms.ranges.transform import BuildRanges, CollectCounts, SumExactCounts
+from sfumato.transforms.ranges.transform import BuildRanges, SumExactCounts
 from tests.conftest import REGION, make_logs, write_files
 from tests.jobs import oracle
-from tests.seeds import seeded_rng
 from tests.unit.ranges.oracle import admission_of
 from tests.unit.ranges.test_plan import plan
 
@@ -114,18 +112,6 @@ def test_the_counts_are_those_in_memory(pattern: str, method: str, options: tupl
     same_counts(built.collected.counts, expected.counts)
     assert built.collected.population == expected.population
     assert built.collected.spec == expected.spec
-
-
-def test_weights_choose_the_places_that_count(table: pa.Table, tmp_path: Path) -> None:
-    weights = seeded_rng(1).exponential(1.0, len(table))
-    pattern = write_files(table.append_column("weight", pa.array(weights)), tmp_path / "logs", 2)
-    planned, columns = plan("grid", cell_width=4000.0, epsilon=9.0), LocationColumns(weight="weight")
-    found = run(
-        pattern, CollectCounts(planned, KEY, columns, None, ChargeAndAdmit(planned.count_parameters.admission()))
-    )
-    key = KEY.narrowed({**planned.metadata(), "columns": columns.metadata()})
-    people = exact_people(pattern, planned, columns)
-    same_counts(found.counts, collect(people, admission_of(people, planned, key), planned, key).counts)
 
 
 @pytest.mark.parametrize("method", ["grid", "adaptive"])

@@ -18,7 +18,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from sfumato.pipelines.command_line.cli import run_command
 from sfumato.pipelines.runners.failures import error_of
-from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import ANSWERS_SCHEMA, Boxes
 from sfumato.schemas.release import MODEL_FILE
 from sfumato.transforms.ranges.model import RangeModel
@@ -118,16 +118,6 @@ def test_columns_that_do_not_serve_are_named(tmp_path: Path) -> None:
     pq.write_table(twice, tmp_path / "q.parquet")
     with pytest.raises(RequestError, match="2 columns are named 'x'"):
         count_queries(str(tmp_path / "q.parquet"))
-
-
-def test_what_is_no_parquet_file_is_told_so(tmp_path: Path) -> None:
-    whole = Path(written(tmp_path)).read_bytes()
-    for content in (b"", b"x,y,size\n1,2,3\n", whole[:-30], whole[:40]):
-        (tmp_path / "q.parquet").write_bytes(content)
-        with pytest.raises(DataError, match=r"q\.parquet: cannot be read as Parquet"):
-            list(read_queries(str(tmp_path / "q.parquet")))
-    with pytest.raises(DataError, match="cannot be opened"):
-        list(read_queries(str(tmp_path / "nowhere.parquet")))
 
 
 def batch_of(x: np.ndarray, y: np.ndarray, size: np.ndarray) -> pa.RecordBatch:
@@ -271,26 +261,6 @@ def test_several_files_have_an_answer_each(place: Path, capsys: pytest.CaptureFi
     with pytest.raises(RequestError, match=r"2 files are called r\.parquet"):
         answer(place, "more/r.parquet third/r.parquet", "others")
     assert not (place / "others").exists()
-
-
-def test_additive_answers_add_up(place: Path) -> None:
-    """Tiles of about 500 m, from 2 km outside the region to 2 km outside."""
-    edges = [np.arange(start, end, 0.0046) for start, end in ((-122.54, -122.32), (37.68, 37.86))]
-    x, y = (axis.ravel() for axis in np.meshgrid(*edges))
-    metres = 0.0046 * 111_195.0
-    queries = pa.table({"x": x, "y": y, "size": np.full(x.size, metres)})
-    pq.write_table(queries, place / "tiles.parquet")
-    assert answer(place, "tiles.parquet", "additive.parquet", "--additive") == 0
-    assert answer(place, "tiles.parquet", "plain.parquet") == 0
-    added, plain = (pq.read_table(place / f"{name}.parquet") for name in ("additive", "plain"))
-    found, _ = grid_model().answer(x, y, np.full(x.size, metres), additive=True)
-    np.testing.assert_allclose(added["users"].to_numpy(), found.users, rtol=1e-12)
-    np.testing.assert_allclose(added["stddev"].to_numpy(), found.stddev, rtol=1e-12)
-    total = grid_model().model.grid.users.sum()  # type: ignore[attr-defined]
-    # A degree of longitude has cos(37.77 degrees) of the metres of one of latitude, so that these tiles overlap.
-    times = 1 / np.cos(np.radians(37.765))
-    assert added["users"].to_numpy().sum() == pytest.approx(times * total, rel=0.02)
-    assert plain["users"].to_numpy().sum() > 1.03 * added["users"].to_numpy().sum()
 
 
 def test_answers_are_replaced_only_when_asked(place: Path) -> None:

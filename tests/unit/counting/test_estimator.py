@@ -29,8 +29,7 @@ from sfumato.transforms.privacy.shared_noise import Noise
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import Window
 from sfumato.transforms.secagg.shard_sums import ShardQuery
-from sfumato.transforms.statistics.posterior.full_tree import FullTree, TreeMeasurement, measure
-from sfumato.transforms.statistics.posterior.inference import infer
+from sfumato.transforms.statistics.posterior.full_tree import FullTree
 from tests.seeds import seeded_rng
 from tests.unit.counting.methods.oracle import spread
 from tests.unit.schemas.test_tree import DEPTH as TREE_DEPTH
@@ -74,17 +73,6 @@ def people(seed: int = 0) -> np.ndarray:
     return seeded_rng(seed).multinomial(USERS, city(DEPTH)).astype(float)
 
 
-def test_posterior_of_all_shards_has_the_variance_of_noise() -> None:
-    coarse, fine = Tree.uniform(DEPTH, 3), Tree.uniform(DEPTH, 5)
-    results = [answered(coarse, people(), 8.0, 1), answered(fine, people(), 3.0, 2)]
-    found = posterior_of(state_of(*results))
-    full = FullTree.from_trees(coarse, fine)
-    measured = [TreeMeasurement(a.encoding.tree, a.counts, np.full(len(a.counts), a.noise_stddev**2)) for a in results]
-    direct = infer(full, measure(full, measured), float(USERS), 0.0)
-    for one, other in zip(found.users, direct.users, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 @pytest.mark.parametrize(("shards", "lost", "share"), [((0, 2), 0, 1 / 4), ((0, 4), 2, 1 / 4), (None, 6, 1 / 4)])
 def test_posterior_of_a_part_has_the_variance_of_a_guess(
     shards: tuple[int, int] | None, lost: int, share: float
@@ -101,23 +89,6 @@ def test_posterior_of_a_part_has_the_variance_of_a_guess(
     np.testing.assert_allclose(extra[crowded], (1 / share - 1) * users[crowded], rtol=0.25)
     assert (found.measured.variance[4] >= 4.0).all()
     assert extra.sum() == pytest.approx((1 / share - 1) * USERS, rel=0.05)
-
-
-@pytest.mark.false_alarm(1e-8)
-def test_estimate_of_two_cohorts_is_better_than_of_either() -> None:
-    """A quarter of the users is counted on a coarse grid, the others on a fine one."""
-    errors = np.zeros(3)
-    coarse, fine = Tree.uniform(DEPTH, 3), Tree.uniform(DEPTH, 5)
-    for seed in range(6):
-        cells = people(seed)
-        some = seeded_rng(seed).binomial(cells.astype(int), 0.25)
-        first = answered(coarse, some * 4, 8.0, seed, (0, 2))
-        last = answered(fine, (cells - some) * 4 / 3, 3.0, seed + 50, (2, 8))
-        for i, results in enumerate(((first, last), (last,), (first,))):
-            estimate = estimate_of(posterior_of(state_of(*results)), state_of(*results))
-            errors[i] += ((spread(estimate) - cells) ** 2).sum()
-    assert errors[0] < 1.05 * errors[1]
-    assert errors[0] < 0.5 * errors[2]
 
 
 @pytest.mark.parametrize("categories", [1, 3])
@@ -301,14 +272,6 @@ def test_estimate_density_continues_a_plane_inside_its_cells() -> None:
     first = np.add.reduceat(np.add.reduceat(half, np.arange(0, 32, 2), 0), np.arange(0, 32, 2), 1)[4:12, 4:12]
     exact, even = ramp(4)[4:12, 4:12], 4 * flat[::2, ::2][4:12, 4:12]
     np.testing.assert_allclose(first, (exact + even) / 2, rtol=1e-9)
-
-
-def test_estimate_density_slopes_end_two_levels_below_a_cell() -> None:
-    counts = of_rows(ramp(2), 2) * 1_600
-    sloping = estimate_density(estimate(Tree.uniform(5, 2), counts, 1.0))
-    blocks = sloping.reshape(16, 2, 16, 2)
-    np.testing.assert_allclose(blocks, np.broadcast_to(blocks[:, :1, :, :1], blocks.shape), rtol=1e-12)
-    assert (np.diff(sloping[::2, ::2][8]) > 0).all()
 
 
 def test_estimate_density_of_trees_finer_than_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,6 @@ from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.shard_sums import NOTHING, ShardQuery, ShardTotals, sum_shards
 from tests.admitted import count_population, start
 from tests.keys import earlier_key
-from tests.rejections import rejects
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
 from tests.unit.counting.methods.oracle import group_of
@@ -177,21 +176,6 @@ def test_no_sub_query_has_more_entries_than_are_allowed(
         assert state.budget.spent == epsilon
 
 
-@pytest.mark.parametrize(
-    ("method", "values"),
-    [
-        ("adaptive", {"gamma": 2 * 10**7, "schedule": "paper"}),
-        ("hierarchical", {"gamma": 3 * 10**7}),
-        ("count_min", {"gamma": 10_000, "epsilon": 0.01}),
-        ("emd", {"gamma": 2 * 10**7}),
-    ],
-)
-def test_check_plan_rejects_gamma_of_later_sub_queries(baselines: None, method: str, values: dict[str, float]) -> None:
-    parameters = heatmap_parameters(method, {"contribution": "all", **values})
-    with rejects("gamma"):
-        check_first_query(parameters)
-
-
 @given(st.sampled_from(sorted(METHODS)), st.floats(0.01, 30), st.integers(1, 10**7), st.sampled_from(["one", "all"]))
 @settings(max_examples=30, deadline=None)
 def test_check_plan_accepts_only_plans_that_end(method: str, epsilon: float, gamma: int, contribution: str) -> None:
@@ -326,11 +310,6 @@ def even(shards: int, size: int) -> ShardGroup:
     """Shards of exactly so many users."""
     rng = seeded_rng(3)
     return group_of([(s, int(c), 1) for s in range(shards) for c in rng.integers(0, 4**DEPTH, size)], shards, DEPTH)
-
-
-def in_one_cell(sizes: Sequence[int]) -> ShardGroup:
-    """Shards of so many users, all in one cell."""
-    return group_of([(s, 9, 1) for s, size in enumerate(sizes) for _ in range(size)], len(sizes), DEPTH)
 
 
 def ten_shards(parts: tuple[Part, ...]) -> HeatmapParameters:
@@ -521,27 +500,6 @@ def test_noise_of_a_part_has_the_stated_deviation(participation: Participation, 
     # Only in the paper's model does the noise grow with those who are there, twice as many as are required.
     shape = (1 - vanish) * 100 / 50 if participation == "paper" else 1
     assert math.isclose(stated[1], 2 * math.sqrt(8 * shape) * discrete_laplace_stddev(queries[0].cost))
-
-
-@pytest.mark.false_alarm(1e-9)
-def test_lost_shards_are_made_up_for_by_those_of_their_part() -> None:
-    """Shards 1 and 5 of 8 have too few users; the parts are the first 4 and the last 4."""
-    parameters = eight_shards((0, 0.5), (0.5, 1), epsilon=30, participation="paper")
-    state, _ = run([in_one_cell([100, 20, 100, 100, 100, 30, 100, 100])], parameters)
-    whole, _ = run([even(8, 100)], parameters)
-    for result, full in zip(state.results, whole.results, strict=True):
-        assert (result.shards, result.shards_lost, full.shards_lost) == (4, 1, 0)
-        assert result.counts.max() == pytest.approx(300 * 8 / 3)
-        assert math.isclose(result.noise_stddev / full.noise_stddev, math.sqrt(4 / 3))
-
-
-@pytest.mark.parametrize("sizes", [[0] * 4 + [100] * 4, [100] * 4 + [0] * 4])
-def test_part_without_users_is_refused_in_the_papers_model_only(sizes: list[int]) -> None:
-    group, parameters = in_one_cell(sizes), eight_shards((0, 0.5), (0.5, 1))
-    with pytest.raises(RefusedError):
-        run([group], replace(parameters, participation="paper"))
-    state, _ = run([group], parameters)
-    assert [result.shards_lost for result in state.results] == [0, 0]
 
 
 def run_evenly(parameters: HeatmapParameters, users: int = 0) -> HeatmapState:

@@ -14,7 +14,7 @@ from scipy import stats
 from shapely.geometry import box
 
 from sfumato.schemas.locations import DROP_REASONS, LocationColumns, TripColumns
-from sfumato.schemas.region import Grid, Region, ground_metres, interleave
+from sfumato.schemas.region import Grid, Region, ground_metres
 from sfumato.transforms.flows.request import FlowsRequest
 from sfumato.transforms.flows.user_trips import (
     MAX_PAIR_DEPTH,
@@ -121,17 +121,6 @@ def test_consecutive_records_are_those_of_a_loop_over_users(gap: float, distance
     assert counted.counts.tolist() == counts.tolist()
 
 
-def test_timestamps_before_1970_and_far_away_keep_their_order() -> None:
-    times = pa.array([-5_000_000, -4_999_990, 2**33], pa.timestamp("s"))
-    batch = pa.RecordBatch.from_arrays(
-        [pa.array([1, 1, 1]), pa.array([50.1, 50.9, 50.1]), pa.array([0.0, 0.5, 0.9]), times],
-        ["user_id", "latitude", "longitude", "t"],
-    )
-    sample = RecordItems(LocationColumns(time="t"), CELLS).encode(batch, KEY, everybody).sample
-    (counted,) = count_trips(sample, 9, TripRule(60.0, 1.0, REGION), KEY)
-    assert counted.items.tolist() == join_cells(code(0.0, 50.1), code(0.5, 50.9), MAX_PAIR_DEPTH).tolist()
-
-
 @pytest.mark.parametrize("bound", [1, 3, 10])
 def test_of_each_user_at_most_k_trips_count(bound: int) -> None:
     items = TripItems(COLUMNS, CELLS)
@@ -202,16 +191,6 @@ def test_a_pair_is_split_into_what_it_was_joined_from() -> None:
         assert int(pairs.max()) < 16**depth
         for found, expected in zip(split_pairs(pairs, depth), (origins, destinations), strict=True):
             assert np.array_equal(found, expected)
-
-
-def test_a_prefix_is_the_pair_of_larger_cells() -> None:
-    """x = 5 of 8 lies in column 1 of 2, y = 2 of 8 in row 0, and so on: by hand."""
-    origin = interleave(np.array([5], np.uint32), np.array([2], np.uint32))
-    destination = interleave(np.array([0], np.uint32), np.array([7], np.uint32))
-    pair = join_cells(origin, destination, 3)
-    (above,), (below,) = split_pairs(pair >> np.uint64(8), 1)
-    assert (int(above), int(below)) == (0b10, 0b01)  # north-east to south-west
-    assert int(pair[0] >> np.uint64(8)) == 0b1001
 
 
 def test_counts_of_prefixes_are_those_of_all_pairs_within() -> None:

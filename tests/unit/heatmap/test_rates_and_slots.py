@@ -85,13 +85,6 @@ def test_rate_of_nothing_is_covered_on_the_lattice(shards: int) -> None:
         assert WANTED[0] <= probability[low == 0].sum() <= WANTED[1], epsilon
 
 
-def test_rate_of_nothing_is_covered_no_more_often_than_others() -> None:
-    """Two-sided tests cover it 97.5 times in 100, and give no interval to the lowest 2.5 in 100 of counts."""
-    for users in (100, 400):
-        assert WANTED[0] <= exact_coverage(users, 0.0, 0.5, 2) <= 0.965
-        assert exact_coverage(users, 1.0, 0.5, 2) == pytest.approx(exact_coverage(users, 0.0, 0.5, 2), abs=1e-6)
-
-
 def simulated(rng, users, p: float, epsilon: float, shards: int, categories: int, draws: int):
     """Counts of the category and of all others, float64[draws] each, and the standard deviation of one's noise."""
     x = rng.binomial(users, p, draws)
@@ -199,20 +192,6 @@ def test_split_by_interval_splits_while_children_are_known() -> None:
     assert split.tolist() == []
     split, _ = split_by_interval(categorised(tree, [4 * 400.0, 4 * 370.0, 400.0, 20.0], 0.02), 0.01, 0.1, 1, 10.0)
     assert split.tolist() == tree.entries[:3].tolist()  # a rate near 0 is known sooner
-
-
-@pytest.mark.slow
-@given(st.lists(st.floats(-500, 1e5), min_size=16, max_size=16), st.floats(0, 1), st.floats(0.5, 50))
-def test_split_by_interval_does_not_collapse_its_children(users: list[float], rate: float, noise: float) -> None:
-    """Even children of a node that was split are never collapsed, whatever the count rule says; nothing is both."""
-    tree = Tree.uniform(6, 2)
-    estimate = categorised(tree, users, rate)
-    split, collapse = split_by_interval(estimate, noise, 0.2, 3, np.inf)
-    assert not set(split.tolist()) & set(collapse.tolist())
-    chosen = np.isin(tree.entries, split)
-    children = replace(estimate, by_category=np.where(chosen, estimate.by_category / 4, 1e7))
-    _, collapse = split_by_interval(children, noise, 0.2, 3, np.inf)
-    assert collapse.tolist() == []
 
 
 RATE = np.linspace(0.02, 0.5, 64)  # by cell of an 8 x 8 map
@@ -344,33 +323,6 @@ def test_slot_intervals_cover_the_users(trust: str, epsilon: float, most: float)
     assert region.count(False) < 21
 
 
-@pytest.mark.false_alarm(1e-9)
-def test_slot_users_are_unbiased_and_the_estimate_has_less_error() -> None:
-    """6.2 standard errors of a mean of 7,000 errors."""
-    bias, ours, noisy, spread = [], 0.0, 0.0, 0.0
-    for key in range(10):
-        rows = city_rows(DEPTH, USERS, slots=7, seed=key)
-        maps = maps_of(rows, "secagg", key)
-        truth = exact(rows, maps)
-        error = maps.unbiased - truth
-        bias.append(error.mean() / (error.std() / np.sqrt(error.size)))
-        noisy += float((error**2).sum())
-        ours += float(((maps.users - truth) ** 2).sum())
-        spread += float((maps.stddev**2).sum())
-    assert abs(np.sum(bias)) / np.sqrt(10) < 6.2
-    assert ours < noisy
-    assert 0.7 < ours / spread < 1.3  # the stated deviations hold on average
-
-
-def test_slot_maps_do_not_depend_on_the_order_of_users() -> None:
-    rows = city_rows(DEPTH, 5_000, slots=7)
-    shuffled = seeded_rng(1).permutation(len(rows.users))
-    again = Rows(rows.places, rows.users[shuffled], rows.codes[shuffled])
-    one, two = (maps_of(those, "secagg", 3, shard_size=1_000) for those in (rows, again))
-    assert np.array_equal(one.users, two.users)
-    assert np.array_equal(one.unbiased, two.unbiased)
-
-
 Array = NDArray[np.float64]
 
 
@@ -421,25 +373,6 @@ def test_slot_smoother_is_the_exact_posterior() -> None:
     wanted, exact = dense(SMALL, counts, measured, totals, [0.0, *(float(one[0]) for one in kappas[1:])])
     assert np.concatenate(found)[:, 0] == pytest.approx(wanted, rel=1e-3, abs=1e-2)
     assert np.concatenate(variance)[:, 0] == pytest.approx(exact, rel=2e-3)
-
-
-def test_slot_likelihood_is_that_of_the_contrasts() -> None:
-    """Against the density of three contrasts of four children that do not move with the parent."""
-    rng = seeded_rng(4)
-    users, mean, variance = rng.uniform(1, 100, 4), rng.normal(0, 9, (4, 1)), rng.uniform(1, 9, (4, 1))
-    share = users / users.sum()
-    contrasts = np.linalg.svd(share[None, :])[2][1:]  # orthonormal to the share
-
-    def log_density(kappa: float) -> float:
-        s = kappa * users**2
-        covariance = contrasts @ (np.diag(s) - np.outer(s, s) / s.sum() + np.diag(variance[:, 0])) @ contrasts.T
-        value = contrasts @ mean[:, 0]
-        return -0.5 * float(np.log(np.linalg.det(covariance)) + value @ np.linalg.solve(covariance, value))
-
-    def found(kappa: float) -> float:
-        return float(slot_maps._Family(users, np.array([kappa]), mean, variance).log_likelihood()[0])
-
-    assert found(0.1) - found(1e-4) == pytest.approx(log_density(0.1) - log_density(1e-4), rel=1e-9)
 
 
 def city(slots: int, users: float, seed: int) -> tuple[FullTree, Array]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import norm, poisson
+from scipy.stats import poisson
 
 from benchmarks.baselines.heatmap_methods import AdaptiveGrid
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
@@ -38,7 +37,6 @@ from sfumato.transforms.secagg.encodings import TreeEncoding, l1_sensitivity, st
 from sfumato.transforms.secagg.modulus import min_window
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
-from tests.statistics import FLAKE_RATE
 
 MINIMAL = {"input": "i", "output": "o", "region": "0,0,1,1"}
 
@@ -204,23 +202,6 @@ def test_gamma_is_the_least_whose_rounding_is_a_hundredth(
     assert gamma == 1 or share(gamma - 1) > COST * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("users", [2293, 10_000, 1_000_000])
-@pytest.mark.parametrize("epsilon", [0.1, 1.0])
-def test_gamma_is_larger_with_independent_rounding(users: int, epsilon: float) -> None:
-    parameters = HeatmapParameters(
-        contribution="all", rounding="independent", depth=6, users=users, epsilon=epsilon, method=Flat()
-    )
-    gamma = parameters.distribution_gamma
-    assert gamma is not None
-    d = length_of(parameters, users, round(users / 10_000) or 1)
-    assert 4 <= d <= 4096
-    widened = (discrete_laplace_stddev(epsilon, gamma + d) / discrete_laplace_stddev(epsilon, gamma)) ** 2
-    capped = gamma == int(COST * epsilon / MIN_NOISE_EPSILON)
-    assert widened <= (1 + COST) * (1 + 1e-6) or capped
-    assert widened <= 1.1
-    assert gamma >= chosen(depth=6, users=users, epsilon=epsilon, method=Flat())
-
-
 @settings(max_examples=30)
 @given(
     st.integers(15, 50),
@@ -267,17 +248,6 @@ def test_modulus_holds_its_gamma_and_not_the_next(
     assert gamma == free or needed(gamma + 1) > 1 << bits
 
 
-@pytest.mark.parametrize(("rounding", "bits"), [("systematic", 17), *itertools.product(ROUNDINGS, (20, 24, 32))])
-def test_modulus_holds_sub_queries_of_a_hundredth(rounding: str, bits: int) -> None:
-    """The job's own windows, of a method that asks a hundredth of epsilon, then all of it: nothing is refused."""
-    values: dict[str, Any] = {"contribution": "all", "rounding": rounding, "modulus": 1 << bits, "depth": 6}
-    parameters = HeatmapParameters(**values, users=50_000, method=Twice(level=1, final=5))
-    made = make_plan(parameters)
-    assert parameters.distribution_gamma
-    assert [one.query.window.modulus for one in made.sub_queries] == [1 << bits] * 2
-    assert sum(made.overflow_probabilities) <= parameters.overflow_probability
-
-
 @dataclass(frozen=True)
 class Twice(Method):
     """A hundredth of epsilon for one level, or `share`; the rest for another."""
@@ -304,12 +274,6 @@ class Twice(Method):
         return state.results[-1].to_estimate()
 
 
-def test_check_plan_rejects_gamma_that_no_modulus_holds() -> None:
-    values = {"contribution": "all", "gamma": MAX_GAMMA, "users": 1 << 32, "shard_size": 1 << 24, "epsilon": 30.0}
-    with rejects("gamma"):
-        check_first_query(HeatmapParameters(**values, method=Flat(level=1)))
-
-
 def test_check_plan_rejects_sensitivity_without_noise() -> None:
     large = HeatmapParameters(contribution="all", gamma=10**8, users=10_000, epsilon=0.5)
     with rejects("gamma"):
@@ -321,14 +285,6 @@ def test_check_plan_rejects_sensitivity_without_noise() -> None:
     with rejects("rounding"):
         make_plan(grows)
     make_plan(replace(grows, rounding="systematic"))
-
-
-def test_metadata_states_gamma_and_rounding() -> None:
-    metadata = HeatmapParameters(contribution="all", rounding="independent", gamma=50).metadata()
-    assert (metadata["gamma"], metadata["rounding"]) == (50, "independent")
-    assert HeatmapParameters(contribution="all").metadata()["gamma"] == 363
-    assert HeatmapParameters(gamma=50).metadata()["gamma"] is None
-    assert heatmap_parameters("emd", {"gamma": 77}).metadata()["gamma"] == 77
 
 
 @pytest.mark.false_alarm(1e-8)
@@ -357,14 +313,6 @@ def test_every_method_runs_with_independent_rounding(baselines: None, method: st
 
 
 PAPER = Adaptive(schedule="paper", estimator="last")
-
-
-def test_make_plan_is_the_papers_for_10_000_users() -> None:
-    """Paper 000, Table 1: 340 entries, 0.76 for the last of four sub-queries, the count of users being paid besides."""
-    made = make_plan(HeatmapParameters(users=10_000, population=10_000, dropout=0, epsilon=1 / 0.99, method=PAPER))
-    assert made.entries == 340
-    assert [round(one.cost, 2) for one in made.sub_queries][-1] == 0.76
-    assert made.bits == sum(one.vector_length * one.query.window.bits for one in made.sub_queries)
 
 
 def test_make_plan_is_exact_for_flat() -> None:
@@ -485,50 +433,6 @@ def test_rotation_best_has_the_least_error_of_a_typical_cell(users: int, trust: 
     assert min(plan.excess(cohorts) for cohorts in range(1, 31)) >= 1 - 1e-12
     nearby = RotationChoice.min_visible_users(plan.best_of_one_night)
     assert nearby == min(choice.min_visible_users() for choice in plan.choices)
-
-
-def simulated_squared_error(
-    choice: RotationChoice, cells: int, users: int, shard_size: int, repeats: int, seed: int
-) -> tuple[float, float]:
-    """The mean squared error of a cell's count of one night, and the standard error of that mean.
-
-    Every user has a cohort and a shard of it, drawn one by one, and the shards' sums have noise of their own.
-    """
-    rng = seeded_rng(seed)
-    people = cells * users
-    shards = choice.shards or 1
-    p = 1 - math.exp(-0.99 * choice.epsilon)
-    errors = []
-    for _ in range(repeats):
-        is_active = rng.integers(choice.cohorts, size=people) == 0
-        cell = np.repeat(np.arange(cells), users)[is_active]
-        shard = rng.integers(shards, size=len(cell))
-        sums = np.bincount(shard * cells + cell, minlength=shards * cells).reshape(shards, cells)
-        noisy = sums + rng.geometric(p, sums.shape) - rng.geometric(p, sums.shape)
-        errors.append(choice.cohorts * noisy.sum(axis=0) - users)
-    squared = np.square(np.asarray(errors, float)).ravel()
-    assert people / choice.cohorts / shards <= 1.05 * shard_size
-    return float(squared.mean()), float(squared.std() / math.sqrt(len(squared)))
-
-
-@pytest.mark.false_alarm(1e-8)
-@pytest.mark.parametrize("users", [20])
-def test_rotation_errors_are_those_of_simulated_counts(users: int) -> None:
-    cells, shard_size, nights = 40, 100, 6
-    plan = make_rotation_plan(rotating(users=cells * users, shard_size=shard_size, epsilon=2.0), nights)
-    found = {}
-    for number, choice in enumerate(plan.choices):
-        mean, error = simulated_squared_error(choice, cells, users, shard_size, 150, 20261122 + number)
-        stated = choice.stddev(users) ** 2
-        # The mean of 6,000 squares is near enough to normal at five of its standard errors, widened by their skewness.
-        assert abs(mean - stated) < 1.3 * norm.isf(FLAKE_RATE / 2) * error
-        found[choice.cohorts] = (mean, error, stated)
-    by_truth = sorted(found, key=lambda one: found[one][2])
-    for better, worse in itertools.pairwise(by_truth):
-        margin = 6 * math.hypot(found[better][1], found[worse][1])
-        if found[worse][2] - found[better][2] > 2 * margin:  # those that so many repetitions tell apart
-            assert found[better][0] < found[worse][0]
-    assert found[by_truth[-1]][2] > 1.5 * found[by_truth[0]][2]
 
 
 def test_rotation_plan_rejects_bad_input() -> None:

@@ -14,7 +14,6 @@ from sfumato.schemas.ranges import Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.ranges import consistent_cells
 from sfumato.transforms.ranges.consistent_cells import Shape, consistent_table
 from sfumato.transforms.ranges.field_counts import (
     MIN_CLUMPING,
@@ -35,19 +34,6 @@ from tests.unit.ranges.oracle import image, overlap, people_at, random_boxes, ru
 
 DEPTH = 5
 X, Y = seeded_rng(4).integers(0, 1 << DEPTH, (2, 900))
-
-
-def test_of_counts_the_users_of_each_cell() -> None:
-    people = people_at(DEPTH, X, Y)
-    expected = np.zeros((32, 32), dtype=int)
-    for x, y in zip(X, Y, strict=True):
-        expected[y, x] += 1
-    np.testing.assert_array_equal(image(people), expected)
-    assert (np.diff(people.codes.astype(np.int64)) > 0).all()
-    assert (people.users > 0).all()
-    x, y = people.xy
-    np.testing.assert_array_equal(expected[y, x], people.users)
-    assert people.side == 32
 
 
 def test_on_grid_is_a_loop_over_cells() -> None:
@@ -118,13 +104,6 @@ def test_the_rule_by_hand() -> None:
     side = 16_000 / 111_195.08
     spec = CollectionSpec(Field(Grid(Region(0, -side / 2, side, side / 2), 12)), 1e5, 0.1, Sizes(12.5, 50.0))
     assert spec.default_width == pytest.approx(46 * 5 * 11.2468 / 63.0957, rel=1e-4)
-
-
-def test_cell_width_follows_users_noise_and_square_size() -> None:
-    width = WANTED.default_width
-    assert replace(WANTED, users=4 * WANTED.users).default_width == pytest.approx(width / 4**0.45)
-    assert replace(WANTED, cost=0.8).default_width == pytest.approx(width / 4**0.45)
-    assert replace(WANTED, sizes=Sizes(100.0, 400.0)).default_width == pytest.approx(2 * width)
 
 
 @pytest.mark.parametrize("users", [-12.0, 0.0, 1.0])
@@ -306,34 +285,9 @@ def test_empty_places_stay_empty_and_full_ones_full(guessed: bool) -> None:
     assert noisy.table(np.maximum(noisy.users, 0)).sum(halves)[0] > 2 * allowed
 
 
-def test_cells_have_less_error_than_counts() -> None:
-    users, noisy = grid()
-    error = {
-        name: np.sqrt(np.mean((cells.reshape(users.shape) - users) ** 2))
-        for name, cells in {
-            "counts": noisy.users,
-            "clipped": np.maximum(noisy.users, 0),
-            "map": consistent_table(noisy, users.sum()).sum(Boxes.between(noisy.x_edges, noisy.y_edges)),
-        }.items()
-    }
-    assert error["map"] < 0.9 * error["clipped"] < 0.9 * error["counts"]
-
-
 def test_certain_part_is_kept_and_others_share_the_rest() -> None:
     """A count of 64 users in 4 cells, of which one is sure of 40. Noise hides which of the cells has them."""
     noisy = NoisyGrid(np.array([0, 4, 8]), np.array([0, 4, 8]), np.full((2, 2), 16.0), 1e6)
     guess = shape(noisy, np.array([[40.0, 30.0], [20.0, 10.0]]), np.array([[0.0, 1.0], [1.0, 1.0]]))
     cells = consistent_table(noisy, 64.0, guess).sum(Boxes.between(noisy.x_edges, noisy.y_edges))
     np.testing.assert_allclose(cells, [40.0, 12.0, 8.0, 4.0], rtol=1e-6)
-
-
-def test_a_fine_grid_is_counted_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    users, noisy = grid(noise=0.3)
-    whole = consistent_table(noisy, users.sum()).sum(Boxes.between(noisy.x_edges, noisy.y_edges))
-    monkeypatch.setattr(consistent_cells, "MAX_SIDE", 16)  # blocks of 3 x 3 cells, the last of a row smaller
-    table = consistent_table(noisy, users.sum())
-    assert table.total == pytest.approx(users.sum())
-    blocks = Boxes.between(np.append(noisy.x_edges[:-1:3], noisy.side), noisy.y_edges[::3])
-    exact = NoisyGrid(noisy.x_edges, noisy.y_edges, users, NOISE).table().sum(blocks)
-    np.testing.assert_allclose(table.sum(blocks), exact, atol=10)  # 11 times the noise of a block's 9 cells
-    assert not np.allclose(table.sum(Boxes.between(noisy.x_edges, noisy.y_edges)), whole)

@@ -48,7 +48,6 @@ from sfumato.transforms.ranges.width_search import (
 from tests.seeds import seeded_rng
 from tests.unit.ranges.oracle import image, overlap, people_at, run_key, spec_of, town
 
-PEOPLE = town(10, 3000)
 MANY = CollectionSpec(
     Field(Grid(Region(0, -0.02, 0.04, 0.02), 10)), 2 * GRID_FROM_USERS_EPSILON, 1.0, Sizes(100.0, 400.0)
 )
@@ -119,29 +118,6 @@ def test_each_network_has_one_training_that_pickles(models: int | None, expected
         assert pickle.loads(pickle.dumps(method)).network == network
     sizes = [one.size for one in SpatialNeural(CELL, network="paper", models=4).trainings(grid(), WANTED)]
     np.testing.assert_allclose(sizes, WANTED.sizes.spread(4))
-
-
-def test_local_networks_learn_from_own_seeds_and_public_facts() -> None:
-    spec = spec_of(6, 40_000.0, 0.5)
-    trainings = [SpatialNeural(CELL, training_seed=seed, models=3).trainings(grid(), spec) for seed in (0, 1)]
-    seeds = [one.seed for found in trainings for one in found]
-    highest = SpatialNeural(CELL, training_seed=2**22 - 1, models=64).trainings(grid(), spec)
-    assert max(one.seed for one in highest) < 2**32  # what JAX takes
-    assert len(set(seeds)) == 6
-    assert seeds == [
-        one.seed for seed in (0, 1) for one in SpatialNeural(CELL, training_seed=seed, models=3).trainings(grid(), spec)
-    ]
-    (width, height), first = spec.field.cell_metres, trainings[0][0]
-    assert isinstance(first, LocalTraining)
-    assert first.users == 40_000.0
-    assert first.smoothing == pytest.approx(40.0)  # a thousandth of all
-    assert first.queries.low == pytest.approx((1.0 / width, 1.0 / height))
-    assert first.queries.high == pytest.approx((2.0 / width, 2.0 / height))
-    assert first.queries.workload is None
-    few = SpatialNeural(CELL, workload=WORKLOAD).trainings(grid(), spec_of(6, 20.0, 0.5))[0]
-    assert isinstance(few, LocalTraining)
-    assert few.smoothing == 1.0
-    assert few.queries.workload is WORKLOAD
 
 
 def test_each_training_is_given_to_its_trainer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -126,24 +125,6 @@ def test_auto_uses_a_tree_by_public_figures_alone() -> None:
         assert grid.heatmap is None
     assert not plan("snh", **LARGE).uses_tree
     assert not plan("auto", **LARGE, cell_width=900.0, trust="secagg").uses_tree
-
-
-def test_its_facts_tell_requests_apart() -> None:
-    requests = [
-        plan(cell_width=800.0),
-        plan(cell_width=900.0),
-        plan("ug"),
-        plan("ug", epsilon=0.5),
-        plan("ug", population=3000),
-        plan("ug", population=3000, trust="secagg"),
-        plan("ug", population=3000, trust="secagg", shard_size=500),
-        plan("ug", sizes=Sizes(600, 2000)),
-        plan("ug", max_bad_fraction=0.2),
-        plan("adaptive", depth=8),
-        plan("adaptive", depth=9),
-    ]
-    metadata = [json.dumps(one.metadata(), sort_keys=True, allow_nan=False) for one in requests]
-    assert len(set(metadata)) == len(metadata)
 
 
 # The one look at the people: what it spends, and where on the map it counts them.

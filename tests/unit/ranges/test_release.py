@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
-import zipfile
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +12,13 @@ import numpy as np
 import pytest
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
-from sfumato.schemas.errors import FormatError, RequestError
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.ranges import Boxes, Field
 from sfumato.schemas.region import Grid, deinterleave
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE
-from sfumato.schemas.tree import Tree, node_levels, node_names, node_paths
+from sfumato.schemas.tree import Tree, node_levels, node_paths
 from sfumato.transforms.counting.estimator import estimate_density
 from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -31,7 +29,7 @@ from sfumato.transforms.ranges.model import GridModel, RangeModel, TreeModel
 from sfumato.transforms.ranges.model_file import model_bytes, read_model
 from sfumato.transforms.ranges.plan import Collected, RangesPlan, build, collect, collected_from_heatmap
 from sfumato.transforms.ranges.release import ranges_files
-from sfumato.transforms.ranges.view import background, embedded_model
+from sfumato.transforms.ranges.view import embedded_model
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.conftest import REGION
 from tests.rejections import rejects
@@ -137,28 +135,6 @@ def test_of_other_models_the_page_holds_a_raster_and_errors() -> None:
     middle = np.reshape(errors["stddev"], (len(errors["sizes"]), 16, 16))[:5, 8, 8]
     side = np.array(errors["sizes"][:5]) / math.sqrt(np.prod(FIELD.cell_metres))
     np.testing.assert_allclose(middle, 0.01 * side, rtol=2e-3)
-
-
-def tree_model() -> RangeModel:
-    """Cells of a tree, small in one corner; half of them are lost in noise."""
-    nodes = np.concatenate([Tree.uniform(10, 4).nodes, Tree.uniform(10, 6).nodes[-1024:]])
-    tree, rng = Tree.of(10, nodes), seeded_rng(7)
-    counts = rng.gamma(1.0, 60.0, len(tree.entries))
-    stddev = np.where(rng.random(len(counts)) < 0.5, counts, counts / 4)
-    return RangeModel(FIELD, TreeModel(Estimate(tree, counts, stddev, slope=0.0)), "adaptive", 1.0)
-
-
-def test_cells_of_a_tree_are_judged_one_by_one() -> None:
-    model = tree_model()
-    estimate = model.model.estimate  # type: ignore[attr-defined]
-    layer = background(model).layers[0]
-    names = {name: i for i, name in enumerate(node_names(estimate.tree.entries))}
-    seen = set()
-    for name, uncertain in zip(layer.cell_id, layer.measures[0].uncertain, strict=True):
-        cell = next(names[name[:end]] for end in range(len(name), 0, -1) if name[:end] in names)
-        assert uncertain == (estimate.counts[cell] <= 1.96 * estimate.stddev[cell])
-        seen.add(cell)
-    assert len(seen) == (estimate.tree.areas > 0).sum()
 
 
 # Answers from a heatmap's tree against sums over its finest cells, and against people who are spread as it says.
@@ -282,21 +258,6 @@ def saved(estimate: Estimate) -> bytes:
     return model_bytes(RangeModel(Field(Grid(REGION, 12)), TreeModel(estimate), "adaptive", 0.5))
 
 
-def test_it_is_read_as_it_was_written() -> None:
-    rng = seeded_rng(1)
-    tree = random_tree(rng, 9, 30, orphans=True)
-    counts, stddev = rng.uniform(0, 9, (2, len(tree.entries)))
-    estimate = Estimate(tree, counts, stddev, slope=0.4)
-    content = saved(estimate)
-    model = read_model(content, "it")
-    assert model_bytes(model) == content
-    boxes = random_boxes(rng, 20)
-    for name in ("users", "stddev"):
-        want, have = (getattr(one.answer(boxes), name) for one in (TreeModel(estimate), model.model))
-        np.testing.assert_array_equal(have, want)
-    assert (model.method, model.epsilon) == ("adaptive", 0.5)
-
-
 @pytest.mark.parametrize("damage", ["short", "unsorted", "no root", "too deep", "no slope"])
 def test_what_is_no_tree_is_refused(damage: str) -> None:
     tree = Tree.uniform(4, 2)
@@ -363,15 +324,6 @@ def test_stated_error_holds_for_evenly_spread_users() -> None:
     assert pooled / 0.7**2 > 1 + reach
 
 
-def test_the_stated_error_is_the_noises_where_boxes_cut_no_cells() -> None:
-    generator = seeded_rng(2)
-    counts = generator.poisson(50, (CELLS, CELLS)).astype(float)
-    model = GridModel(NoisyGrid(LINES, LINES, counts, 3.0))
-    box = Boxes(*(np.array([at]) for at in (4.0, 10.0, 14.0, 64.0)))
-    assert model.answer(box).stddev == pytest.approx([np.sqrt(9.0 * 5 * 27 + 1)])
-    assert model.answer(box).users == pytest.approx([counts[5:, 2:7].sum()])
-
-
 def test_cells_below_0_count_as_they_are_and_answers_do_not() -> None:
     model = GridModel(NoisyGrid(np.array([0, 2, 4]), np.array([0, 4]), np.array([[-5.0, 8.0]]), 1.0))
     boxes = Boxes(*(np.array(at) for at in ([0.0, 0.0], [0.0, 0.0], [4.0, 2.0], [4.0, 4.0])))
@@ -435,26 +387,3 @@ def test_damaged_files_are_no_models(tmp_path: Path) -> None:
         except RequestError:
             continue
         assert model_bytes(model) == whole
-
-
-def test_models_of_another_format_are_told_so(tmp_path: Path) -> None:
-    whole = zipfile.ZipFile(io.BytesIO(model_bytes(grid_model())))
-    metadata = json.loads(np.load(io.BytesIO(whole.read("metadata.npy"))).tobytes())
-    metadata["format"] = "sfumato-ranges/9"
-    np.savez(tmp_path / MODEL_FILE, metadata=np.frombuffer(json.dumps(metadata).encode(), np.uint8))
-    with pytest.raises(FormatError, match=r"newer version of sfumato \(format 9; this version reads up to 1\)"):
-        open_model(tmp_path)
-
-
-def test_a_header_that_asks_for_all_the_memory_is_refused(tmp_path: Path) -> None:
-    whole = zipfile.ZipFile(io.BytesIO(model_bytes(grid_model())))
-    with zipfile.ZipFile(tmp_path / MODEL_FILE, "w") as file:
-        for name in whole.namelist():
-            content = whole.read(name)
-            if name == "users.npy":
-                start = content.index(b"'shape': (")
-                end = content.index(b")", start)
-                content = content[:start] + b"'shape': (9999999999999,)".ljust(end + 1 - start) + content[end + 1 :]
-            file.writestr(name, content)
-    with pytest.raises(RequestError, match="damaged"):
-        open_model(tmp_path)

@@ -216,28 +216,6 @@ def test_sensitivity_of_independent_rounding_is_attained() -> None:
     assert stats.chisquare(observed, expected).pvalue > FLAKE_RATE
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-def test_a_user_more_changes_others_by_their_ranks_alone(rounding: Rounding) -> None:
-    """Rounding without a user is what it is with them, once those above them have their ranks without the user.
-
-    So given the words that ranks draw, which are alike and independent, what others add has one distribution.
-    """
-    rng, places, gamma = seeded_rng(3), Places(DEPTH), 7
-    with_user, without_user = neighbours(rng, gamma, rounding, places, 1)
-    assert without_user.clients is not None
-    above = ((without_user.keys >> places.bits) == 1) & (without_user.clients > 3)
-    ranked = replace(without_user, clients=without_user.clients - above.astype(np.uint32))
-    present = np.ones(13, dtype=bool)
-    present[6 + 3] = False
-    alone = with_user.only(present)
-    for name in ("keys", "weights", "clients"):
-        assert np.array_equal(getattr(alone, name), getattr(ranked, name))
-    query = ShardQuery(1, TreeEncoding(Tree.uniform(DEPTH, 2)), 1.0, WIDE, Noise(), gamma, rounding)
-    one, two = (count_vectors(group, slice(0, 2), query, KEY) for group in (without_user, ranked))
-    assert np.array_equal(one, two) == (rounding == "systematic")
-    assert np.array_equal(one[0], two[0])  # nobody in the other shard has moved
-
-
 @pytest.mark.false_alarm(2e-9)
 @pytest.mark.parametrize(("gamma", "share"), [(1, 0.03), (1000, 0.3337)])
 def test_independent_rounding_is_right_on_average(gamma: int, share: float) -> None:

@@ -19,7 +19,6 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.views.map_views import MapBody
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.state import HeatmapState
-from sfumato.transforms.locations.distributions import Distributions
 from sfumato.transforms.locations.shards import ShardGroup, key_dtype
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
@@ -38,7 +37,6 @@ from sfumato.transforms.zones.release import (
 )
 from sfumato.transforms.zones.zone_file import ZoneLevel, Zones
 from sfumato.transforms.zones.zone_raster import ZoneLocator
-from tests.rejections import rejects
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 from tests.unit.zones.polygons import voronoi, zones_of
@@ -120,11 +118,6 @@ def test_the_variances_of_a_regular_tree_are_those_of_the_fit() -> None:
         np.testing.assert_allclose(found.variance, expected)
 
 
-def test_too_many_levels_are_refused() -> None:
-    with rejects("levels"):
-        level_shares([64, 32, 16, 8, 4, 2, 1], LAPLACE, 1.0)
-
-
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 USERS, SIZES, KEYS = 3_000, (60, 12, 3), 150
 METADATA = ReleaseMetadata("zones", "one", "2026-11-20T00:00:00+00:00", "key file", True, {"columns": {}})
@@ -194,22 +187,6 @@ def test_intervals_hold_and_errors_are_as_stated(shares: tuple[float, ...], opti
         assert abs(error / variance - 1) < 7 * math.sqrt(6 / (KEYS * SIZES[level]))
         bias = (users.mean(axis=0) - truth) / np.sqrt(found[0].levels[level].variance / KEYS)
         assert np.abs(bias).max() < 7
-
-
-@pytest.mark.false_alarm(4e-9)
-def test_users_of_distributions_are_in_users() -> None:
-    """Every user has a third of their weight in each of three zones. Noise exceeds 16 deviations once in 10^9."""
-    own = central(ZONES, (0.8, 0.0, 0.2), contribution="all", gamma=3, epsilon=8.0)
-    places = Places(own.depth)
-    users = np.sort(keyed_hash(bytes(16), np.arange(USERS)) & ~places.mask)
-    rows = Distributions(
-        np.repeat(users, 3), np.tile(np.array([4, 5, 6], places.dtype), USERS), np.ones(3 * USERS, np.int64)
-    )
-    key = RunKey.derive(FixedSecret(b"tests of zones" * 3), {})
-    state = run_in_memory(Rows(places, rows.users, rows.codes.astype(np.uint64), rows.weights), USERS, own, key)
-    found = zone_counts(state, own.method).levels[0]
-    np.testing.assert_allclose(found.counts[0][4:7], USERS / 3, atol=16 * math.sqrt(found.variance.max()))
-    assert abs(found.counts[0].sum() - USERS) < 8 * math.sqrt(SIZES[0] * found.variance.max())
 
 
 @pytest.mark.false_alarm(2 * FLAKE_RATE)

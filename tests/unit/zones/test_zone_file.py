@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import zipfile
 from contextlib import nullcontext
 from pathlib import Path
@@ -22,8 +21,7 @@ from shapely.geometry.base import BaseGeometry
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.report.layers import zone_names
-from sfumato.transforms.zones.point_areas import areas_of_points
-from sfumato.transforms.zones.zone_file import read_zones
+from sfumato.transforms.zones.zone_file import areas_of_points, read_zones
 from sfumato.transforms.zones.zone_raster import OUTSIDE, ZoneLocator
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
@@ -31,26 +29,12 @@ from tests.unit.zones.polygons import (
     brute_force,
     voronoi,
     write_geojson,
-    write_geoparquet,
     write_native_parquet,
     zones_of,
 )
 
 A, B, C = box(0, 0, 1, 1), box(1, 0, 2, 1), box(2, 0, 3, 1)
 BOW_TIE = Polygon([(0, 0), (1, 1), (1, 0), (0, 1)])
-
-
-def test_geojson_and_geoparquet_hold_the_same_zones(tmp_path: Path) -> None:
-    shapes = [A, shapely.difference(B, box(1.4, 0.4, 1.6, 0.6)), MultiPolygon([C, box(4, 0, 5, 1)])]
-    rows = [(shape, {"tract": f"t{i}", "county": "c"}) for i, shape in enumerate(shapes)]
-    one = read_zones(write_geojson(tmp_path / "a.geojson", rows, name="survey"), "tract")
-    columns = {"tract": ["t0", "t1", "t2"], "county": ["c", "c", "c"]}
-    two = read_zones(write_geoparquet(tmp_path / "a.parquet", shapes, columns), "tract")
-    assert one.ids == two.ids == ("t0", "t1", "t2")
-    assert shapely.equals_exact(one.geometries, np.array(shapes, dtype=object)).all()
-    assert one.digest == two.digest
-    assert (one.source, two.source) == ("survey", "a.parquet")
-    assert (one.region.west, one.region.east) == (0, 5)
 
 
 def test_geopandas_files_are_read_unknown_systems_are_refused(tmp_path: Path) -> None:
@@ -174,12 +158,6 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, rows: list, membe
         read_zones(path, "id")
 
 
-def test_zones_within_others_and_at_the_antimeridian_are_read(tmp_path: Path) -> None:
-    ring, core = shapely.difference(A, box(0.4, 0.4, 0.6, 0.6)), box(0.4, 0.4, 0.6, 0.6)
-    rows = [(ring, {"id": "ring"}), (core, {"id": "core"}), (FIJI, {"id": "Fiji"})]
-    assert read_zones(write_geojson(tmp_path / "a.geojson", rows), "id").ids == ("ring", "core", "Fiji")
-
-
 def test_levels_that_do_not_nest_are_refused(tmp_path: Path) -> None:
     rows = [(A, {"b": "1", "t": "x", "c": "p"}), (B, {"b": "2", "t": "x", "c": "q"})]
     path = write_geojson(tmp_path / "a.geojson", rows)
@@ -188,13 +166,6 @@ def test_levels_that_do_not_nest_are_refused(tmp_path: Path) -> None:
     for option, levels in (("levels", ("t", "b")), ("levels", ("b", "b")), ("zones", ("b", "z"))):
         with rejects(option):
             read_zones(path, "b", levels)
-
-
-def test_files_that_are_missing_or_no_zones_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.geojson").write_text("hello")
-    for name in ("gone.json", "a.geojson"):
-        with rejects("zones"):
-            read_zones(str(tmp_path / name), "id")
 
 
 STAR = Polygon([(0.5 + r * np.cos(a), 0.5 + r * np.sin(a)) for a, r in zip(
@@ -248,20 +219,6 @@ def test_a_point_on_a_border_is_in_the_first_of_its_zones() -> None:
     x, y = np.array([1.0, 1.0, 1.0]), np.array([0.0, 0.5, 1.0])
     for order in (shapes, shapes[::-1]):
         assert ZoneLocator(zones_of(order)).zone_of(x, y).tolist() == [0, 0, 0]
-
-
-@pytest.mark.parametrize(("count", "depth"), [(1, 1), (4, 1), (5, 2), (16, 2), (17, 3), (2500, 6)])
-def test_the_codes_of_all_zones_fit_the_depth(count: int, depth: int) -> None:
-    assert ZoneLocator(zones_of([box(0, 0, 1, 1)] * count)).depth == depth
-
-
-def test_a_pickled_locator_finds_the_same_and_carries_no_raster() -> None:
-    locator = ZoneLocator(zones_of(voronoi(50, seed=2)))
-    longitude, latitude = points_for(list(locator.zones.geometries), seed=4)
-    before = len(pickle.dumps(locator))
-    found = locator.zone_of(longitude, latitude)
-    assert len(pickle.dumps(locator)) == before < 100_000
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(locator)).zone_of(longitude, latitude), found)
 
 
 STOPS = np.array([(13.4, 52.5), (13.401, 52.5), (13.5, 52.6), (13.5, 52.45)])

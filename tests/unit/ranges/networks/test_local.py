@@ -133,19 +133,6 @@ def test_the_error_is_learned_without_disturbing_the_answer() -> None:
     assert not np.allclose(one["w4"], other["w4"], rtol=1e-2)
 
 
-def test_several_networks_are_averaged() -> None:
-    boxes, _ = squares(300)
-    one, other = (LocalNetwork(GRID, SMOOTHING, SQUARES, [some_weights(seed)]).answer(boxes) for seed in (1, 2))
-    both = some_model().answer(boxes)
-    np.testing.assert_allclose(both.users, (one.users + other.users) / 2, rtol=1e-6)
-    np.testing.assert_allclose(both.stddev, np.sqrt((one.stddev**2 + other.stddev**2) / 2), rtol=1e-6)
-    assert (both.users >= 0).all()
-    below = (
-        LocalNetwork(GRID, SMOOTHING, SQUARES, [some_weights(seed)]).answer(boxes).users == 0 for seed in range(30)
-    )
-    assert any(one.any() for one in below)  # where a network itself was below
-
-
 @pytest.mark.parametrize(("width", "height"), [(10.0, 10.0), (20.0, 6.0), (200.0, 100.0)])
 def test_larger_squares_are_answered_by_the_counts(width: float, height: float) -> None:
     found, counts = some_model().answer(box(width, height)), GridModel(GRID).answer(box(width, height))

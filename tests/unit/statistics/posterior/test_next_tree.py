@@ -1,7 +1,6 @@
 import itertools
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -131,22 +130,3 @@ def test_next_tree_reaches_a_crowded_cell_over_six_levels() -> None:
     assert place in grown.codes[8]
     assert len(grown.tree.entries) < 4**8 / 6
     assert FullTree.from_trees(next_tree(posterior, NOISE, 0.0, 1.0, 2.0, 3)).tree.level == 5
-
-
-def test_next_tree_saves_entries_by_a_tolerated_error() -> None:
-    """Half a per cent of the expected error is worth more than a tenth of the entries."""
-    posterior = seen(some_city(8, 20_000), 5, 6.0, 8)
-    grown = [next_tree(posterior, NOISE, 0.0, 1.0, 2.0, 6, tolerance=share) for share in (0.0, 0.005, 0.05, 0.5)]
-    sizes = [len(tree.entries) for tree in grown]
-    assert sizes == sorted(sizes, reverse=True)
-    assert sizes[1] < 0.9 * sizes[0]
-    for larger, smaller in itertools.pairwise(grown):
-        assert np.isin(smaller.nodes, larger.nodes).all()
-
-
-@pytest.mark.parametrize("depth", [1, 2])
-def test_next_tree_of_the_smallest_grids(depth: int) -> None:
-    cells = np.full(4**depth, 100.0)
-    assert next_tree(seen(cells, 1, 2.0, depth), NOISE, 0.0, 1.0, 2.0, 6).level <= depth
-    alone = learned(100.0, result(cells, Tree.uniform(depth, 0), 2.0, seeded_rng(0)))
-    assert next_tree(alone, NOISE, 0.0, 1.0, 2.0, 6).level <= depth
