@@ -31,7 +31,7 @@ def neighbours(seed: int, users: int = 300) -> tuple[ExactCounts, ExactCounts, i
 
 
 @pytest.mark.parametrize("method", ["grid", "ug"])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_user_changes_one_count_of_a_grid_by_one(method: str, seed: int) -> None:
     planned = plan(method, epsilon=0.5)
     without, with_them, code = neighbours(seed)

@@ -57,8 +57,7 @@ def files_of(built: Built, planned: RangesPlan) -> dict[str, Any]:
     return dict(json.loads(files[MANIFEST_FILE]))
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 1.0])
-@pytest.mark.parametrize("users", [50, 200, 1000])
+@pytest.mark.parametrize(("users", "epsilon"), [(50, 0.1), (200, 1.0)])
 def test_counting_methods_never_fail(users: int, epsilon: float) -> None:
     for method in COUNTING:
         planned = plan(method, epsilon=epsilon)
@@ -87,7 +86,7 @@ def test_a_count_of_users_far_below_nothing_is_no_failure(method: str, noisy_use
     assert collect(people, low, planned, run_key(1)).counts.users.size > 0
 
 
-@pytest.mark.parametrize("users", [0, 50, 1000])
+@pytest.mark.parametrize("users", [0, 50])
 def test_networks_find_what_to_learn_from_in_any_noise(users: int) -> None:
     planned = plan("auto", epsilon=0.1)
     for number in range(3):
