@@ -476,7 +476,7 @@ IN_MEMORY = {
     "heatmap, weights": f"{JOBS['heatmap']} --time_column=time",
     "histogram": JOBS["histogram"],
     "quantiles": JOBS["quantiles"],
-    "ranges": JOBS["ranges"].replace("=ug", "=grid"),
+    "ranges": JOBS["ranges"],
     "mean": JOBS["moments"],
 }
 PLANS = {"folder, 1 group a bit": ("folder", 2, 1), "memory, 512 groups": ("memory", 1, 9), "runner": ("runner", 1, 4)}

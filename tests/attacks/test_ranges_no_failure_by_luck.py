@@ -32,7 +32,7 @@ from tests.unit.ranges.oracle import admission_of
 from tests.unit.ranges.test_plan import plan
 from tests.unit.ranges.test_release import FACTS
 
-COUNTING = ("grid", "ug")
+COUNTING = ("grid",)
 ALL = Boxes(*(np.array([at]) for at in (0.0, 0.0, 4096.0, 4096.0)))
 
 

@@ -141,24 +141,6 @@ class PlainGrid(RangeMethod):
 
 
 @dataclass(frozen=True)
-class UniformGrid(RangeMethod):
-    """UG (Qardaji, Yang, Li 2013): m x m cells, also where the region is no square."""
-
-    NAME: ClassVar[str] = "ug"
-    TEXT: ClassVar[str] = "a uniform grid of sqrt(n epsilon / 10) cells a side"
-
-    ug_constant: Annotated[float, Interval(ge=0.001, le=1000000.0)] = 10.0
-
-    def cells_per_side(self, spec: CollectionSpec) -> float:
-        """Returns m = sqrt(n epsilon / c), at least 1 (Guideline 1). n is public or noisy, so it can be below 0."""
-        return max(1.0, math.sqrt(max(spec.users, 0.0) * spec.epsilon / self.ug_constant))
-
-    def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
-        width = exact.side / self.cells_per_side(spec)
-        return collect_grid(exact, width, width, spec.cost, key, self.NAME, spec.noise)
-
-
-@dataclass(frozen=True)
 class SpatialNeural(RangeMethod):
     """Local networks, or those of the paper. Raises RequestError for a parameter out of its range.
 
@@ -280,7 +262,5 @@ class Automatic(RangeMethod):
         raise NotImplementedError("a choice has no model of its own; use that of `chosen(spec)`")
 
 
-METHODS: dict[str, type[RangeMethod]] = {
-    method.NAME: method for method in (Automatic, SpatialNeural, PlainGrid, UniformGrid)
-}
+METHODS: dict[str, type[RangeMethod]] = {method.NAME: method for method in (Automatic, SpatialNeural, PlainGrid)}
 """The methods by name. A new method is a class, and an entry here."""

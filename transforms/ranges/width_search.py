@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.ranges import PSI, Boxes, Field, Sizes
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, SummedAreaTable
-from sfumato.transforms.ranges.methods import PlainGrid
+from sfumato.transforms.ranges.methods import PlainGrid, RangeMethod
 
 QUERIES = 4000
 ENTROPY_DEPTH = 9  # 512 x 512 cells
@@ -64,9 +64,9 @@ def sample_users(exact: ExactCounts, users: int, generator: Generator) -> ExactC
 
 
 def mean_relative_error(
-    method: PlainGrid, exact: ExactCounts, spec: CollectionSpec, queries: QuerySample, seeds: Sequence[int]
+    method: RangeMethod, exact: ExactCounts, spec: CollectionSpec, queries: QuerySample, seeds: Sequence[int]
 ) -> float:
-    """Returns the mean relative error of a grid's answers, averaged over runs with noise of these seeds."""
+    """Returns the mean relative error of a method's answers, averaged over runs with noise of these seeds."""
     errors = []
     for seed in seeds:
         key = RunKey.derive(FixedSecret(b"public data"), {"seed": seed})

@@ -99,10 +99,10 @@ def test_people_add_up_however_they_are_bundled(elements: list[list[int]], where
     assert found.depth == 12
 
 
-@pytest.mark.parametrize(("method", "options"), [("grid", ()), ("ug", IN_THREADS)])
-def test_the_counts_are_those_in_memory(pattern: str, method: str, options: tuple[str, ...]) -> None:
-    own: dict[str, Any] = {"cell_width": 4000.0} if method == "grid" else {}
-    planned, columns = plan(method, epsilon=0.5, **own), LocationColumns()
+@pytest.mark.parametrize("options", [(), IN_THREADS], ids=["one", "threads"])
+def test_the_counts_are_those_in_memory(pattern: str, options: tuple[str, ...]) -> None:
+
+    planned, columns = plan("grid", epsilon=0.5, cell_width=4000.0), LocationColumns()
     built = run(pattern, BuildRanges(planned, KEY), *options)
     people = exact_people(pattern, planned, columns)
     assert people.users.sum() == USERS
@@ -131,7 +131,7 @@ def test_shards_count_what_clients_would_send(pattern: str, method: str) -> None
     if method == "adaptive":
         return
     # Where people are: every cell is counted where it lies, north up, within the stated noise.
-    codes = exact_people(pattern, plan("ug"), LocationColumns())  # another key: other records of the same users
+    codes = exact_people(pattern, plan(), LocationColumns())  # another key: other records of the same users
     exact = codes.on_grid(counts.x_edges, counts.y_edges)
     upright, flipped = (np.abs(grid - exact).mean() for grid in (counts.users, counts.users[::-1]))
     assert upright < 0.8 * flipped
@@ -200,7 +200,7 @@ class Consumers(PipelineVisitor):
                 self.found[taken.producer.full_label].append(node.full_label)
 
 
-@pytest.mark.parametrize(("method", "taker"), [("ug", "Build/Build"), ("snh", "Build/Settle/")])
+@pytest.mark.parametrize(("method", "taker"), [("grid", "Build/Build"), ("snh", "Build/Settle/")])
 def test_exact_people_reach_one_step_alone(pattern: str, method: str, taker: str) -> None:
     root, consumers = beam.Pipeline(runner=FnApiRunner()), Consumers()
     _ = root | beam.Create([pattern]) | "Build" >> BuildRanges(plan(method), KEY)

@@ -106,8 +106,8 @@ def test_the_release_answers_where_people_are(folder: Path, published: Path) -> 
     [
         (["adaptive", "--depth", "7", "--trust", "secagg", "--dropout", "0.3", "--shard_size", "300"], "tree"),
         (["grid", "--cell_width", "4000", "--trust", "secagg", "--population", str(USERS), "--dropout", "0.3"], "grid"),
-        (["ug", *GAUSSIAN], "grid"),
-        (["ug", "--trust", "secagg", "--population", str(USERS), *GAUSSIAN], "grid"),
+        (["grid", *GAUSSIAN], "grid"),
+        (["grid", "--trust", "secagg", "--population", str(USERS), *GAUSSIAN], "grid"),
     ],
     ids=lambda one: " ".join(one),
 )

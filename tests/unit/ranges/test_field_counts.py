@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from sfumato.schemas.ranges import Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.consistent_cells import Shape, consistent_table
 from sfumato.transforms.ranges.field_counts import (
     MIN_CLUMPING,
@@ -26,7 +25,7 @@ from sfumato.transforms.ranges.field_counts import (
     strip_edges,
 )
 from sfumato.transforms.ranges.field_counts import clumping as clumping_of
-from sfumato.transforms.ranges.methods import PlainGrid, UniformGrid, collect_grid
+from sfumato.transforms.ranges.methods import PlainGrid, collect_grid
 from tests.seeds import seeded_rng
 from tests.unit.ranges.method_checks import assert_discrete_laplace
 from tests.unit.ranges.networks.common import CELL, clumped, counted
@@ -223,16 +222,6 @@ def test_spec_with_rho_states_equal_laplace_noise() -> None:
     grid = PlainGrid(8 * spec.field.cell_metres[1]).collect(PEOPLE, spec, run_key(1))
     assert (spec.noise, spec.cost) == (GAUSSIAN, 0.01)
     assert grid.noise_stddev == GAUSSIAN.stddev(0.01)
-
-
-@pytest.mark.parametrize(
-    ("users", "epsilon", "side"),
-    [(4000.0, 1.0, 20), (4000.0, 0.1, 6), (10.0, 1.0, 1), (0.0, 1.0, 1), (-50.0, 1.0, 1), (4e9, 1.0, 64)],
-)
-def test_cells_follow_the_rule(users: float, epsilon: float, side: int) -> None:
-    found = UniformGrid().collect(LARGER_TOWN, spec_of(6, users, epsilon), run_key(1))
-    assert found.users.shape == (side, side)
-    assert found.noise_stddev == discrete_laplace_stddev(epsilon)
 
 
 # The map that agrees with noisy counts: it adds up, has no cell below 0, and is right where counts are sure.

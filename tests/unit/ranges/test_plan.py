@@ -21,7 +21,7 @@ from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, NoisyGrid
-from sfumato.transforms.ranges.methods import RangeMethod, UniformGrid
+from sfumato.transforms.ranges.methods import RangeMethod
 from sfumato.transforms.ranges.plan import (
     METHODS,
     Collected,
@@ -66,13 +66,9 @@ def plan(method: str = "grid", *, sizes: Sizes = SIZES, trust: Any = "central", 
         ({"cell_width": math.inf}, "cell_width: must be auto or a number of metres > 0, got inf"),
         ({"cell_width": 112_000.0}, "cell_width: 112000 m is more than the region.s shorter side, 111,195 m"),
         ({"cell_width": 34.0}, "cell_width: 34 m is less than a base cell of so large a region, 35 m"),
-        ({"method": "ug", "cell_width": 800.0}, "cell_width: applies only with --method .*grid"),
         ({"method": "adaptive", "cell_width": 800.0}, "cell_width: applies only with"),
-        ({"ug_constant": 5.0}, "ug_constant: applies only with --method ug"),
-        ({"method": "ug", "ug_constant": math.nan}, "ug_constant: must be a number between"),
         ({"noise": "gaussian"}, "delta: gaussian noise needs one above 0"),
         ({"trust": "secagg"}, "population: with trust secagg .* or --cell_width METRES"),
-        ({"method": "ug", "trust": "secagg"}, "population: with trust secagg .* the public number of users$"),
     ],
     ids=str,
 )
@@ -96,12 +92,13 @@ def test_shards_count_cells_that_are_nearest_to_the_wanted_width(width: float, l
 def test_what_shards_count_follows_from_their_noise_together() -> None:
     """100 shards have ten times the noise of one trusted curator: as many cells as it would have for a tenth."""
     for users, epsilon in ((10_000, 0.5), (1_000_000, 0.5), (1_000_000, 4.0)):
-        planned = plan("ug", trust="secagg", population=users, epsilon=epsilon)
+        planned = plan("grid", trust="secagg", population=users, epsilon=epsilon)
         heatmap = planned.heatmap
         assert heatmap is not None
         # Of so little epsilon that the discrete noise is the continuous one, as it nearly is here.
         alike = math.sqrt(2) / (math.sqrt(users / 10_000) * discrete_laplace_stddev(epsilon))
-        assert heatmap.depth == round(math.log2(UniformGrid().cells_per_side(planned.collection_spec(users, alike))))
+        width = planned.collection_spec(users, alike).default_width
+        assert heatmap.depth == round(math.log2(math.sqrt(SIDES[0] * SIDES[1]) / width))
 
 
 LARGE = {"population": 300_000, "epsilon": 0.5, "sizes": Sizes(5_000, 20_000)}
@@ -176,15 +173,14 @@ def test_the_count_of_users_is_paid_from_epsilon(seen: None) -> None:
     assert again.population == population  # a retry draws nothing anew
 
 
-@pytest.mark.parametrize(("method", "own"), [("grid", {"cell_width": 9000.0}), ("ug", {"ug_constant": 12.2})])
-def test_methods_count_everybody_where_they_are(method: str, own: dict[str, Any]) -> None:
+def test_methods_count_everybody_where_they_are() -> None:
     """Cells end at the middle lines of the field, so that halves of it have no error but the noise."""
-    planned = plan(method, epsilon=10.0, population=5000, **own)
+    planned = plan("grid", epsilon=10.0, population=5000, cell_width=9000.0)
     crowd = ExactCounts.from_codes(
         12, np.append(people(3000).codes, np.full(2000, 5, np.uint64))
     )  # the north-west is crowded
     built = build(counted(crowd, planned), planned, ())
-    assert (built.model.method, built.model.epsilon) == (method, 10.0)
+    assert (built.model.method, built.model.epsilon) == ("grid", 10.0)
     (x, y), zero, half, whole = crowd.xy, np.zeros(1), np.full(1, 2048.0), np.full(1, 4096.0)
     for box, inside in ((Boxes(zero, zero, half, whole), x < 2048), (Boxes(zero, zero, whole, half), y < 2048)):
         answer = built.model.model.answer(box)

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 from benchmarks.baselines.range_methods.partitions import Partition, PartitionModel, paint_rectangles
+from benchmarks.baselines.range_methods.ug import UniformGrid
 from sfumato.schemas.ranges import Boxes
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.field_counts import centre_variance
 from tests.seeds import seeded_rng
 from tests.slow.benchmarks.baselines.range_methods.partition_checks import rectangles
-from tests.unit.ranges.oracle import overlap, random_boxes
+from tests.unit.ranges.oracle import overlap, random_boxes, run_key, spec_of, town
 
 SIDE = 16
 PARTS = Partition(
@@ -72,3 +74,13 @@ def test_rectangles_are_painted_as_a_loop_paints_them(seed: int) -> None:
         painted[y0:y1, x0:x1] = number
     x_edges, y_edges, found = paint_rectangles(SIDE, *np.array(parts).T)
     np.testing.assert_array_equal(np.repeat(np.repeat(found, np.diff(y_edges), 0), np.diff(x_edges), 1), painted)
+
+
+@pytest.mark.parametrize(
+    ("users", "epsilon", "side"),
+    [(4000.0, 1.0, 20), (4000.0, 0.1, 6), (10.0, 1.0, 1), (0.0, 1.0, 1), (-50.0, 1.0, 1), (4e9, 1.0, 64)],
+)
+def test_cells_follow_the_rule(users: float, epsilon: float, side: int) -> None:
+    found = UniformGrid().collect(town(6, 4000), spec_of(6, users, epsilon), run_key(1))
+    assert found.users.shape == (side, side)
+    assert found.noise_stddev == discrete_laplace_stddev(epsilon)
