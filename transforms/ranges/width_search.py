@@ -71,7 +71,8 @@ def mean_relative_error(
     for seed in seeds:
         key = RunKey.derive(FixedSecret(b"public data"), {"seed": seed})
         counts = method.collect(exact, spec, key)
-        answers = method.model(counts, spec, []).answer(queries.boxes)
+        trained = [method.train(training) for training in method.trainings(counts, spec)]
+        answers = method.model(counts, spec, trained).answer(queries.boxes)
         errors.append(queries.error(answers.users, float(exact.users.sum())))
     return float(np.mean(errors))
 
