@@ -185,7 +185,7 @@ CHANGES: dict[str, list[Change]] = {
     "ranges build": [
         *LIMITS,
         *LOG_COLUMNS,
-        *of({}, region=THERE, method="grid", sizes=(200, 300), epsilon=2, population=5_000),
+        *of({}, region=THERE, method="snh", sizes=(200, 300), epsilon=2, population=5_000),
         *of({"method": "grid", "population": 5_000}, trust="secagg"),
         *of({"method": "grid"}, 1e-6, delta=1e-5),
         *of(SHARDS, shard_size=500, dropout=0.1),
