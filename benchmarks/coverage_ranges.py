@@ -34,7 +34,7 @@ from sfumato.transforms.ranges.width_search import QuerySample, sample_users
 from sfumato.transforms.synth.city import ELSEWHERE
 from sfumato.transforms.synth.landscape import city_rasters
 
-_COMPARED = ("grid", "ug", *BASELINES, ADAPTIVE)
+_COMPARED = ("grid", *BASELINES, ADAPTIVE)
 USERS = (1_000, 30_000, 1_000_000)
 EPSILONS = (0.1, 1.0, 3.0)
 QUERIES = 2_000

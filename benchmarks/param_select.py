@@ -22,6 +22,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from benchmarks.baselines.range_methods.ug import UniformGrid
 from benchmarks.synthetic_maps import draw_users
 from sfumato.pipelines.ranges_tune import PublicData, read_public
 from sfumato.schemas.locations import LocationColumns
@@ -29,8 +30,7 @@ from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
 from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, Region
 from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts
-from sfumato.transforms.ranges.methods import UniformGrid
-from sfumato.transforms.ranges.tuner import GRID, TREE_DEPTH, TREES, Label, Tuner, train
+from sfumato.transforms.ranges.tuner import TREE_DEPTH, TREES, Label, Tuner, train
 from sfumato.transforms.ranges.width_search import (
     QUERIES,
     QuerySample,
@@ -60,7 +60,7 @@ class Searched:
 
     @property
     def label(self) -> Label:
-        return Label(self.spec, self.entropy, {GRID: self.found.width}, {GRID: self.found.error})
+        return Label(self.spec, self.entropy, self.found.width)
 
     def loss(self, width: float) -> float:
         """By how much more the error is than the least one found, as a share of it."""

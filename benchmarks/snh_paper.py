@@ -29,13 +29,14 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.baselines.range_methods import BASELINES
 from benchmarks.param_select import PublishedWidths, paper_features, uniform
 from benchmarks.range_queries import QUERIES, UNIT, cabs, gowalla
 from sfumato.schemas.ranges import Boxes, Field, Sizes
 from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, NoisyGrid
-from sfumato.transforms.ranges.methods import METHODS, PlainGrid, SpatialNeural
+from sfumato.transforms.ranges.methods import PlainGrid, SpatialNeural
 from sfumato.transforms.ranges.model import Model
 from sfumato.transforms.ranges.networks.paper import (
     EPOCHS,
@@ -100,8 +101,7 @@ def train(folder: Path, weights: str, epsilon: float, cell: float, epochs: int, 
         with curve.open("a") as file:
             print(json.dumps(line), file=file)
 
-    checkpoint = str(curve.with_suffix(".npz"))
-    train_paper(training, epochs=epochs, patience=epochs, batch=batch, checkpoint=checkpoint, observe=judge)
+    train_paper(training, epochs=epochs, patience=epochs, batch=batch, observe=judge)
 
 
 def logs(folder: Path) -> Iterator[str]:
@@ -240,7 +240,7 @@ def rivals(setting: Setting, low: float, high: float) -> list[str]:
     """The errors of RIVALS for squares of a range of sizes."""
     exact, _, spec = collected(setting)
     queries = sample(exact, spec.field, low, high)
-    found = [mean_relative_error(METHODS[name](), exact, spec, queries, [setting.seed]) for name in RIVALS]
+    found = [mean_relative_error(BASELINES[name](), exact, spec, queries, [setting.seed]) for name in RIVALS]
     return [f"{one:.4f}" for one in found]
 
 

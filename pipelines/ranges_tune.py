@@ -1,4 +1,4 @@
-"""`sfumato ranges tune`: learns from public data the best cell width, and whether networks have less error than grids.
+"""`sfumato ranges tune`: learns the best cell width from public data.
 
 Its file is for `sfumato ranges build --tuner FILE`. The file holds plain arrays, and opening it runs no code. The data
 must be public: the job uses exact values, does not protect the users in them, and charges nothing.
@@ -10,9 +10,8 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -29,10 +28,9 @@ from sfumato.schemas.requests.checks import check_number
 from sfumato.transforms.inputs.log_reader import read_batches, slice_file
 from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts
-from sfumato.transforms.ranges.methods import METHODS, PlainGrid
 from sfumato.transforms.ranges.request import TuneRequest
-from sfumato.transforms.ranges.tuner import Label, Tuner, save_tuner, train
-from sfumato.transforms.ranges.width_search import MethodFactory, entropy, find_label, sample_users
+from sfumato.transforms.ranges.tuner import Label, save_tuner, train
+from sfumato.transforms.ranges.width_search import QUERIES, QuerySample, entropy, sample_users, search_grid
 
 SHARES = (1, 4, 16)  # searches use all, a quarter and a sixteenth of a data set's users
 _MIDDLE = (0.001, 0.999)  # quantiles of the coordinates; locations beyond them are outside the region
@@ -64,9 +62,6 @@ def run(request: TuneRequest) -> None:
     if os.path.exists(request.output) and not request.overwrite:
         raise RequestError(f"output: {request.output!r} exists; name another, or give --overwrite")
     columns = LocationColumns(request.user_id_column, request.latitude_column, request.longitude_column)
-    others: dict[str, MethodFactory] = {}
-    if (method := METHODS[request.method]).TRAINS:
-        others[method.NAME] = partial(method, models=1)  # type: ignore[call-arg]
 
     begun, labels = time.monotonic(), list[Label]()
     for number, (pattern, region) in enumerate(zip(request.public, regions, strict=True)):
@@ -74,13 +69,14 @@ def run(request: TuneRequest) -> None:
         data = read_public(pattern, region, columns, generator, layout_of(request))
         for size_range in sizes:
             size_range.check(data.field)
-        found = labels_of(data, sizes, request.epsilons, users, others, generator)
+        found = labels_of(data, sizes, request.epsilons, users, generator)
         sys.stdout.write(f"{pattern}: {len(found)} searches, {time.monotonic() - begun:.0f} s\n")
         labels += found
-    tuner = train(labels, request.seed)
-    save_tuner(tuner, request.output)
-    sys.stdout.write(_report(labels, tuner))
-    sys.stdout.write(f"{request.output}\n")
+    save_tuner(train(labels, request.seed), request.output)
+    widths = [label.width for label in labels]
+    sys.stdout.write(
+        f"{len(labels)} searches: the best cells are {min(widths):.3g} to {max(widths):.3g} m wide\n{request.output}\n"
+    )
 
 
 def labels_of(
@@ -88,10 +84,12 @@ def labels_of(
     sizes: Sequence[Sizes],
     epsilons: Sequence[float],
     users: Sequence[int] | None,
-    others: Mapping[str, MethodFactory],
     generator: Generator,
 ) -> list[Label]:
-    """A label for each number of users, size range and epsilon.
+    """Searches the best width for each number of users, size range and epsilon.
+
+    The entropy of a label is that of the whole data set: a tuner is queried about places, and the entropy of a small
+    sample is lower.
 
     users: numbers of users to draw. Numbers above the data set's are left out. None: see SHARES.
     """
@@ -103,7 +101,9 @@ def labels_of(
         for size_range in sizes:
             for epsilon in epsilons:
                 spec = CollectionSpec(data.field, float(number), epsilon, size_range)
-                labels.append(find_label(exact, spec, place_entropy, others, generator))
+                queries = QuerySample.draw(exact, data.field, size_range, QUERIES, generator)
+                seeds = [int(seed) for seed in generator.integers(0, 2**31, 2)]
+                labels.append(Label(spec, place_entropy, search_grid(exact, spec, queries, seeds).width))
     return labels
 
 
@@ -148,13 +148,3 @@ def _middle(files: Sequence[InputFile], columns: LocationColumns) -> Region:
         return Region(west, south, east_end, north_end)
     except RequestError:
         raise RequestError(f"region: all of {files[0].path} is at one place; give --region W,S,E,N") from None
-
-
-def _report(labels: Sequence[Label], tuner: Tuner) -> str:
-    """Returns text: the best cell widths and, with several methods, how often each beat the grid."""
-    widths = [label.widths[PlainGrid.NAME] for label in labels]
-    lines = [f"{len(labels)} searches: the best cells are {min(widths):.3g} to {max(widths):.3g} m wide"]
-    for name in tuner.gains:
-        better = sum(label.errors[name] < label.errors[PlainGrid.NAME] for label in labels)
-        lines.append(f"{name} has less error than the grid in {better} of them")
-    return "\n".join(lines) + "\n"

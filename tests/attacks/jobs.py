@@ -27,7 +27,7 @@ JOBS = {
     "quantiles": "quantiles --column=latitude --range=49,52 --bits=4 --population=900",
     "central quantiles": "quantiles --column=latitude --range=50,51 --trust=central",
     "moments": "moments --column=latitude --bits=6",
-    "ranges": f"ranges build {REGION} --method=ug --sizes=500,900",
+    "ranges": f"ranges build {REGION} --method=grid --sizes=500,900",
 }
 
 

@@ -41,11 +41,8 @@ from sfumato.transforms.privacy.admission import (
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.mechanism import noise_quantile
-from sfumato.transforms.ranges import methods
 from sfumato.transforms.ranges.field_counts import NoisyGrid
-from sfumato.transforms.ranges.networks.local import LocalTraining
 from sfumato.transforms.ranges.networks.paper import paper_training
-from sfumato.transforms.ranges.networks.training import fit
 from tests.attacks.jobs import JOBS, charged_run, charges, city, run, spent
 from tests.conftest import REGION, make_logs, write_files
 from tests.digests import undated
@@ -392,8 +389,7 @@ def test_the_noise_of_a_tally_is_bound_to_its_question() -> None:
 # --- options and memory that no run can do with ---
 #
 # Found by attacks on regions and on networks. A region of tiny sides ended its run after the charge, because no
-# number holds its users per area. So did a workload between the squares of a network, and a folder with checkpoints
-# of another release, as every night but the first has it.
+# number holds its users per area. So did a workload between the squares of a network.
 
 
 @pytest.mark.parametrize("side", [5e-324, 1e-310, 1e-200, 1e-155, 1e-16])
@@ -415,50 +411,6 @@ def test_a_workload_between_all_squares_trains_on_all_of_them() -> None:
     np.testing.assert_array_equal(training.weights, without.weights)
 
 
-@pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Networks of one number, which learn the mean of the noisy counts."""
-    pytest.importorskip("jax")
-
-    def train(training: LocalTraining, checkpoint: str | None = None) -> dict[str, np.ndarray]:
-        found: dict[str, np.ndarray] = fit(
-            {"mean": np.float32(0)},
-            lambda weights, count: ((weights["mean"] - count) ** 2).mean(),
-            (training.grid.users.ravel().astype(np.float32),),
-            epochs=200,
-            batch=None,
-            learning_rate=0.1,
-            checkpoint=checkpoint,
-        )
-        return found
-
-    monkeypatch.setattr(methods, "train_local", train)
-
-
-@pytest.mark.parametrize("fault", ["another release", "damaged", "a file"])
-def test_useless_checkpoints_cost_time_and_not_the_charge(
-    fault: str, trained: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder, edges = tmp_path / "checkpoints", np.arange(5) * 1024
-    method = methods.SpatialNeural(1_000.0, models=1, checkpoints=str(folder))
-    spec = plan("snh").collection_spec(1_000, 1.0)
-    first, second = (NoisyGrid(edges, edges, np.full((4, 4), users), 1.4) for users in (3.0, 7.0))
-    if fault == "a file":
-        folder.write_text("no folder")
-    else:
-        [one] = method.trainings(first, spec)
-        assert method.train(one)["mean"] == pytest.approx(3, abs=0.1)
-        [path] = folder.iterdir()
-        if fault == "damaged":
-            path.write_bytes(b"no archive")
-    kept = {one: one.read_bytes() for one in folder.iterdir()} if folder.is_dir() else {}
-    caplog.set_level("INFO")
-    [other] = method.trainings(second, spec)
-    assert method.train(other)["mean"] == pytest.approx(7, abs=0.1)
-    assert "training without a checkpoint" in caplog.text
-    assert kept == ({one: one.read_bytes() for one in folder.iterdir()} if folder.is_dir() else {})
-
-
 # Memory, threads and groups of users are where a run takes place: no byte of a release depends on them. Otherwise one
 # key would publish two versions of the same counts, whose difference has less noise than either.
 
@@ -468,7 +420,7 @@ IN_MEMORY = {
     "heatmap, weights": f"{JOBS['heatmap']} --time_column=time",
     "histogram": JOBS["histogram"],
     "quantiles": JOBS["quantiles"],
-    "ranges": JOBS["ranges"].replace("=ug", "=grid"),
+    "ranges": JOBS["ranges"],
     "mean": JOBS["moments"],
 }
 PLANS = {"folder, 1 group a bit": ("folder", 2, 1), "memory, 512 groups": ("memory", 1, 9), "runner": ("runner", 1, 4)}

@@ -185,13 +185,13 @@ CHANGES: dict[str, list[Change]] = {
     "ranges build": [
         *LIMITS,
         *LOG_COLUMNS,
-        *of({}, region=THERE, method="ug", sizes=(200, 300), epsilon=2, population=5_000),
-        *of({"method": "ug", "population": 5_000}, trust="secagg"),
-        *of({"method": "ug"}, 1e-6, delta=1e-5),
+        *of({}, region=THERE, method="snh", sizes=(200, 300), epsilon=2, population=5_000),
+        *of({"method": "grid", "population": 5_000}, trust="secagg"),
+        *of({"method": "grid"}, 1e-6, delta=1e-5),
         *of(SHARDS, shard_size=500, dropout=0.1),
         *of({"method": "adaptive"}, depth=7),
         *of({"method": "grid"}, 500, cell_width=700),
-        *of(GRID, models=2, network="paper", checkpoints="folder"),
+        *of(GRID, models=2, network="paper"),
     ],
     "zones": [
         *LIMITS,

@@ -14,12 +14,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.baselines.heatmap_methods import BASELINES
 from benchmarks.evaluation.in_memory import Rows
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.counting.methods import METHODS
 from sfumato.transforms.counting.parameters import COUNT_SHARE, HeatmapParameters
 from sfumato.transforms.counting.state import HeatmapState
 from sfumato.transforms.counting.sub_queries import add_noise_and_advance, first_state, start_run, window_for
@@ -38,7 +36,7 @@ from sfumato.transforms.secagg.shard_sums import NOTHING, ShardTotals, sum_shard
 from tests.admitted import start
 from tests.seeds import seeded_rng
 
-SIZES = [50, 200, 1000, 2000, 3000, 10_000, 100_000, 1_000_000]
+SIZES = [50, 1000, 10_000, 1_000_000]
 GRID = Grid(Region(-74.04, 40.68, -73.88, 40.80), 6)
 
 
@@ -102,8 +100,9 @@ def test_no_count_is_wrong_but_with_a_billionth(users: int, epsilon: float) -> N
     assert rounds * beyond + given <= 1e-9
 
 
-@pytest.mark.parametrize("method", sorted([*METHODS, *BASELINES]))
-@pytest.mark.parametrize("contribution", ["one", "all"])
+@pytest.mark.parametrize(
+    ("method", "contribution"), [("adaptive", "all"), ("flat", "all"), ("emd", "one"), ("count_min", "all")]
+)
 def test_nor_in_any_other_method(baselines: None, method: str, contribution: str) -> None:
     parameters = heatmap_parameters(method, {"contribution": contribution, "depth": 6})
     margin = noise_quantile(parameters.admission().cost, COUNT_SHARE * 0.9e-9 / parameters.method.max_rounds(6))
@@ -181,8 +180,7 @@ def run_of(users: int, epsilon: float, number: int, **values: object) -> Heatmap
 
 
 @pytest.mark.false_alarm(3e-9)
-@pytest.mark.parametrize("epsilon", [0.1, 1.0])
-@pytest.mark.parametrize("users", [0, 50, 200, 1000, 2000, 10_000])
+@pytest.mark.parametrize(("users", "epsilon"), [(0, 0.1), (50, 1.0), (1000, 0.1), (1000, 1.0), (10_000, 1.0)])
 def test_every_run_publishes_cells_that_add_up(users: int, epsilon: float) -> None:
     """8 keys each. The number of users is stated with an error that covers it: within 16 deviations.
 

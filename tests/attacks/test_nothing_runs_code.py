@@ -23,7 +23,6 @@ from sfumato.pipelines.command_line import cli
 from sfumato.schemas.errors import SfumatoError
 from sfumato.transforms.ranges import open_model
 from sfumato.transforms.ranges.model_file import archive_bytes, read_archive
-from sfumato.transforms.ranges.networks.training import _resumed
 from sfumato.transforms.ranges.tuner import FORMAT, TREE_DEPTH, Forest, Tuner, open_tuner, save_tuner
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.zones.zone_file import read_zones
@@ -37,7 +36,7 @@ FILES = ["key_file", "runner_config", "ledger"]
 OWN_FILES = {
     "heatmap": ["warm_start"],
     "moments": ["warm_start", "groups_file", "zones"],
-    "ranges": ["tuner", "workload", "checkpoints"],
+    "ranges": ["tuner", "workload"],
     "zones": ["zones"],
 }
 OPTIONS = [(job, one) for job in JOBS if "central" not in job for one in [*FILES, *OWN_FILES.get(job, [])]]
@@ -108,7 +107,7 @@ def test_no_file_of_a_dry_run_runs_code(job: str, option: str, tmp_path: Path, s
         folder.mkdir()
         for name in ("manifest.json", "model.npz", "cells.parquet", "density.npy", "local-0.npz"):
             (folder / name).write_bytes(content)
-        place = folder if option in ("warm_start", "checkpoints") else planted
+        place = folder if option == "warm_start" else planted
         given = [f"--input={logs}", f"--output={tmp_path / f'out{number}'}", f"--{option}={place}", "--epsilon=1"]
         cli.main([*words.split(), *given, *more.get(option, []), "--dry_run"])
         assert not sprung.exists(), packing
@@ -116,7 +115,7 @@ def test_no_file_of_a_dry_run_runs_code(job: str, option: str, tmp_path: Path, s
 
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_no_reader_runs_code(packing: str, tmp_path: Path, sprung: Path) -> None:
-    """The readers of tuners, models, checkpoints and releases, as the jobs call them when it is no dry run."""
+    """The readers of tuners, models and releases, as the jobs call them when it is no dry run."""
     content = traps(sprung)[packing]
     planted = tmp_path / "planted.npz"
     for name in ("manifest.json", "model.npz", "density.npy", planted.name):
@@ -124,7 +123,6 @@ def test_no_reader_runs_code(packing: str, tmp_path: Path, sprung: Path) -> None
     for read in (
         lambda: open_tuner(str(planted)),
         lambda: open_model(planted),
-        lambda: _resumed(str(planted), "", None),  # type: ignore[arg-type]
         lambda: open_release(tmp_path).density,
     ):
         with pytest.raises(SfumatoError):
@@ -191,15 +189,15 @@ def forest(nodes: int = 3, **changes: np.ndarray) -> dict[str, np.ndarray]:
 
 def tuner_file(path: Path, arrays: dict[str, np.ndarray], **changes: object) -> Path:
     place = [{"west": 0.0, "south": 0.0, "east": 1.0, "north": 1.0}, 7.0]
-    metadata = {"format": FORMAT, "widths": ["grid"], "gains": [], "places": [place], **changes}
-    path.write_bytes(archive_bytes(metadata, {f"widths/grid/{name}": one for name, one in arrays.items()}))
+    metadata = {"format": FORMAT, "places": [place], **changes}
+    path.write_bytes(archive_bytes(metadata, arrays))
     return path
 
 
 def test_a_sound_tuner_is_opened(tmp_path: Path) -> None:
     tuner = open_tuner(str(tuner_file(tmp_path / "tuner.npz", forest())))
-    assert tuner.widths["grid"].predict(np.full(8, 0.9)) == -0.5
-    assert tuner.widths["grid"].predict(np.full(8, 1.1)) == 0.5
+    assert tuner.forest.predict(np.full(8, 0.9)) == -0.5
+    assert tuner.forest.predict(np.full(8, 1.1)) == 0.5
 
 
 CHAIN = TREE_DEPTH + 2
@@ -229,9 +227,6 @@ HOSTILE: dict[str, dict[str, np.ndarray]] = {
 
 METADATA: list[dict[str, object]] = [
     {"format": "sfumato-tuner/1"},
-    {"widths": []},
-    {"widths": 3},
-    {"gains": ["snh"]},
     {"places": []},
     {"places": [[{"west": 1.0, "south": 0.0, "east": 0.0, "north": 1.0}, 7.0]]},
     {"places": [[{"west": 0.0, "south": 0.0, "east": 1.0, "north": 1.0}, -1.0]]},
@@ -254,7 +249,7 @@ def test_cut_and_changed_files_are_refused_or_sound(tmp_path: Path) -> None:
     """2,000 files with a byte changed, and one cut at each of 200 places: no other error, no endless loop."""
     path = tmp_path / "tuner.npz"
     tree = Forest(**forest())
-    save_tuner(Tuner({"grid": tree}, {}, open_tuner(str(tuner_file(path, forest()))).places, ""), str(path))
+    save_tuner(Tuner(tree, open_tuner(str(tuner_file(path, forest()))).places, ""), str(path))
     whole, rng = path.read_bytes(), seeded_rng(1)
     changed = [whole[:end] for end in np.linspace(0, len(whole) - 1, 200).astype(int)]
     for _ in range(2000):
@@ -265,7 +260,7 @@ def test_cut_and_changed_files_are_refused_or_sound(tmp_path: Path) -> None:
     for content in changed:
         path.write_bytes(content)
         try:
-            assert abs(open_tuner(str(path)).widths["grid"].predict(np.ones(8))) <= 50
+            assert abs(open_tuner(str(path)).forest.predict(np.ones(8))) <= 50
         except SfumatoError:
             refused += 1
     assert refused > 1000

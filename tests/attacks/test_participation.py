@@ -88,8 +88,10 @@ def query_of(users: int, parameters: HeatmapParameters, key: RunKey = KEY) -> Sh
     return query
 
 
-@pytest.mark.parametrize("noise", ["shard", "client"])
-@pytest.mark.parametrize(("users", "shard_size"), [(20, 10_000), (300, 30), (300, 2), (0, 100)])
+@pytest.mark.parametrize(
+    ("users", "shard_size", "noise"),
+    [(20, 10_000, "client"), (300, 30, "shard"), (300, 2, "client"), (0, 100, "shard")],
+)
 def test_a_user_more_moves_their_own_entry_alone(users: int, shard_size: int, noise: str) -> None:
     """Under one key all other entries are the same, number by number: their noise does not know of the user."""
     parameters = parameters_of(max(users, 200), shard_size=shard_size, noise_source=noise)
@@ -118,8 +120,7 @@ def test_in_the_papers_model_a_user_more_shows_in_other_entries() -> None:
 
 
 @pytest.mark.false_alarm(2e-9)
-@pytest.mark.parametrize("noise", ["shard", "client"])
-@pytest.mark.parametrize("users", [0, 20, 5000])
+@pytest.mark.parametrize(("users", "noise"), [(0, "shard"), (20, "client"), (5000, "shard")])
 def test_the_noise_has_the_stated_epsilon_for_any_users(users: int, noise: str) -> None:
     """No less with too few users, no more with too many: the shards are planned for 100."""
     epsilon, sample = 0.5, []
@@ -324,8 +325,7 @@ def exact_loss(clients: int, share: float, epsilon: float) -> float:
     return float(np.abs(np.diff(np.log(centre))).max())
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 1.0])
-@pytest.mark.parametrize("colluding", [0.05, 0.2])
+@pytest.mark.parametrize(("colluding", "epsilon"), [(0.05, 1.0), (0.2, 0.5)])
 def test_the_honest_clients_shares_keep_epsilon(colluding: float, epsilon: float) -> None:
     for participation in ("planned", "paper"):
         values: dict[str, Any] = {"population": 200_000, "shard_size": 2_000, "participation": participation}

@@ -30,10 +30,9 @@ def neighbours(seed: int, users: int = 300) -> tuple[ExactCounts, ExactCounts, i
     return ExactCounts.from_codes(12, codes[:-1]), ExactCounts.from_codes(12, codes), int(codes[-1])
 
 
-@pytest.mark.parametrize("method", ["grid", "ug"])
-@pytest.mark.parametrize("seed", range(5))
-def test_a_user_changes_one_count_of_a_grid_by_one(method: str, seed: int) -> None:
-    planned = plan(method, epsilon=0.5)
+@pytest.mark.parametrize("seed", range(2))
+def test_a_user_changes_one_count_of_a_grid_by_one(seed: int) -> None:
+    planned = plan("grid", epsilon=0.5)
     without, with_them, code = neighbours(seed)
     one, other = (collect(people, ADMISSION, planned, KEY).counts for people in (without, with_them))
     assert isinstance(one, NoisyGrid)
@@ -45,7 +44,7 @@ def test_a_user_changes_one_count_of_a_grid_by_one(method: str, seed: int) -> No
     assert one.noise_stddev == other.noise_stddev
 
 
-@pytest.mark.parametrize("method", ["grid", "ug", "auto"])
+@pytest.mark.parametrize("method", ["grid", "auto"])
 def test_no_plan_looks_at_the_exact_number_of_users(method: str) -> None:
     """With the same noisy number of users, 300 people and nobody are planned for alike."""
     planned = plan(method, epsilon=1.0)

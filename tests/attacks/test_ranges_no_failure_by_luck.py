@@ -32,7 +32,7 @@ from tests.unit.ranges.oracle import admission_of
 from tests.unit.ranges.test_plan import plan
 from tests.unit.ranges.test_release import FACTS
 
-COUNTING = ("grid", "ug")
+COUNTING = ("grid",)
 ALL = Boxes(*(np.array([at]) for at in (0.0, 0.0, 4096.0, 4096.0)))
 
 
@@ -57,8 +57,7 @@ def files_of(built: Built, planned: RangesPlan) -> dict[str, Any]:
     return dict(json.loads(files[MANIFEST_FILE]))
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 1.0])
-@pytest.mark.parametrize("users", [50, 200, 1000])
+@pytest.mark.parametrize(("users", "epsilon"), [(50, 0.1), (200, 1.0)])
 def test_counting_methods_never_fail(users: int, epsilon: float) -> None:
     for method in COUNTING:
         planned = plan(method, epsilon=epsilon)
@@ -87,7 +86,7 @@ def test_a_count_of_users_far_below_nothing_is_no_failure(method: str, noisy_use
     assert collect(people, low, planned, run_key(1)).counts.users.size > 0
 
 
-@pytest.mark.parametrize("users", [0, 50, 1000])
+@pytest.mark.parametrize("users", [0, 50])
 def test_networks_find_what_to_learn_from_in_any_noise(users: int) -> None:
     planned = plan("auto", epsilon=0.1)
     for number in range(3):
@@ -101,7 +100,7 @@ def test_networks_find_what_to_learn_from_in_any_noise(users: int) -> None:
 def diverge(spared: set[int]) -> Callable[..., Any]:
     """A training that diverges, but for the networks of some seeds, whose weights are random."""
 
-    def train(training: LocalTraining, checkpoint: str | None = None) -> dict[str, np.ndarray]:
+    def train(training: LocalTraining) -> dict[str, np.ndarray]:
         if training.seed not in spared:
             raise DivergedError("network: diverged")
         rng = seeded_rng(training.seed)

@@ -67,8 +67,11 @@ def sums(slots: Slots, busy: int, contribution: Contribution, seed: int, most: i
 @pytest.mark.parametrize(
     ("kind", "contribution", "most"),
     [
-        *[(kind, one, 1) for kind in ("hour", "weekday", "hour_of_week", "0,7,24") for one in ("one", "top")],
-        *[("hour", "one", 2), ("hour", "one", 24), ("weekday", "one", 3), ("hour_of_week", "one", 10)],
+        ("hour", "one", 1),
+        ("hour_of_week", "top", 1),
+        ("0,7,24", "top", 1),
+        ("hour", "one", 24),
+        ("weekday", "one", 3),
     ],
 )
 def test_a_busy_user_adds_to_as_many_slots_as_stated(kind: str, contribution: Contribution, most: int) -> None:
@@ -104,7 +107,7 @@ def test_a_busy_user_adds_to_as_many_slots_as_stated(kind: str, contribution: Co
 USERS = 20_000
 
 
-@pytest.mark.parametrize(("depth", "most"), [(8, 2), (20, 2), (20, 1)])
+@pytest.mark.parametrize(("depth", "most"), [(8, 2), (20, 2)])
 def test_every_user_is_counted_at_every_depth(depth: int, most: int) -> None:
     """At depth 20 some 2,900 of these users have the 16 bits of another one."""
     slots, rng = Slots.parse("time", "hour_of_week"), seeded_rng(0)

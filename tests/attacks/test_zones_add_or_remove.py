@@ -73,8 +73,9 @@ def test_one_user_changes_one_zone_of_each_asked_level_by_one(trust: str) -> Non
     assert np.abs(twice.results[-1].counts - before.results[-1].counts).sum() == 2
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
-@pytest.mark.parametrize("shares", [(1.0, 0.0, 0.0), (0.8, 0.0, 0.2), (0.8, 0.05, 0.15)])
+@pytest.mark.parametrize(
+    ("epsilon", "shares"), [(0.1, (1.0, 0.0, 0.0)), (1.0, (0.8, 0.05, 0.15)), (4.0, (0.8, 0.0, 0.2))]
+)
 def test_levels_and_the_count_of_users_cost_epsilon_together(epsilon: float, shares: tuple[float, ...]) -> None:
     own = parameters(shares, epsilon=epsilon)
     state = state_of(np.zeros(500, dtype=np.uint64), own)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from sfumato.pipelines.command_line import cli
-from sfumato.transforms.counting import run_sub_queries
+from sfumato.transforms.counting import transform
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from tests.clusters import flink_cluster, free_ports, listens, spark_cluster, wait_until
 from tests.engine_runs import ENGINES, command, differences, missing
@@ -38,7 +38,7 @@ def direct(folder: Path) -> Path:
 
 def at_first_sub_query(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> list[Any]:
     """Acts once, after the charge: when a worker sums shards for the first time. Returns the calls."""
-    sum_shards, calls = run_sub_queries.sum_shards, []
+    sum_shards, calls = transform.sum_shards, []
 
     def acting(group: Any, *arguments: Any) -> Any:
         calls.append(group.first)
@@ -46,7 +46,7 @@ def at_first_sub_query(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None])
             act()
         return sum_shards(group, *arguments)
 
-    monkeypatch.setattr(run_sub_queries, "sum_shards", acting)
+    monkeypatch.setattr(transform, "sum_shards", acting)
     return calls
 
 

@@ -149,9 +149,9 @@ def test_a_workers_error_is_one_line(
 
 def fail_once(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Makes the stage that sums shards fail at its second element; returns what it was called with."""
-    from sfumato.transforms.counting import run_sub_queries
+    from sfumato.transforms.counting import transform
 
-    sum_shards, calls = run_sub_queries.sum_shards, []
+    sum_shards, calls = transform.sum_shards, []
 
     def failing(group: Any, *arguments: Any) -> Any:
         calls.append(group.first)
@@ -159,7 +159,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             raise RuntimeError("a worker is lost")
         return sum_shards(group, *arguments)
 
-    monkeypatch.setattr(run_sub_queries, "sum_shards", failing)
+    monkeypatch.setattr(transform, "sum_shards", failing)
     return calls
 
 

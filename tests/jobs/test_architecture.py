@@ -23,7 +23,6 @@ WITH_BEAM = {
     "transforms/counting/transform.py",
     "transforms/heatmap/transform.py",
     "transforms/heatmap/device_rounds.py",
-    "transforms/counting/run_sub_queries.py",
     "transforms/histogram/transform.py",
     "transforms/flows/transform.py",
     "transforms/moments/transform.py",

@@ -4,8 +4,7 @@ parameters       everything that shapes the counts, validated: `HeatmapParameter
 methods/         which counts to query next, and the map they give: `Method`. A new method is one file
 state            what a run knows between sub-queries: `Query`, `NoisyCounts`, `HeatmapState`, `Estimate`
 sub_queries      from a method's `Query` to the shards' `ShardQuery`, within the budget, and on to the next one
-run_sub_queries  the same loop as stages of a Beam pipeline
-transform        `CountLocations`: from paths of logs to the last state
+transform        `CountLocations`: the same loop in Beam, from paths of logs to the last state
 estimator        the posterior of a tree's counts, as a map
 rates            rates of categories, with their errors
 plan             cost and accuracy, from public figures only

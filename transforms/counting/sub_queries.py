@@ -6,7 +6,7 @@
         state = add_noise_and_advance(state, totals, parameters, key)
 
 A method chooses what to query next (`Query`). This module decides what the query costs within the budget, the modulus
-of its secure sums, and its shards (`ShardQuery`). `run_sub_queries` makes Beam stages of the loop.
+of its secure sums, and its shards (`ShardQuery`). `transform` makes Beam stages of the loop.
 """
 
 from __future__ import annotations

@@ -1,15 +1,21 @@
-"""Noisy counts of locations as one transform: from paths of logs to the final state of a run."""
+"""Noisy counts of locations as one transform: from paths of logs, through sub-queries, to the final state of a run."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import operator
+from collections.abc import Iterable, Iterator
+
 import apache_beam as beam
 
+from sfumato.schemas.errors import RefusedError, RequestError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Locator
 from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.run_sub_queries import RunSubQueries, start_sub_queries
 from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.sub_queries import add_noise_and_advance, start_run
 from sfumato.transforms.locations.read import (
     BoundGroups,
     BuildShards,
@@ -18,11 +24,14 @@ from sfumato.transforms.locations.read import (
     LocationEncoding,
     ReadLogs,
 )
-from sfumato.transforms.locations.shards import ShardPlan
+from sfumato.transforms.locations.shards import ShardGroup, ShardPlan
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.privacy.admission import ChargeAndAdmit
+from sfumato.transforms.observability.logs import SUB_QUERY, SUB_QUERY_WITH_LOSS
+from sfumato.transforms.observability.metrics import LOST_SHARDS, SUB_QUERIES, SUM_TIME, VECTOR_ENTRIES
+from sfumato.transforms.privacy.admission import ChargeAndAdmit, NoisyUserCounts
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.user_hashes import ActiveCohort
+from sfumato.transforms.secagg.shard_sums import NOTHING, ShardTotals, sum_shards
 
 
 class CountLocations(beam.PTransform):
@@ -88,3 +97,85 @@ class CountLocations(beam.PTransform):
             places, shard_plan, spill, is_weighted
         )  # PCollection[ShardGroup]
         return shards | "RunSubQueries" >> RunSubQueries(parameters, key, state)  # PCollection[HeatmapState]
+
+
+def start_sub_queries(
+    counted: NoisyUserCounts, parameters: HeatmapParameters, prior: Estimate | None = None
+) -> HeatmapState:
+    """Returns the state with the first sub-query. prior: the map of an earlier release to start from."""
+    with _request_errors_as_refusals():
+        return start_run(counted, parameters, prior)
+
+
+class RunSubQueries(beam.PTransform):
+    """ShardGroups (at least one) and a singleton HeatmapState -> the final HeatmapState.
+
+    A later sub-query depends on the noisy results of earlier ones, and Beam has no loops. So the largest number of the
+    method's sub-queries is unrolled into stages, and a run is one job on any runner. Stages after the last sub-query do
+    nothing: neither the graph nor its names depend on the data.
+    """
+
+    def __init__(self, parameters: HeatmapParameters, key: RunKey, state: beam.PCollection):
+        super().__init__()
+        self._parameters = parameters
+        self._key = key
+        self._state = state
+
+    def expand(self, shards: beam.PCollection) -> beam.PCollection:
+        parameters, state = self._parameters, self._state
+        for index in range(1, parameters.max_rounds() + 1):
+            known = beam.pvalue.AsSingleton(state), parameters, self._key
+            state = (
+                shards  # PCollection[ShardGroup] -> PCollection[ShardTotals] -> PCollection[HeatmapState]
+                | f"SumShards{index}" >> beam.Map(_sum_group, *known).with_output_types(ShardTotals)
+                # This shuffles. So the noisy sum is materialised before anything uses it twice.
+                | f"AddTotals{index}" >> beam.CombineGlobally(_add_totals).without_defaults()
+                # The totals are the main input, so that this is fused with the last step of combining them.
+                | f"Advance{index}" >> beam.Map(_advance, *known).with_output_types(HeatmapState)
+            )
+        return state
+
+
+def _sum_group(group: ShardGroup, state: HeatmapState, parameters: HeatmapParameters, key: RunKey) -> ShardTotals:
+    """Returns the decoded noisy sum over the live shards of a group, exact with trust central."""
+    if state.query is None:
+        return NOTHING
+    with SUM_TIME.timed():
+        return sum_shards(group, state.query, key, parameters.shard_noise_source, parameters.simulated_dropout)
+
+
+def _add_totals(totals: Iterable[ShardTotals]) -> ShardTotals:
+    return functools.reduce(operator.add, totals, NOTHING)
+
+
+@contextlib.contextmanager
+def _request_errors_as_refusals() -> Iterator[None]:
+    """Raises RequestErrors as RefusedErrors: after the charge they follow from noisy counts and public figures."""
+    try:
+        yield
+    except RequestError as error:
+        raise RefusedError(str(error)) from error
+
+
+def _advance(totals: ShardTotals, state: HeatmapState, parameters: HeatmapParameters, key: RunKey) -> HeatmapState:
+    """Returns the state after a sub-query, which is logged and counted."""
+    if state.query is None:
+        return state
+    with _request_errors_as_refusals():
+        state = add_noise_and_advance(state, totals, parameters, key)
+    answer = state.results[-1]
+    (SUB_QUERY_WITH_LOSS if answer.shards_lost else SUB_QUERY).emit(
+        sub_query=answer.query.index,
+        entries=answer.vector_length,
+        cost=f"{state.noise.kind.UNIT} {answer.cost:.4g}",
+        **{state.noise.kind.UNIT: answer.cost},
+        remaining=state.next_query_budget.remaining,
+        noise_stddev=answer.noise_stddev,
+        shards=answer.shards,
+        shards_lost=answer.shards_lost,
+        bits_per_client=answer.bits_per_client,
+    )
+    SUB_QUERIES.add()
+    VECTOR_ENTRIES.add(answer.vector_length)
+    LOST_SHARDS.add(answer.shards_lost)
+    return state

@@ -73,13 +73,12 @@ SUB_QUERY_WITH_LOSS = Event("sub_query", f"{_SUB_QUERY}, {{shards_lost}} of {{sh
 ROUND = Event("round", "{quantity}, round {round}: {clients:,.0f} clients sent {reports:,.0f} bits")
 TRAINING = Event("training", "training network {number} of {networks} on the noisy counts: {duration}")
 TRAINED = Event("trained", "trained network {number} of {networks} in {seconds:.0f} s")
-NO_CHECKPOINT = Event("no_checkpoint", "training without a checkpoint: {error}")
 LATE_ROWS = Event("late_rows", "rows that arrived after the charge: {rows:,}", raw=True)
 READ_COUNTS = Event("read_rows", "rows read: {rows:,}; dropped: {dropped}; clamped: {clamped:,}", raw=True)
 METRICS_COUNTED = Event("metrics", "metrics", raw=True)
 METRICS_MISSING = Event("no_metrics", "the runner does not report metrics: {error}", raw=True)
 STAGE_EVENTS = frozenset(
-    {"read_file", "read_logs", "sub_query", "round", "training", "trained", "no_checkpoint", "late_rows", "few_users"}
+    {"read_file", "read_logs", "sub_query", "round", "training", "trained", "late_rows", "few_users"}
 )
 
 

@@ -8,7 +8,6 @@ Only `collect` sees exact counts. Everything after it is post-processing.
 from __future__ import annotations
 
 import math
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +15,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Interval
 
-from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ranges import Boxes, Field
 from sfumato.schemas.requests.checks import check_declared
-from sfumato.transforms.observability.logs import NO_CHECKPOINT
 from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, NoisyGrid, add_noise, strip_edges
@@ -37,7 +34,7 @@ MAX_SIDE = 1024  # cells along a side; a simulated world of this size takes abou
 _DEFAULT_MODELS = {"local": 1, "paper": 8}
 _TRAINING_TIME = {"local": "about 20 s of processor time", "paper": "about an hour of processor time"}
 GRID_FROM_USERS_EPSILON = 700_000.0
-"""Without a tuner, the plain grid answers where users times epsilon is this or more (docs/results/cell_widths.md)."""
+"""The plain grid answers where users times epsilon is this or more (docs/results/cell_widths.md)."""
 TREE_FROM_CELLS, TREE_FROM_SHARE = 4.5, 0.01
 """Below that, a heatmap's tree answers if a typical square is this number of the grid's cells wide, or more, and as
 wide as this share of the region or more (docs/explanation/ranges.md)."""
@@ -144,24 +141,6 @@ class PlainGrid(RangeMethod):
 
 
 @dataclass(frozen=True)
-class UniformGrid(RangeMethod):
-    """UG (Qardaji, Yang, Li 2013): m x m cells, also where the region is no square."""
-
-    NAME: ClassVar[str] = "ug"
-    TEXT: ClassVar[str] = "a uniform grid of sqrt(n epsilon / 10) cells a side"
-
-    ug_constant: Annotated[float, Interval(ge=0.001, le=1000000.0)] = 10.0
-
-    def cells_per_side(self, spec: CollectionSpec) -> float:
-        """Returns m = sqrt(n epsilon / c), at least 1 (Guideline 1). n is public or noisy, so it can be below 0."""
-        return max(1.0, math.sqrt(max(spec.users, 0.0) * spec.epsilon / self.ug_constant))
-
-    def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
-        width = exact.side / self.cells_per_side(spec)
-        return collect_grid(exact, width, width, spec.cost, key, self.NAME, spec.noise)
-
-
-@dataclass(frozen=True)
 class SpatialNeural(RangeMethod):
     """Local networks, or those of the paper. Raises RequestError for a parameter out of its range.
 
@@ -171,7 +150,6 @@ class SpatialNeural(RangeMethod):
             histograms as published, a network of 20 x 80 for each of several sizes, from a place to a count.
         models: number of networks: local ones are averaged, the paper's have one size each; None for the default.
         workload: squares like those to be queried.
-        checkpoints: local folder for checkpoints of the training.
         training_seed: the same seed gives the same networks.
     """
 
@@ -183,7 +161,6 @@ class SpatialNeural(RangeMethod):
     network: Network = "local"
     models: Models | None = None
     workload: Boxes | None = None
-    checkpoints: str | None = None
     training_seed: Annotated[int, Interval(ge=0, le=MAX_SEED)] = 0
 
     @staticmethod
@@ -216,28 +193,11 @@ class SpatialNeural(RangeMethod):
         return _TRAINING_TIME[self.network]
 
     def train(self, training: Any) -> Any:
-        """Returns None if the network diverged. Raises RequestError without JAX and optax.
-
-        The budget is spent. So a checkpoint that cannot be used, such as that of another release, is no failure.
-        """
-        if self.checkpoints is not None:
-            try:
-                return self._trained(training, self.checkpoints)
-            except (OSError, RequestError) as error:
-                NO_CHECKPOINT.emit(error=error)
-        return self._trained(training, None)
-
-    def _trained(self, training: Any, folder: str | None) -> Any:
-        is_local = isinstance(training, LocalTraining)
-        checkpoint = None
-        if folder is not None:
-            os.makedirs(folder, exist_ok=True)
-            name = f"local-{training.seed}" if is_local else f"paper-{training.size:g}"
-            checkpoint = os.path.join(folder, f"{name}.npz")
+        """Returns None if the network diverged. Raises RequestError without JAX and optax."""
         try:
-            if is_local:
-                return train_local(training, checkpoint)
-            return train_paper(training, seed=self.training_seed, checkpoint=checkpoint)
+            if isinstance(training, LocalTraining):
+                return train_local(training)
+            return train_paper(training, seed=self.training_seed)
         except DivergedError:  # go on with the other networks, or with the counts only
             return None
 
@@ -263,8 +223,8 @@ class Automatic(RangeMethod):
     Attributes:
         cell_width: in metres; None for the tuner's, or without a tuner the default rule
             (`CollectionSpec.default_width`).
-        tuner: chooses the width of cells and the method, if given.
-        models, workload, checkpoints: see `SpatialNeural`.
+        tuner: chooses the width of cells, if given.
+        models, workload: see `SpatialNeural`.
     """
 
     NAME: ClassVar[str] = "auto"
@@ -278,19 +238,12 @@ class Automatic(RangeMethod):
     tuner: Tuner | None = None
     models: Models | None = None
     workload: Boxes | None = None
-    checkpoints: str | None = None
 
     def chosen(self, spec: CollectionSpec) -> SpatialNeural | PlainGrid:
-        if self.tuner is not None:
-            name = self.tuner.choose(spec)
-            width = self.cell_width or self.tuner.width(spec, method=name)
-        else:
-            few = spec.users * spec.epsilon < GRID_FROM_USERS_EPSILON
-            name = SpatialNeural.NAME if few else PlainGrid.NAME
-            width = self.cell_width or spec.default_width
-        if name != SpatialNeural.NAME:
+        width = self.cell_width or (spec.default_width if self.tuner is None else self.tuner.width(spec))
+        if spec.users * spec.epsilon >= GRID_FROM_USERS_EPSILON:
             return PlainGrid(width)
-        return SpatialNeural(width, "local", self.models, self.workload, self.checkpoints)
+        return SpatialNeural(width, "local", self.models, self.workload)
 
     @staticmethod
     def prefers_tree(spec: CollectionSpec) -> bool:
@@ -309,7 +262,5 @@ class Automatic(RangeMethod):
         raise NotImplementedError("a choice has no model of its own; use that of `chosen(spec)`")
 
 
-METHODS: dict[str, type[RangeMethod]] = {
-    method.NAME: method for method in (Automatic, SpatialNeural, PlainGrid, UniformGrid)
-}
+METHODS: dict[str, type[RangeMethod]] = {method.NAME: method for method in (Automatic, SpatialNeural, PlainGrid)}
 """The methods by name. A new method is a class, and an entry here."""

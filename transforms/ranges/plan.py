@@ -199,10 +199,9 @@ class RangesPlan:
     @property
     def _population(self) -> float:
         if self.count_parameters.population is None:
-            width = ", or --cell_width METRES" if self.method in owners_of(METHODS)[_WIDTH] else ""
             raise RequestError(
                 "population: with trust secagg the width of cells must be known before the logs are read; give the "
-                f"public number of users{width}"
+                "public number of users, or --cell_width METRES"
             )
         return float(self.count_parameters.population)
 

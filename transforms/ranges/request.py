@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import BeforeValidator, model_validator
 
@@ -88,7 +88,7 @@ class RangesRequest(LogColumns, MapGeography, CountingOptions):
     )
     tuner: str | None = option(
         None,
-        "file of `sfumato ranges tune`, which chooses the cell width and the method (method auto)",
+        "file of `sfumato ranges tune`, which chooses the cell width (method auto)",
         METHOD,
         metavar="FILE",
     )
@@ -111,13 +111,6 @@ class RangesRequest(LogColumns, MapGeography, CountingOptions):
         "weights places by the number of squares (methods auto, snh)",
         METHOD,
         metavar="FILE",
-    )
-    checkpoints: str | None = option(
-        None,
-        "local folder for checkpoints of the training; the same command, with the same key file and release id, "
-        "resumes from them (methods auto, snh)",
-        METHOD,
-        metavar="FOLDER",
     )
 
     def resolve(self) -> RangesPlan | None:
@@ -184,9 +177,9 @@ class AnswerRequest(RunnerOptions):
 
 
 class TuneRequest(PlaceColumns, UserColumn):
-    """Learns on public data which cell width is best, and whether networks pay off, for `sfumato ranges build
-    --tuner FILE`. The data must be public: exact values are used, the people in it are not protected, and no privacy
-    budget is spent.
+    """Learns on public data which cell width is best, for `sfumato ranges build --tuner FILE`.
+
+    The data must be public: exact values are used, the people in it are not protected, and no privacy budget is spent.
     """
 
     JOB: ClassVar[str] = "ranges tune"
@@ -220,12 +213,5 @@ class TuneRequest(PlaceColumns, UserColumn):
         "numbers of users to sample from each data set; default: all, a quarter and a sixteenth",
         METHOD,
         metavar="N,...",
-    )
-    method: Literal["grid", "snh"] = option(
-        "grid",
-        "grid: takes seconds; snh: also trains three local networks for every epsilon, size and number of users, about "
-        "a minute each, and learns where they are better than the grid",
-        METHOD,
-        common=True,
     )
     seed: int = option(0, "the same seed and data give the same tuner", RUN, ge=0, le=2**63 - 1)

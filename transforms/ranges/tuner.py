@@ -1,10 +1,10 @@
-"""The tuner: predicts the best cell width and method from public data (paper 003, Section 5: ParamSelect). Pure.
+"""The tuner: predicts the best cell width from public data (paper 003, Section 5: ParamSelect). Pure.
 
 `width_search.find_label` makes a Label for each number of users, size and epsilon. `train` fits a Tuner to the labels.
 `save_tuner` and `open_tuner` write and read its file.
 
-The tuner predicts ratios: of the best width to the default rule (`CollectionSpec.default_width`), and of a method's
-error to the grid's. Where the labels hold no information, it predicts the default rule.
+The tuner predicts the ratio of the best width to the default rule (`CollectionSpec.default_width`). Where the labels
+hold no information, it predicts the default rule.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,9 @@ from sfumato.transforms.ranges.model_file import DAMAGED, archive_bytes, read_ar
 
 TREES, TREE_DEPTH = 150, 7  # paper 003, Section 6.1
 FEATURES = 8
-GRID = "grid"
-FORMAT = "sfumato-tuner/2"
+FORMAT = "sfumato-tuner/3"
 _MIN_OVERLAP = 0.5  # two regions are one place if they share this part of their joint area
-_MAX_BYTES = 1 << 26  # of a tuner's file, unpacked; a tuner of four methods takes about 3 MB
+_MAX_BYTES = 1 << 26  # of a tuner's file, unpacked; a tuner takes about 1 MB
 _MAX_VALUE = 50.0  # of a logarithm of a ratio; exp of more is useless
 
 
@@ -41,14 +40,12 @@ class Label:
 
     Attributes:
         entropy: of the public data of the place, in nats.
-        widths: the best cell width of each method in metres, by name.
-        errors: the mean relative error at that width, by name.
+        width: the best cell width of the plain grid, in metres.
     """
 
     spec: CollectionSpec
     entropy: float
-    widths: Mapping[str, float]
-    errors: Mapping[str, float]
+    width: float
 
 
 def features(spec: CollectionSpec, entropy: float) -> NDArray[np.float64]:
@@ -134,29 +131,22 @@ class Forest:
 
 @dataclass(frozen=True)
 class Tuner:
-    """Predicts cell widths and errors.
+    """Predicts cell widths.
 
     Attributes:
-        widths: by method, a regression of log(best width / default width).
-        gains: by method, a regression of log(error / error of the grid).
+        forest: a regression of log(best width / default width).
         places: the regions of the training data, with the entropy of each in nats.
         digest: SHA-256 of the labels; of a tuner that was opened, of its file.
     """
 
-    widths: Mapping[str, Forest]
-    gains: Mapping[str, Forest]
+    forest: Forest
     places: tuple[tuple[Region, float], ...]
     digest: str
 
-    def width(self, spec: CollectionSpec, entropy: float | None = None, method: str = GRID) -> float:
+    def width(self, spec: CollectionSpec, entropy: float | None = None) -> float:
         """Predicts the best cell width in metres. entropy: in nats, if it is known; otherwise `self.entropy` is."""
-        forest = self.widths.get(method, self.widths[GRID])
-        return clamp_width(spec.default_width * math.exp(self._predict(forest, spec, entropy)), spec.field)
-
-    def choose(self, spec: CollectionSpec) -> str:
-        """Predicts the name of the method of least error."""
-        ratios = {GRID: 0.0, **{name: self._predict(gain, spec) for name, gain in self.gains.items()}}
-        return min(ratios, key=lambda name: ratios[name])
+        inputs = features(spec, self.entropy(spec.field) if entropy is None else entropy)
+        return clamp_width(spec.default_width * math.exp(self.forest.predict(inputs)), spec.field)
 
     def entropy(self, field: Field) -> float:
         """Returns the entropy of the public data of the same place, otherwise the mean of all places; in nats."""
@@ -169,9 +159,6 @@ class Tuner:
     def metadata(self) -> dict[str, Any]:
         return {"format": FORMAT, "digest": self.digest}
 
-    def _predict(self, forest: Forest, spec: CollectionSpec, entropy: float | None = None) -> float:
-        return forest.predict(features(spec, self.entropy(spec.field) if entropy is None else entropy))
-
 
 def train(labels: Sequence[Label], seed: int) -> Tuner:
     """Fits a tuner. The same labels and seed give the same tuner. Raises RequestError without scikit-learn."""
@@ -180,22 +167,11 @@ def train(labels: Sequence[Label], seed: int) -> Tuner:
     except ImportError:
         raise RequestError("tuner: needs scikit-learn, which is not installed; pip install 'sfumato[neural]'") from None
 
-    def fit(name: str, ratios: Sequence[float]) -> Forest:
-        inputs = np.stack([features(label.spec, label.entropy) for label in by_method[name]])
-        trees = ExtraTreesRegressor(TREES, max_depth=TREE_DEPTH, random_state=seed).fit(inputs, np.log(ratios))
-        return Forest.from_sklearn(trees.estimators_)
-
-    by_method: dict[str, list[Label]] = {}
-    for label in labels:
-        for name in label.widths:
-            by_method.setdefault(name, []).append(label)
-    widths, gains = (
-        {name: [label.widths[name] / label.spec.default_width for label in some] for name, some in by_method.items()},
-        {name: [label.errors[name] / label.errors[GRID] for label in some] for name, some in by_method.items()},
-    )
+    inputs = np.stack([features(label.spec, label.entropy) for label in labels])
+    ratios = np.log([label.width / label.spec.default_width for label in labels])
+    trees = ExtraTreesRegressor(TREES, max_depth=TREE_DEPTH, random_state=seed).fit(inputs, ratios)
     return Tuner(
-        {name: fit(name, ratios) for name, ratios in widths.items()},
-        {name: fit(name, ratios) for name, ratios in gains.items() if name != GRID},
+        Forest.from_sklearn(trees.estimators_),
         tuple(dict.fromkeys((label.spec.field.grid.region, label.entropy) for label in labels)),
         _digest(labels, seed),
     )
@@ -203,20 +179,11 @@ def train(labels: Sequence[Label], seed: int) -> Tuner:
 
 def save_tuner(tuner: Tuner, path: str) -> None:
     """Writes a tuner's file atomically. Raises RequestError if it cannot be written."""
-    metadata = {
-        "format": FORMAT,
-        "widths": list(tuner.widths),
-        "gains": list(tuner.gains),
-        "places": [[asdict(region), entropy] for region, entropy in tuner.places],
-    }
-    forests = {
-        f"{kind}/{name}": forest for kind in ("widths", "gains") for name, forest in getattr(tuner, kind).items()
-    }
-    arrays = {f"{name}/{part}": values for name, forest in forests.items() for part, values in vars(forest).items()}
+    places = [[asdict(region), entropy] for region, entropy in tuner.places]
     target = Path(path)
     staged = target.with_name(f".{target.name}.staging")
     try:
-        staged.write_bytes(archive_bytes(metadata, arrays))
+        staged.write_bytes(archive_bytes({"format": FORMAT, "places": places}, vars(tuner.forest)))
         staged.replace(target)
     except OSError as error:
         raise RequestError(f"output: {path} cannot be written ({error.strerror or error})") from None
@@ -238,16 +205,11 @@ def open_tuner(path: str) -> Tuner:
     try:
         metadata, arrays = read_archive(content, _MAX_BYTES)
         check_format(f"tuner: {path}", metadata["format"], FORMAT)
-        names = [field.name for field in fields(Forest)]
-        widths, gains = (
-            {name: Forest(*(arrays[f"{kind}/{name}/{part}"] for part in names)) for name in metadata[kind]}
-            for kind in ("widths", "gains")
-        )
+        forest = Forest(*(arrays[field.name] for field in fields(Forest)))
         places = tuple((Region(**region), float(entropy)) for region, entropy in metadata["places"])
-        complete = {GRID} <= widths.keys() and gains.keys() <= widths.keys()
-        if not (complete and places and all(0 <= entropy < _MAX_VALUE for _, entropy in places)):
-            raise ValueError("no trees of the grid, or no place")
-        return Tuner(widths, gains, places, hashlib.sha256(content).hexdigest())
+        if not (places and all(0 <= entropy < _MAX_VALUE for _, entropy in places)):
+            raise ValueError("no place, or entropies out of range")
+        return Tuner(forest, places, hashlib.sha256(content).hexdigest())
     except FormatError:
         raise
     except (*DAMAGED, RequestError) as error:
@@ -273,8 +235,7 @@ def _digest(labels: Sequence[Label], seed: int) -> str:
         [
             asdict(label.spec.field.grid.region),
             features(label.spec, label.entropy).tolist(),
-            dict(label.widths),
-            dict(label.errors),
+            label.width,
         ]
         for label in labels
     ]

@@ -44,7 +44,6 @@ _FILES = {
 }
 _METHODS = {
     "grid": "the noisy counts of a uniform grid",
-    "ug": "a uniform grid with a cell size chosen from the number of users and the budget",
     "adaptive": "the cells of a private heatmap",
 }
 _NETWORKS = {

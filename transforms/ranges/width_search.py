@@ -1,12 +1,9 @@
-"""Searches for the best cell width by trial, on public data whose exact counts may be used. Pure.
-
-`find_label` searches the widths of all methods for one setting; `tuner.train` fits a tuner to such labels.
-"""
+"""Searches for the best cell width of a grid by trial, on public data whose exact counts may be used. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,15 +12,12 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.ranges import PSI, Boxes, Field, Sizes
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, SummedAreaTable, clamp_width
+from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, SummedAreaTable
 from sfumato.transforms.ranges.methods import PlainGrid, RangeMethod
-from sfumato.transforms.ranges.tuner import GRID, Label
 
 QUERIES = 4000
 ENTROPY_DEPTH = 9  # 512 x 512 cells
-MethodFactory = Callable[[float], RangeMethod]  # from a cell width in metres
 _STEP, _REACH = 2.0**0.35, 3  # ratio of neighbouring widths; steps below and above the default width
-_NETWORK_WIDTHS = (0.8, 1.0, 1.25)  # widths for other methods, times the grid's best width
 _MIN_STEPS_TO_END = 1.9  # a search goes on while its best width is nearer to an end of the tried widths
 
 
@@ -85,15 +79,11 @@ def mean_relative_error(
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The best width, in metres, and its error; all tried widths, ascending, float64[t], and the error at each."""
+    """The best width, in metres; all tried widths, ascending, float64[t], and the error at each."""
 
     width: float
     widths: NDArray[np.float64]
     errors: NDArray[np.float64]
-
-    @property
-    def error(self) -> float:
-        return self.at(self.width)
 
     def at(self, width: float) -> float:
         """Returns the error at another width, interpolated between tried widths; beyond them, that of the nearest."""
@@ -137,34 +127,3 @@ def search_grid(exact: ExactCounts, spec: CollectionSpec, queries: QuerySample, 
 
     low, high = max(spec.field.cell_metres), min(spec.field.metres)
     return search_width(error_of, spec.default_width, low, high, _STEP, _REACH)
-
-
-def find_label(
-    exact: ExactCounts,
-    spec: CollectionSpec,
-    place_entropy: float,
-    others: Mapping[str, MethodFactory],
-    generator: Generator,
-) -> Label:
-    """Searches the best width of the grid, and near it the best width of other methods.
-
-    Args:
-        exact: public data, of spec.users users.
-        spec: the setting.
-        place_entropy: of the whole data set that the users are sampled from. A tuner is queried about places, and the
-            entropy of a small sample is lower.
-        others: the other methods, by name.
-        generator: draws the queries and the seeds of the noise.
-    """
-    queries = QuerySample.draw(exact, spec.field, spec.sizes, QUERIES, generator)
-    seeds = [int(seed) for seed in generator.integers(0, 2**31, 2)]
-    grid_result = search_grid(exact, spec, queries, seeds)
-    widths, errors = {GRID: grid_result.width}, {GRID: grid_result.error}
-    for name, make in others.items():
-        candidates = [clamp_width(factor * grid_result.width, spec.field) for factor in _NETWORK_WIDTHS]
-        candidate_errors = [mean_relative_error(make(width), exact, spec, queries, seeds[:1]) for width in candidates]
-        best = int(np.argmin(candidate_errors))
-        # Compare with the grid under the same noise, so that lucky noise is not taken for a gain.
-        grid = mean_relative_error(PlainGrid(grid_result.width), exact, spec, queries, seeds[:1])
-        widths[name], errors[name] = candidates[best], grid_result.error * candidate_errors[best] / grid
-    return Label(spec, place_entropy, widths, errors)

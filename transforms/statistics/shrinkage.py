@@ -63,26 +63,25 @@ def shrink(estimates: Array, variances: Array, centre: float | None = None) -> t
     return means, posterior + (1 - kept) ** 2 * mean_variance
 
 
-def simultaneous_z(number: int, level: float = 0.95) -> float:
-    """Returns the half-width, in standard deviations, with which `number` normal intervals all hold together.
+def simultaneous_z(number: int) -> float:
+    """Returns the half-width, in standard deviations, with which `number` normal 95% intervals all hold together.
 
     Valid for normal errors of any correlation, by Sidak's inequality.
 
     Args:
         number: of intervals that could have been shown, at least 1.
-        level: the probability that none of them misses, in (0, 1).
 
     Raises:
-        ValueError: number or level is out of range.
+        ValueError: number is below 1.
 
     Source: Sidak (1967), Rectangular confidence regions for the means of multivariate normal distributions.
 
     >>> round(simultaneous_z(1), 2), round(simultaneous_z(10_000), 2)
     (1.96, 4.56)
     """
-    if number < 1 or not 0 < level < 1:
-        raise ValueError(f"number: must be at least 1, and level in (0, 1), got {number} and {level}")
-    return float(-scipy.special.ndtri(-math.expm1(math.log(level) / number) / 2))
+    if number < 1:
+        raise ValueError(f"number: must be at least 1, got {number}")
+    return float(-scipy.special.ndtri(-math.expm1(math.log(0.95) / number) / 2))
 
 
 def _prior_mean(x: Array, v: Array, t: float, centre: float | None) -> tuple[float, float]:

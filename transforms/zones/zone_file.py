@@ -1,4 +1,4 @@
-"""Zones: named polygons of a file, with the coarser levels that they add up to."""
+"""Zones: named polygons of a file, or areas around its points, with the coarser levels that they add up to."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import EARTH_RADIUS_KM, Region
 from sfumato.transforms.geo.cell_indexes import index_cells
 from sfumato.transforms.geo.feature_files import feature_bytes, read_features
-from sfumato.transforms.zones.point_areas import areas_of_points
 
 MAX_FILE_BYTES = 400 << 20
 MAX_ZONES = 1 << 20
 MAX_SHOWN = 20_000  # zones of a level; a page omits a level with more
 MAX_OVERLAP = 1e-3  # of the smaller zone's area; a larger overlap is an error of the file
 _SHOWN = 3  # zones that a message names
+_POLAR = 85.0  # degrees of latitude; Mercator's projection stretches what lies beyond
+_QUARTER = 8  # edges of a quarter of a circle
 
 
 @dataclass(frozen=True)
@@ -303,6 +304,43 @@ def _nested(path: str, names: Sequence[str], columns: Sequence[tuple[str, ...]])
         levels.append(ZoneLevel(name, ids, parents))
         finer = rows
     return tuple(levels)
+
+
+def areas_of_points(points: NDArray[np.object_], radius: float, ids: Sequence[str]) -> NDArray[np.object_]:
+    """Returns a polygon around each point: the places that are nearer to it than to any other, up to the radius.
+
+    Distances are compared in Mercator's projection, which is true to shape, so that a circle stays one.
+
+    Args:
+        points: object[n], shapely Points in degrees of longitude and latitude.
+        radius: in metres.
+        ids: of the points, for messages.
+
+    Raises:
+        RequestError: two points are at one place, or one is near a pole.
+    """
+    places = shapely.get_coordinates(points)
+    if (np.abs(places[:, 1]) > _POLAR).any():
+        raise RequestError(f"radius: points must lie between {_POLAR:g} degrees south and north")
+    _, first, number = np.unique(places, axis=0, return_index=True, return_counts=True)
+    if (number > 1).any():
+        place = places[first[np.argmax(number)]]
+        both = " and ".join(readable(ids[i]) for i in np.flatnonzero((places == place).all(axis=1))[:2])
+        raise RequestError(f"radius: {both} are at one place, so no record is nearer to one of them; leave one out")
+    north = np.radians(places[:, 1])
+    projected = np.stack([np.radians(places[:, 0]), np.arctanh(np.sin(north))], axis=1)
+    circles = shapely.buffer(
+        shapely.points(projected), radius / (1000 * EARTH_RADIUS_KM * np.cos(north)), quad_segs=_QUARTER
+    )
+    if len(points) > 1:
+        cells = shapely.voronoi_polygons(
+            shapely.multipoints(projected), extend_to=shapely.box(*shapely.total_bounds(circles)), ordered=True
+        )
+        circles = shapely.intersection(circles, shapely.get_parts(cells))
+    areas: NDArray[np.object_] = shapely.transform(
+        circles, lambda x, y: (np.degrees(x), np.degrees(np.arcsin(np.tanh(y)))), interleaved=False
+    )
+    return areas
 
 
 def _named(name: str, ids: Sequence[str]) -> str:

@@ -93,11 +93,8 @@ def table_of(users: int, records: int) -> pa.Table:
     ("columns", "changes"),
     [
         (LocationColumns(weight="weight"), {}),
-        (LocationColumns(weight="weight"), {"contribution": "all", "gamma": 100}),
         (LocationColumns(weight="weight"), {"contribution": "top", "population": 800, "users": 500}),
         (LocationColumns(time="time", max_dwell=600), {"contribution": "all", "gamma": 1000}),
-        (LocationColumns(time="seconds", max_dwell=4000), {}),
-        (LocationColumns(), {"contribution": "top"}),
         (LocationColumns(auxiliary=STATUS), {"simulated_dropout": 0.2}),
         (LocationColumns(auxiliary=LEVEL), {"contribution": "all", "gamma": 8, "noise_source": "client"}),
         (LocationColumns(weight="weight", auxiliary=STATUS), {"contribution": "all", "gamma": 60, "depth": 15}),
@@ -122,26 +119,14 @@ def every_column(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--epsilon much", "epsilon: must be a number between 0.0001 and 30, got 'much'"),
         ("--input nothing/*.parquet", "input"),
-        (f"--input {Path(__file__).parent}", "known format"),
-        ("--runner_config nowhere", "runner_config"),
         ("--no_such_option 1", "--no_such_option"),
-        ("a second.parquet", "unexpected argument 'a'"),
-        ("--direct_num_workers zwei", "direct_num_workers"),
         ("--runner NoSuchRunner", "runner"),
         ("--user_id_column rider", "set --user_id_column to one of: user_id, latitude"),
-        ("--latitude_column user_name", "did you mean user_id?"),
         ("--latitude_column status", "column 'status' must hold degrees"),
-        ("--weight_column load", "--weight_column"),
         ("--weight_column status", "column 'status' must hold weights"),
-        ("--time_column when", "--time_column"),
-        ("--time_column ill", "column 'ill' must hold timestamps"),
         ("--time_column status --slots hour", "column 'status' must hold timestamps"),
-        ("--auxiliary sick", "--auxiliary"),
         ("--auxiliary status", "column 'status' holds string; give its values as --categories a,b,c"),
-        ("--auxiliary weight", "column 'weight' must hold booleans"),
-        ("--auxiliary ill --categories yes,no", "column 'ill' holds booleans"),
         ("--auxiliary level --categories low,high", "column 'level' holds int64"),
     ],
 )
@@ -153,18 +138,14 @@ def test_command_rejects_bad_files_and_columns(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [("--auxiliary status --categories good,bad", "unknown_category"), ("--weight_column negative", "bad_weight")],
-)
-def test_columns_of_bad_values_are_refused(tmp_path: Path, capsys, options: str, reason: str) -> None:
+def test_columns_of_bad_values_are_refused(tmp_path: Path, capsys) -> None:
     """The refusal rests on noisy counts; what was wrong with the rows is operations data."""
     table = table_of(600, 1).append_column("negative", pa.array(np.full(600, -1.0)))
-    arguments = command(write_files(table, tmp_path / "logs", 2), tmp_path / "out", *options.split())
+    arguments = command(write_files(table, tmp_path / "logs", 2), tmp_path / "out", "--weight_column", "negative")
     assert cli.main(arguments) == 1
-    assert reason not in capsys.readouterr().err
+    assert "bad_weight" not in capsys.readouterr().err
     assert cli.main([*arguments, "--verbose"]) == 1
-    assert re.search(rf"dropped: .*{reason} \d+", capsys.readouterr().err)
+    assert re.search(r"dropped: .*bad_weight \d+", capsys.readouterr().err)
 
 
 SLOTS_SMALL: dict[str, Any] = {"depth": 6, "shard_size": 400, "dropout": 0.4, "epsilon": 4.0, "max_bad_fraction": 0.4}
@@ -185,14 +166,11 @@ def timed_logs(users: int, records: int) -> pa.Table:
     ("slots", "changes"),
     [
         (Slots("time", "hour", "Europe/Berlin"), {}),
-        (Slots("seconds", "weekday", "Asia/Tokyo"), {"trust": "central"}),
         (Slots("time", "edges", "UTC", (0, 7, 24)), {"simulated_dropout": 0.2, "noise": "gaussian", "delta": 1e-6}),
         (Slots("time", "hour_of_week", "Europe/Berlin"), {"contribution": "top", "depth": 5}),
         (Slots("time", "edges", "UTC", (0, 6, 12, 18, 24)), {"depth": 14, "users": 900, "population": 1200}),
-        (Slots("time", "hour"), {"noise_source": "client", "schedule": "lean"}),
         (Slots("time", "weekday", "Europe/Berlin"), {"records_per_user": 3}),
         (Slots("time", "edges", "UTC", (0, 7, 24)), {"records_per_user": 2, "trust": "central"}),
-        (Slots("time", "hour"), {"records_per_user": 24, "noise": "gaussian", "delta": 1e-6, "epsilon": 8.0}),
     ],
 )
 def test_slots_equal_the_oracle(tmp_path: Path, slots: Slots, changes: dict[str, Any]) -> None:
@@ -206,17 +184,6 @@ def test_slots_equal_the_oracle(tmp_path: Path, slots: Slots, changes: dict[str,
     assert len(state.results[-1].counts) == len(slots) * len(state.results[-1].tree.entries)
     assert all(len(one.counts) == len(one.tree.entries) for one in state.map_results)
     assert_same(state, oracle.heatmap(pattern, REGION, parameters, KEY, columns))
-
-
-@pytest.mark.slow
-def test_slots_of_a_text_log_are_those_of_its_times(tmp_path: Path) -> None:
-    """The column of the slots is read as times, and not as text, from CSV."""
-    table, columns = timed_logs(600, 2).drop_columns(["seconds"]), LocationColumns(slots=Slots("time", "hour", "UTC"))
-    table = table.set_column(0, "user_id", table["user_id"].cast(pa.string()))
-    parameters = heatmap_parameters("adaptive", SLOTS_SMALL, slots=24)
-    pa.csv.write_csv(table, tmp_path / "log.csv")
-    from_text = run_state(str(tmp_path / "log.csv"), parameters, columns)
-    assert_same(from_text, run_state(write_files(table, tmp_path / "logs", 1), parameters, columns))
 
 
 def test_command_publishes_every_slot(tmp_path: Path) -> None:

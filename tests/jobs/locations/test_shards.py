@@ -49,8 +49,9 @@ def oracle(words: np.ndarray, shard_plan: ShardPlan, depth: int) -> dict[int, li
     return shards
 
 
-@pytest.mark.parametrize("depth", [1, 10, 13, 14, 20])
-@pytest.mark.parametrize(("users", "shards"), [(None, 1), (None, 150), (2000, 64), (2000, 65), (500, 3)])
+@pytest.mark.parametrize(
+    ("depth", "users", "shards"), [(1, None, 1), (10, None, 150), (13, 2000, 64), (14, 2000, 65), (20, 500, 3)]
+)
 def test_shard_counts_against_an_oracle(depth: int, users: int | None, shards: int) -> None:
     words = words_of(5000, depth)
     words[:50] = np.uint64(2**64 - 1)  # the last code of the last shard

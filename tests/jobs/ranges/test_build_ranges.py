@@ -24,17 +24,14 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.privacy.admission import ChargeAndAdmit
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, NoisyGrid
 from sfumato.transforms.ranges.methods import RangeMethod
 from sfumato.transforms.ranges.model import GridModel
-from sfumato.transforms.ranges.model_file import model_bytes
 from sfumato.transforms.ranges.plan import METHODS, Built, RangesPlan, collect, collected_from_heatmap
-from sfumato.transforms.ranges.transform import BuildRanges, CollectCounts, SumExactCounts
+from sfumato.transforms.ranges.transform import BuildRanges, SumExactCounts
 from tests.conftest import REGION, make_logs, write_files
 from tests.jobs import oracle
-from tests.seeds import seeded_rng
 from tests.unit.ranges.oracle import admission_of
 from tests.unit.ranges.test_plan import plan
 
@@ -103,10 +100,9 @@ def test_people_add_up_however_they_are_bundled(elements: list[list[int]], where
 
 
 @pytest.mark.parametrize("options", [(), IN_THREADS], ids=["one", "threads"])
-@pytest.mark.parametrize("method", ["grid", "ug"])
-def test_the_counts_are_those_in_memory(pattern: str, method: str, options: tuple[str, ...]) -> None:
-    own: dict[str, Any] = {"cell_width": 4000.0} if method == "grid" else {}
-    planned, columns = plan(method, epsilon=0.5, **own), LocationColumns()
+def test_the_counts_are_those_in_memory(pattern: str, options: tuple[str, ...]) -> None:
+
+    planned, columns = plan("grid", epsilon=0.5, cell_width=4000.0), LocationColumns()
     built = run(pattern, BuildRanges(planned, KEY), *options)
     people = exact_people(pattern, planned, columns)
     assert people.users.sum() == USERS
@@ -118,29 +114,7 @@ def test_the_counts_are_those_in_memory(pattern: str, method: str, options: tupl
     assert built.collected.spec == expected.spec
 
 
-@pytest.mark.slow
-def test_files_and_their_order_show_in_nothing(table: pa.Table, tmp_path: Path) -> None:
-    planned, models = plan("ug", epsilon=0.5), set()
-    shuffled = table.take(seeded_rng(0).permutation(len(table)))
-    for number, (rows, files) in enumerate(((table, 1), (table, 4), (shuffled, 7))):
-        pattern = write_files(rows, tmp_path / f"logs-{number}", files, row_group_size=300)
-        models.add(model_bytes(run(pattern, BuildRanges(planned, KEY)).model))
-    assert len(models) == 1
-
-
-def test_weights_choose_the_places_that_count(table: pa.Table, tmp_path: Path) -> None:
-    weights = seeded_rng(1).exponential(1.0, len(table))
-    pattern = write_files(table.append_column("weight", pa.array(weights)), tmp_path / "logs", 2)
-    planned, columns = plan("grid", cell_width=4000.0, epsilon=9.0), LocationColumns(weight="weight")
-    found = run(
-        pattern, CollectCounts(planned, KEY, columns, None, ChargeAndAdmit(planned.count_parameters.admission()))
-    )
-    key = KEY.narrowed({**planned.metadata(), "columns": columns.metadata()})
-    people = exact_people(pattern, planned, columns)
-    same_counts(found.counts, collect(people, admission_of(people, planned, key), planned, key).counts)
-
-
-@pytest.mark.parametrize("method", ["grid", "ug", "adaptive"])
+@pytest.mark.parametrize("method", ["grid", "adaptive"])
 def test_shards_count_what_clients_would_send(pattern: str, method: str) -> None:
     """Against the heatmap's oracle, client by client: several shards, of which each adds its noise."""
     given: dict[str, Any] = {"shard_size": 200, "dropout": 0.3, "epsilon": 2.0, "population": USERS}
@@ -157,7 +131,7 @@ def test_shards_count_what_clients_would_send(pattern: str, method: str) -> None
     if method == "adaptive":
         return
     # Where people are: every cell is counted where it lies, north up, within the stated noise.
-    codes = exact_people(pattern, plan("ug"), LocationColumns())  # another key: other records of the same users
+    codes = exact_people(pattern, plan(), LocationColumns())  # another key: other records of the same users
     exact = codes.on_grid(counts.x_edges, counts.y_edges)
     upright, flipped = (np.abs(grid - exact).mean() for grid in (counts.users, counts.users[::-1]))
     assert upright < 0.8 * flipped
@@ -206,11 +180,10 @@ def learner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], Ran
     return lambda: plan("learner", population=USERS, folder=str(tmp_path))
 
 
-@pytest.mark.parametrize("options", [(), IN_THREADS], ids=["one", "threads"])
 def test_everything_is_learned_of_counts_that_are_made_once(
-    learner: Callable[[], RangesPlan], pattern: str, tmp_path: Path, options: tuple[str, ...]
+    learner: Callable[[], RangesPlan], pattern: str, tmp_path: Path
 ) -> None:
-    built = run(pattern, BuildRanges(learner(), KEY), *options)
+    built = run(pattern, BuildRanges(learner(), KEY), *IN_THREADS)
     assert built.model.model.grid.users.tolist() == [list(range(10))]  # in their order
     assert [len((tmp_path / name).read_text().split()) for name in ("collect", "train")] == [1, 10]
 
@@ -227,7 +200,7 @@ class Consumers(PipelineVisitor):
                 self.found[taken.producer.full_label].append(node.full_label)
 
 
-@pytest.mark.parametrize(("method", "taker"), [("ug", "Build/Build"), ("snh", "Build/Settle/")])
+@pytest.mark.parametrize(("method", "taker"), [("grid", "Build/Build"), ("snh", "Build/Settle/")])
 def test_exact_people_reach_one_step_alone(pattern: str, method: str, taker: str) -> None:
     root, consumers = beam.Pipeline(runner=FnApiRunner()), Consumers()
     _ = root | beam.Create([pattern]) | "Build" >> BuildRanges(plan(method), KEY)

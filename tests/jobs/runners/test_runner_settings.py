@@ -174,7 +174,7 @@ QUICK = [
     ["moments", *FILES, "--column", "km", "--epsilon", "1", "--warm_start", "nowhere"],
     ["heatmap", *HEATMAP, "--warm_start", "nowhere"],
     ["heatmap", *HEATMAP, "--delta", "1e-20"],
-    ["ranges", "build", *FILES, "--region", "0,0,1,1", "--method", "ug", "--trust", "secagg"],
+    ["ranges", "build", *FILES, "--region", "0,0,1,1", "--method", "grid", "--trust", "secagg"],
     ["ranges", "build", *FILES, "--region", "0,0,1,1", "--method", "grid", "--sizes", "100,25"],
     ["moments", "--input", "x", "--output", "y", "--column", "c", "--bits", "x"],
 ]

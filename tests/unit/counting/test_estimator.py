@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -22,19 +21,15 @@ from sfumato.transforms.counting.estimator import (
     painted,
     posterior_of,
     prior_posterior,
-    sampling_of,
 )
-from sfumato.transforms.counting.methods.few_queries import first_grid_level, noise_variance
 from sfumato.transforms.counting.state import Estimate, HeatmapState, NoisyCounts
 from sfumato.transforms.locations.shards import ShardPlan
 from sfumato.transforms.privacy.budget import Budget
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.privacy.shared_noise import Noise
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import Window
 from sfumato.transforms.secagg.shard_sums import ShardQuery
-from sfumato.transforms.statistics.posterior.full_tree import FullTree, TreeMeasurement, measure
-from sfumato.transforms.statistics.posterior.inference import infer
+from sfumato.transforms.statistics.posterior.full_tree import FullTree
 from tests.seeds import seeded_rng
 from tests.unit.counting.methods.oracle import spread
 from tests.unit.schemas.test_tree import DEPTH as TREE_DEPTH
@@ -78,17 +73,6 @@ def people(seed: int = 0) -> np.ndarray:
     return seeded_rng(seed).multinomial(USERS, city(DEPTH)).astype(float)
 
 
-def test_posterior_of_all_shards_has_the_variance_of_noise() -> None:
-    coarse, fine = Tree.uniform(DEPTH, 3), Tree.uniform(DEPTH, 5)
-    results = [answered(coarse, people(), 8.0, 1), answered(fine, people(), 3.0, 2)]
-    found = posterior_of(state_of(*results))
-    full = FullTree.from_trees(coarse, fine)
-    measured = [TreeMeasurement(a.encoding.tree, a.counts, np.full(len(a.counts), a.noise_stddev**2)) for a in results]
-    direct = infer(full, measure(full, measured), float(USERS), 0.0)
-    for one, other in zip(found.users, direct.users, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 @pytest.mark.parametrize(("shards", "lost", "share"), [((0, 2), 0, 1 / 4), ((0, 4), 2, 1 / 4), (None, 6, 1 / 4)])
 def test_posterior_of_a_part_has_the_variance_of_a_guess(
     shards: tuple[int, int] | None, lost: int, share: float
@@ -105,33 +89,6 @@ def test_posterior_of_a_part_has_the_variance_of_a_guess(
     np.testing.assert_allclose(extra[crowded], (1 / share - 1) * users[crowded], rtol=0.25)
     assert (found.measured.variance[4] >= 4.0).all()
     assert extra.sum() == pytest.approx((1 / share - 1) * USERS, rel=0.05)
-
-
-@pytest.mark.false_alarm(1e-8)
-def test_estimate_of_two_cohorts_is_better_than_of_either() -> None:
-    """A quarter of the users is counted on a coarse grid, the others on a fine one."""
-    errors = np.zeros(3)
-    coarse, fine = Tree.uniform(DEPTH, 3), Tree.uniform(DEPTH, 5)
-    for seed in range(6):
-        cells = people(seed)
-        some = seeded_rng(seed).binomial(cells.astype(int), 0.25)
-        first = answered(coarse, some * 4, 8.0, seed, (0, 2))
-        last = answered(fine, (cells - some) * 4 / 3, 3.0, seed + 50, (2, 8))
-        for i, results in enumerate(((first, last), (last,), (first,))):
-            estimate = estimate_of(posterior_of(state_of(*results)), state_of(*results))
-            errors[i] += ((spread(estimate) - cells) ** 2).sum()
-    assert errors[0] < 1.05 * errors[1]
-    assert errors[0] < 0.5 * errors[2]
-
-
-def test_estimate_of_a_sample_has_more_variance() -> None:
-    tree, cells = Tree.uniform(DEPTH, 4), people()
-    known, sampled = state_of(answered(tree, cells, 2.0, 1)), state_of(answered(tree, cells, 2.0, 1), population=80_000)
-    assert sampling_of(known) == 0
-    assert sampling_of(sampled) == pytest.approx(0.9)
-    assert (estimate_of(posterior_of(sampled), sampled).stddev.sum()) > 1.5 * estimate_of(
-        posterior_of(known), known
-    ).stddev.sum()
 
 
 @pytest.mark.parametrize("categories", [1, 3])
@@ -231,31 +188,6 @@ def test_prior_helps_where_right_and_hardly_hurts_elsewhere() -> None:
     assert errors["wrong"] < 1.03 * errors["none"]
 
 
-def test_noise_variance_of_a_part_is_scaled_to_all() -> None:
-    """n shards, each with its own noise; of a share f, as many shards less, whose sum is scaled by 1 / f."""
-    state = replace(state_of(), budget=Budget(1.0))
-    one = discrete_laplace_stddev(0.5) ** 2
-    assert noise_variance(state, 0.5) == pytest.approx(SHARDS * one)
-    queried_shards = 2
-    assert noise_variance(state, 0.5, queried_shards / SHARDS) == pytest.approx(
-        queried_shards * one * (SHARDS / queried_shards) ** 2
-    )
-    assert noise_variance(replace(state, categories=3), 0.5) == pytest.approx(3 * SHARDS * one)
-    assert noise_variance(state, math.inf) == noise_variance(state, 1.0)
-
-
-@given(st.floats(1, 1e9), st.floats(0, 1e4), st.floats(0.5, 20), st.integers(1, 20))
-def test_first_grid_level_has_cells_above_the_noise(users: float, stddev: float, least: float, depth: int) -> None:
-    """Cells of level l hold U / 4^l users: within a factor of 2 of what is wanted, unless the level is an end."""
-    level = first_grid_level(users, stddev, least, depth)
-    assert min(2, depth) <= level <= depth
-    per_cell, wanted = users / 4.0**level, least * max(stddev, 1e-9)
-    if level > 2:
-        assert per_cell >= wanted / 2 * (1 - 1e-9)
-    if level < depth:
-        assert per_cell <= wanted * 2 * (1 + 1e-9)
-
-
 def brute_density(tree, counts: np.ndarray, depth: int) -> np.ndarray:
     entries = tree.entries.tolist()
     owners = [entries.index(brute_owner(tree, code)) for code in range(4**TREE_DEPTH)]
@@ -314,14 +246,6 @@ def test_estimate_density_keeps_the_total_of_every_entry(tree: Tree, seed: int, 
     np.testing.assert_allclose(totals, counts / counts.sum(), rtol=1e-9)
 
 
-def test_estimate_density_takes_negative_counts_for_nothing() -> None:
-    tree = Tree.uniform(3, 1)
-    sloping = estimate_density(estimate(tree, np.array([10.0, -4.0, 0.0, -1.0]), 1.0))
-    assert sloping[:4, :4].sum() == pytest.approx(1)
-    assert (sloping[4:] == 0).all()
-    assert (estimate_density(estimate(tree, np.full(4, -1.0), 1.0)) == 1 / 64).all()
-
-
 def ramp(depth: int) -> np.ndarray:
     """Cells of a density that grows to the east and, more slowly, to the south: [row, column], sums to 1."""
     at = (np.arange(1 << depth) + 0.5) / (1 << depth)
@@ -348,14 +272,6 @@ def test_estimate_density_continues_a_plane_inside_its_cells() -> None:
     first = np.add.reduceat(np.add.reduceat(half, np.arange(0, 32, 2), 0), np.arange(0, 32, 2), 1)[4:12, 4:12]
     exact, even = ramp(4)[4:12, 4:12], 4 * flat[::2, ::2][4:12, 4:12]
     np.testing.assert_allclose(first, (exact + even) / 2, rtol=1e-9)
-
-
-def test_estimate_density_slopes_end_two_levels_below_a_cell() -> None:
-    counts = of_rows(ramp(2), 2) * 1_600
-    sloping = estimate_density(estimate(Tree.uniform(5, 2), counts, 1.0))
-    blocks = sloping.reshape(16, 2, 16, 2)
-    np.testing.assert_allclose(blocks, np.broadcast_to(blocks[:, :1, :, :1], blocks.shape), rtol=1e-12)
-    assert (np.diff(sloping[::2, ::2][8]) > 0).all()
 
 
 def test_estimate_density_of_trees_finer_than_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,12 +29,10 @@ from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.locations.shards import Participation, ShardGroup, ShardPlan, key_dtype
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.privacy.noise import discrete_laplace
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.shard_sums import NOTHING, ShardQuery, ShardTotals, sum_shards
 from tests.admitted import count_population, start
 from tests.keys import earlier_key
-from tests.rejections import rejects
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
 from tests.unit.counting.methods.oracle import group_of
@@ -81,7 +79,7 @@ def test_papers_run_of_10_000_users() -> None:
     st.integers(0, 2**31),
     st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_papers_spending_ends_equal_to_the_budget(
     epsilon: float, users: int, calibration: float, stages: int, seed: int, public: bool
 ) -> None:
@@ -134,21 +132,6 @@ def test_update_tree_splits_and_collapses_by_threshold() -> None:
     assert updated.entries.tolist() == [1, 5, 6, 16, 17, 18, 19]  # the root owns what node 7 left
 
 
-def test_update_tree_does_not_split_the_finest_level() -> None:
-    tree = Tree.uniform(2, 2)
-    assert update_tree(tree, np.full(16, 1e9), 2) == tree
-
-
-def test_tree_that_stops_changing_gets_the_rest_of_the_budget() -> None:
-    parameters = HeatmapParameters(depth=6, epsilon=1.0, population=10**7, method=replace(PAPER, calibration=5))
-    state = finish(parameters, 10**7, even_shares())
-    trees = [a.tree for a in state.results]
-    assert trees[-1] == trees[-2]
-    assert state.results[-1].cost == state.budget.total - math.fsum(
-        [state.population.cost, *(a.cost for a in state.results[:-1])]
-    )
-
-
 def test_lost_shards_are_made_up_for_and_counted() -> None:
     parameters = HeatmapParameters(population=100_000, method=PAPER)
     state = start(100_000, parameters, KEY)
@@ -172,9 +155,10 @@ def test_central_noise_reveals_the_users_by_its_counts_only() -> None:
     assert states[0].results[0].counts.tolist() == [10.0] * 4  # not scaled: no shard is spoken for
 
 
-@pytest.mark.parametrize("schedule", ["auto", "two_query", "lean"])
-@pytest.mark.parametrize("categories", [1, 3])
-@pytest.mark.parametrize(("epsilon", "limit"), [(0.3, 48), (1.0, 300), (25.0, 300)])
+@pytest.mark.parametrize(
+    ("schedule", "categories", "epsilon", "limit"),
+    [("auto", 1, 0.3, 48), ("auto", 3, 25.0, 300), ("two_query", 1, 25.0, 300), ("lean", 3, 1.0, 300)],
+)
 def test_no_sub_query_has_more_entries_than_are_allowed(
     schedule: str, categories: int, epsilon: float, limit: int
 ) -> None:
@@ -192,32 +176,8 @@ def test_no_sub_query_has_more_entries_than_are_allowed(
         assert state.budget.spent == epsilon
 
 
-@pytest.mark.parametrize("share", [0.1, 0.2, 0.25, 1 / 3, 0.5])
-@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 2.0])
-def test_papers_schedule_leaves_no_crumb_of_the_budget(share: float, epsilon: float) -> None:
-    made = make_plan(HeatmapParameters(population=10**5, epsilon=epsilon, method=replace(PAPER, sub_query_share=share)))
-    counting = made.state.population.cost
-    assert math.fsum([counting, *(one.cost for one in made.sub_queries)]) == epsilon
-    assert min(one.cost for one in made.sub_queries) > 0.01 * epsilon
-
-
-@pytest.mark.parametrize(
-    ("method", "values"),
-    [
-        ("adaptive", {"gamma": 2 * 10**7, "schedule": "paper"}),
-        ("hierarchical", {"gamma": 3 * 10**7}),
-        ("count_min", {"gamma": 10_000, "epsilon": 0.01}),
-        ("emd", {"gamma": 2 * 10**7}),
-    ],
-)
-def test_check_plan_rejects_gamma_of_later_sub_queries(baselines: None, method: str, values: dict[str, float]) -> None:
-    parameters = heatmap_parameters(method, {"contribution": "all", **values})
-    with rejects("gamma"):
-        check_first_query(parameters)
-
-
 @given(st.sampled_from(sorted(METHODS)), st.floats(0.01, 30), st.integers(1, 10**7), st.sampled_from(["one", "all"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_check_plan_accepts_only_plans_that_end(method: str, epsilon: float, gamma: int, contribution: str) -> None:
     """Whatever is refused is refused at once; and what runs spends no more than its budget."""
     values = {"depth": 5, "epsilon": epsilon, "gamma": gamma, "contribution": contribution, "users": 20_000}
@@ -246,13 +206,13 @@ def test_refusal_without_live_shards_states_public_figures_only(model: Participa
 
 @pytest.mark.false_alarm(3e-9)
 def test_count_of_the_population_is_private_and_paid_for() -> None:
-    """Over 4,000 keys the count has the noise of the epsilon that it is charged, and not 0.7 or 1.3 of it.
+    """Over 3,000 keys the count has the noise of the epsilon that it is charged, and not 0.7 or 1.3 of it.
 
     The last count, with noise of epsilon 0.01, is exact with a probability of 0.005, so not all
     of four counts are; it is more than 2,300 off with a probability of e^-23.
     """
     parameters = HeatmapParameters(epsilon=2, population_share=0.25)
-    keys = [RunKey.derive(FixedSecret(b"population" * 3), {"i": i}) for i in range(4000)]
+    keys = [RunKey.derive(FixedSecret(b"population" * 3), {"i": i}) for i in range(3000)]
     counts = [count_population(50_000, parameters, key)[0].users for key in keys]
     noise = np.array(counts).astype(np.int64) - 50_000
     assert chi_square_p(noise, discrete_laplace_pmf(0.5, 60)) > FLAKE_RATE
@@ -352,11 +312,6 @@ def even(shards: int, size: int) -> ShardGroup:
     return group_of([(s, int(c), 1) for s in range(shards) for c in rng.integers(0, 4**DEPTH, size)], shards, DEPTH)
 
 
-def in_one_cell(sizes: Sequence[int]) -> ShardGroup:
-    """Shards of so many users, all in one cell."""
-    return group_of([(s, 9, 1) for s, size in enumerate(sizes) for _ in range(size)], len(sizes), DEPTH)
-
-
 def ten_shards(parts: tuple[Part, ...]) -> HeatmapParameters:
     return HeatmapParameters(depth=DEPTH, population=1000, shard_size=100, method=Asking(parts, cost=0.3))
 
@@ -366,8 +321,7 @@ def eight_shards(*parts: Part, **changes: Any) -> HeatmapParameters:
     return HeatmapParameters(method=Asking(parts or Asking().parts), **values)
 
 
-@pytest.mark.parametrize("depth", [DEPTH, 12])
-@pytest.mark.parametrize("shards", [2, 7, 40])
+@pytest.mark.parametrize(("shards", "depth"), [(2, DEPTH), (40, DEPTH), (7, 12)])
 def test_every_shard_answers_exactly_one_sub_query(shards: int, depth: int) -> None:
     users = 100 * shards
     rows, parameters = crowd(users), disjoint(users, shards, depth=depth)
@@ -414,14 +368,7 @@ def test_advance_raises_where_anybody_is_asked_twice(parts: tuple[Part, ...]) ->
         run([even(10, 100)], ten_shards(parts), 1000)
 
 
-@pytest.mark.parametrize("parts", [((0, 1), (0, 1)), ((0, 1), (0.9, 1)), ((0, 1), None), ((0.5, 1), (0, 0.5))])
-def test_advance_ends_once_the_last_shard_has_answered(parts: tuple[Part, ...]) -> None:
-    state, queries = run([even(10, 100)], ten_shards(parts), 1000)
-    assert len(queries) == 1
-    assert (state.budget.remaining, state.next_query_budget.remaining, state.remaining_shards) == (0, 0, 0)
-
-
-@pytest.mark.parametrize("shards", [2, 7, 40])
+@pytest.mark.parametrize("shards", [2, 40])
 def test_one_user_more_changes_the_answers_of_one_sub_query(shards: int) -> None:
     """Neighbouring inputs under one key: the same questions, and all results but their own bit for bit the same."""
     users = 100 * shards
@@ -461,7 +408,7 @@ def respond(state: HeatmapState, rng: np.random.Generator) -> ShardTotals:
     st.sampled_from([ALL_REMAINING, 0.001, 0.5]),
     st.booleans(),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_each_part_has_the_whole_rest_of_the_budget(
     epsilon: float, shards: int, public: bool, borders: list[float], cost: float, last_too: bool
 ) -> None:
@@ -495,9 +442,17 @@ def test_each_part_has_the_whole_rest_of_the_budget(
     assert [result.query.index for result in state.results] == list(range(1, 1 + len(parts)))
 
 
-@pytest.mark.parametrize("changes", [{}, {"schedule": "lean"}, {"schedule": "two_query"}, {"depth": 14}])
-@pytest.mark.parametrize("cohorts", ["auto", "shared", "disjoint"])
-@pytest.mark.parametrize("public", [True, False])
+@pytest.mark.parametrize(
+    ("changes", "cohorts", "public"),
+    [
+        ({}, "auto", False),
+        ({}, "disjoint", True),
+        ({"schedule": "lean"}, "shared", True),
+        ({"schedule": "two_query"}, "auto", True),
+        ({"depth": 14}, "shared", False),
+        ({"depth": 14}, "disjoint", False),
+    ],
+)
 def test_budget_of_adaptive_is_spent_to_the_last_bit(changes: dict, cohorts: str, public: bool) -> None:
     values = {"users": 70_000, "population": 70_000 if public else None, "cohorts": cohorts, **changes}
     state = run_evenly(heatmap_parameters("adaptive", values), 70_000)
@@ -512,40 +467,11 @@ def test_budget_of_adaptive_is_spent_to_the_last_bit(changes: dict, cohorts: str
         assert math.fsum([state.population.cost, *spent]) == 1.0
 
 
-def test_make_plan_counts_one_answer_for_each_client() -> None:
-    for population in (100_000, None):
-        planned = make_plan(HeatmapParameters(users=100_000, population=population))
-        assert planned.state.has_disjoint_shards
-        lengths = [one.vector_length for one in planned.sub_queries]
-        assert len(set(lengths)) == 2
-        assert planned.entries == max(lengths)
-        assert planned.bits == max(one.bits_per_client for one in planned.sub_queries)
-        assert {one.cost for one in planned.sub_queries} == {planned.spent}
-        assert planned.spent == planned.state.budget.total - planned.state.population.cost
-        assert math.isclose(planned.spent, 0.99)
-
-
-def test_each_part_has_the_noise_of_its_shards_only() -> None:
-    """A planned shard's noise is one draw, of its sub-query's label, however many users it has."""
-    parameters = disjoint(4000, 40, dropout=0.0, epsilon=0.7)
-    group = even(40, 100)
-    state, queries = run([group], parameters)
-    assert len(queries) == 2
-    for query, result in zip(queries, state.results, strict=True):
-        first, last = query.shard_range or (0, 0)
-        assert query.index == result.query.index
-        shards = np.arange(first, last, dtype=np.uint64)
-        assert math.isclose(query.cost, 0.99 * 0.7)
-        key, label = query.bind(COHORTS_KEY), f"shard noise {query.index}"
-        noise = discrete_laplace(key, label, shards, query.encoding.length, query.cost)
-        exact = query.encoding.count(group, slice(first, last))
-        assert np.allclose(result.counts, (exact + noise).sum(axis=0) * (40 / (last - first)), rtol=1e-12)
-
-
 @pytest.mark.false_alarm(2e-9)
-@pytest.mark.parametrize("vanish", [0.0, 0.2])
-@pytest.mark.parametrize("noise", ["shard", "client"])
-@pytest.mark.parametrize("participation", get_args(Participation))
+@pytest.mark.parametrize(
+    ("participation", "noise", "vanish"),
+    [("planned", "shard", 0.2), ("planned", "client", 0.2), ("paper", "client", 0.0)],
+)
 def test_noise_of_a_part_has_the_stated_deviation(participation: Participation, noise: str, vanish: float) -> None:
     """Over 60 keys, of 2 of 8 shards and of the other 6; the variance is neither that of 30% more nor of 30% less."""
     group, keys = even(8, 100), 60
@@ -574,46 +500,6 @@ def test_noise_of_a_part_has_the_stated_deviation(participation: Participation, 
     # Only in the paper's model does the noise grow with those who are there, twice as many as are required.
     shape = (1 - vanish) * 100 / 50 if participation == "paper" else 1
     assert math.isclose(stated[1], 2 * math.sqrt(8 * shape) * discrete_laplace_stddev(queries[0].cost))
-
-
-@pytest.mark.false_alarm(1e-9)
-def test_counts_of_a_part_are_scaled_to_all_users() -> None:
-    """At epsilon 30 noise is 0 but for a probability of 1e-12 an entry."""
-    sizes = [100, 110, 95, 130, 80, 105, 90, 120]
-    state, _ = run([in_one_cell(sizes)], eight_shards(epsilon=30, population=sum(sizes)))
-    assert [result.counts.max() for result in state.results] == [4 * 210, sum(sizes[2:]) / 6 * 8]
-    assert [result.shard_range for result in state.results] == [(0, 2), (2, 8)]
-
-
-@pytest.mark.false_alarm(1e-9)
-def test_lost_shards_are_made_up_for_by_those_of_their_part() -> None:
-    """Shards 1 and 5 of 8 have too few users; the parts are the first 4 and the last 4."""
-    parameters = eight_shards((0, 0.5), (0.5, 1), epsilon=30, participation="paper")
-    state, _ = run([in_one_cell([100, 20, 100, 100, 100, 30, 100, 100])], parameters)
-    whole, _ = run([even(8, 100)], parameters)
-    for result, full in zip(state.results, whole.results, strict=True):
-        assert (result.shards, result.shards_lost, full.shards_lost) == (4, 1, 0)
-        assert result.counts.max() == pytest.approx(300 * 8 / 3)
-        assert math.isclose(result.noise_stddev / full.noise_stddev, math.sqrt(4 / 3))
-
-
-@pytest.mark.parametrize("sizes", [[0] * 4 + [100] * 4, [100] * 4 + [0] * 4])
-def test_part_without_users_is_refused_in_the_papers_model_only(sizes: list[int]) -> None:
-    group, parameters = in_one_cell(sizes), eight_shards((0, 0.5), (0.5, 1))
-    with pytest.raises(RefusedError):
-        run([group], replace(parameters, participation="paper"))
-    state, _ = run([group], parameters)
-    assert [result.shards_lost for result in state.results] == [0, 0]
-
-
-def test_central_noise_has_no_cohorts() -> None:
-    """There is one sum, with one noise: parts would only have fewer users each."""
-    for users in (1000, 100_000, 10**7):
-        for cohorts in ("auto", "shared"):
-            values = {"users": users, "population": users, "trust": "central", "cohorts": cohorts}
-            assert not run_evenly(heatmap_parameters("adaptive", values)).has_disjoint_shards
-    with pytest.raises(ValueError, match="shard_fractions: central noise"):
-        start(1000, replace(ten_shards(Asking().parts), trust="central"), COHORTS_KEY)
 
 
 def run_evenly(parameters: HeatmapParameters, users: int = 0) -> HeatmapState:

@@ -144,28 +144,6 @@ def test_intervals_cover_what_they_say(rate: float) -> None:
         assert_covered(rows)
 
 
-@pytest.mark.false_alarm(FLAKE_RATE)
-@pytest.mark.parametrize("rate", [0.3, 0.9])
-def test_nothing_but_noise_lists_next_to_nothing(rate: float) -> None:
-    """At most as many of 20,000 counts as have noise of 7 times its scale, whose number is binomial."""
-    values = noisy(np.zeros(20_000, np.int64), rate, seeded_rng(6))
-    found = posterior_counts(values, rate, np.zeros(20_000, np.int64))
-    tail = np.exp(-rate * np.ceil(7 / rate)) / (1 + np.exp(-rate))
-    assert (found.present >= 0.5).sum() <= stats.binom.isf(FLAKE_RATE, 20_000, tail) < 50
-
-
-def test_classes_learn_priors_of_their_own_and_small_ones_join() -> None:
-    rng = seeded_rng(7)
-    exact = np.repeat([0, 9, 9], [3_000, 3_000, 20])
-    values = noisy(exact, 0.5, rng)
-    classes = np.repeat([0, 5, 9], [3_000, 3_000, 20])
-    found = posterior_counts(values, 0.5, classes)
-    assert found.mean[:3_000].mean() < 0.2
-    assert np.abs(found.mean[3_000:] - 9).mean() < 1.0  # the 20 of the last class share the prior of the one before
-    none = posterior_counts(values[:0], 0.5, classes[:0])
-    assert len(none.mean) == 0
-
-
 TRIPS = 20_000
 
 

@@ -14,7 +14,7 @@ from scipy import stats
 from shapely.geometry import box
 
 from sfumato.schemas.locations import DROP_REASONS, LocationColumns, TripColumns
-from sfumato.schemas.region import Grid, Region, ground_metres, interleave
+from sfumato.schemas.region import Grid, Region, ground_metres
 from sfumato.transforms.flows.request import FlowsRequest
 from sfumato.transforms.flows.user_trips import (
     MAX_PAIR_DEPTH,
@@ -121,17 +121,6 @@ def test_consecutive_records_are_those_of_a_loop_over_users(gap: float, distance
     assert counted.counts.tolist() == counts.tolist()
 
 
-def test_timestamps_before_1970_and_far_away_keep_their_order() -> None:
-    times = pa.array([-5_000_000, -4_999_990, 2**33], pa.timestamp("s"))
-    batch = pa.RecordBatch.from_arrays(
-        [pa.array([1, 1, 1]), pa.array([50.1, 50.9, 50.1]), pa.array([0.0, 0.5, 0.9]), times],
-        ["user_id", "latitude", "longitude", "t"],
-    )
-    sample = RecordItems(LocationColumns(time="t"), CELLS).encode(batch, KEY, everybody).sample
-    (counted,) = count_trips(sample, 9, TripRule(60.0, 1.0, REGION), KEY)
-    assert counted.items.tolist() == join_cells(code(0.0, 50.1), code(0.5, 50.9), MAX_PAIR_DEPTH).tolist()
-
-
 @pytest.mark.parametrize("bound", [1, 3, 10])
 def test_of_each_user_at_most_k_trips_count(bound: int) -> None:
     items = TripItems(COLUMNS, CELLS)
@@ -148,16 +137,16 @@ def test_of_each_user_at_most_k_trips_count(bound: int) -> None:
 
 @pytest.mark.false_alarm(FLAKE_RATE)
 def test_each_trip_is_drawn_with_the_same_probability() -> None:
-    """A user has 3 trips of one pair and 1 of another: of 2,000 keys 3/4 draw the first, (binomial)."""
+    """A user has 3 trips of one pair and 1 of another: of 800 keys 3/4 draw the first, (binomial)."""
     batch = pa.RecordBatch.from_arrays(
         [pa.array([7] * 4), *(pa.array([value] * 4) for value in (0.1, 50.2, 0.3)), pa.array([50.4, 50.4, 50.4, 50.8])],
         ["user_id", "a", "b", "c", "d"],
     )
     common = int(join_cells(code(0.1, 50.2), code(0.3, 50.4), MAX_PAIR_DEPTH)[0])
     sample = TripItems(COLUMNS, CELLS).encode(batch, KEY, everybody).sample
-    drawn = [count_trips(sample, 1, None, key_of(number))[0].items.tolist() for number in range(2_000)]
+    drawn = [count_trips(sample, 1, None, key_of(number))[0].items.tolist() for number in range(800)]
     of_common = sum(one == [common] for one in drawn)
-    assert stats.binomtest(of_common, 2_000, 0.75).pvalue > FLAKE_RATE
+    assert stats.binomtest(of_common, 800, 0.75).pvalue > FLAKE_RATE
 
 
 PLACE = {"region": "-1,50,1,51"}
@@ -169,32 +158,21 @@ TIMES = {"time_column": "t", **PLACE}
 @pytest.mark.parametrize(
     ("option", "options"),
     [
-        ("origin", PLACE),
         ("destination", {"origin": "a,b", **PLACE}),
         ("origin", {**ENDS, **PLACE, "origin": "a"}),
-        ("origin", {**ENDS, **PLACE, "origin": "a,b,c"}),
         ("origin, destination", {**ENDS, **PLACE, "destination": "c,b"}),
-        ("origin, destination", {**ENDS, **PLACE, "destination": "c,user_id"}),
         ("origin", {**ENDS, **TIMES}),
         ("max_gap", {**ENDS, **PLACE, "max_gap": 5}),
         ("latitude_column", {**ENDS, **PLACE, "latitude_column": "b"}),
-        ("max_gap", {**TIMES, "max_gap": 0}),
         *(("min_distance", {**TIMES, "min_distance": bad}) for bad in (-1, math.nan)),
-        *(("epsilon", {**ENDS, **PLACE, "epsilon": bad}) for bad in (0, math.inf, 1e-9)),
-        ("max_trips_per_user", {**ENDS, **PLACE, "max_trips_per_user": 0}),
         ("depth", {**ENDS, **PLACE, "depth": 16}),
-        ("trust", {**ENDS, **PLACE, "trust": "local"}),
         # Zones of a file, or cells of an index.
         ("region", {**ENDS, **ZONES, **PLACE}),
-        ("depth", {**ENDS, **ZONES, "depth": 7}),
         ("depth", {**ENDS, **PLACE, "h3": 5, "depth": 7}),
         ("zones and h3", {**ENDS, **ZONES, "h3": 7}),
-        ("id_column", {**ENDS, "zones": "ZONES"}),
         ("id_column", {**ENDS, **PLACE, "id_column": "tract"}),
         ("zones", {**ENDS, **ZONES, "id_column": "block"}),
-        ("zones", {**ENDS, "zones": "missing.geojson", "id_column": "tract"}),
         ("region", {**ENDS, "h3": 5}),
-        ("region", ENDS),
         ("quadkey", {**ENDS, **PLACE, "quadkey": 16}),
     ],
 )
@@ -213,16 +191,6 @@ def test_a_pair_is_split_into_what_it_was_joined_from() -> None:
         assert int(pairs.max()) < 16**depth
         for found, expected in zip(split_pairs(pairs, depth), (origins, destinations), strict=True):
             assert np.array_equal(found, expected)
-
-
-def test_a_prefix_is_the_pair_of_larger_cells() -> None:
-    """x = 5 of 8 lies in column 1 of 2, y = 2 of 8 in row 0, and so on: by hand."""
-    origin = interleave(np.array([5], np.uint32), np.array([2], np.uint32))
-    destination = interleave(np.array([0], np.uint32), np.array([7], np.uint32))
-    pair = join_cells(origin, destination, 3)
-    (above,), (below,) = split_pairs(pair >> np.uint64(8), 1)
-    assert (int(above), int(below)) == (0b10, 0b01)  # north-east to south-west
-    assert int(pair[0] >> np.uint64(8)) == 0b1001
 
 
 def test_counts_of_prefixes_are_those_of_all_pairs_within() -> None:

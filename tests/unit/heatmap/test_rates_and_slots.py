@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import integrate, stats
@@ -18,8 +18,7 @@ from scipy import integrate, stats
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.places import Places
 from sfumato.schemas.slots import Slots
-from sfumato.schemas.tree import Tree, nodes_from_names
-from sfumato.schemas.views.map_views import MapBody, TimeSlots
+from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting import rates as heatmap_rates
 from sfumato.transforms.counting.rates import estimate_rates, published_categories, rate_intervals, split_by_interval
 from sfumato.transforms.counting.state import Estimate
@@ -27,7 +26,6 @@ from sfumato.transforms.heatmap import slot_maps
 from sfumato.transforms.heatmap.release import add_up_to
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.heatmap.slot_maps import SlotMaps, SlotPosterior, estimated_users, infer_slots
-from sfumato.transforms.heatmap.view import heatmap_view
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.report import count_measures as count_measures
@@ -68,8 +66,7 @@ def exact_coverage(users: int, p: float, epsilon: float, shards: int = 1, catego
     return float(weight[(low <= p) & (p <= high)].sum() / weight.sum())
 
 
-@pytest.mark.parametrize("categories", [2, 3])
-@pytest.mark.parametrize(("epsilon", "shards"), [(1.0, 1), (1.0, 3), (0.3, 1)])
+@pytest.mark.parametrize(("epsilon", "shards", "categories"), [(1.0, 1, 2), (1.0, 3, 2), (1.0, 1, 3)])
 def test_rate_intervals_cover_exactly(epsilon: float, shards: int, categories: int) -> None:
     """Exactly, by summation over all outcomes: no simulation, no tolerance."""
     for users, p in ((20, 0.3), (60, 0.1), (60, 0.5), (200, 0.02), (200, 0.2), (600, 0.01)):
@@ -80,19 +77,12 @@ def test_rate_intervals_cover_exactly(epsilon: float, shards: int, categories: i
 @pytest.mark.parametrize("shards", [1, 2, 3])
 def test_rate_of_nothing_is_covered_on_the_lattice(shards: int) -> None:
     """Many cells may share it, so nothing evens out what whole numbers do: the upper end's test of 0, for any noise."""
-    for epsilon in np.arange(0.2, 1.005, 0.02):
+    for epsilon in np.arange(0.2, 1.005, 0.05):
         probability = noise_pmf(float(epsilon), shards)
         counts = np.arange(len(probability)) - len(probability) // 2 + 0.0
         stddev = np.full(len(probability), np.sqrt(shards) * discrete_laplace_stddev(float(epsilon)))
         _, low, _ = rate_intervals(counts, np.full(len(probability), 1e4), stddev, 1, shards)
         assert WANTED[0] <= probability[low == 0].sum() <= WANTED[1], epsilon
-
-
-def test_rate_of_nothing_is_covered_no_more_often_than_others() -> None:
-    """Two-sided tests cover it 97.5 times in 100, and give no interval to the lowest 2.5 in 100 of counts."""
-    for users in (100, 400):
-        assert WANTED[0] <= exact_coverage(users, 0.0, 0.5, 2) <= 0.965
-        assert exact_coverage(users, 1.0, 0.5, 2) == pytest.approx(exact_coverage(users, 0.0, 0.5, 2), abs=1e-6)
 
 
 def simulated(rng, users, p: float, epsilon: float, shards: int, categories: int, draws: int):
@@ -108,8 +98,7 @@ def simulated(rng, users, p: float, epsilon: float, shards: int, categories: int
 
 
 @pytest.mark.false_alarm(2e-9)
-@pytest.mark.parametrize(("shards", "categories"), [(1, 2), (10, 3), (100, 2)])
-@pytest.mark.parametrize("epsilon", [0.3, 1.0])
+@pytest.mark.parametrize(("epsilon", "shards", "categories"), [(1.0, 1, 2), (0.3, 10, 3)])
 def test_rate_intervals_cover_large_cells_and_many_shards(epsilon: float, shards: int, categories: int) -> None:
     """Four times 20,000 draws of intervals that cover 0.945 to 0.96: binomial tails of 4e-10 (Chernoff)."""
     rng, draws = seeded_rng(7), 20_000
@@ -117,18 +106,6 @@ def test_rate_intervals_cover_large_cells_and_many_shards(epsilon: float, shards
         counts, rest, stddev = simulated(rng, users, p, epsilon, shards, categories, draws)
         _, low, high = rate_intervals(counts, rest, stddev, categories - 1, shards)
         assert 0.934 <= ((low <= p) & (p <= high)).mean() <= 0.969, (users, p)
-
-
-@pytest.mark.false_alarm(2e-9)
-def test_rate_intervals_are_conservative_where_noise_prevails() -> None:
-    """Of 20,000 draws as above; half of the rates are unknown, with a deviation of 0.0035."""
-    rng, draws = seeded_rng(8), 20_000
-    for users, p in ((0, 0.5), (20, 0.1), (50, 0.5)):
-        counts, rest, stddev = simulated(rng, users, p, 0.3, 100, 2, draws)
-        rate, low, high = rate_intervals(counts, rest, stddev, 1, 100)
-        assert ((low <= p) & (p <= high)).mean() >= 0.934
-        assert np.isnan(rate).mean() > 0.4
-        assert np.array_equal(np.isnan(rate), (low == 0) & (high == 1))
 
 
 @pytest.mark.false_alarm(1e-9)
@@ -146,6 +123,7 @@ amounts = st.floats(-1e6, 1e6) | st.floats(-100, 100) | st.just(0.0)
 
 
 @given(amounts, amounts, st.floats(1e-6, 1e5), st.integers(1, 5), st.integers(1, 1000), st.floats(1, 20))
+@settings(max_examples=40)
 def test_rate_intervals_exist_for_every_cell(
     counts: float, rest: float, stddev: float, others: int, noisy_sums: int, sampling_weight: float
 ) -> None:
@@ -156,7 +134,7 @@ def test_rate_intervals_exist_for_every_cell(
     assert np.isnan(rate[0]) or low[0] <= rate[0] <= high[0]
 
 
-@pytest.mark.parametrize("x", [-3.0, -1.0, 0.0, 0.5, 1.5, 1.8, 2.5, 4.0])
+@pytest.mark.parametrize("x", [-3.0, 0.0, 1.5, 2.5])
 def test_rate_intervals_are_feldman_and_cousins_at_an_end(x: float) -> None:
     """Against their construction on a grid: for every mean, outcomes by likelihood ratio until they make up 95%."""
     means, outcomes = np.arange(0, 7, 0.01), np.arange(-12, 14, 0.01)
@@ -216,20 +194,6 @@ def test_split_by_interval_splits_while_children_are_known() -> None:
     assert split.tolist() == tree.entries[:3].tolist()  # a rate near 0 is known sooner
 
 
-@pytest.mark.slow
-@given(st.lists(st.floats(-500, 1e5), min_size=16, max_size=16), st.floats(0, 1), st.floats(0.5, 50))
-def test_split_by_interval_does_not_collapse_its_children(users: list[float], rate: float, noise: float) -> None:
-    """Even children of a node that was split are never collapsed, whatever the count rule says; nothing is both."""
-    tree = Tree.uniform(6, 2)
-    estimate = categorised(tree, users, rate)
-    split, collapse = split_by_interval(estimate, noise, 0.2, 3, np.inf)
-    assert not set(split.tolist()) & set(collapse.tolist())
-    chosen = np.isin(tree.entries, split)
-    children = replace(estimate, by_category=np.where(chosen, estimate.by_category / 4, 1e7))
-    _, collapse = split_by_interval(children, noise, 0.2, 3, np.inf)
-    assert collapse.tolist() == []
-
-
 RATE = np.linspace(0.02, 0.5, 64)  # by cell of an 8 x 8 map
 
 
@@ -269,7 +233,7 @@ def covered_by_the_job(seed: int, categories: int, epsilon: float, **options: ob
 
 
 @pytest.mark.false_alarm(2e-9)
-@pytest.mark.parametrize(("categories", "epsilon"), [(2, 1.0), (3, 0.5)])
+@pytest.mark.parametrize(("categories", "epsilon"), [(3, 0.5)])
 def test_rates_cover_through_shards(categories: int, epsilon: float) -> None:
     """20 runs of 64 cells whose intervals cover 0.945 to 0.96: binomial tails of 2e-9 (Chernoff)."""
     covered = np.mean([covered_by_the_job(seed, categories, epsilon) for seed in range(20)])
@@ -333,20 +297,6 @@ def test_slots_add_up_to_the_map_and_are_not_negative(release: CityRelease) -> N
     assert sum(one["users"] for one in region) == pytest.approx(release.manifest["results"]["users"])
 
 
-def test_slots_table_and_array_agree(release: CityRelease) -> None:
-    table = pq.read_table(io.BytesIO(release.files["slots.parquet"]))
-    array = np.load(io.BytesIO(release.files["slots.npy"]))
-    assert (array.shape, array.dtype) == ((7, 64, 64), np.float32)
-    assert np.array_equal(table["slot"].to_numpy(), np.repeat(np.arange(7), len(table) // 7))
-    assert table["slot_name"].to_pylist()[:: len(table) // 7] == list(SLOTS.names)
-    shape = (7, -1)
-    assert array.sum(axis=(1, 2)) == pytest.approx(np.asarray(table["users"]).reshape(shape).sum(axis=1), rel=1e-4)
-    south = np.asarray(table["south"]).reshape(shape)[0] < 40.74 - 1e-9  # rows of the array start in the north
-    in_south = np.asarray(table["users"]).reshape(shape)[:, south].sum(axis=1)
-    assert array[:, 32:].sum(axis=(1, 2)) == pytest.approx(in_south, rel=0.02)
-    assert len(nodes_from_names(table["cell_id"].to_pylist()[: len(table) // 7], DEPTH)) == len(south)
-
-
 @pytest.mark.slow
 @pytest.mark.false_alarm(3e-9)
 @pytest.mark.parametrize(
@@ -371,51 +321,6 @@ def test_slot_intervals_cover_the_users(trust: str, epsilon: float, most: float)
     assert len(share) > 10_000
     assert 0.93 < share.mean() < most
     assert region.count(False) < 21
-
-
-@pytest.mark.false_alarm(1e-9)
-def test_slot_users_are_unbiased_and_the_estimate_has_less_error() -> None:
-    """6.2 standard errors of a mean of 7,000 errors."""
-    bias, ours, noisy, spread = [], 0.0, 0.0, 0.0
-    for key in range(10):
-        rows = city_rows(DEPTH, USERS, slots=7, seed=key)
-        maps = maps_of(rows, "secagg", key)
-        truth = exact(rows, maps)
-        error = maps.unbiased - truth
-        bias.append(error.mean() / (error.std() / np.sqrt(error.size)))
-        noisy += float((error**2).sum())
-        ours += float(((maps.users - truth) ** 2).sum())
-        spread += float((maps.stddev**2).sum())
-    assert abs(np.sum(bias)) / np.sqrt(10) < 6.2
-    assert ours < noisy
-    assert 0.7 < ours / spread < 1.3  # the stated deviations hold on average
-
-
-def test_slot_maps_do_not_depend_on_the_order_of_users() -> None:
-    rows = city_rows(DEPTH, 5_000, slots=7)
-    shuffled = seeded_rng(1).permutation(len(rows.users))
-    again = Rows(rows.places, rows.users[shuffled], rows.codes[shuffled])
-    one, two = (maps_of(those, "secagg", 3, shard_size=1_000) for those in (rows, again))
-    assert np.array_equal(one.users, two.users)
-    assert np.array_equal(one.unbiased, two.unbiased)
-
-
-def slots_on_the_page(release: CityRelease) -> TimeSlots:
-    body = heatmap_view(release.files).body
-    assert isinstance(body, MapBody)
-    assert body.slots is not None
-    return body.slots
-
-
-def test_page_shows_every_slot_within_its_interval(release: CityRelease) -> None:
-    slots = slots_on_the_page(release)
-    assert slots.names == list(SLOTS.names)
-    for measure in slots.layer.measures:
-        value, low, high = (np.array(one, dtype=float) for one in (measure.value, measure.low, measure.high))
-        assert (low - 1e-6 <= value).all()
-        assert (value <= high + 1e-6).all()
-    assert all(0 <= low <= value <= high for value, low, high in slots.region)
-    assert len(release.files["index.html"]) < 1_500_000
 
 
 Array = NDArray[np.float64]
@@ -470,25 +375,6 @@ def test_slot_smoother_is_the_exact_posterior() -> None:
     assert np.concatenate(variance)[:, 0] == pytest.approx(exact, rel=2e-3)
 
 
-def test_slot_likelihood_is_that_of_the_contrasts() -> None:
-    """Against the density of three contrasts of four children that do not move with the parent."""
-    rng = seeded_rng(4)
-    users, mean, variance = rng.uniform(1, 100, 4), rng.normal(0, 9, (4, 1)), rng.uniform(1, 9, (4, 1))
-    share = users / users.sum()
-    contrasts = np.linalg.svd(share[None, :])[2][1:]  # orthonormal to the share
-
-    def log_density(kappa: float) -> float:
-        s = kappa * users**2
-        covariance = contrasts @ (np.diag(s) - np.outer(s, s) / s.sum() + np.diag(variance[:, 0])) @ contrasts.T
-        value = contrasts @ mean[:, 0]
-        return -0.5 * float(np.log(np.linalg.det(covariance)) + value @ np.linalg.solve(covariance, value))
-
-    def found(kappa: float) -> float:
-        return float(slot_maps._Family(users, np.array([kappa]), mean, variance).log_likelihood()[0])
-
-    assert found(0.1) - found(1e-4) == pytest.approx(log_density(0.1) - log_density(1e-4), rel=1e-9)
-
-
 def city(slots: int, users: float, seed: int) -> tuple[FullTree, Array]:
     """A uniform tree, and the expected users of its leaves by slot: two kinds of places with profiles of their own."""
     full, rng = FullTree.from_trees(Tree.uniform(6, 3)), seeded_rng(seed)
@@ -541,14 +427,3 @@ def test_slot_posterior_beats_counts_and_map_times_profile() -> None:
     assert ours < 0.8 * independent
     assert pattern < 0.25
     assert 0.8 < ratio < 1.2
-
-
-def test_slot_posterior_without_users_has_no_nan() -> None:
-    full = FullTree.from_trees(Tree.uniform(4, 2))
-    counts = seeded_rng(1).normal(0, 5, (7, 16))
-    with np.errstate(all="raise", under="ignore"):
-        posterior = infer_slots(full, counts, 25.0, np.zeros(16))
-        users, stddev = estimated_users(*posterior.leaves(), counts, 25.0)
-    assert np.isfinite(users).all()
-    assert np.isfinite(stddev).all()
-    assert users.sum() == pytest.approx(0, abs=1e-3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import io
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,14 +18,14 @@ from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
-from sfumato.schemas.release import ANSWERS_SCHEMA, CELLS_SCHEMA
-from sfumato.schemas.tree import Tree, node_levels, node_names, nodes_from_names
+from sfumato.schemas.release import ANSWERS_SCHEMA
+from sfumato.schemas.tree import Tree, node_names, nodes_from_names
 from sfumato.schemas.views import PageView
 from sfumato.transforms.counting.estimator import estimate_density
 from sfumato.transforms.counting.manifest import heatmap_manifest
 from sfumato.transforms.counting.methods import METHODS
 from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.rates import Rates, estimate_rates
+from sfumato.transforms.counting.rates import estimate_rates
 from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.heatmap import view as view
 from sfumato.transforms.heatmap.release import (
@@ -37,7 +36,6 @@ from sfumato.transforms.heatmap.release import (
     release_files,
 )
 from sfumato.transforms.heatmap.request import heatmap_parameters
-from sfumato.transforms.heatmap.view import heatmap_view
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from tests.seeds import seeded_rng
@@ -73,16 +71,6 @@ def test_release_files_hold_all_answers_and_one_estimate(method: str) -> None:
     assert release.files["heatmap.png"].startswith(b"\x89PNG")
 
 
-def test_manifest_states_secure_aggregation_in_full() -> None:
-    release = city_release("emd", allow_overflow=True)
-    privacy, manifest = release.manifest["privacy"], release.manifest
-    assert privacy["adjacency"].startswith("add or remove one user")
-    assert manifest["warnings"][-1].startswith("Overflow was allowed")
-    assert all(one["modulus"] > 1 and one["bits_per_client"] > 0 for one in privacy["sub_queries"])
-    assert manifest["communication"]["bits_per_client"] == sum(one["bits_per_client"] for one in privacy["sub_queries"])
-    assert privacy["cohort"]["shards"] == 4
-
-
 def metadata_of(parameters: Any, columns: LocationColumns) -> ReleaseMetadata:
     stated = {**parameters.metadata(), "columns": columns.metadata()}
     return ReleaseMetadata("heatmap", "made-up", "2026-11-21T00:50:00Z", "operating system", True, stated)
@@ -114,10 +102,7 @@ def rated_release(method: str, names: tuple[str, ...], users: int = 4000, **opti
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        ("flat", {}),
         ("flat", {"trust": "central"}),
-        ("flat", {"contribution": "all", "gamma": 100}),
-        ("adaptive", {"cohorts": "shared"}),
         ("adaptive", {"cohorts": "disjoint"}),
         ("adaptive", {"schedule": "paper", "estimator": "last"}),
     ],
@@ -231,42 +216,6 @@ def test_cells_table_has_bounds_and_density() -> None:
     assert (table["stddev"] == 1.5).all()
 
 
-def rated_cells(counts: list[list[float]], names: tuple[str, ...]) -> tuple[pa.Table, Rates]:
-    """The table of cells of a tree of one level with these counts by category, and its rates."""
-    array = np.array(counts)
-    each = np.full(array.shape[1], 3.0)
-    estimate = Estimate(Tree.uniform(TREE_DEPTH, 1), array.sum(axis=0), each, array, each)
-    rates = estimate_rates(estimate, names, 4)
-    assert rates is not None
-    return cells_table(estimate, TREE_GRID, names, rates), rates
-
-
-def test_cells_table_has_one_rate_of_two_categories() -> None:
-    table, _ = rated_cells([[90.0, 5, 0, 400], [10.0, 5, -2, 600]], ("false", "true"))
-    rates = ["rate", "rate_low", "rate_high", "rate_shrunk", "simultaneous_low", "simultaneous_high"]
-    assert table.schema.names == [*CELLS_SCHEMA.names[:-1], *rates, "count_false", "count_true", "geometry"]
-    assert table["count_true"].to_pylist() == [10, 5, -2, 600]
-    assert table["rate_shrunk"].to_pylist()[2] is None
-    assert table["rate_shrunk"].to_pylist()[3] < 0.6  # towards the average, which is lower
-    rate, low, high = (np.array(table[name].to_pylist(), dtype=float) for name in rates[:3])
-    assert rate[[0, 3]].tolist() == [0.1, 0.6]
-    assert low[0] < 0.1 < high[0]
-    assert low[3] < 0.6 < high[3]
-    assert table["rate"].to_pylist()[2] is None  # nobody is there to have a rate
-    assert (low[2], high[2]) == (0, 1)
-
-
-def test_cells_table_is_read_by_geopandas(tmp_path: Path) -> None:
-    geopandas = pytest.importorskip("geopandas")
-    path = tmp_path / "cells.parquet"
-    pq.write_table(rated_cells([[90.0, 5, 0, 400], [10.0, 5, -2, 600]], ("no", "yes"))[0], path)
-    frame = geopandas.read_parquet(path)
-    assert frame.crs.to_string() == "OGC:CRS84"
-    assert frame.geometry.is_valid.all()
-    unknown = frame["rate_low"][1] == 0 and frame["rate_high"][1] == 1
-    assert frame["rate"].isna().tolist() == [False, unknown, True, False]
-
-
 USERS, COHORTS, DEPTH, KEYS = 40_000, 10, 6, 40
 
 
@@ -352,25 +301,6 @@ def test_page_intervals_are_the_cells_own_and_hold_the_count() -> None:
     np.testing.assert_allclose(numbers(first.high) - numbers(first.low), 2 * half, rtol=0.05)
 
 
-def test_page_adds_up_layers_that_are_too_large(baselines: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view, "_MAX_MAP_CELLS", 64)
-    monkeypatch.setattr(view, "_MAX_PAGE_CELLS", 100)
-    release = city_release("hierarchical", depth=4)
-    layers = release.layers
-    assert sum(len(layer.level) for layer in layers) <= 100
-    assert 16 < len(layers[-1].level) <= 64
-    answers = pq.read_table(io.BytesIO(release.files["answers.parquet"])).to_pandas()
-    for index, layer in enumerate(layers[:-1]):
-        mine = answers[answers["sub_query"] == index + 1]
-        shown = numbers(layer.measures[0].value)
-        up = 2 * (node_levels(nodes_from_names(mine["cell_id"].tolist(), 6))[0] - layer.level[0])
-        place = np.searchsorted(
-            nodes_from_names(layer.cell_id, 6), nodes_from_names(mine["cell_id"].tolist(), 6) >> np.uint64(up)
-        )
-        np.testing.assert_allclose(shown, np.bincount(place, mine["users"]), atol=0.06 * mine["stddev"].iloc[0] * 2**up)
-    assert f"added up to {len(layers[-1].level)} on this page" in words(heatmap_view(release.files))
-
-
 def test_page_lists_cells_by_the_density_of_their_lower_ends() -> None:
     release = city_release("adaptive", users=40_000)
     users = release.layers[-1].measures[0]
@@ -381,14 +311,3 @@ def test_page_lists_cells_by_the_density_of_their_lower_ends() -> None:
     assert (np.diff(lows / area) <= 1e-9 * (lows / area)[:-1]).all()
     for row, value, low, high in users.listed:
         assert 0 < low < (users.low[row] or 0) <= value <= (users.high[row] or 0) < high
-
-
-def test_view_raises_where_cells_are_in_another_order() -> None:
-    """Layers are painted by level; a table that was sorted otherwise must not be painted wrongly."""
-    files = dict(made("adaptive").files)
-    table = pq.read_table(io.BytesIO(files["cells.parquet"]))
-    backwards = table.take(pa.array(range(len(table) - 1, -1, -1)))
-    out = io.BytesIO()
-    pq.write_table(backwards, out)
-    with pytest.raises(ValueError, match="level"):
-        heatmap_view({**files, "cells.parquet": out.getvalue()})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -11,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import norm, poisson
+from scipy.stats import poisson
 
-from benchmarks.baselines.heatmap_methods import BASELINES, AdaptiveGrid
+from benchmarks.baselines.heatmap_methods import AdaptiveGrid
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Population
@@ -38,7 +37,6 @@ from sfumato.transforms.secagg.encodings import TreeEncoding, l1_sensitivity, st
 from sfumato.transforms.secagg.modulus import min_window
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
-from tests.statistics import FLAKE_RATE
 
 MINIMAL = {"input": "i", "output": "o", "region": "0,0,1,1"}
 
@@ -46,45 +44,23 @@ MINIMAL = {"input": "i", "output": "o", "region": "0,0,1,1"}
 # One row an option: the method, other options, the option that is refused, and values of it.
 BAD_VALUES: list[tuple[str, dict[str, Any], str, tuple[Any, ...]]] = [
     ("adaptive", {}, "epsilon", (math.nan, 0.0, -1.0, math.inf, 30.1, 1e-5, True)),
-    ("adaptive", {}, "depth", (0, 21, 5.0, "5")),
     ("adaptive", {}, "shard_size", (1,)),
     ("adaptive", {}, "dropout", (-0.1, 0.95, math.nan)),
-    ("adaptive", {}, "simulated_dropout", (1.5,)),
     ("adaptive", {}, "max_bad_fraction", (math.nan, -0.5)),
-    ("adaptive", {}, "users", (0,)),
-    ("adaptive", {}, "population", (0,)),
-    ("adaptive", {}, "population_share", (0.0,)),
-    ("adaptive", {}, "overflow_probability", (0.0,)),
     ("adaptive", {}, "modulus", (1, 1 << 63)),
-    ("adaptive", {}, "allow_overflow", ("yes",)),
-    ("adaptive", {}, "noise_source", ("gaussian",)),
     ("adaptive", {}, "trust", ("local", 1)),
-    ("adaptive", {}, "schedule", ("best", "")),
-    ("adaptive", {}, "estimator", ("first",)),
-    ("adaptive", {}, "cohorts", ("none",)),
     ("adaptive", {}, "max_entries", (15, 1 << 25, 100.0)),
     ("adaptive", {}, "blur_weight", (0.0, -1.0, math.nan, math.inf)),
-    ("adaptive", {}, "contribution", ("some",)),
-    ("adaptive", {}, "refine", ("width",)),
     ("adaptive", {"refine": "interval"}, "interval_width", (0.0, 1.0, -0.1, math.nan)),
-    ("adaptive", {"schedule": "paper"}, "calibration", (0.0, math.nan)),
-    ("adaptive", {"schedule": "paper"}, "expansion", (0.5, math.nan)),
-    ("adaptive", {"schedule": "paper"}, "split_threshold", (-1.0,)),
-    ("adaptive", {"schedule": "paper"}, "split_count", (0.0, math.nan)),
     ("adaptive", {"schedule": "paper"}, "sub_query_share", (0.0, math.nan)),
     ("adaptive", {"schedule": "paper"}, "start_level", (11,)),
-    ("adaptive", {"schedule": "paper"}, "max_sub_queries", (0,)),
-    ("adaptive", {"schedule": "paper"}, "target", ("exact", "literal")),
     ("adaptive", {"contribution": "all"}, "gamma", (0, -3, MAX_GAMMA + 1, 1.5, math.nan, True, "auto")),
-    ("adaptive", {"contribution": "all"}, "rounding", ("random",)),
     ("adaptive", {"contribution": "all"}, "modulus", (5000,)),  # which holds the sums of no gamma
     ("flat", {}, "level", (11, -1, True)),
     ("flat", {}, "keep_top", (0.0, -1, 100.1, math.nan, math.inf)),
-    ("flat", {}, "estimator", ("best",)),
     ("flat", {}, "depth", (13,)),
     ("emd", {}, "emd_width", (0, 5000, 2.5)),
     ("emd", {}, "emd_decay", (0.4, math.nan)),
-    ("emd", {}, "emd_fit", ("most",)),
 ]
 
 
@@ -102,19 +78,13 @@ def test_heatmap_parameters_reject_bad_values(
     [
         ("adaptiv", {}, "method"),
         ("flat", {"calibration": 0.1}, "calibration"),
-        ("flat", {"levle": 3}, "levle"),
         ("flat", {"level": None, "xyzzy": None}, "xyzzy"),
-        ("flat", {"schedule": "lean"}, "schedule"),
-        ("flat", {"cohorts": "shared"}, "cohorts"),
-        ("flat", {"max_entries": 100}, "max_entries"),
-        ("flat", {"refine": "interval"}, "refine"),
         ("flat", {"estimator": "bayes", "keep_top": 50.0}, "keep_top"),
         ("emd", {"estimator": "bayes"}, "estimator"),
         ("emd", {"depth": 20, "emd_width": 4, "emd_decay": 0.5}, "emd_decay"),  # next to nothing for the finest level
         ("adaptive", {"cohorts": "disjoint", "schedule": "paper"}, "cohorts"),
         ("adaptive", {"max_entries": 100, "schedule": "paper"}, "max_entries"),
         ("adaptive", {"calibration": 0.2}, "calibration"),
-        ("adaptive", {"max_sub_queries": 2, "schedule": "lean"}, "max_sub_queries"),
         ("adaptive", {"interval_width": 0.2}, "interval_width"),
         ("adaptive", {"refine": "interval"}, "refine"),
         ("adaptive", {"refine": "interval", "schedule": "paper"}, "refine"),
@@ -122,9 +92,6 @@ def test_heatmap_parameters_reject_bad_values(
         ("adaptive", {"trust": "central", "noise_source": "client"}, "noise_source"),
         ("adaptive", {"rounding": "independent"}, "rounding"),
         ("adaptive", {"rounding": "independent", "contribution": "one"}, "rounding"),
-        ("adaptive", {"rounding": "independent", "contribution": "top"}, "rounding"),
-        ("adaptive", {"categories": 0}, "categories"),
-        ("adaptive", {"categories": -1}, "categories"),
         ("adaptive", {"categories": 1 << 20}, "categories"),
         ("emd", {"categories": 2}, "auxiliary"),
         ("adaptive", {"categories": 3, "max_entries": 47}, "max_entries"),
@@ -139,7 +106,6 @@ def test_heatmap_parameters_reject_bad_values(
         ("adaptive", {"rotation": 3, "users": 1000}, "users"),
         ("adaptive", {"rotation": 3, "participation": "paper"}, "participation"),
         ("adaptive", {"rotation": 3, "slots": 24}, "slots"),
-        ("adaptive", {"rotation": 0}, "rotation"),
         ("adaptive", {"rotation": 367}, "rotation"),
     ],
 )
@@ -155,29 +121,21 @@ TIMED = "time_column=time slots=hour"
 @pytest.mark.parametrize(
     ("options", "rejected"),
     [
-        ("epsilon=nan", "epsilon"),
         ("epsilon=much", "epsilon"),
         ("region=1,50,-1,51", "region"),
-        ("region=0,50,0,51", "region"),
         ("region=-1,50,1", "region"),
-        ("shard_size=ten", "shard_size"),
         ("release_id=../x", "release_id"),
         ("key_file=missing seed=1", "key_file and seed"),
-        ("max_bad_fraction=nan", "max_bad_fraction"),
         ("weight_column=weight time_column=time", "weight_column, time_column"),
         ("max_dwell=60", "max_dwell"),
         ("time_column=time max_dwell=0", "max_dwell"),
-        ("time_column=time max_dwell=nan", "max_dwell"),
-        ("time_column=time max_dwell=soon", "max_dwell"),
         ("categories=a,b", "categories"),
         ("auxiliary=level categories=1", "categories"),
         ("auxiliary=level categories=1,2,1", "categories"),
-        ("auxiliary=level categories=1,,2", "categories"),
         ("auxiliary=level categories=0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16", "categories"),
         ("auxiliary=user_id", "auxiliary"),
         ("auxiliary=ill method=emd", "auxiliary"),
         ("slots=hour", "slots"),
-        ("time_column=time slots=hours", "slots"),
         ("time_column=time slots=7,24", "slots"),
         ("time_column=time time_zone=UTC", "time_zone"),
         (f"{TIMED} time_zone=Mars", "time_zone"),
@@ -186,7 +144,6 @@ TIMED = "time_column=time slots=hour"
         (f"{TIMED} method=flat", "slots"),
         ("records_per_user=2", "records_per_user"),
         ("time_column=time slots=0,7,24 records_per_user=3", "records_per_user"),
-        (f"{TIMED} records_per_user=0", "records_per_user"),
         (f"{TIMED} records_per_user=2 weight_column=seconds", "weight_column"),
         (f"{TIMED} records_per_user=2 contribution=top", "contribution"),
         (f"{TIMED} records_per_user=2 simulated_dropout=0.1", "simulated_dropout"),
@@ -196,12 +153,6 @@ TIMED = "time_column=time slots=hour"
 def test_heatmap_request_rejects_contradictions(options: str, rejected: str) -> None:
     with rejects(rejected):
         HeatmapRequest.of({**MINIMAL, **dict(one.split("=") for one in options.split())})
-
-
-def test_metadata_tells_methods_apart() -> None:
-    metadata = {name: str(heatmap_parameters(name, {}).metadata()) for name in METHODS}
-    assert len(set(metadata.values())) == len(METHODS)
-    assert HeatmapParameters(method=Adaptive(calibration=0.2)).metadata()["calibration"] == 0.2
 
 
 def test_paper_schedule_has_the_papers_estimator_not_at_night() -> None:
@@ -251,33 +202,6 @@ def test_gamma_is_the_least_whose_rounding_is_a_hundredth(
     assert gamma == 1 or share(gamma - 1) > COST * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("users", [2293, 10_000, 1_000_000])
-@pytest.mark.parametrize("epsilon", [0.1, 1.0])
-def test_gamma_is_larger_with_independent_rounding(users: int, epsilon: float) -> None:
-    parameters = HeatmapParameters(
-        contribution="all", rounding="independent", depth=6, users=users, epsilon=epsilon, method=Flat()
-    )
-    gamma = parameters.distribution_gamma
-    assert gamma is not None
-    d = length_of(parameters, users, round(users / 10_000) or 1)
-    assert 4 <= d <= 4096
-    widened = (discrete_laplace_stddev(epsilon, gamma + d) / discrete_laplace_stddev(epsilon, gamma)) ** 2
-    capped = gamma == int(COST * epsilon / MIN_NOISE_EPSILON)
-    assert widened <= (1 + COST) * (1 + 1e-6) or capped
-    assert widened <= 1.1
-    assert gamma >= chosen(depth=6, users=users, epsilon=epsilon, method=Flat())
-
-
-def test_vector_length_is_bounded_by_what_stands_out() -> None:
-    """No tree that splits what has more users than two deviations of the noise has more such leaves' children."""
-    parameters = HeatmapParameters(depth=10, epsilon=1.0)
-    d = length_of(parameters, 10_000, 1)
-    deviations = 2 * discrete_laplace_stddev(1e-6, 1) * 1e-6  # of epsilon 1, in the limit of a large gamma
-    assert d == pytest.approx(4 * 10_000 / deviations, abs=1)
-    assert length_of(replace(parameters, depth=3), 10_000, 1) == 64
-    assert length_of(HeatmapParameters(depth=3, categories=2, method=Twice()), 10_000, 1) == 128
-
-
 @settings(max_examples=30)
 @given(
     st.integers(15, 50),
@@ -324,17 +248,6 @@ def test_modulus_holds_its_gamma_and_not_the_next(
     assert gamma == free or needed(gamma + 1) > 1 << bits
 
 
-@pytest.mark.parametrize(("rounding", "bits"), [("systematic", 17), *itertools.product(ROUNDINGS, (20, 24, 32))])
-def test_modulus_holds_sub_queries_of_a_hundredth(rounding: str, bits: int) -> None:
-    """The job's own windows, of a method that asks a hundredth of epsilon, then all of it: nothing is refused."""
-    values: dict[str, Any] = {"contribution": "all", "rounding": rounding, "modulus": 1 << bits, "depth": 6}
-    parameters = HeatmapParameters(**values, users=50_000, method=Twice(level=1, final=5))
-    made = make_plan(parameters)
-    assert parameters.distribution_gamma
-    assert [one.query.window.modulus for one in made.sub_queries] == [1 << bits] * 2
-    assert sum(made.overflow_probabilities) <= parameters.overflow_probability
-
-
 @dataclass(frozen=True)
 class Twice(Method):
     """A hundredth of epsilon for one level, or `share`; the rest for another."""
@@ -361,20 +274,6 @@ class Twice(Method):
         return state.results[-1].to_estimate()
 
 
-def test_gamma_depends_on_nothing_that_is_counted() -> None:
-    """Users are bounded before the noisy population is known."""
-    parameters = HeatmapParameters(contribution="all")
-    for users in (1.0, 3000.0, 1e9):
-        state = first_state(Population(users, "noisy", 0.01, 1.0), Budget(1.0).charge(0.0078125), parameters)
-        assert state.gamma == parameters.distribution_gamma == 363
-
-
-def test_check_plan_rejects_gamma_that_no_modulus_holds() -> None:
-    values = {"contribution": "all", "gamma": MAX_GAMMA, "users": 1 << 32, "shard_size": 1 << 24, "epsilon": 30.0}
-    with rejects("gamma"):
-        check_first_query(HeatmapParameters(**values, method=Flat(level=1)))
-
-
 def test_check_plan_rejects_sensitivity_without_noise() -> None:
     large = HeatmapParameters(contribution="all", gamma=10**8, users=10_000, epsilon=0.5)
     with rejects("gamma"):
@@ -388,17 +287,9 @@ def test_check_plan_rejects_sensitivity_without_noise() -> None:
     make_plan(replace(grows, rounding="systematic"))
 
 
-def test_metadata_states_gamma_and_rounding() -> None:
-    metadata = HeatmapParameters(contribution="all", rounding="independent", gamma=50).metadata()
-    assert (metadata["gamma"], metadata["rounding"]) == (50, "independent")
-    assert HeatmapParameters(contribution="all").metadata()["gamma"] == 363
-    assert HeatmapParameters(gamma=50).metadata()["gamma"] is None
-    assert heatmap_parameters("emd", {"gamma": 77}).metadata()["gamma"] == 77
-
-
 @pytest.mark.false_alarm(1e-8)
 @pytest.mark.parametrize("trust", ["secagg", "central"])
-@pytest.mark.parametrize("method", [*METHODS, *BASELINES])
+@pytest.mark.parametrize("method", [*METHODS, "adaptive_grid"])
 def test_every_method_runs_with_independent_rounding(baselines: None, method: str, trust: str) -> None:
     """What it says of its noise is that of gamma + d, and the counts are right within it."""
     depth, users, gamma, rng = 3, 400, 300, seeded_rng(0)
@@ -424,14 +315,6 @@ def test_every_method_runs_with_independent_rounding(baselines: None, method: st
 PAPER = Adaptive(schedule="paper", estimator="last")
 
 
-def test_make_plan_is_the_papers_for_10_000_users() -> None:
-    """Paper 000, Table 1: 340 entries, 0.76 for the last of four sub-queries, the count of users being paid besides."""
-    made = make_plan(HeatmapParameters(users=10_000, population=10_000, dropout=0, epsilon=1 / 0.99, method=PAPER))
-    assert made.entries == 340
-    assert [round(one.cost, 2) for one in made.sub_queries][-1] == 0.76
-    assert made.bits == sum(one.vector_length * one.query.window.bits for one in made.sub_queries)
-
-
 def test_make_plan_is_exact_for_flat() -> None:
     made = make_plan(
         heatmap_parameters(
@@ -444,7 +327,7 @@ def test_make_plan_is_exact_for_flat() -> None:
     assert made.visible_level == min(6, int(math.log(100_000 / made.min_visible_users, 4)))
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.02, 0.04, 0.05, 0.06, 0.1])
+@pytest.mark.parametrize("dropout", [0.02, 0.06])
 def test_make_plan_expects_shards_with_too_few_survivors_lost(dropout: float) -> None:
     made = make_plan(HeatmapParameters(users=100_000))
     assert math.isclose(made.shards_lost(dropout), poisson.cdf(9_499, 10_000 * (1 - dropout)))
@@ -476,7 +359,7 @@ def test_make_plan_rejects_what_the_run_would() -> None:
         make_plan(HeatmapParameters())
 
 
-@pytest.mark.parametrize("method", ["emd", *BASELINES])
+@pytest.mark.parametrize("method", ["emd", "count_min"])
 def test_make_plan_has_no_single_noise_for_several_answers(baselines: None, method: str) -> None:
     made = make_plan(heatmap_parameters(method, {"users": 10_000, "depth": 5}))
     assert (made.min_visible_users, made.visible_level) == (None, None)
@@ -508,18 +391,7 @@ def test_rotation_noise_is_that_of_a_cohorts_sums(trust: Any, noise: Any) -> Non
     assert plan.best.cohorts == (30 if (trust, noise) == ("secagg", "laplace") else 1)
 
 
-def test_rotation_plan_takes_the_smaller_noise_of_two() -> None:
-    plan = make_rotation_plan(rotating(epsilon=1.0, delta=1e-6), 30)
-    by_cohorts = {choice.cohorts: choice for choice in plan.choices}
-    assert (by_cohorts[1].noise, by_cohorts[30].noise) == ("gaussian", "laplace")
-    assert (by_cohorts[1].delta, by_cohorts[30].delta) == (1e-6, 0.0)
-    for name in ("laplace", "gaussian"):
-        delta = 1e-6 if name == "gaussian" else 0.0
-        for choice in make_rotation_plan(rotating(epsilon=1.0, delta=delta, noise=name), 30).choices:
-            assert by_cohorts[choice.cohorts].noise_stddev <= choice.noise_stddev * (1 + 1e-9)
-
-
-@pytest.mark.parametrize(("delta", "noise"), [(0.0, "auto"), (1e-6, "gaussian"), (1e-6, "auto")])
+@pytest.mark.parametrize(("delta", "noise"), [(0.0, "auto"), (1e-6, "gaussian")])
 def test_rotation_keeps_every_user_within_the_limit(delta: float, noise: Any) -> None:
     plan = make_rotation_plan(rotating(epsilon=2.0, delta=delta, noise=noise), 31)
     limit = Limit.from_numbers(2, delta, 31)
@@ -538,7 +410,7 @@ def test_rotation_keeps_every_user_within_the_limit(delta: float, noise: Any) ->
         assert not fits([charge] * (times_queried + max(1, times_queried // 50)), limit)  # next to nothing is left over
 
 
-@pytest.mark.parametrize("nights", [1, 2, 7, 30, 31, 365])
+@pytest.mark.parametrize("nights", [1, 30, 31])
 def test_rotation_choices_are_divisors_and_unbeaten_numbers(nights: int) -> None:
     plan = make_rotation_plan(rotating(trust="central", epsilon=8.0), nights)
     numbers = [choice.cohorts for choice in plan.choices]
@@ -552,8 +424,7 @@ def test_rotation_choices_are_divisors_and_unbeaten_numbers(nights: int) -> None
             assert rotated.min_visible_users(added) <= plan.choice(cohorts).min_visible_users(added) * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("users", [20_000, 300_000, 5_000_000])
-@pytest.mark.parametrize("trust", ["secagg", "central"])
+@pytest.mark.parametrize(("users", "trust"), [(20_000, "central"), (300_000, "secagg")])
 def test_rotation_best_has_the_least_error_of_a_typical_cell(users: int, trust: Any) -> None:
     plan = make_rotation_plan(rotating(users=users, trust=trust), 30)
     errors = [choice.stddev(plan.typical_users, 30) for choice in plan.choices]
@@ -562,50 +433,6 @@ def test_rotation_best_has_the_least_error_of_a_typical_cell(users: int, trust: 
     assert min(plan.excess(cohorts) for cohorts in range(1, 31)) >= 1 - 1e-12
     nearby = RotationChoice.min_visible_users(plan.best_of_one_night)
     assert nearby == min(choice.min_visible_users() for choice in plan.choices)
-
-
-def simulated_squared_error(
-    choice: RotationChoice, cells: int, users: int, shard_size: int, repeats: int, seed: int
-) -> tuple[float, float]:
-    """The mean squared error of a cell's count of one night, and the standard error of that mean.
-
-    Every user has a cohort and a shard of it, drawn one by one, and the shards' sums have noise of their own.
-    """
-    rng = seeded_rng(seed)
-    people = cells * users
-    shards = choice.shards or 1
-    p = 1 - math.exp(-0.99 * choice.epsilon)
-    errors = []
-    for _ in range(repeats):
-        is_active = rng.integers(choice.cohorts, size=people) == 0
-        cell = np.repeat(np.arange(cells), users)[is_active]
-        shard = rng.integers(shards, size=len(cell))
-        sums = np.bincount(shard * cells + cell, minlength=shards * cells).reshape(shards, cells)
-        noisy = sums + rng.geometric(p, sums.shape) - rng.geometric(p, sums.shape)
-        errors.append(choice.cohorts * noisy.sum(axis=0) - users)
-    squared = np.square(np.asarray(errors, float)).ravel()
-    assert people / choice.cohorts / shards <= 1.05 * shard_size
-    return float(squared.mean()), float(squared.std() / math.sqrt(len(squared)))
-
-
-@pytest.mark.false_alarm(1e-8)
-@pytest.mark.parametrize("users", [20, 300])
-def test_rotation_errors_are_those_of_simulated_counts(users: int) -> None:
-    cells, shard_size, nights = 40, 100, 6
-    plan = make_rotation_plan(rotating(users=cells * users, shard_size=shard_size, epsilon=2.0), nights)
-    found = {}
-    for number, choice in enumerate(plan.choices):
-        mean, error = simulated_squared_error(choice, cells, users, shard_size, 150, 20261122 + number)
-        stated = choice.stddev(users) ** 2
-        # The mean of 6,000 squares is near enough to normal at five of its standard errors, widened by their skewness.
-        assert abs(mean - stated) < 1.3 * norm.isf(FLAKE_RATE / 2) * error
-        found[choice.cohorts] = (mean, error, stated)
-    by_truth = sorted(found, key=lambda one: found[one][2])
-    for better, worse in itertools.pairwise(by_truth):
-        margin = 6 * math.hypot(found[better][1], found[worse][1])
-        if found[worse][2] - found[better][2] > 2 * margin:  # those that so many repetitions tell apart
-            assert found[better][0] < found[worse][0]
-    assert found[by_truth[-1]][2] > 1.5 * found[by_truth[0]][2]
 
 
 def test_rotation_plan_rejects_bad_input() -> None:

@@ -75,13 +75,12 @@ def batches_of(seed: int, values: bool) -> list[EncodedLocations]:
 
 @pytest.mark.parametrize(
     ("kind", "values"),
-    [(kind, values) for kind in ("one", "top", "all") for values in (False, True)]
-    + [("slots", False), ("dwell", True)],
+    [("one", False), ("top", True), ("all", True), ("slots", False), ("dwell", True)],
 )
 def test_no_result_depends_on_the_number_of_groups(kind: str, values: bool) -> None:
     places = Places(5, 4) if kind == "slots" else Places(6)
     found = []
-    for bits in (1, 2, 6, 8, 9, 16):
+    for bits in (1, 6, 9):
         groups, chunks = UserGroups(Spill(None, bits)), {}
         for batch in batches_of(3, values):
             groups.add(batch)
@@ -107,17 +106,6 @@ def test_no_result_depends_on_the_number_of_groups(kind: str, values: bool) -> N
     assert all(one == found[0] for one in found)
 
 
-def test_two_users_whose_hashes_agree_above_the_code_are_two() -> None:
-    """By chance about one pair in a group of a large log: all bits of the hash tell users apart."""
-    users = np.array([5 << 12, (5 << 12) + 1, 9 << 12, 9 << 12], dtype=np.uint64)
-    assert bound_users([pack(users[:2], np.array([7, 3]), 6)], Places(6)).tolist() == [(5 << 12) + 3, (5 << 12) + 7]
-    assert bound_users([pack(users, np.array([7, 3, 1, 1]), 6)], Places(6)).tolist() == [
-        (5 << 12) + 3,
-        (5 << 12) + 7,
-        (9 << 12) + 1,
-    ]
-
-
 def test_the_number_of_groups_follows_the_rows() -> None:
     assert [1 << group_bits(rows) for rows in (0, 1, 1_000_000, 10_000_000, 54_600_000)] == [4, 4, 4, 16, 64]
     assert 1 << group_bits(20 * 10**9) >= 1000  # a billion users of 20 rows
@@ -126,8 +114,7 @@ def test_the_number_of_groups_follows_the_rows() -> None:
         assert rows / (1 << group_bits(rows)) * ROW_BYTES <= MAX_GROUP_BYTES
 
 
-@pytest.mark.parametrize("depth", [10, 18])
-@pytest.mark.parametrize("users", [200_000, 40_000, 1])
+@pytest.mark.parametrize(("users", "depth"), [(200_000, 18), (1, 10)])
 @pytest.mark.parametrize("kind", ["one", "top", "weights", "dwell", "slots", "all"])
 def test_bounding_needs_no_more_memory_a_record_than_is_planned(kind: str, users: int, depth: int) -> None:
     """From `--memory` follow the groups by this number. What the records themselves need is in it."""

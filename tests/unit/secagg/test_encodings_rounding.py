@@ -1,4 +1,3 @@
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +21,6 @@ from sfumato.transforms.secagg.encodings import (
     Rounding,
     TreeEncoding,
     fraction_bits,
-    l1_sensitivity,
     rounded_sums,
     stored_total,
 )
@@ -139,12 +137,11 @@ def encodings(rng: np.random.Generator) -> list[tuple[Encoding, Callable[[int], 
     ]
 
 
-@pytest.mark.parametrize("kind", range(4))
-@pytest.mark.parametrize("table", [True, False])
+@pytest.mark.parametrize(("kind", "table"), [(0, False), (1, True), (2, True), (3, True)])
 def test_sums_of_rounded_vectors_against_an_oracle(kind: int, table: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not table:
         monkeypatch.setattr("sfumato.transforms.secagg.encodings._MAX_TABLE_LEVEL", -1)
-    for seed in range(5):
+    for seed in range(3):
         rng = seeded_rng(seed)
         encoding, entries_of, places = encodings(rng)[kind]
         users = [*some_users(rng, 3, 12, places), [], *some_users(rng, 1, 3, places)]
@@ -219,30 +216,8 @@ def test_sensitivity_of_independent_rounding_is_attained() -> None:
     assert stats.chisquare(observed, expected).pvalue > FLAKE_RATE
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-def test_a_user_more_changes_others_by_their_ranks_alone(rounding: Rounding) -> None:
-    """Rounding without a user is what it is with them, once those above them have their ranks without the user.
-
-    So given the words that ranks draw, which are alike and independent, what others add has one distribution.
-    """
-    rng, places, gamma = seeded_rng(3), Places(DEPTH), 7
-    with_user, without_user = neighbours(rng, gamma, rounding, places, 1)
-    assert without_user.clients is not None
-    above = ((without_user.keys >> places.bits) == 1) & (without_user.clients > 3)
-    ranked = replace(without_user, clients=without_user.clients - above.astype(np.uint32))
-    present = np.ones(13, dtype=bool)
-    present[6 + 3] = False
-    alone = with_user.only(present)
-    for name in ("keys", "weights", "clients"):
-        assert np.array_equal(getattr(alone, name), getattr(ranked, name))
-    query = ShardQuery(1, TreeEncoding(Tree.uniform(DEPTH, 2)), 1.0, WIDE, Noise(), gamma, rounding)
-    one, two = (count_vectors(group, slice(0, 2), query, KEY) for group in (without_user, ranked))
-    assert np.array_equal(one, two) == (rounding == "systematic")
-    assert np.array_equal(one[0], two[0])  # nobody in the other shard has moved
-
-
 @pytest.mark.false_alarm(2e-9)
-@pytest.mark.parametrize(("gamma", "share"), [(1, 0.5), (1, 0.03), (3, 0.9), (1000, 0.3337)])
+@pytest.mark.parametrize(("gamma", "share"), [(1, 0.03), (1000, 0.3337)])
 def test_independent_rounding_is_right_on_average(gamma: int, share: float) -> None:
     """20,000 users alike: as many round an entry up as its fraction says."""
     places = Places(DEPTH)
@@ -257,28 +232,6 @@ def test_independent_rounding_is_right_on_average(gamma: int, share: float) -> N
         assert stats.binomtest(up, 20_000, fraction).pvalue > FLAKE_RATE
         assert stats.binomtest(up, 20_000, fraction + (0.05 if fraction < 0.5 else -0.05)).pvalue < FLAKE_RATE
     assert not sums[:, 1:3].any()  # where the user has nothing, they send nothing
-
-
-@pytest.mark.false_alarm(4e-9)
-def test_entries_users_and_sub_queries_round_independently() -> None:
-    places, encoding = Places(DEPTH), TreeEncoding(Tree.uniform(DEPTH, 1))
-    half = {0: 0.5, 63: 0.5}
-    group = group_of([[half, half]] * 20_000, stored_total(1, "independent"), places)
-    one_each = [group.only(np.tile(mask, 20_000)) for mask in ([True, False], [False, True])]
-    queries = [ShardQuery(index, encoding, 1.0, WIDE, Noise(), 1, "independent") for index in (1, 2)]
-    block = slice(0, 20_000)
-    together = count_vectors(group, block, queries[0], KEY)
-    first = [count_vectors(one_each[0], block, query, KEY) for query in queries]
-    second = together - first[0]
-    drawn = {
-        "entries": (first[0][:, 0], first[0][:, 3]),
-        "users": (first[0][:, 0], second[:, 0]),
-        "sub-queries": (first[0][:, 0], first[1][:, 0]),
-        "shards": (first[0][:-1, 0], first[0][1:, 0]),
-    }
-    for a, b in drawn.values():
-        observed = np.bincount(2 * a + b, minlength=4)
-        assert stats.chisquare(observed).pvalue > FLAKE_RATE  # all four pairs are alike
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
@@ -296,9 +249,15 @@ def test_a_retry_and_any_blocks_draw_the_same(dropout: float, monkeypatch: pytes
 
 
 @pytest.mark.false_alarm(1e-9)
-@pytest.mark.parametrize("noise", ["shard", "client", None])
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("encoding", [TreeEncoding(Tree.uniform(5, 5)), SketchEncoding(5, 4, 64, 4)])
+@pytest.mark.parametrize(
+    ("encoding", "rounding", "noise"),
+    [
+        (TreeEncoding(Tree.uniform(5, 5)), "independent", "shard"),
+        (TreeEncoding(Tree.uniform(5, 5)), "systematic", "client"),
+        (SketchEncoding(5, 4, 64, 4), "independent", None),
+        (SketchEncoding(5, 4, 64, 4), "systematic", "shard"),
+    ],
+)
 def test_the_noise_in_the_sums_is_that_of_the_sensitivity(encoding: Encoding, rounding: Rounding, noise: str) -> None:
     """And not of a smaller one: what systematic rounding would have, or a location that adds to one entry."""
     gamma, epsilon, places, residuals = encoding.length, 0.9, Places(5), []
@@ -316,15 +275,3 @@ def test_the_noise_in_the_sums_is_that_of_the_sensitivity(encoding: Encoding, ro
     assert right > FLAKE_RATE
     for wrong in {0.75 * sensitivity, gamma * encoding.sensitivity, gamma, 1.3 * sensitivity} - {sensitivity}:
         assert chi_square_p(sample, discrete_laplace_pmf(epsilon / wrong, 15 * sensitivity)) < FLAKE_RATE
-
-
-def test_sensitivities() -> None:
-    for gamma, length, entries in itertools.product((1, 100), (1, 340), (1, 20)):
-        assert l1_sensitivity(gamma, "systematic", length, entries) == gamma * entries
-        assert l1_sensitivity(gamma, "independent", length, entries) == gamma * entries + length
-
-
-def test_one_location_a_user_is_not_rounded() -> None:
-    group = ShardGroup(0, 1, Places(DEPTH), np.zeros(3, dtype=np.uint32))
-    with pytest.raises(TypeError, match="one location"):
-        rounded_sums(group, slice(0, 1), TreeEncoding(Tree.uniform(DEPTH, 1)), 3, b"k" * 32)

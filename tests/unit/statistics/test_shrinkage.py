@@ -21,16 +21,6 @@ def test_shrinkage_is_the_posterior_of_the_true_prior():
     assert ((means - truth) ** 2 / posterior).mean() == pytest.approx(1, abs=0.07)
 
 
-def test_estimates_without_information_change_nothing():
-    rng = seeded_rng(2)
-    x, v = 1 + rng.standard_normal(300) * np.sqrt(0.5 + 0.2), np.full(300, 0.2)
-    alone = shrink(x, v)
-    more = shrink(np.append(x, [np.nan, 50.0, -3.0]), np.append(v, [0.2, np.inf, 1e12]))
-    assert more[0][:300] == pytest.approx(alone[0], abs=1e-3)
-    assert more[1][:300] == pytest.approx(alone[1], rel=1e-2)
-    assert more[0][300:] == pytest.approx(np.full(3, more[0][300]), abs=1e-3)  # the centre
-
-
 @pytest.mark.false_alarm(1e-8)
 def test_equal_true_values_are_all_put_at_the_centre():
     rng = seeded_rng(3)
@@ -39,16 +29,6 @@ def test_equal_true_values_are_all_put_at_the_centre():
     # t is 0 half the time, else of the order v sqrt(2 / n) = 0.13: no estimate keeps more than a tenth of its distance.
     assert np.abs(means - 10).max() < 0.1 * 2 * 4
     assert posterior.max() < 0.1 * 4
-
-
-def test_nothing_known():
-    means, variances = shrink(np.array([np.nan]), np.array([np.inf]), centre=0.5)
-    assert means[0] == 0.5
-    assert np.isnan(variances[0])
-    with pytest.raises(ValueError, match="variances"):
-        shrink(np.ones(2), np.array([1.0, 0.0]))
-    with pytest.raises(ValueError, match="variances"):
-        shrink(np.ones(2), np.ones(3))
 
 
 def test_simultaneous_intervals_hold_all_together():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,19 +32,6 @@ def write_geojson(path: Path, rows: Sequence[tuple[BaseGeometry | None, Mapping[
         for shape, properties in rows
     ]
     path.write_text(json.dumps({"type": "FeatureCollection", "features": features, **members}))
-    return str(path)
-
-
-def write_geoparquet(path: Path, shapes: Sequence[BaseGeometry], columns: Mapping[str, Any], **described: Any) -> str:
-    table = pa.table({**columns, "geometry": list(shapely.to_wkb(np.array(shapes, dtype=object)))})
-    geo = {
-        "version": "1.0.0",
-        "primary_column": "geometry",
-        "columns": {"geometry": {"encoding": "WKB", "geometry_types": [], **described}},
-    }
-    target = io.BytesIO()
-    pq.write_table(table.replace_schema_metadata({"geo": json.dumps(geo)}), target)
-    path.write_bytes(target.getvalue())
     return str(path)
 
 

@@ -70,13 +70,6 @@ def test_users_are_weighted_by_area() -> None:
     np.testing.assert_allclose(found.noise_variance, 2.0 * (share**2).sum(axis=1), rtol=1e-9)
 
 
-def test_areas_of_complete_cells_have_the_noise_alone() -> None:
-    users = np.full(64, 30.0)
-    found = estimate_areas(GRID, counts(users, 2.0), spread_of(users, 0.3), AREAS)
-    assert (found.share_variance[:4] > 0).all()
-    assert found.share_variance[4:].tolist() == [0, 0]
-
-
 @pytest.mark.slow
 @pytest.mark.false_alarm(FLAKE_RATE)
 @pytest.mark.parametrize("rho", [0.03, 0.3])
@@ -120,13 +113,6 @@ def test_intervals_lean_to_where_users_may_be() -> None:
     assert high[0] - 20 > 20 - low[0]
     assert high[1] - 20 < 20 - low[1]
     assert high[2] - 20 == pytest.approx(20 - low[2])
-
-
-def test_an_area_without_cells_has_nobody() -> None:
-    users = np.full(64, 5.0)
-    away = np.array([shapely.box(20, 20, 21, 21)])
-    found = estimate_areas(GRID, counts(users, 1.0), spread_of(users, 0.1), away)
-    assert (found.users[0], found.stddev[0]) == (0, 0)
 
 
 DEPTH, USERS, NOISE = 5, 40_000, 3.0

@@ -19,7 +19,6 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.views.map_views import MapBody
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.state import HeatmapState
-from sfumato.transforms.locations.distributions import Distributions
 from sfumato.transforms.locations.shards import ShardGroup, key_dtype
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
@@ -38,7 +37,6 @@ from sfumato.transforms.zones.release import (
 )
 from sfumato.transforms.zones.zone_file import ZoneLevel, Zones
 from sfumato.transforms.zones.zone_raster import ZoneLocator
-from tests.rejections import rejects
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 from tests.unit.zones.polygons import voronoi, zones_of
@@ -86,9 +84,15 @@ def loss(shares: tuple[float, ...], sizes: list[int], noise: AdditiveNoise, budg
     return math.fsum(map(math.log, mean_variances(own, sizes)))
 
 
-@pytest.mark.parametrize("noise", [LAPLACE, GAUSSIAN])
-@pytest.mark.parametrize("budget", [0.1, 1.0])
-@pytest.mark.parametrize("sizes", [[300, 9], [100, 50], [2500, 400, 20], [40, 4, 1], [40_000, 2_500, 60]])
+@pytest.mark.parametrize(
+    ("sizes", "budget", "noise"),
+    [
+        ([300, 9], 0.1, LAPLACE),
+        ([100, 50], 1.0, GAUSSIAN),
+        ([2500, 400, 20], 1.0, LAPLACE),
+        ([40, 4, 1], 0.1, GAUSSIAN),
+    ],
+)
 def test_no_division_is_better(sizes: list[int], budget: float, noise: AdditiveNoise) -> None:
     """Of all divisions in steps of a per cent whose finest level has its least share."""
     found = level_shares(sizes, noise, budget)
@@ -112,11 +116,6 @@ def test_the_variances_of_a_regular_tree_are_those_of_the_fit() -> None:
     parents = [np.arange(240) // 10, np.arange(24) // 4, np.zeros(6, int)]
     for expected, found in zip(mean_variances(own, sizes), fit_levels(levels, parents), strict=True):
         np.testing.assert_allclose(found.variance, expected)
-
-
-def test_too_many_levels_are_refused() -> None:
-    with rejects("levels"):
-        level_shares([64, 32, 16, 8, 4, 2, 1], LAPLACE, 1.0)
 
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
@@ -168,9 +167,7 @@ TRUTH = [np.bincount(ancestor[CODES.astype(np.int64)], minlength=size) for ances
 @pytest.mark.parametrize(
     ("shares", "options"),
     [
-        ((1.0, 0.0, 0.0), {"epsilon": 0.3}),
         ((0.5, 0.3, 0.2), {"epsilon": 2.0}),
-        ((0.7, 0.2, 0.1), {"noise": "gaussian", "delta": 1e-6}),
         ((0.8, 0.0, 0.2), {"trust": "secagg", "shard_size": 500}),
     ],
 )
@@ -190,22 +187,6 @@ def test_intervals_hold_and_errors_are_as_stated(shares: tuple[float, ...], opti
         assert abs(error / variance - 1) < 7 * math.sqrt(6 / (KEYS * SIZES[level]))
         bias = (users.mean(axis=0) - truth) / np.sqrt(found[0].levels[level].variance / KEYS)
         assert np.abs(bias).max() < 7
-
-
-@pytest.mark.false_alarm(4e-9)
-def test_users_of_distributions_are_in_users() -> None:
-    """Every user has a third of their weight in each of three zones. Noise exceeds 16 deviations once in 10^9."""
-    own = central(ZONES, (0.8, 0.0, 0.2), contribution="all", gamma=3, epsilon=8.0)
-    places = Places(own.depth)
-    users = np.sort(keyed_hash(bytes(16), np.arange(USERS)) & ~places.mask)
-    rows = Distributions(
-        np.repeat(users, 3), np.tile(np.array([4, 5, 6], places.dtype), USERS), np.ones(3 * USERS, np.int64)
-    )
-    key = RunKey.derive(FixedSecret(b"tests of zones" * 3), {})
-    state = run_in_memory(Rows(places, rows.users, rows.codes.astype(np.uint64), rows.weights), USERS, own, key)
-    found = zone_counts(state, own.method).levels[0]
-    np.testing.assert_allclose(found.counts[0][4:7], USERS / 3, atol=16 * math.sqrt(found.variance.max()))
-    assert abs(found.counts[0].sum() - USERS) < 8 * math.sqrt(SIZES[0] * found.variance.max())
 
 
 @pytest.mark.false_alarm(2 * FLAKE_RATE)
@@ -248,7 +229,7 @@ def test_the_kurtosis_is_that_of_the_discrete_distribution(epsilon: float) -> No
     )
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 0.3, 0.5, 0.998, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("epsilon", [0.1, 0.998, 3.0])
 def test_intervals_of_integers_hold_95_per_cent(epsilon: float) -> None:
     """By summation of the exact distribution: never below 94.5%, and above 97% only where no shorter one has that."""
     sums = np.array([1, 2, 3, 8, 9])

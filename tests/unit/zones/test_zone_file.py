@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import zipfile
 from contextlib import nullcontext
 from pathlib import Path
@@ -22,8 +21,7 @@ from shapely.geometry.base import BaseGeometry
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.report.layers import zone_names
-from sfumato.transforms.zones.point_areas import areas_of_points
-from sfumato.transforms.zones.zone_file import read_zones
+from sfumato.transforms.zones.zone_file import areas_of_points, read_zones
 from sfumato.transforms.zones.zone_raster import OUTSIDE, ZoneLocator
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
@@ -31,26 +29,12 @@ from tests.unit.zones.polygons import (
     brute_force,
     voronoi,
     write_geojson,
-    write_geoparquet,
     write_native_parquet,
     zones_of,
 )
 
 A, B, C = box(0, 0, 1, 1), box(1, 0, 2, 1), box(2, 0, 3, 1)
 BOW_TIE = Polygon([(0, 0), (1, 1), (1, 0), (0, 1)])
-
-
-def test_geojson_and_geoparquet_hold_the_same_zones(tmp_path: Path) -> None:
-    shapes = [A, shapely.difference(B, box(1.4, 0.4, 1.6, 0.6)), MultiPolygon([C, box(4, 0, 5, 1)])]
-    rows = [(shape, {"tract": f"t{i}", "county": "c"}) for i, shape in enumerate(shapes)]
-    one = read_zones(write_geojson(tmp_path / "a.geojson", rows, name="survey"), "tract")
-    columns = {"tract": ["t0", "t1", "t2"], "county": ["c", "c", "c"]}
-    two = read_zones(write_geoparquet(tmp_path / "a.parquet", shapes, columns), "tract")
-    assert one.ids == two.ids == ("t0", "t1", "t2")
-    assert shapely.equals_exact(one.geometries, np.array(shapes, dtype=object)).all()
-    assert one.digest == two.digest
-    assert (one.source, two.source) == ("survey", "a.parquet")
-    assert (one.region.west, one.region.east) == (0, 5)
 
 
 def test_geopandas_files_are_read_unknown_systems_are_refused(tmp_path: Path) -> None:
@@ -67,7 +51,7 @@ def test_geopandas_files_are_read_unknown_systems_are_refused(tmp_path: Path) ->
 UTM = pyproj.CRS("EPSG:32631").to_json_dict()
 
 
-@pytest.mark.parametrize("crs", [None, "EPSG:4326", UTM, "EPSG:32631", "srid:32631", "projjson:utm", "srid:0"])
+@pytest.mark.parametrize("crs", [None, UTM, "srid:32631", "projjson:utm", "srid:0"])
 def test_shapes_of_parquets_own_type_are_read_in_degrees(tmp_path: Path, crs: Any) -> None:
     metres = crs not in (None, "EPSG:4326", "srid:0")
     frame = geopandas.GeoSeries([A, B], crs="EPSG:4326").to_crs(32631 if metres else 4326)
@@ -78,8 +62,10 @@ def test_shapes_of_parquets_own_type_are_read_in_degrees(tmp_path: Path, crs: An
         assert shapely.equals_exact(zones.geometries, np.array([A, B], dtype=object), 1e-6).all()
 
 
-@pytest.mark.parametrize("name", ["b.parquet", "b.geojson", "b.gpkg", "b.shp"])
-@pytest.mark.parametrize("crs", ["EPSG:4326", "EPSG:3857"])
+@pytest.mark.parametrize(
+    ("name", "crs"),
+    [("b.parquet", "EPSG:3857"), ("b.geojson", "EPSG:4326"), ("b.gpkg", "EPSG:3857"), ("b.shp", "EPSG:3857")],
+)
 def test_files_of_planners_are_read_in_degrees(tmp_path: Path, name: str, crs: str) -> None:
     frame = geopandas.GeoDataFrame({"id": [7, 8], "name": ["Sør", "東"]}, geometry=[A, B], crs="EPSG:4326").to_crs(crs)
     write = frame.to_parquet if name.endswith("parquet") else frame.to_file
@@ -153,19 +139,13 @@ def test_tracts_with_slivers_are_read(tmp_path: Path) -> None:
         ([(A, {"id": "1"}), (B, {"id": "1"})], {}, "id 1 occurs more than once; .* MultiPolygon"),
         ([(A, {"id": None})], {}, "feature 0 has None in id"),
         ([(A, {"id": True})], {}, "feature 0 has True in id"),
-        ([(A, {"id": ""})], {}, "feature 0 has '' in id"),
-        ([(A, {"id": 1.5})], {}, "feature 0 has 1.5 in id"),
         ([(A, {"tract": "1"})], {}, "has no property or column 'id'; it has tract"),
-        ([(A, {"id": "1"}), (None, {"id": "2"})], {}, "id 2 has no geometry"),
         ([(Point(0, 0), {"id": "1"})], {}, "id 1 has a Point"),
-        ([(Polygon([(0, 0), (1, 1), (2, 2), (0, 0)]), {"id": "1"})], {}, "id 1"),
         ([(BOW_TIE, {"id": "knot"})], {}, r"id knot is not a valid polygon \(Self-int.*MultiPolygon of 2 parts"),
         ([(A, {"id": "1"}), (box(0.5, 0, 1.5, 1), {"id": "2"})], {}, "1 pair of zones overlaps, .*id 1 and 2 by 0.5"),
         ([(A, {"id": "1"}), (box(0.98, 0, 1.98, 1), {"id": "2"})], {}, "1 pair of zones overlaps, .* by 0.02"),
-        ([(A, {"id": "1"}), (box(0.2, 0.2, 0.4, 0.4), {"id": "2"})], {}, "id 1 and 2 by 1 of"),
         ([(box(170, 0, 190, 10), {"id": "1"})], {}, "id 1 leaves the globe .*170 to 190.*antimeridian"),
         ([(box(500_000, 4e6, 500_100, 4.1e6), {"id": "1"})], {}, "leaves the globe.*convert"),
-        ([(box(0, 80, 1, 95), {"id": "1"})], {}, "leaves the globe.*longitude first"),
         ([(box(-179, 0, 179, 10), {"id": "1"})], {}, "id 1 spans more than 180 degrees .*antimeridian"),
         ([(A, {"id": "1"})], {"crs": {"type": "name", "properties": {"name": 1}}}, "coordinates in 1; convert"),
         ([(A, {"id": "1"})], {"crs": None}, "does not state its coordinate system"),
@@ -178,12 +158,6 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, rows: list, membe
         read_zones(path, "id")
 
 
-def test_zones_within_others_and_at_the_antimeridian_are_read(tmp_path: Path) -> None:
-    ring, core = shapely.difference(A, box(0.4, 0.4, 0.6, 0.6)), box(0.4, 0.4, 0.6, 0.6)
-    rows = [(ring, {"id": "ring"}), (core, {"id": "core"}), (FIJI, {"id": "Fiji"})]
-    assert read_zones(write_geojson(tmp_path / "a.geojson", rows), "id").ids == ("ring", "core", "Fiji")
-
-
 def test_levels_that_do_not_nest_are_refused(tmp_path: Path) -> None:
     rows = [(A, {"b": "1", "t": "x", "c": "p"}), (B, {"b": "2", "t": "x", "c": "q"})]
     path = write_geojson(tmp_path / "a.geojson", rows)
@@ -192,13 +166,6 @@ def test_levels_that_do_not_nest_are_refused(tmp_path: Path) -> None:
     for option, levels in (("levels", ("t", "b")), ("levels", ("b", "b")), ("zones", ("b", "z"))):
         with rejects(option):
             read_zones(path, "b", levels)
-
-
-def test_files_that_are_missing_or_no_zones_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.geojson").write_text("hello")
-    for name in ("gone.json", "a.geojson"):
-        with rejects("zones"):
-            read_zones(str(tmp_path / name), "id")
 
 
 STAR = Polygon([(0.5 + r * np.cos(a), 0.5 + r * np.sin(a)) for a, r in zip(
@@ -254,31 +221,6 @@ def test_a_point_on_a_border_is_in_the_first_of_its_zones() -> None:
         assert ZoneLocator(zones_of(order)).zone_of(x, y).tolist() == [0, 0, 0]
 
 
-def test_coordinates_that_are_no_places_are_outside() -> None:
-    locator = ZoneLocator(zones_of([box(-180, -90, 0, 90), box(0, -90, 180, 90)]))
-    x = np.array([np.nan, 0.0, np.inf, -np.inf, 181.0, 10.0, 180.0])
-    y = np.array([0.0, np.nan, 0.0, 0.0, 0.0, 91.0, 90.0])
-    assert locator.zone_of(x, y).tolist() == [-1, -1, -1, -1, -1, -1, 1]
-    inside, codes = locator.locate(x, y)
-    assert inside.tolist() == [False] * 6 + [True]
-    assert codes.tolist() == [1]
-    assert locator.zone_of(x[:0], y[:0]).tolist() == []
-
-
-@pytest.mark.parametrize(("count", "depth"), [(1, 1), (4, 1), (5, 2), (16, 2), (17, 3), (2500, 6)])
-def test_the_codes_of_all_zones_fit_the_depth(count: int, depth: int) -> None:
-    assert ZoneLocator(zones_of([box(0, 0, 1, 1)] * count)).depth == depth
-
-
-def test_a_pickled_locator_finds_the_same_and_carries_no_raster() -> None:
-    locator = ZoneLocator(zones_of(voronoi(50, seed=2)))
-    longitude, latitude = points_for(list(locator.zones.geometries), seed=4)
-    before = len(pickle.dumps(locator))
-    found = locator.zone_of(longitude, latitude)
-    assert len(pickle.dumps(locator)) == before < 100_000
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(locator)).zone_of(longitude, latitude), found)
-
-
 STOPS = np.array([(13.4, 52.5), (13.401, 52.5), (13.5, 52.6), (13.5, 52.45)])
 
 
@@ -329,12 +271,3 @@ def test_labels_are_kept_and_change_no_digest(tmp_path: Path) -> None:
     assert zone_names(table.drop_columns("name")) == list(zones.ids)
     with rejects("label_column"):
         read_zones(stops, "id", label_column="nam", radius=100)
-
-
-def test_the_folder_of_a_shapefile_is_read(tmp_path: Path) -> None:
-    (tmp_path / "one").mkdir()
-    write_stops(tmp_path / "one" / "stops.shp", list("abcd"))
-    assert len(read_zones(str(tmp_path / "one"), "id", radius=9)) == 4
-    write_stops(tmp_path / "one" / "more.shp", list("abcd"))
-    with rejects("zones"):
-        read_zones(str(tmp_path / "one"), "id", radius=9)

@@ -58,8 +58,8 @@ class LocalTraining:
     seed: int
 
 
-def train_local(training: LocalTraining, checkpoint: str | None = None) -> Weights:
-    """Trains one network. checkpoint: see `fit`. Raises RequestError without JAX and optax."""
+def train_local(training: LocalTraining) -> Weights:
+    """Trains one network. Raises RequestError without JAX and optax."""
     rng = Generator(Philox(key=training.seed))
 
     def examples(worlds: int) -> Examples:
@@ -88,7 +88,6 @@ def train_local(training: LocalTraining, checkpoint: str | None = None) -> Weigh
         patience=PATIENCE,
         validation=examples(1),
         seed=training.seed,
-        checkpoint=checkpoint,
         title=f"local network {training.seed}",
     )
     return found

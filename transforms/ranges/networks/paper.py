@@ -133,13 +133,12 @@ def train_paper(
     patience: int | None = PATIENCE,
     batch: int | None = None,
     seed: int = 0,
-    checkpoint: str | None = None,
     observe: Callable[[int, Any, Any], None] | None = None,
 ) -> PaperTrained:
     """Trains the network of one size. Raises RequestError without JAX and optax.
 
     layers: hidden layers of `width` units with swish. A layer with a sine is before them, a linear one after them. For
-    epochs, patience, batch, seed, checkpoint and observe see `fit`.
+    epochs, patience, batch, seed and observe see `fit`.
     """
     generator = Generator(Philox(key=[seed, training.number]))
     parameters = fit(
@@ -151,7 +150,6 @@ def train_paper(
         learning_rate=LEARNING_RATE,
         patience=patience,
         seed=int(generator.integers(1 << 32)),
-        checkpoint=checkpoint,
         observe=observe,
         title="training of a network",
     )

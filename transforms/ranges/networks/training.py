@@ -1,16 +1,11 @@
-"""Training of a network with Adam, in minibatches or full batches, with checkpoints (JAX, optax).
+"""Training of a network with Adam, in minibatches or full batches (JAX, optax).
 
-The same call gives the same parameters on the same machine, whether it was interrupted or not. The seed and the epoch
-determine the order of the minibatches, and a checkpoint holds all other state.
+The same call gives the same parameters on the same machine. The seed and the epoch determine the order of the
+minibatches.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
-import os
-import time
-import zipfile
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,9 +14,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import DataError, RequestError
 
-_SAVE_SECONDS = 30.0
 _PIECE = 1024  # examples at a time in full batches on a CPU: their layers fit into its cache
-_DIGEST = "digest"
 
 
 class DivergedError(DataError):
@@ -51,14 +44,12 @@ def fit(
     patience: int | None = None,
     validation: Sequence[NDArray[Any]] | None = None,
     seed: int = 0,
-    checkpoint: str | None = None,
     observe: Callable[[int, Any, Any], None] | None = None,
     title: str = "training",
 ) -> Any:
     """Minimises a loss with Adam, and returns the parameters as NumPy arrays in the same pytree.
 
-    Raises RequestError if JAX, optax or tqdm are missing, or the checkpoint belongs to another training; DivergedError
-    if parameters or losses are not finite.
+    Raises RequestError if JAX, optax or tqdm are missing; DivergedError if parameters or losses are not finite.
 
     Args:
         parameters: the initial values, a pytree of arrays.
@@ -72,10 +63,8 @@ def fit(
         patience: this many epochs without a better loss end the training, and the best parameters are returned. None:
             all epochs run, and the last parameters are returned.
         validation: arrays like `data`, for the loss that patience compares; None: the mean loss of an epoch's steps.
-        checkpoint: a local file for the state, written every 30 seconds and at the end. The same call resumes from it.
         observe: called after each epoch with its number, the parameters and the best parameters so far (meaningful with
-            patience), as JAX arrays with a leading axis of 1 that the next epoch overwrites. Not called for the epochs
-            before a checkpoint.
+            patience), as JAX arrays with a leading axis of 1 that the next epoch overwrites.
         title: of the progress bar, which only a terminal shows.
     """
     try:
@@ -84,12 +73,11 @@ def fit(
         from tqdm import tqdm
     except ImportError as error:
         raise RequestError(f'network: needs JAX and optax: pip install "sfumato[neural]" ({error.name})') from None
-    # All leaves have a leading axis of 1: without it the results and the checkpoints would differ from earlier ones.
+    # All leaves have a leading axis of 1: without it the results would differ from earlier ones.
     seeds = np.array([seed], dtype=np.uint32)
     first = jax.tree.map(lambda leaf: np.asarray(leaf)[None], parameters)
     examples = len(data[0])
     size = examples if batch is None else min(batch, examples)
-    settings = (title, epochs, size, batch is None, learning_rate, cosine, patience)
     rate = optax.cosine_decay_schedule(learning_rate, epochs * (examples // size)) if cosine else learning_rate
     optimiser = optax.adam(rate)
 
@@ -106,11 +94,8 @@ def fit(
         np.zeros(len(seeds), np.int32),
         np.zeros(len(seeds), bool),
     )
-    digest = _digest(settings, seeds, jax.tree.leaves(first), columns) if checkpoint else ""
-    epoch, state = _resumed(checkpoint, digest, state) if checkpoint else (0, state)
-    state = jax.device_put(jax.tree.map(np.array, state))  # copies: the epoch writes into its input
-    saved = time.monotonic()
-    with tqdm(total=epochs, initial=epoch, desc=title, unit="epoch", disable=None) as bar:
+    epoch, state = 0, jax.device_put(jax.tree.map(np.array, state))  # copies: the epoch writes into its input
+    with tqdm(total=epochs, desc=title, unit="epoch", disable=None) as bar:
         while epoch < epochs and not bool(state.stopped.all()):
             state, losses = run(state, seeds, epoch, *columns)
             epoch += 1
@@ -118,11 +103,6 @@ def fit(
             bar.set_postfix_str(f"loss {float(losses.mean()):.4g}", refresh=False)
             if observe is not None:
                 observe(epoch, state.parameters, state.best)
-            if checkpoint and time.monotonic() - saved >= _SAVE_SECONDS:
-                _save(checkpoint, digest, epoch, state)
-                saved = time.monotonic()
-    if checkpoint:
-        _save(checkpoint, digest, epoch, state)
     result = jax.tree.map(np.asarray, state.parameters if patience is None else state.best)
     finite_loss = patience is None or bool(np.isfinite(state.loss).all())
     if not (finite_loss and all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result))):
@@ -189,46 +169,3 @@ def _epoch(
         return _State(parameters, moments, best, lowest, since, state.stopped | (since >= patience)), value
 
     return epoch
-
-
-def _digest(settings: tuple[Any, ...], seeds: NDArray[Any], first: Sequence[Any], columns: Any) -> str:
-    """Returns the SHA-256 of the inputs of a training. The title identifies the loss function."""
-    digest = hashlib.sha256(repr(settings).encode())
-    for array in (seeds, *first, *columns[0], *columns[1]):
-        values = np.ascontiguousarray(array)
-        digest.update(f"{values.dtype} {values.shape}".encode())
-        digest.update(values.data)
-    return digest.hexdigest()
-
-
-def _save(path: str, digest: str, epoch: int, state: _State) -> None:
-    import jax
-
-    arrays: dict[str, Any] = {f"leaf_{number}": np.asarray(leaf) for number, leaf in enumerate(jax.tree.leaves(state))}
-    arrays |= {_DIGEST: np.array(digest), "epoch": np.array(epoch)}
-    temporary = f"{path}.partial"
-    with open(temporary, "wb") as file:
-        np.savez(file, **arrays)
-    os.replace(temporary, path)
-
-
-def _resumed(path: str, digest: str, state: _State) -> tuple[int, _State]:
-    """Returns the epoch and the state of a checkpoint; epoch 0 and the given state if there is no file."""
-    import jax
-
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-    except FileNotFoundError:
-        return 0, state
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            stated, epoch = str(archive[_DIGEST]), int(archive["epoch"])
-            leaves = [archive[f"leaf_{number}"] for number in range(len(jax.tree.leaves(state)))]
-    except (zipfile.BadZipFile, EOFError, KeyError, OSError, ValueError) as error:
-        raise RequestError(f"checkpoint: {path} is damaged ({type(error).__name__}); delete it") from None
-    if stated != digest:
-        raise RequestError(
-            f"checkpoint: {path} belongs to a training with other data or settings; delete it or name another file"
-        )
-    return epoch, jax.tree.unflatten(jax.tree.structure(state), leaves)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,18 +12,17 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from benchmarks.baselines.emd_trusted_server import emd_aggregate
-from sfumato.schemas.region import deinterleave, interleave
+from sfumato.schemas.region import interleave
 from sfumato.schemas.tree import Tree, node_levels, node_paths
 from sfumato.transforms.counting.estimator import density
 from sfumato.transforms.counting.methods.emd import Cells, Emd, reconstruct
 from sfumato.transforms.counting.parameters import HeatmapParameters
 from sfumato.transforms.counting.state import HeatmapState
-from sfumato.transforms.counting.sub_queries import advance, check_first_query
+from sfumato.transforms.counting.sub_queries import advance
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.secagg.shard_sums import ShardTotals
 from sfumato.transforms.statistics.posterior.full_tree import children_of
 from tests.admitted import start
-from tests.rejections import rejects
 from tests.seeds import seeded_rng
 
 Levels = list[Cells]
@@ -112,28 +109,6 @@ def test_reconstruct_takes_an_excess_and_spreads_a_lack() -> None:
     np.testing.assert_allclose(solve(-3, [16, 17], [8, 4]), 0)
 
 
-@given(st.integers(0, 2**31), st.booleans())
-@settings(max_examples=30, deadline=None)
-def test_reconstruct_turns_with_the_grid(seed: int, keep_all: bool) -> None:
-    """A corner of the solutions would not: which one a solver ends in depends on the order of cells."""
-    levels = noisy_levels(seeded_rng(seed), 5, 1, 6, keep_all)
-    plain = spread(reconstruct(levels), levels)
-    for turn in (lambda x, y, last: (last - x, y), lambda x, y, last: (y, x)):
-        turned = [Cells(*turn_nodes(cells, turn)) for cells in levels]
-        codes = np.arange(4**5, dtype=np.uint64)
-        x, y = turn(*deinterleave(codes), 2**5 - 1)
-        moved = spread(reconstruct(turned), turned)[interleave(x.astype(np.uint32), y.astype(np.uint32))]
-        np.testing.assert_allclose(moved, plain, atol=1e-9)
-
-
-def turn_nodes(cells: Cells, turn) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-    level = int(node_levels(cells.nodes[:1])[0])
-    x, y = turn(*deinterleave(node_paths(cells.nodes)), 2**level - 1)
-    nodes = interleave(x.astype(np.uint32), y.astype(np.uint32)) | np.uint64(1 << (2 * level))
-    order = np.argsort(nodes)
-    return nodes[order], cells.counts[order]
-
-
 def test_reconstruct_keeps_digits_of_millions_at_depth_20() -> None:
     rng = seeded_rng(11)
     nodes, levels, true = np.arange(16, 32, dtype=np.uint64), [], {}
@@ -152,25 +127,11 @@ def test_reconstruct_keeps_digits_of_millions_at_depth_20() -> None:
     assert len(masses.nodes) <= 16 + 18 * 20
 
 
-def test_reconstruct_of_noise_below_zero_is_empty() -> None:
-    levels = [
-        Cells(np.arange(4, 8, dtype=np.uint64), -np.ones(4)),
-        Cells(np.array([16, 20]).astype(np.uint64), -np.ones(2)),
-    ]
-    np.testing.assert_array_equal(reconstruct(levels).counts, 0)
-
-
 def test_largest_cells_are_the_first_of_equal_ones() -> None:
     cells = Cells(np.arange(16, 22, dtype=np.uint64), np.array([1.0, 3, 1, 7, 1, 3]))
     assert cells.largest(4).nodes.tolist() == [16, 17, 19, 21]
     assert cells.largest(4).counts.tolist() == [1, 3, 7, 3]
     assert cells.largest(9).nodes.tolist() == cells.nodes.tolist()
-
-
-def test_reconstruct_raises_where_the_solver_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scipy.optimize.linprog", lambda *_, **__: SimpleNamespace(status=1, message="iteration limit"))
-    with pytest.raises(RuntimeError, match=r"linear program of 1 cells was not solved: iteration limit"):
-        reconstruct([Cells(np.ones(1, dtype=np.uint64), np.ones(1))])
 
 
 KEY = RunKey.derive(FixedSecret(b"emd" * 11), {})
@@ -264,23 +225,6 @@ def test_emd_epsilons_follow_the_formula_and_add_up(
     weights = [decay ** abs(i - first) for i in range(first, depth + 1)]
     wanted = [(epsilon - state.population.cost) * one / sum(weights) for one in weights]
     np.testing.assert_allclose(spent, wanted, rtol=1e-9)
-
-
-def test_check_plan_rejects_gamma_of_the_finest_level() -> None:
-    with rejects("gamma"):
-        check_first_query(parameters_of(20, 20, gamma=100_000))
-    check_first_query(parameters_of(20, 20, gamma=10_000))
-
-
-def test_emd_decodes_a_run_that_was_cut_short() -> None:
-    parameters = parameters_of(6, 5)
-    _, pyramid = noisy_pyramid(4, 6)
-    state = finish(parameters, pyramid)
-    short = replace(state, results=state.results[:3])
-    estimate = parameters.method.decode(short, 6)
-    assert estimate.tree.depth == 6
-    assert estimate.tree.level == 3
-    assert len(estimate.counts) == len(estimate.stddev) == len(estimate.tree.entries)
 
 
 def test_emd_map_is_in_users_with_deviations_of_differences() -> None:

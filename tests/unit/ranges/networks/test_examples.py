@@ -87,17 +87,6 @@ def test_squares_surround_users_in_the_requested_sizes() -> None:
     assert ((x >= SIDE / 9 * 3) & (x <= SIDE / 9 * 4) & (y >= SIDE / 6 * 2) & (y <= SIDE / 6 * 3)).all()
 
 
-def test_a_workload_is_used_as_given() -> None:
-    squares = random_boxes(seeded_rng(2), SIDE, 7)
-    boxes = QueryDistribution((2.0, 2.0), (8.0, 8.0), squares).draw(
-        World(USERS, SIDE, 1.0, (0, 0)), SIDE, 500, seeded_rng(1)
-    )
-    given = set(zip(*(getattr(squares, name).tolist() for name in ("x0", "y0", "x1", "y1")), strict=True))
-    drawn = set(zip(*(getattr(boxes, name).tolist() for name in ("x0", "y0", "x1", "y1")), strict=True))
-    assert drawn == given  # 500 draws of 7: all but surely, each is among them
-    assert len(boxes) == 500
-
-
 def test_examples_match_their_worlds_and_squares(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
 
@@ -213,21 +202,6 @@ def test_inputs_are_sums_in_units_of_noise() -> None:
         assert inputs[number, -1] == pytest.approx(y / 6 - np.floor(y / 6), abs=1e-6)
 
 
-def test_doubled_counts_and_noise_differ_only_in_error() -> None:
-    boxes = some_boxes()
-    inputs, own, deviation = Surroundings(GRID, SMOOTHING).features(boxes)
-    doubled = NoisyGrid(X_EDGES, Y_EDGES, 2 * COUNTS, 2 * NOISE)
-    seen, twice_own, twice_deviation = Surroundings(doubled, SMOOTHING).features(boxes)
-    others = np.arange(INPUTS) != INPUTS - 3
-    np.testing.assert_allclose(seen[:, others], inputs[:, others], rtol=1e-6)
-    np.testing.assert_allclose(seen[:, -3] - inputs[:, -3], np.log(2), rtol=1e-5)
-    np.testing.assert_allclose(twice_own, 2 * own, rtol=1e-6)
-    np.testing.assert_allclose(twice_deviation, 2 * deviation, rtol=1e-6)
-    np.testing.assert_allclose(Surroundings(doubled, 2 * SMOOTHING).features(boxes)[0], inputs, rtol=1e-6)
-    louder = Surroundings(NoisyGrid(X_EDGES, Y_EDGES, COUNTS, 2 * NOISE), SMOOTHING).features(boxes)[0]
-    assert (np.abs(louder[:, : len(SEEN)] - inputs[:, : len(SEEN)]) > 0.1).any(axis=1).all()
-
-
 SUBDIVISION = 2  # cells of a world along each side of a grid's cell
 SMALL = seeded_rng(5).poisson(6, (13, 22)).astype(float)
 
@@ -236,15 +210,6 @@ def size_biased(users: np.ndarray, times: int) -> float:
     """How many users share a cell with a user, on average, where times x times cells are one."""
     cells = coarse(users, times)
     return float((cells**2).sum() / cells.sum())
-
-
-def test_where_users_and_counts_disagree_the_counts_hold() -> None:
-    grid = counted(SMALL, 3.0)
-    total, deviation = grid.users.sum(), 3.0 * np.sqrt(SMALL.size)
-    near, far = total + 2.9 * deviation, total + 3.1 * deviation
-    assert sample_world(grid, near, seeded_rng(1)).sum() == pytest.approx(near)
-    assert sample_world(grid, far, seeded_rng(1)).sum() == pytest.approx(total)
-    assert sample_world(counted(SMALL - 500, 3.0), 1e6, seeded_rng(1)).sum() == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("nodes", [3, 2000])

@@ -234,7 +234,7 @@ def test_a_model_is_made_anew_from_its_arrays() -> None:
         np.testing.assert_array_equal(getattr(again.answer(boxes), name), getattr(model.answer(boxes), name))
 
 
-@pytest.mark.parametrize("name", ["first", "first_bias", "hidden", "hidden_bias", "last", "last_bias"])
+@pytest.mark.parametrize("name", ["first", "last_bias"])
 @pytest.mark.parametrize("damage", ["nan", "infinite", "shape", "models", "kind"])
 def test_damaged_weights_are_refused(name: str, damage: str) -> None:
     model = networks()

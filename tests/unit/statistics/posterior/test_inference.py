@@ -9,32 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy import stats
 
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.statistics.posterior import inference
 from sfumato.transforms.statistics.posterior.full_tree import FullTree, TreeMeasurement, measure
 from sfumato.transforms.statistics.posterior.inference import (
     FLAT,
-    ROUGHNESS,
-    Energies,
-    Learner,
     Posterior,
     infer,
     project,
 )
 from tests.seeds import seeded_rng
-from tests.unit.counting.methods.oracle import least_squares
 from tests.unit.statistics.posterior.oracle import by_level, city, learned, result, trees
-
-ENERGIES = Energies(np.array([400.0, 25.0]), np.array([20.0, 5.0]), np.array([9.0, 3.0]), 0.6)
-
-
-def test_energies_are_of_signal_and_noise() -> None:
-    for family, (squared, users, noise) in enumerate(((400, 20, 9), (25, 5, 3))):
-        for j, rho in enumerate(ROUGHNESS):
-            assert ENERGIES.signal[family, j] == pytest.approx(rho * squared)
-            assert ENERGIES.noise[family, j] == pytest.approx(noise + 0.6 * users * (0.75 - rho))
 
 
 @pytest.mark.parametrize("shares", [(0.25,) * 4, (1, 0, 0, 0), (0.5, 0.3, 0.2, 0)])
@@ -43,30 +29,6 @@ def test_largest_roughness_is_that_of_a_multinomial(shares: tuple[float, ...]) -
     p = np.array(shares)
     rho = ((p - 0.25) ** 2).sum()
     assert 10 * (inference.LARGEST - rho) == pytest.approx((10 * p * (1 - p)).sum())
-
-
-def test_likelihood_is_that_of_three_normal_variates() -> None:
-    """A contrast of four numbers that add up to 0 has three coordinates; density ratios do not depend on which."""
-    basis = np.array([[1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]]) / 2
-    seen = np.array([[3.0, -1.0, -4.0, 2.0], [0.5, 0.5, -0.5, -0.5]])
-    found = ENERGIES.likelihood((seen**2).sum(axis=1))
-    deviation = np.sqrt((ENERGIES.signal + ENERGIES.noise) / 3)
-    exact = stats.norm.pdf((seen @ basis.T)[:, None, :], scale=deviation[:, :, None]).prod(axis=2)
-    np.testing.assert_allclose(found / found.max(axis=1, keepdims=True), exact / exact.max(axis=1, keepdims=True))
-
-
-def test_kept_and_unknown_are_those_of_a_normal_posterior() -> None:
-    """Signal and noise each of three coordinates, of variances S / 3 and E / 3: the posterior's mean and energy."""
-    prior, noise = ENERGIES.signal / 3, ENERGIES.noise / 3
-    np.testing.assert_allclose(ENERGIES.kept, (1 / noise) / (1 / prior + 1 / noise))
-    np.testing.assert_allclose(ENERGIES.unknown(), 3 / (1 / prior + 1 / noise))
-
-
-def test_likelihood_does_not_vanish_for_surprising_energy() -> None:
-    energies = Energies(np.full(3, 1e-6), np.full(3, 1e-3), np.array([0.0, 1e-12, 1e12]), 1.0)
-    found = energies.likelihood(np.array([0.0, 1e9, 0.0]))
-    assert np.isfinite(found).all()
-    assert (found.max(axis=1) > 0).all()
 
 
 def objective(weights: np.ndarray, likelihood: np.ndarray, begin: np.ndarray) -> float:
@@ -90,38 +52,11 @@ def test_learn_makes_the_weights_more_likely_each_time(families: int, monkeypatc
         before = now
 
 
-def test_learner_finds_the_roughness_that_families_share() -> None:
-    """2,000 families of one roughness, without noise to speak of."""
-    rng, planted = seeded_rng(2), 7
-    signal = rng.normal(0, np.sqrt(ROUGHNESS[planted] * 100**2 / 3), (2000, 3))
-    energies = Energies(np.full(2000, 1e4), np.full(2000, 100.0), np.full(2000, 0.01), 0.0)
-    likelihood = energies.likelihood((signal**2).sum(axis=1))
-    weights = Learner().learn(likelihood, np.ones(2000, dtype=bool))
-    assert weights.shape == (2, len(FLAT))
-    assert (weights[0] == weights[1]).all()  # there are no weak ones: they are taken to be like the strong
-    assert weights[1][planted - 1 : planted + 2].sum() > 0.9
-    assert weights[1] @ np.log(ROUGHNESS) == pytest.approx(np.log(ROUGHNESS[planted]), abs=0.1)
-
-
-def test_learner_keeps_strong_and_weak_families_apart() -> None:
-    learner, rng = Learner(), seeded_rng(3)
-    strong = np.repeat([True, False], 500)
-    likelihood = np.full((1000, len(FLAT)), 1e-6)
-    likelihood[:500, 2] = likelihood[500:, 11] = 1
-    likelihood *= rng.uniform(0.5, 2, (1000, 1))
-    first = learner.learn(likelihood, strong)
-    assert first.argmax(axis=1).tolist() == [11, 2]
-    np.testing.assert_allclose(first.sum(axis=1), 1)
-    silent = learner.learn(np.ones((1, len(FLAT))), np.array([True]))  # says nothing
-    np.testing.assert_allclose(silent[1], 0.97 * first[1] + 0.03 * FLAT)
-    assert (silent[0] == first[0]).all()
-
-
 NUMBERS = st.floats(-1e6, 1e6, allow_subnormal=False)
 
 
 @given(arrays(float, (5, 4), elements=NUMBERS), arrays(float, 5, elements=st.floats(0, 1e6, allow_subnormal=False)))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_project_is_the_nearest_point(children: np.ndarray, total: np.ndarray) -> None:
     """Of every set of children that may be above 0, the nearest point on its plane; the best of those that are >= 0."""
     found = project(children, total)
@@ -152,7 +87,7 @@ def squared_error(posterior: Posterior, cells: np.ndarray) -> float:
     st.sampled_from([0.0, 0.9]),
     st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_infer_has_no_negative_users_and_families_add_up(
     some: list[Tree], seed: int, noise: float, users: float, sampling: float, guided: bool
 ) -> None:
@@ -176,25 +111,6 @@ def test_infer_has_no_negative_users_and_families_add_up(
             assert family is not None
             np.testing.assert_allclose(family.posterior.sum(axis=1), 1)
     assert 0 <= posterior.slope <= 1
-
-
-@pytest.mark.false_alarm(1e-9)
-def test_infer_removes_nearly_all_noise_of_a_flat_map() -> None:
-    """Two queries of 256 cells: against the finer one, and against least squares over both with the known total."""
-    cells, error, raw, linear = np.full(256, 5.0), 0.0, 0.0, 0.0
-    coarse = np.kron(np.eye(64), np.ones((1, 4)))
-    design = np.concatenate([np.eye(256), coarse, np.ones((1, 256))])
-    for seed in range(10):
-        rng = seeded_rng(seed)
-        first, last = result(cells, Tree.uniform(4, 3), 4.0, rng), result(cells, Tree.uniform(4, 4), 2.0, rng)
-        values = np.concatenate([last.counts, first.counts, [cells.sum()]])
-        best, _ = least_squares(design, values, np.concatenate([last.variance, first.variance, [1e-6]]))
-        posterior = learned(cells.sum(), first, last)
-        error += squared_error(posterior, cells)
-        raw += float(((last.counts - cells) ** 2).sum())
-        linear += float(((best - cells) ** 2).sum())
-    assert error < raw / 20
-    assert error < linear / 20
 
 
 @pytest.mark.false_alarm(1e-9)

@@ -2,11 +2,13 @@ import numpy as np
 import pytest
 
 from benchmarks.baselines.range_methods.partitions import Partition, PartitionModel
+from benchmarks.baselines.range_methods.ug import UniformGrid
 from sfumato.schemas.ranges import Boxes
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.ranges.field_counts import centre_variance
 from tests.seeds import seeded_rng
 from tests.slow.benchmarks.baselines.range_methods.partition_checks import rectangles
-from tests.unit.ranges.oracle import overlap, random_boxes
+from tests.unit.ranges.oracle import overlap, random_boxes, run_key, spec_of, town
 
 PARTS = Partition(
     8,
@@ -49,3 +51,13 @@ def cut(side: int, generator: np.random.Generator) -> list[tuple[int, int, int, 
         else:
             parts.append((x0, y0, x1, y1))
     return parts
+
+
+@pytest.mark.parametrize(
+    ("users", "epsilon", "side"),
+    [(4000.0, 1.0, 20), (4000.0, 0.1, 6), (10.0, 1.0, 1), (0.0, 1.0, 1), (-50.0, 1.0, 1), (4e9, 1.0, 64)],
+)
+def test_cells_follow_the_rule(users: float, epsilon: float, side: int) -> None:
+    found = UniformGrid().collect(town(6, 4000), spec_of(6, users, epsilon), run_key(1))
+    assert found.users.shape == (side, side)
+    assert found.noise_stddev == discrete_laplace_stddev(epsilon)
