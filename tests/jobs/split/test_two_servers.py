@@ -74,7 +74,8 @@ def test_devices_may_spread_their_weight(city: City) -> None:
     assert report_by_command(city, "--weights", str(city.folder / "weights.json")) == 0
     task = city.task
     city.report([[0] * 15 + [4]] * 400, task=task)  # type: ignore[list-item]
-    city.write("function", sfumato.client_report(f"{city.folder}/task.json", location=(3.001, 1.129)))
+    places = [(3.001, 1.129, 1), (3.002, 1.128, 3)]
+    city.write("function", sfumato.client_report(f"{city.folder}/task.json", weights=places))
     city.run()
     assert city.collect() == 0
     counts = pq.read_table(city.folder / "release" / "cells.parquet").to_pandas().sort_values("count")["count"]
@@ -183,7 +184,8 @@ def test_blocks_cover_every_record_once(city: City) -> None:
     files = [("a", 1300 * size + 5), ("b", 0), ("c", size - 1), ("d", size)]
     blocks = blocks_of(files, size)
     assert [block.number for block in blocks] == list(range(len(blocks)))
-    rows = [(block.path, row) for block in blocks for row in range(block.first, block.first + block.rows)]
+    parts = [part for block in blocks for part in block.parts]
+    rows = [(part.path, row) for part in parts for row in range(part.first, part.first + part.rows)]
     assert rows == [*(("a", row) for row in range(1300)), ("d", 0)]
 
 
