@@ -21,6 +21,7 @@ from sfumato.transforms.split.task import Task
 from tests.keys import write_key
 
 PARTIES = ("leader", "helper", "collector", "verify")
+WRITTEN = ("exchange", "leader", "helper")
 EXACT = 30.0  # an epsilon whose noise is 0 but for a probability below 1e-12 a count
 
 
@@ -71,9 +72,9 @@ class City:
         (self.folder / "reports").mkdir(exist_ok=True)
         (self.folder / "reports" / f"{name}.bin").write_bytes(content)
 
-    def aggregate(self, role: str, *more: str, exchange: str = "exchange") -> int:
-        """Runs an aggregator's command, and returns its exit status."""
-        place = self.folder
+    def aggregate(self, role: str, *more: str, exchange: str = "exchange", place: str = "") -> int:
+        """Runs an aggregator's command, and returns its exit status. place: a copy of the folder in a bucket."""
+        place = place or str(self.folder)
         arguments = ["split", "aggregate", "--role", role, "--task", f"{place}/task.json", "--dataset", "city"]
         arguments += ["--exchange", f"{place}/{exchange}", "--output", f"{place}/{role}", "--budget", "1000/365d"]
         arguments += ["--key_file", f"{place}/{role}.key", "--verify_key", f"{place}/verify.key"]
@@ -84,10 +85,19 @@ class City:
     def share(self, role: str) -> Path:
         return self.folder / role / f"{role}.share.json"
 
-    def run(self) -> None:
-        """Runs leader, helper and leader."""
+    def run(self, *more: str) -> dict[str, bytes]:
+        """Runs leader, helper and leader, and returns the files that they wrote."""
         for role in ("leader", "helper", "leader"):
-            assert self.aggregate(role) == 0
+            assert self.aggregate(role, *more) == 0
+        paths = [path for name in WRITTEN for path in (self.folder / name).rglob("*") if path.is_file()]
+        return {str(path.relative_to(self.folder)): path.read_bytes() for path in paths}
+
+    def forget(self) -> None:
+        """Removes what `run` wrote, and the ledgers."""
+        for name in WRITTEN:
+            shutil.rmtree(self.folder / name)
+        for path in self.folder.glob("*.db"):
+            path.unlink()
 
     def map(self, users: int, **plan: Any) -> Task:
         """Plans an adaptive map instead of the task, and returns its first round."""

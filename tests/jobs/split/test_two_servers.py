@@ -19,7 +19,7 @@ from sfumato.transforms.split.task import Task
 from tests.digests import page_text
 from tests.rejections import rejects
 from tests.two_servers import PARTIES as KEYS
-from tests.two_servers import City, cells_of
+from tests.two_servers import WRITTEN, City, cells_of
 
 HONEST = 14 * np.array([0, 3, 5, 0, 1, 0, 0, 2, 0, 0, 9, 0, 4, 0, 0, 7])
 EXACTLY = pytest.mark.false_alarm(1e-10)  # noise of counts that is not 0 at epsilon 30, or above 190 at 0.15
@@ -187,6 +187,38 @@ def test_blocks_cover_every_record_once(city: City) -> None:
     parts = [part for block in blocks for part in block.parts]
     rows = [(part.path, row) for part in parts for row in range(part.first, part.first + part.rows)]
     assert rows == [*(("a", row) for row in range(1300)), ("d", 0)]
+
+
+@EXACTLY
+def test_files_of_one_report_make_no_more_blocks(city: City) -> None:
+    content = city.report([5] * 600)
+    together = city.run()
+    city.forget()
+    (city.folder / "reports" / "a.bin").unlink()
+    size = len(content) // 600
+    for number in range(600):
+        city.write(f"{number:03}", content[number * size : (number + 1) * size])
+    assert city.run() == together
+    assert len(together) == 2 * (2 + 1) + 2
+
+
+@EXACTLY
+def test_aggregate_works_in_buckets_as_in_folders(city: City) -> None:
+    pytest.importorskip("gcp_storage_emulator.server", reason="needs the package gcp-storage-emulator")
+    from tests.storage import BUCKET, put, storage_emulator
+
+    city.report([5] * 600)
+    city.report([6], "b")
+    inputs = [path for path in city.folder.rglob("*") if path.is_file()]
+    local = city.run()
+    with storage_emulator() as running:
+        for path in inputs:
+            put(f"{BUCKET}/city/{path.relative_to(city.folder)}", path.read_bytes())
+        for role in ("leader", "helper", "leader"):
+            assert city.aggregate(role, place=f"{BUCKET}/city") == 0
+        found = running.objects("city")
+    folders = tuple(f"{name}/" for name in WRITTEN)
+    assert {name: content for name, content in found.items() if name.startswith(folders)} == local
 
 
 def test_client_report_function_rejects_two_measurements(city: City) -> None:
