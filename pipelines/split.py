@@ -26,20 +26,25 @@ from sfumato.transforms.release.metadata import code_digest
 from sfumato.transforms.release.release_folder import publish
 from sfumato.transforms.report.numbers import plural
 from sfumato.transforms.split.aggregate import (
-    REQUESTS,
-    RESPONSES,
     Answered,
     Partial,
     Requests,
     Responses,
     charge_of,
-    exchange_file,
 )
 from sfumato.transforms.split.answered import device_report
 from sfumato.transforms.split.blocks import Block, Part, block_rows, blocks_of
 from sfumato.transforms.split.collect import collect, collected_files, release_id_of
 from sfumato.transforms.split.hpke import public_key
-from sfumato.transforms.split.parties import Aggregator, party_key, private_key
+from sfumato.transforms.split.parties import (
+    EXCHANGE_OVERHEAD,
+    REQUESTS,
+    RESPONSES,
+    Aggregator,
+    exchange_file,
+    party_key,
+    private_key,
+)
 from sfumato.transforms.split.prio3 import LEADER
 from sfumato.transforms.split.reports import REASONS, ROLES
 from sfumato.transforms.split.request import (
@@ -128,7 +133,7 @@ def _help(request: AggregateRequest, settings: RunnerSettings, helper: Aggregato
     blocks = list[Block]()
     for one in range(number):
         path = exchange_file(request.exchange, REQUESTS, one)
-        size = sizes.get(path.rsplit("/", 1)[-1], -1)
+        size = sizes.get(path.rsplit("/", 1)[-1], 0) - EXCHANGE_OVERHEAD
         if size % record or not 0 <= size // record <= most:
             raise DataError(f"exchange: {path} is missing, incomplete or too long; run the leader again")
         blocks.append(Block(one, (Part(path, 0, size // record),)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from sfumato.pipelines.command_line import cli
+from sfumato.schemas.ledger import Limit
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.split.hpke import public_key
-from sfumato.transforms.split.parties import party_key, private_key
-from sfumato.transforms.split.reports import make_reports
+from sfumato.transforms.split.parties import Aggregator, party_key, private_key
+from sfumato.transforms.split.reports import ROLES, Formats, make_reports
 from sfumato.transforms.split.task import Task
 from tests.keys import write_key
 
@@ -81,6 +82,25 @@ class City:
         arguments += ["--ledger", f"{place}/{role}.db"]
         arguments += ["--input", f"{place}/reports/*.bin"] if role == "leader" else []
         return cli.main([*arguments, *more])
+
+    def operator(self, role: str) -> Aggregator:
+        keys = f"{self.folder}/{role}.key", f"{self.folder}/verify.key"
+        return Aggregator(
+            ROLES.index(role), self.task, *keys, f"{self.folder}/{role}.db", "city", (Limit.parse("100/365d"),)
+        )
+
+    def exchanged(
+        self, kind: str, number: int = 0, change: Callable[[np.ndarray], np.ndarray] | None = None
+    ) -> np.ndarray:
+        """Returns the records of a file of the exchange, after an operator has changed them."""
+        formats, operator = Formats(self.task), self.operator("leader")
+        content = operator.read_exchange(f"{self.folder}/exchange/{kind}/{number:08}.bin", kind, number)
+        dtype = formats.verify_init if kind == "requests" else formats.verify_resp
+        records = np.frombuffer(content, dtype=dtype).copy()
+        if change is not None:
+            records = change(records)
+            operator.write_exchange(f"{self.folder}/exchange", kind, number, records.tobytes())
+        return records
 
     def share(self, role: str) -> Path:
         return self.folder / role / f"{role}.share.json"

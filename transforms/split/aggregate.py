@@ -35,13 +35,13 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import DataError, RefusedError
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.ledger import Charge, Period, parse_amount
-from sfumato.transforms.io.files import join, read_file, write_file
+from sfumato.transforms.io.files import join, write_file
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.split.blocks import ANSWERS, OverBlocks
 from sfumato.transforms.split.field128 import MODULUS, Words
 from sfumato.transforms.split.hpke import seal
-from sfumato.transforms.split.parties import Aggregator, private_key
+from sfumato.transforms.split.parties import REQUESTS, RESPONSES, Aggregator, exchange_file, private_key
 from sfumato.transforms.split.prio3 import HELPER, LEADER, add_shares, encode_share, reduced
 from sfumato.transforms.split.reports import (
     CONTINUE,
@@ -56,7 +56,6 @@ from sfumato.transforms.split.task import Task
 
 _INFO = {LEADER: b"dap-18 aggregate share\x02\x00", HELPER: b"dap-18 aggregate share\x03\x00"}
 SHARE_FORMAT = "sfumato split share 1"
-REQUESTS, RESPONSES = "requests", "responses"
 
 
 @dataclass(frozen=True)
@@ -114,11 +113,6 @@ class _AddPartials(beam.CombineFn):
         return accumulator
 
 
-def exchange_file(exchange: str, kind: str, number: int) -> str:
-    """Returns the file of a block. kind: requests or responses."""
-    return join(exchange, kind, f"{number:08d}.bin")
-
-
 class Requests(beam.PTransform):
     """Blocks of reports -> files of requests to the helper, and a Counter of rejections. Nothing is charged."""
 
@@ -145,7 +139,7 @@ def _request(
         requests["verifier"] = seen.verifier_shares[kept]
     for name in ("id", "time", "public", "helper_enc", "helper_payload"):
         requests[name] = found[name][kept]
-    write_file(exchange_file(exchange, REQUESTS, number), requests.tobytes())
+    leader.write_exchange(exchange, REQUESTS, number, requests.tobytes())
     yield Counter(errors[errors > 0].tolist())
 
 
@@ -159,7 +153,7 @@ class Responses(beam.PTransform):
     def expand(self, blocks: beam.PCollection) -> beam.PCollection:
         found = blocks | OverBlocks(self._helper, partial(_respond, self._helper))
         total, closed = _closed(found.sums, self._helper, self._output)
-        answer, after = partial(_answer, self._exchange), beam.pvalue.AsSingleton(closed)
+        answer, after = partial(_answer, self._helper, self._exchange), beam.pvalue.AsSingleton(closed)
         _ = found[ANSWERS] | "Answer" >> beam.Map(answer, after)  # PCollection[tuple[number, responses]]
         return total
 
@@ -170,9 +164,9 @@ def _closed(sums: beam.PCollection, aggregator: Aggregator, output: str) -> tupl
     return total, total | "Close" >> beam.Map(close_batch, aggregator, output)
 
 
-def _answer(exchange: str, responses: tuple[int, bytes], _share: str) -> None:
+def _answer(helper: Aggregator, exchange: str, responses: tuple[int, bytes], _share: str) -> None:
     number, content = responses
-    write_file(exchange_file(exchange, RESPONSES, number), content)
+    helper.write_exchange(exchange, RESPONSES, number, content)
 
 
 def _respond(helper: Aggregator, number: int, records: Records, opened: Opened) -> Iterator[Any]:
@@ -206,7 +200,8 @@ class Answered(beam.PTransform):
 
 def _finish(leader: Aggregator, exchange: str, number: int, records: Records, opened: Opened) -> Iterator[Partial]:
     formats, errors = leader.formats, opened.errors
-    responses, rest = formats.parse(read_file(exchange_file(exchange, RESPONSES, number)), formats.verify_resp)
+    answers = leader.read_exchange(exchange_file(exchange, RESPONSES, number), RESPONSES, number)
+    responses, rest = formats.parse(answers, formats.verify_resp)
     # Each response must be about one readable report. So the leader counts a report once, whatever the helper answers.
     rows = {records["id"][row].tobytes(): int(row) for row in np.flatnonzero(errors == 0)}
     found = [rows.pop(one.tobytes(), -1) for one in responses["id"]]

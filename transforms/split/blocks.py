@@ -22,7 +22,8 @@ import numpy as np
 
 from sfumato.schemas.errors import DataError
 from sfumato.transforms.io.files import open_file
-from sfumato.transforms.split.parties import Aggregator, private_key
+from sfumato.transforms.split.parties import REQUESTS, Aggregator, private_key
+from sfumato.transforms.split.prio3 import LEADER
 from sfumato.transforms.split.reports import REPLAYED, Opened, Records, open_records
 
 _BLOCK_BYTES = 1 << 22  # of reports: 80 of 3,034 entries, 64 MB of memory
@@ -42,13 +43,10 @@ class Part:
     rows: int
 
     def read(self, size: int) -> bytes:
-        """Returns the part's bytes. size: of a record. Raises DataError: the file has become shorter."""
+        """Returns the part's bytes. size: of a record."""
         with open_file(self.path) as file:
             file.seek(self.first * size)
-            content = file.read(self.rows * size)
-        if len(content) != self.rows * size:
-            raise changed(self.path)
-        return content
+            return file.read(self.rows * size)
 
 
 @dataclass(frozen=True)
@@ -64,14 +62,9 @@ class Block:
         return sum(part.rows for part in self.parts)
 
     def read(self, size: int) -> bytes:
-        """Returns the block's bytes. size: of a record. Raises DataError, see `Part.read`."""
+        """Returns the block's bytes. size: of a record."""
         with ThreadPoolExecutor(min(_READERS, len(self.parts))) as threads:
             return b"".join(threads.map(partial(Part.read, size=size), self.parts))
-
-
-def changed(path: str) -> DataError:
-    """Returns the error of a file that is not the one whose records were counted."""
-    return DataError(f"{path}: was changed while it was read; nothing is published. Run the command again")
 
 
 def block_rows(record: int) -> int:
@@ -167,7 +160,7 @@ class OverBlocks(beam.PTransform):
 
 
 def _look(aggregator: Aggregator, block: Block) -> tuple[int, bytes, bytes]:
-    content = block.read(aggregator.record.itemsize)
+    content = _content(aggregator, block)
     ids = np.frombuffer(content, dtype=aggregator.record)["id"].tobytes()
     return block.number, ids, hashlib.sha256(content).digest()
 
@@ -189,10 +182,26 @@ def _readable(
 
 def _records(aggregator: Aggregator, block: Block, digest: bytes) -> Records:
     """Returns a block's records. Raises DataError: its bytes are not those whose ids were compared."""
-    content = block.read(aggregator.record.itemsize)
+    content = _content(aggregator, block)
     if hashlib.sha256(content).digest() != digest:
-        raise changed(" or ".join(dict.fromkeys([block.parts[0].path, block.parts[-1].path])))
+        raise _changed(block)
     return np.frombuffer(content, dtype=aggregator.record)
+
+
+def _content(aggregator: Aggregator, block: Block) -> bytes:
+    size = aggregator.record.itemsize
+    if aggregator.role == LEADER:
+        content = block.read(size)
+    else:
+        content = aggregator.read_exchange(block.parts[0].path, REQUESTS, block.number)
+    if len(content) != block.rows * size:
+        raise _changed(block)
+    return content
+
+
+def _changed(block: Block) -> DataError:
+    files = " or ".join(dict.fromkeys([block.parts[0].path, block.parts[-1].path]))
+    return DataError(f"{files}: was changed while it was read; nothing is published. Run the command again")
 
 
 def _opened(aggregator: Aggregator, records: Records) -> Opened:
