@@ -93,7 +93,7 @@ def client_report(
     task: Folder,
     *,
     location: Sequence[float] | None = None,
-    weights: Sequence[int] | None = None,
+    weights: Sequence[tuple[float, float, int]] | None = None,
     answered: Folder | None = None,
 ) -> bytes:
     """Makes a device's report for two servers, neither of which can read it, as `sfumato client report` does.
@@ -101,7 +101,7 @@ def client_report(
     Args:
         task: the public JSON file of the task.
         location: longitude and latitude in degrees.
-        weights: for a task with a max_value, a whole weight of each entry: of cells in the quadtree's order.
+        weights: for a task with a max_value, a longitude, a latitude and a whole weight of each place.
         answered: file that the device keeps, so that it answers each task once and the rounds of a map in order.
 
     Returns:
@@ -116,20 +116,11 @@ def client_report(
         >>> len(report) == len(sfumato.client_report("task.json", location=(3.12, 1.01)))
         True
     """
-    from sfumato.transforms.split.answered import record_answer
-    from sfumato.transforms.split.reports import make_reports
+    from sfumato.transforms.split.answered import device_report
     from sfumato.transforms.split.task import Task
 
-    read = Task.read(os.fspath(task))
-    if (location is None) == (weights is None):
-        raise RequestError("location, weights: one is required")
-    if location is None:
-        assert weights is not None
-        report = make_reports(read, [list(weights)])
-    else:
-        report = make_reports(read, [read.measurement(*location)])
-    record_answer(read, None if answered is None else os.fspath(answered))
-    return report
+    kept = None if answered is None else os.fspath(answered)
+    return device_report(Task.read(os.fspath(task)), location, weights, kept)
 
 
 @overload

@@ -10,7 +10,6 @@ from collections import Counter
 from datetime import UTC, datetime
 
 import apache_beam as beam
-import numpy as np
 from apache_beam.runners.runner import PipelineState
 
 from sfumato.pipelines.runners.runner_settings import RunnerSettings
@@ -27,23 +26,27 @@ from sfumato.transforms.release.metadata import code_digest
 from sfumato.transforms.release.release_folder import publish
 from sfumato.transforms.report.numbers import plural
 from sfumato.transforms.split.aggregate import (
-    REQUESTS,
-    RESPONSES,
     Answered,
     Partial,
     Requests,
     Responses,
     charge_of,
-    close_batch,
-    exchange_file,
 )
-from sfumato.transforms.split.answered import record_answer
-from sfumato.transforms.split.blocks import Block, blocks_of
+from sfumato.transforms.split.answered import device_report
+from sfumato.transforms.split.blocks import Block, Part, block_rows, blocks_of
 from sfumato.transforms.split.collect import collect, collected_files, release_id_of
 from sfumato.transforms.split.hpke import public_key
-from sfumato.transforms.split.parties import Aggregator, party_key, private_key
+from sfumato.transforms.split.parties import (
+    EXCHANGE_OVERHEAD,
+    REQUESTS,
+    RESPONSES,
+    Aggregator,
+    exchange_file,
+    party_key,
+    private_key,
+)
 from sfumato.transforms.split.prio3 import LEADER
-from sfumato.transforms.split.reports import REASONS, ROLES, make_reports
+from sfumato.transforms.split.reports import REASONS, ROLES
 from sfumato.transforms.split.request import (
     AggregateRequest,
     CollectRequest,
@@ -66,14 +69,8 @@ def run_report(request: ReportRequest) -> None:
     """Runs `sfumato client report`. Raises RequestError."""
     task = Task.read(request.task)
     check_new_file(request.output, overwrite=False)
-    if request.location is not None:
-        measurement = task.measurement(*request.location)
-    else:
-        assert request.weights is not None
-        measurement = _weights(task, _json("weights", request.weights))
-    report = make_reports(task, [measurement])
-    record_answer(task, request.answered)
-    write_output(request.output, report)
+    weights = None if request.weights is None else _json("weights", request.weights)
+    write_output(request.output, device_report(task, request.location, weights, request.answered))
 
 
 def run_task(request: TaskRequest) -> None:
@@ -84,24 +81,6 @@ def run_task(request: TaskRequest) -> None:
     except UnicodeDecodeError as error:
         raise RequestError(f"plan: {request.plan} is not text ({error})") from None
     write_output(request.output, first_task(plan, request.users).text.encode())
-
-
-def _weights(task: Task, given: object) -> list[int]:
-    """Returns the weights of all cells. given: a list of [longitude, latitude, weight]. Raises RequestError."""
-    if task.max_value == 1:
-        raise RequestError("weights: the task counts one cell a user (max_value 1); give --location LON,LAT")
-    sums = np.zeros(task.circuit.length, dtype=np.int64)
-    try:
-        for longitude, latitude, weight in given:  # type: ignore[attr-defined]
-            if type(weight) is not int:
-                raise ValueError("a weight is not a whole number")
-            sums[task.cell_of(float(longitude), float(latitude))] += weight
-    except (TypeError, ValueError, OverflowError) as error:
-        if isinstance(error, RequestError):
-            raise
-        raise RequestError(f"weights: must be a list of [longitude, latitude, weight] ({error})") from None
-    weights: list[int] = sums.tolist()
-    return weights
 
 
 def run_aggregate(request: AggregateRequest, settings: RunnerSettings) -> None:
@@ -133,7 +112,7 @@ def _lead(request: AggregateRequest, settings: RunnerSettings, leader: Aggregato
         raise RequestError(f"input: no file matches {', '.join(request.input)}")
     blocks = blocks_of(files, leader.formats.report.itemsize)
     if _marked(request.exchange, RESPONSES, leader.task) is None:
-        _run(blocks, Requests(leader, request.exchange), settings, None)
+        _run(blocks, Requests(leader, request.exchange), settings)
         _mark(request.exchange, REQUESTS, leader.task, len(blocks))
         sys.stdout.write(f"{request.exchange}: the requests are complete. Run the helper, then this command again.\n")
         return
@@ -142,7 +121,7 @@ def _lead(request: AggregateRequest, settings: RunnerSettings, leader: Aggregato
             "input: files of reports were added or removed since the requests; restore them, or start again with an "
             "empty exchange folder"
         )
-    _run(blocks, Answered(leader, request.exchange), settings, (leader, request.output))
+    _run(blocks, Answered(leader, request.exchange, request.output), settings)
     sys.stdout.write(f"{request.output}: the leader's share, for the collector\n")
 
 
@@ -150,28 +129,24 @@ def _help(request: AggregateRequest, settings: RunnerSettings, helper: Aggregato
     if (number := _marked(request.exchange, REQUESTS, helper.task)) is None:
         raise NotReadyError("exchange: holds no complete requests for this task; run the leader first")
     sizes = {file.path.rsplit("/", 1)[-1]: file.size for file in listed(join(request.exchange, REQUESTS, "*.bin"))}
-    record, blocks = helper.formats.verify_init.itemsize, list[Block]()
+    record, most = helper.formats.verify_init.itemsize, block_rows(helper.formats.report.itemsize)
+    blocks = list[Block]()
     for one in range(number):
         path = exchange_file(request.exchange, REQUESTS, one)
-        size = sizes.get(path.rsplit("/", 1)[-1], -1)
-        if size < 0 or size % record:
-            raise DataError(f"exchange: {path} is missing or incomplete; run the leader again")
-        blocks.append(Block(one, path, 0, size // record))
-    _run(blocks, Responses(helper, request.exchange), settings, (helper, request.output))
+        size = sizes.get(path.rsplit("/", 1)[-1], 0) - EXCHANGE_OVERHEAD
+        if size % record or not 0 <= size // record <= most:
+            raise DataError(f"exchange: {path} is missing, incomplete or too long; run the leader again")
+        blocks.append(Block(one, (Part(path, 0, size // record),)))
+    _run(blocks, Responses(helper, request.exchange, request.output), settings)
     _mark(request.exchange, RESPONSES, helper.task, number)
     sys.stdout.write(f"{request.output}: the helper's share, for the collector. The leader can run again.\n")
 
 
-def _run(
-    blocks: list[Block], verify: beam.PTransform, settings: RunnerSettings, closes: tuple[Aggregator, str] | None
-) -> None:
-    """Runs a pipeline over blocks. closes: whose batch it closes, and where its share is written; None for none."""
+def _run(blocks: list[Block], work: beam.PTransform, settings: RunnerSettings) -> None:
     with settings.sized(sum(block.rows for block in blocks) * 100).pipeline() as root:
-        found = root | "Blocks" >> beam.Create(blocks) | verify
+        found = root | "Blocks" >> beam.Create(blocks) | work
         if settings.verbose:
             _ = found | "Rejected" >> beam.Map(_show_rejected)
-        if closes is not None:
-            _ = found | "Close" >> beam.Map(close_batch, *closes)
     if root.result.state != PipelineState.DONE:
         raise DataError(f"the runner ended the job as {root.result.state}; run the command again to resume it")
 

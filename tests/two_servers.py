@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 
 from sfumato.pipelines.command_line import cli
+from sfumato.schemas.ledger import Limit
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.split.hpke import public_key
-from sfumato.transforms.split.parties import party_key, private_key
-from sfumato.transforms.split.reports import make_reports
+from sfumato.transforms.split.parties import Aggregator, party_key, private_key
+from sfumato.transforms.split.reports import ROLES, Formats, make_reports
 from sfumato.transforms.split.task import Task
 from tests.keys import write_key
 
 PARTIES = ("leader", "helper", "collector", "verify")
+WRITTEN = ("exchange", "leader", "helper")
 EXACT = 30.0  # an epsilon whose noise is 0 but for a probability below 1e-12 a count
 
 
@@ -71,9 +73,9 @@ class City:
         (self.folder / "reports").mkdir(exist_ok=True)
         (self.folder / "reports" / f"{name}.bin").write_bytes(content)
 
-    def aggregate(self, role: str, *more: str, exchange: str = "exchange") -> int:
-        """Runs an aggregator's command, and returns its exit status."""
-        place = self.folder
+    def aggregate(self, role: str, *more: str, exchange: str = "exchange", place: str = "") -> int:
+        """Runs an aggregator's command, and returns its exit status. place: a copy of the folder in a bucket."""
+        place = place or str(self.folder)
         arguments = ["split", "aggregate", "--role", role, "--task", f"{place}/task.json", "--dataset", "city"]
         arguments += ["--exchange", f"{place}/{exchange}", "--output", f"{place}/{role}", "--budget", "1000/365d"]
         arguments += ["--key_file", f"{place}/{role}.key", "--verify_key", f"{place}/verify.key"]
@@ -81,13 +83,41 @@ class City:
         arguments += ["--input", f"{place}/reports/*.bin"] if role == "leader" else []
         return cli.main([*arguments, *more])
 
+    def operator(self, role: str) -> Aggregator:
+        keys = f"{self.folder}/{role}.key", f"{self.folder}/verify.key"
+        return Aggregator(
+            ROLES.index(role), self.task, *keys, f"{self.folder}/{role}.db", "city", (Limit.parse("100/365d"),)
+        )
+
+    def exchanged(
+        self, kind: str, number: int = 0, change: Callable[[np.ndarray], np.ndarray] | None = None
+    ) -> np.ndarray:
+        """Returns the records of a file of the exchange, after an operator has changed them."""
+        formats, operator = Formats(self.task), self.operator("leader")
+        content = operator.read_exchange(f"{self.folder}/exchange/{kind}/{number:08}.bin", kind, number)
+        dtype = formats.verify_init if kind == "requests" else formats.verify_resp
+        records = np.frombuffer(content, dtype=dtype).copy()
+        if change is not None:
+            records = change(records)
+            operator.write_exchange(f"{self.folder}/exchange", kind, number, records.tobytes())
+        return records
+
     def share(self, role: str) -> Path:
         return self.folder / role / f"{role}.share.json"
 
-    def run(self) -> None:
-        """Runs leader, helper and leader."""
+    def run(self, *more: str) -> dict[str, bytes]:
+        """Runs leader, helper and leader, and returns the files that they wrote."""
         for role in ("leader", "helper", "leader"):
-            assert self.aggregate(role) == 0
+            assert self.aggregate(role, *more) == 0
+        paths = [path for name in WRITTEN for path in (self.folder / name).rglob("*") if path.is_file()]
+        return {str(path.relative_to(self.folder)): path.read_bytes() for path in paths}
+
+    def forget(self) -> None:
+        """Removes what `run` wrote, and the ledgers."""
+        for name in WRITTEN:
+            shutil.rmtree(self.folder / name)
+        for path in self.folder.glob("*.db"):
+            path.unlink()
 
     def map(self, users: int, **plan: Any) -> Task:
         """Plans an adaptive map instead of the task, and returns its first round."""

@@ -22,7 +22,7 @@ from sfumato.schemas.errors import DataError, RequestError
 from sfumato.transforms.split import aggregate, blocks
 from sfumato.transforms.split.collect import collect, opened
 from sfumato.transforms.split.hpke import seal
-from sfumato.transforms.split.parties import party_key, private_key
+from sfumato.transforms.split.parties import Aggregator, party_key, private_key
 from sfumato.transforms.split.prio3 import HELPER, LEADER, Prio3, encode_share
 from sfumato.transforms.split.reports import UNREADABLE, Formats, make_reports, open_records
 from sfumato.transforms.split.task import Task
@@ -80,17 +80,19 @@ def test_a_file_that_changes_between_reads_ends_the_run(city: City, role: str, m
     """Ids are compared in a first read. A second that repeats one report would count its user hundreds of times."""
     city.report([11] + [0] * 399)
     path, size = city.folder / "reports" / "a.bin", Formats(city.task).report.itemsize
+    content, read = path.read_bytes(), blocks._content
     if role == "helper":
         assert city.aggregate("leader") == 0
-        path, size = city.folder / "exchange" / "requests" / "00000000.bin", Formats(city.task).verify_init.itemsize
-    read, content = blocks.Block.read, path.read_bytes()
 
-    def read_and_replace(block: blocks.Block, record: int) -> bytes:
-        found = read(block, record)
-        path.write_bytes(content[:size] * (len(content) // size))
+    def read_and_replace(aggregator: Aggregator, block: blocks.Block) -> bytes:
+        found = read(aggregator, block)
+        if role == "leader":
+            path.write_bytes(content[:size] * (len(content) // size))
+        else:
+            city.exchanged("requests", change=lambda requests: np.repeat(requests[:1], len(requests)))
         return found
 
-    monkeypatch.setattr(blocks.Block, "read", read_and_replace)
+    monkeypatch.setattr(blocks, "_content", read_and_replace)
     assert city.aggregate(role) == DataError.exit_code
     assert not city.share(role).exists()
     assert city.spent(role) == []
@@ -125,14 +127,44 @@ def test_two_reports_with_one_id_do_not_count(city: City, name: str) -> None:
 def test_a_request_repeated_with_another_verifier_is_refused(city: City) -> None:
     city.report([5] * 300)
     assert city.aggregate("leader") == 0
-    path = city.folder / "exchange" / "requests" / "00000000.bin"
-    requests = np.frombuffer(path.read_bytes(), dtype=Formats(city.task).verify_init).copy()
-    requests[1] = requests[0]
-    requests["verifier"][1, 0] ^= 1
-    path.write_bytes(requests.tobytes())
+
+    def repeated(requests: np.ndarray) -> np.ndarray:
+        requests[1] = requests[0]
+        requests["verifier"][1, 0] ^= 1
+        return requests
+
+    city.exchanged("requests", change=repeated)
     assert city.aggregate("helper") == 0
-    answers = (city.folder / "exchange" / "responses" / "00000000.bin").read_bytes()
-    assert np.frombuffer(answers, dtype=Formats(city.task).verify_resp)["type"].tolist() == [2, 2] + [0] * 298
+    assert city.exchanged("responses")["type"].tolist() == [2, 2] + [0] * 298
+
+
+@EXACTLY
+def test_only_an_operator_writes_to_the_exchange(city: City) -> None:
+    """A device knows all of its report but the point of the check, which the leader's request would show it. With that
+    it could forge a request for any report: here the one that the leader's own proof check does not see."""
+    city.report([5] * 300)
+    assert city.aggregate("leader") == 0
+    path = city.folder / "exchange" / "requests" / "00000000.bin"
+    good = path.read_bytes()
+    assert city.exchanged("requests")["verifier"][0].tobytes() not in good
+    for bad in (good[:-1] + bytes([good[-1] ^ 1]), bytes(len(good))):
+        path.write_bytes(bad)
+        assert city.aggregate("helper") == DataError.exit_code
+    path.write_bytes(good)
+    assert city.aggregate("helper") == 0
+    answers = city.folder / "exchange" / "responses" / "00000000.bin"
+    answers.write_bytes(good)  # of another kind
+    assert city.aggregate("leader") == DataError.exit_code
+    assert not city.share("leader").exists()
+
+
+def test_a_block_of_requests_has_a_bound(city: City) -> None:
+    """Or a leader could have the helper hold any number of reports in memory at once."""
+    city.report([5] * 300)
+    assert city.aggregate("leader") == 0
+    city.exchanged("requests", change=lambda requests: np.resize(requests, 513))
+    assert city.aggregate("helper") == DataError.exit_code
+    assert city.spent("helper") == []
 
 
 def forged_share(city: City, sender: bytes | None) -> bytes:

@@ -6,6 +6,7 @@ noise, if a task is opened for two batches, or if what one operator holds depend
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,15 +18,14 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from sfumato.schemas.errors import DataError, RefusedError, RequestError
-from sfumato.schemas.ledger import Limit
 from sfumato.schemas.region import Grid, deinterleave
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.ledger.charge_rules import ReusedError
-from sfumato.transforms.split import aggregate
+from sfumato.transforms.split import aggregate, blocks
 from sfumato.transforms.split.circuits import Histogram
 from sfumato.transforms.split.collect import Collected, collect, opened
-from sfumato.transforms.split.parties import Aggregator, party_key, private_key
+from sfumato.transforms.split.parties import party_key, private_key
 from sfumato.transforms.split.prio3 import Prio3, unshard
 from sfumato.transforms.split.reports import Formats, make_reports
 from sfumato.transforms.split.task import COUNT_SHARE
@@ -119,6 +119,7 @@ def test_a_batch_below_its_minimum_costs_only_its_count(city: City) -> None:
     assert city.aggregate("helper") == RefusedError.exit_code
     assert city.spent("helper") == [COUNT_SHARE * city.task.epsilon]
     assert not city.share("helper").exists()
+    assert not (city.folder / "exchange" / "responses").exists()
     assert city.aggregate("helper") == RefusedError.exit_code
     assert city.spent("helper") == [COUNT_SHARE * city.task.epsilon]
 
@@ -146,13 +147,11 @@ def test_the_minimum_is_compared_with_a_noisy_number(tmp_path: Path, monkeypatch
 def test_each_share_leaves_with_noise_of_its_own(tmp_path: Path) -> None:
     """Shares of sums of 0: what is decrypted is one server's noise, with the distribution of the stated epsilon."""
     city = City.new(tmp_path, epsilon=1.0, depth=6, min_batch=1)
-    task, place, noises = city.task, city.folder, []
-    private = private_key(party_key(f"{place}/collector.key"))
-    for role, name in enumerate(("leader", "helper")):
-        keys = f"{place}/{name}.key", f"{place}/verify.key"
-        one = Aggregator(role, task, *keys, f"{place}/{name}.db", "city", (Limit.parse("10/365d"),))
+    task, noises = city.task, []
+    private = private_key(party_key(f"{city.folder}/collector.key"))
+    for name in ("leader", "helper"):
         zeros = replace(aggregate.Partial.nothing(4**6), reports=10_000)
-        aggregate.close_batch(zeros, one, f"{place}/{name}")
+        aggregate.close_batch(zeros, city.operator(name), f"{city.folder}/{name}")
         noises.append(np.array(unshard([opened(task, city.share(name).read_bytes(), private)[3]])))
     for noise in noises:
         assert chi_square_p(noise, discrete_laplace_pmf(task.sums_epsilon, 60)) > FLAKE_RATE
@@ -161,9 +160,7 @@ def test_each_share_leaves_with_noise_of_its_own(tmp_path: Path) -> None:
 
 def test_other_sums_under_the_same_ids_draw_no_noise(city: City) -> None:
     """An operator that exchanges a report for a fake one with its id would get the same noise on other counts."""
-    task, place = city.write_task(city.folder / "task.json"), city.folder
-    keys = f"{place}/helper.key", f"{place}/verify.key"
-    helper = Aggregator(1, task, *keys, f"{place}/helper.db", "city", (Limit.parse("100/365d"),))
+    task, place, helper = city.task, city.folder, city.operator("helper")
     own = replace(aggregate.Partial.nothing(task.circuit.length), reports=10_000)
     other = replace(own, sums=own.sums + np.eye(task.circuit.length, 4, dtype=np.uint64))
     aggregate.close_batch(own, helper, f"{place}/helper")
@@ -181,9 +178,10 @@ def test_a_task_is_opened_once(city: City) -> None:
     city.run()
     before = {role: city.share(role).read_bytes() for role in ("leader", "helper")}
     city.report([0], "one more")
-    assert city.aggregate("leader") == DataError.exit_code  # not the reports that the helper answered
+    assert city.aggregate("leader") == 0  # of the reports that the helper answered
     assert city.aggregate("leader", exchange="second") == 0
     assert city.aggregate("helper", exchange="second") == RequestError.exit_code
+    assert not (city.folder / "second" / "responses").exists()
     assert city.aggregate("leader", exchange="second") == 0  # still waits for the helper
     assert {role: city.share(role).read_bytes() for role in before} == before
     assert [len(city.spent(role)) for role in before] == [1, 1]
@@ -217,15 +215,38 @@ def killed(*_: object) -> None:
     raise RuntimeError("killed")
 
 
+@EXACTLY
+def test_the_helper_answers_after_its_charge(city: City, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers say which proofs are right. Before the charge, a leader could ask about any number of other requests."""
+    city.report(cells_of(HONEST))
+    assert city.aggregate("leader") == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(aggregate, "open_ledger", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            city.aggregate("helper")
+    assert not (city.folder / "exchange" / "responses").exists()
+    assert city.aggregate("helper") == 0
+    assert (city.exchanged("responses")["type"] == 0).all()
+
+
+def test_other_noise_is_sealed_with_another_key_stream(city: City, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as of another version that repeats a run: two shares under one key stream show their difference."""
+    helper, sums = city.operator("helper"), replace(aggregate.Partial.nothing(16), reports=10_000)
+    shares, draw = [], type(LAPLACE).draw
+    for more in (0, 1):
+        monkeypatch.setattr(type(LAPLACE), "draw", lambda *given, more=more: draw(*given) + more)
+        shares.append(json.loads(Path(aggregate.close_batch(sums, helper, f"{city.folder}/helper")).read_text()))
+    assert shares[0]["batch"] == shares[1]["batch"]
+    assert shares[0]["enc"] != shares[1]["enc"]
+
+
 def lying_helper(city: City, change: Callable[[np.ndarray], np.ndarray]) -> int:
     """Runs leader and helper, changes the helper's responses, and returns the status of the leader's second run."""
     city.report(cells_of(HONEST))
     city.write("z replay", (city.folder / "reports" / "a.bin").read_bytes()[: Formats(city.task).report.itemsize])
     assert city.aggregate("leader") == 0
     assert city.aggregate("helper") == 0
-    for path in (city.folder / "exchange" / "responses").glob("*.bin"):
-        responses = np.frombuffer(path.read_bytes(), dtype=Formats(city.task).verify_resp)
-        path.write_bytes(change(responses.copy()).tobytes() if len(responses) else b"")
+    city.exchanged("responses", change=change)
     return city.aggregate("leader")
 
 
@@ -244,15 +265,16 @@ def test_the_leader_counts_no_report_twice_for_the_helper(
 
 
 @EXACTLY
-def test_the_leader_counts_no_replay_for_the_helper(city: City) -> None:
+def test_the_leader_counts_no_replay_for_the_helper(city: City, monkeypatch: pytest.MonkeyPatch) -> None:
     """A response to a replayed report, in the replay's own block."""
+    monkeypatch.setattr(blocks, "_MAX_BLOCK", HONEST.sum())
     city.report(cells_of(HONEST))
     size = Formats(city.task).report.itemsize
     city.write("z replay", (city.folder / "reports" / "a.bin").read_bytes()[:size])
     assert city.aggregate("leader") == 0
     assert city.aggregate("helper") == 0
-    first, second = sorted((city.folder / "exchange" / "responses").glob("*.bin"))
-    second.write_bytes(first.read_bytes()[: Formats(city.task).verify_resp.itemsize])
+    first = city.exchanged("responses", 0)
+    city.exchanged("responses", 1, change=lambda _: first[:1])
     assert city.aggregate("leader") == DataError.exit_code
 
 

@@ -19,7 +19,7 @@ def test_a_browser_makes_the_python_clients_report(opened: Open, tmp_path: Path)
         f'<!doctype html><meta charset="utf-8"><title>App</title><script type="module">{script}{more}</script>'
     )
     task, randomness = City.new(tmp_path).task, bytes(range(208))
-    expected = make_reports(task, [task.measurement(3.05, 1.07)], task.start, randomness)
+    expected = make_reports(task, [task.measurement((3.05, 1.07))], task.start, randomness)
     tab = opened(page)
     file, place = f"new TextEncoder().encode({json.dumps(task.text)})", "{longitude: 3.05, latitude: 1.07}"
     options = f"{{now: {task.start}, randomness: Uint8Array.from({{length: 208}}, (_, i) => i)}}"

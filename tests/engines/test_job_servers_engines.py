@@ -18,6 +18,7 @@ import pytest
 from sfumato.pipelines.command_line import cli
 from tests.conftest import make_logs, write_files
 from tests.engine_runs import ENGINES, RELEASES, command, differences, missing, started
+from tests.two_servers import City
 
 pytestmark = [
     pytest.mark.engines,
@@ -63,6 +64,22 @@ def test_the_release_is_the_direct_runners(
         assert cli.main(command(release, folder, direct[release])) == 0
     assert cli.main(command(release, folder, tmp_path / "release", *running)) == 0
     assert differences(direct[release], tmp_path / "release") == []
+
+
+@pytest.mark.parametrize("running", ON_EACH, indirect=True)
+@pytest.mark.false_alarm(1e-10)  # noise of 190 below the number of reports
+def test_two_servers_write_what_the_direct_runner_writes(tmp_path: Path, running: list[str]) -> None:
+    """Five blocks, of a file of 2,500 reports and of copies of 30 in files of their own."""
+    city = City.new(tmp_path)
+    content = city.report([5] * 2500)
+    size = len(content) // 2500
+    for number in range(30):
+        city.write(f"one {number}", content[number * size : (number + 1) * size])
+    direct = city.run()
+    city.forget()
+    assert city.run(*running) == direct
+    assert len(direct) == 2 * (5 + 1) + 2
+    assert len(city.spent("leader")) == len(city.spent("helper")) == 1
 
 
 def terminal(arguments: list[str], temporary: Path) -> tuple[int, str, str]:

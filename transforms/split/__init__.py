@@ -10,7 +10,7 @@ parties     the two aggregators and the collector, by their keys
 blocks      files of reports, each counted at most once
 aggregate   an aggregator's work on a task, in Beam
 collect     the sums of both aggregators as a release
-answered    what a device keeps, so that it answers each task once
+answered    what a device does with a task, and keeps, so that it answers each once
 
 The drafts: draft-irtf-cfrg-vdaf-20, draft-ietf-ppm-l1-bound-sum, draft-ietf-ppm-dap-18.
 """

@@ -1,12 +1,14 @@
 """What one aggregator does with the reports of a task, on Beam over files of reports.
 
     leader:  reports                     -> exchange/requests/NUMBER.bin     `Requests`
-    helper:  exchange/requests           -> exchange/responses/NUMBER.bin, and its share of the counts   `Responses`
+    helper:  exchange/requests           -> its share of the counts, and exchange/responses/NUMBER.bin   `Responses`
     leader:  reports, exchange/responses -> its share of the counts          `Answered`
 
-A file of reports is divided into blocks of one size, numbered in the order of the files; the exchange has a file for
-each block. All that is written is a function of the reports, the task and the keys, so a run that was killed is
-repeated with the same bytes, and charged once. Nothing of a report is kept: the leader reads the reports again.
+Reports are divided into blocks of one size, numbered in the order of the files; the exchange has a file for each
+block. The helper answers after it has charged and closed the batch: before, the leader learns of no report whether its
+proof is right, and afterwards it can try no other batch. All that is written is a function of the reports, the task and
+the keys, so a run that was killed is repeated with the same bytes, and charged once. Nothing of a report is kept: the
+leader reads the reports again.
 
 The share leaves with the aggregator's own noise. Its charge is bound to the accepted reports: the ledger refuses a
 second, other batch of the task.
@@ -20,7 +22,7 @@ import hashlib
 import hmac
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -33,13 +35,13 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import DataError, RefusedError
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.ledger import Charge, Period, parse_amount
-from sfumato.transforms.io.files import join, read_file, write_file
+from sfumato.transforms.io.files import join, write_file
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
-from sfumato.transforms.split.blocks import OverBlocks
+from sfumato.transforms.split.blocks import ANSWERS, OverBlocks
 from sfumato.transforms.split.field128 import MODULUS, Words
 from sfumato.transforms.split.hpke import seal
-from sfumato.transforms.split.parties import Aggregator, private_key
+from sfumato.transforms.split.parties import REQUESTS, RESPONSES, Aggregator, exchange_file, private_key
 from sfumato.transforms.split.prio3 import HELPER, LEADER, add_shares, encode_share, reduced
 from sfumato.transforms.split.reports import (
     CONTINUE,
@@ -54,7 +56,6 @@ from sfumato.transforms.split.task import Task
 
 _INFO = {LEADER: b"dap-18 aggregate share\x02\x00", HELPER: b"dap-18 aggregate share\x03\x00"}
 SHARE_FORMAT = "sfumato split share 1"
-REQUESTS, RESPONSES = "requests", "responses"
 
 
 @dataclass(frozen=True)
@@ -112,11 +113,6 @@ class _AddPartials(beam.CombineFn):
         return accumulator
 
 
-def exchange_file(exchange: str, kind: str, number: int) -> str:
-    """Returns the file of a block. kind: requests or responses."""
-    return join(exchange, kind, f"{number:08d}.bin")
-
-
 class Requests(beam.PTransform):
     """Blocks of reports -> files of requests to the helper, and a Counter of rejections. Nothing is charged."""
 
@@ -125,10 +121,12 @@ class Requests(beam.PTransform):
         self._leader, self._exchange = leader, exchange
 
     def expand(self, blocks: beam.PCollection) -> beam.PCollection:
-        return blocks | OverBlocks(self._leader, partial(_request, self._leader, self._exchange))
+        return (blocks | OverBlocks(self._leader, partial(_request, self._leader, self._exchange))).sums
 
 
-def _request(leader: Aggregator, exchange: str, number: int, records: Records, opened: Opened) -> Counter[int]:
+def _request(
+    leader: Aggregator, exchange: str, number: int, records: Records, opened: Opened
+) -> Iterator[Counter[int]]:
     formats, prio3, errors = leader.formats, leader.task.prio3, opened.errors
     rows = np.flatnonzero(errors == 0)
     found, kept = records[rows], np.zeros(0, dtype=np.int64)
@@ -141,28 +139,41 @@ def _request(leader: Aggregator, exchange: str, number: int, records: Records, o
         requests["verifier"] = seen.verifier_shares[kept]
     for name in ("id", "time", "public", "helper_enc", "helper_payload"):
         requests[name] = found[name][kept]
-    write_file(exchange_file(exchange, REQUESTS, number), requests.tobytes())
-    return Counter(errors[errors > 0].tolist())
+    leader.write_exchange(exchange, REQUESTS, number, requests.tobytes())
+    yield Counter(errors[errors > 0].tolist())
 
 
 class Responses(beam.PTransform):
-    """Blocks of requests -> files of responses, and one Partial: the helper's sums."""
+    """Blocks of requests -> one Partial: the helper's sums. Writes its share, and then the files of responses."""
 
-    def __init__(self, helper: Aggregator, exchange: str) -> None:
+    def __init__(self, helper: Aggregator, exchange: str, output: str) -> None:
         super().__init__()
-        self._helper, self._exchange = helper, exchange
+        self._helper, self._exchange, self._output = helper, exchange, output
 
     def expand(self, blocks: beam.PCollection) -> beam.PCollection:
-        respond = partial(_respond, self._helper, self._exchange)
-        partials = blocks | OverBlocks(self._helper, respond)
-        return partials | "Sum" >> beam.CombineGlobally(_AddPartials(self._helper.task.circuit.length))
+        found = blocks | OverBlocks(self._helper, partial(_respond, self._helper))
+        total, closed = _closed(found.sums, self._helper, self._output)
+        answer, after = partial(_answer, self._helper, self._exchange), beam.pvalue.AsSingleton(closed)
+        _ = found[ANSWERS] | "Answer" >> beam.Map(answer, after)  # PCollection[tuple[number, responses]]
+        return total
 
 
-def _respond(helper: Aggregator, exchange: str, number: int, records: Records, opened: Opened) -> Partial:
+def _closed(sums: beam.PCollection, aggregator: Aggregator, output: str) -> tuple[beam.PCollection, beam.PCollection]:
+    """Returns the sum of Partials, and the path of the share that it makes."""
+    total = sums | "Sum" >> beam.CombineGlobally(_AddPartials(aggregator.task.circuit.length))
+    return total, total | "Close" >> beam.Map(close_batch, aggregator, output)
+
+
+def _answer(helper: Aggregator, exchange: str, responses: tuple[int, bytes], _share: str) -> None:
+    number, content = responses
+    helper.write_exchange(exchange, RESPONSES, number, content)
+
+
+def _respond(helper: Aggregator, number: int, records: Records, opened: Opened) -> Iterator[Any]:
     formats, prio3, errors = helper.formats, helper.task.prio3, opened.errors
     if not len(records):
-        write_file(exchange_file(exchange, RESPONSES, number), b"")
-        return Partial.nothing(helper.task.circuit.length)
+        yield beam.pvalue.TaggedOutput(ANSWERS, (number, b""))
+        return
     seen = prio3.verify_init(HELPER, helper.verify_key, records["id"], records["public"], opened.shares)
     messages, is_proven = prio3.combine([records["verifier"], seen.verifier_shares])
     errors[(errors == 0) & ~(is_proven & seen.is_valid & seen.accepts(messages))] = UNPROVEN
@@ -171,25 +182,26 @@ def _respond(helper: Aggregator, exchange: str, number: int, records: Records, o
     responses["id"], responses["error"] = records["id"], errors
     responses["type"] = np.where(accepted, CONTINUE, REJECT)
     responses["message"] = np.where(accepted[:, None], messages, 0)
-    write_file(exchange_file(exchange, RESPONSES, number), responses.tobytes())
-    return Partial.of(seen.out_shares[accepted], records["id"][accepted], helper.verify_key, errors)
+    yield Partial.of(seen.out_shares[accepted], records["id"][accepted], helper.verify_key, errors)
+    yield beam.pvalue.TaggedOutput(ANSWERS, (number, responses.tobytes()))
 
 
 class Answered(beam.PTransform):
-    """Blocks of reports -> one Partial: the leader's sums, of the reports that the helper accepted."""
+    """Blocks of reports -> one Partial: the leader's sums of reports that the helper accepted. Writes its share."""
 
-    def __init__(self, leader: Aggregator, exchange: str) -> None:
+    def __init__(self, leader: Aggregator, exchange: str, output: str) -> None:
         super().__init__()
-        self._leader, self._exchange = leader, exchange
+        self._leader, self._exchange, self._output = leader, exchange, output
 
     def expand(self, blocks: beam.PCollection) -> beam.PCollection:
-        partials = blocks | OverBlocks(self._leader, partial(_finish, self._leader, self._exchange))
-        return partials | "Sum" >> beam.CombineGlobally(_AddPartials(self._leader.task.circuit.length))
+        found = blocks | OverBlocks(self._leader, partial(_finish, self._leader, self._exchange))
+        return _closed(found.sums, self._leader, self._output)[0]
 
 
-def _finish(leader: Aggregator, exchange: str, number: int, records: Records, opened: Opened) -> Partial:
+def _finish(leader: Aggregator, exchange: str, number: int, records: Records, opened: Opened) -> Iterator[Partial]:
     formats, errors = leader.formats, opened.errors
-    responses, rest = formats.parse(read_file(exchange_file(exchange, RESPONSES, number)), formats.verify_resp)
+    answers = leader.read_exchange(exchange_file(exchange, RESPONSES, number), RESPONSES, number)
+    responses, rest = formats.parse(answers, formats.verify_resp)
     # Each response must be about one readable report. So the leader counts a report once, whatever the helper answers.
     rows = {records["id"][row].tobytes(): int(row) for row in np.flatnonzero(errors == 0)}
     found = [rows.pop(one.tobytes(), -1) for one in responses["id"]]
@@ -200,13 +212,14 @@ def _finish(leader: Aggregator, exchange: str, number: int, records: Records, op
         )
     errors[list(rows.values())] = INVALID
     if not found:
-        return Partial.nothing(leader.task.circuit.length, errors)
+        yield Partial.nothing(leader.task.circuit.length, errors)
+        return
     answered = np.array(found, dtype=np.int64)
     ids, public, shares = records["id"][answered], records["public"][answered], opened.shares[answered]
     out_shares, agrees = leader.task.prio3.finish(LEADER, ids, public, shares, responses["message"])
     agrees &= responses["type"] == CONTINUE
     errors[answered[~agrees]] = UNPROVEN
-    return Partial.of(out_shares[agrees], ids[agrees], leader.verify_key, errors)
+    yield Partial.of(out_shares[agrees], ids[agrees], leader.verify_key, errors)
 
 
 def close_batch(accepted: Partial, aggregator: Aggregator, output: str) -> str:
@@ -238,15 +251,11 @@ def close_batch(accepted: Partial, aggregator: Aggregator, output: str) -> str:
         raise RefusedError(f"min_batch: {reason}; no share was written")
     noise = LAPLACE.draw(key, "split noise", stream, task.circuit.length, task.sums_epsilon, task.max_value)[0]
     share = [(own + added) % MODULUS for own, added in zip(reduced(accepted.sums), noise.tolist(), strict=True)]
-    associated = share_associated(task, role, batch, reports)
-    enc, payload = seal(
-        bytes.fromhex(task.collector),
-        _INFO[role],
-        associated,
-        encode_share(share),
-        key.subkey("seal"),
-        private_key(aggregator.key),
-    )
+    associated, plain = share_associated(task, role, batch, reports), encode_share(share)
+    # Of the content too, so that other noise, such as of another version, is never sealed with the same key stream.
+    secret = hmac.digest(key.subkey("seal"), associated + plain, hashlib.sha256)
+    to, own = bytes.fromhex(task.collector), private_key(aggregator.key)
+    enc, payload = seal(to, _INFO[role], associated, plain, secret, own)
     content = {
         "format": SHARE_FORMAT,
         "task": task.id.hex(),

@@ -1,11 +1,13 @@
-"""What a device keeps of the tasks that it answered, so that it answers each once, and a map's rounds in order."""
+"""What a device does with a task: its report, and the record that it keeps, so that it answers each task once."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from sfumato.schemas.errors import RequestError, reason_of
 from sfumato.transforms.io.files import read_file, write_output
+from sfumato.transforms.split.reports import make_reports
 from sfumato.transforms.split.task import Task
 
 
@@ -34,6 +36,16 @@ def answer(task: Task, kept: bytes | None) -> bytes:
     elif task.map is not None and task.map.round > 1:
         raise RequestError("task: this device has not answered the first round of the map; it can answer the next map")
     return json.dumps({name: one.text for name, one in answered.items()} | {series: task.text}).encode()
+
+
+def device_report(task: Task, location: Sequence[float] | None, weights: object, answered: str | None) -> bytes:
+    """Returns a device's report, after it has recorded that it answers the task.
+
+    location, weights: see `Task.measurement`. answered: see `record_answer`. Raises RequestError.
+    """
+    report = make_reports(task, [task.measurement(location, weights)])
+    record_answer(task, answered)
+    return report
 
 
 def record_answer(task: Task, path: str | None) -> None:

@@ -87,11 +87,6 @@ def from_ints(values: Sequence[int]) -> Elements:
     return from_words(np.frombuffer(encoded, dtype="<u8").reshape(-1, 2))
 
 
-def to_ints(words: Words) -> list[int]:
-    """Returns encoded elements uint64[n, 2] as integers."""
-    return [int(low) | int(high) << 64 for low, high in words.tolist()]
-
-
 def multiply(a: Elements, b: Elements) -> Elements:
     """Returns products entry by entry; the trailing axes broadcast."""
     return _folded(_convolved(a, b))

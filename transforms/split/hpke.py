@@ -28,11 +28,6 @@ def suite() -> CipherSuite:
     return CipherSuite.new(KEMId(KEM_ID), KDFId(KDF_ID), AEADId(AEAD_ID))
 
 
-def new_key() -> bytes:
-    """Returns a new private key, 32 bytes."""
-    return X25519PrivateKey.generate().private_bytes_raw()
-
-
 def public_key(private: bytes) -> bytes:
     """Returns the public key of a private key, 32 bytes each."""
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()

@@ -23,6 +23,7 @@ from sfumato.transforms.split.prio3 import HELPER, HELPER_SIZE, LEADER, NONCE_SI
 from sfumato.transforms.split.task import PRECISION, Task
 
 ROLES = ("leader", "helper")
+_CHUNK_BYTES = 1 << 21  # of reports that are made at once: 30 MB of memory
 _HEAD = 6  # bytes before the share in a plaintext: no extensions, and the share's length
 _INFO = {LEADER: b"dap-18 input share\x01\x02", HELPER: b"dap-18 input share\x01\x03"}
 CONTINUE, REJECT = 0, 2  # types of a VerifyResp
@@ -147,14 +148,21 @@ def make_reports(
     Raises:
         RequestError: a measurement is out of range.
     """
-    formats, prio3, rows = Formats(task), task.prio3, len(measurements)
-    each = formats.randomness_size
+    formats, rows = Formats(task), len(measurements)
+    each, at_once = formats.randomness_size, max(1, _CHUNK_BYTES // formats.report.itemsize)
     drawn = np.frombuffer(randomness or os.urandom(rows * each), dtype=np.uint8).reshape(rows, each)
+    now = int(time.time() if made_at is None else made_at) // PRECISION * PRECISION
+    parts = (slice(first, first + at_once) for first in range(0, rows, at_once))
+    return b"".join(_made(formats, measurements[part], now, drawn[part]) for part in parts)
+
+
+def _made(formats: Formats, measurements: Sequence[int | Sequence[int]], now: int, drawn: Bytes) -> bytes:
+    """Returns reports that are in memory at once. drawn: uint8[R, randomness_size]."""
+    task, prio3, rows = formats.task, formats.task.prio3, len(measurements)
     ids, rest, secrets = np.split(drawn, [NONCE_SIZE, NONCE_SIZE + prio3.randomness_size], axis=1)
     records = formats.filled(rows, formats.report)
     public, shares = prio3.shard(measurements, ids, rest)
-    records["id"], records["public"] = ids, public
-    records["time"] = int(time.time() if made_at is None else made_at) // PRECISION * PRECISION
+    records["id"], records["public"], records["time"] = ids, public, now
     for row in range(rows):
         associated = formats.associated(records[row])
         for role, share, secret in zip(ROLES, shares, np.split(secrets[row], len(ROLES)), strict=True):

@@ -63,12 +63,6 @@ class ReportRequest(LogOptions):
     )
     output: str = option(..., "new file of the report", OUTPUT, metavar="FILE")
 
-    @model_validator(mode="after")
-    def _one_measurement(self) -> Self:
-        if (self.location is None) == (self.weights is None):
-            raise RequestError("location, weights: one is required; give --location LON,LAT")
-        return self
-
 
 class AggregateRequest(RunnerOptions):
     """Checks the reports of a task as one of the two aggregators, and writes its share of the counts with its noise.

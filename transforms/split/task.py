@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -231,12 +232,34 @@ class Task:
         """The epsilon of the counts of all cells."""
         return self.epsilon - 2 * self.count_epsilon
 
-    def measurement(self, longitude: float, latitude: float) -> int | list[int]:
-        """Returns what a device at a location reports: its entry, or all weight there. Raises as `cell_of`."""
-        cell = self.cell_of(longitude, latitude)
+    def measurement(self, location: Sequence[float] | None = None, weights: object = None) -> int | list[int]:
+        """Returns what a device reports: its entry, or whole weights of all entries.
+
+        Args:
+            location: longitude and latitude in degrees, where all of the device's weight is.
+            weights: a list of [longitude, latitude, weight] instead, for a task with a max_value.
+
+        Raises:
+            RequestError: not exactly one is given, a place is outside of the region, or the weights are none.
+        """
+        if (location is None) == (weights is None):
+            raise RequestError("location, weights: one is required; give --location LON,LAT")
         if self.max_value == 1:
-            return cell
-        return [self.max_value * (one == cell) for one in range(self.circuit.length)]
+            if location is None:
+                raise RequestError("weights: the task counts one cell a user (max_value 1); give --location LON,LAT")
+            return self.cell_of(*location)
+        places: Any = weights if location is None else [(*location, self.max_value)]
+        sums = [0] * self.circuit.length
+        try:
+            for longitude, latitude, weight in places:
+                if type(weight) is not int:
+                    raise ValueError("a weight is not a whole number")
+                sums[self.cell_of(float(longitude), float(latitude))] += weight
+        except (TypeError, ValueError, OverflowError) as error:
+            if isinstance(error, RequestError):
+                raise
+            raise RequestError(f"weights: must be a list of [longitude, latitude, weight] ({error})") from None
+        return sums
 
     def cell_of(self, longitude: float, latitude: float) -> int:
         """Returns the number of the entry of a location. Raises RequestError: it is outside of the region."""

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
@@ -30,14 +31,22 @@ def city(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> City:
     return City.new(tmp_path, min_batch=1)
 
 
-def reports(task: Task, seed: int) -> bytes:
+def reports(task: Task, seed: int, weights: object = None) -> bytes:
     """Returns the reports of all users. Ids and shares are those of the seed, so operators draw the same noise."""
-    rng, cells = seeded_rng([seed, 38]), [task.cell_of(*PLACES[user % len(PLACES)]) for user in range(USERS)]
-    made = []
-    for cell in cells:
-        drawn = rng.bytes(16 + task.prio3.randomness_size)
-        made.append(make_reports(task, [cell], task.start, drawn.ljust(Formats(task).randomness_size, b"0")))
+    rng, made = seeded_rng([seed, 38]), []
+    for user in range(USERS):
+        place = PLACES[user % len(PLACES)] if weights is None else None
+        drawn = rng.bytes(16 + task.prio3.randomness_size).ljust(Formats(task).randomness_size, b"0")
+        made.append(make_reports(task, [task.measurement(place, weights)], task.start, drawn))
     return b"".join(made)
+
+
+def count_at(cells: pd.DataFrame, longitude: float, latitude: float, least: int = 8) -> float:
+    """Returns the count of the finest cell of a map at a place, which has at least this depth."""
+    inside = (cells.west <= longitude) & (longitude < cells.east) & (cells.south <= latitude)
+    cell = cells[inside & (latitude < cells.north)].sort_values("depth").iloc[-1]
+    assert cell.depth >= least
+    return float(cell["count"])
 
 
 def test_three_rounds_make_a_heatmap(city: City, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,17 +68,27 @@ def test_three_rounds_make_a_heatmap(city: City, capsys: pytest.CaptureFixture[s
     assert privacy["epsilon_spent"] == pytest.approx(30)
     assert len(privacy["sub_queries"]) == len(release.manifest["parameters"]["tasks"]) == 3
     cells = pq.read_table(city.folder / "release" / "cells.parquet").to_pandas()
-    for longitude, latitude in PLACES:
-        inside = (cells.west <= longitude) & (longitude < cells.east) & (cells.south <= latitude)
-        cell = cells[inside & (latitude < cells.north)].sort_values("depth").iloc[-1]
-        assert cell.depth >= 8
-        assert abs(cell["count"] - USERS / len(PLACES)) < 5
+    for place in PLACES:
+        assert abs(count_at(cells, *place) - USERS / len(PLACES)) < 5
     page = page_text((city.folder / "release" / "index.html").read_text())
     assert "Two servers received shares of the reports" in page
     capsys.readouterr()
     assert cli.main(["audit", str(city.folder / "release")]) == 0
     assert cli.main(["statement", str(city.folder / "release")]) == 0
     assert "simulates this" not in capsys.readouterr().out
+
+
+def test_rounds_make_a_map_of_weights(city: City) -> None:
+    """Every device spreads a weight of 4 over two of the places."""
+    task, number = city.map(USERS, depth=10, max_value=4), 1
+    weights = [(*PLACES[0], 1), (*PLACES[1], 3)]
+    while city.run_round(number, reports(task, number, weights)) == 0 and not (city.folder / "release").exists():
+        number += 1
+        task = Task.read(str(city.folder / f"round{number}.json"))
+    cells = pq.read_table(city.folder / "release" / "cells.parquet").to_pandas()
+    assert abs(count_at(cells, *PLACES[0], least=3) - USERS / 4) < 2
+    assert abs(count_at(cells, *PLACES[1], least=3) - 3 * USERS / 4) < 2
+    assert open_release(str(city.folder / "release")).manifest["privacy"]["trust"] == "split"
 
 
 def test_trees_of_rounds_place_each_location(city: City) -> None:

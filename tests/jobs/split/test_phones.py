@@ -52,12 +52,8 @@ def text_of(city: City, **entries: Any) -> str:
 
 def python_report(task: Task, place: Any, now: float, randomness: bytes) -> str:
     """Returns the Python client's report."""
-    if isinstance(place, dict):
-        measurement = task.measurement(**place)
-    else:
-        measurement = np.zeros(task.circuit.length, dtype=np.int64)
-        for longitude, latitude, weight in place:
-            measurement[task.cell_of(longitude, latitude)] += weight
+    given = {"location": tuple(place.values())} if isinstance(place, dict) else {"weights": place}
+    measurement = task.measurement(**given)
     return make_reports(task, [measurement], now, randomness).hex()
 
 
@@ -179,7 +175,7 @@ def test_both_clients_refuse_the_same_places_with_the_same_words(city: City, cli
     found = reports(client, [case(text, place, city.task.start) for place in places])
     for place, one in zip(places, found, strict=True):
         with pytest.raises(RequestError) as refused:
-            city.task.measurement(**place)
+            city.task.measurement(tuple(place.values()))
         assert one == {"refusal": str(refused.value)}
     weights = text_of(city, max_value=3)
     over = reports(client, [case(weights, [[3.05, 1.07, 4]], city.task.start), case(text, [], city.task.start)])

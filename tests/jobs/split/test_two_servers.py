@@ -19,7 +19,7 @@ from sfumato.transforms.split.task import Task
 from tests.digests import page_text
 from tests.rejections import rejects
 from tests.two_servers import PARTIES as KEYS
-from tests.two_servers import City, cells_of
+from tests.two_servers import WRITTEN, City, cells_of
 
 HONEST = 14 * np.array([0, 3, 5, 0, 1, 0, 0, 2, 0, 0, 9, 0, 4, 0, 0, 7])
 EXACTLY = pytest.mark.false_alarm(1e-10)  # noise of counts that is not 0 at epsilon 30, or above 190 at 0.15
@@ -74,7 +74,8 @@ def test_devices_may_spread_their_weight(city: City) -> None:
     assert report_by_command(city, "--weights", str(city.folder / "weights.json")) == 0
     task = city.task
     city.report([[0] * 15 + [4]] * 400, task=task)  # type: ignore[list-item]
-    city.write("function", sfumato.client_report(f"{city.folder}/task.json", location=(3.001, 1.129)))
+    places = [(3.001, 1.129, 1), (3.002, 1.128, 3)]
+    city.write("function", sfumato.client_report(f"{city.folder}/task.json", weights=places))
     city.run()
     assert city.collect() == 0
     counts = pq.read_table(city.folder / "release" / "cells.parquet").to_pandas().sort_values("count")["count"]
@@ -183,8 +184,41 @@ def test_blocks_cover_every_record_once(city: City) -> None:
     files = [("a", 1300 * size + 5), ("b", 0), ("c", size - 1), ("d", size)]
     blocks = blocks_of(files, size)
     assert [block.number for block in blocks] == list(range(len(blocks)))
-    rows = [(block.path, row) for block in blocks for row in range(block.first, block.first + block.rows)]
+    parts = [part for block in blocks for part in block.parts]
+    rows = [(part.path, row) for part in parts for row in range(part.first, part.first + part.rows)]
     assert rows == [*(("a", row) for row in range(1300)), ("d", 0)]
+
+
+@EXACTLY
+def test_files_of_one_report_make_no_more_blocks(city: City) -> None:
+    content = city.report([5] * 600)
+    together = city.run()
+    city.forget()
+    (city.folder / "reports" / "a.bin").unlink()
+    size = len(content) // 600
+    for number in range(600):
+        city.write(f"{number:03}", content[number * size : (number + 1) * size])
+    assert city.run() == together
+    assert len(together) == 2 * (2 + 1) + 2
+
+
+@EXACTLY
+def test_aggregate_works_in_buckets_as_in_folders(city: City) -> None:
+    pytest.importorskip("gcp_storage_emulator.server", reason="needs the package gcp-storage-emulator")
+    from tests.storage import BUCKET, put, storage_emulator
+
+    city.report([5] * 600)
+    city.report([6], "b")
+    inputs = [path for path in city.folder.rglob("*") if path.is_file()]
+    local = city.run()
+    with storage_emulator() as running:
+        for path in inputs:
+            put(f"{BUCKET}/city/{path.relative_to(city.folder)}", path.read_bytes())
+        for role in ("leader", "helper", "leader"):
+            assert city.aggregate(role, place=f"{BUCKET}/city") == 0
+        found = running.objects("city")
+    folders = tuple(f"{name}/" for name in WRITTEN)
+    assert {name: content for name, content in found.items() if name.startswith(folders)} == local
 
 
 def test_client_report_function_rejects_two_measurements(city: City) -> None:

@@ -18,7 +18,6 @@ from sfumato.transforms.split.field128 import (
     multiply,
     root_powers,
     settle,
-    to_ints,
     to_words,
     total,
 )
@@ -29,7 +28,7 @@ ELEMENT = st.one_of(st.sampled_from(EDGES), st.integers(0, MODULUS - 1))
 
 
 def ints(elements: Elements) -> list[int]:
-    return to_ints(to_words(elements.reshape(LIMBS, -1)))
+    return [int(low) | int(high) << 64 for low, high in to_words(elements.reshape(LIMBS, -1)).tolist()]
 
 
 def random_ints(count: int, seed: int) -> list[int]:

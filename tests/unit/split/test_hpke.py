@@ -1,9 +1,10 @@
+import os
 import sys
 
 import pytest
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.split.hpke import Opener, new_key, public_key, seal, suite
+from sfumato.transforms.split.hpke import Opener, public_key, seal, suite
 
 # RFC 9180, Appendix A.1.1, the first message.
 PRIVATE = bytes.fromhex("4612c550263fc8ad58375df3f557aac531d26850903e55a9f23f21d8534e8ac8")
@@ -19,10 +20,10 @@ def test_vector_of_the_rfc_is_opened() -> None:
 
 
 def test_sealed_message_is_opened_by_its_key_only() -> None:
-    private = new_key()
+    private = os.urandom(32)
     enc, payload = seal(public_key(private), b"purpose", b"associated", b"text")
     assert Opener(private, b"purpose").open(enc, b"associated", payload) == b"text"
-    assert Opener(new_key(), b"purpose").open(enc, b"associated", payload) is None
+    assert Opener(bytes(31) + b"1", b"purpose").open(enc, b"associated", payload) is None
     assert Opener(private, b"other").open(enc, b"associated", payload) is None
     opener = Opener(private, b"purpose")
     assert opener.open(enc, b"other", payload) is None
