@@ -32,7 +32,8 @@ _NAMES = (
 )  # fmt: skip
 """Columns that name what a row is about. A row of a table without any is named by its place."""
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?(?!\w)")
-_RENDERED = (".html", ".png")  # compared with what the tables render
+_PICTURE = ".png"  # most runs leave it white
+_RENDERED = (".html", _PICTURE)  # compared with what the tables render
 
 
 def number_of(value: object) -> float:
@@ -114,7 +115,8 @@ def of_files(paths: Iterable[Path], folder: Path) -> dict[str, pd.DataFrame]:
         name, state = os.path.relpath(path, folder), path.lstat()
         listed |= {name: True, f"permissions of {name}": state.st_mode}
         if path.is_file():
-            listed[f"size of {name}"] = state.st_size
+            if path.suffix != _PICTURE:
+                listed[f"size of {name}"] = state.st_size
             found |= _content(name, path)
     return {"": single(listed), **found}
 

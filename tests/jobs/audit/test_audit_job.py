@@ -143,6 +143,7 @@ def test_every_fault_can_be_planted(fault: audit_self_test.PlantedFault, package
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS[:1], ids=lambda fault: fault.name.replace(" ", "_"))
 def test_a_planted_fault_is_found(fault: audit_self_test.PlantedFault, logs: Path, tmp_path: Path) -> None:
+    copy_package(tmp_path / "sfumato")
     found, _ = tried(tmp_path, logs, fault, fault.job)
     assert found.startswith("One user changes")
 
