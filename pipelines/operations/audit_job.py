@@ -156,7 +156,7 @@ def examine(audited: Audit, users: str, minutes: float, show: bool = False, firs
     for number, (neighbour, on) in enumerate(zip(tried, places, strict=True)):
         if show:
             _show(f"neighbour {number + 1} of {len(tried)}")
-        compared.add(on, tests[id(on)], neighbour, renders=number < _LARGE)
+        compared.add(on, tests[id(on)], neighbour, renders=not number)
         if first and compared.is_broken:
             break
     if show:
