@@ -59,7 +59,15 @@ def test_no_job_is_accused(job: str, logs: Path, tmp_path: Path) -> None:
     status, found = report_of(job, logs, tmp_path, "--minutes=0")
     assert status == 0
     assert not any("violation" in results for results in found.values())
-    assert found["One user changes nothing but what the key changes too"] == ["holds"]
+    assert found["One user changes nothing but what the key changes too"][0] == "holds"
+
+
+@pytest.mark.slow
+def test_large_logs_are_audited_on_a_sample(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_job, "_SAMPLE", 700)
+    status, _ = report_of("zones", logs, tmp_path, "--minutes=0")
+    assert status == 0
+    assert "on the logs of 700 users" in (tmp_path / "report.json").read_text()
 
 
 @pytest.mark.slow
