@@ -12,11 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.command_line.run import JOBS
 from sfumato.pipelines.operations import audit_job, audit_runs, audit_self_test
 from sfumato.pipelines.operations.audit_runs import Audit
 from sfumato.pipelines.operations.audit_self_test import FAULTS, SELF_TEST_JOBS, city, copy_package, plant, tried
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.audit.request import JobAuditRequest
+from tests.releases import COMMANDS
 
 
 @pytest.fixture(scope="session")
@@ -178,3 +180,9 @@ def test_bad_options_are_refused_before_a_run(
 @pytest.mark.parametrize("job", ["changes", "nothing"])
 def test_only_jobs_that_publish_are_audited(job: str, logs: Path) -> None:
     assert cli.main(["audit", "--job", job, f"--input={logs}"]) == 2
+
+
+def test_every_publishing_job_is_audited() -> None:
+    publishing = {name for name, job in JOBS.items() if job.publishes}
+    for commands in ([words.split() for words in SELF_TEST_JOBS.values()], COMMANDS.values()):
+        assert publishing == {name for name in publishing for words in commands if name.split()[0] == words[0]}
