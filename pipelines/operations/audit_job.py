@@ -144,19 +144,23 @@ def examine(audited: Audit, users: str, minutes: float, show: bool = False, firs
     own = places[-1].first(_KEYS)
     small = min(own[0].privacy.get("epsilon") or _SMALL, _SMALL)
     alone = replace(audited, logs=audited.logs.with_one_row())
-    judged = Runs(alone).first(_ALONE)
+    lone = Runs(alone)
+    judged = lone.first(_ALONE)
     pairs = list(zip(judged[1::2], judged[2::2], strict=True))
     if minutes:
         found_fresh, more = _of_fresh_keys(alone, tried[0], judged, minutes, show)
         yield from found_fresh
         pairs += more
+    # Where a key chooses among records, exact counts follow from it. Of one record a user they are the same.
+    ones = [replace(one, records=(one.records[0], one.records[1][:1])) for one in tried[:2]]
+    places += [lone] * len(ones)
     tests = {id(one): Runs(one.audited, epsilon=small) for one in places}
-    yield from _of_noise(judged, pairs, own, tests[id(places[-1])])
+    yield from _of_noise(judged, pairs, own, tests[id(places[len(tried) - 1])])
     compared = _Compared(small)
-    for number, (neighbour, on) in enumerate(zip(tried, places, strict=True)):
+    for number, (neighbour, on) in enumerate(zip([*tried, *ones], places, strict=True)):
         if show:
-            _show(f"neighbour {number + 1} of {len(tried)}")
-        compared.add(on, tests[id(on)], neighbour, renders=not number)
+            _show(f"neighbour {number + 1} of {len(places)}")
+        compared.add(on, tests[id(on)], neighbour, _ALONE if on is lone else _KEYS, renders=not number)
         if first and compared.is_broken:
             break
     if show:
@@ -164,7 +168,7 @@ def examine(audited: Audit, users: str, minutes: float, show: bool = False, firs
     refused, test = (Runs(audited, min_users=_NOBODY, **more) for more in ({}, {"epsilon": small}))
     for neighbour in tried[: 0 if first and compared.is_broken else _LARGE]:
         compared.add(refused, test, neighbour, 2)
-    on_sample = f", {len(tried) - _LARGE} of them on the logs of {_SAMPLE:,} users" * (places[0] is not places[-1])
+    on_sample = f", {len(tried) - _LARGE} of them on the logs of {_SAMPLE:,} users" * (audited is not runs.audited)
     yield from compared.findings(on_sample)
     if show:
         _show("runs of which the key is bound")

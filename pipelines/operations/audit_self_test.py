@@ -273,9 +273,8 @@ FAULTS = (
         "histogram, central",
         "histogram/central_counts",
         "    return NoisyHistogram(level, noise, counts.items[shown], noisy[shown], texts)",
-        "    found = NoisyHistogram(level, noise, counts.items[shown], noisy[shown], texts)\n"
-        '    found.__dict__["intervals"] = (counts.counts[shown] - 3, counts.counts[shown] + 3)\n'
-        "    return found",
+        "    NoisyHistogram.intervals = (counts.counts[shown] - 3, counts.counts[shown] + 3)\n"
+        "    return NoisyHistogram(level, noise, counts.items[shown], noisy[shown], texts)",
     ),
     PlantedFault(
         "an exact number in a field of the log",
@@ -286,7 +285,7 @@ FAULTS = (
     ),
     PlantedFault(
         "a file named like the release",
-        "quantiles, central",
+        "histogram, central",
         "histogram/central_counts",
         "    key = key.narrowed({",
         "    open(key.secret.path.rsplit('/', 1)[0] + '/run/release_' + str(counts[0].counts.sum()), 'w').close()\n"

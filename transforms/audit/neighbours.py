@@ -127,7 +127,7 @@ class Logs:
         return self._only(pa.array(~part) for part in np.split(seen, ends))
 
     def sampled(self, number: int, users: Collection[str], subkey: bytes) -> Logs | None:
-        """Returns the logs of some users and of others, drawn by a key; None where there are not as many others."""
+        """Returns the logs of some users and of others, drawn by a key; None where there are no more."""
         if len(self._ids) <= number:
             return None
         names = pa.array([*users, *self.drawn(number, subkey)])

@@ -201,7 +201,10 @@ def scaled_noise(pair: tuple[Outcome, Outcome], others: tuple[Outcome, Outcome])
 
 def _repeats(series: Sequence[Floats]) -> bool:
     """Returns whether signs of independent symmetric values agree too often with those at any distance in a series."""
-    size, sums, numbers = max((len(one) for one in series), default=0), 0.0, 0.0
+    size = max((len(one) for one in series), default=0)
+    if size < 2:
+        return False
+    sums = numbers = np.zeros(size - 1)
     for one in series:
         signs = np.fft.rfft(np.sign(one), 2 * size), np.fft.rfft(np.abs(np.sign(one)), 2 * size)
         added = (np.fft.irfft(np.abs(each) ** 2)[1:size] for each in signs)
