@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from sfumato.pipelines.runners.runner_settings import RunnerSettings, runner_set
 from sfumato.schemas.errors import CheckFailedError, RequestError
 from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.transforms.audit.comparison import (
+    Cell,
     Change,
     Outcome,
     Separation,
@@ -52,12 +53,13 @@ from sfumato.transforms.io.files import is_remote
 
 _KEYS = 4  # under which the job runs on the same logs
 _ALONE = 3  # keys under which it runs on one record of each user
-_THOROUGH = 2  # users with other records of every kind; of the others those of another user alone
 _MOST_EXTREMES = 4  # users who hold the smallest or the largest value of a column
-_LARGE = 3  # kinds of records that come first, for the runs that are refused
+_LARGE = 3  # kinds of records that come first, for the runs on all logs, and those that are refused
 _DIFFERENT_USERS = ("no record", "unusable records")  # records with which the number of users changes
 _SMALL = 0.5  # the epsilon at which a suspicious fact is tried again
 _CONFIRMED = 8  # keys under which it must be the same
+_GONE = 2  # keys after which it is left, if it is the same for the neighbour
+_SAMPLE = 30_000  # users on whose logs most runs are made, where there are more
 _REPEATED = 8  # pairs of runs with equal noise, which are a violation
 _SHARE = 0.8  # of noisy facts that are equal where noise is
 _NOBODY = 10**9  # users that no logs have
@@ -91,7 +93,8 @@ def first_violation(request: JobAuditRequest, arguments: Sequence[str]) -> str:
     """Returns the first violation that an audit finds, in words; empty without one. Raises RequestError."""
     name, parsed, settings = _parsed(request, arguments)
     with tempfile.TemporaryDirectory(prefix="sfumato-audit-") as folder:
-        findings = examine(_audit_of(name, parsed, settings, Path(folder)), request.users, request.minutes)
+        audited = _audit_of(name, parsed, settings, Path(folder))
+        findings = examine(audited, request.users, request.minutes, first=True)
         return next((f"{one.check} ({one.why})" for one in findings if one.result == "violation"), "")
 
 
@@ -123,64 +126,59 @@ def _audit_of(name: str, request: ReleaseRequest, settings: RunnerSettings, fold
     return Audit(name, given, settings, logs, layout_of(request, job.columns()).columns, folder)
 
 
-def examine(audited: Audit, users: str, minutes: float, show: bool = False) -> Iterator[Finding]:
+def examine(audited: Audit, users: str, minutes: float, show: bool = False, first: bool = False) -> Iterator[Finding]:
     """Yields the findings on a job.
 
     users: whose records are replaced, see `_audited_users`. minutes: for runs with fresh keys. show: the progress.
+    first: whether the first violation is enough.
     """
-    tried, runs = list(_neighbours(audited, users, os.urandom(32))), Runs(audited)
-    own = runs.first(_KEYS)
-    if own[0].message is not None:
-        raise RequestError(f"job: {own[0].message}")
+    draws = os.urandom(32)
+    tried, runs = list(_neighbours(audited, users, draws)), Runs(audited)
+    if (message := runs.first(_KEYS)[0].message) is not None:
+        raise RequestError(f"job: {message}")
     yield from audited.of_release()
-    alone = replace(audited, logs=audited.logs.with_one_row())
+    places, sample = [runs] * len(tried), audited.logs.sampled(_SAMPLE, {one.records[0] for one in tried}, draws)
+    if sample is not None and (few := Runs(replace(audited, logs=sample))).first(1)[0].message is None:
+        places = [runs] * _LARGE + [few] * (len(tried) - _LARGE)
+        audited = few.audited
+    own = places[-1].first(_KEYS)
     small = min(own[0].privacy.get("epsilon") or _SMALL, _SMALL)
-    facts = _Facts(audited, small, Runs(audited, epsilon=small))
-    worst: dict[str, Change] = {}
-    missing: set[str] = set()
-    for number, neighbour in enumerate(tried):
-        if show:
-            _show(f"neighbour {number + 1} of {len(tried)}")
-        renders = neighbour.records[0] == tried[0].records[0]
-        other = audited.outcome(runs.keys[0], *neighbour.records, renders=renders)
-        facts.compare(own, other, neighbour)
-        found = changes(own[0], other, neighbour.changes_users)
-        # Under another key the noisy counts may lead to the same queries.
-        for base, key in zip(own[1:], runs.keys[1:], strict=True):
-            if all(change.size is not None for change in found):
-                break
-            found = changes(base, audited.outcome(key, *neighbour.records), neighbour.changes_users)
-        for change in found:
-            name = change.measurement.name
-            if change.size is None:
-                missing.add(name)
-            elif name not in worst or change.size > (worst[name].size or 0):
-                worst[name] = change
-    if show:
-        _show("runs that are refused")
-    refused = Runs(audited, min_users=_NOBODY)
-    refusals = refused.first(2)
-    for neighbour in tried[:_LARGE]:
-        other = audited.outcome(refused.keys[0], *neighbour.records, min_users=_NOBODY)
-        facts.compare(refusals, other, neighbour, min_users=_NOBODY)
-    yield from facts.findings(len(tried))
-    yield from _of_changes(worst, missing - worst.keys())
-    if show:
-        _show("runs of which the key is bound")
-    yield from _of_binding(alone, small)
-    judged = Runs(alone).first(_ALONE)
+    alone = replace(audited, logs=audited.logs.with_one_row())
+    lone = Runs(alone)
+    judged = lone.first(_ALONE)
     pairs = list(zip(judged[1::2], judged[2::2], strict=True))
     if minutes:
         found_fresh, more = _of_fresh_keys(alone, tried[0], judged, minutes, show)
         yield from found_fresh
         pairs += more
-    yield from _of_noise(judged, pairs, own, facts.small)
+    # Where a key chooses among records, exact counts follow from it. Of one record a user they are the same.
+    ones = [replace(one, records=(one.records[0], one.records[1][:1])) for one in tried[:2]]
+    places += [lone] * len(ones)
+    tests = {id(one): Runs(one.audited, epsilon=small) for one in places}
+    yield from _of_noise(judged, pairs, own, tests[id(places[len(tried) - 1])])
+    compared = _Compared(small)
+    for number, (neighbour, on) in enumerate(zip([*tried, *ones], places, strict=True)):
+        if show:
+            _show(f"neighbour {number + 1} of {len(places)}")
+        compared.add(on, tests[id(on)], neighbour, _ALONE if on is lone else _KEYS, renders=not number)
+        if first and compared.is_broken:
+            break
+    if show:
+        _show("runs that are refused")
+    refused, test = (Runs(audited, min_users=_NOBODY, **more) for more in ({}, {"epsilon": small}))
+    for neighbour in tried[: 0 if first and compared.is_broken else _LARGE]:
+        compared.add(refused, test, neighbour, 2)
+    on_sample = f", {len(tried) - _LARGE} of them on the logs of {_SAMPLE:,} users" * (audited is not runs.audited)
+    yield from compared.findings(on_sample)
+    if show:
+        _show("runs of which the key is bound")
+    yield from _of_binding(alone, small)
     if show:
         _show("")
 
 
-class _Facts:
-    """The facts that follow from a user.
+class _Compared:
+    """What runs on neighbours show.
 
     A fact that differs between neighbours under one key, and is the same under _KEYS keys, may be one with little
     noise. So it is tried again at a small epsilon, under _CONFIRMED keys on the logs and on the neighbour. By the
@@ -188,46 +186,78 @@ class _Facts:
     (e^epsilon / (1 + e^epsilon))^(2 (_CONFIRMED - 1)): 1.3e-3 at epsilon 0.5, and far less for counts.
     """
 
-    def __init__(self, audited: Audit, epsilon: float, small: Runs):
-        self.audited, self.epsilon, self.small = audited, epsilon, small
-        self.leaked: dict[str, str] = {}
-        self.unclear: set[str] = set()
-        self.seen = 0
-        self._refused = Runs(audited, epsilon=epsilon, min_users=_NOBODY)
+    def __init__(self, epsilon: float):
+        self._epsilon = epsilon
+        self._leaked: dict[str, str] = {}
+        self._unclear: set[str] = set()
+        self._worst: dict[str, Change] = {}
+        self._missing: set[str] = set()
+        self._seen = self._neighbours = 0
 
-    def compare(self, own: Sequence[Outcome], other: Outcome, neighbour: _Neighbour, **options: Any) -> None:
-        """Compares runs under several keys with a neighbour's under the first. options: of these runs."""
-        self.seen = max(self.seen, sum(table.size for table in own[0].facts.values()))
-        self.leaked |= {f"{name} is not what the tables render": neighbour.name for name in other.unrendered}
-        known = self.leaked.keys() | self.unclear
-        cells = {cell for cell in leaks(own, other) if named(cell) not in known}
-        runs, others = self._refused if options else self.small, list[Outcome]()
-        for number in range(2, _CONFIRMED + 1):
-            cells = {cell for cell in cells if constant(runs.first(number), cell)}
+    @property
+    def is_broken(self) -> bool:
+        """Whether there is a violation."""
+        return bool(self._leaked) or any(change.is_larger for change in self._worst.values())
+
+    def add(self, runs: Runs, small: Runs, neighbour: _Neighbour, keys: int = _KEYS, renders: bool = False) -> None:
+        """Runs a neighbour under the first key and compares. small: the same runs at the small epsilon."""
+        own = runs.first(keys)
+        other = runs.audited.outcome(runs.keys[0], *neighbour.records, renders=renders, **runs.options)
+        self._neighbours += not runs.options
+        self._seen = max(self._seen, sum(table.size for table in own[0].facts.values()))
+        self._leaked |= {f"{name} is not what the tables render": neighbour.name for name in other.unrendered}
+        self._try_again({cell for cell in leaks(own, other) if named(cell) not in self._leaked}, small, neighbour)
+        found = changes(own[0], other, neighbour.changes_users)
+        # Under another key the noisy counts may lead to the same queries.
+        for base, key in zip(own[1:], runs.keys[1:], strict=False):
+            if all(change.size is not None for change in found):
+                break
+            found = changes(base, runs.audited.outcome(key, *neighbour.records), neighbour.changes_users)
+        for change in found:
+            name = change.measurement.name
+            if change.size is None:
+                self._missing.add(name)
+            elif name not in self._worst or change.size > (self._worst[name].size or 0):
+                self._worst[name] = change
+
+    def _try_again(self, cells: set[Cell], small: Runs, neighbour: _Neighbour) -> None:
+        others: list[Outcome] = []
+        for number in range(1, _CONFIRMED + 1):
             if not cells:
                 return
-        for _ in range(_CONFIRMED):
-            others.append(self.audited.outcome(self.audited.key(), *neighbour.records, **options, epsilon=self.epsilon))
-            cells = {cell for cell in cells if constant(others, cell)}
-            if not cells:
-                return
-        for cell in cells:
-            if others[0].fact(cell) != runs.first(1)[0].fact(cell):
-                self.leaked[named(cell)] = neighbour.name + ", in a refused run" * bool(options)
-            else:
-                self.unclear.add(named(cell))
+            own = small.first(number)
+            others.append(small.audited.outcome(small.audited.key(), *neighbour.records, **small.options))
+            cells = {cell for cell in cells if constant(own, cell) and constant(others, cell)}
+            if number == _GONE:
+                equal = {cell for cell in cells if own[0].fact(cell) == others[0].fact(cell)}
+                self._unclear |= {named(cell) for cell in equal}
+                cells -= equal
+        self._leaked |= {
+            named(cell): neighbour.name + ", in a refused run" * ("min_users" in small.options) for cell in cells
+        }
 
-    def findings(self, runs: int) -> Iterator[Finding]:
-        """Yields the findings after all runs."""
-        if self.leaked:
-            texts = [f"{name} ({why})" for name, why in sorted(self.leaked.items())]
+    def findings(self, on_sample: str) -> Iterator[Finding]:
+        """Yields the findings after all runs. on_sample: how many runs were on some of the logs, in words."""
+        if self._leaked:
+            texts = [f"{name} ({why})" for name, why in sorted(self._leaked.items())]
             yield Finding(FACTS, "violation", f"{'; '.join(texts[:5])} follows from a user, and not from the key")
         else:
-            text = f"{runs} runs on neighbours, {self.seen:,} cells, fields, numbers of lines and files in each"
-            yield Finding(FACTS, "holds", text)
-        if unclear := sorted(self.unclear - self.leaked.keys()):
-            text = f"{'; '.join(unclear[:5])}: the same under {_KEYS} keys, and gone at epsilon {self.epsilon:g}"
+            text = f"{self._neighbours} runs on neighbours{on_sample}"
+            yield Finding(FACTS, "holds", f"{text}; {self._seen:,} cells, fields, numbers of lines and files in each")
+        if unclear := sorted(self._unclear - self._leaked.keys()):
+            text = f"{'; '.join(unclear[:5])}: the same under {_KEYS} keys, and gone at epsilon {self._epsilon:g}"
             yield Finding(FACTS, "not checked", text)
+        if broken := [change for change in self._worst.values() if change.is_larger]:
+            texts = [f"{one.measurement.name}: by {one.size:.6g}, stated {one.measurement.bound:.6g}" for one in broken]
+            yield Finding(CHANGES, "violation", "; ".join(texts))
+        elif self._worst:
+            texts = [f"{name}: by {one.size:.4g} of {one.measurement.bound:.4g}" for name, one in self._worst.items()]
+            yield Finding(CHANGES, "holds", "; ".join(texts))
+        else:
+            yield Finding(CHANGES, "not checked", "the release has no noisy count of its own, only estimates")
+        if missing := ", ".join(sorted(self._missing - self._worst.keys())):
+            text = f"{missing}: the noisy counts before it led to other queries in every run"
+            yield Finding(CHANGES, "not checked", text)
 
 
 @dataclass(frozen=True)
@@ -261,7 +291,7 @@ def _neighbours(audited: Audit, users: str, draws: bytes) -> Iterator[_Neighbour
         donor = next(one for one in reversed(donors[number:] + donors[:number]) if one != user)
         for name, rows in variants(audited.logs, user, donor, corners, draws, number == 0).items():
             yield _Neighbour(name, (user, rows))
-            if number >= _THOROUGH:
+            if number:
                 break
 
 
@@ -273,21 +303,6 @@ def _corners(values: Mapping[str, Any]) -> list[dict[str, float]]:
     axes = [values.get(f"{axis}_column", axis) for axis in ("latitude", "longitude")]
     places = [(lat, lon) for lat in (region.south, region.north) for lon in (region.west, region.east)]
     return [dict(zip(axes, place, strict=True)) for place in places]
-
-
-def _of_changes(worst: Mapping[str, Change], missing: Collection[str]) -> Iterator[Finding]:
-    broken = [change for change in worst.values() if change.is_larger]
-    if broken:
-        texts = [f"{one.measurement.name}: by {one.size:.6g}, stated {one.measurement.bound:.6g}" for one in broken]
-        yield Finding(CHANGES, "violation", "; ".join(texts))
-    elif worst:
-        texts = [f"{name}: by {one.size:.4g} of {one.measurement.bound:.4g}" for name, one in worst.items()]
-        yield Finding(CHANGES, "holds", "; ".join(texts))
-    else:
-        yield Finding(CHANGES, "not checked", "the release has no noisy count of its own, only estimates")
-    if missing:
-        names = ", ".join(sorted(missing))
-        yield Finding(CHANGES, "not checked", f"{names}: the noisy counts before it led to other queries in every run")
 
 
 def _of_binding(alone: Audit, epsilon: float) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,12 @@ from sfumato.pipelines.runners.failures import error_of
 from sfumato.pipelines.runners.runner_settings import RunnerSettings
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.audit.comparison import Outcome
-from sfumato.transforms.audit.facts import of_fields, of_files, of_records, of_text, single
+from sfumato.transforms.audit.facts import of_database, of_files, of_records, of_text, single
 from sfumato.transforms.audit.findings import KEY, Finding, audit
 from sfumato.transforms.audit.measurements import measurements
 from sfumato.transforms.audit.neighbours import Logs
-from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.secrets import create_key_file
+from sfumato.transforms.release import builder
 from sfumato.transforms.release.builder import page_files
 from sfumato.transforms.release.metadata import csv_bytes
 from sfumato.transforms.release.published_release import Release, open_release
@@ -86,7 +86,7 @@ class Audit:
         given = {name: value for name, value in given.items() if value is not None}
         end: dict[str, object] = {"exit status": 0}
         message = None
-        with _captured(self.job, place / "tmp") as captured:
+        with _captured(self.job, place / "tmp") as captured, _drawn(renders):
             try:
                 run_release(release_job(self.job, given), self.settings, audit=not bound)
             except Exception as error:  # noqa: BLE001  (a crash is what the run left)
@@ -94,11 +94,10 @@ class Audit:
                 end["exit status"] = CRASHED if refusal is None else refusal.exit_code
                 message = str(error if refusal is None else refusal)
                 end |= of_text("the message", message)
-        charges = open_ledger(str(place / "ledger.db")).history().charges if (place / "ledger.db").exists() else []
-        left = set(self.folder.rglob("*")) - known
+        left, ledger = set(self.folder.rglob("*")) - known, place / "ledger.db"
         facts = {
             **of_files(left, place), "the end": single(end), **captured.facts(),
-            "charges": single(dict(of_fields("", [asdict(one) for one in charges]))),
+            **({"the ledger": of_database(ledger)} if ledger.exists() else {}),
         }  # fmt: skip
         for path in left:
             if place not in path.parents and path.is_file():
@@ -138,6 +137,25 @@ def _unrendered(release: Release) -> tuple[str, ...]:
             columns = release.arrow_table(table)
             made[name] = csv_bytes(columns.drop_columns([one for one in ["geometry"] if one in columns.column_names]))
     return tuple(name for name, content in made.items() if name in names and release.read(name) != content)
+
+
+@contextmanager
+def _drawn(are_drawn: bool) -> Iterator[None]:
+    """Leaves out pictures, which take half of the time of a small run, unless they are compared."""
+    before = {name: getattr(builder, name) for name in ("map_canvas", "chart_canvas")}
+    for name, canvas in before.items():
+        setattr(builder, name, canvas if are_drawn else lambda *_, **__: _Nothing)
+    try:
+        yield
+    finally:
+        for name, canvas in before.items():
+            setattr(builder, name, canvas)
+
+
+class _Nothing:
+    """Instead of a picture."""
+
+    png = bytes
 
 
 class Runs:

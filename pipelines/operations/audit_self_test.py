@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from compileall import compile_dir
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -272,9 +273,8 @@ FAULTS = (
         "histogram, central",
         "histogram/central_counts",
         "    return NoisyHistogram(level, noise, counts.items[shown], noisy[shown], texts)",
-        "    found = NoisyHistogram(level, noise, counts.items[shown], noisy[shown], texts)\n"
-        '    found.__dict__["intervals"] = (counts.counts[shown] - 3, counts.counts[shown] + 3)\n'
-        "    return found",
+        "    NoisyHistogram.intervals = (counts.counts[shown] - 3, counts.counts[shown] + 3)\n"
+        "    return NoisyHistogram(level, noise, counts.items[shown], noisy[shown], texts)",
     ),
     PlantedFault(
         "an exact number in a field of the log",
@@ -285,7 +285,7 @@ FAULTS = (
     ),
     PlantedFault(
         "a file named like the release",
-        "quantiles, central",
+        "histogram, central",
         "histogram/central_counts",
         "    key = key.narrowed({",
         "    open(key.secret.path.rsplit('/', 1)[0] + '/run/release_' + str(counts[0].counts.sum()), 'w').close()\n"
@@ -327,10 +327,11 @@ FAULTS = (
 
 def run(request: SelfTestRequest) -> None:
     """Runs the command. Raises CheckFailedError if an audit misses a fault, or accuses code without one."""
-    workers = max((os.cpu_count() or 2) // 2, 1)
-    with tempfile.TemporaryDirectory(prefix="sfumato-self-test-") as folder, ThreadPoolExecutor(workers) as pool:
+    with tempfile.TemporaryDirectory(prefix="sfumato-self-test-") as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
         logs = Path(folder) / "logs.parquet"
         pq.write_table(city(), logs)
+        copy_package(Path(folder) / "sfumato")
+        compile_dir(str(folder), quiet=2)
         trials = [*((None, job) for job in SELF_TEST_JOBS), *((fault, fault.job) for fault in FAULTS)]
         results = pool.map(lambda trial: tried(Path(folder), logs, *trial), trials)
         wrong = 0
@@ -348,10 +349,13 @@ def run(request: SelfTestRequest) -> None:
 
 
 def tried(folder: Path, logs: Path, fault: PlantedFault | None, job: str) -> tuple[str, float]:
-    """Returns the violations that an audit finds in a copy of sfumato with a fault, in words, and its seconds."""
+    """Returns the first violation that an audit finds in a copy of sfumato with a fault, in words, and its seconds.
+
+    folder: holds the copy without one.
+    """
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(dir=folder) as copy:
-        copy_package(Path(copy) / "sfumato")
+        shutil.copytree(folder / "sfumato", Path(copy) / "sfumato")
         if fault is not None:
             plant(Path(copy) / "sfumato", fault)
         words = SELF_TEST_JOBS[job].split()

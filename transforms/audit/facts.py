@@ -10,8 +10,10 @@ import io
 import json
 import os
 import re
+import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,8 @@ _NAMES = (
 )  # fmt: skip
 """Columns that name what a row is about. A row of a table without any is named by its place."""
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?(?!\w)")
-_RENDERED = (".html", ".png")  # compared with what the tables render
+_PICTURE = ".png"  # most runs have none
+_RENDERED = (".html", _PICTURE)  # compared with what the tables render
 
 
 def number_of(value: object) -> float:
@@ -71,12 +74,25 @@ def of_records(records: Iterable[tuple[str, str, object]]) -> pd.DataFrame:
     """Returns the facts of a log: of each record its name, message and fields."""
     found: dict[str, object] = {}
     seen: Counter[str] = Counter()
-    for name, message, fields in records:
+    for name, message, fields in (kept := list(records)):
         seen[name] += 1
         line = f"{name} {seen[name]}"
         found |= dict(of_text(line, message))
         found |= dict(of_fields(line, fields))
-    return single(found)
+    return single({**found, "order of the lines": tuple(name for name, _, _ in kept)})
+
+
+def of_database(path: Path) -> pd.DataFrame:
+    """Returns the facts of an SQLite file: of a ledger, all but the times of its entries."""
+    with closing(sqlite3.connect(path)) as database:
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        rows = {name: database.execute(f'SELECT * FROM "{name}"').fetchall() for name in tables}
+    fields = of_fields("", {name: [[_entry(value) for value in row] for row in each] for name, each in rows.items()})
+    return single({name: value for name, value in fields if ".time" not in name})
+
+
+def _entry(value: object) -> object:
+    return json.loads(value) if isinstance(value, bytes) and value.startswith(b"{") else value
 
 
 def of_table(table: pa.Table) -> pd.DataFrame:
@@ -114,7 +130,8 @@ def of_files(paths: Iterable[Path], folder: Path) -> dict[str, pd.DataFrame]:
         name, state = os.path.relpath(path, folder), path.lstat()
         listed |= {name: True, f"permissions of {name}": state.st_mode}
         if path.is_file():
-            listed[f"size of {name}"] = state.st_size
+            if path.suffix != _PICTURE:
+                listed[f"size of {name}"] = state.st_size
             found |= _content(name, path)
     return {"": single(listed), **found}
 

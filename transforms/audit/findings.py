@@ -152,17 +152,17 @@ def _check_key(evidence: Evidence) -> Outcomes:
 def _check_code(evidence: Evidence) -> Outcomes:
     stated = evidence.release.manifest["versions"]
     pairs = [(name, str(stated.get(name)), version) for name, version in package_versions().items()]
-    if other := [f"{name} {theirs} (here {ours})" for name, theirs, ours in pairs if theirs != ours]:
-        yield "not checked", f"the release was made with {', '.join(other)}"
-    else:
-        yield "holds", ", ".join(f"{name} {ours}" for name, _, ours in pairs)
-    code = evidence.release.manifest.get("code")
+    found = [f"{name} {theirs} (here {ours})" for name, theirs, ours in pairs if theirs != ours]
+    code, own = evidence.release.manifest.get("code"), code_digest()
+    if code is not None and code != own:
+        found.append(f"other code, SHA-256 {code} (here {own})")
+    other = [f"the release was made with {', '.join(found)}"] if found else []
     if code is None:
-        yield "not checked", "the manifest states no digest of the code, which may have been changed"
-    elif code != code_digest():
-        yield "not checked", f"the release was made with other code, SHA-256 {code} (here {code_digest()})"
+        other.append("the manifest states no digest of the code, which may have been changed")
+    if other:
+        yield "not checked", "; ".join(other)
     else:
-        yield "holds", f"the manifest states the code of this audit, SHA-256 {code}"
+        yield "holds", f"{', '.join(f'{name} {ours}' for name, _, ours in pairs)}, code with SHA-256 {code}"
 
 
 def _check_report(evidence: Evidence) -> Outcomes:

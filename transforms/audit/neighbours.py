@@ -10,8 +10,9 @@ import csv
 import gzip
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -28,8 +29,7 @@ from sfumato.transforms.inputs.csv_log import DELIMITERS
 from sfumato.transforms.privacy.keys import keyed_hash
 
 _MANY = 200  # records of a user with many, which are more than a signed byte counts
-# Numbers of records that a type of one or two bytes counts as 0 or less: of many users, and of one record.
-_WRAPPED, _REPEATED = (256, 40_000), (256, 65_536)
+_WRAPPED = 65_536  # records of many users, or of one record: a type of one or two bytes counts them as 0
 _CANDIDATES = 200  # records of which one is swapped
 _LINE = "line"  # the column of a table of NDJSON
 Row = dict[str, Any]
@@ -65,11 +65,16 @@ class Logs:
 
     def drawn(self, number: int, subkey: bytes) -> list[str]:
         """Returns different users, drawn by a key. Raises RequestError if the logs have fewer than two."""
-        ids = pc.unique(pa.concat_arrays(list(self.users.values()))).to_pylist()
-        ids = sorted(one for one in ids if one)
-        if len(ids) < 2:
+        if len(self._ids) < 2:
             raise RequestError("input: an audit needs the logs of two users or more")
-        return [ids[at] for at in _drawn(len(ids), number, subkey)]
+        drawn: list[str] = self._ids.take(_drawn(len(self._ids), number, subkey)).to_pylist()
+        return drawn
+
+    @cached_property
+    def _ids(self) -> pa.Array:
+        ids = pc.unique(pa.concat_arrays(list(self.users.values())))
+        ids = ids.filter(pc.not_equal(ids, ""))
+        return ids.take(pc.sort_indices(ids))
 
     def at_extremes(self) -> list[str]:
         """Returns the users who hold the smallest or the largest value of a column of numbers."""
@@ -119,7 +124,17 @@ class Logs:
         """Returns the logs with one record of each user, so that no record is left to be chosen by a key."""
         seen = pd.Series(pa.concat_arrays(list(self.users.values())).to_pandas()).duplicated().to_numpy()
         ends = np.cumsum([len(ids) for ids in self.users.values()])[:-1]
-        kept = dict(zip(self.files, (pa.array(~part) for part in np.split(seen, ends)), strict=True))
+        return self._only(pa.array(~part) for part in np.split(seen, ends))
+
+    def sampled(self, number: int, users: Collection[str], subkey: bytes) -> Logs | None:
+        """Returns the logs of some users and of others, drawn by a key; None where there are no more."""
+        if len(self._ids) <= number:
+            return None
+        names = pa.array([*users, *self.drawn(number, subkey)])
+        return self._only(pc.is_in(ids, names) for ids in self.users.values())
+
+    def _only(self, rows: Iterable[pa.Array]) -> Logs:
+        kept = dict(zip(self.files, rows, strict=True))
         files = {name: table.filter(kept[name]) for name, table in self.files.items()}
         return Logs(self.user_id, files, {name: ids.filter(kept[name]) for name, ids in self.users.items()})
 
@@ -190,8 +205,8 @@ def variants(
         f"{_MANY} records": logs.some_rows(_MANY, subkey),
     }
     if wrapped:
-        found |= {f"{number:,} records": logs.some_rows(number, subkey) for number in _WRAPPED}
-        found |= {f"{number:,} times one record": some * number for number in _REPEATED}
+        found[f"{_WRAPPED:,} records"] = logs.some_rows(_WRAPPED, subkey)
+        found[f"{_WRAPPED:,} times one record"] = some * _WRAPPED
     if corners:
         found["records at borders"] = [{**row, **corner} for row in some for corner in corners]
     return found

@@ -34,7 +34,6 @@ _FAR = 1e-8  # the probability of noise that hides a count far above a threshold
 # Laplace noise has finite expectations for t below 2.
 _T = np.concatenate([-np.geomspace(0.01, 30, 60), np.geomspace(0.01, 0.95, 60)])
 _ENOUGH = 30  # counts in each third of a table
-_LAGS = (1, 2)  # between counts of a table that may share noise
 _HALF = 0.5  # of the stated noise: where this would be found, noise is called judged
 _ROUNDING = 1e-6
 
@@ -154,7 +153,7 @@ def noise_report(order: Outcome, pairs: Sequence[tuple[Outcome, Outcome]]) -> No
     """
     drawn = [(each, list(_differences(place, each, pairs))) for place, each in enumerate(order.measured)]
     report = NoiseReport([], [], [])
-    for each, found in drawn:
+    for place, (each, found) in enumerate(drawn):
         if each.noise is None:
             continue
         pooled = Differences(
@@ -171,10 +170,10 @@ def noise_report(order: Outcome, pairs: Sequence[tuple[Outcome, Outcome]]) -> No
                 report.faults.append(f"the noise of {each.name}{where} is {size:.2f} times the stated one")
         if not _is_whole(each):
             report.faults.append(f"{each.name} has noise that is not drawn from whole numbers")
-        for lag in _LAGS:
-            if _have_equal_signs(*(_joined(one.values[part] for one in found) for part in _shifted(lag))):
-                report.faults.append(f"counts of {each.name} have the same noise")
-                break
+        if _repeats([one.values for one in found]):
+            report.faults.append(f"counts of {each.name} have the same noise")
+        if (step := _step(place, each, pairs)) > 1:
+            report.faults.append(f"all noise of {each.name} is a multiple of {step}")
     for (one, found), (other, others) in itertools.combinations(drawn[:6], 2):
         lengths = [min(len(a.values), len(b.values)) for a, b in zip(found, others, strict=True)]
         series = [_joined(a.values[:n] for a, n in zip(each, lengths, strict=True)) for each in (found, others)]
@@ -200,8 +199,30 @@ def scaled_noise(pair: tuple[Outcome, Outcome], others: tuple[Outcome, Outcome])
     return faults
 
 
-def _shifted(lag: int) -> tuple[slice, slice]:
-    return slice(None, -lag), slice(lag, None)
+def _repeats(series: Sequence[Floats]) -> bool:
+    """Returns whether signs of independent symmetric values agree too often with those at any distance in a series."""
+    size = max((len(one) for one in series), default=0)
+    if size < 2:
+        return False
+    sums = numbers = np.zeros(size - 1)
+    for one in series:
+        signs = np.fft.rfft(np.sign(one), 2 * size), np.fft.rfft(np.abs(np.sign(one)), 2 * size)
+        added = (np.fft.irfft(np.abs(each) ** 2)[1:size] for each in signs)
+        sums, numbers = sums + next(added), numbers + next(added)
+    return bool(np.any(np.abs(sums) > np.sqrt(2 * np.maximum(numbers, 0) * math.log(2 * size / _LEVEL)) + _ROUNDING))
+
+
+def _step(place: int, order: Measurement, pairs: Sequence[tuple[Outcome, Outcome]]) -> int:
+    """Returns the whole number of units of which all differences of runs are multiples; 1 where few differ.
+
+    Of noise in whole numbers less than half of the differences that are not 0 are even.
+    """
+    found, unit = list[int](), 1.0 if order.noise is None else order.noise.unit
+    for pair in pairs:
+        if all(place < len(one.measured) and one.measured[place].name == order.name for one in pair):
+            first, second = (one.measured[place].by_key for one in pair)
+            found += [round((first[key] - second[key]) / unit) for key in first.keys() & second.keys()]
+    return math.gcd(*found) if np.count_nonzero(found) >= _ENOUGH else 1
 
 
 def _joined(parts: Iterator[Floats]) -> Floats:

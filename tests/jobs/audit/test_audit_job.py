@@ -12,11 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.command_line.run import JOBS
 from sfumato.pipelines.operations import audit_job, audit_runs, audit_self_test
 from sfumato.pipelines.operations.audit_runs import Audit
 from sfumato.pipelines.operations.audit_self_test import FAULTS, SELF_TEST_JOBS, city, copy_package, plant, tried
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.audit.request import JobAuditRequest
+from tests.releases import COMMANDS
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +61,15 @@ def test_no_job_is_accused(job: str, logs: Path, tmp_path: Path) -> None:
     status, found = report_of(job, logs, tmp_path, "--minutes=0")
     assert status == 0
     assert not any("violation" in results for results in found.values())
-    assert found["One user changes nothing but what the key changes too"] == ["holds"]
+    assert found["One user changes nothing but what the key changes too"][0] == "holds"
+
+
+@pytest.mark.slow
+def test_large_logs_are_audited_on_a_sample(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_job, "_SAMPLE", 700)
+    status, _ = report_of("zones", logs, tmp_path, "--minutes=0")
+    assert status == 0
+    assert "on the logs of 700 users" in (tmp_path / "report.json").read_text()
 
 
 @pytest.mark.slow
@@ -143,6 +153,7 @@ def test_every_fault_can_be_planted(fault: audit_self_test.PlantedFault, package
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS[:1], ids=lambda fault: fault.name.replace(" ", "_"))
 def test_a_planted_fault_is_found(fault: audit_self_test.PlantedFault, logs: Path, tmp_path: Path) -> None:
+    copy_package(tmp_path / "sfumato")
     found, _ = tried(tmp_path, logs, fault, fault.job)
     assert found.startswith("One user changes")
 
@@ -169,3 +180,9 @@ def test_bad_options_are_refused_before_a_run(
 @pytest.mark.parametrize("job", ["changes", "nothing"])
 def test_only_jobs_that_publish_are_audited(job: str, logs: Path) -> None:
     assert cli.main(["audit", "--job", job, f"--input={logs}"]) == 2
+
+
+def test_every_publishing_job_is_audited() -> None:
+    publishing = {name for name, job in JOBS.items() if job.publishes}
+    for commands in ([words.split() for words in SELF_TEST_JOBS.values()], COMMANDS.values()):
+        assert publishing == {name for name in publishing for words in commands if name.split()[0] == words[0]}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +24,7 @@ from sfumato.transforms.audit.comparison import (
     leaks,
     separating_events,
 )
-from sfumato.transforms.audit.facts import of_files, of_records, of_table, single
+from sfumato.transforms.audit.facts import of_database, of_files, of_records, of_table, single
 from sfumato.transforms.audit.measurements import Measurement
 from sfumato.transforms.audit.neighbours import Logs, variants
 from sfumato.transforms.audit.noise_tests import distance, noise_report, scaled_noise
@@ -83,6 +85,18 @@ def test_words_and_numbers_of_a_line_are_facts() -> None:
     assert leaks(own, neighbour) == {("log", "", "job read 1.rows")}
     other = Outcome({"log": of_records([("job read", "about 1,500 users in 4 files", {"users": 1, "rows": 7})])})
     assert leaks(own, other) == {("log", "", "job read 1, number 2")}
+    one, swapped = (Outcome({"log": of_records([(name, "", None) for name in names])}) for names in ("ab", "ba"))
+    assert leaks([one, one], swapped) == {("log", "", "order of the lines")}
+
+
+def test_entries_of_a_ledger_but_their_times_are_facts(tmp_path: Path) -> None:
+    found = []
+    for number, entry in enumerate((b'{"time": "1", "epsilon": 1}', b'{"time": "2", "epsilon": 2}')):
+        with closing(sqlite3.connect(tmp_path / str(number))) as database, database:
+            database.execute("CREATE TABLE entries (number INTEGER, entry BLOB)")
+            database.execute("INSERT INTO entries VALUES (1, ?)", (entry,))
+        found.append(Outcome({"ledger": of_database(tmp_path / str(number))}))
+    assert leaks([found[0]], found[1]) == {("ledger", "", "entries.0.1.epsilon")}
 
 
 def test_files_below_and_beside_a_release_are_facts(tmp_path: Path) -> None:
@@ -225,13 +239,15 @@ def test_noise_far_above_a_threshold_is_judged() -> None:
 
 
 @pytest.mark.false_alarm(1e-6)
-@pytest.mark.parametrize("shares", ["nothing", "measurements", "cells"])
+@pytest.mark.parametrize("shares", ["nothing", "measurements", "cells", "far cells"])
 def test_noise_that_is_shared_is_found(shares: str) -> None:
     noise = drawn(1000, 6)
     if shares == "measurements":
         noise[3:] = noise[:3]
     if shares == "cells":
         noise[:, 1::2] = noise[:, ::2]
+    if shares == "far cells":
+        noise[:, 700:] = -noise[:, :300]
     runs = [outcome(measured(noise[at], stddev=3.0), measured(noise[at + 3], stddev=3.0)) for at in range(3)]
     faults = noise_report(runs[2], [(runs[0], runs[1])]).faults
     assert bool(faults) == (shares != "nothing")
@@ -250,6 +266,8 @@ def test_distances_of_little_and_much_noise_are_finite(stddev: float) -> None:
 def test_noise_that_is_no_whole_number_is_found() -> None:
     runs = [outcome(measured(each + 0.25, stddev=3.0)) for each in drawn(10, 2)]
     assert any("whole numbers" in text for text in noise_report(runs[0], [(runs[0], runs[1])]).faults)
+    even = [outcome(measured(each // 2 * 2, stddev=3.0)) for each in drawn(200, 2)]
+    assert any("a multiple of 2" in text for text in noise_report(even[0], [(even[0], even[1])]).faults)
 
 
 @pytest.mark.false_alarm(1e-6)
@@ -345,6 +363,11 @@ def test_users_at_extremes_hold_the_smallest_and_largest_numbers(tmp_path: Path)
     pq.write_table(table, tmp_path / "x.parquet")
     logs = Logs.read([str(tmp_path / "x.parquet")], "parquet", "user_id")
     assert sorted(logs.at_extremes()) == ["c", "d"]
+    assert logs.sampled(4, {"a"}, bytes(32)) is None
+    some = logs.sampled(1, {"a"}, bytes(32))
+    assert some is not None
+    assert some.rows_of("a") == logs.rows_of("a")
+    assert sum(table.num_rows for table in some.files.values()) in (1, 2)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
