@@ -112,14 +112,14 @@ MAX_BAD_FRACTION_HELP = "refuse the run if a larger share of users has no usable
 
 
 def decimal_option() -> Any:
-    """Declares the option of the decimal mark in CSV: no value decides it."""
-    text = "decimal mark of numbers in CSV: a point, or a comma as in 52,52 (default: a point)"
+    """Declares the option of the decimal mark of text: no value decides it."""
+    text = "decimal mark of numbers written as text: a point, or a comma as in 52,52 (default: a point)"
     return option(None, text, INPUT, metavar="MARK")
 
 
 def dates_option() -> Any:
-    """Declares the option of the order of dates in CSV: no value decides it."""
-    text = "order of dates in CSV: dmy for 27.11.2026 08:30, mdy for 11/27/2026 08:30 (default: ISO 8601)"
+    """Declares the option of the order of dates of text: no value decides it."""
+    text = "order of dates written as text: dmy for 27.11.2026 08:30, mdy for 11/27/2026 8:30 AM (default: ISO 8601)"
     return option(None, text, INPUT)
 
 
