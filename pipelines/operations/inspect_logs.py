@@ -79,8 +79,8 @@ def report_lines(facts: Facts, files: str) -> list[str]:
         lines.append(f"period: {facts.period.first} to {facts.period.last} contain nearly all times")
     if facts.region is not None and facts.near is not None:
         lines.append(
-            f"region: {facts.region} contains most users, {distance_text(facts.near)}. Borders and period are published: "
-            "replace them by those of a public place, such as a city, and of days that you would map without the data"
+            f"region: {facts.region} contains most users, {distance_text(facts.near)}. Borders and period are "
+            "published: replace them by those of a public place and of days that you would map without the data"
         )
     return [*lines, *(f"probable cause of trouble: {cause}" for cause in causes(facts))]
 

@@ -37,7 +37,8 @@ ROLES = ("user_id_column", "latitude_column", "longitude_column", "time_column")
 # Names by which a column is recognised, in lower case and the order of preference.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "user_id_column": ("user_id", "userid", "user", "rider_id", "rider", "device_id", "device", "person_id", "person",
-                       "customer_id", "client_id", "passenger_id", "card_id", "card", "uid", "nutzer_id", "nutzer", "kunde", "fahrgast", "id"),
+                       "customer_id", "client_id", "passenger_id", "card_id", "card", "uid",
+                       "nutzer_id", "nutzer", "kunde", "fahrgast", "id"),
     "latitude_column": ("latitude", "lat", "breitengrad", "breite", "y"),
     "longitude_column": ("longitude", "lon", "lng", "long", "längengrad", "laengengrad", "länge", "laenge", "x"),
     "time_column": ("timestamp", "time", "datetime", "date_time", "ts", "date", "when", "started", "started_at",

@@ -291,13 +291,13 @@ class ReleaseRequest(RunnerOptions, KeyOptions):
         hours = None if self.hours is None else hours_of(self.hours)
         return DayRows(self.day_column, self.time_zone or UTC, first, last, hours)
 
-    def _reads_local_times(self) -> bool:
+    def reads_local_times(self) -> bool:
         """Returns whether an option of the request needs a time zone."""
         return self.day_column is not None
 
     @model_validator(mode="after")
     def _accounted(self) -> Self:
-        if not self._reads_local_times():
+        if not self.reads_local_times():
             self.refuse(("time_zone",), "requires --day_column, or --slots of a heatmap")
         if self.day_column is None:
             self.refuse(("hours",), "requires --day_column NAME, the column of times")
@@ -338,7 +338,8 @@ class MapGeography(ReleaseRequest):
     basemap: str | None = option(
         None,
         "coast, streets, zones and place names to draw on the map (GeoJSON, GeoParquet, GeoPackage or shapefile). They "
-        "are published with it; default: the world's coasts and borders, for maps of 5 degrees or more",
+        "are published with it; default: the world's coasts and borders, for maps of 5 degrees or more; smaller maps have the "
+        "coast if the extra `coast` is installed",
         OUTPUT,
         metavar="FILE",
     )
