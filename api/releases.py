@@ -204,8 +204,8 @@ class Release(published_release.Release):
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draws the release's main result with matplotlib.
 
-        A heatmap's density, a map's cells, the users of zones, the most frequent items, the distribution function, the means, or a model's
-        density. Bars and bands are 95% intervals.
+        A heatmap's density, a map's cells, the users of zones, the most frequent items, the distribution function, the
+        means, or a model's density. Bars and bands are 95% intervals.
 
         Args:
             ax: where to draw; by default the axes of a new figure.

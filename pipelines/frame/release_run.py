@@ -258,9 +258,9 @@ def log_assumptions(job: ReleaseJob) -> None:
     request = job.request
     if request.reads_local_times() and request.time_zone is None:
         log_event("local_times", "times without a zone are read as local times; others in UTC (no --time_zone)")
-    if isinstance(request, MapGeography) and request.has_map and request.tiles is None:
-        if job.geography is None or Geography.model_validate_json(job.geography).basemap is None:
-            log_event("no_coast", "the map will show no coast: give --basemap FILE, or pip install 'sfumato[coast]'")
+    files = {} if job.geography is None else {"basemap.json": job.geography}
+    if isinstance(request, MapGeography) and request.has_map and Geography.of(files).basemap is None:
+        log_event("no_coast", "the map will show no coast: give --basemap FILE, or pip install 'sfumato[coast]'")
 
 
 def warn_of_cells(job: ReleaseJob) -> None:
