@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
+import shapely
 from numpy.typing import NDArray
 
 from sfumato.notebook import Widget, escaped, make_widget, picture_bundle
@@ -199,8 +200,8 @@ class Release(published_release.Release):
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draws the release's main result with matplotlib.
 
-        A heatmap's density, a map's cells, the most frequent items, the distribution function, the means, or a model's
-        density. Bars and bands are 95% intervals.
+        A heatmap's density, a map's cells, the users of zones, the most frequent items, the distribution function, the
+        means, or a model's density. Bars and bands are 95% intervals.
 
         Args:
             ax: where to draw; by default the axes of a new figure.
@@ -228,6 +229,8 @@ class Release(published_release.Release):
             self._plot_cells(ax)
         elif MODEL_FILE in listed:
             self._plot_model(ax)
+        elif "zones" in self.tables and "users" in self.table("zones"):
+            self._plot_zones(ax)
         else:
             has = f"it has {', '.join(sorted(listed))}" if listed else "its manifest lists no files"
             raise RequestError(f"{self.path}: this release has nothing to plot; {has}")
@@ -258,6 +261,21 @@ class Release(published_release.Release):
         drawn = ax.add_collection(PatchCollection(boxes, cmap="inferno", array=cells["count"].to_numpy()))
         ax.set_xlim(region["west"], region["east"])
         ax.set_ylim(region["south"], region["north"])
+        self._finish_map(ax, drawn, "users")
+
+    def _plot_zones(self, ax: Axes) -> None:
+        from matplotlib.collections import PatchCollection
+        from matplotlib.patches import PathPatch
+        from matplotlib.path import Path as Outline
+
+        zones = self.arrow_table("zones.parquet").to_pandas().query("level == level.iloc[0]")
+        shapes = [
+            Outline.make_compound_path(*(Outline(ring.coords) for ring in shapely.get_rings(one)))
+            for one in shapely.from_wkb(zones["geometry"])
+        ]
+        drawn = PatchCollection(map(PathPatch, shapes), cmap="inferno_r", array=zones["users"].to_numpy())
+        ax.add_collection(drawn)
+        ax.autoscale_view()
         self._finish_map(ax, drawn, "users")
 
     def _finish_map(self, ax: Axes, drawn: Any, unit: str) -> None:

@@ -91,8 +91,8 @@ class LogLayout:
     cells: CellColumn | None = None  # a column of cells instead of them
     columns: tuple[str, ...] = ()  # that a job reads, for warehouses that read only these; empty for all
     days: DayRows | None = None  # whose rows are read; None for all rows
-    decimal: str = "."  # the decimal mark of numbers in CSV, a point or a comma
-    dates: str | None = None  # the order of dates in CSV, `dmy` or `mdy`; None for ISO 8601
+    decimal: str = "."  # the decimal mark of numbers in text, a point or a comma
+    dates: str | None = None  # the order of dates in text, `dmy` or `mdy`; None for ISO 8601
 
     @property
     def place_column(self) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sfumato.schemas.errors import RequestError, did_you_mean
 from sfumato.schemas.requests.publish_request import ReleaseRequest, RunnerOptions
 from sfumato.schemas.requests.request_base import Request
+from sfumato.transforms.observability.logs import log_event
 
 if TYPE_CHECKING:  # Beam is imported only for a valid request
     from sfumato.pipelines.frame.job import ReleaseJob
@@ -232,6 +234,8 @@ def run_job(request: Request, runner: RunnerSettings | None = None, beam_argumen
     resolved = (request.resolve(),) if isinstance(request, ReleaseRequest) else ()
     if not isinstance(request, RunnerOptions):
         return int(_load(job.run)(request) or 0)
+    if "apache_beam" not in sys.modules:  # importing it takes a second, or several on a busy machine
+        log_event("start", "starting")
     if job.beam_arguments:
         return int(_load(job.run)(request, tuple(beam_arguments)) or 0)
     if runner is None:

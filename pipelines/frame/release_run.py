@@ -39,6 +39,7 @@ from sfumato.schemas.region import ground_metres
 from sfumato.schemas.release import PAGE_FILE
 from sfumato.schemas.requests.log_columns import PlaceColumns
 from sfumato.schemas.requests.publish_request import MapGeography
+from sfumato.schemas.views.map_views import Geography
 from sfumato.transforms.inputs.bigquery_table import BIGQUERY
 from sfumato.transforms.inputs.log_reader import bundled
 from sfumato.transforms.io.files import is_remote
@@ -111,6 +112,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings, audit: bool = False) 
     memory = plan_memory(settings, rows, job.run_bytes(rows), request.memory)
     settings = settings.with_workers(memory.workers) if settings.local else settings
     log_event("files", f"{len(files)} file{'s'[: len(files) != 1]} to read", files=len(files))
+    log_assumptions(job)
     logs = named_by_content(files) if job.is_repeatable else [file.log for file in files]
     # 8. The graph: it charges the ledger, draws all noise and publishes.
     rule = job.admission()
@@ -249,6 +251,16 @@ def _publish_refusal(job: ReleaseJob, metadata: ReleaseMetadata, rule: Admission
     adjacency_text = guarantee.ZERO_OUT if adjacency == ZERO_OUT else guarantee.ADD_OR_REMOVE
     files = refusal_files(metadata, str(refusal), epsilon, spent, delta, adjacency_text, bits)
     publish(job.request.output, files, metadata.release_id, job.request.overwrite)
+
+
+def log_assumptions(job: ReleaseJob) -> None:
+    """Logs what a run takes for granted where no option says otherwise: local times, and a map without geography."""
+    request = job.request
+    if request.reads_local_times() and request.time_zone is None:
+        log_event("local_times", "times without a zone are read as local times; others in UTC (no --time_zone)")
+    files = {} if job.geography is None else {"basemap.json": job.geography}
+    if isinstance(request, MapGeography) and request.has_map and Geography.of(files).basemap is None:
+        log_event("no_coast", "the map will show no coast: give --basemap FILE, or pip install 'sfumato[coast]'")
 
 
 def warn_of_cells(job: ReleaseJob) -> None:

@@ -21,7 +21,7 @@ from sfumato.schemas.rectangle import Region
 from sfumato.schemas.requests.commands import InspectRequest
 from sfumato.schemas.requests.publish_request import LogOptions, ReleaseRequest
 from sfumato.schemas.requests.request_base import Request
-from sfumato.transforms.counting.plan import make_plan
+from sfumato.transforms.counting.plan import Plan, make_plan
 from sfumato.transforms.heatmap.request import PlanRequest
 from sfumato.transforms.inputs.log_reader import format_of
 from sfumato.transforms.observability.text_tables import markdown_table, significant
@@ -59,8 +59,7 @@ def report_lines(facts: Facts, files: str) -> list[str]:
         middle, high, most = facts.rows_a_user
         lines.append(f"users: {facts.users:,}; rows a user: {middle:,} (median), {high:,} (99%), {most:,} (most)")
         if facts.users < _FEW_USERS:
-            planned = PlanRequest.of({"users": facts.users, "epsilon": 1, "trust": Trust.CENTRAL})
-            plan = make_plan(planned.settings()[0])
+            plan = _plan(facts)
             lines.append(
                 f"few users: at epsilon 1 a place with {significant(plan.min_visible_users or 0)} users or more is "
                 f"visible, so at most {plan.most_visible} places are; choose few and large places, or a longer time"
@@ -73,13 +72,15 @@ def report_lines(facts: Facts, files: str) -> list[str]:
         lines.append("times: no column was recognised; if there is one, name it with --time_column")
     if facts.signs.get("naive"):
         lines.append(
-            f"times: {facts.roles['time_column']} states no time zone. With --slots, --hours or --period, give "
-            "--time_zone, such as Europe/Berlin, if these times are in UTC, and none if they are local times"
+            f"times: {facts.roles['time_column']} states no time zone, so jobs read local times; if they are in UTC, "
+            "give the jobs --time_zone, such as Europe/Berlin"
         )
+    if facts.period is not None:
+        lines.append(f"period: {facts.period.first} to {facts.period.last} contain nearly all times")
     if facts.region is not None and facts.near is not None:
         lines.append(
-            f"region: {facts.region} contains most users, {distance_text(facts.near)}. Borders are published: replace "
-            "them by those of a public place, such as a city, that you would map without the data"
+            f"region: {facts.region} contains most users, {distance_text(facts.near)}. Borders and period are "
+            "published: replace them by those of a public place and of days that you would map without the data"
         )
     return [*lines, *(f"probable cause of trouble: {cause}" for cause in causes(facts))]
 
@@ -103,15 +104,24 @@ def next_lines(request: InspectRequest, facts: Facts, form: Mapping[str, str]) -
             logs += [f"--{option}", facts.roles[option]]
     logs += ["--coordinates", "e7"] if facts.is_e7 else []
     region = request.region if request.region and not facts.is_outside else facts.region
-    heatmap = ["heatmap", *logs, f"--region={region}", "--trust", "central", "--epsilon", "1"]
-    commands = {"Next, a map:": [*heatmap, "--output", "map"]}
-    if (time := facts.roles.get("time_column")) is not None and facts.signs.get("no time", 0) < facts.rows:
-        slots = ["--time_column", time, "--slots", "hour", "--output", "hours"]
+    time = facts.roles.get("time_column", "") if facts.period is not None else ""
+    logs += ["--day_column", time, "--period", str(facts.period)] if time else []
+    depth = (_plan(facts).visible_level or 0) + 1  # places with more users than others fill finer cells
+    heatmap = ["heatmap", *logs, f"--region={region}", "--trust", "central", "--epsilon", "1", "--depth"]
+    commands = {"Next, a map:": [*heatmap, str(depth), "--output", "map"]}
+    if time:
+        slots = [str(max(depth - 2, 1)), "--time_column", time, "--slots", "hour", "--output", "hours"]
         commands["Or a map of every hour of the day:"] = [*heatmap, *slots]
-        zones = ["--zones", "FILE", "--id_column", "NAME", "--day_column", time, "--hours", "8-9"]
+        zones = ["--zones", "FILE", "--id_column", "NAME", "--label_column", "NAME", "--hours", "8-9"]
         title = "Or the users of zones in a file (of points, such as stops, with --radius METRES), from eight to nine:"
         commands[title] = ["zones", *logs, *zones, "--output", "at_eight"]
     return [line for title, words in commands.items() for line in (title, f"    sfumato {shlex.join(words)}")]
+
+
+def _plan(facts: Facts) -> Plan:
+    """Returns the plan of a map of the logs' users, by a trusted curator at epsilon 1."""
+    planned = PlanRequest.of({"users": max(facts.users, 1), "epsilon": 1, "trust": Trust.CENTRAL})
+    return make_plan(planned.settings()[0])
 
 
 def inspect_command(request: Request) -> str | None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date, timedelta
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +19,13 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError, did_you_mean
+from sfumato.schemas.ledger import Period
 from sfumato.schemas.locations import is_text
 from sfumato.schemas.log_layout import LogLayout
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.requests.publish_request import MAX_BAD_FRACTION
+from sfumato.schemas.slots import UTC
+from sfumato.transforms.inputs.local_time import DAY_SECONDS, local_seconds
 from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import open_raw, slice_file
 from sfumato.transforms.inputs.text_values import decoded, iso_dates, nulls, parsed, with_point, without_views
@@ -32,7 +37,8 @@ ROLES = ("user_id_column", "latitude_column", "longitude_column", "time_column")
 # Names by which a column is recognised, in lower case and the order of preference.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "user_id_column": ("user_id", "userid", "user", "rider_id", "rider", "device_id", "device", "person_id", "person",
-                       "customer_id", "client_id", "uid", "nutzer_id", "nutzer", "kunde", "fahrgast", "id"),
+                       "customer_id", "client_id", "passenger_id", "card_id", "card", "uid",
+                       "nutzer_id", "nutzer", "kunde", "fahrgast", "id"),
     "latitude_column": ("latitude", "lat", "breitengrad", "breite", "y"),
     "longitude_column": ("longitude", "lon", "lng", "long", "längengrad", "laengengrad", "länge", "laenge", "x"),
     "time_column": ("timestamp", "time", "datetime", "date_time", "ts", "date", "when", "started", "started_at",
@@ -41,10 +47,13 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 _PLACES = 1_000_000  # the number of places, at most about, that are kept for the suggested region
 _MIDDLE = (0.02, 0.98)  # quantiles of the users' coordinates; the region may leave out what is beyond them
 _COMMA = r"^\s*[+-]?[0-9]{1,3},[0-9]+\s*$"
-_LOCAL_DATE = r"^\s*[0-9]{1,2}[./][0-9]{1,2}[./][0-9]{2,4}\b"
-_MONTH_FIRST = r"^\s*[0-9]{1,2}[./](1[3-9]|2[0-9]|3[01])[./]"
+_LOCAL_DATE = r"^\s*[0-9]{1,2}[./-][0-9]{1,2}[./-][0-9]{4}\b|[0-9]\s*[AaPp]\.?[Mm]\.?\s*$"
+_TIME = rf"^\s*[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[T ][0-9]|{_LOCAL_DATE}"
+_MONTH_FIRST = r"^\s*[0-9]{1,2}[./-](1[3-9]|2[0-9]|3[01])[./-]"
 _ZONED = r"([zZ]|[+-][0-9]{2}:?[0-9]{2})\s*$"
 _SOME, _MOST = 0.01, 0.5  # shares of the rows or places that are a sign of a cause
+_STRAY = 0.001  # share of the rows on days at either end that do not belong to the period
+_CENTURY = 36_525  # days
 _E7 = 1e7
 _POLE = 90.0
 _MUCH_NEARER = 3  # times as near to a large city: places that are probably swapped
@@ -62,6 +71,7 @@ class Facts:
         signs: rows by a sign of what is wrong with the whole log; see `causes`.
         users: number of different user ids.
         rows_a_user: the median, the 99th percentile and the largest number of rows of a user; zeros without users.
+        days: rows by day, in days since 1970.
         is_e7: whether latitude and longitude are integers, degrees times 10^7.
         region: round borders of the middle of the places, one a user; None without places.
         near: the nearest large city to the middle of the region, and its distance in kilometres; None without a region.
@@ -77,6 +87,7 @@ class Facts:
     signs: dict[str, int] = field(default_factory=dict)
     users: int = 0
     rows_a_user: tuple[int, int, int] = (0, 0, 0)
+    days: Counter[int] = field(default_factory=Counter)
     is_e7: bool = False
     region: Region | None = None
     near: tuple[str, float] | None = None
@@ -88,6 +99,16 @@ class Facts:
     def is_outside(self) -> bool:
         """Returns whether more places are outside than a job accepts by default."""
         return self.outside > MAX_BAD_FRACTION
+
+    @property
+    def period(self) -> Period | None:
+        """Returns the days of nearly all rows that have a time; None without times, or over more than a century."""
+        days = sorted(self.days)
+        share = np.cumsum([self.days[day] for day in days]) / self.days.total()
+        first, last = (days[at] for at in np.searchsorted(share, (_STRAY, 1 - _STRAY))) if days else (0, _CENTURY)
+        if last - first >= _CENTURY:
+            return None
+        return Period(*(date(1970, 1, 1) + timedelta(days=day) for day in (first, last)))
 
 
 def inspect_logs(logs: Sequence[LogFile], given: Mapping[str, str], region: Region | None = None) -> Facts:
@@ -106,6 +127,8 @@ def inspect_logs(logs: Sequence[LogFile], given: Mapping[str, str], region: Regi
         columns = {column.name: str(column.type) for column in file.schema}
         rows = file.rows * len(logs)
     roles = find_roles(columns, given)
+    if "time_column" not in roles and (name := _column_of_times(logs[0], set(columns) - set(roles.values()))):
+        roles["time_column"] = name
     axes = [columns[roles[name]] for name in ("latitude_column", "longitude_column") if name in roles]
     facts = Facts(columns, roles, is_e7=bool(axes) and all("int" in kind for kind in axes))
     hashes, places, visitors = [np.empty(0, np.uint64)], [np.empty((2, 0))], [np.empty(0, np.uint64)]
@@ -169,6 +192,18 @@ def find_roles(columns: Iterable[str], given: Mapping[str, str]) -> dict[str, st
     return roles
 
 
+def _column_of_times(log: LogFile, names: Collection[str]) -> str | None:
+    """Returns the first column whose values are times, in most of a file's first rows; None without one."""
+    batch = next(_batches([log], sorted(names)), None)
+    for name in sorted(names) if batch is not None else []:
+        column = _plain(batch, name)
+        if pt.is_timestamp(column.type) or (
+            is_text(column.type) and 2 * (pc.sum(pc.match_substring_regex(column, _TIME)).as_py() or 0) > len(column)
+        ):
+            return name
+    return None
+
+
 def suggested_region(places: Array) -> Region | None:
     """Returns round borders around the middle of places: multiples of about a fifth of its width; None without places.
 
@@ -213,7 +248,7 @@ def causes(facts: Facts) -> list[str]:
         )
     elif facts.swapped > 0:
         found.append(
-            f"{facts.swapped:.2g} of the places are in the region only with {latitude} and {longitude} swapped: "
+            f"{facts.swapped:.1%} of the places are in the region only with {latitude} and {longitude} swapped: "
             "correct these rows"
         )
     elif facts.near and facts.near_swapped and facts.near_swapped[1] * _MUCH_NEARER < facts.near[1]:
@@ -228,11 +263,10 @@ def causes(facts: Facts) -> list[str]:
         )
     if signs.get("no time", 0) > _SOME:
         name, number = facts.roles["time_column"], facts.signs["no time"]
-        form = "dates such as 27.11.2026 or 11/27/2026" if signs.get("local date", 0) > _SOME else "no time"
-        found.append(
-            f"{name} holds {form} in {number:,} rows, which jobs that read times leave out: give --dates dmy or "
-            "--dates mdy with CSV, otherwise write 2026-11-27T08:30:00"
-        )
+        form, remedy = "no time", "write times as 2026-11-27T08:30:00"
+        if signs.get("local date", 0) > _SOME:
+            form, remedy = "dates such as 27.11.2026 or 11/27/2026", "give --dates dmy or --dates mdy"
+        found.append(f"{name} holds {form} in {number:,} rows, which jobs that read times leave out: {remedy}")
     if facts.users > 1 and facts.users == facts.rows - facts.unusable.get("have no user id", 0):
         found.append(
             f"each value of {facts.roles['user_id_column']} occurs once, so a release would protect rows, not people: "
@@ -290,11 +324,13 @@ def _note_times(facts: Facts, column: pa.Array, layout: LogLayout) -> None:
         times = parsed(column, pa.timestamp("us", "UTC"))
         without_zone = pc.invert(pc.match_substring_regex(column, _ZONED))
         _count(facts.signs, "naive", pc.and_(times.is_valid(), without_zone))
-        _count(facts.signs, "no time", times.is_null())
-        return
-    if pt.is_timestamp(column.type) and column.type.tz is None:
+        column = times
+    elif pt.is_timestamp(column.type) and column.type.tz is None:
         _count(facts.signs, "naive", column.is_valid())
-    _count(facts.signs, "no time", column.is_null())
+    seconds, known = local_seconds(column, UTC)
+    _count(facts.signs, "no time", ~known)
+    days, rows = np.unique(seconds[known] // DAY_SECONDS, return_counts=True)
+    facts.days.update(dict(zip(days.tolist(), rows.tolist(), strict=True)))
 
 
 def _note_places(facts: Facts, batch: pa.RecordBatch, layout: LogLayout) -> tuple[NDArray[np.bool_], Array]:

@@ -112,14 +112,14 @@ MAX_BAD_FRACTION_HELP = "refuse the run if a larger share of users has no usable
 
 
 def decimal_option() -> Any:
-    """Declares the option of the decimal mark in CSV: no value decides it."""
-    text = "decimal mark of numbers in CSV: a point, or a comma as in 52,52 (default: a point)"
+    """Declares the option of the decimal mark of text: no value decides it."""
+    text = "decimal mark of numbers written as text: a point, or a comma as in 52,52 (default: a point)"
     return option(None, text, INPUT, metavar="MARK")
 
 
 def dates_option() -> Any:
-    """Declares the option of the order of dates in CSV: no value decides it."""
-    text = "order of dates in CSV: dmy for 27.11.2026 08:30, mdy for 11/27/2026 08:30 (default: ISO 8601)"
+    """Declares the option of the order of dates of text: no value decides it."""
+    text = "order of dates written as text: dmy for 27.11.2026 08:30, mdy for 11/27/2026 8:30 AM (default: ISO 8601)"
     return option(None, text, INPUT)
 
 
@@ -291,13 +291,13 @@ class ReleaseRequest(RunnerOptions, KeyOptions):
         hours = None if self.hours is None else hours_of(self.hours)
         return DayRows(self.day_column, self.time_zone or UTC, first, last, hours)
 
-    def _reads_local_times(self) -> bool:
+    def reads_local_times(self) -> bool:
         """Returns whether an option of the request needs a time zone."""
         return self.day_column is not None
 
     @model_validator(mode="after")
     def _accounted(self) -> Self:
-        if not self._reads_local_times():
+        if not self.reads_local_times():
             self.refuse(("time_zone",), "requires --day_column, or --slots of a heatmap")
         if self.day_column is None:
             self.refuse(("hours",), "requires --day_column NAME, the column of times")
@@ -338,7 +338,8 @@ class MapGeography(ReleaseRequest):
     basemap: str | None = option(
         None,
         "coast, streets, zones and place names to draw on the map (GeoJSON, GeoParquet, GeoPackage or shapefile). They "
-        "are published with it; default: the world's coasts and borders, for maps of 5 degrees or more",
+        "are published with it; default: the world's coasts and borders, for maps of 5 degrees or more; on smaller "
+        "maps the coast, with the extra `coast`",
         OUTPUT,
         metavar="FILE",
     )

@@ -241,8 +241,8 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
         metavar="N/M",
     )
 
-    def _reads_local_times(self) -> bool:
-        return self.slots is not None or super()._reads_local_times()
+    def reads_local_times(self) -> bool:
+        return self.slots is not None or super().reads_local_times()
 
     @cached_property
     def parameters(self) -> HeatmapParameters:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.transforms.inputs.log_file import FileSlice, LogFile, Types
 from sfumato.transforms.inputs.text_lines import HEAD_BYTES, MAX_RECORD_BYTES, LineFile, reading_text, whole_lines
-from sfumato.transforms.inputs.text_values import finite, iso_dates, parsed, text_array, with_point
+from sfumato.transforms.inputs.text_values import finite, in_one_form, parsed, text_array
 
 DELIMITERS = (",", ";", "\t", "|")  # the most frequent in the header is the file's
 _BOM = b"\xef\xbb\xbf"
@@ -150,11 +150,7 @@ class CsvLog:
         kind, layout = self._types[name], self._log.layout
         if pt.is_floating(column.type):
             return finite(column)
-        if layout.decimal == "," and (pt.is_floating(kind) or pt.is_integer(kind)):
-            column = with_point(column)
-        if layout.dates is not None and pt.is_timestamp(kind):
-            column = iso_dates(column, layout.dates)
-        return parsed(column, kind)
+        return parsed(in_one_form(column, kind, layout), kind)
 
     def _whole_records(self, data: bytes) -> int:
         """See Whole."""

@@ -66,9 +66,9 @@ def _arrays(
         if name == layout.place_column:
             made[name] = text_array([_place(value, layout.cells) for value in column])
         elif pt.is_timestamp(kind):
-            made[name] = _times(column)
+            made[name] = _times(column, layout)
         else:
-            made[name] = _numbers(column) if pt.is_floating(kind) else parsed(_texts(column), kind)
+            made[name] = _numbers(column, layout) if pt.is_floating(kind) else parsed(_texts(column), kind)
     return made
 
 
@@ -84,15 +84,15 @@ def _texts(column: pd.Series) -> pa.Array:
     return text_array([canonical_text(_plain(value)) for value in values])
 
 
-def _numbers(column: pd.Series) -> pa.Array:
+def _numbers(column: pd.Series, layout: LogLayout) -> pa.Array:
     """Returns each value as a floating-point number; booleans, and texts of none, are missing."""
     if isinstance(column.dtype, np.dtype) and column.dtype.kind in "iuf":
         return finite(pa.array(column.to_numpy().astype(np.float64), from_pandas=True))
-    return values_of(list(map(_plain, column)), pa.float64())
+    return values_of(list(map(_plain, column)), pa.float64(), layout)
 
 
-def _times(column: pd.Series) -> pa.Array:
-    """Returns each value as TIME_TYPE: a moment, seconds since 1970, or text of ISO 8601."""
+def _times(column: pd.Series, layout: LogLayout) -> pa.Array:
+    """Returns each value as TIME_TYPE: a moment, seconds since 1970, or text of ISO 8601 or the layout's dates."""
     dtype: Any = column.dtype
     if dtype.kind == "M" and hasattr(dtype, "tz"):
         return _moments(column.dt.tz_convert(None).to_numpy())
@@ -100,7 +100,7 @@ def _times(column: pd.Series) -> pa.Array:
         return _moments(column.to_numpy())
     moments = pa.array([_microseconds(value) for value in column], pa.int64()).cast(TIME_TYPE)
     others = [None if isinstance(value, date) else _plain(value) for value in column]
-    return pc.coalesce(moments, values_of(others, TIME_TYPE))
+    return pc.coalesce(moments, values_of(others, TIME_TYPE, layout))
 
 
 def _moments(raw: NDArray[np.datetime64]) -> pa.Array:

@@ -177,7 +177,7 @@ def reading_text(path: str, kind: str) -> AbstractContextManager[None]:
 
 
 _PROBLEMS = (
-    (r"UTF-?8|utf-8", "the header is not UTF-8"),
+    (r"UTF-?8|utf-8", "the header is not UTF-8; convert Latin-1, as Excel writes it, with iconv -f latin1 -t utf-8"),
     (r"[Tt]runcated compressed|zlib|gzip", "the gzip data are damaged or truncated"),
 )
 
@@ -187,6 +187,7 @@ class JsonLog:
 
     def __init__(self, log: LogFile, types: Types):
         self._types = types
+        self._layout = log.layout
         self._lines = LineFile(log)
         if self._lines.head.lstrip()[:1] == b"[":
             raise DataError(f"{log.path}: must contain one JSON object per line (NDJSON), got one JSON array")
@@ -218,7 +219,7 @@ class JsonLog:
                         _lenient(line).get(name) if type(value) is float and abs(value) >= _MAX_INTEGER else value
                         for line, value in zip(lines, values, strict=True)
                     ]
-                columns.append(values_of(values, self._types[name]))
+                columns.append(values_of(values, self._types[name], self._layout))
             yield pa.RecordBatch.from_arrays(columns, list(names))
 
 

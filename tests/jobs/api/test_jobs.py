@@ -224,7 +224,10 @@ def test_zones_of_a_frame_are_those_of_its_file(city: Path, tmp_path: Path, is_t
     logs = city / "logs" / "*.parquet"
     table = pd.read_parquet(city / "logs") if is_table else logs
     by_frame = sfumato.zones(table, zones=frame, id_column="half", seed=1).zones_table
-    by_file = sfumato.zones(table, zones=tmp_path / "halves.gpkg", id_column="half", seed=1).zones_table
+    release = sfumato.zones(table, zones=tmp_path / "halves.gpkg", id_column="half", seed=1)
+    by_file = release.zones_table
+    (drawn,) = release.plot().collections
+    assert drawn.get_array().tolist() == by_file["users"].to_list()
     assert by_frame["zone"].to_list() == ["west", "east"]
     assert by_file["users"].min() > 100
     # A table is a new file in each run, and so has other noise, of a standard deviation of 1.4.

@@ -129,6 +129,20 @@ def test_a_closed_pipe_ends_a_command_without_a_traceback(words: list[str]) -> N
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
+def test_a_command_starts_before_beam_is_imported(tmp_path: Path) -> None:
+    """The first line comes at once, also of a run that then finds no file."""
+    command = [
+        sys.executable,
+        "-m",
+        "sfumato.pipelines.command_line.cli",
+        *arguments("none/*.parquet", tmp_path / "out"),
+    ]
+    done = subprocess.run(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False)
+    first, last = done.stderr.splitlines()
+    assert (done.returncode, first) == (2, "sfumato heatmap: starting")
+    assert "none/*.parquet" in last
+
+
 def test_everything_is_put_back() -> None:
     root = logging.getLogger()
     before = (root.handlers, root.level, PROGRESS.level, threading.excepthook, warnings.showwarning, sys.stderr)
@@ -159,7 +173,7 @@ def test_a_run_in_json(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str], 
     assert cli.main(arguments(logs(613), tmp_path / "out", *options)) == 0
     told = written(capfd.readouterr().err)
     events = [line["event"] for line in told]
-    assert events[:1] == ["files"]
+    assert events[:2] == ["files", "no_coast"]
     assert events.count("read_file") == 3
     assert events.count("read_logs") == 1
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -15,6 +18,7 @@ from sfumato.schemas.errors import DataError, RequestError
 from sfumato.schemas.locations import TIME_TYPE, LocationColumns
 from sfumato.schemas.log_layout import LogLayout
 from sfumato.transforms.inputs import text_lines
+from sfumato.transforms.inputs.data_frame import table_of
 from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import inspect_log, read_batches, slice_file
 from sfumato.transforms.inputs.text_values import canonical_text, parsed, text_array, values_of
@@ -341,8 +345,8 @@ def test_ids_have_one_text_in_every_format(value: Any, text: str | None) -> None
 def test_objects_of_json_and_frames() -> None:
     values = [1, 2.5, True, "3", " 4", 2**70, 10**400, None, [1], {}, float("nan"), "x", np.float32(0.5), "\ud800"]
     numbers = [1.0, 2.5, None, 3.0, 4.0, 2.0**70, None, None, None, None, None, None, 0.5, None]
-    assert values_of(values, pa.float64()).to_pylist() == numbers
-    assert values_of(["\ud800"], pa.string()).cast(pa.binary()).to_pylist() == [b"\xed\xa0\x80"]
+    assert values_of(values, pa.float64(), LogLayout()).to_pylist() == numbers
+    assert values_of(["\ud800"], pa.string(), LogLayout()).cast(pa.binary()).to_pylist() == [b"\xed\xa0\x80"]
 
 
 def test_decimal_commas_are_read_where_the_option_says_so(tmp_path: Path) -> None:
@@ -370,6 +374,13 @@ def test_decimal_commas_are_read_where_the_option_says_so(tmp_path: Path) -> Non
         ("mdy", "11/27/2026 08:30", datetime(2026, 11, 27, 8, 30, tzinfo=UTC)),
         ("dmy", "2026-11-27T08:30:00+01:00", datetime(2026, 11, 27, 7, 30, tzinfo=UTC)),
         ("mdy", "27.11.2026 08:30", None),
+        ("dmy", "7/1/2026 8:30 PM", datetime(2026, 1, 7, 20, 30, tzinfo=UTC)),
+        ("mdy", "1/7/2026 12:05:06.5 a.m.", datetime(2026, 1, 7, 0, 5, 6, 500_000, tzinfo=UTC)),
+        ("mdy", "1/7/2026 12 pm", datetime(2026, 1, 7, 12, tzinfo=UTC)),
+        ("dmy", "2026-11-27 08:30\u202fAM", datetime(2026, 11, 27, 8, 30, tzinfo=UTC)),
+        ("mdy", "1/7/2026 13:30 PM", None),
+        ("mdy", "1/7/2026 0:30 AM", None),
+        ("dmy", "31.2.2026 8:30 PM", None),
         ("dmy", "31.2.2026", None),
         ("dmy", "1.2.26", None),
     ],
@@ -378,5 +389,10 @@ def test_dates_are_read_in_the_order_of_the_option(
     order: str, text: str, expected: datetime | None, tmp_path: Path
 ) -> None:
     content = f"user_id;latitude;longitude;t\n1;52.5;13.4;{text}\n"
-    (row,) = rows(tmp_path / "log.csv", content, LogLayout(dates=order), time="t")
+    layout = LogLayout(dates=order)
+    (row,) = rows(tmp_path / "log.csv", content, layout, time="t")
     assert row["t"] == expected
+    record = json.dumps({"user_id": 1, "latitude": 52.5, "longitude": 13.4, "t": text}) + "\n"
+    assert rows(tmp_path / "log.ndjson", record, layout, time="t") == [row]
+    frame = table_of(pd.DataFrame({"t": [text]}), LocationColumns(time="t"), replace(layout, columns=("t",)))
+    assert frame.to_pylist() == [{"t": expected}]

@@ -133,6 +133,24 @@ def test_suggested_form_reads_what_was_unreadable(tmp_path: Path) -> None:
     }
 
 
+def test_times_are_found_by_their_values_also_with_am_pm(tmp_path: Path) -> None:
+    """Some rows have another form, some none, and one a day of 1970, which is not of the period."""
+    log = rides().rename(columns={"time": "Data/Hora"})
+    times = log["Data/Hora"].dt.strftime("%d/%m/%Y %I:%M:%S %p")
+    times = times.where(log.ride % 10 > 0, log["Data/Hora"].dt.strftime("%Y-%m-%d %H:%M"))
+    times[:60], times[60] = "", "01/01/1970 08:00 AM"
+    log["Data/Hora"] = times
+    facts = facts_of(log, tmp_path)
+    assert facts.roles["time_column"] == "Data/Hora"
+    form = suggested_form(facts)
+    assert form == {"dates": "dmy"}
+    facts = inspect_logs([LogFile(str(tmp_path / "log.csv"), layout=LogLayout(**form))], {})
+    assert facts.signs["no time"] == 60
+    assert str(facts.period) == "2026-11-20"
+    assert "--dates" not in causes(facts)[0]
+    assert facts_of(log.assign(**{"Data/Hora": "none"}), tmp_path).period is None
+
+
 def test_integers_are_degrees_times_ten_million(tmp_path: Path) -> None:
     log = rides()
     scaled = log.assign(lat=(log.lat * 1e7).astype("int64"), lon=(log.lon * 1e7).astype("int64"))

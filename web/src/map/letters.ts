@@ -4,7 +4,7 @@ import type { Mode } from "../theme";
 import type { Box, Scene } from "./ground";
 
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", Arial, sans-serif';
-const NAME_ROOM = 16000; // square CSS pixels of the map for each name
+const NAME_ROOM = 10000; // square CSS pixels of the map for each name
 const INK: Record<Mode, { ink: string; halo: string }> = { dark: { ink: "#f1ece4", halo: "rgba(8,7,11,.8)" }, light: { ink: "#241d2b", halo: "rgba(255,253,246,.85)" } };
 
 export class Letters {
