@@ -40,7 +40,7 @@ TUTORIALS = [page for page in PAGES if page.startswith("docs/tutorials/")]
 RUN = [f"docs/how_to/add_a_{what}.md" for what in ("method", "statistic", "job")]  # by tests of their own
 REGION = "3.00,1.00,3.13,1.13"
 FOREIGN = {  # options of other programs, of Beam, and of the benchmarks
-    *("--batch", "--cell", "--epochs", "--weights", "--moments"),
+    *("--batch", "--cell", "--epochs", "--lengths", "--map", "--weights", "--moments"),
     *("--jobs", "--sizes", "--repeats", "--baselines", "--sampled", "--runs"),
     *("--project", "--setup_file", "--temp_location", "--direct_num_workers", "--direct_running_mode", "--job-host"),
     *("--open_job_server", "--environment_type", "--environment_config", "--job_endpoint", "--service_port"),
