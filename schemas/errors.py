@@ -63,7 +63,7 @@ class DataError(SfumatoError):
 
 
 class CheckFailedError(SfumatoError):
-    """A check of `sfumato doctor` failed, or `sfumato audit` found a violation. Nothing was run or changed."""
+    """`sfumato audit` found a violation."""
 
 
 class RefusedError(DataError):

@@ -180,12 +180,6 @@ JOBS = {
         "schemas.requests.commands:ReleasesRequest",
         "pipelines.operations.releases:run",
     ),
-    "doctor": Job(
-        "check in advance what a run needs: runner, key, ledger, clock and open ports",
-        "schemas.requests.commands:DoctorRequest",
-        "pipelines.operations.doctor:run",
-        beam_arguments=True,
-    ),
     "key": Job(
         "make a key: the secret from which a release's noise is drawn",
         "schemas.requests.commands:KeyRequest",

@@ -28,7 +28,7 @@ from sfumato.pipelines.frame.inputs import (
     select_input,
 )
 from sfumato.pipelines.frame.job import Inputs, ReleaseJob
-from sfumato.pipelines.frame.run_key import key_and_metadata
+from sfumato.pipelines.frame.run_key import key_and_metadata, secret_of
 from sfumato.pipelines.frame.scratch import plan_memory, scratch
 from sfumato.pipelines.runners.failures import error_of
 from sfumato.pipelines.runners.runner_settings import RunnerSettings, flex_launch, launch_nothing
@@ -88,6 +88,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings, audit: bool = False) 
     # 2. Files.
     files = match_files(request.input, layout_of(request, job.columns()), request.where)
     if request.dry_run:
+        secret_of(job, settings.local)  # a key that cannot be used is refused, as by the run
         sys.stdout.write(dry_run_text(job, files, settings))
         return
     # 3. Files of the charge.

@@ -33,7 +33,7 @@ def key_and_metadata(
     Raises RequestError: the secret cannot be used, or a remote runner has none.
     """
     request = job.request
-    secret = _secret_of(job, local)
+    secret = secret_of(job, local)
     release_id = request.release_id or (uuid.uuid4().hex if request.seed is None else f"seed-{request.seed}")
     key = RunKey.derive(secret, key_binding(job, [] if audit else files, release_id))
     metadata = ReleaseMetadata(
@@ -90,7 +90,7 @@ def key_binding(job: ReleaseJob, files: Sequence[InputFile], release_id: str) ->
     }
 
 
-def _secret_of(job: ReleaseJob, local: bool) -> Secret:
+def secret_of(job: ReleaseJob, local: bool) -> Secret:
     """Returns the secret of a run. Raises RequestError for a bad one."""
     if job.request.seed is not None:
         return seed_secret(job.request.seed)

@@ -35,21 +35,20 @@ _MAX_SKEW = timedelta(seconds=60)
 _LONGEST_PAUSE = timedelta(days=31)  # between two charges of a series that runs
 
 
-def clock_problem(history: History) -> tuple[str, bool] | None:
-    """Returns a problem of the clock, judged by the newest ledger entry, and whether it is certain; or None."""
+def clock_problem(history: History) -> str | None:
+    """Returns what is wrong with the clock, judged by the newest ledger entry; None if nothing is."""
     stated = [one.time for one in (*history.refusals, *history.reservations.values())]
     times = [datetime.fromisoformat(text) for text in (*stated, *(change.time for change in history.changes))]
     newest = max((one if one.tzinfo else one.replace(tzinfo=UTC) for one in times), default=None)
     now = datetime.now(UTC)
     if newest is not None and newest - now > _MAX_SKEW:
-        return f"it shows {now:%F %T}, before the ledger's newest entry at {newest:%F %T} (UTC); set the clock", True
+        return f"it shows {now:%F %T}, before the ledger's newest entry at {newest:%F %T} (UTC); set the clock"
     if newest is None or now - newest <= _LONGEST_PAUSE:
         return None
-    doubt = (
+    return (
         f"it shows {now:%F %T} (UTC), {(now - newest).days} days after the ledger's newest entry; unless nothing was "
         "published since, set the clock"
     )
-    return doubt, False
 
 
 _READ_BY_LATER_NIGHTS = (CELLS_FILE, NIGHTS_FILE, ANSWERS_FILE)

@@ -362,7 +362,7 @@ def run(request: RefreshRequest, beam_arguments: tuple[str, ...] = ()) -> int:
         raise RequestError("backfill: a template starts only one job per launch; launch it with --date for each day")
     # Not refused: one entry that was written under a fast clock would stop all nights until its time has come.
     if (found := clock_problem(open_ledger(config.ledger).history())) is not None:
-        log_event("clock", f"clock: probably wrong: {found[0]}", logging.WARNING)
+        log_event("clock", f"clock: probably wrong: {found}", logging.WARNING)
     if request.backfill is None:
         yesterday = newest_day(config)
         refresh.publish(yesterday if request.date is None else request.date)

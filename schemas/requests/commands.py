@@ -26,7 +26,7 @@ from sfumato.schemas.requests.publish_request import (
     dates_option,
     decimal_option,
 )
-from sfumato.schemas.requests.request_base import COLUMNS, INPUT, LEDGER, MAP, METHOD, OUTPUT, PRIVACY, RUN, option
+from sfumato.schemas.requests.request_base import COLUMNS, INPUT, MAP, METHOD, OUTPUT, PRIVACY, RUN, option
 
 MAX_REASON = 300
 
@@ -180,28 +180,6 @@ class RefreshInitRequest(LogOptions):
     users: int = option(..., "about how many users a night's logs have", INPUT, metavar="N", ge=1)
     region: RegionOption = option(..., REGION_HELP, MAP, metavar=REGION_METAVAR)
     epsilon: float = option(1.0, "privacy budget for the data of any 30 consecutive days", PRIVACY, common=True, gt=0)
-
-
-class DoctorRequest(RunnerOptions, KeyOptions):
-    """Checks in advance what a run needs: runner, temporary folder, ports, key, ledger and clock.
-
-    Exit status: 0 all checks passed, perhaps with warnings; 1 a check failed.
-    """
-
-    JOB: ClassVar[str] = "doctor"
-    EXAMPLE: ClassVar[str] = "--config refresh.yaml"
-
-    config: str | None = option(
-        None, "a refresh's YAML file, which names the key and the ledger", INPUT, metavar="FILE", common=True
-    )
-    ledger: str | None = option(None, "an SQLite file, or gs://bucket/folder", LEDGER, metavar="LOCATION", common=True)
-    format: Literal["text", "json"] = option("text", "output format", OUTPUT, common=True)
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        if self.config is not None:
-            self.refuse(("key_file", "key_secret", "ledger"), "cannot be combined with --config, which names it")
-        return self
 
 
 class LedgerRequest(LogOptions, KeyOptions):

@@ -1,0 +1,74 @@
+"""What a dry run refuses: a key or an engine that the run could not use, in the run's words, and nothing is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sfumato.pipelines.command_line import cli
+from sfumato.pipelines.runners import job_servers
+from tests.keys import SECRET
+
+
+def command(place: Path, *options: str) -> list[str]:
+    (place / "log.csv").write_text("user_id,latitude,longitude\n")
+    places = "--input", str(place / "log.csv"), "--output", str(place / "out")
+    return ["heatmap", *places, "--region", "0,0,1,1", *options]
+
+
+@pytest.mark.parametrize("dry", [["--dry_run"], []])
+@pytest.mark.parametrize(
+    ("mode", "content"),
+    [
+        (0o644, SECRET),
+        (0o600, b"short"),
+        (0o600, b"a word and another, and no key " * 2),
+        (0o600, bytes(32)),
+        (0o600, None),
+    ],
+)
+def test_a_bad_key_is_refused(
+    tmp_path: Path, mode: int, content: bytes | None, dry: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = tmp_path / "key"
+    if content is not None:
+        key.write_bytes(content)
+        key.chmod(mode)
+    assert cli.main(command(tmp_path, "--key_file", str(key), "--release_id", "one", *dry)) == 2
+    assert capsys.readouterr().err.startswith("sfumato heatmap: --key_file: ")
+    assert not (tmp_path / "out").exists()
+
+
+def _java(place: Path) -> str:
+    java = place / "java"
+    java.write_text("#!/bin/sh\n")
+    java.chmod(0o755)
+    return f"--job_server_java_launcher={java}"
+
+
+# Options of a job, and words of the message; none if the job can start.
+ENGINES = {
+    "no jar": (lambda place: ["--open_job_server", f"--flink_job_server_jar={place}/no.jar"], "make flink-jar"),
+    "no Java": (lambda place: ["--open_job_server", "--job_server_java_launcher=/nowhere/java"], "was not found"),
+    "others reach it": (lambda place: [_java(place)], "reachable through eth0"),
+    "nobody answers": (lambda _: ["--job_endpoint", "127.0.0.1:1"], "127.0.0.1:1"),
+    "a wrong option": (lambda _: ["--no_such_option", "1"], "--no_such_option"),
+    "in order": (lambda place: ["--open_job_server", _java(place)], ""),
+}
+
+
+@pytest.mark.parametrize("case", list(ENGINES))
+def test_an_engine_that_cannot_run_is_refused(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(job_servers, "_network_interfaces", lambda: ["eth0"])
+    (tmp_path / "job-server.jar").touch()
+    monkeypatch.setenv("SFUMATO_FLINK_JAR", str(tmp_path / "job-server.jar"))
+    make, words = ENGINES[case]
+    options = ["--runner_config", "flink", *make(tmp_path), "--key_file", str(tmp_path / "key"), "--release_id", "one"]
+    (tmp_path / "key").write_bytes(SECRET)
+    (tmp_path / "key").chmod(0o600)
+    assert cli.main(command(tmp_path, *options, "--dry_run")) == (2 if words else 0)
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
