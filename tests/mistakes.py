@@ -553,8 +553,8 @@ FAULTS: tuple[Fault, ...] = (
           "if not self.key_options:",
           "if self.key_options is None:"),
     Fault("requests", "a dry run runs",
-          "if request.dry_run:\nsys.stdout.write(dry_run_text(job, files, settings))",
-          "if request.dry_run and request.overwrite:\nsys.stdout.write(dry_run_text(job, files, settings))"),
+          "if request.dry_run:\nsecret_of(job, settings.local)",
+          "if request.dry_run and request.overwrite:\nsecret_of(job, settings.local)"),
     # Refreshes.
     Fault("refresh", "the days around a night are not read",
           "for offset in self.config.folders]",
