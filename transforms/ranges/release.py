@@ -154,11 +154,12 @@ def open_heatmap(path: str) -> HeatmapRelease:
         release = open_release(path)
         grid = release.grid
         if grid is None:
-            raise RequestError(f"must be a release of `sfumato heatmap`, got one of {release.manifest.get('job')!r}")
+            job = release.manifest.get("job")
+            raise RequestError(f"release: must be a release of `sfumato heatmap`, got one of {job!r}")
         start = WarmStart.from_release(release.manifest, release.arrow_table(CELLS_FILE), grid)
         estimate = _scaled_to_all_users(start.estimate, release.manifest)
     except RequestError as error:
-        raise RequestError(f"release: {str(error).removeprefix('warm_start: ')}") from None
+        raise RequestError(f"release: {str(error).removeprefix('warm_start: ').removeprefix('release: ')}") from None
     return HeatmapRelease(Field(Grid(grid.region, BASE_DEPTH)), estimate, release.manifest, release.digest)
 
 

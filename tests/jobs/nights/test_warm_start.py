@@ -172,6 +172,14 @@ def test_warm_start_from_a_map_of_nobody(value: float) -> None:
         assert np.isfinite(method.decode(state, DEPTH).counts).all()
 
 
+def test_papers_schedule_starts_from_the_earlier_tree() -> None:
+    parameters = HeatmapParameters(
+        depth=DEPTH, population=3000, shard_size=300, dropout=0.5, method=Adaptive(schedule="paper", estimator="last")
+    )
+    state = run_in_memory(crowd(3000), 3000, parameters, KEY, estimate_on(ragged_tree()))
+    assert state.results[0].encoding.tree == ragged_tree()
+
+
 # No names of cells of this grid; "r00" is there already, and the Arabic digit is not one of ours.
 NO_CELLS = ("r00", "r04", "r٣", None, "r" + (DEPTH + 1) * "3")
 

@@ -38,7 +38,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--output", "{out}", "--format", "csv"], "output: must name a file"),
         (["--output", "{out}/map.csv", "--table", "items"], "table: {folder} has no table 'items'; it has answers,"),
         (["--output", "{out}/map.tif", "--table", "cells"], "table: cannot be combined with --format geotiff"),
-        (["--output", "{out}/map.tif", "--resolution", "16"], "resolution: must be a whole number between 0 and 15"),
         (["--output", "{out}/map.tif", "--lisence", "x"], "unknown option --lisence; did you mean --licence?"),
         ([], "output: required"),
         (["--output", "{folder}/manifest.json/x.csv"], "output: cannot create {folder}/manifest.json/x.csv"),
