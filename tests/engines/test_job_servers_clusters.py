@@ -94,7 +94,7 @@ def test_second_run_completes_after_flinks_job_manager_ends(
 
 
 def assert_one_line(err: str, message: str) -> None:
-    """Beside progress, which is indented, and a hint about the coast, a run shows its number of files and its failure."""
+    """Beside progress, which is indented, and a hint about a coast, a run shows its number of files and its failure."""
     shown = [line for line in err.splitlines() if line.startswith("sfumato") and "no coast" not in line]
     assert len(shown) == 2, err
     assert message in shown[1]
