@@ -98,17 +98,19 @@ def snapshot(folder: Path) -> dict[str, tuple[int, str]]:
 def test_nothing_is_touched(
     job: str, with_ledger: bool, unreadable: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    ledger, output = tmp_path / "ledger.db", tmp_path / "out"
+    ledger, output, key = tmp_path / "ledger.db", tmp_path / "out", tmp_path / "key"
+    write_key(key)
     command = [*job.split(), "--input", unreadable, "--output", str(output), *JOBS[job], "--dry_run"]
     if with_ledger:
-        command += ["--ledger", str(ledger), *LEDGER, "--budget", "2:1e-6/365d", "--key_file", str(tmp_path / "key")]
+        command += ["--ledger", str(ledger), *LEDGER, "--budget", "2:1e-6/365d", "--key_file", str(key)]
     module = str(run.JOBS[job].release).partition(":")[0]
     importlib.import_module(f"sfumato.{module}")  # with libraries that look for their own settings
     before = snapshot(tmp_path)
     with watching() as seen:
         assert cli.main(command) == 0
     assert [path for path, writes in seen if writes] == []
-    assert [path for path, _ in seen if path.startswith(str(tmp_path))] == []
+    opened = {path for path, _ in seen if path.startswith(str(tmp_path))}
+    assert opened == ({str(key)} if with_ledger else set())  # a bad key is refused
     assert snapshot(tmp_path) == before
     told = capfd.readouterr()
     assert told.err == ""
