@@ -268,7 +268,7 @@ class Release(published_release.Release):
         from matplotlib.patches import PathPatch
         from matplotlib.path import Path as Outline
 
-        zones = self.arrow_table("zones.parquet").to_pandas().query("level == level.iloc[0]")
+        zones = self.arrow_table(ZONES_FILE).to_pandas().query("level == level.iloc[0]")
         shapes = [
             Outline.make_compound_path(*(Outline(ring.coords) for ring in shapely.get_rings(one)))
             for one in shapely.from_wkb(zones["geometry"])

@@ -30,7 +30,7 @@ from sfumato.schemas.views.map_views import Layer, MapBody, Measure
 from sfumato.schemas.views.view_parts import Bounds, Fact, Scale, Section, Table
 from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.report.layers import cell_layer
-from sfumato.transforms.report.numbers import length, percent, plural
+from sfumato.transforms.report.numbers import length, percent, plural, shown_values
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import published_scale
 from sfumato.transforms.report.sections import get
@@ -220,9 +220,9 @@ class SampledPage:
             name=self.UNIT.capitalize(),
             kind="count",
             unit=self.UNIT,
-            value=_rounded(count),
-            low=_rounded(low),
-            high=_rounded(high),
+            value=shown_values(count),
+            low=shown_values(low),
+            high=shown_values(high),
             uncertain=(least <= 0).tolist(),
             scale=scale,
             listed=[(i, float(count[i]), float(least[i]), float(most[i])) for i in order],
@@ -381,9 +381,3 @@ def _cut(names: Sequence[str], level: Sequence[int], rounds: Sequence[int]) -> l
         0 < one == len(name) and (one < greatest or not _COMPLETE.fullmatch(name))
         for name, one in zip(names, level, strict=True)
     ]
-
-
-def _rounded(values: np.ndarray) -> list[float | None]:
-    distinct, places = np.unique(values, return_inverse=True)  # counts repeat
-    rounded: list[float | None] = np.array([float(f"{value:.7g}") for value in distinct.tolist()])[places].tolist()
-    return rounded

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import shapely
-from numpy.typing import NDArray
 
 from sfumato.schemas.charts import readable
 from sfumato.schemas.guarantee import Trust
@@ -25,7 +24,7 @@ from sfumato.schemas.views.view_parts import Fact, Section, Table
 from sfumato.transforms.moments.central.view import PROMISE, made, measured, reading, values_chip
 from sfumato.transforms.moments.statistic_kinds import Forms, shrunk, value_range
 from sfumato.transforms.report.layers import cell_layer, finest_metres, zone_layer
-from sfumato.transforms.report.numbers import length, percent, plural
+from sfumato.transforms.report.numbers import length, percent, plural, shown_values
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import uncertain, value_scale
 from sfumato.transforms.report.sections import facts, get, guarantee, table_section
@@ -220,9 +219,9 @@ class _Page:
             name=statistic_title(overall.statistic),
             kind="value",
             unit=unit,
-            value=_numbers(value),
-            low=_numbers(low),
-            high=_numbers(high),
+            value=shown_values(value),
+            low=shown_values(low),
+            high=shown_values(high),
             uncertain=uncertain(scale, low, high).tolist(),
             scale=scale,
             listed=listed,
@@ -431,7 +430,3 @@ def _row(one: MomentEstimate) -> tuple[float, float, float]:
     """Returns the value and the ends of its interval; a number of users is 0 or more."""
     row = one.value, one.low, one.high
     return not_negative(*row) if one.statistic == "count" else row
-
-
-def _numbers(values: NDArray[np.float64]) -> list[float | None]:
-    return [float(f"{value:.7g}") if math.isfinite(value) else None for value in values.tolist()]

@@ -155,11 +155,11 @@ def open_heatmap(path: str) -> HeatmapRelease:
         grid = release.grid
         if grid is None:
             job = release.manifest.get("job")
-            raise RequestError(f"release: must be a release of `sfumato heatmap`, got one of {job!r}")
+            raise RequestError(f"warm_start: must be a release of `sfumato heatmap`, got one of {job!r}")
         start = WarmStart.from_release(release.manifest, release.arrow_table(CELLS_FILE), grid)
         estimate = _scaled_to_all_users(start.estimate, release.manifest)
     except RequestError as error:
-        raise RequestError(f"release: {str(error).removeprefix('warm_start: ').removeprefix('release: ')}") from None
+        raise RequestError(f"release: {str(error).removeprefix('warm_start: ')}") from None
     return HeatmapRelease(Field(Grid(grid.region, BASE_DEPTH)), estimate, release.manifest, release.digest)
 
 

@@ -7,6 +7,9 @@ import math
 from collections.abc import Sequence
 from decimal import Decimal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sfumato.schemas.known_digits import Z, figures, not_negative, raised, with_interval
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.region import Region
@@ -70,6 +73,13 @@ def middle(region: Region) -> str:
 def plural(number: int, one: str, many: str | None = None) -> str:
     """Returns a number of things, as in `1 cell` or `12 cells`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def shown_values(values: NDArray[np.float64] | NDArray[np.int64]) -> list[float | None]:
+    """Returns a map's values as its page holds them, to seven digits; None where one is not finite."""
+    distinct, places = np.unique(values, return_inverse=True)  # counts repeat
+    kept = [float(f"{value:.7g}") if math.isfinite(value) else None for value in distinct.tolist()]
+    return [kept[place] for place in places.tolist()]
 
 
 def spoken(text: str) -> str:

@@ -1,6 +1,6 @@
 """Files of reports or requests, read in blocks of one size, so that every report counts at most once.
 
-A block goes on from file to file: a thousand files of one report are as many blocks as one file of a thousand. A file
+A block goes on from file to file: a thousand files of one report make the blocks of one file of a thousand. A file
 that changes while it is read ends the run: what is counted are the bytes whose ids were compared. Reports that are
 equal byte for byte count once. Different readable reports with the same id do not count at all, so the order of files
 does not decide which of them is the device's. Copies that cannot be opened do not matter.

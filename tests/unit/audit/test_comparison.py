@@ -204,11 +204,11 @@ def test_noise_of_one_count_is_judged_over_many_runs(factor: float, is_right: bo
 @pytest.mark.false_alarm(1e-6)
 @pytest.mark.parametrize("is_right", [True, False])
 def test_noise_that_another_epsilon_scales_is_found(is_right: bool) -> None:
-    """Right code draws anew, and the sum of both noises has another distribution than either: no sizes are compared."""
+    """Right code draws new noise, and the sum of both has another distribution than either: no sizes are compared."""
     first, second, third, fourth = drawn(20_000, 4)
-    anew = (third, fourth) if is_right else (first, second)
+    used = (third, fourth) if is_right else (first, second)
     pair = [outcome(measured(10 + each, stddev=3.0)) for each in (first, second)]
-    others = [outcome(measured(10 + 2 * each, stddev=6.0)) for each in anew]
+    others = [outcome(measured(10 + 2 * each, stddev=6.0)) for each in used]
     assert (scaled_noise((pair[0], pair[1]), (others[0], others[1])) == []) == is_right
 
 
