@@ -156,11 +156,12 @@ def test_a_workers_error_is_one_line(
     arguments = command("heatmap", folder, tmp_path / "out", *more, *open_server, logs=logs)
     status, out, err = terminal(arguments, tmp_path / "temporary")
     assert (status, out) == (1, "")
-    shown = [line for line in err.splitlines() if not line.startswith("  ") and "no coast" not in line]  # no progress
-    assert len(shown) == 2, err
-    assert shown[0].endswith("files to read")
-    assert shown[1].startswith("sfumato heatmap: ")
-    assert message in shown[1]
+    start, files, coast, failure = (line for line in err.splitlines() if not line.startswith("  "))  # no progress
+    assert start == "sfumato heatmap: starting"
+    assert files.endswith("files to read")
+    assert "no coast" in coast
+    assert failure.startswith("sfumato heatmap: ")
+    assert message in failure
     assert sorted(os.listdir(tmp_path)) == (["out", "temporary"] if logs == "few" else ["temporary"])  # the reason
 
 
