@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,7 @@ from sfumato.transforms.audit.findings import KEY, Finding, audit
 from sfumato.transforms.audit.measurements import measurements
 from sfumato.transforms.audit.neighbours import Logs
 from sfumato.transforms.privacy.secrets import create_key_file
-from sfumato.transforms.release import builder
-from sfumato.transforms.release.builder import page_files
+from sfumato.transforms.release.builder import page_files, without_pictures
 from sfumato.transforms.release.metadata import csv_bytes
 from sfumato.transforms.release.published_release import Release, open_release
 
@@ -86,7 +85,7 @@ class Audit:
         given = {name: value for name, value in given.items() if value is not None}
         end: dict[str, object] = {"exit status": 0}
         message = None
-        with _captured(self.job, place / "tmp") as captured, _drawn(renders):
+        with _captured(self.job, place / "tmp") as captured, nullcontext() if renders else without_pictures():
             try:
                 run_release(release_job(self.job, given), self.settings, audit=not bound)
             except Exception as error:  # noqa: BLE001  (a crash is what the run left)
@@ -137,25 +136,6 @@ def _unrendered(release: Release) -> tuple[str, ...]:
             columns = release.arrow_table(table)
             made[name] = csv_bytes(columns.drop_columns([one for one in ["geometry"] if one in columns.column_names]))
     return tuple(name for name, content in made.items() if name in names and release.read(name) != content)
-
-
-@contextmanager
-def _drawn(are_drawn: bool) -> Iterator[None]:
-    """Leaves out pictures, which take half of the time of a small run, unless they are compared."""
-    before = {name: getattr(builder, name) for name in ("map_canvas", "chart_canvas")}
-    for name, canvas in before.items():
-        setattr(builder, name, canvas if are_drawn else lambda *_, **__: _Nothing)
-    try:
-        yield
-    finally:
-        for name, canvas in before.items():
-            setattr(builder, name, canvas)
-
-
-class _Nothing:
-    """Instead of a picture."""
-
-    png = bytes
 
 
 class Runs:

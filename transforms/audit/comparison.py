@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sfumato.transforms.audit.facts import Facts
+from sfumato.transforms.audit.facts import SINGLE, Facts
 from sfumato.transforms.audit.measurements import Measurement
 
 _TOLERANCE = 1e-6  # relative, of sums of floats
@@ -27,8 +27,8 @@ _SMALL = 0.02  # of the difference between two keys
 _EVENTS = 4  # share the level of a test
 
 
-Cell = tuple[str, str, str]  # file, row and column of a fact
-_NONE = pd.DataFrame(dtype=np.float64)
+Cell = tuple[str, int, str]  # file, hash of the row and column of a fact
+_NONE = pd.DataFrame(index=np.empty(0, np.uint64), dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def leaks(own: Sequence[Outcome], neighbour: Outcome) -> set[Cell]:
         for one in own[1:]:
             differs &= _same(first, one.facts.get(file, _NONE).reindex(index=rows, columns=columns))
         places = np.argwhere(differs.to_numpy())
-        found |= {(file, str(rows[row]), str(columns[column])) for row, column in places}
+        found |= {(file, int(rows[row]), str(columns[column])) for row, column in places}
     return found
 
 
@@ -132,7 +132,7 @@ class Separation:
         if math.log(max(self._first, 1)) + 2 * (self.pairs - 1) * bound > math.log(level):
             return set()
         return {
-            (file, str(sign.index[row]), str(sign.columns[column]))
+            (file, int(sign.index[row]), str(sign.columns[column]))
             for file, (_, sign) in self._left.items()
             for row, column in np.argwhere(sign.to_numpy())
         }
@@ -181,7 +181,7 @@ def _size(one: Measurement, other: Measurement) -> float | None:
 
 def _tables(one: Outcome) -> dict[str, pd.DataFrame]:
     """Returns the facts of tables and arrays."""
-    return {file: table for file, table in one.facts.items() if list(table.index) != [""]}
+    return {file: table for file, table in one.facts.items() if list(table.index) != [SINGLE]}
 
 
 def is_drawn(own: Sequence[Outcome]) -> bool:

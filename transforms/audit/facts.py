@@ -26,7 +26,9 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.release import MANIFEST_FILE
 
-Facts = Mapping[str, pd.DataFrame]  # by file: float64[rows, columns], NaN where there is none
+# By file: float64[rows, columns], NaN where there is none. The index holds hashes of the rows' names, uint64[rows].
+Facts = Mapping[str, pd.DataFrame]
+SINGLE = np.uint64(0)  # the row of facts that are in no table
 _NOT_FACTS = ("created", "files.")  # of a manifest: the time, and digests of files, whose content is facts
 _NAMES = (
     "sub_query", "cell_id", "zone", "item", "node", "origin_cell", "destination_cell", "origin_zone",
@@ -49,7 +51,7 @@ def number_of(value: object) -> float:
 def single(values: Mapping[str, object]) -> pd.DataFrame:
     """Returns facts that are in no table, a column each."""
     numbers = np.array([[number_of(value) for value in values.values()]], np.float64)
-    return pd.DataFrame(numbers.reshape(1, -1), [""], list(values))
+    return pd.DataFrame(numbers.reshape(1, -1), np.array([SINGLE]), list(values))
 
 
 def of_text(name: str, text: str) -> Iterator[tuple[str, object]]:
@@ -98,14 +100,16 @@ def _entry(value: object) -> object:
 def of_table(table: pa.Table) -> pd.DataFrame:
     """Returns the facts of a table, a row for each of its rows."""
     names = [name for name in _NAMES if name in table.column_names]
-    rows = pd.Series(
-        [" ".join(map(str, row)) for row in zip(*(table[name].to_pylist() for name in names), strict=True)]
-    )
-    rows = rows if names else pd.Series([""] * table.num_rows, dtype=str)
-    again = rows.groupby(rows).cumcount()
-    index = rows.where(again == 0, rows + " #" + again.astype(str))
-    columns = {name: _numbers(table[name]) for name in table.column_names}
-    return pd.DataFrame(columns, index=index.to_numpy() if len(index) else [], dtype=np.float64)
+    rows = pd.Series(np.zeros(table.num_rows, np.uint64))
+    for name in names:
+        rows = _hashes(rows, table[name].cast(pa.string()).to_pandas().fillna(""))
+    rows = _hashes(rows, rows.groupby(rows).cumcount())
+    return pd.DataFrame({name: _numbers(table[name]) for name in table.column_names}, rows.to_numpy(), dtype=np.float64)
+
+
+def _hashes(rows: pd.Series, column: pd.Series) -> pd.Series:
+    """Returns hashes of pairs of a row's hash and a value: uint64[n]."""
+    return pd.util.hash_pandas_object(pd.DataFrame({"row": rows, "value": column}), index=False)
 
 
 def _numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
@@ -140,9 +144,9 @@ def _content(name: str, path: Path) -> Iterator[tuple[str, pd.DataFrame]]:
     content = path.read_bytes()
     if path.suffix == ".parquet":
         metadata, table = pq.read_metadata(path), pq.read_table(path)
-        yield name, of_table(table)
+        yield name, (facts := of_table(table))
         shape = {"schema": str(table.schema), "metadata": metadata.metadata, "groups": metadata.num_row_groups}
-        yield f"{name}'s form", single({**shape, "order": tuple(of_table(table).index)})
+        yield f"{name}'s form", single({**shape, "order": facts.index.to_numpy().tobytes()})
     elif path.suffix == ".csv":
         yield name, of_table(pa_csv.read_csv(io.BytesIO(content)))
     elif path.name == MANIFEST_FILE:
@@ -153,7 +157,7 @@ def _content(name: str, path: Path) -> Iterator[tuple[str, pd.DataFrame]]:
         for part in loaded.files if path.suffix == ".npz" else [""]:
             array = np.asarray(loaded[part] if part else loaded)
             values = array.astype(np.float64).ravel() if array.dtype.kind in "biuf" else [number_of(array.tobytes())]
-            yield f"{name} {part}".strip(), pd.DataFrame({"value": values}, [str(at) for at in range(len(values))])
+            yield f"{name} {part}".strip(), pd.DataFrame({"value": values}, np.arange(1, len(values) + 1, dtype=np.uint64))
             yield f"{name} {part}'s form".strip(), single({"shape": array.shape, "type": str(array.dtype)})
     elif path.suffix not in _RENDERED:
         yield name, single({"content": content})

@@ -135,16 +135,23 @@ def random_bits_16(subkey: bytes, streams: NDArray[np.uint64], words: int) -> ND
 def keyed_hash(subkey: bytes, values: NDArray[Any]) -> NDArray[np.uint64]:
     """Returns keyed 64-bit hashes, uint64[n], of integers (AES) or of an object array of str or bytes (SipHash-2-4)."""
     if values.dtype.kind in "iu":
-        numbers = values.astype(np.uint64, copy=False)
-        hashes = np.empty(len(numbers), dtype=np.uint64)
-        for first in range(0, len(numbers), _HASHED_AT_ONCE):
-            part = numbers[first : first + _HASHED_AT_ONCE]
-            hashes[first : first + len(part)] = random_bits(subkey, np.zeros_like(part), part)[:, 0]
-        return hashes
+        return keyed_hash_of_pairs(subkey, np.uint64(0), values.astype(np.uint64, copy=False))
     import pandas as pd  # slow to import, and only workers that read text need it
 
     # pandas takes a key of 16 characters; as hexadecimal digits they hold 64 bits of the subkey.
     return pd.util.hash_array(values, hash_key=subkey.hex()[:16], categorize=False)
+
+
+def keyed_hash_of_pairs(
+    subkey: bytes, first: NDArray[np.uint64] | np.uint64, second: NDArray[np.uint64]
+) -> NDArray[np.uint64]:
+    """Returns keyed 64-bit hashes of pairs of numbers, uint64[n]. first: uint64[n], or one for all pairs."""
+    hashes = np.empty(len(second), dtype=np.uint64)
+    first = np.broadcast_to(first, len(second))
+    for start in range(0, len(second), _HASHED_AT_ONCE):
+        part = slice(start, start + _HASHED_AT_ONCE)
+        hashes[part] = random_bits(subkey, first[part], second[part])[:, 0]
+    return hashes
 
 
 def _encrypt(subkey: bytes, counters: NDArray[np.uint64]) -> NDArray[np.uint64]:

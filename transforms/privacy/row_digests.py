@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,9 +10,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.locations import holds_text
 from sfumato.transforms.inputs.text_values import as_bytes, decoded, without_views
-from sfumato.transforms.privacy.keys import RunKey, keyed_hash
-
-_MISSING = np.uint64(0x9E3779B97F4A7C15)  # instead of the hash of a value that is missing
+from sfumato.transforms.privacy.keys import RunKey, keyed_hash, keyed_hash_of_pairs
 
 
 def digest_of_rows(table: pa.Table, key: RunKey) -> int:
@@ -33,22 +29,28 @@ def digest_of_rows(table: pa.Table, key: RunKey) -> int:
     found = np.zeros(table.num_rows, np.uint64)
     for name in sorted(table.column_names):
         for_column = key.narrowed({"rows of": name})
-        hashes = _hashes(decoded(table.column(name).combine_chunks()), for_column.subkey("value"))
-        found = keyed_hash(for_column.subkey("row"), found ^ hashes)
+        column = without_views(decoded(table.column(name).combine_chunks()))
+        words = _words(column, for_column.subkey("text"))
+        hashed = keyed_hash_of_pairs(for_column.subkey("value"), found, words)
+        if column.null_count:
+            missing = column.is_null().to_numpy(zero_copy_only=False)
+            hashed[missing] = keyed_hash_of_pairs(for_column.subkey("missing"), found[missing], words[missing])
+        found = hashed
     return int(found.sum(dtype=np.uint64))
 
 
-def _hashes(column: pa.Array, subkey: bytes) -> NDArray[np.uint64]:
-    """Returns a keyed hash of each value, uint64[n]."""
-    column, kind = without_views(column), column.type
-    missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), bool)
-    values: NDArray[Any]
+def _words(column: pa.Array, subkey: bytes) -> NDArray[np.uint64]:
+    """Returns 64 bits for each value: those of a number, or a keyed hash; of a missing one those of 0 or "". uint64[n].
+
+    column: integers have at most 64 bits.
+    """
+    kind = column.type
+    if pt.is_floating(kind):
+        return np.asarray(pc.fill_null(column.cast(pa.float64()), 0)).view(np.uint64)
+    if pt.is_integer(kind):
+        return np.asarray(pc.fill_null(column, 0)).astype(np.uint64, copy=False)
     if holds_text(kind):
-        values = np.asarray(pc.fill_null(as_bytes(column), b"").to_numpy(zero_copy_only=False), dtype=object)
-    elif pt.is_floating(kind):
-        values = pc.fill_null(column.cast(pa.float64()), 0).to_numpy(zero_copy_only=False).view(np.int64)
-    elif pt.is_integer(kind):
-        values = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
+        values = pc.fill_null(as_bytes(column), b"").to_numpy(zero_copy_only=False)
     else:  # times and points, which are fewer
         values = np.array([repr(value).encode() for value in column.to_pylist()], dtype=object)
-    return np.where(missing, _MISSING, keyed_hash(subkey, values))
+    return keyed_hash(subkey, np.asarray(values, dtype=object))

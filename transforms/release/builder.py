@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +19,18 @@ from sfumato.transforms.report.canvas import Canvas
 from sfumato.transforms.report.chart_figure import chart_canvas
 from sfumato.transforms.report.map_figure import map_canvas
 from sfumato.transforms.report.report import render_page
+
+_DRAWS = ContextVar("pictures are drawn", default=True)
+
+
+@contextmanager
+def without_pictures() -> Iterator[None]:
+    """Leaves the pictures of releases that are built in the block empty: they take half of the time of a small run."""
+    token = _DRAWS.set(False)
+    try:
+        yield
+    finally:
+        _DRAWS.reset(token)
 
 
 def build_release(
@@ -38,11 +52,11 @@ def page_files(view: PageView) -> dict[str, bytes]:
     """Returns the page and its pictures by name. A map with one rate has a picture of the rate too."""
     made = {PAGE_FILE: render_page(view).encode()}
     if view.picture is not None:
-        made[view.picture] = picture(view).png()
+        made[view.picture] = picture(view).png() if _DRAWS.get() else b""
     if isinstance(view.body, MapBody):
         rates = [place for place, one in enumerate(view.body.layers[-1].measures) if one.kind == "rate"]
         if len(rates) == 1:
-            made[RATES_PICTURE] = map_canvas(view, view.body, rates[0]).png()
+            made[RATES_PICTURE] = map_canvas(view, view.body, rates[0]).png() if _DRAWS.get() else b""
     return made
 
 

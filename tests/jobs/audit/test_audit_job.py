@@ -17,6 +17,7 @@ from sfumato.pipelines.operations import audit_job, audit_runs, audit_self_test
 from sfumato.pipelines.operations.audit_runs import Audit
 from sfumato.pipelines.operations.audit_self_test import FAULTS, SELF_TEST_JOBS, city, copy_package, plant, tried
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.audit.facts import SINGLE
 from sfumato.transforms.audit.request import JobAuditRequest
 from tests.releases import COMMANDS
 
@@ -119,7 +120,7 @@ def test_a_refused_run_has_a_message_and_facts(audited: Audit) -> None:
     refused = audited.outcome(audited.key(), min_users=10**9)
     assert refused.message is not None
     assert refused.measured == ()
-    assert refused.fact(("the end", "", "exit status")) != 0
+    assert refused.fact(("the end", SINGLE, "exit status")) != 0
 
 
 def test_named_users_are_audited(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

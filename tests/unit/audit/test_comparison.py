@@ -24,7 +24,7 @@ from sfumato.transforms.audit.comparison import (
     leaks,
     separating_events,
 )
-from sfumato.transforms.audit.facts import of_database, of_files, of_records, of_table, single
+from sfumato.transforms.audit.facts import SINGLE, of_database, of_files, of_records, of_table, single
 from sfumato.transforms.audit.measurements import Measurement
 from sfumato.transforms.audit.neighbours import Logs, variants
 from sfumato.transforms.audit.noise_tests import distance, noise_report, scaled_noise
@@ -55,25 +55,25 @@ def drawn(number: int, runs: int, stddev: float = 3.0) -> np.ndarray:
 def test_facts_that_change_with_the_key_too_are_no_leaks() -> None:
     own = [outcome(rows=5, noisy=value, name="a") for value in (1, 2)]
     assert leaks(own, outcome(rows=5, noisy=7, name="a")) == set()
-    assert leaks(own, outcome(rows=6, noisy=1, name="a")) == {("file", "", "rows")}
-    assert leaks(own, outcome(rows=5, noisy=1, name="a", more=True)) == {("file", "", "more")}
-    assert leaks(own, outcome(rows=5, noisy=1)) == {("file", "", "name")}
-    assert constant(own, ("file", "", "rows"))
-    assert not constant(own, ("file", "", "noisy"))
+    assert leaks(own, outcome(rows=6, noisy=1, name="a")) == {("file", SINGLE, "rows")}
+    assert leaks(own, outcome(rows=5, noisy=1, name="a", more=True)) == {("file", SINGLE, "more")}
+    assert leaks(own, outcome(rows=5, noisy=1)) == {("file", SINGLE, "name")}
+    assert constant(own, ("file", SINGLE, "rows"))
+    assert not constant(own, ("file", SINGLE, "noisy"))
 
 
 def test_a_cell_of_a_table_is_a_fact() -> None:
     """The column differs between keys in another row."""
     tables = [pa.table({"cell_id": ["r0", "r1"], "users": values}) for values in ([5, 1], [5, 2], [6, 1])]
     one, again, neighbour = (Outcome({"cells": of_table(table)}) for table in tables)
-    assert leaks([one, again], neighbour) == {("cells", "r0", "users")}
+    assert leaks([one, again], neighbour) == {("cells", one.facts["cells"].index[0], "users")}
     assert leaks([one, again], one) == set()
 
 
 def test_rows_that_come_and_go_are_facts() -> None:
     tables = [pa.table({"cell_id": keys, "users": [5] * len(keys)}) for keys in (["r0"], ["r0", "r1"])]
     one, neighbour = (Outcome({"cells": of_table(table)}) for table in tables)
-    assert {row for _, row, _ in leaks([one, one], neighbour)} == {"r1"}
+    assert {row for _, row, _ in leaks([one, one], neighbour)} == {neighbour.facts["cells"].index[1]}
 
 
 def test_words_and_numbers_of_a_line_are_facts() -> None:
@@ -82,11 +82,11 @@ def test_words_and_numbers_of_a_line_are_facts() -> None:
         for noisy, rows in ((1_500, 7), (1_498, 7), (1_501, 8))
     ]
     own, neighbour = [Outcome({"log": one}) for one in lines[:2]], Outcome({"log": lines[2]})
-    assert leaks(own, neighbour) == {("log", "", "job read 1.rows")}
+    assert leaks(own, neighbour) == {("log", SINGLE, "job read 1.rows")}
     other = Outcome({"log": of_records([("job read", "about 1,500 users in 4 files", {"users": 1, "rows": 7})])})
-    assert leaks(own, other) == {("log", "", "job read 1, number 2")}
+    assert leaks(own, other) == {("log", SINGLE, "job read 1, number 2")}
     one, swapped = (Outcome({"log": of_records([(name, "", None) for name in names])}) for names in ("ab", "ba"))
-    assert leaks([one, one], swapped) == {("log", "", "order of the lines")}
+    assert leaks([one, one], swapped) == {("log", SINGLE, "order of the lines")}
 
 
 def test_entries_of_a_ledger_but_their_times_are_facts(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_entries_of_a_ledger_but_their_times_are_facts(tmp_path: Path) -> None:
             database.execute("CREATE TABLE entries (number INTEGER, entry BLOB)")
             database.execute("INSERT INTO entries VALUES (1, ?)", (entry,))
         found.append(Outcome({"ledger": of_database(tmp_path / str(number))}))
-    assert leaks([found[0]], found[1]) == {("ledger", "", "entries.0.1.epsilon")}
+    assert leaks([found[0]], found[1]) == {("ledger", SINGLE, "entries.0.1.epsilon")}
 
 
 def test_files_below_and_beside_a_release_are_facts(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_files_below_and_beside_a_release_are_facts(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
     np.save(tmp_path / "release" / "a.npy", np.arange(3))
     facts = of_files(tmp_path.rglob("*"), tmp_path)
-    assert facts[""].loc["", "size of release/more/x"] == 1
+    assert facts[""].loc[SINGLE, "size of release/more/x"] == 1
     assert {"release/more", "release_2"} <= set(facts[""].columns)
     assert facts["release/a.npy"]["value"].tolist() == [0, 1, 2]
 
@@ -117,7 +117,7 @@ def test_a_fact_that_separates_all_pairs_is_found() -> None:
     for _ in range(40):
         small, noisy = rng.normal(0, 0.01, 2), rng.normal(0, 5, 2)
         apart.add(*(outcome(exact=5 - at + small[at], noisy=5 - at + noisy[at]) for at in (0, 1)))
-    assert apart.found(1.0, 0.0, 1e-6) == {("file", "", "exact")}
+    assert apart.found(1.0, 0.0, 1e-6) == {("file", SINGLE, "exact")}
     assert apart.found(8.0, 0.0, 1e-6) == set()  # 40 pairs are too few
 
 
