@@ -198,8 +198,8 @@ def main() -> None:
         exact = trips.exact(trips.level)
         ordered = np.sort(exact)[::-1]
         write(
-            f"\n{trips.name}: {trips.total:,} trips; at level {trips.level} {(exact > 0).sum():,} of "
-            f"{16**trips.level:,} pairs have trips, the {TOP:,}th {ordered[TOP - 1]}\n\n"
+            f"\n{trips.name}: {trips.total:,} trips; at level {trips.level}, {(exact > 0).sum():,} of "
+            f"{16**trips.level:,} pairs have trips, and the {TOP:,}th largest has {ordered[TOP - 1]}\n\n"
             "| epsilon | mechanism | L1 per trip | recall, top 1,000 | flows | coverage | of the top 100 | of rests |\n"
             "|---|---|---|---|---|---|---|---|\n"
         )

@@ -345,8 +345,9 @@ def main() -> None:
     heads = ["map, users; refined by", "users in the cell", "cells", "covered", "mean width", "nothing known"]
     print(markdown(heads, coverage))
     print(f"\nRefined by count or by an interval of {WIDTH}\n")
-    heads = ["map, users", "schedule, refined by", "cells", "entries a user answers", "width, by user",
-             f"{WIDTH} or less", "error, by user", "hotspot off by, cells", f"by less than {SPREAD:g}"]  # fmt: skip
+    heads = ["map, users", "schedule, refined by", "cells", "entries per user", "mean width, by user",
+             f"users with a width of at most {WIDTH}", "error, by user", "hotspot: median distance, cells",
+             f"hotspot: runs below {SPREAD:g} cells"]  # fmt: skip
     print(markdown(heads, refined))
     if options.picture:
         town = towns(100_000)[1]

@@ -119,7 +119,7 @@ JOBS = {
         "pipelines.split:run_aggregate",
     ),
     "split collect": Job(
-        "publish the counts of both servers' shares",
+        "combine both servers' shares and publish the counts",
         "transforms.split.request:CollectRequest",
         "pipelines.split:run_collect",
     ),
@@ -139,13 +139,13 @@ JOBS = {
         "pipelines.operations.readers:run_changes",
     ),
     "refresh": Job(
-        "publish the release of a day, once, by a configuration file, for example every night",
+        "publish one day's release as a configuration file describes, for example every night",
         "schemas.requests.commands:RefreshRequest",
         "pipelines.operations.refresh:run",
         beam_arguments=True,
     ),
     "refresh --init": Job(
-        "write a configuration of a refresh to start from, for a number of users",
+        "write a starting configuration for refresh, for a given number of users",
         "schemas.requests.commands:RefreshInitRequest",
         "pipelines.operations.starting:run_refresh_init",
     ),
@@ -171,7 +171,7 @@ JOBS = {
         "pipelines.operations.audit_self_test:run",
     ),
     "statement": Job(
-        "write what a release guarantees, for the registry of deployments, a web page or a reader",
+        "write what a release guarantees, for the Differential Privacy Deployments Registry, a web page or a reader",
         "transforms.statement.request:StatementRequest",
         "pipelines.operations.statement:run",
     ),

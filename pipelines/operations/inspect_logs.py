@@ -57,7 +57,7 @@ def report_lines(facts: Facts, files: str) -> list[str]:
     lines = [f"{files}, {facts.rows:,} rows", "", *markdown_table(table, left=range(3)).splitlines(), ""]
     if facts.users:
         middle, high, most = facts.rows_a_user
-        lines.append(f"users: {facts.users:,}; rows a user: {middle:,} (median), {high:,} (99%), {most:,} (most)")
+        lines.append(f"users: {facts.users:,}; rows per user: {middle:,} (median), {high:,} (99%), {most:,} (most)")
         if facts.users < _FEW_USERS:
             plan = _plan(facts)
             lines.append(

@@ -311,9 +311,9 @@ class ChangesRequest(LogOptions):
 
 
 class InspectRequest(LogOptions):
-    """Shows the operator what logs hold: columns, unusable rows, rows a user, a region, and the command to run next.
+    """Shows the operator what logs hold: columns, unusable rows, rows per user, a region, and the command to run next.
 
-    The figures are exact. They are for the person who holds the logs only; nothing is published or charged.
+    The figures are exact. They are only for the person who holds the logs; nothing is published or charged.
     """
 
     JOB: ClassVar[str] = "inspect"
@@ -325,7 +325,7 @@ class InspectRequest(LogOptions):
     )
     decimal: DecimalOption | None = decimal_option()
     dates: DatesOption | None = dates_option()
-    user_id_column: str | None = option(None, "column of the user ids (default: by its name)", COLUMNS, common=True)
+    user_id_column: str | None = option(None, "column of the user ids (default: found by name)", COLUMNS, common=True)
     latitude_column: str | None = option(None, "column of the latitude (default: by its name)", COLUMNS, common=True)
     longitude_column: str | None = option(None, "column of the longitude (default: by its name)", COLUMNS, common=True)
     time_column: str | None = option(None, "column of times (default: by its name)", COLUMNS)

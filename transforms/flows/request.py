@@ -55,7 +55,7 @@ class FlowsRequest(ZoneOptions, PlaceColumns, UserColumn, MapGeography):
     )
 
     region: RegionOption | None = option(
-        None, f"{REGION_HELP}; zones of a file have their own region", MAP, common=True, metavar=REGION_METAVAR
+        None, f"{REGION_HELP}; not with --zones, which define it", MAP, common=True, metavar=REGION_METAVAR
     )
     epsilon: float = option(1.0, "privacy budget of the complete release", PRIVACY, common=True)
     trust: Literal[Trust.CENTRAL] = option(
@@ -127,7 +127,7 @@ class FlowsRequest(ZoneOptions, PlaceColumns, UserColumn, MapGeography):
         elif not self.id_column:
             raise RequestError(NO_ID_COLUMN)
         else:
-            self.refuse(("region",), "cannot be combined with --zones: zones of a file have their own region")
+            self.refuse(("region",), "cannot be combined with --zones, because the zones define the region")
         return self
 
     @model_validator(mode="after")

@@ -33,7 +33,7 @@ def trust_table(parameters: HeatmapParameters) -> str:
     """Returns what each trust model costs a heatmap with a number of users in noise and communication, as a table of
     text.
     """
-    rows = [["trust", "noise, users", "visible from, users", "KB a client", "who sees what"]]
+    rows = [["trust", "noise, users", "smallest visible count, users", "KB a client", "who sees what"]]
     for trust in Trust:
         try:
             plan = make_plan(parameters.with_trust(trust))
@@ -55,7 +55,7 @@ def summary(plans: Sequence[Plan], options: Mapping[str, Sequence[Any]]) -> str:
     """
     varied = [name for name, given in options.items() if name in _ALWAYS or len(given) > 1]
     header = ["method", *varied, "sub-queries", "entries", "KB a client", "modulus bits"]
-    header += ["noise, users", "visible from, users", "visible level", "shards lost"]
+    header += ["noise, users", "smallest visible count, users", "visible level", "shards lost"]
     rows = []
     for plan in plans:
         parameters, last = plan.parameters, plan.sub_queries[-1]

@@ -219,9 +219,9 @@ def check_zones(zones: Zones, label: str) -> None:
         parts = int(shapely.get_num_geometries(mended))
         raise RequestError(
             f"zones: {label}: {_named(zones.name, [ids[i] for i in invalid])} is not a valid polygon "
-            f"({shapely.is_valid_reason(shape)}); shapely.make_valid would make of it a {mended.geom_type} of {parts} "
-            f"part{'s'[: parts != 1]}. Sfumato does not fix it, as that may move users to another zone: fix the file "
-            "and look at the zone"
+            f"({shapely.is_valid_reason(shape)}); shapely.make_valid would make it a {mended.geom_type} with {parts} "
+            f"part{'s'[: parts != 1]}. Sfumato does not do this, as it may move users to another zone: fix the "
+            "zone in the file, and check its shape"
         )
     empty = np.flatnonzero(shapely.area(geometries) == 0)
     if len(empty):
