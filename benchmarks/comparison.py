@@ -98,7 +98,7 @@ _FIGURES = [
         f"{_THREE_LEVELS} --users 10000,100000 --shard_size 1000,2000,5000,10000,20000",
     ),
     (
-        "Figure 8, centre: the size of the shard that noise is for, with 10,000 clients who all answer",
+        "Figure 8, centre: the shard size for which noise is planned, if all 10,000 clients answer",
         f"{_THREE_LEVELS} --users 10000,100000 --participation paper --dropout_margin 0.05,0.1,0.15,0.2",
     ),
     (
@@ -114,7 +114,7 @@ _FIGURES = [
         f"{_ADAPTIVE} --users 10000,100000 --shard_size 1000,2000,5000,10000,20000 --metrics mse",
     ),
     (
-        "Figure 8, centre: the complete algorithm, by the size of the shard that noise is for, if all clients answer",
+        "Figure 8, centre: the complete algorithm, by the shard size for which noise is planned, if all clients answer",
         f"{_ADAPTIVE} --users 10000,100000 --participation paper --dropout_margin 0.05,0.1,0.15,0.2 --metrics mse",
     ),
     (

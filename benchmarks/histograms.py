@@ -313,7 +313,7 @@ def main() -> None:
             for champion in (PAPER, OURS) if rate == "paper" else (OURS,):
                 print(f"\n{summary(points, rate, best, champion)}")
     zeros = ", ".join(f"{1e6 / buckets:,.0f} in 2^{buckets.bit_length() - 1}" for buckets in ERROR_BUCKETS)
-    print(f"\n0 in every bucket errs by {zeros} buckets (millionths of the population).")
+    print(f"\nAn estimate of 0 in every bucket errs by {zeros} buckets (millionths of the population).")
     print("\nError of the exact parameters over the error of the paper's\n")
     print(ratios(errors, shown))
     print(f"\n{time.perf_counter() - began:.0f} s")

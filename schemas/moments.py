@@ -215,7 +215,7 @@ MOMENTS_SCHEMA = pa.schema(
 )
 BITS_SCHEMA = pa.schema(
     [
-        described("quantity", "value, square, power:K, log2, or of a second column", pa.string()),
+        described("quantity", "value, square, power:K, log2, or a quantity of the second column", pa.string()),
         described("weight", "value of a set bit, negative for negative values"),
         described("mean", "share of clients with the bit set; may leave 0..1"),
         described("stddev", "standard deviation of mean"),

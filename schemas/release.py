@@ -78,7 +78,10 @@ _STDDEV = (
     "else that of the noise. The posterior one holds on average over cells; it is a lower bound for cells that are "
     "chosen by their counts and for sums of cells. With the method emd it is a lower bound everywhere"
 )
-NEGATIVE = "may be negative: noise on few users or none, kept so that sums are right on average; read it as 0"
+NEGATIVE = (
+    "may be negative, because noise can exceed the count of few users; negative values keep sums right on average; "
+    "read them as 0"
+)
 _COUNT = f"estimated users of the cohort, or user-slots with --records_per_user; {NEGATIVE}"
 # Of the cells of public indexes. Their resolution has the mean area that is nearest, in ratio, to the region's area
 # divided by 4^depth.
@@ -349,7 +352,7 @@ BINS_SCHEMA = pa.schema(
     [
         described("level", "bits of the range that the bin fixes", pa.int64()),
         pa.field("low", pa.float64(), False),
-        described("high", "not in the bin, except the range's end"),
+        described("high", "upper end, exclusive except at the end of the range"),
         described("count", "estimated users: sampled / sampling rate"),
         described("stddev", "standard deviation of count, from sampling"),
         pa.field("sampled", pa.int64(), False),
@@ -392,7 +395,7 @@ def flows_schema(zones: bool = False, named: bool = False) -> pa.Schema:
     zones: whether flows are of pairs of zones. named: whether these have names for people.
     """
     cell = "r and one digit 0..3 a level of the quadtree; a single r is the region"
-    rest = "the trips of a pair of large cells without those of the pairs that are listed"
+    rest = "whether the row is a rest: the trips of a pair of large cells without those of the listed pairs"
     places = [
         described("origin_cell", f"where the trips begin: {cell}", pa.string()),
         described("destination_cell", f"where they end: {cell}", pa.string()),
@@ -410,9 +413,9 @@ def flows_schema(zones: bool = False, named: bool = False) -> pa.Schema:
                 described("origin_name", f"{label} begin; null for none", pa.string(), null=True),
                 described("destination_name", f"{label} end; null for none", pa.string(), null=True),
             ]
-    shrunk = "expected trips (shrunk: a posterior mean); of a rest without shrinkage, may be negative by noise"
+    shrunk = "expected trips: a posterior mean; for a rest not shrunk, so noise can make it negative"
     noisy = f"noisy count of the same trips, without shrinkage; {NEGATIVE.replace('users', 'trips')}"
-    stddev = "standard deviation of trips: posterior, which holds on average; of a rest of its error"
+    stddev = "standard deviation of trips: the posterior one, which is right on average; for a rest, that of its error"
     points = []
     for end in ("origin", "destination"):
         text = {
@@ -431,7 +434,7 @@ def flows_schema(zones: bool = False, named: bool = False) -> pa.Schema:
             described("high", "upper end of the interval"),
             described("present", "probability that there is a trip; at least 0.5 for a listed pair"),
             described("noisy", noisy, pa.int64()),
-            described("noise_stddev", "standard deviation of the noise in it; variances of rows add up"),
+            described("noise_stddev", "standard deviation of the noise in `noisy`; variances of rows add up"),
             *points,
             described("geometry", "WKB, a line from centre to centre; a point within one cell or zone", pa.binary()),
         ],

@@ -24,7 +24,7 @@ _MAX_KEPT_LEVEL = 10  # some 100 MB with its index
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A set of nodes: uint64[n], ascending and so level by level, with the root. depth: of the grid.
+    """A set of nodes: uint64[n], ascending and so level by level, with the root. depth: levels of the grid.
 
     >>> tree = Tree.of(depth=3, nodes=[4, 5, 6, 7])
     >>> tree.level, tree.complete
@@ -165,7 +165,7 @@ class TreeIndex:
 
 @lru_cache(maxsize=32)
 def _uniform(depth: int, level: int) -> Tree:
-    """Returns the complete tree. Cached with its own cached properties, because methods use it often."""
+    """Returns the complete tree. The tree and its cached properties are kept, because methods use it often."""
     parts = [np.arange(1 << (2 * i), 2 << (2 * i), dtype=np.uint64) for i in range(level + 1)]
     return Tree(depth, np.concatenate(parts))
 

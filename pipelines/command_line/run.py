@@ -166,7 +166,7 @@ JOBS = {
         beam_arguments=True,
     ),
     "audit --self_test": Job(
-        "plant faults in copies of sfumato, and check that an audit finds each",
+        "plant bugs in copies of sfumato, and check that an audit finds each",
         "transforms.audit.request:SelfTestRequest",
         "pipelines.operations.audit_self_test:run",
     ),

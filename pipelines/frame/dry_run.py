@@ -23,7 +23,7 @@ _WIDTH, _MARGIN = 100, 11  # columns of a terminal, and of its left margin for t
 def dry_run_text(job: ReleaseJob, files: Sequence[InputFile], settings: RunnerSettings) -> str:
     """Returns what a job would read, charge and publish, in lines for a terminal.
 
-    files: that match the input. settings: where the run would take place.
+    files: those that match the input. settings: those of the runner.
     """
     request, cost = job.request, job.cost()
     number = f"{len(files):,} file{'s'[: len(files) != 1]}"

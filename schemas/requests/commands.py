@@ -192,10 +192,10 @@ class LedgerRequest(LogOptions, KeyOptions):
 
     action: Literal["show", "account", "verify", "limit", "backup", "restore"] = option(
         ...,
-        "show: charges, and the budget left; account: the charges of one user in rotating cohorts, by the releases' "
-        "key; verify: check the chain of entries, the limits and the releases; limit: set a dataset's limits from now "
-        "on; backup: copy all entries to FILE; restore: append the entries of FILE that the ledger lacks, and charge "
-        "releases that are in neither",
+        "show: charges, and the budget left; account: the charges of one user in rotating cohorts, found with the "
+        "releases' key; verify: check the chain of entries, the limits and the releases; limit: set a dataset's limits "
+        "from now on; backup: copy all entries to FILE; restore: append the entries of FILE that the ledger lacks, and "
+        "charge releases that are in neither",
         INPUT,
         metavar="ACTION",
         style="positional",

@@ -157,7 +157,10 @@ def _content(name: str, path: Path) -> Iterator[tuple[str, pd.DataFrame]]:
         for part in loaded.files if path.suffix == ".npz" else [""]:
             array = np.asarray(loaded[part] if part else loaded)
             values = array.astype(np.float64).ravel() if array.dtype.kind in "biuf" else [number_of(array.tobytes())]
-            yield f"{name} {part}".strip(), pd.DataFrame({"value": values}, np.arange(1, len(values) + 1, dtype=np.uint64))
+            yield (
+                f"{name} {part}".strip(),
+                pd.DataFrame({"value": values}, np.arange(1, len(values) + 1, dtype=np.uint64)),
+            )
             yield f"{name} {part}'s form".strip(), single({"shape": array.shape, "type": str(array.dtype)})
     elif path.suffix not in _RENDERED:
         yield name, single({"content": content})

@@ -136,7 +136,7 @@ class SampledPage:
         return published_scale(density)
 
     def held(self, table: pa.Table) -> str:
-        """Returns the rows' users, compared with all users where a noisy count has more."""
+        """Returns the number of the rows' users as text, followed by that of all users if it is larger."""
         of_all = f" of {self.all_users_text}" if self.all_users > float(np.asarray(table["count"]).sum()) else ""
         return f"about {self.total(table)}{of_all} users"
 
@@ -375,7 +375,7 @@ def _parents(names: Sequence[str], level: Sequence[int], present: Sequence[int])
 
 
 def _cut(names: Sequence[str], level: Sequence[int], rounds: Sequence[int]) -> list[bool]:
-    """Returns whether each name is the beginning of longer ones, as far as can be seen."""
+    """Returns whether each name may be the beginning of longer ones."""
     greatest = math.inf if 0 in rounds else max(rounds)
     return [
         0 < one == len(name) and (one < greatest or not _COMPLETE.fullmatch(name))

@@ -69,7 +69,7 @@ def content_type(path: str) -> str:
 def open_file(path: str, version: str | None = None, size: int | None = None) -> Iterator[BinaryIO]:
     """Opens a file for reading, without decompression. Raises OSError.
 
-    version, size: of a file in a storage, if they are known; see `open_object`.
+    version, size: those of a file in a bucket, if they are known; see `open_object`.
     """
     if is_remote(path):
         with _storage().open_object(path, version, size) as file:
@@ -149,8 +149,8 @@ def write_output(output: str, content: bytes) -> None:
 def write_file(path: str, content: bytes) -> None:
     """Writes a file in one step: readers see the old content or the new, never a part, even if the machine loses power.
 
-    What a killed process left of such a file in the same folder is removed. In Google's storage with the type that
-    browsers show, and so that they do not keep yesterday's. Raises OSError.
+    What a killed process left of such a file in the same folder is removed. In Google's storage the file gets a content
+    type that browsers show, and a header that stops them from caching an old version. Raises OSError.
     """
     if path.startswith("gs://"):
         _storage().write_object(path, content, content_type(path))
@@ -165,7 +165,10 @@ def write_file(path: str, content: bytes) -> None:
 
 @contextmanager
 def naming_file(path: str) -> Iterator[None]:
-    """Names a file in the OSErrors of a block that writes it: a full disk names none, others a temporary name."""
+    """Names a file in the OSErrors of a block that writes it.
+
+    The error of a full disk names no file, and others name a temporary one.
+    """
     try:
         yield
     except OSError as error:

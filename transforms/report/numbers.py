@@ -26,7 +26,10 @@ CHANGES = (
 
 
 def column_texts(values: Sequence[float]) -> list[str]:
-    """Returns numbers of a column with equally many decimals: as many as one of them needs, of six digits in all."""
+    """Returns the numbers of a column as text, with one number of decimals.
+
+    It is the most that any of them needs to show six digits.
+    """
     exponents = (int(Decimal(f"{value:.6g}").as_tuple().exponent) for value in values)
     places = min(max((-power for power in exponents if power < 0), default=0), _MOST_PLACES)
     return [f"{value:,.{places}f}".replace("-", "−") for value in values]
@@ -47,7 +50,7 @@ def tiny(value: float) -> str:
 
 
 def length(metres: float) -> str:
-    """Returns a length on the ground, as in `120 m` or `1.5 km`, of three digits."""
+    """Returns a length on the ground, as in `120 m` or `1.5 km`, with three digits."""
     size, unit = (1000.0, "km") if metres >= 995 else (1.0, "m") if metres >= 1 else (0.01, "cm")
     return f"{float(f'{metres / size:.3g}'):,g} {unit}"
 
@@ -63,7 +66,7 @@ def coordinates(latitude: float, longitude: float, size: float) -> str:
 
 
 def middle(region: Region) -> str:
-    """Returns the middle of a region in degrees, as in `52.5° N, 13.4° E`, with the digits that its size deserves."""
+    """Returns the middle of a region in degrees, as in `52.5° N, 13.4° E`, with as many digits as its size requires."""
     size = max(region.east - region.west, region.north - region.south)
     digits = max(math.ceil(-math.log10(size)), 0)
     places = ((region.south + region.north) / 2, "NS"), ((region.west + region.east) / 2, "EW")

@@ -23,7 +23,7 @@ Files = Mapping[str, bytes]
 
 
 class Released:
-    """A release's published files, by name, opened for its page. Those that the page is not made of may be missing.
+    """A release's published files, by name, opened for its page. Files that the page does not use may be missing.
 
     `manifest` is the content of manifest.json, without the list of files.
     """

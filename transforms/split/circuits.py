@@ -64,7 +64,7 @@ class Circuit(ABC):
     """A validity circuit over Field128 with one gadget, a parallel sum of products.
 
     Attributes:
-        NAME: of the VDAF in task files.
+        NAME: name of the VDAF in task files.
         ID: codepoint of the VDAF.
         length: entries of the aggregate.
         chunk_length: entries that one call of the gadget checks; None takes the one with the shortest proof.
@@ -110,7 +110,7 @@ class Circuit(ABC):
     @property
     @abstractmethod
     def _sum(self) -> int:
-        """The value of that sum."""
+        """The value that this sum must have."""
 
     @property
     def _chunk(self) -> int:

@@ -87,7 +87,7 @@ class AggregateRequest(RunnerOptions):
     key_file: str = option(..., _KEY_FILE, KEY, metavar="FILE")
     verify_key: str = option(..., "a secret of both aggregators, made by `sfumato key new FILE`", KEY, metavar="FILE")
     ledger: str = option(..., "your privacy ledger: an SQLite file, or gs://bucket/folder", LEDGER, metavar="LOCATION")
-    dataset: DatasetOption = option(..., "name of the reports in the ledger", LEDGER)
+    dataset: DatasetOption = option(..., "name under which the ledger records the reports", LEDGER)
     budget: BudgetOption | None = option(
         None, "the dataset's limits, such as 10/365d; the first charge sets them", LEDGER, metavar="E/Nd,..."
     )

@@ -15,7 +15,7 @@ from sfumato.transforms.zones.zone_raster import ZoneLocator
 class PrivateZones(CountLocations):
     """Bundles of log files -> a singleton HeatmapState, differentially private as a whole.
 
-    `release.zone_counts` makes the estimates of all levels of it, and `release.zones_files` the files of a release.
+    `release.zone_counts` makes the estimates of all levels from it, and `release.zones_files` the files of a release.
 
     Args:
         parameters: with the zones as their method, see `plan.zones_parameters`.
