@@ -334,15 +334,13 @@ def _field_text(field: pa.Field) -> str:
 
 def statuses_page() -> str:
     """reference/exit_codes.md."""
-    lines = ["# Exit statuses", "", *_head("status", "what happened")]
-    lines.append(_row("0", "Done: published, now or before."))
-    texts: dict[int, list[str]] = {}
-    kinds = [kind for kind in _below(SfumatoError) if kind.__module__ == SfumatoError.__module__]
-    for kind in sorted(kinds, key=lambda kind: (kind.exit_code, kind.__name__)):
-        texts.setdefault(kind.exit_code, []).append(f"{' '.join((kind.__doc__ or '').split())} (`{kind.__name__}`)")
-    texts[cli.CRASHED] = ["A crash. Run the command again: it resumes the charge."]
-    texts[130], texts[143] = ["Interrupted by Ctrl-C (SIGINT)."], ["Ended by SIGTERM."]
-    lines += [_row(str(status), " ".join(text)) for status, text in sorted(texts.items())]
+    lines = ["# Exit statuses", "", *_head("status", "error in Python", "what happened")]
+    rows = [(0, "", "Done: published, now or before.")]
+    for kind in (kind for kind in _below(SfumatoError) if kind.__module__ == SfumatoError.__module__):
+        rows.append((kind.exit_code, f"`{kind.__name__}`", " ".join((kind.__doc__ or "").split())))
+    rows.append((cli.CRASHED, "", "A crash. Run the command again: it resumes the charge."))
+    rows += [(130, "", "Interrupted by Ctrl-C (SIGINT)."), (143, "", "Ended by SIGTERM.")]
+    lines += [_row(str(status), *texts) for status, *texts in sorted(rows)]
     lines += ["", "Exit statuses are public: they depend on public facts and on noisy counts that were paid for."]
     return _page(lines)
 

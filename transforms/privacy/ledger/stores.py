@@ -165,8 +165,8 @@ class BucketStore:
 
     The storage decides which writer is first: an object is created only if none of its name exists (generation 0). The
     roles Storage Object Creator and Storage Object Viewer suffice. Do not grant the right to delete, which overwriting
-    needs too. Then nobody who runs jobs can change an entry, or remove the newest ones, a removal that a chain of hashes
-    cannot reveal. A retention policy on the bucket also binds the bucket's owner.
+    needs too. Then nobody who runs jobs can change an entry, or remove the newest ones, a removal that a chain of
+    hashes cannot reveal. A retention policy on the bucket also binds the bucket's owner.
 
     Several processes may use one ledger, and several threads one BucketStore. Create it after a fork, not before.
     Raises RequestError if the location has another form, or Google's client is not installed.
