@@ -201,7 +201,7 @@ class PrivateZones(_PrivateJob):
     JOB = "zones"
 
     def table(self, job: Any) -> tuple[str, pa.Schema]:
-        return ZONES_FILE, zones_schema(*_categories(job))
+        return ZONES_FILE, zones_schema(*_categories(job), named=job.request.label_column is not None)
 
 
 class PrivateFlows(_PrivateJob):
@@ -220,7 +220,7 @@ class PrivateFlows(_PrivateJob):
     JOB = "flows"
 
     def table(self, job: Any) -> tuple[str, pa.Schema]:
-        return FLOWS_FILE, flows_schema(job.requested.zones is not None)
+        return FLOWS_FILE, flows_schema(job.requested.zones is not None, job.request.label_column is not None)
 
 
 class PrivateHistogram(_PrivateJob):

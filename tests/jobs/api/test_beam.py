@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,11 +11,13 @@ import apache_beam as beam
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import shapely
 import yaml
 from apache_beam.runners.runner import PipelineRunner
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.schemas import typing_to_runner_api
+from shapely.geometry import mapping
 
 import sfumato
 from sfumato.beam import (
@@ -171,19 +174,30 @@ def test_elements_that_are_no_rows_are_refused():
 
 
 def test_output_is_the_release_of_the_rows(city: Path, tmp_path: Path):
+    west, south, east, north = (REGION[place] for place in range(4))
+    middle = (west + east) / 2
+    halves = [shapely.box(west, south, middle, north), shapely.box(middle, south, east, north)]
+    features = [
+        {"type": "Feature", "geometry": mapping(half), "properties": {"id": name, "name": f"The {name}"}}
+        for name, half in zip(("west", "east"), halves, strict=True)
+    ]
+    halves_file = tmp_path / "halves.geojson"
+    halves_file.write_text(json.dumps({"type": "FeatureCollection", "features": features}))
+    options = {"zones": str(halves_file), "id_column": "id", "label_column": "name", "output": str(tmp_path / "out")}
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
         files = pipeline | beam.Create([str(path) for path in (city / "logs").glob("*.parquet")])
-        zones = files | PrivateZones(region=REGION, quadkey=14, output=str(tmp_path / "out"))
-        text = zones | beam.Map(lambda zone: f"{zone.zone} {zone.users}")
+        zones = files | PrivateZones(**options)
+        text = zones | beam.Map(lambda zone: repr(sorted(zone._asdict().items())))
         _ = text | beam.io.WriteToText(str(tmp_path / "rows"), shard_name_template="")
     release = sfumato.open_release(tmp_path / "out")
     assert release.manifest["privacy"]["randomness"] == {"source": "operating system", "safe": True}
     assert not release.damage()
-    table = release.zones_table
-    lines = [f"{zone} {users}" for zone, users in zip(table["zone"], table["users"], strict=True)]
+    table = pq.read_table(tmp_path / "out" / "zones.parquet")
+    assert set(table["name"].to_pylist()) == {"The west", "The east"}
+    lines = [repr(sorted(row.items())) for row in table.to_pylist()]
     assert sorted((tmp_path / "rows").read_text().splitlines()) == sorted(lines)
     with pytest.raises(sfumato.RequestError, match="output"):
-        PrivateZones(region=REGION, quadkey=14, output=str(tmp_path / "out"))
+        PrivateZones(**options)
 
 
 def test_hot_spots_of_a_column_are_found_in_text_alone(tmp_path: Path):
