@@ -100,7 +100,7 @@ class LogsOfKey(beam.PTransform):
         )
         # Nothing is counted before the key is bound to all of the input.
         bound = logs | "Bound" >> beam.Map(lambda log, _: log, beam.pvalue.AsSingleton(checked))  # PCollection[LogFile]
-        return bound | "Spread" >> beam.Reshuffle(), checked
+        return bound, checked
 
     def _check_fields(self, element_type: Any) -> None:
         """Raises RequestError if rows with a schema lack a column."""
