@@ -26,7 +26,7 @@ from sfumato.schemas.requests.publish_request import (
     dates_option,
     decimal_option,
 )
-from sfumato.schemas.requests.request_base import COLUMNS, INPUT, MAP, METHOD, OUTPUT, PRIVACY, RUN, option
+from sfumato.schemas.requests.request_base import COLUMNS, INPUT, KEY, MAP, METHOD, OUTPUT, PRIVACY, RUN, option
 
 MAX_REASON = 300
 
@@ -208,6 +208,9 @@ class LedgerRequest(LogOptions, KeyOptions):
         None, "only this dataset (show, account, verify); the dataset whose limits to set (limit)", INPUT, common=True
     )
     format: Literal["text", "json"] = option("text", "output format (show, account)", OUTPUT, common=True)
+    key_file: str | None = option(
+        None, "the releases' key, which finds the user's cohorts (account)", KEY, metavar="FILE", common=True
+    )
     user_id: str | None = option(None, "the user's id, as in the logs (account)", INPUT, metavar="ID", common=True)
     user_id_column: str = option("user_id", "the id's column in the logs (account)", INPUT)
     releases: tuple[str, ...] = option(
