@@ -236,7 +236,9 @@ export class MapFigure {
     const { style } = document.documentElement;
     const aspect = (unitX(east) - unitX(west)) / (unitY(south) - unitY(north));
     style.setProperty("--aspect", clamp(aspect, 0.75, 2.2).toFixed(4));
-    style.setProperty("--wide", clamp(aspect, Math.min(1.3, 1.5 * aspect), 2.2).toFixed(4)); // for zones, whose names need room
+    const wide = (room: number): string => clamp(aspect, Math.min(1.3, room * aspect), 2.2).toFixed(4);
+    style.setProperty("--wide", wide(1.2)); // a basemap goes on for a tenth of the region on each side
+    style.setProperty("--wide-zones", wide(1.5)); // names of zones need room
     new ResizeObserver(() => style.setProperty("--below", `${this.legend.element.offsetHeight + 30}px`)).observe(this.legend.element);
   }
 
