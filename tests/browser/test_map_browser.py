@@ -154,7 +154,7 @@ def test_a_link_shows_the_same_again(opened: Open, page: Path, release: CityRele
     assert tab.text(".panel .note") == first.note
     tab.run("(() => { location.hash = '#map=12.50/40.7300/-73.9500'; return true; })()")
     tab.until(f"document.querySelector('.panel .note').innerText === {json.dumps(release.layers[-1].note)}")
-    assert place(tab) == pytest.approx((12.5, 40.73, -73.95), abs=2e-4)
+    assert place(tab) == pytest.approx((12.5, 40.73, -73.95), abs=2.5e-4)  # a pixel
     tab.click("#tools button")
     tab.until("document.querySelector('#tools button').innerText === 'Copied'")
 
