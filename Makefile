@@ -105,7 +105,7 @@ test-exhaustive: $(VENV)/.developed
 
 # Processor seconds by test file.
 test-times: $(VENV)/.developed
-	$(BIN)/python -m pytest -p tests.cpu_times -m 'not engines and not exhaustive' tests
+	$(BIN)/python -m pytest -n auto --dist worksteal -p tests.cpu_times -m 'not engines and not exhaustive' tests
 
 # Every job on Flink, Spark and Prism. The tests of an engine skip, and say why, where its file could not be made.
 test-engines: $(VENV)/.developed

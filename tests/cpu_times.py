@@ -8,6 +8,7 @@ from __future__ import annotations
 import resource
 from collections import Counter
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool | None, b
         return (yield)
     finally:
         _seconds[item.location[0]] += _processor_seconds() - before
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):  # a process of pytest-xdist
+        session.config.workeroutput["processor seconds"] = dict(_seconds)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    _seconds.update(node.workeroutput["processor seconds"])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
