@@ -194,7 +194,8 @@ def _draw_squares(
     frame: Frame,
 ) -> None:
     """Draws squares, see `_squares`, as one image: deeper ones replace those that they lie on, also where they fade."""
-    raster, lined = np.zeros((frame.height, frame.width, 4)), np.zeros((frame.height, frame.width), dtype=bool)
+    shape = frame.height, frame.width
+    cells = np.full(shape, len(level), np.int32)  # what each pixel shows; the last is none
     for depth in np.unique(level).tolist():
         own = level == depth
         across, down = (np.unique(one) for one in sides[..., own])
@@ -202,17 +203,18 @@ def _draw_squares(
         if (across[column + 1] != sides[0, 1, own]).any() or (down[row + 1] != sides[1, 1, own]).any():
             _fill(axes, _outlines(sides[..., own]), colours[own])  # enlarged ones overlap
             continue
-        small = np.full((len(down) - 1, len(across) - 1), -1)
-        small[row, column] = np.flatnonzero(own)
+        small = np.full((len(down) + 1, len(across) + 1), len(level), np.int32)  # with a rim around the squares
+        small[row + 1, column + 1] = np.flatnonzero(own)
         y, x = (
-            np.searchsorted(edges, np.arange(size) + 0.5) - 1
-            for edges, size in zip((down, across), raster.shape, strict=False)
+            np.searchsorted(edges, np.arange(size) + 0.5) % len(edges)
+            for edges, size in zip((down, across), shape, strict=True)
         )
-        seen = np.outer((y >= 0) & (y < len(down) - 1), (x >= 0) & (x < len(across) - 1))
-        cell = np.where(seen, small[np.ix_(np.minimum(y, len(down) - 2), np.minimum(x, len(across) - 2))], -1)
-        raster[cell >= 0], lined[cell >= 0] = colours[cell[cell >= 0]], hatched[cell[cell >= 0]]
+        shown = small[np.ix_(y, x)]
+        np.copyto(cells, shown, where=shown < len(level))
+    raster = np.rint(255 * np.vstack([colours, np.zeros(4)])).astype(np.uint8)[cells]
+    lined = np.append(hatched, False)[cells]
     lined &= (np.add.outer(np.arange(frame.height), np.arange(frame.width)) % _HATCH_PIXELS) == 0
-    raster[lined, :3] += (1 - raster[lined, :3]) * int(_HATCH[-2:], 16) / 255
+    raster[lined, :3] += ((255 - raster[lined, :3]) * (int(_HATCH[-2:], 16) / 255)).astype(np.uint8)
     axes.imshow(raster, extent=(0, frame.width, frame.height, 0), interpolation="nearest", aspect="auto", zorder=2)
 
 
