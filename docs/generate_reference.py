@@ -335,7 +335,7 @@ def _field_text(field: pa.Field) -> str:
 def statuses_page() -> str:
     """reference/exit_codes.md."""
     lines = ["# Exit statuses", "", *_head("status", "error in Python", "what happened")]
-    rows = [(0, "", "Done: published, now or before.")]
+    rows = [(0, "", "Done: the release was published, by this run or an earlier one.")]
     for kind in (kind for kind in _below(SfumatoError) if kind.__module__ == SfumatoError.__module__):
         rows.append((kind.exit_code, f"`{kind.__name__}`", " ".join((kind.__doc__ or "").split())))
     rows.append((cli.CRASHED, "", "A crash. Run the command again: it resumes the charge."))

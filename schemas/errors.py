@@ -107,7 +107,7 @@ class LedgerError(SfumatoError):
 
 
 class NotReadyError(SfumatoError):
-    """A later attempt may succeed: the date has no or too few data yet, a disk is full, or a service is unavailable.
+    """A later attempt may succeed: the date does not have enough data yet, a disk is full, or a service is unavailable.
 
     The exit status is EX_TEMPFAIL of sysexits.h. A new attempt with the same release id uses the same charge.
     """

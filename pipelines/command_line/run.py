@@ -68,7 +68,7 @@ JOBS = {
         "pipelines.operations.readers:run_zones",
     ),
     "histogram": Job(
-        "publish how many users have each category or visit each map cell, from a random sample or with noise",
+        "publish how many users are in each category or visit each map cell, from a random sample or with noise",
         "transforms.histogram.request:HistogramRequest",
         release="pipelines.counts:HistogramJob",
     ),
@@ -99,7 +99,7 @@ JOBS = {
         release="pipelines.ranges_build:RangesJob",
     ),
     "ranges answer": Job(
-        "estimate the users in the squares of a file, from a published model",
+        "estimate the users in squares that a file lists, from a published model",
         "transforms.ranges.request:AnswerRequest",
         "pipelines.ranges_answer:run",
     ),
@@ -124,7 +124,7 @@ JOBS = {
         "pipelines.split:run_collect",
     ),
     "split task": Job(
-        "make the first task of an adaptive map of two servers",
+        "make the first task of an adaptive map, for two servers",
         "transforms.split.request:TaskRequest",
         "pipelines.split:run_task",
     ),

@@ -329,8 +329,10 @@ class InspectRequest(LogOptions):
     decimal: DecimalOption | None = decimal_option()
     dates: DatesOption | None = dates_option()
     user_id_column: str | None = option(None, "column of the user ids (default: found by name)", COLUMNS, common=True)
-    latitude_column: str | None = option(None, "column of the latitude (default: by its name)", COLUMNS, common=True)
-    longitude_column: str | None = option(None, "column of the longitude (default: by its name)", COLUMNS, common=True)
+    latitude_column: str | None = option(None, "column of the latitude (default: found by name)", COLUMNS, common=True)
+    longitude_column: str | None = option(
+        None, "column of the longitude (default: found by name)", COLUMNS, common=True
+    )
     time_column: str | None = option(None, "column of times (default: by its name)", COLUMNS)
     region: RegionOption | None = option(
         None, f"{REGION_HELP}: count the rows outside of it (default: suggest a region)", MAP, metavar=REGION_METAVAR
