@@ -63,7 +63,9 @@ CROWDS = {
     date(2026, 11, 22): Crowd((4.2, 9.4), CROWD_USERS),
 }
 """On a Wednesday at the stadium, a Saturday at the university, a Sunday between houses."""
-_COVERAGE_TITLE = "Cells whose 95% interval holds the exact users, in per cent of so many a night:"
+_COVERAGE_TITLE = (
+    "Share of cells whose 95% interval holds the exact number of users, in per cent, and the number of cells a night:"
+)
 _ACTIVE_USERS = 225_000  # of the city of 300,000 people on a working day, about
 SIZES = (500, 1_000, 2_000, 4_000)
 STADIUM = f"{CROWD_USERS:,} users, at the places of the city's own events"

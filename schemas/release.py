@@ -85,11 +85,11 @@ NEGATIVE = (
 _COUNT = f"estimated users of the cohort, or user-slots with --records_per_user; {NEGATIVE}"
 # Of the cells of public indexes. Their resolution has the mean area that is nearest, in ratio, to the region's area
 # divided by 4^depth.
-_OF_INDEX = "{} that holds the centre, of the resolution whose cells are about as large as those of this depth"
+_OF_INDEX = "{} that holds the centre, at the resolution whose cells are about as large as those of this depth"
 INDEX_FIELDS = tuple(
     described(name, _OF_INDEX.format(text), pa.string()) for name, text in (("h3", "H3 cell"), ("quadkey", "Bing tile"))
 )
-_CELL_ID = described("cell_id", "r and one digit 0..3 a level of the quadtree", pa.string())
+_CELL_ID = described("cell_id", "r and one digit 0..3 for each level of the quadtree", pa.string())
 _SIDES = tuple(pa.field(side, _NUMBER, False, {"unit": "degrees"}) for side in ("west", "south", "east", "north"))
 CELL_FIELDS = (_CELL_ID, described("depth", "level of the node, 0 for the region", pa.int8()), *_SIDES)
 CELLS_SCHEMA = pa.schema(
@@ -115,7 +115,7 @@ _UNBIASED = (
 )
 _MEASURED = (
     "variance of the measurements of the node and of its descendants, before they are reconciled with its parent; for "
-    "the root (node 1), variance of the error of its users"
+    "the root (node 1), variance of the error of `users`"
 )
 # For `Release.total`: one row a node of the full quadtree over the cells, level by level.
 TOTALS_SCHEMA = pa.schema(
@@ -350,7 +350,7 @@ CURVE_SCHEMA = pa.schema(
 )
 BINS_SCHEMA = pa.schema(
     [
-        described("level", "bits of the range that the bin fixes", pa.int64()),
+        described("level", "leading bits of a value's position in the range that the bin fixes", pa.int64()),
         pa.field("low", pa.float64(), False),
         described("high", "upper end, exclusive except at the end of the range"),
         described("count", "estimated users: sampled / sampling rate"),
@@ -430,13 +430,19 @@ def flows_schema(zones: bool = False, named: bool = False) -> pa.Schema:
             described("is_rest", rest, pa.bool_()),
             described("trips", shrunk),
             described("stddev", stddev),
-            described("low", "lower end of a 95% interval, for each row separately, also for the largest flows"),
+            described(
+                "low", "lower end of a 95% interval, which holds for each row separately, even for the largest flows"
+            ),
             described("high", "upper end of the interval"),
             described("present", "probability that there is a trip; at least 0.5 for a listed pair"),
             described("noisy", noisy, pa.int64()),
             described("noise_stddev", "standard deviation of the noise in `noisy`; variances of rows add up"),
             *points,
-            described("geometry", "WKB, a line from centre to centre; a point within one cell or zone", pa.binary()),
+            described(
+                "geometry",
+                "WKB: a line from centre to centre, or a point if both ends are in one cell or zone",
+                pa.binary(),
+            ),
         ],
         metadata={"geo": json.dumps(_geo("LineString", "Point"))},
     )

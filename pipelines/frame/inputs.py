@@ -68,7 +68,7 @@ class InputFile:
 
     @property
     def rows(self) -> int:
-        """Number of rows, by its footer; an estimate of formats without one, and 0 only if there is none."""
+        """Number of rows, by its footer; an estimate for formats without a footer, and 0 only if there are no rows."""
         return _rows(self.log)
 
 
@@ -123,7 +123,7 @@ def match_files(
     """Returns every file that one of the patterns, folders or tables names, once, sorted by path.
 
     Args:
-        patterns: one or several. Of a folder all files of known formats count, in its folders too, but for those whose
+        patterns: one or several. In a folder and its subfolders all files of known formats count, except those whose
             name or whose folder's name begins with `_` or `.`.
         layout: what the run states about its logs.
         where: filters of the partitions to read.
@@ -215,7 +215,7 @@ def _files(pattern: str, form: str | None) -> list[StoredFile]:
 
 
 def _check_found(logs: Sequence[str], named: Iterable[str]) -> None:
-    """Checks files on a disk before one is opened. Whatever is named like a log is one for the person who put it there.
+    """Checks files on a disk before one is opened. What is named like a log is assumed to be meant as one.
 
     logs: paths of files to read. named: paths of files and folders that are named like logs.
 
@@ -396,7 +396,8 @@ def select_input(
     A charge holds digests of its files' content, so a run can be resumed after files were moved.
 
     Args:
-        secret: the stored secret of a run with a ledger. Without both it is None, and there are no digests.
+        secret: the stored secret of a run with a ledger. None without a stored secret or without a ledger; then there
+            are no digests.
         files: all that match the input now.
         resumed: the reservation of an earlier attempt; None without one.
         columns: that the job reads, see `with_rows`.

@@ -1,7 +1,6 @@
 """The place for bulky data between the stages of a run: memory, a private folder, or the runner.
 
-A plan is made of public figures only: the rows by the files' footers, the memory, the threads. No result depends on
-it.
+A plan uses the number of rows that the files' footers state, the memory and the threads. No result depends on it.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ _FREE_SHARE = 0.8  # of free memory: the rest is for other programs and for file
 def available_memory(system: Path = Path("/")) -> int:
     """Returns the bytes that this process may use in all; 0 if unknown.
 
-    On Linux it is the process's own memory plus four fifths of the smallest remainder among the machine, every control
-    group around it (versions 1 and 2) and the limit of its address space (`ulimit -v`). On other systems it is half of
-    the machine's memory.
+    On Linux it is the process's own memory plus four fifths of the memory that is left, by the tightest of three
+    limits: the machine, every control group around it (versions 1 and 2), and its address space (`ulimit -v`). On
+    other systems it is half of the machine's memory.
 
     system: where /proc and /sys are.
     """
@@ -51,7 +50,7 @@ def available_memory(system: Path = Path("/")) -> int:
 
 
 def _fields(path: Path) -> dict[str, int]:
-    """Returns the numbers of a file of lines `name: number kB`, in bytes. None of a file that cannot be read."""
+    """Returns the numbers of a file of lines `name: number kB`, in bytes; none if the file cannot be read."""
     found = {}
     try:
         for line in path.read_text().splitlines():
@@ -85,14 +84,14 @@ def _left_in_groups(system: Path) -> Iterator[int]:
 
 
 def _upwards(root: Path, group: str) -> Iterator[Path]:
-    """Returns the folders of a group and of all that hold it, below the root."""
+    """Yields the folders of a control group and of all groups that contain it, below the root."""
     parts = [part for part in group.split("/") if part not in ("", "..")]
     for length in range(len(parts), 0, -1):
         yield root.joinpath(*parts[:length])
 
 
 def _left(folder: Path, limit: str, usage: str, reclaimable: str) -> Iterator[int]:
-    """Yields the bytes that a group has left, with those of files that it may drop; nothing without a limit."""
+    """Yields the bytes that a group has left, including cached files that it may drop; nothing without a limit."""
     try:
         most, used = (folder / limit).read_text(), int((folder / usage).read_text())
         counts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
@@ -124,8 +123,11 @@ def plan_memory(settings: RunnerSettings, rows: int, size: RunBytes, memory: int
     Memory is the place if it suffices. Otherwise the data are written to a folder, with as many threads as the memory
     allows. Where the workers are elsewhere, the memory is that of one worker, and a group may have a quarter of it.
 
-    settings: where the run takes place, with the number of threads. rows: of the logs. size: of the run. memory: bytes
-    that the run may use; None for what is available.
+    Args:
+        settings: where the run takes place, with the number of threads.
+        rows: rows of the logs.
+        size: expected bytes of the run.
+        memory: bytes that the run may use; None for what is available.
 
     Raises RequestError: the memory or the temporary folder is too small.
     """
@@ -159,7 +161,7 @@ def plan_memory(settings: RunnerSettings, rows: int, size: RunBytes, memory: int
 
 
 def _plan(budget: int, rows: int, size: RunBytes, workers: int) -> MemoryPlan:
-    """Returns a plan with this many threads. Without held bytes the place is a folder."""
+    """Returns a plan with this many threads. If `size.held` is 0, the place is a folder."""
     left = (budget - PLAIN_BYTES - size.held) / (workers * _SKEW)
     bits = group_bits(rows, min(max(left, _MIN_GROUP_BYTES), MAX_GROUP_BYTES))
     group = _SKEW * rows / (1 << bits) * ROW_BYTES
@@ -172,7 +174,7 @@ def _plan(budget: int, rows: int, size: RunBytes, workers: int) -> MemoryPlan:
 def scratch(plan: MemoryPlan) -> Iterator[Spill]:
     """Yields a place for bulky data, cleared when the block ends.
 
-    In memory users' cells never reach a disk. A folder can be read by this user only.
+    If the place is memory, users' cells never reach a disk. A folder can be read by this user only.
     """
     sweep()
     if plan.place == "runner":
@@ -189,7 +191,7 @@ def scratch(plan: MemoryPlan) -> Iterator[Spill]:
 
 
 def memory_lines(settings: RunnerSettings, row_bytes: int, memory: int | None) -> list[str]:
-    """Returns what a dry run states about memory, without a look at the logs.
+    """Returns what a dry run states about memory, without reading the logs.
 
     settings: where the run takes place. row_bytes: expected bytes of bulky data in memory for one row. memory: bytes
     that the run may use; None for what is available.

@@ -9,8 +9,8 @@ above the noise gets a flat prior: its noisy count with the noise's own interval
 
 Pairs next to each other are alike. So a pair's prior is learned from all pairs of its level whose siblings and
 neighbours have a similar number of trips. A pair is listed where it has a trip with a probability of at least LISTED.
-All others are in the rests: of every pair of coarse cells, the sum of all noisy counts in it less those listed there.
-So the rows of a coarse pair add up to its unbiased noisy count.
+All others are in the rests: for every pair of coarse cells, the sum of all noisy counts in it, minus the listed
+estimates. So the rows of a coarse pair add up to its unbiased noisy count.
 """
 
 from __future__ import annotations
@@ -82,7 +82,10 @@ def posterior_counts(noisy: NDArray[np.int64], rate: float, classes: NDArray[np.
 
 
 def _joined(classes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Classes of at least _LEAST counts: small ones join the next, a small last one the one before."""
+    """Merges small classes into the next, and a small last class into the one before.
+
+    Each then has at least _LEAST counts.
+    """
     names, numbers = np.unique(classes, return_counts=True)
     labels, label, held = [], 0, 0
     for number in numbers.tolist():
@@ -95,7 +98,7 @@ def _joined(classes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _posterior(values: NDArray[np.int64], numbers: NDArray[np.int64], rate: float) -> tuple[Array, ...]:
-    """Returns the attributes of the posterior of each of some distinct noisy counts, of which there are `numbers`."""
+    """Returns the posterior's attributes for each distinct noisy count; `numbers` states how often each occurs."""
     stddev = discrete_laplace_stddev(rate)
     tail = math.ceil((math.log(2 / (1 + math.exp(-rate))) - math.log(_ERROR)) / rate) - 1  # P[|Z| > tail] <= 5%
     flat = values * rate > _FLAT
@@ -148,8 +151,8 @@ def _shortest(below: Array, grid: Array) -> tuple[Array, Array]:
 class Flows:
     """Listed pairs, then rests: n rows. Together they hold all trips, each once.
 
-    Of listed pairs `trips` and `stddev` are posterior means and standard deviations; of rests what the listed ones
-    leave of the noisy count, which may be negative, and the standard deviation of its error.
+    For listed pairs `trips` and `stddev` are posterior means and standard deviations; for rests they are what the
+    listed pairs leave of the noisy count, which may be negative, and the standard deviation of its error.
     """
 
     level: NDArray[np.int64]  # int64[n], of the cells of the pair; 0 for the region
@@ -317,8 +320,8 @@ def _of_other_pairs(counts: Array) -> Array:
     """Returns what other pairs suggest for each, float64[m, m]: never its own count, so that its noise is independent
     of it.
 
-    The mean of two: its origin's other trips times its destination's other ones, divided by those of neither; and the
-    trips of the way back. Within one zone only the first.
+    The mean of two numbers: its origin's other trips times its destination's other trips, divided by the trips with
+    neither; and the trips on the way back. Within one zone only the first.
     """
     from_origin = counts.sum(axis=1, keepdims=True) - counts
     to_destination = counts.sum(axis=0, keepdims=True) - counts

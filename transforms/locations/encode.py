@@ -102,7 +102,7 @@ def _categories(column: pa.Array, auxiliary: Auxiliary) -> tuple[NDArray[np.uint
 
 @dataclass(frozen=True)
 class EncodedLocations:
-    """The n valid rows of a batch. Users of valid rows may be among the k unusable ones."""
+    """The n valid rows of a batch. A user of a valid row may also be among the k users of dropped rows."""
 
     users: NDArray[np.uint64]  # [n], keyed hashes of the ids
     codes: NDArray[Any]  # places.dtype[n], locations and categories
@@ -181,8 +181,8 @@ def _users_of(ids: pa.Array, rows: NDArray[np.bool_], user_key: bytes) -> NDArra
 def _located(
     block: pa.RecordBatch, columns: LocationColumns, locator: Locator, dropped: NDArray[np.int64]
 ) -> tuple[pa.RecordBatch, NDArray[np.uint64], NDArray[np.bool_]]:
-    """Returns the rows with a user and coordinates that have a code, their codes, and which of all rows they are,
-    bool[n].
+    """Returns the rows with a user and coordinates that have a code, their codes, and a mask of these rows among
+    all rows, bool[n].
 
     The numbers of dropped rows are added to `dropped`.
     """

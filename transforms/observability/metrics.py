@@ -107,7 +107,7 @@ EARLIER_DAYS_ROWS = Counter(
     "earlier_days_rows", "rows", RAW, "rows of days before the release's, left out by --day_column: late rows"
 )
 LATER_DAYS_ROWS = Counter("later_days_rows", "rows", RAW, "rows of days after the release's, left out by --day_column")
-SLICE_ROWS = Distribution("slice_rows", "rows", RAW, "rows of a slice, some row groups of a file")
+SLICE_ROWS = Distribution("slice_rows", "rows", RAW, "rows of a slice (a slice is one or more row groups of a file)")
 SLICE_READ = Distribution(
     "slice_read_milliseconds", "milliseconds", RAW, "reading and encoding a slice, including waits for storage"
 )
@@ -124,7 +124,7 @@ LOST_SHARDS = Counter("lost_shards", "shards", PUBLIC, "shards lost, over all su
 COUNT_TIME = Distribution(
     "group_count_milliseconds", "milliseconds", RAW, "all rounds' counts over one group of sampled users"
 )
-REPORTED_BITS = Counter("reported_bits", "bits", RAW, "bits of their values that clients reported")
+REPORTED_BITS = Counter("reported_bits", "bits", RAW, "bits that clients reported of their values")
 TALLY_TIME = Distribution("block_tally_milliseconds", "milliseconds", RAW, "a stage's reports of one block of clients")
 RELEASE_BYTES = Distribution("release_bytes", "bytes", PUBLIC, "all files of the release")
 RELEASE_TIME = Distribution("release_write_milliseconds", "milliseconds", PUBLIC, "writing the release to its place")

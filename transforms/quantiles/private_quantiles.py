@@ -135,7 +135,8 @@ def whole_numbers(items: NumberItems) -> NumberItems:
     """Returns the same numbers in bins of one whole number each, if the bins suffice for the range.
 
     Whole numbers leave most of finer bins empty, and the exponential mechanism is drawn to long empty stretches. The
-    range then ends at a power of two: what is drawn above the requested one is published as its end.
+    range then has a power of two of whole numbers: a value drawn above the requested range is published as the end of
+    the requested range.
     """
     low, high = math.ceil(items.low), math.floor(items.high)
     bits = max((high - low).bit_length(), 1)

@@ -65,10 +65,11 @@ class ReportRequest(LogOptions):
 
 
 class AggregateRequest(RunnerOptions):
-    """Checks the reports of a task as one of the two aggregators, and writes its share of the counts with its noise.
+    """Checks a task's reports as one of the two aggregators, and writes its share of the counts, with noise.
 
     The leader runs it twice: first it reads the reports and writes requests to the exchange folder; once the helper has
-    run and answered there, it writes its share. A run that was killed is repeated with the same bytes and one charge.
+    run and answered there, it writes its share. If a run is killed, run it again: it writes the same bytes, and is
+    charged once.
     """
 
     JOB: ClassVar[str] = "split aggregate"
@@ -85,7 +86,9 @@ class AggregateRequest(RunnerOptions):
     exchange: str = option(..., "folder that both aggregators read and write", INPUT, metavar="FOLDER")
     output: str = option(..., "folder for the share of the counts, for the collector", OUTPUT, metavar="FOLDER")
     key_file: str = option(..., _KEY_FILE, KEY, metavar="FILE")
-    verify_key: str = option(..., "a secret of both aggregators, made by `sfumato key new FILE`", KEY, metavar="FILE")
+    verify_key: str = option(
+        ..., "a secret that both aggregators share, made by `sfumato key new FILE`", KEY, metavar="FILE"
+    )
     ledger: str = option(..., "your privacy ledger: an SQLite file, or gs://bucket/folder", LEDGER, metavar="LOCATION")
     dataset: DatasetOption = option(..., "name under which the ledger records the reports", LEDGER)
     budget: BudgetOption | None = option(

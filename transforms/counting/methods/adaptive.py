@@ -1,7 +1,7 @@
 """The adaptive hierarchical histogram: a quadtree refined where noise allows.
 
-Two algorithms choose the trees: `few_queries.FewQueries`, the default, and `PaperSchedule`: Algorithm 2 of paper 000 as
-published, a tree one level finer in each sub-query, its noise by Eqs. 5 to 9.
+Two algorithms choose the trees: `few_queries.FewQueries`, the default, and `PaperSchedule`: Algorithm 2 of the paper
+below as published, a tree one level finer in each sub-query, its noise by Eqs. 5 to 9.
 
 Source: Bagdasaryan et al. (2022), Towards sparse federated analytics: location heatmaps under distributed differential
 privacy with secure aggregation. Its symbols: U users who take part, S clients of a shard, T entries of the tree; for k,
@@ -177,7 +177,7 @@ class PaperSchedule:
     options: Adaptive
 
     def max_rounds(self, depth: int) -> int:
-        """Returns the most sub-queries."""
+        """Returns the largest number of sub-queries."""
         return self.options.max_sub_queries
 
     def next_query(self, state: HeatmapState, depth: int) -> Query | None:
@@ -214,8 +214,8 @@ class PaperSchedule:
 def target_cost(state: HeatmapState, length: int, calibration: float, target: Target = "corrected") -> float:
     """Returns the cost at which the aggregated noise of T = `length` entries is c U / T (Eqs. 7 and 8).
 
-    Errata: c U / T is two standard deviations, and the printed factor sqrt(ceil(S / U)), which is 1 from U = S on,
-    should divide the target by sqrt(ceil(U / S)). The authors' code has both: it calls
+    Errata: c U / T is two standard deviations, and instead of the printed factor sqrt(ceil(S / U)), which is 1
+    from U = S on, the target should be divided by sqrt(ceil(U / S)). The authors' code has both: it calls
     `get_eps_from_two_std(c * sqrt(S / U) * U / T)` (google-research/federated, analytics/location_heatmaps).
     `corrected` does both. `literal_factor` takes the printed factor, so that every shard has the noise that the sum
     should have. `printed` also takes c U / T for one standard deviation.

@@ -34,7 +34,7 @@ _NOISE = "discrete Laplace noise on every count of reports (integers against thr
 
 
 def moments_files(state: MomentsState, metadata: MomentsMetadata) -> dict[str, bytes]:
-    """Returns the files of users' reports by name; the manifest is the last.
+    """Returns the files of a release of moments by name; the manifest is the last.
 
     Raises RefusedError for an infinite estimate.
     """

@@ -56,7 +56,7 @@ def fit(
         loss: a JAX function from parameters and a minibatch of each of `data` to a scalar, a mean over examples. On a
             CPU, the mean over all examples is computed in parts.
         data: arrays with a common leading axis of examples.
-        epochs: the most epochs.
+        epochs: the largest number of epochs.
         batch: examples in a step; they are shuffled each epoch by the seed, and an incomplete last batch is left out.
             None: all examples in one step.
         learning_rate: of Adam; with `cosine` it falls to 0 over the epochs.
