@@ -102,7 +102,7 @@ def test_a_run_keeps_all_that_it_leaves(audited: Audit, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(audit_runs, "run_release", leaking)
     facts = audited.outcome(audited.key()).facts
-    numbers = facts["the log"].loc[""]
+    numbers = facts["the log"].loc[SINGLE]
     assert [numbers[f"{name} 1, number 1"] for name in ("stdout", "stderr", "another ")] == [37, 38, 39]
     assert {"logs_2", "logs/more", "tmp/more", "../beside"} <= set(facts[""].columns)
     assert not (audited.folder / "beside").exists()

@@ -141,7 +141,7 @@ def test_tracts_with_slivers_are_read(tmp_path: Path) -> None:
         ([(A, {"id": True})], {}, "feature 0 has True in id"),
         ([(A, {"tract": "1"})], {}, "has no property or column 'id'; it has tract"),
         ([(Point(0, 0), {"id": "1"})], {}, "id 1 has a Point"),
-        ([(BOW_TIE, {"id": "knot"})], {}, r"id knot is not a valid polygon \(Self-int.*MultiPolygon of 2 parts"),
+        ([(BOW_TIE, {"id": "knot"})], {}, r"id knot is not a valid polygon \(Self-int.*MultiPolygon with 2 parts"),
         ([(A, {"id": "1"}), (box(0.5, 0, 1.5, 1), {"id": "2"})], {}, "1 pair of zones overlaps, .*id 1 and 2 by 0.5"),
         ([(A, {"id": "1"}), (box(0.98, 0, 1.98, 1), {"id": "2"})], {}, "1 pair of zones overlaps, .* by 0.02"),
         ([(box(170, 0, 190, 10), {"id": "1"})], {}, "id 1 leaves the globe .*170 to 190.*antimeridian"),
