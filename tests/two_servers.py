@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from tests.keys import write_key
 PARTIES = ("leader", "helper", "collector", "verify")
 WRITTEN = ("exchange", "leader", "helper")
 EXACT = 30.0  # an epsilon whose noise is 0 but for a probability below 1e-12 a count
+HONEST = 14 * np.array([0, 3, 5, 0, 1, 0, 0, 2, 0, 0, 9, 0, 4, 0, 0, 7])  # devices of each cell
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,12 @@ class City:
             write_key(folder / f"{name}.key", hashlib.sha256(name.encode()).digest())
         city.write_task(folder / "task.json", **task)
         return city
+
+    @classmethod
+    def finished(cls, folder: Path) -> City:
+        """Returns a city whose honest devices have reported and whose operators have run: one run in each process."""
+        shutil.copytree(_finished(), folder, dirs_exist_ok=True)
+        return cls(folder)
 
     def write_task(self, path: Path, **entries: Any) -> Task:
         keys = {name: public_key(private_key(party_key(str(self.folder / f"{name}.key")))).hex() for name in PARTIES}
@@ -157,3 +167,13 @@ class City:
 def cells_of(counts: np.ndarray) -> list[int]:
     """Returns a cell for each user of some counts."""
     return np.repeat(np.arange(len(counts)), counts).tolist()
+
+
+@cache
+def _finished() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="city"))
+    atexit.register(shutil.rmtree, folder)
+    city = City.new(folder)
+    city.report(cells_of(HONEST))
+    city.run()
+    return folder

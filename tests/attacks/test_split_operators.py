@@ -29,9 +29,8 @@ from sfumato.transforms.split.task import Task
 from tests.keys import write_key
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
-from tests.two_servers import City, cells_of
+from tests.two_servers import HONEST, City, cells_of
 
-HONEST = 14 * np.array([0, 3, 5, 0, 1, 0, 0, 2, 0, 0, 9, 0, 4, 0, 0, 7])
 EXACTLY = pytest.mark.false_alarm(1e-10)  # noise of counts that is not 0 at epsilon 30, or above 190 at 0.15
 NESTED = b"[" * 100_000
 ROLES = ("leader", "helper")
@@ -41,6 +40,11 @@ NUMBERS = {"leader": LEADER, "helper": HELPER}
 @pytest.fixture
 def city(tmp_path: Path) -> City:
     return City.new(tmp_path)
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> City:
+    return City.finished(tmp_path)
 
 
 def private_of(city: City, party: str) -> bytes:
@@ -54,16 +58,14 @@ def counts_of(city: City) -> list[int]:
 
 @EXACTLY
 @pytest.mark.parametrize("role", ROLES)
-def test_no_report_is_verified_under_a_second_key(city: City, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_report_is_verified_under_a_second_key(finished: City, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Verifier shares of one report under two keys are two equations that give an operator the cell."""
-    city.report(cells_of(HONEST))
-    city.run()
-    (city.folder / "verify.key").unlink()
-    write_key(city.folder / "verify.key", hashlib.sha256(b"a second key").digest())
-    shutil.copytree(city.folder / "exchange" / "requests", city.folder / "second" / "requests")
+    (finished.folder / "verify.key").unlink()
+    write_key(finished.folder / "verify.key", hashlib.sha256(b"a second key").digest())
+    shutil.copytree(finished.folder / "exchange" / "requests", finished.folder / "second" / "requests")
     monkeypatch.setattr(blocks, "open_records", lambda *_: pytest.fail("a report was opened"))
-    assert city.aggregate(role, exchange="second") == RequestError.exit_code
-    assert not (city.folder / "second" / "responses").exists()
+    assert finished.aggregate(role, exchange="second") == RequestError.exit_code
+    assert not (finished.folder / "second" / "responses").exists()
 
 
 def test_an_operators_own_key_is_no_verification_key(city: City) -> None:
@@ -178,22 +180,18 @@ def forged_share(city: City, sender: bytes | None) -> bytes:
 
 @EXACTLY
 @pytest.mark.parametrize("sender", [None, "leader", "collector"])
-def test_only_an_operator_writes_its_share(city: City, sender: str | None) -> None:
-    city.report(cells_of(HONEST))
-    city.run()
-    collector = private_of(city, "collector")
-    secret = None if sender is None else private_of(city, sender)
+def test_only_an_operator_writes_its_share(finished: City, sender: str | None) -> None:
+    collector = private_of(finished, "collector")
+    secret = None if sender is None else private_of(finished, sender)
     with pytest.raises(DataError):
-        opened(city.task, forged_share(city, secret), collector)
-    own = forged_share(city, private_of(city, "helper"))  # an operator can return a wrong sum
-    assert opened(city.task, own, collector)[3] == [7] * 16
+        opened(finished.task, forged_share(finished, secret), collector)
+    own = forged_share(finished, private_of(finished, "helper"))  # an operator can return a wrong sum
+    assert opened(finished.task, own, collector)[3] == [7] * 16
 
 
 @EXACTLY
-def test_a_malformed_share_is_an_error_with_a_message(city: City) -> None:
-    city.report(cells_of(HONEST))
-    city.run()
-    good = json.loads(city.share("helper").read_text())
+def test_a_malformed_share_is_an_error_with_a_message(finished: City) -> None:
+    good = json.loads(finished.share("helper").read_text())
     changes: list[dict[str, object]] = [
         {"role": []},
         {"role": "collector"},
@@ -213,23 +211,21 @@ def test_a_malformed_share_is_an_error_with_a_message(city: City) -> None:
     malformed = [json.dumps(good | change).encode() for change in changes]
     for content in (*malformed, b"", b"{", b"null", b"[]", b"\xff\xfe", NESTED):
         with pytest.raises(DataError):
-            opened(city.task, content, private_of(city, "collector"))
-    city.share("helper").write_bytes(NESTED)
-    assert city.collect() == DataError.exit_code
+            opened(finished.task, content, private_of(finished, "collector"))
+    finished.share("helper").write_bytes(NESTED)
+    assert finished.collect() == DataError.exit_code
 
 
 @EXACTLY
-def test_sums_that_are_no_counts_are_an_error(city: City) -> None:
-    city.report(cells_of(HONEST))
-    city.run()
-    genuine = json.loads(city.share("helper").read_text())
-    associated = aggregate.share_associated(city.task, HELPER, genuine["batch"], genuine["reports"])
+def test_sums_that_are_no_counts_are_an_error(finished: City) -> None:
+    genuine = json.loads(finished.share("helper").read_text())
+    associated = aggregate.share_associated(finished.task, HELPER, genuine["batch"], genuine["reports"])
     plain = encode_share([1 << 100] * 16)
-    keys = bytes.fromhex(city.task.collector), aggregate.share_info(HELPER)
-    enc, payload = seal(*keys, associated, plain, sender=private_of(city, "helper"))
+    keys = bytes.fromhex(finished.task.collector), aggregate.share_info(HELPER)
+    enc, payload = seal(*keys, associated, plain, sender=private_of(finished, "helper"))
     wrong = genuine | {"enc": enc.hex(), "payload": base64.b64encode(payload).decode()}
-    city.share("helper").write_text(json.dumps(wrong))
-    assert city.collect() == DataError.exit_code
+    finished.share("helper").write_text(json.dumps(wrong))
+    assert finished.collect() == DataError.exit_code
 
 
 def test_nested_json_is_an_error_with_a_message(city: City) -> None:
@@ -289,21 +285,19 @@ def test_cheats_and_lost_reports_leave_honest_sums_exact(city: City, monkeypatch
 
 
 @EXACTLY
-def test_a_killed_collector_repeats_its_bytes_and_charges_once(city: City, monkeypatch: pytest.MonkeyPatch) -> None:
-    city.report(cells_of(HONEST))
-    city.run()
-    account = ["--ledger", f"{city.folder}/collector.db", "--dataset", "city", "--budget", "100/365d"]
+def test_a_killed_collector_repeats_its_bytes_and_charges_once(finished: City, monkeypatch: pytest.MonkeyPatch) -> None:
+    account = ["--ledger", f"{finished.folder}/collector.db", "--dataset", "city", "--budget", "100/365d"]
     with monkeypatch.context() as patch:
         patch.setattr(split, "publish", lambda *_: pytest.fail("killed"))
         with pytest.raises(pytest.fail.Exception):
-            city.collect(*account)
-    assert city.spent("collector") == [city.task.epsilon]
+            finished.collect(*account)
+    assert finished.spent("collector") == [finished.task.epsilon]
     with monkeypatch.context() as patch:  # long after
         patch.setattr(split, "datetime", None)
-        assert city.collect(*account) == 0
-        assert city.collect(*account, output="again") == 0
-    assert city.spent("collector") == [city.task.epsilon]
-    files = [sorted((city.folder / name).iterdir()) for name in ("release", "again")]
+        assert finished.collect(*account) == 0
+        assert finished.collect(*account, output="again") == 0
+    assert finished.spent("collector") == [finished.task.epsilon]
+    files = [sorted((finished.folder / name).iterdir()) for name in ("release", "again")]
     for one, other in zip(*files, strict=True):
         assert (one.name, one.read_bytes()) == (other.name, other.read_bytes())
 

@@ -31,15 +31,19 @@ from sfumato.transforms.split.reports import Formats, make_reports
 from sfumato.transforms.split.task import COUNT_SHARE
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
-from tests.two_servers import City, cells_of
+from tests.two_servers import HONEST, City, cells_of
 
-HONEST = 14 * np.array([0, 3, 5, 0, 1, 0, 0, 2, 0, 0, 9, 0, 4, 0, 0, 7])
 EXACTLY = pytest.mark.false_alarm(1e-10)  # noise of counts that is not 0 at epsilon 30, or above 190 at 0.15
 
 
 @pytest.fixture
 def city(tmp_path: Path) -> City:
     return City.new(tmp_path)
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> City:
+    return City.finished(tmp_path)
 
 
 def collected(city: City) -> Collected:
@@ -172,43 +176,39 @@ def test_other_sums_under_the_same_ids_draw_no_noise(city: City) -> None:
 
 
 @EXACTLY
-def test_a_task_is_opened_once(city: City) -> None:
+def test_a_task_is_opened_once(finished: City) -> None:
     """Another batch of the same task would be answered with other noise: the difference would show the new report."""
-    city.report(cells_of(HONEST))
-    city.run()
-    before = {role: city.share(role).read_bytes() for role in ("leader", "helper")}
-    city.report([0], "one more")
-    assert city.aggregate("leader") == 0  # of the reports that the helper answered
-    assert city.aggregate("leader", exchange="second") == 0
-    assert city.aggregate("helper", exchange="second") == RequestError.exit_code
-    assert not (city.folder / "second" / "responses").exists()
-    assert city.aggregate("leader", exchange="second") == 0  # still waits for the helper
-    assert {role: city.share(role).read_bytes() for role in before} == before
-    assert [len(city.spent(role)) for role in before] == [1, 1]
+    before = {role: finished.share(role).read_bytes() for role in ("leader", "helper")}
+    finished.report([0], "one more")
+    assert finished.aggregate("leader") == 0  # of the reports that the helper answered
+    assert finished.aggregate("leader", exchange="second") == 0
+    assert finished.aggregate("helper", exchange="second") == RequestError.exit_code
+    assert not (finished.folder / "second" / "responses").exists()
+    assert finished.aggregate("leader", exchange="second") == 0  # still waits for the helper
+    assert {role: finished.share(role).read_bytes() for role in before} == before
+    assert [len(finished.spent(role)) for role in before] == [1, 1]
 
 
 @EXACTLY
 @pytest.mark.parametrize("role", ["leader", "helper"])
 @pytest.mark.parametrize(("when", "charges"), [("before the charge", 0), ("after the charge", 1)])
 def test_a_killed_run_repeats_its_bytes_and_charges_once(
-    city: City, role: str, when: str, charges: int, monkeypatch: pytest.MonkeyPatch
+    finished: City, role: str, when: str, charges: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    city.report(cells_of(HONEST))
-    city.run()
-    whole = city.share(role).read_bytes()
-    city.share(role).unlink()
-    (city.folder / f"{role}.db").unlink()
+    whole = finished.share(role).read_bytes()
+    finished.share(role).unlink()
+    (finished.folder / f"{role}.db").unlink()
     with monkeypatch.context() as patch:
         if when == "before the charge":
             patch.setattr(aggregate, "open_ledger", killed)
         else:
             patch.setattr(aggregate, "seal", killed)
         with pytest.raises(RuntimeError, match="killed"):
-            city.aggregate(role)
-    assert len(city.spent(role)) == charges
-    assert city.aggregate(role) == 0
-    assert city.share(role).read_bytes() == whole
-    assert len(city.spent(role)) == 1
+            finished.aggregate(role)
+    assert len(finished.spent(role)) == charges
+    assert finished.aggregate(role) == 0
+    assert finished.share(role).read_bytes() == whole
+    assert len(finished.spent(role)) == 1
 
 
 def killed(*_: object) -> None:
@@ -291,34 +291,30 @@ def test_shares_of_two_batches_do_not_match(city: City) -> None:
 
 
 @EXACTLY
-def test_a_changed_or_foreign_share_is_not_added_up(city: City) -> None:
-    city.report(cells_of(HONEST))
-    city.run()
-    good = city.share("helper").read_text()
+def test_a_changed_or_foreign_share_is_not_added_up(finished: City) -> None:
+    good = finished.share("helper").read_text()
     for bad in (
         good.replace('"reports": ', '"reports": 1'),
         good.replace('"payload": "', '"payload": "A'),
         "{}",
         "[1]",
     ):
-        city.share("helper").write_text(bad)
+        finished.share("helper").write_text(bad)
         with pytest.raises(DataError):
-            collected(city)
-    city.share("helper").write_bytes(city.share("leader").read_bytes())
+            collected(finished)
+    finished.share("helper").write_bytes(finished.share("leader").read_bytes())
     with pytest.raises(DataError):
-        collected(city)
-    city.share("helper").write_text(good)
-    assert city.collect(key="helper") == RequestError.exit_code
-    assert collected(city).counts == HONEST.tolist()
+        collected(finished)
+    finished.share("helper").write_text(good)
+    assert finished.collect(key="helper") == RequestError.exit_code
+    assert collected(finished).counts == HONEST.tolist()
 
 
 @EXACTLY
-def test_the_release_has_every_cell_in_its_place(city: City) -> None:
-    city.report(cells_of(HONEST))
-    city.run()
-    assert city.collect() == 0
-    cells = pq.read_table(city.folder / "release" / "cells.parquet").to_pandas()
-    grid = Grid(city.task.grid.region, 2)
+def test_the_release_has_every_cell_in_its_place(finished: City) -> None:
+    assert finished.collect() == 0
+    cells = pq.read_table(finished.folder / "release" / "cells.parquet").to_pandas()
+    grid = Grid(finished.task.grid.region, 2)
     x, y = deinterleave(np.arange(16, dtype=np.uint64))
     west, south, _, _ = grid.bounds(x, y, np.full(16, 2))
     found = {(round(row.west, 9), round(row.south, 9)): row["count"] for _, row in cells.iterrows()}
@@ -339,6 +335,7 @@ def views(cell: int, rows: int, seed: int) -> dict[str, NDArray[np.uint8]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.false_alarm(6e-9)
 def test_no_byte_that_one_server_holds_depends_on_the_cell() -> None:
     """10,000 reports of each of two cells: every byte has one distribution, and so have bytes of pairs of reports.
@@ -357,6 +354,7 @@ def test_no_byte_that_one_server_holds_depends_on_the_cell() -> None:
         assert least > FLAKE_RATE / mine.shape[1], name
 
 
+@pytest.mark.slow
 @pytest.mark.false_alarm(4e-9)
 def test_shares_of_a_cell_are_uniform() -> None:
     """The low bytes of all field elements of the leader's share and of the helper's expanded share."""
