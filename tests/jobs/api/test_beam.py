@@ -135,8 +135,11 @@ def rows_by(transform: beam.PTransform, given: list[Any], folder: Path, kind: An
     "make",
     [
         lambda **key: PrivateHeatmap(region=REGION, depth=4, **key),
-        lambda **key: PrivateHistogram(column="infected", epsilon=2.0, trust="central", **key),
-        lambda **key: PrivateZones(region=REGION, quadkey=14, **key),
+        pytest.param(
+            lambda **key: PrivateHistogram(column="infected", epsilon=2.0, trust="central", **key),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(lambda **key: PrivateZones(region=REGION, quadkey=14, **key), marks=pytest.mark.slow),
     ],
     ids=["heatmap", "histogram", "zones"],
 )

@@ -193,6 +193,7 @@ for arguments in json.load(sys.stdin):
 """
 
 
+@pytest.mark.slow
 def test_quick_commands_import_no_beam(tmp_path: Path) -> None:
     """Nor other large packages."""
     commands = [
