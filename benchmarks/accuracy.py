@@ -44,7 +44,7 @@ from sfumato.transforms.statistics.posterior import inference, next_tree
 _SIZES = (10_000, 100_000)
 _RUNS = (
     ("cold starts", "--methods adaptive --users 10000,100000 --schedule paper,lean,auto --estimator last,bayes"),
-    ("one kind of cohort", "--methods adaptive --users 100000 --cohorts shared,disjoint"),
+    ("shared or disjoint shards", "--methods adaptive --users 100000 --shards shared,disjoint"),
     ("flat", "--methods flat --users 10000,100000 --level 5,6,7,8 --estimator bayes"),
     ("warm starts", "--methods adaptive --users 10000,100000 --schedule auto,lean --earlier_releases 0,1"),
 )
@@ -55,7 +55,7 @@ _ROWS: list[tuple[str, str, Mapping[str, Value]]] = [
     ("**default** (auto, bayes)", "cold starts", {"schedule": "auto", "estimator": "bayes"}),
     ("auto, last answer alone", "cold starts", {"schedule": "auto", "estimator": "last"}),
     ("lean, bayes", "cold starts", {"schedule": "lean", "estimator": "bayes"}),
-    ("auto, cohorts shared", "one kind of cohort", {"cohorts": "shared"}),
+    ("auto, shards shared", "shared or disjoint shards", {"shards": "shared"}),
     *((f"flat, level {level}, bayes", "flat", {"level": level}) for level in (5, 6, 7, 8)),
     ("warm start, auto", "warm starts", {"schedule": "auto", "earlier_releases": 1}),
     ("warm start, lean", "warm starts", {"schedule": "lean", "earlier_releases": 1}),

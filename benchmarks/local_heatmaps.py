@@ -37,7 +37,7 @@ ROWS: list[tuple[str, str, Method]] = [
     ("local", "Algorithm 2: the paper's rounds, epsilon by Eqs. 5 to 9", _PAPER),
     ("local", "Algorithm 2 at a tenth of epsilon a round", _EQUAL),
     *(("local", f"one round of level {level}, bayes", Flat(level=level, estimator="bayes")) for level in (2, 3, 4, 5)),
-    ("local", "default: two rounds, disjoint cohorts, bayes", Adaptive()),
+    ("local", "default: two rounds, disjoint shards, bayes", Adaptive()),
     ("secagg", "Algorithm 2", _PAPER),
     ("secagg", "default", Adaptive()),
     ("central", "Algorithm 2", _PAPER),

@@ -33,7 +33,7 @@ SUFFIXES = (".parquet", ".geojson", ".csv")
 def zones_of_release(release: Release, zones: Zones) -> pa.Table:
     """Returns the users of zones by a published heatmap, by release_zones_schema.
 
-    What is estimated is the number of users of the cohort whose counted location is in the zone. A user's other
+    What is estimated is the number of users whose counted location is in the zone. A user's other
     locations are not in it. Zones may leave the map, where nobody is counted; `share_in_map` says how much of a zone is
     on it.
 

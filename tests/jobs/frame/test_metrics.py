@@ -81,7 +81,7 @@ def run(build: Callable[[beam.Pipeline], object], options: tuple[str, ...]) -> d
 
 def run_heatmap(pattern: str, output: Path, options: tuple[str, ...] = (), population: int | None = USERS) -> dict:
     chosen = {"depth": 5, "shard_size": 10, "dropout": 0.45, "epsilon": 4.0, "population": population}
-    parameters = heatmap_parameters("adaptive", {**chosen, "cohorts": "shared", "participation": "paper"}, 1)
+    parameters = heatmap_parameters("adaptive", {**chosen, "shards": "shared", "participation": "paper"}, 1)
 
     def build(root: beam.Pipeline) -> None:
         _ = (

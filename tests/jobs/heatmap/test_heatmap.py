@@ -97,7 +97,7 @@ def assert_same(state, expected) -> None:
         (1500, 5, 3, "int", {**PAPER, "contribution": "all", "gamma": 100, "simulated_dropout": 0.2}),
         (3000, 1, 3, "int", {"colluding": 0.3, "simulated_dropout": 0.2}),
         (1500, 1, 3, "int", {"colluding": 0.3, "noise_source": "client"}),
-        (3000, 2, 4, "int", {"cohorts": "disjoint", "depth": 12, "simulated_dropout": 0.2}),  # three parts
+        (3000, 2, 4, "int", {"shards": "disjoint", "depth": 12, "simulated_dropout": 0.2}),  # three parts
     ],
 )
 def test_heatmap_equals_the_oracle(logs, caplog, users, records, files, kind, changes) -> None:

@@ -161,7 +161,7 @@ def test_what_is_charged_and_whether_it_fits(logs, tmp_path: Path, capfd: pytest
 
 @pytest.mark.parametrize(
     "given",
-    [{}, {"schedule": "paper"}, {"max_entries": 500, "categories": 3}, {"cohorts": "disjoint"}, {"modulus": 1 << 40}],
+    [{}, {"schedule": "paper"}, {"max_entries": 500, "categories": 3}, {"shards": "disjoint"}, {"modulus": 1 << 40}],
     ids=str,
 )
 def test_without_a_number_of_users_bounds_hold_for_any(given: dict) -> None:

@@ -1,4 +1,4 @@
-"""The state machine of sub-queries: budgets, refusals, and cohorts of which each answers one."""
+"""The state machine of sub-queries: budgets, refusals, and shards of which each answers one."""
 
 from __future__ import annotations
 
@@ -168,9 +168,9 @@ def test_no_sub_query_has_more_entries_than_are_allowed(
     places = Places(6, categories)
     shards = np.arange(5000) // 1000 << places.bits
     group = ShardGroup(0, 5, places, np.sort((shards | codes).astype(key_dtype(places))))
-    for cohorts in ("shared", "disjoint"):
+    for choice in ("shared", "disjoint"):
         values = {"depth": 6, "population": 5000, "shard_size": 1000, "dropout": 0.2, "epsilon": epsilon}
-        values |= {"schedule": schedule, "max_entries": limit, "cohorts": cohorts}
+        values |= {"schedule": schedule, "max_entries": limit, "shards": choice}
         state, _ = run([group], heatmap_parameters("adaptive", values, categories), 5000, KEY)
         assert max(result.vector_length for result in state.results) <= limit
         assert state.budget.spent == epsilon
@@ -303,7 +303,7 @@ def total(groups: Sequence[ShardGroup], query: ShardQuery, parameters: HeatmapPa
 
 def disjoint(users: int, shards: int, **changes: object) -> HeatmapParameters:
     values = {"depth": DEPTH, "population": users, "shard_size": max(2, users // shards), "dropout": 0.5, **changes}
-    return heatmap_parameters("adaptive", {"cohorts": "disjoint", **values})
+    return heatmap_parameters("adaptive", {"shards": "disjoint", **values})
 
 
 def even(shards: int, size: int) -> ShardGroup:
@@ -443,7 +443,7 @@ def test_each_part_has_the_whole_rest_of_the_budget(
 
 
 @pytest.mark.parametrize(
-    ("changes", "cohorts", "public"),
+    ("changes", "shards", "public"),
     [
         ({}, "auto", False),
         ({}, "disjoint", True),
@@ -453,17 +453,17 @@ def test_each_part_has_the_whole_rest_of_the_budget(
         ({"depth": 14}, "disjoint", False),
     ],
 )
-def test_budget_of_adaptive_is_spent_to_the_last_bit(changes: dict, cohorts: str, public: bool) -> None:
-    values = {"users": 70_000, "population": 70_000 if public else None, "cohorts": cohorts, **changes}
+def test_budget_of_adaptive_is_spent_to_the_last_bit(changes: dict, shards: str, public: bool) -> None:
+    values = {"users": 70_000, "population": 70_000 if public else None, "shards": shards, **changes}
     state = run_evenly(heatmap_parameters("adaptive", values), 70_000)
     spent = [result.cost for result in state.results]
     assert len(spent) >= 2
     assert state.budget.spent == 1.0
     if state.has_disjoint_shards:
-        assert cohorts != "shared"
+        assert shards != "shared"
         assert {math.fsum([state.population.cost, one]) for one in spent} == {1.0}
     else:
-        assert cohorts != "disjoint"
+        assert shards != "disjoint"
         assert math.fsum([state.population.cost, *spent]) == 1.0
 
 

@@ -35,7 +35,7 @@ _PAPER_OPTIONS = {
     "calibration", "expansion", "split_threshold", "target", "split_count", "sub_query_share", "start_level",
     "max_sub_queries",
 }  # fmt: skip
-_FEW_QUERIES_OPTIONS = {"max_entries", "blur_weight", "cohorts"}
+_FEW_QUERIES_OPTIONS = {"max_entries", "blur_weight", "shards"}
 _COLLAPSE_SHARE = 0.25  # a node at a quarter of the splitting threshold is collapsed (Algorithm 2, line 24)
 Target = Literal["corrected", "literal_factor", "printed"]
 # The readings of Eq. 7, whose target is c U / T: how many standard deviations of the aggregated noise that is, and
@@ -62,7 +62,8 @@ class Adaptive(Method):
     schedule: Schedule = "auto"
     # bayes takes all results, with a prior learned from them; last takes the last result only.
     estimator: Estimator = "bayes"
-    cohorts: Literal["auto", "shared", "disjoint"] = "auto"  # see `FewQueries.uses_disjoint_shards`
+    # shared: every shard answers all sub-queries; disjoint: one of them. See `FewQueries.uses_disjoint_shards`.
+    shards: Literal["auto", "shared", "disjoint"] = "auto"
     # The most entries of a vector: at least MIN_ENTRIES for each category.
     max_entries: Annotated[int, Interval(ge=MIN_ENTRIES, le=1 << 24)] = 32_768
     blur_weight: Annotated[float, Interval(gt=0, lt=1e6)] = 1.0  # cost of blur against detail, see `next_tree`
@@ -87,10 +88,8 @@ class Adaptive(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.schedule == "paper" and self.cohorts == "disjoint":
-            raise RequestError(
-                "cohorts: the paper's schedule queries every user; use cohorts shared or another schedule"
-            )
+        if self.schedule == "paper" and self.shards == "disjoint":
+            raise RequestError("shards: the paper's schedule queries every user; use shared, or another schedule")
 
     def check(self, depth: int) -> None:
         check_integer("start_level", self.start_level, 0, depth)
@@ -113,17 +112,15 @@ class Adaptive(Method):
             )
 
     def check_warm_start(self) -> None:
-        if self.cohorts == "disjoint":
-            raise RequestError("cohorts: a warm start queries every user, once; use shared")
+        if self.shards == "disjoint":
+            raise RequestError("shards: a warm start queries every user, once; use shared")
         if self.refine == "interval" and self.schedule != "paper":
             raise RequestError("refine: the first tree of a warm start is split by count; leave interval out")
 
     def check_use(self, categories: int, is_one_batch: bool) -> None:
         super().check_use(categories, is_one_batch)
-        if self.cohorts == "disjoint" and is_one_batch:
-            raise RequestError(
-                "cohorts: disjoint cohorts are parts of the shards, and central noise has no shards; use shared"
-            )
+        if self.shards == "disjoint" and is_one_batch:
+            raise RequestError("shards: central noise has no shards, so none can be disjoint; use shared")
         needed = MIN_ENTRIES * categories
         if self.max_entries < needed:
             raise RequestError(f"max_entries: {categories} categories need at least {needed}, got {self.max_entries}")
@@ -133,7 +130,7 @@ class Adaptive(Method):
     def check_slots(self, slots: int) -> None:
         for name, value, needed in (
             ("schedule", self.schedule, ("auto", "two_query", "lean")),
-            ("cohorts", self.cohorts, ("auto", "shared")),
+            ("shards", self.shards, ("auto", "shared")),
             ("estimator", self.estimator, ("bayes",)),
         ):
             if value not in needed:

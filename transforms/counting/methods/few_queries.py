@@ -116,14 +116,12 @@ class FewQueries:
             RequestError: disjoint shards are required, and a public population makes a single shard.
         """
         shards = state.shard_plan.shards
-        if self.options.cohorts == "disjoint" and shards < _MIN_SHARDS and state.population.source == "public":
-            raise RequestError(
-                "cohorts: there is one shard, which cannot be divided; use shared, or a smaller shard_size"
-            )
+        if self.options.shards == "disjoint" and shards < _MIN_SHARDS and state.population.source == "public":
+            raise RequestError("shards: there is one, which cannot be divided; use shared, or a smaller shard_size")
         if shards < _MIN_SHARDS or state.is_one_batch:
             return False
-        if self.options.cohorts != "auto":
-            return self.options.cohorts == "disjoint"
+        if self.options.shards != "auto":
+            return self.options.shards == "disjoint"
         first = _first_fraction(shards)
         if _all_lost_probability(state, round(first * shards)) > _MAX_LOSS_PROBABILITY:
             return False

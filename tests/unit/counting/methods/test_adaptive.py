@@ -89,9 +89,9 @@ CASES = [
     {"users": 10_000, "depth": 20, "schedule": "lean"},
     {"users": 10_000, "schedule": "two_query", "depth": 16},
     {"users": 20_000, "shard_size": 1_000, "dropout": 0.3},
-    {"users": 20_000, "shard_size": 1_000, "dropout": 0.3, "cohorts": "shared"},
-    {"users": 20_000, "shard_size": 1_000, "dropout": 0.3, "cohorts": "disjoint", "depth": 16},
-    {"users": 2_000, "shard_size": 1_000, "dropout": 0.3, "cohorts": "disjoint", "depth": 16},
+    {"users": 20_000, "shard_size": 1_000, "dropout": 0.3, "shards": "shared"},
+    {"users": 20_000, "shard_size": 1_000, "dropout": 0.3, "shards": "disjoint", "depth": 16},
+    {"users": 2_000, "shard_size": 1_000, "dropout": 0.3, "shards": "disjoint", "depth": 16},
     {"users": 5_000, "categories": 2, "max_entries": 64},
     {"users": 5_000, "categories": 3, "max_entries": 48},
     {"users": 5_000, "categories": 2, "refine": "interval", "max_entries": 500},
@@ -149,7 +149,7 @@ def test_adaptive_asks_as_often_as_levels_need(users: int, depth: int, schedule:
 
     Each further sub-query reaches six levels more.
     """
-    parameters = parameters_of(users, depth, schedule=schedule, cohorts="shared")
+    parameters = parameters_of(users, depth, schedule=schedule, shards="shared")
     level = max(2, round(math.log(users / (2 * discrete_laplace_stddev(0.2)), 4)))
     state = begun(parameters)
     assert tree_of_query(state) == Tree.uniform(depth, level)
@@ -179,9 +179,9 @@ def test_cohorts_are_disjoint_where_that_has_less_variance() -> None:
         parts = state.query is not None and state.query.shard_range is not None
         assert parts == (shards >= 2 and better_in_parts(shards, epsilon)), (shards, epsilon)
         seen.add(parts)
-        for cohorts, wanted in (("shared", False), ("disjoint", True)):
+        for shards_option, wanted in (("shared", False), ("disjoint", True)):
             if shards > 1 or not wanted:
-                chosen = begun(parameters_of(10_000 * shards, epsilon=epsilon, cohorts=cohorts))
+                chosen = begun(parameters_of(10_000 * shards, epsilon=epsilon, shards=shards_option))
                 assert chosen.query is not None
                 assert (chosen.query.shard_range is not None) == wanted
     assert seen == {False, True}
