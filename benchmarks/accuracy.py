@@ -34,8 +34,8 @@ from sfumato.schemas.region import by_row
 from sfumato.transforms.counting.estimator import estimate_density
 from sfumato.transforms.counting.methods import Adaptive, adaptive, few_queries
 from sfumato.transforms.counting.methods.base import Method
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState, Estimate
 from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
@@ -149,10 +149,10 @@ def evaluate(truth: NDArray[np.int64], rows: Rows, yardstick: float, key: int, m
 
 def release(
     truth: NDArray[np.int64], rows: Rows, key: int, method: Method, prior: Estimate | None = None
-) -> tuple[HeatmapState, Estimate]:
+) -> tuple[CountState, Estimate]:
     """The final state and the map of a run on a cohort in memory, which may start from an earlier map."""
     depth = rows.places.depth
-    parameters = HeatmapParameters(depth=depth, users=len(rows.users), method=method)
+    parameters = CountParameters(depth=depth, users=len(rows.users), method=method)
     run_key = RunKey.derive(seed_secret(key), {"benchmark": "accuracy"})
     state = run_in_memory(rows, int(truth.sum()), parameters, run_key, prior)
     return state, method.decode(state, depth)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState, Estimate
 from sfumato.transforms.counting.sub_queries import add_noise_and_advance, first_state, population_and_budget
 from sfumato.transforms.locations.distributions import (
     Distributions,
@@ -129,8 +129,8 @@ class Rows:
 
 
 def run_in_memory(
-    rows: Rows, population: int, parameters: HeatmapParameters, key: RunKey, prior: Estimate | None = None
-) -> HeatmapState:
+    rows: Rows, population: int, parameters: CountParameters, key: RunKey, prior: Estimate | None = None
+) -> CountState:
     """Runs all sub-queries and returns the final state. A job with the same public population has the same state.
 
     Args:
@@ -156,8 +156,8 @@ def run_in_memory(
 
 
 def planned_state(
-    population: int, parameters: HeatmapParameters, key: RunKey, prior: Estimate | None = None
-) -> HeatmapState:
+    population: int, parameters: CountParameters, key: RunKey, prior: Estimate | None = None
+) -> CountState:
     """The state with the first sub-query. The noisy user count is paid for, and the run is planned for the public one.
 
     For the arguments see `run_in_memory`.

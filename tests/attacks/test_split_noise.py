@@ -16,7 +16,7 @@ from scipy import stats
 
 from sfumato.schemas.guarantee import Population, Trust
 from sfumato.transforms.counting.methods import Adaptive, Flat
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.sub_queries import add_noise_and_advance, first_state
 from sfumato.transforms.histogram.central_counts import SplitCountPlan, noisy_levels
 from sfumato.transforms.histogram.count_noise import CountNoise, ItemBound, TwoServerNoise
@@ -37,7 +37,7 @@ Drawn = list[tuple[NDArray[np.int64], float]]
 
 def heatmap_noise(monkeypatch: pytest.MonkeyPatch, epsilon: float) -> tuple[Drawn, list[NDArray[np.int64]]]:
     """Returns the noise of every sub-query of a map of nobody, and what is published of each."""
-    parameters = HeatmapParameters(trust=Trust.SPLIT, epsilon=epsilon, depth=7, method=Flat(level=7))
+    parameters = CountParameters(trust=Trust.SPLIT, epsilon=epsilon, depth=7, method=Flat(level=7))
     drawn: Drawn = []
     draw = LaplaceNoise.draw
 
@@ -117,7 +117,7 @@ def test_stated_noise_of_both_servers_is_the_convolution(epsilon: float) -> None
 def test_split_never_divides_users_between_sub_queries() -> None:
     """Also where the plan has exactly two shards, as many as there are servers."""
     for users in (5_000, 20_000, 1e6):
-        parameters = HeatmapParameters(trust=Trust.SPLIT, depth=6, method=Adaptive())
+        parameters = CountParameters(trust=Trust.SPLIT, depth=6, method=Adaptive())
         state = first_state(Population(users, "public"), parameters.budget, parameters)
         while state.query is not None:
             assert state.query.shard_range is None

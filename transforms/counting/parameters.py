@@ -1,4 +1,4 @@
-"""The parameters of a heatmap: those of every method, and the method with its own.
+"""The parameters of noisy counts: those of every method, and the method with its own.
 
 The automatic gamma, the sum of a user's weights, is chosen from public figures only: users are bounded before their
 number is known, so gamma depends neither on the data nor on a noisy figure.
@@ -86,7 +86,7 @@ COUNT_SHARE = 0.1  # of the overflow probability, for more users than the noisy 
 
 
 @dataclass(frozen=True)
-class HeatmapParameters:
+class CountParameters:
     """Everything that shapes the statistics, validated.
 
     Raises:
@@ -181,7 +181,7 @@ class HeatmapParameters:
         """The rho of the complete release, which a ledger adds up; None for noise with another unit of cost."""
         return self.budget.total if self.count_noise.UNIT == "rho" else None
 
-    def with_trust(self, trust: Trust) -> HeatmapParameters:
+    def with_trust(self, trust: Trust) -> CountParameters:
         """Returns the parameters with another trust model; only shards' noise has clients who may collude.
 
         Raises RequestError: the trust model is not offered, or not with these parameters.
@@ -325,7 +325,7 @@ class HeatmapParameters:
         return {**own, "method": self.method.NAME, **asdict(self.method)}
 
 
-def automatic_gamma(parameters: HeatmapParameters) -> int:
+def automatic_gamma(parameters: CountParameters) -> int:
     """Returns the gamma of `auto`. Raises RequestError if none fits the modulus, or epsilon is too small for noise."""
     # With Gaussian noise, the epsilon of as much Laplace noise.
     epsilon, max_rounds = parameters.count_noise.laplace_epsilon(parameters.budget.total), parameters.max_rounds()
@@ -354,7 +354,7 @@ def automatic_gamma(parameters: HeatmapParameters) -> int:
 
 
 def _largest_within(
-    modulus: int, max_gamma: int, parameters: HeatmapParameters, shard_plan: ShardPlan, length: int
+    modulus: int, max_gamma: int, parameters: CountParameters, shard_plan: ShardPlan, length: int
 ) -> int:
     """Returns the largest gamma in 1..max_gamma whose sums fit the modulus."""
     counting_epsilon = parameters.count_noise.laplace_epsilon(parameters.admission().cost)
@@ -394,7 +394,7 @@ def vector_length(epsilon: float, max_cells: int, users: float, noisy_sums: int)
     return min(max_cells, math.ceil(4 * users / threshold))
 
 
-def check_prior(prior: Estimate | None, parameters: HeatmapParameters) -> None:
+def check_prior(prior: Estimate | None, parameters: CountParameters) -> None:
     """Raises RequestError if a heatmap of these parameters cannot start from an earlier map."""
     if prior is None:
         return

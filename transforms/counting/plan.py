@@ -11,8 +11,8 @@ import scipy
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Population, Trust
 from sfumato.schemas.known_digits import NOISE_Z
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import Estimate, HeatmapState, NoisyCounts
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState, Estimate, NoisyCounts
 from sfumato.transforms.counting.sub_queries import advance, first_state, window_for
 from sfumato.transforms.observability.text_tables import EXAMPLE_USERS, TYPICAL_USERS, markdown_table, significant
 from sfumato.transforms.secagg.encodings import TreeEncoding
@@ -30,8 +30,8 @@ _COLLUDING = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
 class Plan:
     """The run that follows if users are spread evenly over the map. Exact but for a method with `max_query_entries`."""
 
-    parameters: HeatmapParameters  # of the heatmap
-    state: HeatmapState  # after the last sub-query
+    parameters: CountParameters  # of the heatmap
+    state: CountState  # after the last sub-query
     overflow_probabilities: tuple[float, ...]  # for each sub-query an upper bound, see `overflow_probability`
 
     def __repr__(self) -> str:
@@ -98,7 +98,7 @@ class Plan:
         return float(scipy.special.pdtr(shard_plan.required_survivors - 1, expected))
 
 
-def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> Plan:
+def make_plan(parameters: CountParameters, prior: Estimate | None = None) -> Plan:
     """Plans a run of `parameters.users` users, or of the public population. prior: an earlier map to start from.
 
     Raises:
@@ -123,7 +123,7 @@ def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> P
     return Plan(parameters, state, tuple(overflow))
 
 
-def overflow_probability(query: ShardQuery, state: HeatmapState) -> float:
+def overflow_probability(query: ShardQuery, state: CountState) -> float:
     """Returns the smallest certified bound on the probability that any sum of a sub-query wraps around; 1 for none."""
 
     def fits(log_probability: float) -> bool:
@@ -210,7 +210,7 @@ def plan_details(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = None) -> str:
+def count_plan_text(parameters: CountParameters, prior: Estimate | None = None) -> str:
     """Returns the text of a heatmap's plan. Without a public number of users it has bounds, and a table by that number.
 
     With a rotation the plan is for the users of one cohort. The users of a prior, the map of an earlier release of all
@@ -249,7 +249,7 @@ def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = No
     return "\n".join(lines) + "\n" + markdown_table(rows, left=())
 
 
-def _bounds(parameters: HeatmapParameters) -> list[str]:
+def _bounds(parameters: CountParameters) -> list[str]:
     """Returns lines that hold for any number of users in any places."""
     rounds, kind, delta, whole = parameters.max_rounds(), parameters.count_noise, "", "it"
     if kind.NEEDS_DELTA:
@@ -274,7 +274,7 @@ def _bounds(parameters: HeatmapParameters) -> list[str]:
     return lines
 
 
-def accuracy(parameters: HeatmapParameters, prior: Estimate | None = None, place: str = "a count") -> str:
+def accuracy(parameters: CountParameters, prior: Estimate | None = None, place: str = "a count") -> str:
     """Returns the error of a count of all users, in one phrase. prior: see `make_plan`. place: what is counted."""
     users, cohorts = parameters.population or TYPICAL_USERS, parameters.rotation
     plan = make_plan(replace(parameters, rotation=1, users=max(users // cohorts, 1)), prior)

@@ -13,8 +13,8 @@ from sfumato.schemas.errors import RefusedError, RequestError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.places import Places
 from sfumato.schemas.region import Locator
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState, Estimate
 from sfumato.transforms.counting.sub_queries import add_noise_and_advance, start_run
 from sfumato.transforms.locations.read import (
     BoundGroups,
@@ -35,7 +35,7 @@ from sfumato.transforms.secagg.shard_sums import NOTHING, ShardTotals, sum_shard
 
 
 class CountLocations(beam.PTransform):
-    """Bundles of log files -> a singleton HeatmapState, differentially private as a whole.
+    """Bundles of log files -> a singleton CountState, differentially private as a whole.
 
     The state holds the noisy counts of every sub-query that the parameters' method chooses.
 
@@ -52,7 +52,7 @@ class CountLocations(beam.PTransform):
     def __init__(
         self,
         locator: Locator,
-        parameters: HeatmapParameters,
+        parameters: CountParameters,
         key: RunKey,
         columns: LocationColumns,
         spill: Spill | str | None = None,
@@ -88,34 +88,34 @@ class CountLocations(beam.PTransform):
         # The ledger is charged here, once all input is read. All noise is drawn after it.
         charge = ChargeAndAdmitUsers(self._admit, key)
         admitted = (users, rows) | "ChargeAndAdmitUsers" >> charge  # PCollection[NoisyUserCounts]
-        start = beam.Map(start_sub_queries, parameters, self._prior).with_output_types(HeatmapState)
-        state = admitted | "Start" >> start  # PCollection[HeatmapState]
+        start = beam.Map(start_sub_queries, parameters, self._prior).with_output_types(CountState)
+        state = admitted | "Start" >> start  # PCollection[CountState]
         # PCollection[ShardPlan]
         shard_plan = state | "ShardPlan" >> beam.Map(lambda state: state.shard_plan).with_output_types(ShardPlan)
         is_weighted = parameters.distribution_gamma is not None
         shards = bounded | "BuildShards" >> BuildShards(
             places, shard_plan, spill, is_weighted
         )  # PCollection[ShardGroup]
-        return shards | "RunSubQueries" >> RunSubQueries(parameters, key, state)  # PCollection[HeatmapState]
+        return shards | "RunSubQueries" >> RunSubQueries(parameters, key, state)  # PCollection[CountState]
 
 
 def start_sub_queries(
-    counted: NoisyUserCounts, parameters: HeatmapParameters, prior: Estimate | None = None
-) -> HeatmapState:
+    counted: NoisyUserCounts, parameters: CountParameters, prior: Estimate | None = None
+) -> CountState:
     """Returns the state with the first sub-query. prior: the map of an earlier release to start from."""
     with _request_errors_as_refusals():
         return start_run(counted, parameters, prior)
 
 
 class RunSubQueries(beam.PTransform):
-    """ShardGroups (at least one) and a singleton HeatmapState -> the final HeatmapState.
+    """ShardGroups (at least one) and a singleton CountState -> the final CountState.
 
     A later sub-query depends on the noisy results of earlier ones, and Beam has no loops. So the largest number of the
     method's sub-queries is unrolled into stages, and a run is one job on any runner. Stages after the last sub-query do
     nothing: neither the graph nor its names depend on the data.
     """
 
-    def __init__(self, parameters: HeatmapParameters, key: RunKey, state: beam.PCollection):
+    def __init__(self, parameters: CountParameters, key: RunKey, state: beam.PCollection):
         super().__init__()
         self._parameters = parameters
         self._key = key
@@ -126,17 +126,17 @@ class RunSubQueries(beam.PTransform):
         for index in range(1, parameters.max_rounds() + 1):
             known = beam.pvalue.AsSingleton(state), parameters, self._key
             state = (
-                shards  # PCollection[ShardGroup] -> PCollection[ShardTotals] -> PCollection[HeatmapState]
+                shards  # PCollection[ShardGroup] -> PCollection[ShardTotals] -> PCollection[CountState]
                 | f"SumShards{index}" >> beam.Map(_sum_group, *known).with_output_types(ShardTotals)
                 # This shuffles. So the noisy sum is materialised before anything uses it twice.
                 | f"AddTotals{index}" >> beam.CombineGlobally(_add_totals).without_defaults()
                 # The totals are the main input, so that this is fused with the last step of combining them.
-                | f"Advance{index}" >> beam.Map(_advance, *known).with_output_types(HeatmapState)
+                | f"Advance{index}" >> beam.Map(_advance, *known).with_output_types(CountState)
             )
         return state
 
 
-def _sum_group(group: ShardGroup, state: HeatmapState, parameters: HeatmapParameters, key: RunKey) -> ShardTotals:
+def _sum_group(group: ShardGroup, state: CountState, parameters: CountParameters, key: RunKey) -> ShardTotals:
     """Returns the decoded noisy sum over the live shards of a group, exact with trust central."""
     if state.query is None:
         return NOTHING
@@ -157,7 +157,7 @@ def _request_errors_as_refusals() -> Iterator[None]:
         raise RefusedError(str(error)) from error
 
 
-def _advance(totals: ShardTotals, state: HeatmapState, parameters: HeatmapParameters, key: RunKey) -> HeatmapState:
+def _advance(totals: ShardTotals, state: CountState, parameters: CountParameters, key: RunKey) -> CountState:
     """Returns the state after a sub-query, which is logged and counted."""
     if state.query is None:
         return state

@@ -24,7 +24,7 @@ from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms.heatmap.release import release_files
 from sfumato.transforms.heatmap.request import heatmap_parameters
-from sfumato.transforms.heatmap.transform import PrivateHeatmap
+from sfumato.transforms.heatmap.transform import CountHeatmap
 from sfumato.transforms.histogram.item_encoding import NumberItems
 from sfumato.transforms.histogram.sampling_round import Sampling
 from sfumato.transforms.histogram.transform import Rounds, TrieHeavyHitters
@@ -87,7 +87,7 @@ def run_heatmap(pattern: str, output: Path, options: tuple[str, ...] = (), popul
         _ = (
             root
             | beam.Create(paths_of(pattern))
-            | PrivateHeatmap(REGION, parameters, KEY, LocationColumns())
+            | CountHeatmap(REGION, parameters, KEY, LocationColumns())
             | beam.Map(release_files, parameters, FACTS, Grid(REGION, 5))
             | beam.Map(write_release, str(output), FACTS, False)
         )

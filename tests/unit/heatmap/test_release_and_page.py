@@ -24,7 +24,7 @@ from sfumato.schemas.views import PageView
 from sfumato.transforms.counting.estimator import estimate_density
 from sfumato.transforms.counting.manifest import heatmap_manifest
 from sfumato.transforms.counting.methods import METHODS
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.rates import estimate_rates
 from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.heatmap import view as view
@@ -222,7 +222,7 @@ USERS, COHORTS, DEPTH, KEYS = 40_000, 10, 6, 40
 GRID = Grid(Region(0, 0, 1, 1), DEPTH)
 
 
-PARAMETERS = HeatmapParameters(depth=DEPTH, rotation=COHORTS, shard_size=1_000)
+PARAMETERS = CountParameters(depth=DEPTH, rotation=COHORTS, shard_size=1_000)
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from sfumato.transforms.counting.estimator import Estimator, decode
 from sfumato.transforms.counting.methods.base import Errors, Method
 from sfumato.transforms.counting.methods.few_queries import MIN_ENTRIES, FewQueries
 from sfumato.transforms.counting.rates import split_by_interval
-from sfumato.transforms.counting.state import ALL_REMAINING, Estimate, HeatmapState, Query
+from sfumato.transforms.counting.state import ALL_REMAINING, CountState, Estimate, Query
 from sfumato.transforms.secagg.encodings import TreeEncoding
 
 Schedule = Literal["auto", "two_query", "lean", "paper"]
@@ -151,10 +151,10 @@ class Adaptive(Method):
         # The paper's schedule has no bound but the finest tree.
         return categories * 4**depth if self.schedule == "paper" else self.max_entries
 
-    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+    def next_query(self, state: CountState, depth: int) -> Query | None:
         return self._algorithm.next_query(state, depth)
 
-    def decode(self, state: HeatmapState, depth: int) -> Estimate:
+    def decode(self, state: CountState, depth: int) -> Estimate:
         return decode(state, self.estimator)
 
     @property
@@ -177,7 +177,7 @@ class PaperSchedule:
         """Returns the most sub-queries."""
         return self.options.max_sub_queries
 
-    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+    def next_query(self, state: CountState, depth: int) -> Query | None:
         """Returns the next sub-query; None when the run is complete."""
         if not state.results:
             first = state.prior.tree if state.prior is not None else Tree.uniform(depth, self.options.start_level)
@@ -196,7 +196,7 @@ class PaperSchedule:
         # A tree that was queried before does not get finer. The rest of the budget improves its counts.
         return self._query(state, tree, is_last=tree in [result.tree for result in state.results])
 
-    def _query(self, state: HeatmapState, tree: Tree, *, is_last: bool) -> Query:
+    def _query(self, state: CountState, tree: Tree, *, is_last: bool) -> Query:
         encoding, budget = TreeEncoding(tree, state.categories), state.budget
         if self.options.sub_query_share is None:
             cost = target_cost(state, encoding.length, self.options.calibration, self.options.target)
@@ -208,7 +208,7 @@ class PaperSchedule:
         return Query(encoding, ALL_REMAINING if is_last else cost)
 
 
-def target_cost(state: HeatmapState, length: int, calibration: float, target: Target = "corrected") -> float:
+def target_cost(state: CountState, length: int, calibration: float, target: Target = "corrected") -> float:
     """Returns the cost at which the aggregated noise of T = `length` entries is c U / T (Eqs. 7 and 8).
 
     Errata: c U / T is two standard deviations, and the printed factor sqrt(ceil(S / U)), which is 1 from U = S on,

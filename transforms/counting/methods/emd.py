@@ -29,7 +29,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree, node_levels
 from sfumato.transforms.counting.methods.adaptive import Adaptive
 from sfumato.transforms.counting.methods.base import MIN_LEVEL_SHARE, Contribution, Method
-from sfumato.transforms.counting.state import ALL_REMAINING, Estimate, HeatmapState, Query
+from sfumato.transforms.counting.state import ALL_REMAINING, CountState, Estimate, Query
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.statistics.posterior.full_tree import children_of
 
@@ -79,7 +79,7 @@ class Emd(Method):
         """See Method.max_rounds: levels q..depth."""
         return depth - self.first_level(depth) + 1
 
-    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+    def next_query(self, state: CountState, depth: int) -> Query | None:
         """See Method.next_query: Algorithm 2, lines 3 to 7."""
         measured = _measured(state)
         if len(measured) == self.max_rounds(depth):
@@ -92,7 +92,7 @@ class Emd(Method):
         share = self.share_of_rest(len(measured), depth)
         return Query(TreeEncoding(tree), ALL_REMAINING if share == 1 else share * state.budget.remaining)
 
-    def decode(self, state: HeatmapState, depth: int) -> Estimate:
+    def decode(self, state: CountState, depth: int) -> Estimate:
         """See Method.decode. stddev: of an entry, which is a cell's noisy count less those of its kept children."""
         kept, masses = self.solve(_measured(state))
         levels = [cells.nodes for cells in kept]
@@ -131,7 +131,7 @@ class Emd(Method):
         kept = measured if self.emd_fit == "all" else [cells.largest(self.emd_width) for cells in measured]
         return kept, reconstruct(kept)
 
-    def _check_gamma(self, state: HeatmapState, depth: int) -> None:
+    def _check_gamma(self, state: CountState, depth: int) -> None:
         finest = self.finest_share(depth) * state.budget.remaining
         least = _MIN_RATIO * state.noise.kind.min_cost(state.sensitivity(4 * self.emd_width + 1))
         if finest < least:
@@ -142,7 +142,7 @@ class Emd(Method):
             )
 
 
-def _measured(state: HeatmapState) -> list[Cells]:
+def _measured(state: CountState) -> list[Cells]:
     """Returns the results as cells, level by level, without the root's entry."""
     measured = []
     for result in state.results:

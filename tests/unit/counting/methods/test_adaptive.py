@@ -15,8 +15,8 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.estimator import density, estimate_density
 from sfumato.transforms.counting.methods import Adaptive
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState, Estimate
 from sfumato.transforms.counting.sub_queries import advance, first_state
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.locations.shards import ShardGroup, key_dtype
@@ -33,18 +33,18 @@ def key_of(seed: int) -> RunKey:
     return RunKey.derive(FixedSecret(b"few queries" * 3), {"seed": seed})
 
 
-def parameters_of(users: int, depth: int = 8, trust: str = "secagg", categories: int = 1, **given) -> HeatmapParameters:
+def parameters_of(users: int, depth: int = 8, trust: str = "secagg", categories: int = 1, **given) -> CountParameters:
     common = {name: given.pop(name) for name in ("epsilon", "shard_size", "users", "dropout") if name in given}
-    return HeatmapParameters(
+    return CountParameters(
         depth=depth, population=users, trust=trust, categories=categories, method=Adaptive(**given), **common
     )
 
 
-def begun(parameters: HeatmapParameters) -> HeatmapState:
+def begun(parameters: CountParameters) -> CountState:
     return first_state(Population(float(parameters.population or 0), "public"), Budget(parameters.epsilon), parameters)
 
 
-def tree_of_query(state: HeatmapState) -> Tree:
+def tree_of_query(state: CountState) -> Tree:
     assert state.query is not None
     return state.query.encoding.tree
 
@@ -60,13 +60,13 @@ def rows_of(users: int, depth: int, categories: int = 1, seed: int = 1) -> Rows:
     return Rows(places, np.sort(hashes), cells)
 
 
-def finished(parameters: HeatmapParameters, prior: Estimate | None = None, seed: int = 1) -> HeatmapState:
+def finished(parameters: CountParameters, prior: Estimate | None = None, seed: int = 1) -> CountState:
     users = parameters.population or 0
     rows = rows_of(users, parameters.depth, parameters.categories, seed)
     return run_in_memory(rows, users, parameters, key_of(seed), prior)
 
 
-def squared_error(parameters: HeatmapParameters, state: HeatmapState, seed: int = 1) -> float:
+def squared_error(parameters: CountParameters, state: CountState, seed: int = 1) -> float:
     """Of the map, against the exact shares of the very users."""
     exact = rows_of(parameters.population or 0, 8, 1, seed).histogram()
     found = parameters.method.decode(state, 8)
@@ -248,7 +248,7 @@ def uneven(users: int, shards: int) -> ShardGroup:
     return ShardGroup(0, shards, Places(DEPTH), np.sort(keys.astype(key_dtype(Places(DEPTH)))))
 
 
-def finish(users: int, parameters: HeatmapParameters) -> HeatmapState:
+def finish(users: int, parameters: CountParameters) -> CountState:
     state = start(users, parameters, KEY)
     group = uneven(users, state.shard_plan.shards)
     while state.query is not None:
@@ -257,7 +257,7 @@ def finish(users: int, parameters: HeatmapParameters) -> HeatmapState:
     return state
 
 
-def paper(values: dict[str, Any]) -> HeatmapParameters:
+def paper(values: dict[str, Any]) -> CountParameters:
     model = "planned" if values.get("trust") == "central" else "paper"
     own = {"depth": DEPTH, "schedule": "paper", "estimator": "last", "participation": model}
     return heatmap_parameters("adaptive", {**own, **values})
