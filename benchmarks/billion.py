@@ -38,7 +38,7 @@ from sfumato.schemas.region import Grid, deinterleave
 from sfumato.transforms.counting.estimator import estimate_density
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.state import CountState
-from sfumato.transforms.counting.sub_queries import add_noise_and_advance
+from sfumato.transforms.counting.sub_queries import advance_run
 from sfumato.transforms.heatmap.release import release_files
 from sfumato.transforms.locations.shards import ShardGroup, ShardPlan, build_shard_group, key_dtype, shards_in
 from sfumato.transforms.locations.spill import Spill
@@ -139,7 +139,7 @@ def run(simulation: Simulation, state: CountState, parameters: CountParameters, 
             entries.append(state.query.encoding.length)
             totals = functools.reduce(operator.add, pool.map(totals_of, groups), NOTHING)
             began = time.thread_time()
-            state = add_noise_and_advance(state, totals, parameters, key)
+            state = advance_run(state, totals, parameters, key)
             times.add("next query", began)
     return Run(state, exact, draws, entries)
 

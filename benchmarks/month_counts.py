@@ -20,7 +20,7 @@ from sfumato.schemas.region import deinterleave
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.state import CountState, Estimate
-from sfumato.transforms.counting.sub_queries import add_noise_and_advance
+from sfumato.transforms.counting.sub_queries import advance_run
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.secagg.encodings import TreeEncoding
@@ -88,7 +88,7 @@ class CountNight:
             sums = _entry_counts(queried_counts, query.encoding.tree)
             if not parameters.is_one_batch:
                 sums = sums + _sum_of_noise(query, queried, rng)
-            state = add_noise_and_advance(state, ShardTotals(sums, queried), parameters, key)
+            state = advance_run(state, ShardTotals(sums, queried), parameters, key)
         return state
 
 

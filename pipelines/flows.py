@@ -54,7 +54,7 @@ class FlowsJob(ReleaseJob):
     def admission(self) -> AdmissionRule:
         return replace(self.plan.admission_rule, min_users=self.request.min_users)
 
-    def resolved(self) -> dict[str, Any]:
+    def stated(self) -> dict[str, Any]:
         rule, zones, plan = self.requested.rule, self.requested.zones, asdict(self.plan)
         if zones is not None:
             del plan["depth"]

@@ -71,7 +71,7 @@ class HeatmapJob(CountingJob):
             rotation=None if self.active_cohort is None else self.active_cohort.rotation,
         )
 
-    def resolved(self) -> dict[str, Any]:
+    def stated(self) -> dict[str, Any]:
         night, rotation = self.request.night, self.request.rotation
         return {
             "region": asdict(self.request.region),

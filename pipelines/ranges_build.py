@@ -70,7 +70,7 @@ class RangesJob(CountingJob):
     def accuracy(self) -> str:
         return self.plan.accuracy()
 
-    def resolved(self) -> dict[str, Any]:
+    def stated(self) -> dict[str, Any]:
         return {**self.plan.metadata(), "columns": self.columns().metadata()}
 
     def run_bytes(self, rows: int) -> RunBytes:

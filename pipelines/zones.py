@@ -80,19 +80,19 @@ class ZonesJob(CountingJob):
     def accuracy(self) -> str:
         return accuracy(self.count_parameters, place="a zone's count")
 
-    def resolved(self) -> dict[str, Any]:
+    def stated(self) -> dict[str, Any]:
         zones, parameters = self.zones, self.count_parameters
         levels = [
             {"column": name, "zones": len(ids), "share": share}
             for name, ids, share in zip(zones.level_names, zones.ids_of_levels, self.method.shares, strict=True)
         ]
-        stated = parameters.shard_size if not parameters.is_one_batch else None
+        shard_size = None if parameters.is_one_batch else parameters.shard_size
         return {
             "zones": {"sha256": zones.digest, "levels": levels, **self.request.given(("radius",))},
             "columns": asdict(self.columns()),
             "gamma": parameters.distribution_gamma,
-            "shard_size": stated,
-            "dropout": None if stated is None else parameters.dropout,
+            "shard_size": shard_size,
+            "dropout": None if shard_size is None else parameters.dropout,
         }
 
     def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:

@@ -17,7 +17,7 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.state import CountState, Estimate
-from sfumato.transforms.counting.sub_queries import add_noise_and_advance, first_state, population_and_budget
+from sfumato.transforms.counting.sub_queries import advance_run, first_state, population_and_budget
 from sfumato.transforms.locations.distributions import (
     Distributions,
     bound_distributions,
@@ -151,7 +151,7 @@ def run_in_memory(
             for group in groups
         ]
         totals = functools.reduce(operator.add, parts, NOTHING)
-        state = add_noise_and_advance(state, totals, parameters, key)
+        state = advance_run(state, totals, parameters, key)
     return state
 
 

@@ -25,7 +25,7 @@ from sfumato.schemas.errors import BudgetError, RequestError
 from sfumato.schemas.ledger import REPLACE, ZERO_OUT, Charge, Limit, Period
 from sfumato.schemas.places import Places
 from sfumato.transforms.counting.parameters import CountParameters
-from sfumato.transforms.counting.sub_queries import add_noise_and_advance
+from sfumato.transforms.counting.sub_queries import advance_run
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.privacy.admission import UserCounts, count_users
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -71,7 +71,7 @@ def answers(parameters: CountParameters, keys: int) -> tuple[np.ndarray, float]:
         parts = [
             sum_shards(one, query, key, parameters.shard_noise_source, parameters.simulated_dropout) for one in groups
         ]
-        after = add_noise_and_advance(state, functools.reduce(operator.add, parts, NOTHING), parameters, key)
+        after = advance_run(state, functools.reduce(operator.add, parts, NOTHING), parameters, key)
         drawn.append(after.results[0].counts * state.gamma)
     return np.rint(np.concatenate(drawn)).astype(np.int64), query.cost
 

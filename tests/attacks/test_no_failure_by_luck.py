@@ -20,7 +20,7 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.counting.parameters import COUNT_SHARE, CountParameters
 from sfumato.transforms.counting.state import CountState
-from sfumato.transforms.counting.sub_queries import add_noise_and_advance, first_state, start_run, window_for
+from sfumato.transforms.counting.sub_queries import advance_run, first_state, start_run, window_for
 from sfumato.transforms.heatmap.release import add_up_to
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.privacy.admission import (
@@ -70,7 +70,7 @@ def wrong(users: int, noise: int, parameters: CountParameters) -> float:
     counted = users + noise
     population = Population(max(1.0, counted), "noisy", epsilon, discrete_laplace_stddev(epsilon), float(counted))
     state = first_state(population, Budget(parameters.epsilon).charge(epsilon), parameters)
-    rounds = parameters.method.max_rounds(parameters.depth)
+    rounds = parameters.method.most_sub_queries(parameters.depth)
     total = 0.0
     while state.query is not None:
         query = state.query
@@ -80,7 +80,7 @@ def wrong(users: int, noise: int, parameters: CountParameters) -> float:
         first, last = query.shard_range or (0, state.shard_plan.shards)
         share = users * (last - first) / state.shard_plan.shards
         sums = np.round(query.encoding.shares * share * state.gamma).astype(np.int64)
-        state = add_noise_and_advance(
+        state = advance_run(
             state, ShardTotals(sums, last - first), parameters, RunKey.derive(FixedSecret(b"x" * 32), {})
         )
     return total
@@ -91,7 +91,7 @@ def wrong(users: int, noise: int, parameters: CountParameters) -> float:
 )
 def test_no_count_is_wrong_but_with_a_billionth(users: int, epsilon: float) -> None:
     parameters = CountParameters(epsilon=epsilon)
-    counting, rounds = parameters.admission().cost, parameters.method.max_rounds(parameters.depth)
+    counting, rounds = parameters.admission().cost, parameters.method.most_sub_queries(parameters.depth)
     assert parameters.overflow_probability == 1e-9
     margin = noise_quantile(counting, COUNT_SHARE * 0.9e-9 / rounds)
     beyond = tail(counting, margin)  # that the count allows for fewer users than there are
@@ -105,7 +105,7 @@ def test_no_count_is_wrong_but_with_a_billionth(users: int, epsilon: float) -> N
 )
 def test_nor_in_any_other_method(baselines: None, method: str, contribution: str) -> None:
     parameters = heatmap_parameters(method, {"contribution": contribution, "depth": 6})
-    margin = noise_quantile(parameters.admission().cost, COUNT_SHARE * 0.9e-9 / parameters.method.max_rounds(6))
+    margin = noise_quantile(parameters.admission().cost, COUNT_SHARE * 0.9e-9 / parameters.method.most_sub_queries(6))
     assert max(wrong(2000, noise, parameters) for noise in (-margin, -300, 0)) <= 1e-9
 
 
@@ -175,7 +175,7 @@ def run_of(users: int, epsilon: float, number: int, **values: object) -> CountSt
     groups = rows.shard_groups(state.shard_plan)
     while state.query is not None:
         totals = sum((sum_shards(group, state.query, key) for group in groups), start=NOTHING)
-        state = add_noise_and_advance(state, totals, parameters, key)
+        state = advance_run(state, totals, parameters, key)
     return state
 
 

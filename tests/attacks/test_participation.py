@@ -30,8 +30,8 @@ from sfumato.transforms.locations.read import BuildShards
 from sfumato.transforms.locations.shards import ShardGroup, ShardPlan
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.admission import UserCounts, check_admission, count_users
+from sfumato.transforms.privacy.discrete_laplace import discrete_laplace, geometric_table
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits, random_bits_16
-from sfumato.transforms.privacy.noise import discrete_laplace, geometric_table
 from sfumato.transforms.privacy.shared_noise import Noise, colluding_epsilon
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import Window

@@ -17,7 +17,7 @@ from scipy import stats
 from sfumato.schemas.guarantee import Population, Trust
 from sfumato.transforms.counting.methods import Adaptive, Flat
 from sfumato.transforms.counting.parameters import CountParameters
-from sfumato.transforms.counting.sub_queries import add_noise_and_advance, first_state
+from sfumato.transforms.counting.sub_queries import advance_run, first_state
 from sfumato.transforms.histogram.central_counts import SplitCountPlan, noisy_levels
 from sfumato.transforms.histogram.count_noise import CountNoise, ItemBound, TwoServerNoise
 from sfumato.transforms.histogram.user_sample import ItemCounts
@@ -51,7 +51,7 @@ def heatmap_noise(monkeypatch: pytest.MonkeyPatch, epsilon: float) -> tuple[Draw
     state = first_state(Population(1e6, "public"), parameters.budget, parameters)
     while state.query is not None:
         zeros = ShardTotals(np.zeros(state.query.encoding.length, dtype=np.int64), state.shard_plan.shards)
-        state = add_noise_and_advance(state, zeros, parameters, KEY)
+        state = advance_run(state, zeros, parameters, KEY)
     return drawn, [result.counts.astype(np.int64) for result in state.results]
 
 
@@ -124,7 +124,7 @@ def test_split_never_divides_users_between_sub_queries() -> None:
             assert state.query.servers == 2
             shards = state.shard_plan.shards
             zeros = ShardTotals(np.zeros(state.query.encoding.length, dtype=np.int64), shards)
-            state = add_noise_and_advance(state, zeros, parameters, KEY)
+            state = advance_run(state, zeros, parameters, KEY)
         for result in state.results:
             one = LaplaceNoise().stddev(result.cost)
             assert result.noise_stddev == pytest.approx(math.sqrt(2) * one)

@@ -27,9 +27,9 @@ from sfumato.transforms.counting.sub_queries import advance, start_run
 from sfumato.transforms.heatmap.transform import bind_key
 from sfumato.transforms.privacy.admission import ChargeAndAdmit, UserCounts
 from sfumato.transforms.privacy.discrete_gaussian import discrete_gaussian
+from sfumato.transforms.privacy.discrete_laplace import discrete_laplace, polya_difference_events
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash, random_bits
 from sfumato.transforms.privacy.mechanism import sigma_for_rho
-from sfumato.transforms.privacy.noise import discrete_laplace, polya_difference_events
 from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals
 from tests.unit.locations import oracle as users_oracle
 

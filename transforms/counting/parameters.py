@@ -68,8 +68,8 @@ from sfumato.transforms.privacy.admission import (
     AdmissionRule,
 )
 from sfumato.transforms.privacy.budget import Budget
+from sfumato.transforms.privacy.discrete_laplace import MIN_NOISE_EPSILON
 from sfumato.transforms.privacy.mechanism import MIN_GAUSSIAN_DELTA, noise_quantile
-from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from sfumato.transforms.privacy.shared_noise import Noise
 from sfumato.transforms.secagg.encodings import Rounding, l1_sensitivity, stored_total
 from sfumato.transforms.secagg.modulus import MAX_MODULUS, min_window
@@ -258,9 +258,9 @@ class CountParameters:
         """In how many bins the records of a cell are counted: by category or by slot; 1 without either."""
         return self.categories * self.slots
 
-    def max_rounds(self) -> int:
+    def most_sub_queries(self) -> int:
         """Returns the largest number of sub-queries in one run."""
-        return self.method.max_rounds(self.depth) + (self.slots > 1)
+        return self.method.most_sub_queries(self.depth) + (self.slots > 1)
 
     @property
     def _by_client(self) -> str:
@@ -328,7 +328,10 @@ class CountParameters:
 def automatic_gamma(parameters: CountParameters) -> int:
     """Returns the gamma of `auto`. Raises RequestError if none fits the modulus, or epsilon is too small for noise."""
     # With Gaussian noise, the epsilon of as much Laplace noise.
-    epsilon, max_rounds = parameters.count_noise.laplace_epsilon(parameters.budget.total), parameters.max_rounds()
+    epsilon, max_sub_queries = (
+        parameters.count_noise.laplace_epsilon(parameters.budget.total),
+        parameters.most_sub_queries(),
+    )
     users = min(parameters.users or UNKNOWN_USERS, parameters.population or UNKNOWN_USERS)
     shard_size, is_one_batch = parameters.shard_size, parameters.is_one_batch
     shard_plan = parameters.plan_shards(users)
@@ -341,12 +344,12 @@ def automatic_gamma(parameters: CountParameters) -> int:
     gamma = min(
         math.ceil(needed),
         MAX_GAMMA,
-        int(COST * epsilon / (MIN_NOISE_EPSILON * max_rounds)),
+        int(COST * epsilon / (MIN_NOISE_EPSILON * max_sub_queries)),
         math.ceil(MAX_MODULUS / users) - 1,
     )
     if gamma < 1:
         raise RequestError(
-            f"epsilon: {epsilon} is too small for distributions in {max_rounds} sub-queries; give a larger one"
+            f"epsilon: {epsilon} is too small for distributions in {max_sub_queries} sub-queries; give a larger one"
         )
     if is_one_batch or parameters.modulus is None:
         return gamma
@@ -358,7 +361,7 @@ def _largest_within(
 ) -> int:
     """Returns the largest gamma in 1..max_gamma whose sums fit the modulus."""
     counting_epsilon = parameters.count_noise.laplace_epsilon(parameters.admission().cost)
-    probability = parameters.overflow_probability / parameters.max_rounds()
+    probability = parameters.overflow_probability / parameters.most_sub_queries()
     counted = max_counted(min(shard_plan.users, SHARD_TOLERANCE * parameters.shard_size), counting_epsilon, probability)
 
     def min_modulus(gamma: int) -> int:

@@ -251,7 +251,7 @@ def count_plan_text(parameters: CountParameters, prior: Estimate | None = None) 
 
 def _bounds(parameters: CountParameters) -> list[str]:
     """Returns lines that hold for any number of users in any places."""
-    rounds, kind, delta, whole = parameters.max_rounds(), parameters.count_noise, "", "it"
+    rounds, kind, delta, whole = parameters.most_sub_queries(), parameters.count_noise, "", "it"
     if kind.NEEDS_DELTA:
         delta = f" and delta {parameters.delta:g}, with {kind.NAME.capitalize()} noise"
         whole = f"its {kind.UNIT} of {parameters.budget.total:.4g}"

@@ -3,7 +3,7 @@
     state = start_run(counted, parameters)
     while state.query:
         totals = <sums of state.query over the shards>
-        state = add_noise_and_advance(state, totals, parameters, key)
+        state = advance_run(state, totals, parameters, key)
 
 A method chooses what to query next (`Query`). This module decides what the query costs within the budget, the modulus
 of its secure sums, and its shards (`ShardQuery`). `transform` makes Beam stages of the loop.
@@ -78,9 +78,7 @@ def first_state(
     return _with_next_query(state, parameters)
 
 
-def add_noise_and_advance(
-    state: CountState, totals: ShardTotals, parameters: CountParameters, key: RunKey
-) -> CountState:
+def advance_run(state: CountState, totals: ShardTotals, parameters: CountParameters, key: RunKey) -> CountState:
     """Returns the state after the current sub-query, see `advance`. Without shards it adds central noise.
 
     totals: sums over the live shards. Each shard's sum has noise already; without shards, with trust central or split,
@@ -165,12 +163,12 @@ def _shard_query(state: CountState, query: Query, parameters: CountParameters) -
     shard_range, available = _shard_range(query, state), budget.remaining
     if shard_range is not None and parameters.is_one_batch:
         raise ValueError("shard_fractions: central noise is added to one sum of all shards, not to parts of them")
-    max_rounds, unit = parameters.max_rounds(), state.noise.kind.UNIT
+    max_sub_queries, unit = parameters.most_sub_queries(), state.noise.kind.UNIT
     min_noise_cost = state.noise.kind.min_cost(state.sensitivity(encoding.length, encoding.sensitivity))
     min_cost = _MIN_SHARE * budget.total + min_noise_cost
-    if not state.results and max_rounds * min_cost > available:
+    if not state.results and max_sub_queries * min_cost > available:
         raise RequestError(
-            f"gamma: {state.gamma} is too large for {max_rounds} sub-queries at {unit} {budget.total:g}: "
+            f"gamma: {state.gamma} is too large for {max_sub_queries} sub-queries at {unit} {budget.total:g}: "
             f"noise is drawn down to {unit} {min_noise_cost:.3g}; give a smaller gamma or a larger epsilon"
         )
     if available < min_noise_cost:  # a long vector, with independent rounding
@@ -184,7 +182,7 @@ def _shard_query(state: CountState, query: Query, parameters: CountParameters) -
     cost = budget.affordable(min(max(query.cost, min_cost), available))
     if shard_range is not None or available - cost < min_cost:
         cost = available  # the rest is too small for another sub-query, or these users take part in this one only
-    window = window_for(encoding, cost, state, parameters.overflow_probability / max_rounds)
+    window = window_for(encoding, cost, state, parameters.overflow_probability / max_sub_queries)
     if not parameters.is_one_batch:
         window = choose_window(window, parameters.modulus, parameters.allow_overflow)
     return ShardQuery(

@@ -15,7 +15,7 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.region import Locator
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.state import CountState, Estimate
-from sfumato.transforms.counting.sub_queries import add_noise_and_advance, start_run
+from sfumato.transforms.counting.sub_queries import advance_run, start_run
 from sfumato.transforms.locations.read import (
     BoundGroups,
     BuildShards,
@@ -123,7 +123,7 @@ class RunSubQueries(beam.PTransform):
 
     def expand(self, shards: beam.PCollection) -> beam.PCollection:
         parameters, state = self._parameters, self._state
-        for index in range(1, parameters.max_rounds() + 1):
+        for index in range(1, parameters.most_sub_queries() + 1):
             known = beam.pvalue.AsSingleton(state), parameters, self._key
             state = (
                 shards  # PCollection[ShardGroup] -> PCollection[ShardTotals] -> PCollection[CountState]
@@ -162,7 +162,7 @@ def _advance(totals: ShardTotals, state: CountState, parameters: CountParameters
     if state.query is None:
         return state
     with _request_errors_as_refusals():
-        state = add_noise_and_advance(state, totals, parameters, key)
+        state = advance_run(state, totals, parameters, key)
     answer = state.results[-1]
     (SUB_QUERY_WITH_LOSS if answer.shards_lost else SUB_QUERY).emit(
         sub_query=answer.query.index,

@@ -22,6 +22,7 @@ from sfumato.transforms.privacy.discrete_gaussian import (
     discrete_gaussian_quantile,
     discrete_variance,
 )
+from sfumato.transforms.privacy.discrete_laplace import MIN_NOISE_EPSILON, discrete_laplace
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import (
     MAX_SIGMA,
@@ -33,7 +34,6 @@ from sfumato.transforms.privacy.mechanism import (
     rho_for_delta,
     sigma_for_rho,
 )
-from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON, discrete_laplace
 
 NoiseKind = Literal["laplace", "gaussian"]
 

@@ -94,7 +94,7 @@ class ZoneLevels(Method):
         """The levels with a share, in the order of their sub-queries: from the coarsest to 0, the finest."""
         return tuple(level for level in range(len(self.shares) - 1, -1, -1) if self.shares[level] > 0)
 
-    def max_rounds(self, depth: int) -> int:
+    def most_sub_queries(self, depth: int) -> int:
         return len(self.queried)
 
     def next_query(self, state: CountState, depth: int) -> Query | None:

@@ -134,7 +134,7 @@ class AdaptiveGrid(Method):
     def check(self, depth: int) -> None:
         check_integer("grid_side", self.grid_side, 1, 1 << _level(depth))
 
-    def max_rounds(self, depth: int) -> int:
+    def most_sub_queries(self, depth: int) -> int:
         return 2
 
     def next_query(self, state: CountState, depth: int) -> Query | None:

@@ -53,7 +53,7 @@ class Pyramid(Method):
                 "smaller depth or more even shares"
             )
 
-    def max_rounds(self, depth: int) -> int:
+    def most_sub_queries(self, depth: int) -> int:
         return depth
 
     def next_query(self, state: CountState, depth: int) -> Query | None:

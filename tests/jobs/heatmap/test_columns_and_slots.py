@@ -53,7 +53,7 @@ class TwoLevels(Method):
     TEXT: ClassVar[str] = "for tests"
     CATEGORIES: ClassVar[bool] = True
 
-    def max_rounds(self, depth: int) -> int:
+    def most_sub_queries(self, depth: int) -> int:
         return 2
 
     def next_query(self, state: CountState, depth: int) -> Query | None:

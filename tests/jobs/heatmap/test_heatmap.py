@@ -329,7 +329,7 @@ def test_every_method_equals_its_stages_in_memory(baselines: None, logs, method:
     state = run_state(pattern, parameters)
     key = bind_key(KEY, REGION, parameters, LocationColumns())
     assert_same(state, run_in_memory(rows_of(pattern, parameters), 1500, parameters, key))
-    assert len(state.results) <= parameters.method.max_rounds(parameters.depth)
+    assert len(state.results) <= parameters.method.most_sub_queries(parameters.depth)
     assert state.budget.spent <= 4.0
     estimate = parameters.method.decode(state, parameters.depth)
     assert np.isfinite(estimate.counts).all()

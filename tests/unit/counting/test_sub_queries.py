@@ -249,7 +249,7 @@ class Asking(Method):
     cost: float = ALL_REMAINING
     level: int = 2
 
-    def max_rounds(self, depth: int) -> int:
+    def most_sub_queries(self, depth: int) -> int:
         return len(self.parts)
 
     def next_query(self, state: CountState, depth: int) -> Query | None:

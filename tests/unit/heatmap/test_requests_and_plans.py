@@ -28,10 +28,10 @@ from sfumato.transforms.heatmap.request import HeatmapRequest, PlanRequest, heat
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.nights.plan import RotationChoice, make_rotation_plan
 from sfumato.transforms.privacy.budget import Budget
+from sfumato.transforms.privacy.discrete_laplace import MIN_NOISE_EPSILON
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.ledger.windows import fits
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, noise_quantile, rho_for_delta
-from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from sfumato.transforms.privacy.shared_noise import Noise
 from sfumato.transforms.secagg.encodings import TreeEncoding, l1_sensitivity, stored_total
 from sfumato.transforms.secagg.modulus import min_window
@@ -222,7 +222,7 @@ def test_modulus_holds_its_gamma_and_not_the_next(
         parameters, many = CountParameters(**values, gamma=gamma), users or 1 << 30
         state = first_state(Population(float(many), "public"), Budget(epsilon), parameters)
         d = length_of(parameters, many, state.shard_plan.shards)
-        probability = parameters.overflow_probability / parameters.method.max_rounds(6)
+        probability = parameters.overflow_probability / parameters.method.most_sub_queries(6)
         counting = parameters.admission().cost
         counted = max_counted(min(many, 1.05 * shard_size), counting, probability)
         return min_window(
@@ -260,7 +260,7 @@ class Twice(Method):
     final: int = 2
     share: float = MIN_QUERY_SHARE
 
-    def max_rounds(self, depth: int) -> int:
+    def most_sub_queries(self, depth: int) -> int:
         return 2
 
     def next_query(self, state: CountState, depth: int) -> Query | None:

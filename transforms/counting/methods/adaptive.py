@@ -140,8 +140,8 @@ class Adaptive(Method):
                 f"max_entries: {slots} slots need at least {MIN_ENTRIES * slots}, got {self.max_entries}"
             )
 
-    def max_rounds(self, depth: int) -> int:
-        return self._algorithm.max_rounds(depth)
+    def most_sub_queries(self, depth: int) -> int:
+        return self._algorithm.most_sub_queries(depth)
 
     @property
     def errors(self) -> Errors:
@@ -173,7 +173,7 @@ class PaperSchedule:
 
     options: Adaptive
 
-    def max_rounds(self, depth: int) -> int:
+    def most_sub_queries(self, depth: int) -> int:
         """Returns the most sub-queries."""
         return self.options.max_sub_queries
 

@@ -77,7 +77,7 @@ class Method(ABC):
         return "lower bound"
 
     @abstractmethod
-    def max_rounds(self, depth: int) -> int:
+    def most_sub_queries(self, depth: int) -> int:
         """Returns the largest number of sub-queries in one run, without the one by slots."""
 
     def max_query_entries(self, depth: int, categories: int) -> int | None:
@@ -134,7 +134,7 @@ class Flat(Method):
     def errors(self) -> Errors:
         return "posterior" if self.estimator == "bayes" else "independent"
 
-    def max_rounds(self, depth: int) -> int:
+    def most_sub_queries(self, depth: int) -> int:
         return 1
 
     def next_query(self, state: CountState, depth: int) -> Query | None:

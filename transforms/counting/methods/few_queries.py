@@ -56,7 +56,7 @@ class FewQueries:
         """The number of sub-queries; None chooses it by the depth."""
         return 2 if self.options.schedule == "two_query" else None
 
-    def max_rounds(self, depth: int) -> int:
+    def most_sub_queries(self, depth: int) -> int:
         """Returns the most sub-queries on a grid of this depth: those after a first grid of level 2."""
         return self.max_queries or 1 + max(1, math.ceil((depth - 2) / LEVELS))
 

@@ -107,7 +107,7 @@ def test_adaptive_stays_within_budget_stages_and_entries(case: dict) -> None:
     state = finished(parameters)
     method = parameters.method
     assert isinstance(method, Adaptive)
-    assert 1 <= len(state.results) <= method.max_rounds(parameters.depth)
+    assert 1 <= len(state.results) <= method.most_sub_queries(parameters.depth)
     for result in state.results:
         assert result.vector_length <= method.max_entries
         assert result.tree.level <= parameters.depth
@@ -155,7 +155,7 @@ def test_adaptive_asks_as_often_as_levels_need(users: int, depth: int, schedule:
     assert tree_of_query(state) == Tree.uniform(depth, level)
     assert parameters.method._algorithm.shard_fractions(state, depth, False) == [1.0] * queries
     assert queries == 2 if schedule == "two_query" else queries == 1 + max(1, math.ceil((depth - level) / 6))
-    assert queries <= parameters.method.max_rounds(depth)
+    assert queries <= parameters.method.most_sub_queries(depth)
 
 
 def better_in_parts(shards: int, epsilon: float) -> bool:

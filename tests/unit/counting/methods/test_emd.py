@@ -291,11 +291,11 @@ def test_emd_aggregate_returns_a_sparse_map_without_noise() -> None:
 
 def test_emd_program_stays_small_on_deep_grids() -> None:
     method = Emd(emd_fit="refined")
-    assert (method.first_level(20), method.max_rounds(20)) == (2, 19)
+    assert (method.first_level(20), method.most_sub_queries(20)) == (2, 19)
     assert [Emd(width).first_level(20) for width in (1, 3, 4, 15, 16, 63, 64, 4096)] == [0, 0, 1, 1, 2, 2, 3, 6]
     assert Emd(4096).first_level(3) == 3
     measured: list[Cells] = []
-    for _ in range(method.max_rounds(20)):
+    for _ in range(method.most_sub_queries(20)):
         nodes = method.next_cells(measured, 20)
         measured.append(Cells(nodes, seeded_rng(len(measured)).laplace(9, 5, len(nodes))))
     kept, masses = method.solve(measured)

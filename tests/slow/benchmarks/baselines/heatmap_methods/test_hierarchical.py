@@ -47,7 +47,7 @@ def test_every_level_is_asked_once_for_an_equal_share(population: int | None) ->
     for result in state.results:
         assert math.isclose(result.cost, left / 4)
     assert state.budget.spent == 1
-    assert len(state.results) == METHOD.max_rounds(DEPTH)
+    assert len(state.results) == METHOD.most_sub_queries(DEPTH)
 
 
 def noisy_levels(counts: np.ndarray, stddevs: tuple[float, ...], rng: np.random.Generator) -> list[Estimate]:
