@@ -13,12 +13,11 @@ from sfumato.schemas.guarantee import Population, Trust
 from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.state import CountState, Estimate, NoisyCounts
-from sfumato.transforms.counting.sub_queries import advance, first_state, window_for
+from sfumato.transforms.counting.sub_queries import advance, first_state
 from sfumato.transforms.observability.text_tables import EXAMPLE_USERS, TYPICAL_USERS, markdown_table, significant
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import MAX_MODULUS
-from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals
-from sfumato.transforms.statistics.bisection import bisect
+from sfumato.transforms.secagg.shard_sums import ShardTotals
 
 _FEW_PLACES = 100  # visible on a map of few users, for which a plan warns
 _VISIBLE_SNR = 2.0  # users of a visible cell, in standard deviations of the noise
@@ -32,7 +31,6 @@ class Plan:
 
     parameters: CountParameters  # of the heatmap
     state: CountState  # after the last sub-query
-    overflow_probabilities: tuple[float, ...]  # for each sub-query an upper bound, see `overflow_probability`
 
     def __repr__(self) -> str:
         return plan_details(self)
@@ -112,25 +110,13 @@ def make_plan(parameters: CountParameters, prior: Estimate | None = None) -> Pla
     source = "noisy" if parameters.population is None else "public"
     population = Population(float(users), source, cost, parameters.count_noise.stddev(cost), float(users))
     state = first_state(population, parameters.budget.charge(cost), parameters, prior)
-    overflow = []
     while state.query is not None:
         query, shard_plan = state.query, state.shard_plan
-        overflow.append(overflow_probability(query, state))
         first, end = query.shard_range or (0, shard_plan.shards)
         queried_users = shard_plan.users * (end - first) / shard_plan.shards
         sums = np.round(query.encoding.shares * queried_users * state.gamma).astype(np.int64)
         state = advance(state, ShardTotals(sums, end - first), parameters)
-    return Plan(parameters, state, tuple(overflow))
-
-
-def overflow_probability(query: ShardQuery, state: CountState) -> float:
-    """Returns the smallest certified bound on the probability that any sum of a sub-query wraps around; 1 for none."""
-
-    def fits(log_probability: float) -> bool:
-        window = window_for(query.encoding, query.cost, state, math.exp(log_probability))
-        return window.modulus <= query.window.modulus
-
-    return math.exp(bisect(fits, 0.0, math.log(1e-300), 40)[0]) if fits(-1e-9) else 1.0
+    return Plan(parameters, state)
 
 
 def plan_details(plan: Plan) -> str:
@@ -181,13 +167,12 @@ def plan_details(plan: Plan) -> str:
             )
     header = ["sub-query", unit, "entries", "noise, users"]
     if not is_one_batch:
-        header += ["modulus", "bits a client", "overflow probability"]
+        header += ["modulus", "bits a client"]
     rows = []
-    for one, overflow in zip(plan.sub_queries, plan.overflow_probabilities, strict=True):
+    for one in plan.sub_queries:
         row = [f"{one.query.index}", f"{one.cost:.4g}", f"{one.vector_length:,}", significant(one.noise_stddev)]
         if not is_one_batch:
-            probability = f"< {significant(overflow)}" if overflow < 1 else "not bounded"
-            row += [f"{one.query.window.modulus:,}", f"{one.bits_per_client:,}", probability]
+            row += [f"{one.query.window.modulus:,}", f"{one.bits_per_client:,}"]
         rows.append(row)
     lines += ["", markdown_table([header, *rows])]
     if not is_one_batch:

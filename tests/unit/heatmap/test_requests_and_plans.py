@@ -21,9 +21,9 @@ from sfumato.schemas.places import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.methods import METHODS, Adaptive, Emd, Flat, Method
 from sfumato.transforms.counting.parameters import COST, MIN_QUERY_SHARE, CountParameters, max_counted, vector_length
-from sfumato.transforms.counting.plan import make_plan, overflow_probability
+from sfumato.transforms.counting.plan import make_plan
 from sfumato.transforms.counting.state import ALL_REMAINING, CountState, Estimate, Query
-from sfumato.transforms.counting.sub_queries import check_first_query, first_state, window_for
+from sfumato.transforms.counting.sub_queries import check_first_query, first_state
 from sfumato.transforms.heatmap.request import HeatmapRequest, PlanRequest, heatmap_parameters
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.nights.plan import RotationChoice, make_rotation_plan
@@ -331,23 +331,6 @@ def test_make_plan_is_exact_for_flat() -> None:
 def test_make_plan_expects_shards_with_too_few_survivors_lost(dropout: float) -> None:
     made = make_plan(CountParameters(users=100_000))
     assert math.isclose(made.shards_lost(dropout), poisson.cdf(9_499, 10_000 * (1 - dropout)))
-
-
-def test_overflow_probability_is_the_least_certified() -> None:
-    parameters = CountParameters(users=100_000, modulus=12_000, allow_overflow=True, method=PAPER)
-    state = first_state(make_plan(parameters).state.population, Budget(1.0), parameters)
-    assert state.query is not None
-    probability = overflow_probability(state.query, state)
-    assert 0 < probability <= 1
-    generous = first_state(state.population, Budget(1.0), CountParameters(users=100_000, method=PAPER))
-    assert generous.query is not None
-    certified = overflow_probability(generous.query, generous)
-    assert certified <= 1e-9 / 10
-    encoding, epsilon = generous.query.encoding, generous.query.cost
-    assert window_for(encoding, epsilon, generous, certified).modulus <= generous.query.window.modulus
-    assert window_for(encoding, epsilon, generous, certified / 10).modulus > generous.query.window.modulus
-    tiny = CountParameters(users=100_000, modulus=16, allow_overflow=True)
-    assert set(make_plan(tiny).overflow_probabilities) == {1.0}
 
 
 def test_make_plan_rejects_what_the_run_would() -> None:
