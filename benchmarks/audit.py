@@ -22,7 +22,7 @@ from benchmarks.equal_releases import write_logs
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.pipelines.command_line import cli
 from sfumato.schemas.errors import SfumatoError
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.transforms.audit.claims import claims
 from sfumato.transforms.audit.sequential import EpsilonTest
 from sfumato.transforms.counting.methods import Flat

@@ -33,8 +33,7 @@ from benchmarks.city_people import density_raster
 from benchmarks.evaluation.density_metrics import coarsen
 from benchmarks.evaluation.in_memory import planned_state
 from sfumato.pipelines.runners.runner_settings import processors
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, deinterleave
+from sfumato.schemas.region import Grid, Places, deinterleave
 from sfumato.transforms.counting.estimator import estimate_density
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.state import CountState

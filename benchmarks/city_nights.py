@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from benchmarks.city_people import density_on, density_raster
 from benchmarks.evaluation.density_metrics import coarsen
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, interleave
+from sfumato.schemas.region import Grid, Places, interleave
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.parameters import CountParameters

@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 
 from benchmarks.city_people import make_people
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, Region, deinterleave, interleave
+from sfumato.schemas.region import Grid, Places, Region, deinterleave, interleave
 from sfumato.schemas.tree import node_positions
 from sfumato.transforms.counting.estimator import unbiased_counts
 from sfumato.transforms.counting.methods import Adaptive

@@ -33,8 +33,7 @@ from benchmarks.billion import Simulation, Times, run
 from benchmarks.evaluation.in_memory import planned_state
 from sfumato.pipelines.command_line import cli
 from sfumato.schemas.locations import LocationColumns
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid
+from sfumato.schemas.region import Grid, Places
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.state import CountState
 from sfumato.transforms.heatmap.release import release_files

@@ -30,9 +30,8 @@ from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from benchmarks.public_data import SOURCES, dataset
 from benchmarks.synthetic_maps import draw_users
 from sfumato.schemas.guarantee import Trust
-from sfumato.schemas.places import Places
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes, Field, Sizes
-from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, Region, interleave
+from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, Places, Region, interleave
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts

@@ -41,8 +41,7 @@ from scipy.ndimage import gaussian_filter
 
 from benchmarks.city_people import make_people
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, Region, area_km2
+from sfumato.schemas.region import Grid, Places, Region, area_km2
 from sfumato.schemas.tree import node_positions
 from sfumato.transforms.counting.estimator import unbiased_counts
 from sfumato.transforms.counting.methods import Adaptive

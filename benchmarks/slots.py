@@ -34,8 +34,7 @@ from numpy.typing import NDArray
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.pipelines.command_line import cli
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, Region, by_row
+from sfumato.schemas.region import Grid, Places, Region, by_row
 from sfumato.schemas.slots import Slots
 from sfumato.transforms.counting.estimator import density, estimate_density
 from sfumato.transforms.counting.parameters import CountParameters

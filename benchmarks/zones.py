@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from benchmarks.city_people import make_people
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from benchmarks.speed import MODES, REGION, data_set, watch
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.additive_noise import LAPLACE

@@ -23,7 +23,7 @@ from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.frame.accounting import admission_cost
 from sfumato.schemas.errors import BudgetError, RequestError
 from sfumato.schemas.ledger import REPLACE, ZERO_OUT, Charge, Limit, Period
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.sub_queries import advance_run
 from sfumato.transforms.heatmap.request import heatmap_parameters

@@ -16,8 +16,7 @@ from scipy import stats
 
 from benchmarks.evaluation.in_memory import Rows
 from sfumato.schemas.guarantee import Population
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.region import Grid, Places, Region
 from sfumato.transforms.counting.parameters import COUNT_SHARE, CountParameters
 from sfumato.transforms.counting.state import CountState
 from sfumato.transforms.counting.sub_queries import advance_run, first_state, start_run, window_for

@@ -19,7 +19,7 @@ from scipy import stats
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.errors import RefusedError
 from sfumato.schemas.guarantee import Population
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.plan import make_plan

@@ -16,7 +16,7 @@ import pytest
 import shapely
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.state import CountState
 from sfumato.transforms.privacy.additive_noise import LAPLACE

@@ -6,13 +6,13 @@ import contextlib
 import functools
 import operator
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import apache_beam as beam
 
 from sfumato.schemas.errors import RefusedError, RequestError
 from sfumato.schemas.locations import LocationColumns
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Locator
+from sfumato.schemas.region import Locator, Places
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.state import CountState, Estimate
 from sfumato.transforms.counting.sub_queries import advance_run, start_run
@@ -34,6 +34,7 @@ from sfumato.transforms.privacy.user_hashes import ActiveCohort
 from sfumato.transforms.secagg.shard_sums import NOTHING, ShardTotals, sum_shards
 
 
+@dataclass(eq=False, repr=False)
 class CountLocations(beam.PTransform):
     """Bundles of log files -> a singleton CountState, differentially private as a whole.
 
@@ -49,30 +50,21 @@ class CountLocations(beam.PTransform):
         active_cohort: the rotating cohort whose rows are read; None reads all rows.
     """
 
-    def __init__(
-        self,
-        locator: Locator,
-        parameters: CountParameters,
-        key: RunKey,
-        columns: LocationColumns,
-        spill: Spill | str | None = None,
-        prior: Estimate | None = None,
-        admit: ChargeAndAdmit | None = None,
-        active_cohort: ActiveCohort | None = None,
-    ):
+    locator: Locator
+    parameters: CountParameters
+    key: RunKey
+    columns: LocationColumns
+    spill: Spill | str | None = None
+    prior: Estimate | None = None
+    admit: ChargeAndAdmit | None = None
+    active_cohort: ActiveCohort | None = None
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self._locator = locator
-        self._parameters = parameters
-        self._key = key
-        self._columns = columns
-        self._spill = Spill.of(spill)
-        self._prior = prior
-        self._admit = admit or ChargeAndAdmit(parameters.admission())
-        self._active_cohort = active_cohort
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        locator, parameters, key, spill = self._locator, self._parameters, self._key, self._spill
-        columns, places = self._columns, Places(locator.depth, parameters.bins)
+        locator, parameters, key, columns = self.locator, self.parameters, self.key, self.columns
+        places, spill = Places(locator.depth, parameters.bins), Spill.of(self.spill)
         bound = LocationBound(
             places,
             spill,
@@ -81,14 +73,14 @@ class CountLocations(beam.PTransform):
             columns.dwell_limit,
             parameters.records_per_user,
         )
-        encoding = LocationEncoding(columns, locator, key, spill, self._active_cohort)
+        encoding = LocationEncoding(columns, locator, key, spill, self.active_cohort)
         # PCollection[tuple[UserGroup, Chunk]], PCollection[RowCounts]
         chunks, rows = paths | "ReadLocations" >> ReadLogs(encoding)
         bounded, users = chunks | "BoundUsers" >> BoundGroups(bound)  # PCollection[bytes], PCollection[UserCounts]
         # The ledger is charged here, once all input is read. All noise is drawn after it.
-        charge = ChargeAndAdmitUsers(self._admit, key)
+        charge = ChargeAndAdmitUsers(self.admit or ChargeAndAdmit(parameters.admission()), key)
         admitted = (users, rows) | "ChargeAndAdmitUsers" >> charge  # PCollection[NoisyUserCounts]
-        start = beam.Map(start_sub_queries, parameters, self._prior).with_output_types(CountState)
+        start = beam.Map(start_sub_queries, parameters, self.prior).with_output_types(CountState)
         state = admitted | "Start" >> start  # PCollection[CountState]
         # PCollection[ShardPlan]
         shard_plan = state | "ShardPlan" >> beam.Map(lambda state: state.shard_plan).with_output_types(ShardPlan)

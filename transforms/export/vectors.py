@@ -25,9 +25,12 @@ _TIME = "OGR_CURRENT_DATE"
 def write_geojson(source: ExportSource) -> dict[str, bytes]:
     """Returns a file as RFC 7946 has it. Non-finite numbers are null."""
     layer = source.layer
-    bounds = {"bbox": list(layer.bounds)} if len(layer.shapes) else {}
-    statement = {**source.statement, "columns": layer.columns}
-    return {"": feature_collection({"name": layer.name, **bounds, "sfumato": statement}, layer.table, layer.shapes)}
+    head = {
+        "name": layer.name,
+        **({"bbox": list(layer.bounds)} if len(layer.shapes) else {}),
+        "sfumato": {**source.statement, "columns": layer.columns},
+    }
+    return {"": feature_collection(head, layer.table, layer.shapes)}
 
 
 def feature_collection(head: Mapping[str, Any], table: pa.Table, shapes: NDArray[np.object_]) -> bytes:

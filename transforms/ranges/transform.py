@@ -11,7 +11,7 @@ import numpy as np
 from apache_beam import typehints
 
 from sfumato.schemas.locations import LocationColumns
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.transforms.heatmap.transform import CountHeatmap
 from sfumato.transforms.locations.read import (
     BoundGroups,

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.pipelines.command_line import cli
 from sfumato.schemas.locations import Auxiliary, LocationColumns
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.region import Grid, Places, Region
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.manifest import heatmap_manifest
 from sfumato.transforms.counting.methods import Adaptive, Flat

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from sfumato.pipelines.runners.runner_settings import LocalRunner
 from sfumato.schemas.locations import LocationColumns
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey

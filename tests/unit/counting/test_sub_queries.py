@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from benchmarks.evaluation.in_memory import Rows
 from sfumato.schemas.errors import RefusedError, RequestError
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.methods import METHODS, Adaptive, Method
 from sfumato.transforms.counting.methods.adaptive import target_cost, update_tree

@@ -16,8 +16,7 @@ from hypothesis import given, settings
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.locations import Auxiliary, LocationColumns
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.region import Grid, Places, Region
 from sfumato.schemas.release import ANSWERS_SCHEMA
 from sfumato.schemas.tree import Tree, node_names, nodes_from_names
 from sfumato.schemas.views import PageView

@@ -17,7 +17,7 @@ from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.ledger import Charge, Limit, Period, parse_amount, parse_day, rounded_down
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.methods import METHODS, Adaptive, Emd, Flat, Method
 from sfumato.transforms.counting.parameters import COST, MIN_QUERY_SHARE, CountParameters, max_counted, vector_length

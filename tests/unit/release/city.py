@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.locations import LocationColumns
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, Region, interleave
+from sfumato.schemas.region import Grid, Places, Region, interleave
 from sfumato.schemas.slots import Slots
 from sfumato.schemas.views.map_views import Layer, MapBody
 from sfumato.transforms.counting.parameters import CountParameters

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.schemas.views.map_views import MapBody
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.state import CountState

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.guarantee import Population
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.estimator import density, estimate_density
 from sfumato.transforms.counting.methods import Adaptive
