@@ -33,17 +33,6 @@ from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifes
 
 # Fields that are null without shards.
 _SHARD_FIELDS = ("shards", "shards_lost", "required_survivors", "modulus")
-_MECHANISMS = {  # by the noise and the party that adds it
-    ("laplace", Trust.SECAGG): "distributed discrete Laplace (Polya shares) over secure-aggregation shards",
-    ("laplace", Trust.CENTRAL): "discrete Laplace, added once to the sums by a trusted curator",
-    ("gaussian", Trust.SECAGG): "discrete Gaussian, added to the sums of each secure-aggregation shard; a user is in "
-    "one shard, whose noise gives the guarantee without that of the others",
-    ("gaussian", Trust.CENTRAL): "discrete Gaussian, added once to the sums by a trusted curator",
-    ("laplace", Trust.SPLIT): "discrete Laplace, added to the sums of all users by each of two servers; the noise of "
-    "either gives the guarantee",
-    ("gaussian", Trust.SPLIT): "discrete Gaussian, added to the sums of all users by each of two servers; the noise of "
-    "either gives the guarantee",
-}
 _ONE = "one location a user, chosen {} by the key"
 _UNIFORMLY, _WEIGHTED = "uniformly", "in proportion to the weights of the user's records"
 _TOP = "one location a user, the {} with most of their records or weight"
@@ -155,7 +144,7 @@ def counts_content(
             "delta": parameters.stated_delta,
             **({} if kind.UNIT == "epsilon" else {kind.UNIT: total, f"{kind.UNIT}_spent": spent}),
             "noise": kind.NAME,
-            "mechanism": _MECHANISMS[kind.NAME, parameters.trust],
+            "mechanism": kind.MECHANISMS[parameters.trust],
             "randomness": metadata.source,
             **({} if cohort is None else {"rotation": {"cohort": cohort.cohort, "cohorts": cohort.cohorts}}),
             "population": population_entry(state.population, kind),

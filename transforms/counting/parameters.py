@@ -210,12 +210,13 @@ class CountParameters:
 
     def _check_noise(self) -> None:
         """Raises RequestError where noise and delta contradict each other, or a protocol lacks this noise."""
-        if self.noise == "gaussian" and not self.delta:
-            raise RequestError("delta: gaussian noise needs one above 0, such as 1e-6")
+        needs_delta = None if self.noise == "auto" else NOISES[self.noise].NEEDS_DELTA
+        if needs_delta and not self.delta:
+            raise RequestError(f"delta: {self.noise} noise needs one above 0, such as 1e-6")
         if 0 < self.delta < MIN_GAUSSIAN_DELTA:
             raise RequestError(f"delta: must be 0 or at least {MIN_GAUSSIAN_DELTA:g}, got {self.delta:g}")
-        if self.noise == "laplace" and self.delta:
-            raise RequestError("delta: laplace noise needs none; leave it out")
+        if needs_delta is False and self.delta:
+            raise RequestError(f"delta: {self.noise} noise needs none; leave it out")
         if not self.count_noise.HAS_SHARES and (name := self._by_client):
             raise RequestError(
                 f"{name}: clients' shares do not add up to {self.count_noise.NAME.capitalize()} noise; leave out this "

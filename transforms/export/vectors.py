@@ -25,7 +25,7 @@ _TIME = "OGR_CURRENT_DATE"
 def write_geojson(source: ExportSource) -> dict[str, bytes]:
     """Returns a file as RFC 7946 has it. Non-finite numbers are null."""
     layer = source.layer
-    head = {
+    head: dict[str, Any] = {
         "name": layer.name,
         **({"bbox": list(layer.bounds)} if len(layer.shapes) else {}),
         "sfumato": {**source.statement, "columns": layer.columns},

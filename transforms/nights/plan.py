@@ -233,6 +233,6 @@ def rotation_table(plan: RotationPlan) -> str:
 def _configured(choice: RotationChoice) -> str:
     """Returns what to write into the configuration of a refresh."""
     options = f"epsilon: {rounded_down(choice.epsilon)}"
-    if choice.noise == "gaussian":
+    if NOISES[choice.noise].NEEDS_DELTA:
         options += f", delta: {format_amount(parse_amount('delta', choice.delta))}"
     return f"write `rotation: {choice.cohorts}` and `options: {{{options}}}` into refresh.yaml"
