@@ -34,8 +34,8 @@ from sfumato.schemas.region import by_row
 from sfumato.transforms.counting.estimator import estimate_density
 from sfumato.transforms.counting.methods import Adaptive, adaptive, few_queries
 from sfumato.transforms.counting.methods.base import Method
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState, Estimate
 from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
@@ -44,7 +44,7 @@ from sfumato.transforms.statistics.posterior import inference, next_tree
 _SIZES = (10_000, 100_000)
 _RUNS = (
     ("cold starts", "--methods adaptive --users 10000,100000 --schedule paper,lean,auto --estimator last,bayes"),
-    ("one kind of cohort", "--methods adaptive --users 100000 --cohorts shared,disjoint"),
+    ("shared or disjoint shards", "--methods adaptive --users 100000 --shards shared,disjoint"),
     ("flat", "--methods flat --users 10000,100000 --level 5,6,7,8 --estimator bayes"),
     ("warm starts", "--methods adaptive --users 10000,100000 --schedule auto,lean --earlier_releases 0,1"),
 )
@@ -55,7 +55,7 @@ _ROWS: list[tuple[str, str, Mapping[str, Value]]] = [
     ("**default** (auto, bayes)", "cold starts", {"schedule": "auto", "estimator": "bayes"}),
     ("auto, last answer alone", "cold starts", {"schedule": "auto", "estimator": "last"}),
     ("lean, bayes", "cold starts", {"schedule": "lean", "estimator": "bayes"}),
-    ("auto, cohorts shared", "one kind of cohort", {"cohorts": "shared"}),
+    ("auto, shards shared", "shared or disjoint shards", {"shards": "shared"}),
     *((f"flat, level {level}, bayes", "flat", {"level": level}) for level in (5, 6, 7, 8)),
     ("warm start, auto", "warm starts", {"schedule": "auto", "earlier_releases": 1}),
     ("warm start, lean", "warm starts", {"schedule": "lean", "earlier_releases": 1}),
@@ -149,10 +149,10 @@ def evaluate(truth: NDArray[np.int64], rows: Rows, yardstick: float, key: int, m
 
 def release(
     truth: NDArray[np.int64], rows: Rows, key: int, method: Method, prior: Estimate | None = None
-) -> tuple[HeatmapState, Estimate]:
+) -> tuple[CountState, Estimate]:
     """The final state and the map of a run on a cohort in memory, which may start from an earlier map."""
     depth = rows.places.depth
-    parameters = HeatmapParameters(depth=depth, users=len(rows.users), method=method)
+    parameters = CountParameters(depth=depth, users=len(rows.users), method=method)
     run_key = RunKey.derive(seed_secret(key), {"benchmark": "accuracy"})
     state = run_in_memory(rows, int(truth.sum()), parameters, run_key, prior)
     return state, method.decode(state, depth)

@@ -22,11 +22,11 @@ from benchmarks.equal_releases import write_logs
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.pipelines.command_line import cli
 from sfumato.schemas.errors import SfumatoError
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.transforms.audit.claims import claims
 from sfumato.transforms.audit.sequential import EpsilonTest
 from sfumato.transforms.counting.methods import Flat
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 
@@ -36,7 +36,7 @@ _CELL, _USERS = 5, 50
 
 def lower_bound(runs: int) -> float:
     """Returns the lower bound of epsilon from runs of the in-memory core, half of them with one user more."""
-    parameters = HeatmapParameters(depth=2, method=Flat(), trust="central", epsilon=1.0, population=_USERS)
+    parameters = CountParameters(depth=2, method=Flat(), trust="central", epsilon=1.0, population=_USERS)
     codes = np.full(_USERS, _CELL, np.uint64)
     test = EpsilonTest(1)
 

@@ -33,12 +33,11 @@ from benchmarks.city_people import density_raster
 from benchmarks.evaluation.density_metrics import coarsen
 from benchmarks.evaluation.in_memory import planned_state
 from sfumato.pipelines.runners.runner_settings import processors
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, deinterleave
+from sfumato.schemas.region import Grid, Places, deinterleave
 from sfumato.transforms.counting.estimator import estimate_density
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import HeatmapState
-from sfumato.transforms.counting.sub_queries import add_noise_and_advance
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState
+from sfumato.transforms.counting.sub_queries import advance_run
 from sfumato.transforms.heatmap.release import release_files
 from sfumato.transforms.locations.shards import ShardGroup, ShardPlan, build_shard_group, key_dtype, shards_in
 from sfumato.transforms.locations.spill import Spill
@@ -101,7 +100,7 @@ class Simulation:
         return np.repeat(np.arange(shards, dtype=kind) << kind.type(self.places.bits), sizes) | cells
 
 
-def run(simulation: Simulation, state: HeatmapState, parameters: HeatmapParameters, key: RunKey, times: Times) -> Run:
+def run(simulation: Simulation, state: CountState, parameters: CountParameters, key: RunKey, times: Times) -> Run:
     """All sub-queries, over groups that are drawn as they are needed."""
     shard_plan, places = state.shard_plan, simulation.places
     exact, lock = np.zeros(4**places.depth, dtype=np.int64), Lock()
@@ -139,7 +138,7 @@ def run(simulation: Simulation, state: HeatmapState, parameters: HeatmapParamete
             entries.append(state.query.encoding.length)
             totals = functools.reduce(operator.add, pool.map(totals_of, groups), NOTHING)
             began = time.thread_time()
-            state = add_noise_and_advance(state, totals, parameters, key)
+            state = advance_run(state, totals, parameters, key)
             times.add("next query", began)
     return Run(state, exact, draws, entries)
 
@@ -148,7 +147,7 @@ def run(simulation: Simulation, state: HeatmapState, parameters: HeatmapParamete
 class Run:
     """The end of a run: its state, the exact users by cell, the noise draws, and the entries of each sub-query."""
 
-    state: HeatmapState
+    state: CountState
     exact: NDArray[np.int64]
     draws: int
     entries: list[int]
@@ -167,7 +166,7 @@ def main() -> None:
 def simulate(users: int, depth: int = 10, epsilon: float = 1.0, seed: int = 0) -> str:
     """Runs a simulation. Returns its table."""
     began, times = time.perf_counter(), Times()
-    parameters = HeatmapParameters(depth=depth, epsilon=epsilon)
+    parameters = CountParameters(depth=depth, epsilon=epsilon)
     key = RunKey.derive(FixedSecret(f"a simulation {seed}".encode()), {"users": users})
     ended = run(Simulation.of_city(depth, seed), planned_state(users, parameters, key), parameters, key, times)
     state, shard_plan = ended.state, ended.state.shard_plan

@@ -55,7 +55,7 @@ from benchmarks.bit_errors import (
 from benchmarks.evaluation.moments_in_memory import run_in_memory
 from sfumato.schemas.moments import Signed
 from sfumato.transforms.moments.local.allocation import Tuning, chosen_method
-from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON
+from sfumato.transforms.privacy.discrete_laplace import MAX_NOISE_EPSILON
 
 EPSILONS = (0.5, 1.0, 2.0, 3.0, 4.0)
 LOOSE = (0, 2, 4, 6, 8)

@@ -26,8 +26,7 @@ import numpy as np
 from benchmarks.city_people import make_people
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from benchmarks.few_users import markdown
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid
+from sfumato.schemas.region import Grid, Places
 from sfumato.schemas.tree import node_levels
 from sfumato.transforms.changes.map_changes import Changes, MapCounts, find_changes
 from sfumato.transforms.counting.estimator import unbiased_counts

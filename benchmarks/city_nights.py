@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 from benchmarks.city_people import density_on, density_raster
 from benchmarks.evaluation.density_metrics import coarsen
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, interleave
+from sfumato.schemas.region import Grid, Places, interleave
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState, Estimate
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.synth.city import build_city_on
 from sfumato.transforms.synth.landscape import SIZE_KM, Point
@@ -136,7 +135,7 @@ class Night:
         below = np.searchsorted(self._sorted, tree.index.boundaries.astype(np.uint32))
         return np.asarray(tree.index.sum_intervals(np.diff(below)[None, :])[0])
 
-    def run(self, cohorts: int, parameters: HeatmapParameters, key: RunKey, prior: Estimate | None) -> HeatmapState:
+    def run(self, cohorts: int, parameters: CountParameters, key: RunKey, prior: Estimate | None) -> CountState:
         """The run that asks tonight's cohort of so many."""
         rows = self.rows(cohorts)
         return run_in_memory(rows, len(rows.codes), parameters, key, prior)

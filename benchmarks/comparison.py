@@ -27,8 +27,7 @@ from benchmarks.evaluation.cases import parse_cases
 from benchmarks.evaluation.comparison_table import Row, text_table
 from benchmarks.evaluation.evaluate_case import compare_cases
 from benchmarks.evaluation.in_memory import Rows
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, Region, by_row, interleave
+from sfumato.schemas.region import Grid, Places, Region, by_row, interleave
 from sfumato.transforms.counting.methods import METHODS
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret

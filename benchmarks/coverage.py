@@ -31,14 +31,13 @@ from numpy.typing import NDArray
 
 from benchmarks.city_people import make_people
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, Region, deinterleave, interleave
+from sfumato.schemas.region import Grid, Places, Region, deinterleave, interleave
 from sfumato.schemas.tree import node_positions
 from sfumato.transforms.counting.estimator import unbiased_counts
 from sfumato.transforms.counting.methods import Adaptive
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.rates import estimate_rates
-from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.state import CountState, Estimate
 from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
@@ -98,13 +97,13 @@ def load(name: str) -> tuple[int, NDArray[np.float64]]:
 
 def run(
     depth: int, probability: NDArray[np.float64], users: int, epsilon: float, key: int
-) -> tuple[HeatmapState, Estimate, NDArray[np.uint64]]:
+) -> tuple[CountState, Estimate, NDArray[np.uint64]]:
     """One heatmap: its state, its map and the codes of its users."""
     rng = np.random.default_rng([key, users])
     codes = rng.choice(len(probability), users, p=probability).astype(np.uint64)
     places = Places(depth)
     hashes = np.sort(rng.integers(0, 1 << (64 - places.bits), users, dtype=np.uint64)) << np.uint64(places.bits)
-    parameters = HeatmapParameters(depth=depth, population=users, epsilon=epsilon, method=Adaptive())
+    parameters = CountParameters(depth=depth, population=users, epsilon=epsilon, method=Adaptive())
     run_key = RunKey.derive(seed_secret(key), {"benchmark": "coverage", "users": users, "epsilon": epsilon})
     state = run_in_memory(Rows(places, hashes, codes), users, parameters, run_key)
     return state, parameters.method.decode(state, depth), codes
@@ -156,7 +155,7 @@ def measure_rates(name: str, users: int, epsilon: float, keys: int) -> list[str]
         marked = (rng.random(users) < probability).astype(np.uint64) << np.uint64(2 * depth) | codes
         places = Places(depth, 2)
         hashes = np.sort(rng.integers(0, 1 << (64 - places.bits), users, dtype=np.uint64)) << np.uint64(places.bits)
-        parameters = HeatmapParameters(
+        parameters = CountParameters(
             depth=depth, population=users, epsilon=epsilon, method=Adaptive(refine="interval"), categories=2
         )
         run_key = RunKey.derive(seed_secret(key), {"benchmark": "coverage of rates", "users": users})

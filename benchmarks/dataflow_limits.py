@@ -33,10 +33,9 @@ from benchmarks.billion import Simulation, Times, run
 from benchmarks.evaluation.in_memory import planned_state
 from sfumato.pipelines.command_line import cli
 from sfumato.schemas.locations import LocationColumns
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import HeatmapState
+from sfumato.schemas.region import Grid, Places
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState
 from sfumato.transforms.heatmap.release import release_files
 from sfumato.transforms.inputs.parquet_log import BATCH_ROWS, SLICE_ROWS
 from sfumato.transforms.locations import read, users
@@ -146,7 +145,7 @@ def _graph(depth: int, files: int) -> Graph:
 
 def measure(depth: int) -> Measured:
     """All of it."""
-    places, parameters = Places(depth), HeatmapParameters(depth=depth)
+    places, parameters = Places(depth), CountParameters(depth=depth)
     records = make_records(0, _SAMPLE, 0, city=build_city())
     batch = records.select(LocationColumns().names()).combine_chunks().to_batches()[0]
     began = time.process_time()
@@ -179,7 +178,7 @@ def measure(depth: int) -> Measured:
         row=sum(len(chunk) for _, chunk in chunks) / len(batch),
         user=bounded_bytes / _SAMPLE,
         key=index_bytes / _SAMPLE,
-        state=len(registry.get_coder(HeatmapState).encode(ended.state)),
+        state=len(registry.get_coder(CountState).encode(ended.state)),
         totals=len(registry.get_coder(ShardTotals).encode(totals)),
         release=sum(map(len, files.values())),
         row_s=row_s,
@@ -195,7 +194,7 @@ def sizes_at(population: int, found: Measured, options: argparse.Namespace) -> d
     """The figures for so many users, each with its formula in the code."""
     rows = population * options.rows_per_user
     groups, files = user_groups(rows), -(-rows // options.rows_per_file)
-    shard_plan = ShardPlan.for_users(population, None, HeatmapParameters().shard_size, HeatmapParameters().dropout)
+    shard_plan = ShardPlan.for_users(population, None, CountParameters().shard_size, CountParameters().dropout)
     shard_groups = -(-shard_plan.shards >> shard_plan.group_shift)
     slices = max(files, -(-rows // SLICE_ROWS))
     bounded = groups * (1 + population // groups // read._USERS_PER_ELEMENT)

@@ -45,8 +45,7 @@ from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from benchmarks.evaluation.outcomes import Outcome, Setting
 from benchmarks.public_data import dataset
 from benchmarks.speed import REGION, command, watch
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, Region, by_row
+from sfumato.schemas.region import Grid, Places, Region, by_row
 from sfumato.transforms.counting.estimator import density
 from sfumato.transforms.counting.methods import Emd, Flat, Method
 from sfumato.transforms.locations.distributions import bound_distributions

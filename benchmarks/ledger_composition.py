@@ -21,7 +21,7 @@ from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.ledger import Charge, Limit, Period, parse_amount
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.counting.methods import Adaptive, Flat
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.plan import make_plan
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE
 from sfumato.transforms.privacy.ledger.windows import daily_epsilon, find_overrun, first_fit, spent_by_day
@@ -74,7 +74,7 @@ def heatmaps() -> str:
     for method in (Flat(), Adaptive(), Hierarchical(), CountMin()):
         noise = []
         for own in budgets.values():
-            parameters = HeatmapParameters(depth=8, users=USERS, trust=Trust.CENTRAL, method=method, **own)  # type: ignore[arg-type]
+            parameters = CountParameters(depth=8, users=USERS, trust=Trust.CENTRAL, method=method, **own)  # type: ignore[arg-type]
             noise.append(f"{make_plan(parameters).noise_stddev:,.1f}")
         rows.append([method.NAME, *noise])
     return table(["method", *budgets], rows)

@@ -23,8 +23,8 @@ from benchmarks.evaluation.comparison_table import Mean
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.transforms.counting.estimator import estimate_density
 from sfumato.transforms.counting.methods import Adaptive, Flat, Method
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState
 from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
@@ -37,7 +37,7 @@ ROWS: list[tuple[str, str, Method]] = [
     ("local", "Algorithm 2: the paper's rounds, epsilon by Eqs. 5 to 9", _PAPER),
     ("local", "Algorithm 2 at a tenth of epsilon a round", _EQUAL),
     *(("local", f"one round of level {level}, bayes", Flat(level=level, estimator="bayes")) for level in (2, 3, 4, 5)),
-    ("local", "default: two rounds, disjoint cohorts, bayes", Adaptive()),
+    ("local", "default: two rounds, disjoint shards, bayes", Adaptive()),
     ("secagg", "Algorithm 2", _PAPER),
     ("secagg", "default", Adaptive()),
     ("central", "Algorithm 2", _PAPER),
@@ -46,18 +46,18 @@ ROWS: list[tuple[str, str, Method]] = [
 _PICTURED = (0, 1, 6, 7, 9)
 
 
-def run(trust: str, method: Method, rows: Rows, population: int, key: int) -> HeatmapState:
+def run(trust: str, method: Method, rows: Rows, population: int, key: int) -> CountState:
     """The final state of a run under a trust model."""
     depth = rows.places.depth
     if trust == "local":
         rng = np.random.default_rng([key, len(rows.codes)])
         return run_local(rng.permutation(rows.codes), population, method, depth, EPSILON, rng)
-    parameters = HeatmapParameters(depth=depth, users=len(rows.codes), epsilon=EPSILON, method=method, trust=trust)  # type: ignore[arg-type]
+    parameters = CountParameters(depth=depth, users=len(rows.codes), epsilon=EPSILON, method=method, trust=trust)  # type: ignore[arg-type]
     run_key = RunKey.derive(seed_secret(key), {"benchmark": "local heatmaps"})
     return run_in_memory(rows, population, parameters, run_key)
 
 
-def density_of(state: HeatmapState, method: Method, depth: int) -> NDArray[np.float64]:
+def density_of(state: CountState, method: Method, depth: int) -> NDArray[np.float64]:
     """The density of a run's map."""
     return estimate_density(method.decode(state, depth))
 

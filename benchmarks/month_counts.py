@@ -18,9 +18,9 @@ from benchmarks.month_ways import WINDOW, Array, Way
 from sfumato.schemas.guarantee import CentralOrSecagg
 from sfumato.schemas.region import deinterleave
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import Estimate, HeatmapState
-from sfumato.transforms.counting.sub_queries import add_noise_and_advance
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState, Estimate
+from sfumato.transforms.counting.sub_queries import advance_run
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.secagg.encodings import TreeEncoding
@@ -68,7 +68,7 @@ class CountNight:
         density = (1 - share) * self.expected + share * crowd.density()
         return replace(self, counts=self.counts - gone + there, expected=density)
 
-    def run(self, cohorts: int, parameters: HeatmapParameters, key: RunKey, prior: Estimate | None) -> HeatmapState:
+    def run(self, cohorts: int, parameters: CountParameters, key: RunKey, prior: Estimate | None) -> CountState:
         """The run that asks a random part of the users, one of so many.
 
         The sum of n shards' Laplace noise is drawn as one: the difference of two negative binomial numbers.
@@ -88,7 +88,7 @@ class CountNight:
             sums = _entry_counts(queried_counts, query.encoding.tree)
             if not parameters.is_one_batch:
                 sums = sums + _sum_of_noise(query, queried, rng)
-            state = add_noise_and_advance(state, ShardTotals(sums, queried), parameters, key)
+            state = advance_run(state, ShardTotals(sums, queried), parameters, key)
         return state
 
 

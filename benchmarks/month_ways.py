@@ -20,8 +20,8 @@ from sfumato.schemas.guarantee import CentralOrSecagg
 from sfumato.schemas.timeline import PlaceChange
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.estimator import estimate_density, unbiased_counts
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState, Estimate
 from sfumato.transforms.nights.nights_state import NightsState
 from sfumato.transforms.nights.nights_update import update
 from sfumato.transforms.privacy.keys import RunKey
@@ -63,11 +63,11 @@ class Way:
         """The most nights of any WINDOW on which a user is asked."""
         return 1 if self.whole else math.ceil(WINDOW / self.cohorts)
 
-    def parameters(self, trust: CentralOrSecagg) -> HeatmapParameters:
+    def parameters(self, trust: CentralOrSecagg) -> CountParameters:
         """Of a night's run."""
         if not self.gaussian:
-            return HeatmapParameters(trust=trust, epsilon=EPSILON / self.times_queried)
-        return HeatmapParameters(
+            return CountParameters(trust=trust, epsilon=EPSILON / self.times_queried)
+        return CountParameters(
             trust=trust, epsilon=_gaussian_epsilon(self.times_queried), delta=DELTA, noise="gaussian"
         )
 
@@ -117,7 +117,7 @@ class SimulatedNight(Protocol):
     def entry_counts(self, tree: Tree) -> NDArray[np.int64]:
         """Exact users of a tree's entries."""
 
-    def run(self, cohorts: int, parameters: HeatmapParameters, key: RunKey, prior: Estimate | None) -> HeatmapState:
+    def run(self, cohorts: int, parameters: CountParameters, key: RunKey, prior: Estimate | None) -> CountState:
         """The run that asks tonight's cohort of so many."""
 
 
@@ -221,7 +221,7 @@ class Publisher:
         )
 
 
-def intervals(estimate: Estimate, state: HeatmapState, cohorts: int) -> tuple[Array, Array]:
+def intervals(estimate: Estimate, state: CountState, cohorts: int) -> tuple[Array, Array]:
     """95% intervals of all users of the cells of a map by itself: the asked users' counts, times the cohorts."""
     unbiased = unbiased_counts(estimate, state)
     users = cohorts * unbiased.leaf_users
@@ -229,7 +229,7 @@ def intervals(estimate: Estimate, state: HeatmapState, cohorts: int) -> tuple[Ar
     return user_intervals(users, np.sqrt(variance))
 
 
-def scaled_measurements(state: HeatmapState, cohorts: int) -> tuple[list[TreeMeasurement], float, float]:
+def scaled_measurements(state: CountState, cohorts: int) -> tuple[list[TreeMeasurement], float, float]:
     """The answers of a cohort as measurements of all users; the users; and their standard deviation."""
     measured = []
     for result in state.results:

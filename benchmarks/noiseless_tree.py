@@ -21,8 +21,8 @@ from benchmarks.evaluation.density_metrics import evaluate
 from benchmarks.evaluation.in_memory import Rows, planned_state
 from sfumato.transforms.counting.estimator import estimate_density
 from sfumato.transforms.counting.methods import Adaptive
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState
 from sfumato.transforms.counting.sub_queries import advance
 from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.keys import RunKey
@@ -33,9 +33,9 @@ NAMES = ("mse", "l1", "l1_matrix_norm", "mape", "smape", "maape")
 METHOD = Adaptive(schedule="paper", estimator="last", split_count=10, sub_query_share=0.1)
 
 
-def run_without_noise(rows: Rows, population: int, key: int) -> HeatmapState:
+def run_without_noise(rows: Rows, population: int, key: int) -> CountState:
     """The final state of the ten sub-queries of METHOD on exact sums."""
-    parameters = HeatmapParameters(depth=rows.places.depth, users=len(rows.codes), method=METHOD)
+    parameters = CountParameters(depth=rows.places.depth, users=len(rows.codes), method=METHOD)
     run_key = RunKey.derive(seed_secret(key), {"benchmark": "noiseless tree"})
     state = planned_state(population, parameters, run_key)
     groups = rows.shard_groups(state.shard_plan)

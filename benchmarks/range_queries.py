@@ -30,10 +30,9 @@ from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from benchmarks.public_data import SOURCES, dataset
 from benchmarks.synthetic_maps import draw_users
 from sfumato.schemas.guarantee import Trust
-from sfumato.schemas.places import Places
 from sfumato.schemas.ranges import BASE_DEPTH, Boxes, Field, Sizes
-from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, Region, interleave
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, Places, Region, interleave
+from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts
 from sfumato.transforms.ranges.methods import METHODS, PlainGrid, RangeMethod, SpatialNeural
@@ -125,7 +124,7 @@ def adaptive_model(exact: ExactCounts, epsilon: float, key: RunKey) -> TreeModel
     codes = generator.permutation(np.repeat(exact.codes, exact.users) >> shift)
     hashes = np.sort(generator.integers((1 << 64) - 1, size=len(codes), dtype=np.uint64))
     rows = Rows(places, hashes & ~places.mask, codes)
-    parameters = HeatmapParameters(epsilon=epsilon, depth=TREE_DEPTH, trust=Trust.CENTRAL, population=len(codes))
+    parameters = CountParameters(epsilon=epsilon, depth=TREE_DEPTH, trust=Trust.CENTRAL, population=len(codes))
     state = run_in_memory(rows, len(codes), parameters, key)
     return TreeModel(parameters.method.decode(state, TREE_DEPTH))
 

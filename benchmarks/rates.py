@@ -36,8 +36,7 @@ from benchmarks.city_people import make_people
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from benchmarks.few_users import markdown
 from benchmarks.speed import command
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, by_row, deinterleave, interleave
+from sfumato.schemas.region import Grid, Places, by_row, deinterleave, interleave
 from sfumato.schemas.tree import Tree, node_positions
 from sfumato.transforms.counting.rates import Rates, estimate_rates
 from sfumato.transforms.counting.state import Estimate

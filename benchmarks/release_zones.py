@@ -41,12 +41,11 @@ from scipy.ndimage import gaussian_filter
 
 from benchmarks.city_people import make_people
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, Region, area_km2
+from sfumato.schemas.region import Grid, Places, Region, area_km2
 from sfumato.schemas.tree import node_positions
 from sfumato.transforms.counting.estimator import unbiased_counts
 from sfumato.transforms.counting.methods import Adaptive
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.geo.cell_indexes import INDEXES, index_cells
 from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.keys import RunKey
@@ -190,7 +189,7 @@ def measure(name: str, users: int, trust: str, depth: int, keys: int) -> tuple[d
         codes, places = grid.codes(*points), Places(depth)
         many = len(codes)
         hashes = np.sort(rng.integers(0, 1 << (64 - places.bits), many, dtype=np.uint64)) << np.uint64(places.bits)
-        parameters = HeatmapParameters(depth=depth, population=many, epsilon=1.0, method=Adaptive(), trust=trust)
+        parameters = CountParameters(depth=depth, population=many, epsilon=1.0, method=Adaptive(), trust=trust)
         run_key = RunKey.derive(seed_secret(key), {"benchmark": "release zones", "users": users})
         state = run_in_memory(Rows(places, hashes, codes), many, parameters, run_key)
         estimate = parameters.method.decode(state, depth)

@@ -34,11 +34,10 @@ from numpy.typing import NDArray
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.pipelines.command_line import cli
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, Region, by_row
+from sfumato.schemas.region import Grid, Places, Region, by_row
 from sfumato.schemas.slots import Slots
 from sfumato.transforms.counting.estimator import density, estimate_density
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.heatmap.release import add_up_to
 from sfumato.transforms.heatmap.slot_maps import SlotMaps
 from sfumato.transforms.locations.encode import slots_of
@@ -119,7 +118,7 @@ def separate(case: Case, trust: str, key: int, hidden: bool = False) -> Array:
     for hour in range(HOURS):
         codes = case.codes[case.hours == hour]
         size = max(round(len(codes) / shards), 2) if hidden else SHARD
-        parameters = HeatmapParameters(depth=DEPTH, trust=trust, shard_size=size)  # type: ignore[arg-type]
+        parameters = CountParameters(depth=DEPTH, trust=trust, shard_size=size)  # type: ignore[arg-type]
         run_key = RunKey.derive(seed_secret(HOURS * key + hour), {"benchmark": "slots, separate"})
         state = run_in_memory(rows_of(codes, 1, key), len(codes), parameters, run_key)
         maps.append(estimate_density(parameters.method.decode(state, DEPTH)) * state.users_estimate()[0])
@@ -128,7 +127,7 @@ def separate(case: Case, trust: str, key: int, hidden: bool = False) -> Array:
 
 def joint(case: Case, trust: str, key: int) -> tuple[dict[str, Array], float, float]:
     """The maps of our release and of the peers made of it; the share of covered counts; the map of all hours' error."""
-    parameters = HeatmapParameters(depth=DEPTH, trust=trust, slots=HOURS)  # type: ignore[arg-type]
+    parameters = CountParameters(depth=DEPTH, trust=trust, slots=HOURS)  # type: ignore[arg-type]
     rows = rows_of(case.codes | case.hours << np.uint64(2 * DEPTH), HOURS, key)
     run_key = RunKey.derive(seed_secret(key), {"benchmark": "slots"})
     state = run_in_memory(rows, len(case.codes), parameters, run_key)
@@ -177,7 +176,7 @@ def errors(maps: Array, case: Case) -> Array:
 
 def plain_error(case: Case, trust: str, key: int) -> float:
     """Mean squared error of a heatmap without slots at epsilon 1, in users, on the finest grid."""
-    parameters = HeatmapParameters(depth=DEPTH, trust=trust)  # type: ignore[arg-type]
+    parameters = CountParameters(depth=DEPTH, trust=trust)  # type: ignore[arg-type]
     run_key = RunKey.derive(seed_secret(key), {"benchmark": "slots, plain"})
     state = run_in_memory(rows_of(case.codes, 1, key), len(case.codes), parameters, run_key)
     total = estimate_density(parameters.method.decode(state, DEPTH)) * state.users_estimate()[0]

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from benchmarks.city_people import make_people
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from benchmarks.speed import MODES, REGION, data_set, watch
-from sfumato.schemas.places import Places
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.schemas.region import Places
+from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
@@ -71,7 +71,7 @@ def errors(zones: Zones, codes: NDArray[np.uint64], shares: tuple[float, ...], k
     """For each level the root mean square error, the stated deviation, and the share of intervals that hold."""
     depth = ZoneLocator(zones).depth
     method = ZoneLevels(zones, shares)
-    parameters = HeatmapParameters(
+    parameters = CountParameters(
         depth=depth,
         trust="central",
         epsilon=EPSILON,

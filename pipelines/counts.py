@@ -23,8 +23,8 @@ from sfumato.transforms.histogram.request import (
     DIGITS,
     HistogramRequest,
     HotspotsRequest,
+    ItemCountRequest,
     RequestedCount,
-    SampledRequest,
 )
 from sfumato.transforms.histogram.sampling_round import NumberPrefixes, Prefixes, TextPrefixes, spread_levels
 from sfumato.transforms.histogram.transform import CountOptions, NoisyItems, Rounds, TrieHeavyHitters
@@ -42,7 +42,7 @@ Assemble = Callable[[Any, Any], dict[str, bytes]]
 
 
 @dataclass(frozen=True)
-class SampledJob(ReleaseJob):
+class ItemJob(ReleaseJob):
     """A requested count. Jobs add their own fields."""
 
     STATED_AS: ClassVar[Mapping[str, str]] = {
@@ -51,7 +51,7 @@ class SampledJob(ReleaseJob):
         "levels": "rounds",
     }
 
-    request: SampledRequest
+    request: ItemCountRequest
     requested: RequestedCount | RequestedQuantiles
 
     @property
@@ -91,7 +91,7 @@ class SampledJob(ReleaseJob):
     def accuracy(self) -> str:
         return self.plan.accuracy()
 
-    def resolved(self) -> dict[str, Any]:
+    def stated(self) -> dict[str, Any]:
         counted = asdict(self.counted)  # type: ignore[call-overload]
         return {**asdict(self.plan), "rounds": self.plan.rounds, "counted": counted}
 
@@ -113,7 +113,7 @@ class SampledJob(ReleaseJob):
 
 
 @dataclass(frozen=True)
-class HistogramJob(SampledJob):
+class HistogramJob(ItemJob):
     """A requested histogram."""
 
     request: HistogramRequest
@@ -123,7 +123,7 @@ class HistogramJob(SampledJob):
 
 
 @dataclass(frozen=True)
-class HotspotsJob(SampledJob):
+class HotspotsJob(ItemJob):
     """Requested hot spots."""
 
     request: HotspotsRequest
@@ -137,8 +137,8 @@ class HotspotsJob(SampledJob):
             return NumberPrefixes(10, depth or DIGITS)
         return TextPrefixes(depth or (DATE_CHARACTERS if kind == "dates" else CHARACTERS))
 
-    def resolved(self) -> dict[str, Any]:
-        return {**super().resolved(), "depth": self.request.depth, "top": self.request.top}
+    def stated(self) -> dict[str, Any]:
+        return {**super().stated(), "depth": self.request.depth, "top": self.request.top}
 
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
         column = self.request.column
@@ -148,15 +148,15 @@ class HotspotsJob(SampledJob):
 
 
 @dataclass(frozen=True)
-class QuantilesJob(SampledJob):
+class QuantilesJob(ItemJob):
     """A requested distribution."""
 
     request: QuantilesRequest
     requested: RequestedQuantiles
 
-    def resolved(self) -> dict[str, Any]:
+    def stated(self) -> dict[str, Any]:
         chosen = {"method": self.requested.method, "delta": self.plan.delta, "ranges": self.request.ranges or ()}
-        return {**super().resolved(), **chosen}
+        return {**super().stated(), **chosen}
 
     def count(self, inputs: Inputs, key: RunKey) -> beam.PTransform:
         items, plan = self.requested.counted, self.requested.plan

@@ -15,7 +15,7 @@ from sfumato.schemas.requests.log_columns import IN_COLUMNS
 from sfumato.transforms.flows.plan import FlowPlan
 from sfumato.transforms.flows.release import FlowMetadata, flow_files
 from sfumato.transforms.flows.request import FlowsRequest, RequestedFlows
-from sfumato.transforms.flows.transform import Measured, PrivateFlows
+from sfumato.transforms.flows.transform import CountFlows, Measured
 from sfumato.transforms.histogram.transform import CountOptions
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
@@ -54,7 +54,7 @@ class FlowsJob(ReleaseJob):
     def admission(self) -> AdmissionRule:
         return replace(self.plan.admission_rule, min_users=self.request.min_users)
 
-    def resolved(self) -> dict[str, Any]:
+    def stated(self) -> dict[str, Any]:
         rule, zones, plan = self.requested.rule, self.requested.zones, asdict(self.plan)
         if zones is not None:
             del plan["depth"]
@@ -80,7 +80,7 @@ class FlowsJob(ReleaseJob):
     def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         plan, rule, region, zones = self.plan, self.requested.rule, self.requested.region, self.requested.zones
         options: CountOptions = {"admit": inputs.charge_and_admit, "spill": inputs.spill}
-        flows = PrivateFlows(self.requested.items, rule, plan, key, zones, **options)
+        flows = CountFlows(self.requested.items, rule, plan, key, zones, **options)
 
         def assemble(measured: Measured) -> dict[str, bytes]:
             levels, admission = measured

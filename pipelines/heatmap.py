@@ -1,70 +1,29 @@
-"""`sfumato heatmap`: a private heatmap of location logs; and what jobs have in common that count places as it does."""
+"""`sfumato heatmap`: a private heatmap of location logs, as one Beam job."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import apache_beam as beam
 
-from sfumato.pipelines.frame.job import (
-    BYTES_PER_ROW,
-    DISTRIBUTION_BYTES_PER_ROW,
-    MAP_BYTES,
-    VALUE_BYTES_PER_ROW,
-    Inputs,
-    ReleaseJob,
-    RunBytes,
-)
+from sfumato.pipelines.frame.counting_job import CountingJob
+from sfumato.pipelines.frame.job import Inputs
 from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Cost
-from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
-from sfumato.schemas.requests.log_columns import IN_COLUMNS
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.plan import accuracy
-from sfumato.transforms.counting.state import Estimate, HeatmapState
-from sfumato.transforms.heatmap.plan import cohort_plan_text
+from sfumato.transforms.counting.state import CountState, Estimate
+from sfumato.transforms.heatmap.plan import heatmap_plan_text
 from sfumato.transforms.heatmap.release import release_files
-from sfumato.transforms.heatmap.request import HeatmapRequest, location_columns
-from sfumato.transforms.heatmap.transform import PrivateHeatmap
+from sfumato.transforms.heatmap.request import HeatmapRequest
+from sfumato.transforms.heatmap.transform import CountHeatmap
 from sfumato.transforms.nights.warm_start import WarmStart
-from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.user_hashes import ActiveCohort, rotation_key, with_partition
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.publishing import with_charge_statement
-
-
-@dataclass(frozen=True)
-class CountingJob(ReleaseJob):
-    """A job that counts users at places by the sub-queries of a heatmap. Jobs add their own fields."""
-
-    STATED_AS: ClassVar[Mapping[str, str]] = IN_COLUMNS
-
-    request: Any
-
-    @property
-    @abstractmethod
-    def count_parameters(self) -> HeatmapParameters:
-        """The parameters of the sub-queries."""
-
-    def columns(self) -> LocationColumns:
-        return location_columns(self.request)
-
-    def cost(self) -> Cost:
-        parameters = self.count_parameters
-        return Cost(parameters.epsilon, parameters.stated_delta, trust=parameters.trust, rho=parameters.rho)
-
-    def admission(self) -> AdmissionRule:
-        return self.count_parameters.admission(self.request.min_users)
-
-    def run_bytes(self, rows: int) -> RunBytes:
-        size = DISTRIBUTION_BYTES_PER_ROW if self.count_parameters.distribution_gamma else BYTES_PER_ROW
-        stored = rows * (size + VALUE_BYTES_PER_ROW * self.columns().has_weights)
-        return RunBytes(stored, stored // 2, MAP_BYTES)
 
 
 @dataclass(frozen=True)
@@ -80,11 +39,11 @@ class HeatmapJob(CountingJob):
         return None if self.warm_start is None else self.warm_start.estimate
 
     @property
-    def count_parameters(self) -> HeatmapParameters:
+    def count_parameters(self) -> CountParameters:
         return self.request.parameters
 
     def plan_text(self) -> str:
-        return cohort_plan_text(self.count_parameters, self.prior)
+        return heatmap_plan_text(self.count_parameters, self.prior)
 
     def accuracy(self) -> str:
         return accuracy(self.count_parameters, self.prior)
@@ -112,7 +71,7 @@ class HeatmapJob(CountingJob):
             rotation=None if self.active_cohort is None else self.active_cohort.rotation,
         )
 
-    def resolved(self) -> dict[str, Any]:
+    def stated(self) -> dict[str, Any]:
         night, rotation = self.request.night, self.request.rotation
         return {
             "region": asdict(self.request.region),
@@ -126,7 +85,7 @@ class HeatmapJob(CountingJob):
     def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         request, parameters = self.request, self.count_parameters
         grid = Grid(request.region, parameters.depth)
-        heatmap = PrivateHeatmap(
+        heatmap = CountHeatmap(
             request.region,
             parameters,
             key,
@@ -138,7 +97,7 @@ class HeatmapJob(CountingJob):
         )
         night, folders = request.night, request.warm_start or ()
 
-        def assemble(state: HeatmapState) -> dict[str, bytes]:
+        def assemble(state: CountState) -> dict[str, bytes]:
             made = with_charge_statement(metadata)
             if night is None:
                 return release_files(state, parameters, made, grid)
@@ -149,6 +108,6 @@ class HeatmapJob(CountingJob):
 
         return (
             logs
-            | "Heatmap" >> heatmap  # PCollection[HeatmapState]
+            | "Heatmap" >> heatmap  # PCollection[CountState]
             | "Assemble" >> beam.Map(assemble)  # PCollection[dict[file name, bytes]]
         )

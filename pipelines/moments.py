@@ -76,7 +76,7 @@ class MomentsJob(ReleaseJob):
         epsilon = max(self.plan.epsilon, self.plan.released_epsilon or 0.0)
         return Cost(epsilon, trust=self.request.trust, bits=self.plan.bits_per_client)
 
-    def resolved(self) -> dict[str, Any]:
+    def stated(self) -> dict[str, Any]:
         plan, grouping = self.plan, self.requested.grouping
         shared = {
             **asdict(self.requested.values.columns),

@@ -14,15 +14,15 @@ from typing import Any, ClassVar
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
 
+from sfumato.pipelines.frame.counting_job import CountingJob
 from sfumato.pipelines.frame.job import PLAIN_BYTES, Inputs, RunBytes, geography_of
 from sfumato.pipelines.frame.release_run import run_release
-from sfumato.pipelines.heatmap import CountingJob
 from sfumato.pipelines.runners.runner_settings import RunnerSettings
 from sfumato.schemas.ranges import Sizes
 from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.schemas.requests.checks import owners_of
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.observability.logs import log_event
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.ranges.methods import METHODS
@@ -61,7 +61,7 @@ class RangesJob(CountingJob):
         return replace(job, plan=replace(job.plan, options={**options, "workload": squares}))
 
     @property
-    def count_parameters(self) -> HeatmapParameters:
+    def count_parameters(self) -> CountParameters:
         return self.plan.count_parameters
 
     def plan_text(self) -> str:
@@ -70,7 +70,7 @@ class RangesJob(CountingJob):
     def accuracy(self) -> str:
         return self.plan.accuracy()
 
-    def resolved(self) -> dict[str, Any]:
+    def stated(self) -> dict[str, Any]:
         return {**self.plan.metadata(), "columns": self.columns().metadata()}
 
     def run_bytes(self, rows: int) -> RunBytes:

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
+from sfumato.pipelines.frame.counting_job import CountingJob
 from sfumato.pipelines.frame.job import Inputs, geography_of
-from sfumato.pipelines.heatmap import CountingJob
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.plan import accuracy, heatmap_plan_text
-from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.plan import accuracy, count_plan_text
+from sfumato.transforms.counting.state import CountState
 from sfumato.transforms.counting.sub_queries import check_first_query
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
@@ -23,7 +23,7 @@ from sfumato.transforms.release.publishing import with_charge_statement
 from sfumato.transforms.zones.plan import ZoneLevels, zones_parameters
 from sfumato.transforms.zones.release import zones_files
 from sfumato.transforms.zones.request import ZonesRequest
-from sfumato.transforms.zones.transform import PrivateZones
+from sfumato.transforms.zones.transform import CountZones
 from sfumato.transforms.zones.zone_file import Zones
 from sfumato.transforms.zones.zone_raster import ZoneLocator
 
@@ -48,13 +48,13 @@ class ZonesJob(CountingJob):
         check_first_query(self.count_parameters)
 
     @cached_property
-    def count_parameters(self) -> HeatmapParameters:
+    def count_parameters(self) -> CountParameters:
         """Those of a heatmap with zones as its cells."""
         request = self.request
         options = request.parameter_values()
         if request.trust != Trust.SECAGG:
             options["shard_size"] = _CENTRAL_SHARD_SIZE
-        given = HeatmapParameters(
+        given = CountParameters(
             **options,
             population_share=_POPULATION_SHARE,
             contribution=request.contribution,
@@ -75,35 +75,35 @@ class ZonesJob(CountingJob):
         return geography_of(self.request, self.zones.region)
 
     def plan_text(self) -> str:
-        return heatmap_plan_text(self.count_parameters)
+        return count_plan_text(self.count_parameters)
 
     def accuracy(self) -> str:
         return accuracy(self.count_parameters, place="a zone's count")
 
-    def resolved(self) -> dict[str, Any]:
+    def stated(self) -> dict[str, Any]:
         zones, parameters = self.zones, self.count_parameters
         levels = [
             {"column": name, "zones": len(ids), "share": share}
             for name, ids, share in zip(zones.level_names, zones.ids_of_levels, self.method.shares, strict=True)
         ]
-        stated = parameters.shard_size if not parameters.is_one_batch else None
+        shard_size = None if parameters.is_one_batch else parameters.shard_size
         return {
             "zones": {"sha256": zones.digest, "levels": levels, **self.request.given(("radius",))},
             "columns": asdict(self.columns()),
             "gamma": parameters.distribution_gamma,
-            "shard_size": stated,
-            "dropout": None if stated is None else parameters.dropout,
+            "shard_size": shard_size,
+            "dropout": None if shard_size is None else parameters.dropout,
         }
 
     def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
         parameters, method = self.count_parameters, self.method
-        counts = PrivateZones(parameters, key, self.columns(), inputs.spill, inputs.charge_and_admit)
+        counts = CountZones(parameters, key, self.columns(), inputs.spill, inputs.charge_and_admit)
 
-        def assemble(state: HeatmapState) -> dict[str, bytes]:
+        def assemble(state: CountState) -> dict[str, bytes]:
             return zones_files(state, parameters, method, with_charge_statement(metadata))
 
         return (
             logs
-            | "Zones" >> counts  # PCollection[HeatmapState]
+            | "Zones" >> counts  # PCollection[CountState]
             | "Assemble" >> beam.Map(assemble)  # PCollection[dict[file name, bytes]]
         )

@@ -82,7 +82,7 @@ NEGATIVE = (
     "may be negative, because noise can exceed the count of few users; negative values keep sums right on average; "
     "read them as 0"
 )
-_COUNT = f"estimated users of the cohort, or user-slots with --records_per_user; {NEGATIVE}"
+_COUNT = f"estimated users, or user-slots with --records_per_user; {NEGATIVE}"
 # Of the cells of public indexes. Their resolution has the mean area that is nearest, in ratio, to the region's area
 # divided by 4^depth.
 _OF_INDEX = "{} that holds the centre, at the resolution whose cells are about as large as those of this depth"
@@ -266,7 +266,7 @@ def release_zones_schema(named: bool = False) -> pa.Schema:
         [
             described("zone", "id of the zone", pa.string()),
             *([_ZONE_NAME] if named else []),
-            described("users", f"estimated users of the cohort in the zone; {NEGATIVE}; null off the map", null=True),
+            described("users", f"estimated users in the zone; {NEGATIVE}; null off the map", null=True),
             described("stddev", "standard deviation of users: noise, and places inside cells that are cut", null=True),
             described("low", "lower end of a 95% interval, for each zone separately", null=True),
             described("high", "upper end of the interval", null=True),

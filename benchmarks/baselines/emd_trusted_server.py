@@ -34,7 +34,7 @@ def emd_aggregate(
     pyramid = _pyramid(sums)
     depth = len(pyramid) - 1
     budget, measured = Budget(epsilon), list[Cells]()
-    for done in range(method.max_rounds(depth)):
+    for done in range(method.most_sub_queries(depth)):
         nodes = method.next_cells(measured, depth)
         spent = budget.affordable(method.share_of_rest(done, depth) * budget.remaining)
         budget = budget.charge(spent)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.guarantee import NORMAL_SUMS, Population
 from sfumato.transforms.counting.methods import Method
-from sfumato.transforms.counting.state import HeatmapState, NoisyCounts
+from sfumato.transforms.counting.state import CountState, NoisyCounts
 from sfumato.transforms.locations.shards import ShardPlan
 from sfumato.transforms.privacy.additive_noise import PureNoise
 from sfumato.transforms.privacy.budget import Budget
@@ -88,7 +88,7 @@ def sum_reports(
 
 def run_local(
     codes: NDArray[np.uint64], population: float, method: Method, depth: int, epsilon: float, rng: np.random.Generator
-) -> HeatmapState:
+) -> CountState:
     """Runs all rounds of a method whose encodings are trees, and returns the final state.
 
     Args:
@@ -101,7 +101,7 @@ def run_local(
     """
     clients = len(codes)
     shard_plan = ShardPlan(population, clients, clients / population, shards=clients, required_survivors=1)
-    state = HeatmapState(
+    state = CountState(
         Population(population, "public"), shard_plan, Budget(epsilon), 1, clients, noise=Noise(RANDOMISED_RESPONSE)
     )
     while state.next_query_budget.remaining > 0 and (query := method.next_query(state, depth)) is not None:

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.evaluation.outcomes import Setting
 from sfumato.schemas.requests.checks import declared_of, is_optional
 from sfumato.schemas.requests.request_base import option_type
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.sub_queries import check_first_query
 from sfumato.transforms.heatmap.request import find_method, heatmap_parameters, option_grid, parameter_owners
 
@@ -32,7 +32,7 @@ class Case:
     """
 
     setting: Setting
-    parameters: HeatmapParameters
+    parameters: CountParameters
     earlier: int = 0
 
 
@@ -48,7 +48,7 @@ def parse_cases(text: str) -> tuple[list[Case], tuple[str, ...]]:
     """
     words = dict(one.partition(" ")[::2] for one in text.strip().removeprefix("--").split(" --"))
     methods, metrics = (tuple(words.pop(name).strip().split(",")) for name in ("methods", "metrics"))
-    declared = declared_of(HeatmapParameters)
+    declared = declared_of(CountParameters)
     for method in methods:
         declared = declared | declared_of(find_method(method))
     options = {name: declared[name] for name in parameter_owners() if name in declared}
@@ -97,7 +97,7 @@ def make_cases(methods: Sequence[str], values: Mapping[str, Sequence[Any]]) -> l
     return cases
 
 
-def case_parameters(method: str, values: Mapping[str, Any]) -> HeatmapParameters:
+def case_parameters(method: str, values: Mapping[str, Any]) -> CountParameters:
     """The parameters of a run in which the share `dropout` of the clients vanish. Shards tolerate that."""
     chosen = dict(values)
     margin, dropout = chosen.pop(MARGIN, None), chosen.pop("dropout", 0.0)

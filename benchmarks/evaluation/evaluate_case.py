@@ -21,7 +21,7 @@ from sfumato.schemas.errors import DataError
 from sfumato.schemas.region import by_row
 from sfumato.transforms.counting.estimator import estimate_density
 from sfumato.transforms.counting.methods import Adaptive, Method
-from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.state import CountState, Estimate
 from sfumato.transforms.privacy.keys import RunKey
 
 YARDSTICK_OPTIONS = ("depth", "users", "dropout")  # the options that decide a cohort's exact cells
@@ -130,11 +130,11 @@ def evaluate_case(
 class HasCandidates(Protocol):
     """A method that measures several levels, of which its map shows one."""
 
-    def candidates(self, state: HeatmapState, depth: int) -> list[Estimate]:
+    def candidates(self, state: CountState, depth: int) -> list[Estimate]:
         """The map of each level."""
 
 
-def candidates_of(method: Method, state: HeatmapState, depth: int) -> list[Estimate]:
+def candidates_of(method: Method, state: CountState, depth: int) -> list[Estimate]:
     """The maps of single levels, of which a paper publishes the one of least error by the exact data.
 
     Only an evaluation can do that. With equal shares of epsilon the adaptive method has each sub-query's own map (paper
@@ -184,7 +184,7 @@ def _metadata(case: Case, number: int) -> dict[str, object]:
 
 def _outcome(
     setting: Setting,
-    state: HeatmapState,
+    state: CountState,
     estimates: list[Estimate],
     number: int,
     evaluation: Evaluation,

@@ -13,11 +13,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sfumato.schemas.locations import LocationColumns
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import Estimate, HeatmapState
-from sfumato.transforms.counting.sub_queries import add_noise_and_advance, first_state, population_and_budget
+from sfumato.schemas.region import Grid, Places
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState, Estimate
+from sfumato.transforms.counting.sub_queries import advance_run, first_state, population_and_budget
 from sfumato.transforms.locations.distributions import (
     Distributions,
     bound_distributions,
@@ -129,8 +128,8 @@ class Rows:
 
 
 def run_in_memory(
-    rows: Rows, population: int, parameters: HeatmapParameters, key: RunKey, prior: Estimate | None = None
-) -> HeatmapState:
+    rows: Rows, population: int, parameters: CountParameters, key: RunKey, prior: Estimate | None = None
+) -> CountState:
     """Runs all sub-queries and returns the final state. A job with the same public population has the same state.
 
     Args:
@@ -151,13 +150,13 @@ def run_in_memory(
             for group in groups
         ]
         totals = functools.reduce(operator.add, parts, NOTHING)
-        state = add_noise_and_advance(state, totals, parameters, key)
+        state = advance_run(state, totals, parameters, key)
     return state
 
 
 def planned_state(
-    population: int, parameters: HeatmapParameters, key: RunKey, prior: Estimate | None = None
-) -> HeatmapState:
+    population: int, parameters: CountParameters, key: RunKey, prior: Estimate | None = None
+) -> CountState:
     """The state with the first sub-query. The noisy user count is paid for, and the run is planned for the public one.
 
     For the arguments see `run_in_memory`.

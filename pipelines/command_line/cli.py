@@ -23,7 +23,8 @@ from pydantic.fields import FieldInfo
 
 from sfumato.pipelines.command_line.run import JOBS, inspect_command, request_class, run_job
 from sfumato.pipelines.frame.console import console
-from sfumato.pipelines.runners.failures import ended_by_signals, error_of, is_interrupted, message_of
+from sfumato.pipelines.runners.failures import error_of, message_of
+from sfumato.pipelines.runners.signals import ended_by_signals, is_interrupted
 from sfumato.schemas.errors import NotAdmittedError, RequestError, SfumatoError, TooFewUsersError
 from sfumato.schemas.requests.publish_request import LogOptions, RunnerOptions
 from sfumato.schemas.requests.request_base import HELP_GROUPS, Request, extra_of, metavar_of, option_type

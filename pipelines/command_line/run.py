@@ -20,8 +20,8 @@ if TYPE_CHECKING:  # Beam is imported only for a valid request
 
 
 @dataclass(frozen=True)
-class Job:
-    """A job of the command line."""
+class Command:
+    """A command of `sfumato`, most often a job."""
 
     summary: str  # one line of help
     request: str  # the request class, as MODULE:NAME within the package, like the next two
@@ -39,153 +39,153 @@ class Job:
 
 
 JOBS = {
-    "synth": Job(
+    "synth": Command(
         "make location logs of a synthetic city", "transforms.synth.request:SynthRequest", "pipelines.synth:run"
     ),
-    "inspect": Job(
+    "inspect": Command(
         "show the operator what logs hold, what is wrong with them, and the command to run",
         "schemas.requests.commands:InspectRequest",
         "pipelines.operations.inspect_logs:run",
     ),
-    "plan": Job(
+    "plan": Command(
         "show the cost and the noise of a heatmap; no data are read",
         "transforms.heatmap.request:PlanRequest",
         "pipelines.operations.starting:run_plan",
     ),
-    "heatmap": Job(
+    "heatmap": Command(
         "publish a differentially private heatmap of location logs",
         "transforms.heatmap.request:HeatmapRequest",
         release="pipelines.heatmap:HeatmapJob",
     ),
-    "zones": Job(
+    "zones": Command(
         "publish how many users are in each of a list of public zones, such as census tracts",
         "transforms.zones.request:ZonesRequest",
         release="pipelines.zones:ZonesJob",
     ),
-    "zones --release": Job(
+    "zones --release": Command(
         "estimate the users of zones from a published heatmap, at no cost",
         "transforms.zones.request:ReleaseZonesRequest",
         "pipelines.operations.readers:run_zones",
     ),
-    "histogram": Job(
+    "histogram": Command(
         "publish how many users are in each category or visit each map cell, from a random sample or with noise",
         "transforms.histogram.request:HistogramRequest",
         release="pipelines.counts:HistogramJob",
     ),
-    "hotspots": Job(
+    "hotspots": Command(
         "publish popular places, words or codes, level by level, from a random sample or with noise",
         "transforms.histogram.request:HotspotsRequest",
         release="pipelines.counts:HotspotsJob",
     ),
-    "quantiles": Job(
+    "quantiles": Command(
         "publish the distribution of a number over users: quantiles and range counts",
         "transforms.quantiles.request:QuantilesRequest",
         release="pipelines.counts:QuantilesJob",
     ),
-    "moments": Job(
+    "moments": Command(
         "publish means, variances and moments of a number, from one bit per user or by a trusted curator",
         "transforms.moments.request:MomentsRequest",
         release="pipelines.moments:MomentsJob",
     ),
-    "flows": Job(
+    "flows": Command(
         "publish origin-destination flows: how many trips lead from one place to another",
         "transforms.flows.request:FlowsRequest",
         release="pipelines.flows:FlowsJob",
     ),
-    "ranges build": Job(
+    "ranges build": Command(
         "publish a private model that estimates how many users are in any square",
         "transforms.ranges.request:RangesRequest",
         "pipelines.ranges_build:run",
         release="pipelines.ranges_build:RangesJob",
     ),
-    "ranges answer": Job(
+    "ranges answer": Command(
         "estimate the users in squares that a file lists, from a published model",
         "transforms.ranges.request:AnswerRequest",
         "pipelines.ranges_answer:run",
     ),
-    "ranges tune": Job(
+    "ranges tune": Command(
         "learn on public data which cell width is best",
         "transforms.ranges.request:TuneRequest",
         "pipelines.ranges_tune:run",
     ),
-    "client report": Job(
+    "client report": Command(
         "make a device's report for two servers, neither of which can read it",
         "transforms.split.request:ReportRequest",
         "pipelines.split:run_report",
     ),
-    "split aggregate": Job(
+    "split aggregate": Command(
         "check the devices' reports as one of the two servers, and write this server's noisy share of the counts",
         "transforms.split.request:AggregateRequest",
         "pipelines.split:run_aggregate",
     ),
-    "split collect": Job(
+    "split collect": Command(
         "combine both servers' shares and publish the counts",
         "transforms.split.request:CollectRequest",
         "pipelines.split:run_collect",
     ),
-    "split task": Job(
+    "split task": Command(
         "make the first task of an adaptive map, for two servers",
         "transforms.split.request:TaskRequest",
         "pipelines.split:run_task",
     ),
-    "split key": Job(
+    "split key": Command(
         "show the public key of a key file, for the task file that two servers share",
         "transforms.split.request:PublicKeyRequest",
         "pipelines.split:run_key",
     ),
-    "changes": Job(
+    "changes": Command(
         "find where two published heatmaps differ, with a stated false discovery rate",
         "schemas.requests.commands:ChangesRequest",
         "pipelines.operations.readers:run_changes",
     ),
-    "refresh": Job(
+    "refresh": Command(
         "publish one day's release as a configuration file describes, for example every night",
         "schemas.requests.commands:RefreshRequest",
         "pipelines.operations.refresh:run",
         beam_arguments=True,
     ),
-    "refresh --init": Job(
+    "refresh --init": Command(
         "write a starting configuration for refresh, for a given number of users",
         "schemas.requests.commands:RefreshInitRequest",
         "pipelines.operations.starting:run_refresh_init",
     ),
-    "export": Job(
+    "export": Command(
         "write a published release as a file for a GIS, a notebook or a web map",
         "schemas.requests.commands:ExportRequest",
         "pipelines.operations.readers:run_export",
     ),
-    "audit": Job(
+    "audit": Command(
         "check a published release without its data: files, ledger, epsilon and delta, answers",
         "transforms.audit.request:AuditRequest",
         "pipelines.operations.audit:run",
     ),
-    "audit --job": Job(
+    "audit --job": Command(
         "run a job on logs and on their neighbours, and check everything that leaves it",
         "transforms.audit.request:JobAuditRequest",
         "pipelines.operations.audit_job:run",
         beam_arguments=True,
     ),
-    "audit --self_test": Job(
+    "audit --self_test": Command(
         "plant bugs in copies of sfumato, and check that an audit finds each",
         "transforms.audit.request:SelfTestRequest",
         "pipelines.operations.audit_self_test:run",
     ),
-    "statement": Job(
+    "statement": Command(
         "write what a release guarantees, for the Differential Privacy Deployments Registry, a web page or a reader",
         "transforms.statement.request:StatementRequest",
         "pipelines.operations.statement:run",
     ),
-    "releases": Job(
+    "releases": Command(
         "remove the files of old releases, or take a release down; charges stay in the ledger",
         "schemas.requests.commands:ReleasesRequest",
         "pipelines.operations.releases:run",
     ),
-    "key": Job(
+    "key": Command(
         "make a key: the secret from which a release's noise is drawn",
         "schemas.requests.commands:KeyRequest",
         "pipelines.operations.starting:run_key",
     ),
-    "ledger": Job(
+    "ledger": Command(
         "show and verify the charges of releases, set limits, copy and restore the ledger",
         "schemas.requests.commands:LedgerRequest",
         "pipelines.operations.ledger:run",

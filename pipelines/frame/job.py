@@ -72,17 +72,17 @@ class ReleaseJob(ABC):
         """Returns the columns that the job reads. They check their own types."""
 
     @abstractmethod
-    def resolved(self) -> dict[str, Any]:
+    def stated(self) -> dict[str, Any]:
         """Returns what the job makes of its options, in JSON's types: chosen values, columns, groups, plans."""
 
     def parameters(self) -> dict[str, Any]:
         """Returns all options that the result depends on, in JSON's types, for the manifest and `run_key.key_binding`.
 
-        An option of the request is stated as it is, unless `resolved` states it. So none is forgotten.
+        An option of the request is stated as it is, unless `stated` does it. So none is forgotten.
         """
-        resolved = self.resolved()
+        stated = self.stated()
         given = {name: value for name, value in self.request.shaping().items() if name not in self.STATED_AS}
-        return {"min_users": self.request.min_users, **given, **resolved}
+        return {"min_users": self.request.min_users, **given, **stated}
 
     @abstractmethod
     def cost(self) -> Cost:

@@ -60,7 +60,7 @@ def key_binding(job: ReleaseJob, files: Sequence[InputFile], release_id: str) ->
 
     - `job`, and the parameters by name: the options that shape the numbers (`ReleaseRequest.shaping`, which takes every
       option that a job adds, so that none is forgotten), `min_users`, and what the job makes of them
-      (`ReleaseJob.resolved`: columns, gamma, groups, the digests of an earlier map, of zones and of a tuner).
+      (`ReleaseJob.stated`: columns, gamma, groups, the digests of an earlier map, of zones and of a tuner).
     - `release_id`: random unless it is given or there is a seed.
     - `files`: their content where the run `is_repeatable`; otherwise names, sizes and times, because then the secret or
       the release id is random (but for a seed, which protects nobody). For the elements of a pipeline see `LogsOfKey`.

@@ -14,6 +14,7 @@ from sfumato.schemas.views import PageView
 from sfumato.transforms.changes.map_changes import compare_releases
 from sfumato.transforms.changes.release import changes_files, report
 from sfumato.transforms.export.formats import export_release
+from sfumato.transforms.export.vectors import ZONES_SUFFIXES, zones_bytes
 from sfumato.transforms.flows.view import flows_view
 from sfumato.transforms.heatmap.view import heatmap_view
 from sfumato.transforms.histogram.central_counts_view import counts_view
@@ -22,7 +23,7 @@ from sfumato.transforms.moments.view import moments_view
 from sfumato.transforms.quantiles.view import quantiles_view
 from sfumato.transforms.ranges.view import ranges_view
 from sfumato.transforms.release.published_release import Release, open_release
-from sfumato.transforms.zones.release_zones import SUFFIXES, check_heatmap, table_bytes, zones_of_release
+from sfumato.transforms.zones.release_zones import check_heatmap, zones_of_release
 from sfumato.transforms.zones.request import ReleaseZonesRequest
 from sfumato.transforms.zones.view import zones_view
 
@@ -85,13 +86,13 @@ def run_export(request: ExportRequest) -> None:
 def run_zones(request: ReleaseZonesRequest) -> None:
     """Estimates the users of zones from a published heatmap. Raises RequestError."""
     suffix = os.path.splitext(request.output)[1]
-    if suffix not in SUFFIXES:
-        raise RequestError(f"output: must end in {', '.join(SUFFIXES)}, got {request.output}")
+    if suffix not in ZONES_SUFFIXES:
+        raise RequestError(f"output: must end in {', '.join(ZONES_SUFFIXES)}, got {request.output}")
     check_new_file(request.output, request.overwrite)
     release = open_release(request.release)
     region = check_heatmap(release).region
     table = zones_of_release(release, request.public_zones(region))
-    write_output(request.output, table_bytes(table, suffix))
+    write_output(request.output, zones_bytes(table, suffix))
     outside = table["users"].null_count
     left = f"; {outside:,} zones outside the map omitted" if outside else ""
     sys.stdout.write(f"{request.output}: users of {table.num_rows - outside:,} zones, 95% intervals{left}\n")

@@ -19,7 +19,7 @@ from pathlib import Path
 from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 
-from sfumato.pipelines.runners.failures import last_step
+from sfumato.pipelines.runners.signals import last_step
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.io.files import is_remote
 from sfumato.transforms.io.storage import matching

@@ -27,7 +27,7 @@ from sfumato.schemas.requests.request_base import (
     option,
 )
 from sfumato.schemas.slots import UTC, check_time_zone
-from sfumato.schemas.tile_server import tile_host
+from sfumato.schemas.views.view_parts import tile_host
 
 
 def region_of(value: Any) -> Region:

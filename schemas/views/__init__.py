@@ -10,11 +10,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from sfumato.schemas.tile_server import Tiles
 from sfumato.schemas.views.chart_views import BarsBody, CurveBody, MomentsBody, RangesBody
 from sfumato.schemas.views.flow_views import FlowsBody, TimelineBody
 from sfumato.schemas.views.map_views import Basemap, MapBody
-from sfumato.schemas.views.view_parts import Fact, FileLink, Section, ViewPart
+from sfumato.schemas.views.view_parts import Fact, FileLink, Section, Tiles, ViewPart
 
 Body = Annotated[
     MapBody | BarsBody | CurveBody | MomentsBody | RangesBody | FlowsBody | TimelineBody, Field(discriminator="kind")

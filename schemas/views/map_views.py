@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from sfumato.schemas.tile_server import Tiles
-from sfumato.schemas.views.view_parts import Bounds, Numbers, Path, Scale, ViewPart
+from sfumato.schemas.views.view_parts import Bounds, Numbers, Path, Scale, Tiles, ViewPart
 
 
 class Measure(ViewPart):

@@ -23,9 +23,9 @@ from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.frame.accounting import admission_cost
 from sfumato.schemas.errors import BudgetError, RequestError
 from sfumato.schemas.ledger import REPLACE, ZERO_OUT, Charge, Limit, Period
-from sfumato.schemas.places import Places
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.sub_queries import add_noise_and_advance
+from sfumato.schemas.region import Places
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.sub_queries import advance_run
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.privacy.admission import UserCounts, count_users
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -50,7 +50,7 @@ KEY = RunKey.derive(FixedSecret(b"gaussian costs" * 3), {})
 GAUSSIAN: dict[str, Any] = {"depth": DEPTH, "epsilon": EPSILON, "delta": DELTA, "noise": "gaussian"}
 
 
-def parameters_of(method: str = "flat", **values: Any) -> HeatmapParameters:
+def parameters_of(method: str = "flat", **values: Any) -> CountParameters:
     return heatmap_parameters(method, {**GAUSSIAN, **({"level": 5} if method == "flat" else {}), **values})
 
 
@@ -59,7 +59,7 @@ def nobody(weighted: bool = False) -> Rows:
     return Rows(Places(DEPTH), none, none, np.empty(0, dtype=np.int64) if weighted else None)
 
 
-def answers(parameters: HeatmapParameters, keys: int) -> tuple[np.ndarray, float]:
+def answers(parameters: CountParameters, keys: int) -> tuple[np.ndarray, float]:
     """The noise of a first sub-query over empty logs under several keys, in units of the sums, and its rho."""
     drawn = []
     for number in range(keys):
@@ -71,7 +71,7 @@ def answers(parameters: HeatmapParameters, keys: int) -> tuple[np.ndarray, float
         parts = [
             sum_shards(one, query, key, parameters.shard_noise_source, parameters.simulated_dropout) for one in groups
         ]
-        after = add_noise_and_advance(state, functools.reduce(operator.add, parts, NOTHING), parameters, key)
+        after = advance_run(state, functools.reduce(operator.add, parts, NOTHING), parameters, key)
         drawn.append(after.results[0].counts * state.gamma)
     return np.rint(np.concatenate(drawn)).astype(np.int64), query.cost
 

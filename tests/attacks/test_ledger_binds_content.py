@@ -182,7 +182,7 @@ def test_the_code_has_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     digest = code_digest.__wrapped__
     assert digest() == here  # wherever it is installed
     found = {here}
-    for name in ("transforms/privacy/noise.py", "pipelines/heatmap.py", "schemas/ledger.py"):
+    for name in ("transforms/privacy/discrete_laplace.py", "pipelines/heatmap.py", "schemas/ledger.py"):
         with (tmp_path / name).open("a") as file:
             file.write("\n")
         found.add(digest())

@@ -16,11 +16,10 @@ from scipy import stats
 
 from benchmarks.evaluation.in_memory import Rows
 from sfumato.schemas.guarantee import Population
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.counting.parameters import COUNT_SHARE, HeatmapParameters
-from sfumato.transforms.counting.state import HeatmapState
-from sfumato.transforms.counting.sub_queries import add_noise_and_advance, first_state, start_run, window_for
+from sfumato.schemas.region import Grid, Places, Region
+from sfumato.transforms.counting.parameters import COUNT_SHARE, CountParameters
+from sfumato.transforms.counting.state import CountState
+from sfumato.transforms.counting.sub_queries import advance_run, first_state, start_run, window_for
 from sfumato.transforms.heatmap.release import add_up_to
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.privacy.admission import (
@@ -46,7 +45,7 @@ def tail(epsilon: float, above: Any, sensitivity: int = 1) -> Any:
     return np.exp(-rate * (np.floor(above) + 1)) / (1 + math.exp(-rate))
 
 
-def wraps(users: int, state: HeatmapState, window: Window) -> float:
+def wraps(users: int, state: CountState, window: Window) -> float:
     """The probability that any entry of any shard wraps: exact tails of a shard's size and of the noise.
 
     A union bound over shards and entries. The tail of the noise is convex, so that of all ways in which a shard's users
@@ -64,13 +63,13 @@ def wraps(users: int, state: HeatmapState, window: Window) -> float:
     return float(shard_plan.shards * (over + query.encoding.length * tail(query.cost, window.low, query.sensitivity)))
 
 
-def wrong(users: int, noise: int, parameters: HeatmapParameters) -> float:
+def wrong(users: int, noise: int, parameters: CountParameters) -> float:
     """The probability of a wrong count in a run whose noisy user count came out with this noise."""
     epsilon = parameters.admission().cost
     counted = users + noise
     population = Population(max(1.0, counted), "noisy", epsilon, discrete_laplace_stddev(epsilon), float(counted))
     state = first_state(population, Budget(parameters.epsilon).charge(epsilon), parameters)
-    rounds = parameters.method.max_rounds(parameters.depth)
+    rounds = parameters.method.most_sub_queries(parameters.depth)
     total = 0.0
     while state.query is not None:
         query = state.query
@@ -80,7 +79,7 @@ def wrong(users: int, noise: int, parameters: HeatmapParameters) -> float:
         first, last = query.shard_range or (0, state.shard_plan.shards)
         share = users * (last - first) / state.shard_plan.shards
         sums = np.round(query.encoding.shares * share * state.gamma).astype(np.int64)
-        state = add_noise_and_advance(
+        state = advance_run(
             state, ShardTotals(sums, last - first), parameters, RunKey.derive(FixedSecret(b"x" * 32), {})
         )
     return total
@@ -90,8 +89,8 @@ def wrong(users: int, noise: int, parameters: HeatmapParameters) -> float:
     ("users", "epsilon"), [*((users, 1.0) for users in SIZES), (200, 0.1), (100_000, 0.1), (200, 3.0), (100_000, 3.0)]
 )
 def test_no_count_is_wrong_but_with_a_billionth(users: int, epsilon: float) -> None:
-    parameters = HeatmapParameters(epsilon=epsilon)
-    counting, rounds = parameters.admission().cost, parameters.method.max_rounds(parameters.depth)
+    parameters = CountParameters(epsilon=epsilon)
+    counting, rounds = parameters.admission().cost, parameters.method.most_sub_queries(parameters.depth)
     assert parameters.overflow_probability == 1e-9
     margin = noise_quantile(counting, COUNT_SHARE * 0.9e-9 / rounds)
     beyond = tail(counting, margin)  # that the count allows for fewer users than there are
@@ -105,7 +104,7 @@ def test_no_count_is_wrong_but_with_a_billionth(users: int, epsilon: float) -> N
 )
 def test_nor_in_any_other_method(baselines: None, method: str, contribution: str) -> None:
     parameters = heatmap_parameters(method, {"contribution": contribution, "depth": 6})
-    margin = noise_quantile(parameters.admission().cost, COUNT_SHARE * 0.9e-9 / parameters.method.max_rounds(6))
+    margin = noise_quantile(parameters.admission().cost, COUNT_SHARE * 0.9e-9 / parameters.method.most_sub_queries(6))
     assert max(wrong(2000, noise, parameters) for noise in (-margin, -300, 0)) <= 1e-9
 
 
@@ -148,7 +147,7 @@ def test_a_clean_run_is_refused_with_less_than_a_millionth() -> None:
     every planned shard answers.
     """
     for epsilon in (0.1, 1.0, 3.0):
-        rule = HeatmapParameters(epsilon=epsilon, population=1000).admission()
+        rule = CountParameters(epsilon=epsilon, population=1000).admission()
         margin = noise_quantile(rule.cost, FALSE_REFUSAL_PROBABILITY)
         assert 4 * tail(rule.cost, margin) <= 1e-6
 
@@ -156,15 +155,15 @@ def test_a_clean_run_is_refused_with_less_than_a_millionth() -> None:
 def test_a_count_below_nobody_refuses_nothing() -> None:
     """50 users at epsilon 1: the count is negative in 3 of 10 runs."""
     for epsilon in (0.1, 1.0):
-        rule = HeatmapParameters(epsilon=epsilon).admission()
+        rule = CountParameters(epsilon=epsilon).admission()
         noise = noise_quantile(rule.cost, 1e-9)
         for users in (50.0 - noise, -1.0, 0.0):
             admission = NoisyUserCounts(users, 0.0, rule.cost, discrete_laplace_stddev(rule.cost))
             check_admission(admission, rule)
-            assert start_run(admission, HeatmapParameters(epsilon=epsilon)).query is not None
+            assert start_run(admission, CountParameters(epsilon=epsilon)).query is not None
 
 
-def run_of(users: int, epsilon: float, number: int, **values: object) -> HeatmapState:
+def run_of(users: int, epsilon: float, number: int, **values: object) -> CountState:
     """A run with all defaults but a coarser grid, whose number of users is counted privately."""
     key = RunKey.derive(FixedSecret(b"luck" * 8), {"number": number, "users": users, "epsilon": epsilon})
     parameters = heatmap_parameters("adaptive", {"depth": GRID.depth, "epsilon": epsilon, **values})
@@ -175,7 +174,7 @@ def run_of(users: int, epsilon: float, number: int, **values: object) -> Heatmap
     groups = rows.shard_groups(state.shard_plan)
     while state.query is not None:
         totals = sum((sum_shards(group, state.query, key) for group in groups), start=NOTHING)
-        state = add_noise_and_advance(state, totals, parameters, key)
+        state = advance_run(state, totals, parameters, key)
     return state
 
 

@@ -21,7 +21,7 @@ from sfumato.beam import PrivateHistogram
 from sfumato.pipelines.command_line.run import columns_of, request_of
 from sfumato.pipelines.frame.inputs import layout_of
 from sfumato.schemas.errors import DataError
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.transforms.histogram.central_counts import count_items
 from sfumato.transforms.histogram.count_noise import ItemBound

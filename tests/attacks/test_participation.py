@@ -19,9 +19,9 @@ from scipy import stats
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.errors import RefusedError
 from sfumato.schemas.guarantee import Population
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.schemas.tree import Tree
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.plan import make_plan
 from sfumato.transforms.counting.sub_queries import advance, first_state, start_run
 from sfumato.transforms.heatmap.plan import trust_table
@@ -30,8 +30,8 @@ from sfumato.transforms.locations.read import BuildShards
 from sfumato.transforms.locations.shards import ShardGroup, ShardPlan
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.admission import UserCounts, check_admission, count_users
+from sfumato.transforms.privacy.discrete_laplace import discrete_laplace, geometric_table
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, random_bits, random_bits_16
-from sfumato.transforms.privacy.noise import discrete_laplace, geometric_table
 from sfumato.transforms.privacy.shared_noise import Noise, colluding_epsilon
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import Window
@@ -70,19 +70,19 @@ def with_one_more(rows: Rows) -> Rows:
     return Rows(rows.places, np.append(rows.users, last), np.append(rows.codes, np.uint64(4**DEPTH - 1)))
 
 
-def parameters_of(users: int, **values: Any) -> HeatmapParameters:
+def parameters_of(users: int, **values: Any) -> CountParameters:
     own = {"depth": DEPTH, "population": users, "level": 4, "dropout": 0.05}
     return heatmap_parameters("flat", {**own, **values})
 
 
-def answer(rows: Rows, parameters: HeatmapParameters, query: ShardQuery, key: RunKey) -> ShardTotals:
+def answer(rows: Rows, parameters: CountParameters, query: ShardQuery, key: RunKey) -> ShardTotals:
     shard_plan = start(0, parameters, key).shard_plan
     groups = rows.shard_groups(shard_plan)
     noise, dropout = parameters.shard_noise_source, parameters.simulated_dropout
     return functools.reduce(operator.add, [sum_shards(one, query, key, noise, dropout) for one in groups], NOTHING)
 
 
-def query_of(users: int, parameters: HeatmapParameters, key: RunKey = KEY) -> ShardQuery:
+def query_of(users: int, parameters: CountParameters, key: RunKey = KEY) -> ShardQuery:
     query = start(users, parameters, key).query
     assert query is not None
     return query
@@ -173,12 +173,12 @@ POPULATION = 500
 KEYS = [RunKey.derive(FixedSecret(b"existence" * 4), {"number": number}) for number in range(12)]
 
 
-def one_shard(**values: Any) -> HeatmapParameters:
+def one_shard(**values: Any) -> CountParameters:
     own = {"depth": 8, "population": POPULATION, "shard_size": 1 << 24, "dropout": 0.0}
     return heatmap_parameters("adaptive", {**own, **values})
 
 
-def is_published(users: int, parameters: HeatmapParameters, key: RunKey) -> bool:
+def is_published(users: int, parameters: CountParameters, key: RunKey) -> bool:
     try:
         run_in_memory(crowd(users), POPULATION, parameters, key)
     except RefusedError:
@@ -342,7 +342,7 @@ def test_the_honest_clients_shares_keep_epsilon(colluding: float, epsilon: float
 
 
 def plan_of(**values: Any) -> ShardQuery:
-    parameters = HeatmapParameters(**values)
+    parameters = CountParameters(**values)
     query = first_state(Population(200_000.0, "public"), parameters.budget, parameters).query
     assert query is not None
     return query
@@ -385,7 +385,7 @@ def test_a_planned_shard_has_the_noise_of_all_required_clients(mode: str) -> Non
 
 @pytest.mark.slow
 def test_plans_and_releases_state_the_epsilon_against_colluders() -> None:
-    usual, protected = (HeatmapParameters(population=200_000, shard_size=2_000, colluding=one) for one in (None, 0.05))
+    usual, protected = (CountParameters(population=200_000, shard_size=2_000, colluding=one) for one in (None, 0.05))
     states = [make_plan(one).state for one in (usual, protected)]
     assert math.isclose(states[0].epsilon_against(0.05), 1.048, rel_tol=1e-3)
     assert math.isclose(states[1].epsilon_against(0.05), 1.0, rel_tol=1e-9)
@@ -407,4 +407,4 @@ def test_plans_and_releases_state_the_epsilon_against_colluders() -> None:
 @pytest.mark.parametrize("values", [{"trust": "central"}, {"noise": "gaussian", "delta": 1e-6}])
 def test_colluding_is_refused_where_noise_has_no_shares(values: dict[str, Any]) -> None:
     with rejects("colluding"):
-        HeatmapParameters(colluding=0.05, **values)
+        CountParameters(colluding=0.05, **values)

@@ -23,9 +23,9 @@ from sfumato.pipelines.frame.inputs import InputFile
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Region
 from sfumato.schemas.rotation import Rotation
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import HeatmapState
-from sfumato.transforms.heatmap.transform import PrivateHeatmap, bind_key
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState
+from sfumato.transforms.heatmap.transform import CountHeatmap, bind_key
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.user_hashes import ActiveCohort, cohort_of, rotation_key
 from tests.attacks.jobs import charged_run, charges
@@ -38,7 +38,7 @@ COHORTS, USERS = 3, 600
 OWN_SECRET = FixedSecret(bytes(range(32)))
 ROTATION_KEY = rotation_key(OWN_SECRET, "city", COHORTS)
 REGION = Region(-1, 50, 1, 51)
-PARAMETERS = HeatmapParameters(depth=5, shard_size=100, rotation=COHORTS)
+PARAMETERS = CountParameters(depth=5, shard_size=100, rotation=COHORTS)
 
 
 def table(users: int) -> pa.Table:
@@ -48,16 +48,16 @@ def table(users: int) -> pa.Table:
     return pa.table({"user_id": np.repeat(np.arange(USERS + 1), 3), **columns}).slice(0, 3 * users)
 
 
-def state_of(logs: str, cohort: int) -> HeatmapState:
+def state_of(logs: str, cohort: int) -> CountState:
     """The final state of a run that asks a cohort, under a key that other runs have too."""
     active_cohort = ActiveCohort(Rotation(cohort, COHORTS), ROTATION_KEY)
     key, place = RunKey.derive(OWN_SECRET, {"night": 1}), Path(logs) / f"{cohort}.state"
     with beam.Pipeline(runner=FnApiRunner()) as root:
         files = sorted(map(str, Path(logs).glob("*.parquet")))
-        found = root | beam.Create(files) | PrivateHeatmap(REGION, PARAMETERS, key, active_cohort=active_cohort)
+        found = root | beam.Create(files) | CountHeatmap(REGION, PARAMETERS, key, active_cohort=active_cohort)
         _ = found | beam.Map(lambda state: place.write_bytes(pickle.dumps(state)))
     state = pickle.loads(place.read_bytes())
-    assert isinstance(state, HeatmapState)
+    assert isinstance(state, CountState)
     return state
 
 

@@ -179,7 +179,7 @@ def test_what_takes_no_notice_of_a_signal_ends_as_well(
 ) -> None:
     code = (
         "import subprocess, sys, threading, time\n"
-        "from sfumato.pipelines.runners.failures import ended_by_signals\n"
+        "from sfumato.pipelines.runners.signals import ended_by_signals\n"
         "from sfumato.pipelines.runners.folders import private_folder\n"
         "with ended_by_signals(), private_folder() as folder:\n"
         "    open(folder + '/cells', 'w').write('of a user')\n"

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from benchmarks.evaluation.in_memory import Rows
 from sfumato.schemas.locations import LocationColumns
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.region import Grid, Places, Region
 from sfumato.schemas.slots import Slots
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.plan import make_plan

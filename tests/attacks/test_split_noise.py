@@ -16,8 +16,8 @@ from scipy import stats
 
 from sfumato.schemas.guarantee import Population, Trust
 from sfumato.transforms.counting.methods import Adaptive, Flat
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.sub_queries import add_noise_and_advance, first_state
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.sub_queries import advance_run, first_state
 from sfumato.transforms.histogram.central_counts import SplitCountPlan, noisy_levels
 from sfumato.transforms.histogram.count_noise import CountNoise, ItemBound, TwoServerNoise
 from sfumato.transforms.histogram.user_sample import ItemCounts
@@ -37,7 +37,7 @@ Drawn = list[tuple[NDArray[np.int64], float]]
 
 def heatmap_noise(monkeypatch: pytest.MonkeyPatch, epsilon: float) -> tuple[Drawn, list[NDArray[np.int64]]]:
     """Returns the noise of every sub-query of a map of nobody, and what is published of each."""
-    parameters = HeatmapParameters(trust=Trust.SPLIT, epsilon=epsilon, depth=7, method=Flat(level=7))
+    parameters = CountParameters(trust=Trust.SPLIT, epsilon=epsilon, depth=7, method=Flat(level=7))
     drawn: Drawn = []
     draw = LaplaceNoise.draw
 
@@ -51,7 +51,7 @@ def heatmap_noise(monkeypatch: pytest.MonkeyPatch, epsilon: float) -> tuple[Draw
     state = first_state(Population(1e6, "public"), parameters.budget, parameters)
     while state.query is not None:
         zeros = ShardTotals(np.zeros(state.query.encoding.length, dtype=np.int64), state.shard_plan.shards)
-        state = add_noise_and_advance(state, zeros, parameters, KEY)
+        state = advance_run(state, zeros, parameters, KEY)
     return drawn, [result.counts.astype(np.int64) for result in state.results]
 
 
@@ -117,14 +117,14 @@ def test_stated_noise_of_both_servers_is_the_convolution(epsilon: float) -> None
 def test_split_never_divides_users_between_sub_queries() -> None:
     """Also where the plan has exactly two shards, as many as there are servers."""
     for users in (5_000, 20_000, 1e6):
-        parameters = HeatmapParameters(trust=Trust.SPLIT, depth=6, method=Adaptive())
+        parameters = CountParameters(trust=Trust.SPLIT, depth=6, method=Adaptive())
         state = first_state(Population(users, "public"), parameters.budget, parameters)
         while state.query is not None:
             assert state.query.shard_range is None
             assert state.query.servers == 2
             shards = state.shard_plan.shards
             zeros = ShardTotals(np.zeros(state.query.encoding.length, dtype=np.int64), shards)
-            state = add_noise_and_advance(state, zeros, parameters, KEY)
+            state = advance_run(state, zeros, parameters, KEY)
         for result in state.results:
             one = LaplaceNoise().stddev(result.cost)
             assert result.noise_stddev == pytest.approx(math.sqrt(2) * one)

@@ -15,8 +15,7 @@ from benchmarks.city_people import make_people
 from benchmarks.coverage_moments import listed
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.moments import Statistic, ValueRange
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid
+from sfumato.schemas.region import Grid, Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.estimator import unbiased_counts
 from sfumato.transforms.counting.rates import Rates, estimate_rates

@@ -16,9 +16,9 @@ import pytest
 import shapely
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
-from sfumato.schemas.places import Places
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import HeatmapState
+from sfumato.schemas.region import Places
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.release.metadata import ReleaseMetadata
@@ -40,11 +40,11 @@ def nested() -> Zones:
     return Zones(tuple(map(str, range(SIZE))), shapes, "square", (rows, ZoneLevel("all", ("all",), np.zeros(4, int))))
 
 
-def parameters(shares: tuple[float, ...] | None = None, **options: Any) -> HeatmapParameters:
+def parameters(shares: tuple[float, ...] | None = None, **options: Any) -> CountParameters:
     zones = nested()
     shares = shares or level_shares([64, 4, 1], LAPLACE, 0.998)
     options = {"trust": "central", "epsilon": 1.0, "population": 500, **options}
-    return HeatmapParameters(depth=ZoneLocator(zones).depth, method=ZoneLevels(zones, shares), **options)
+    return CountParameters(depth=ZoneLocator(zones).depth, method=ZoneLevels(zones, shares), **options)
 
 
 def rows_of(codes: np.ndarray[Any, np.dtype[np.uint64]], places: Places, first: int = 0) -> Rows:
@@ -54,7 +54,7 @@ def rows_of(codes: np.ndarray[Any, np.dtype[np.uint64]], places: Places, first: 
     return Rows(places, (users & ~places.mask)[order], codes[order])
 
 
-def state_of(codes: np.ndarray[Any, np.dtype[np.uint64]], own: HeatmapParameters) -> HeatmapState:
+def state_of(codes: np.ndarray[Any, np.dtype[np.uint64]], own: CountParameters) -> CountState:
     return run_in_memory(rows_of(codes, Places(own.depth)), 500, own, KEY)
 
 

@@ -26,7 +26,7 @@ from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.frame import accounting
 from sfumato.schemas.errors import LedgerError
 from sfumato.transforms.histogram import transform as sample_and_threshold
-from sfumato.transforms.privacy import noise
+from sfumato.transforms.privacy import discrete_laplace
 from sfumato.transforms.privacy.ledger.history import replay
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.ledger.stores import SqliteStore
@@ -241,7 +241,7 @@ class Scene:
     def _watch_drawing(self, release_id: str) -> None:
         """Notes each time that noise is drawn, or a threshold is passed, before the charge is made."""
         folder, ledger = self.folder, self.place.ledger
-        for owner, name in ((noise, "_draw"), (sample_and_threshold, "threshold_rounds")):
+        for owner, name in ((discrete_laplace, "_draw"), (sample_and_threshold, "threshold_rounds")):
             real = getattr(owner, name)
 
             def watched(*arguments: Any, real: Any = real, **named: Any) -> Any:

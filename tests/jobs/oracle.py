@@ -21,15 +21,15 @@ from scipy.stats import binom
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Region
 from sfumato.schemas.slots import Slots
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState, Estimate
 from sfumato.transforms.counting.sub_queries import advance, start_run
 from sfumato.transforms.heatmap.transform import bind_key
 from sfumato.transforms.privacy.admission import ChargeAndAdmit, UserCounts
 from sfumato.transforms.privacy.discrete_gaussian import discrete_gaussian
+from sfumato.transforms.privacy.discrete_laplace import discrete_laplace, polya_difference_events
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash, random_bits
 from sfumato.transforms.privacy.mechanism import sigma_for_rho
-from sfumato.transforms.privacy.noise import discrete_laplace, polya_difference_events
 from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals
 from tests.unit.locations import oracle as users_oracle
 
@@ -97,7 +97,7 @@ def records_of_users(
 
 
 def weights_of_users(
-    records: dict[int, list[tuple[int, float]]], parameters: HeatmapParameters, columns: LocationColumns
+    records: dict[int, list[tuple[int, float]]], parameters: CountParameters, columns: LocationColumns
 ) -> dict[int, dict[int, int]]:
     """What each user adds to each place: 1 in one of them, or shares that add up to gamma."""
     weights: dict[int, dict[int, int]] = {}
@@ -125,7 +125,7 @@ def mixed(user: int, slot: int, stream: int) -> int:
     return bits ^ bits >> 31
 
 
-def slots_of_user(user: int, records: list[tuple[int, float]], parameters: HeatmapParameters) -> dict[int, int]:
+def slots_of_user(user: int, records: list[tuple[int, float]], parameters: CountParameters) -> dict[int, int]:
     """One record in each of a few slots: 1 in each of its places."""
     slots: dict[int, list[int]] = defaultdict(list)
     for place, _ in sorted(records):
@@ -137,11 +137,11 @@ def slots_of_user(user: int, records: list[tuple[int, float]], parameters: Heatm
 def heatmap(
     pattern: str,
     region: Region,
-    parameters: HeatmapParameters,
+    parameters: CountParameters,
     key: RunKey,
     columns: LocationColumns | None = None,
     prior: Estimate | None = None,
-) -> HeatmapState:
+) -> CountState:
     depth, columns = parameters.depth, columns or LocationColumns()
     bits = 2 * depth + math.ceil(math.log2(columns.bins))
     key = bind_key(key, region, parameters, columns, prior)
@@ -166,7 +166,7 @@ def heatmap(
 
 
 def ask(
-    state: HeatmapState, shards: dict[int, list[dict[int, int]]], parameters: HeatmapParameters, key: RunKey
+    state: CountState, shards: dict[int, list[dict[int, int]]], parameters: CountParameters, key: RunKey
 ) -> ShardTotals:
     query, run_key = state.query, key
     assert query is not None

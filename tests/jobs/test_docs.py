@@ -19,7 +19,7 @@ import sfumato
 from benchmarks.comparison import compare_on_map
 from benchmarks.synthetic_maps import KINDS, synthetic_map
 from sfumato.pipelines.command_line import cli
-from sfumato.pipelines.command_line.run import JOBS, Job, request_class
+from sfumato.pipelines.command_line.run import JOBS, Command, request_class
 from sfumato.schemas.errors import BudgetError, RequestError
 from sfumato.schemas.guarantee import Trust
 from sfumato.transforms.counting.methods import METHODS
@@ -205,8 +205,8 @@ def test_a_job_of_a_readers_own(
     module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "sfumato.pipelines.users", module)
     spec.loader.exec_module(module)  # type: ignore[union-attr]
-    (line,) = re.findall(r'^ +"users": (Job\(.*\)),$', text_of("docs/how_to/add_a_job.md"), flags=re.MULTILINE)
-    monkeypatch.setitem(JOBS, "users", eval(line, {"Job": Job}))
+    (line,) = re.findall(r'^ +"users": (Command\(.*\)),$', text_of("docs/how_to/add_a_job.md"), flags=re.MULTILINE)
+    monkeypatch.setitem(JOBS, "users", eval(line, {"Command": Command}))
     assert cli.main(["users", "--help"]) == 0
     assert "how many users have a record" in capsys.readouterr().out
     (shown,) = re.findall(r"^    sfumato (users .*)$", text_of("docs/how_to/add_a_job.md"), flags=re.MULTILINE)

@@ -142,19 +142,19 @@ def sub_query_noises(manifest: Manifest) -> list[StatedNoise]:
         sensitivity = (gamma or records) + (rounded if kind == "laplace" else math.sqrt(rounded))
         draws, unit = float(query.get("servers", 1)), entry_of(privacy, "rotation").get("cohorts", 1) / (gamma or 1)
         if trust == Trust.SECAGG:
-            cohort, live = privacy["cohort"], query["shards"] - query["shards_lost"]
-            required = cohort["required_survivors"]
-            draws = live * required / (required - cohort.get("colluders", 0))
+            counted, live = privacy["cohort"], query["shards"] - query["shards_lost"]
+            required = counted["required_survivors"]
+            draws = live * required / (required - counted.get("colluders", 0))
             if privacy["participation"]["model"] == "paper":  # every client adds a share of noise
-                expected = cohort["users"] / cohort["shards"] * (1 - parameters.get("simulated_dropout", 0.0))
+                expected = counted["users"] / counted["shards"] * (1 - parameters.get("simulated_dropout", 0.0))
                 draws *= max(expected / required, 1.0)
-            unit *= cohort["shards"] / live
+            unit *= counted["shards"] / live
         found.append(StatedNoise(kind, query["noise_stddev"] / (unit * math.sqrt(draws)), sensitivity, draws, unit))
     return found
 
 
 def _of_counts(manifest: Manifest) -> _Costs:
-    """Heatmaps, zones and ranges: the noisy user count and all sub-queries, or one of them with disjoint cohorts."""
+    """Heatmaps, zones and ranges: the noisy user count and all sub-queries, or one of them with disjoint shards."""
     privacy, queries = manifest["privacy"], sub_query_noises(manifest)
     count = StatedNoise(privacy["noise"], privacy["population"]["noise_stddev"])
     is_parallel = privacy.get("composition") == "parallel"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.region import by_row
 from sfumato.schemas.tree import Tree, node_levels
-from sfumato.transforms.counting.state import Estimate, HeatmapState, NoisyCounts
+from sfumato.transforms.counting.state import CountState, Estimate, NoisyCounts
 from sfumato.transforms.statistics.posterior.full_tree import FullTree, NodeMeasurements, TreeMeasurement, measure
 from sfumato.transforms.statistics.posterior.inference import Posterior, infer
 from sfumato.transforms.statistics.posterior.unbiased import UnbiasedCounts
@@ -28,12 +28,12 @@ _SLOPING_LEVELS = 2  # below an entry; deeper levels are split evenly, because n
 MAX_RASTER_DEPTH = 12  # 4096 x 4096 float64 is 128 MiB; finer trees are summed into such cells
 
 
-def decode(state: HeatmapState, estimator: Estimator) -> Estimate:
+def decode(state: CountState, estimator: Estimator) -> Estimate:
     """Returns the map of all results, with a prior learned from them (bayes), or of the last result only (last)."""
     return state.results[-1].to_estimate() if estimator == "last" else estimate_of(posterior_of(state), state)
 
 
-def sampling_of(state: HeatmapState) -> float:
+def sampling_of(state: CountState) -> float:
     """Returns 1 - sampling rate: the variance that a node has for each of its users because they are a sample.
 
     A rotating cohort is a sample of all users, and the users who take part may be a sample of it.
@@ -41,7 +41,7 @@ def sampling_of(state: HeatmapState) -> float:
     return 1 - state.shard_plan.sampling_rate / state.rotation
 
 
-def posterior_of(state: HeatmapState) -> Posterior:
+def posterior_of(state: CountState) -> Posterior:
     """Returns the posterior of the nodes of all queried trees, from all results and the shares of the prior map."""
     measured = [measurement_of(result, state) for result in state.results]
     full = FullTree.from_trees(*(one.tree for one in measured))
@@ -61,7 +61,7 @@ def posterior_of(state: HeatmapState) -> Posterior:
     return posterior
 
 
-def unbiased_counts(estimate: Estimate, state: HeatmapState) -> UnbiasedCounts:
+def unbiased_counts(estimate: Estimate, state: CountState) -> UnbiasedCounts:
     """Returns the users of an estimate's cells without shrinkage.
 
     They are from the last result, and from earlier ones where cells are finer than it measured.
@@ -91,7 +91,7 @@ def unbiased_counts(estimate: Estimate, state: HeatmapState) -> UnbiasedCounts:
     return UnbiasedCounts.from_measurements(full, own, users, stddev**2)
 
 
-def measurement_of(result: NoisyCounts, state: HeatmapState) -> TreeMeasurement:
+def measurement_of(result: NoisyCounts, state: CountState) -> TreeMeasurement:
     """Returns a result's users and their noise."""
     total = result.to_estimate()
     # The share of the shards that are in the result. The users of the others are estimated from theirs.
@@ -110,7 +110,7 @@ def prior_posterior(prior: Estimate, users: float) -> Posterior:
     return infer(full, measure(full, [TreeMeasurement(prior.tree, counts * scale, variance)]), users, 0.0)
 
 
-def estimate_of(posterior: Posterior, state: HeatmapState) -> Estimate:
+def estimate_of(posterior: Posterior, state: CountState) -> Estimate:
     """Returns the map: the leaves of all queried trees. With categories, the entries of the last tree."""
     full = posterior.full
     counts, variance = full.leaf_values(posterior.users), full.leaf_values(posterior.variance)

@@ -25,25 +25,14 @@ from sfumato.schemas.region import Grid
 from sfumato.schemas.release import TOTALS_FILE
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.counting.methods import Errors
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.rates import LEVEL, published_categories
-from sfumato.transforms.counting.state import HeatmapState, NoisyCounts
+from sfumato.transforms.counting.state import CountState, NoisyCounts
 from sfumato.transforms.privacy.additive_noise import AdditiveNoise
 from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
 
 # Fields that are null without shards.
 _SHARD_FIELDS = ("shards", "shards_lost", "required_survivors", "modulus")
-_MECHANISMS = {  # by the noise and the party that adds it
-    ("laplace", Trust.SECAGG): "distributed discrete Laplace (Polya shares) over secure-aggregation shards",
-    ("laplace", Trust.CENTRAL): "discrete Laplace, added once to the sums by a trusted curator",
-    ("gaussian", Trust.SECAGG): "discrete Gaussian, added to the sums of each secure-aggregation shard; a user is in "
-    "one shard, whose noise gives the guarantee without that of the others",
-    ("gaussian", Trust.CENTRAL): "discrete Gaussian, added once to the sums by a trusted curator",
-    ("laplace", Trust.SPLIT): "discrete Laplace, added to the sums of all users by each of two servers; the noise of "
-    "either gives the guarantee",
-    ("gaussian", Trust.SPLIT): "discrete Gaussian, added to the sums of all users by each of two servers; the noise of "
-    "either gives the guarantee",
-}
 _ONE = "one location a user, chosen {} by the key"
 _UNIFORMLY, _WEIGHTED = "uniformly", "in proportion to the weights of the user's records"
 _TOP = "one location a user, the {} with most of their records or weight"
@@ -100,8 +89,8 @@ _RATES = (
 
 
 def heatmap_manifest(
-    state: HeatmapState,
-    parameters: HeatmapParameters,
+    state: CountState,
+    parameters: CountParameters,
     metadata: ReleaseMetadata,
     grid: Grid,
     slots: list[dict[str, Any]] | None = None,
@@ -124,7 +113,7 @@ def heatmap_manifest(
 
 
 def counts_content(
-    state: HeatmapState, parameters: HeatmapParameters, metadata: ReleaseMetadata, place: str = "cell"
+    state: CountState, parameters: CountParameters, metadata: ReleaseMetadata, place: str = "cell"
 ) -> dict[str, Any]:
     """Returns the manifest's entries on privacy, the number of users and communication, of cells or of zones.
 
@@ -155,7 +144,7 @@ def counts_content(
             "delta": parameters.stated_delta,
             **({} if kind.UNIT == "epsilon" else {kind.UNIT: total, f"{kind.UNIT}_spent": spent}),
             "noise": kind.NAME,
-            "mechanism": _MECHANISMS[kind.NAME, parameters.trust],
+            "mechanism": kind.MECHANISMS[parameters.trust],
             "randomness": metadata.source,
             **({} if cohort is None else {"rotation": {"cohort": cohort.cohort, "cohorts": cohort.cohorts}}),
             "population": population_entry(state.population, kind),
@@ -184,7 +173,7 @@ def counts_content(
     }
 
 
-def _results(state: HeatmapState) -> dict[str, float]:
+def _results(state: CountState) -> dict[str, float]:
     """Returns the users, and where a user counts in several slots the user-slots that the maps count."""
     counted, stddev = state.all_users_estimate()
     if state.records_per_user == 1:
@@ -204,12 +193,12 @@ def _sub_query(answer: NoisyCounts, rotation: int) -> dict[str, Any]:
     return {**answer.entry(), "noise_stddev": rotation * answer.noise_stddev}
 
 
-def category_names(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> tuple[str, ...]:
+def category_names(parameters: CountParameters, metadata: ReleaseMetadata) -> tuple[str, ...]:
     """Returns the names of the categories; none without auxiliary data."""
     return tuple(metadata.parameters["columns"]["auxiliary"]["categories"]) if parameters.categories > 1 else ()
 
 
-def auxiliary_content(parameters: HeatmapParameters, metadata: ReleaseMetadata) -> dict[str, Any]:
+def auxiliary_content(parameters: CountParameters, metadata: ReleaseMetadata) -> dict[str, Any]:
     """Returns the manifest's entry on auxiliary data; empty without."""
     categories = category_names(parameters, metadata)
     if not categories:
@@ -221,7 +210,7 @@ def auxiliary_content(parameters: HeatmapParameters, metadata: ReleaseMetadata) 
     return {"auxiliary": {**bins, "rates": rates}}
 
 
-def _contribution(parameters: HeatmapParameters, metadata: ReleaseMetadata, place: str) -> str:
+def _contribution(parameters: CountParameters, metadata: ReleaseMetadata, place: str) -> str:
     """Returns the bound on one user's contribution, as a text."""
     gamma, columns = parameters.distribution_gamma, metadata.parameters.get("columns", {})
     if "tasks" in metadata.parameters:
@@ -242,7 +231,7 @@ def _contribution(parameters: HeatmapParameters, metadata: ReleaseMetadata, plac
     return bound + (_BINS.format(parameters.categories, place) if parameters.categories > 1 else "")
 
 
-def _assumptions(state: HeatmapState, parameters: HeatmapParameters, metadata: ReleaseMetadata) -> list[str]:
+def _assumptions(state: CountState, parameters: CountParameters, metadata: ReleaseMetadata) -> list[str]:
     starts = WARM_START if parameters.rotation == 1 else WARM_START_OF_COHORTS
     earlier = [starts] if metadata.parameters.get("warm_start") else []
     if "tasks" in metadata.parameters:
@@ -253,7 +242,7 @@ def _assumptions(state: HeatmapState, parameters: HeatmapParameters, metadata: R
     return [*ASSUMPTIONS, *state.noise.assumptions(), noise, *earlier]
 
 
-def counts_warnings(state: HeatmapState, parameters: HeatmapParameters) -> list[str]:
+def counts_warnings(state: CountState, parameters: CountParameters) -> list[str]:
     """Returns the manifest's warnings on how the counts were made."""
     warnings = []
     if parameters.users is not None and parameters.users > state.population.users:

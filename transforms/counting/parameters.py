@@ -1,4 +1,4 @@
-"""The parameters of a heatmap: those of every method, and the method with its own.
+"""The parameters of noisy counts: those of every method, and the method with its own.
 
 The automatic gamma, the sum of a user's weights, is chosen from public figures only: users are bounded before their
 number is known, so gamma depends neither on the data nor on a noisy figure.
@@ -68,8 +68,8 @@ from sfumato.transforms.privacy.admission import (
     AdmissionRule,
 )
 from sfumato.transforms.privacy.budget import Budget
+from sfumato.transforms.privacy.discrete_laplace import MIN_NOISE_EPSILON
 from sfumato.transforms.privacy.mechanism import MIN_GAUSSIAN_DELTA, noise_quantile
-from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from sfumato.transforms.privacy.shared_noise import Noise
 from sfumato.transforms.secagg.encodings import Rounding, l1_sensitivity, stored_total
 from sfumato.transforms.secagg.modulus import MAX_MODULUS, min_window
@@ -86,7 +86,7 @@ COUNT_SHARE = 0.1  # of the overflow probability, for more users than the noisy 
 
 
 @dataclass(frozen=True)
-class HeatmapParameters:
+class CountParameters:
     """Everything that shapes the statistics, validated.
 
     Raises:
@@ -181,7 +181,7 @@ class HeatmapParameters:
         """The rho of the complete release, which a ledger adds up; None for noise with another unit of cost."""
         return self.budget.total if self.count_noise.UNIT == "rho" else None
 
-    def with_trust(self, trust: Trust) -> HeatmapParameters:
+    def with_trust(self, trust: Trust) -> CountParameters:
         """Returns the parameters with another trust model; only shards' noise has clients who may collude.
 
         Raises RequestError: the trust model is not offered, or not with these parameters.
@@ -210,12 +210,13 @@ class HeatmapParameters:
 
     def _check_noise(self) -> None:
         """Raises RequestError where noise and delta contradict each other, or a protocol lacks this noise."""
-        if self.noise == "gaussian" and not self.delta:
-            raise RequestError("delta: gaussian noise needs one above 0, such as 1e-6")
+        needs_delta = None if self.noise == "auto" else NOISES[self.noise].NEEDS_DELTA
+        if needs_delta and not self.delta:
+            raise RequestError(f"delta: {self.noise} noise needs one above 0, such as 1e-6")
         if 0 < self.delta < MIN_GAUSSIAN_DELTA:
             raise RequestError(f"delta: must be 0 or at least {MIN_GAUSSIAN_DELTA:g}, got {self.delta:g}")
-        if self.noise == "laplace" and self.delta:
-            raise RequestError("delta: laplace noise needs none; leave it out")
+        if needs_delta is False and self.delta:
+            raise RequestError(f"delta: {self.noise} noise needs none; leave it out")
         if not self.count_noise.HAS_SHARES and (name := self._by_client):
             raise RequestError(
                 f"{name}: clients' shares do not add up to {self.count_noise.NAME.capitalize()} noise; leave out this "
@@ -258,9 +259,9 @@ class HeatmapParameters:
         """In how many bins the records of a cell are counted: by category or by slot; 1 without either."""
         return self.categories * self.slots
 
-    def max_rounds(self) -> int:
+    def most_sub_queries(self) -> int:
         """Returns the largest number of sub-queries in one run."""
-        return self.method.max_rounds(self.depth) + (self.slots > 1)
+        return self.method.most_sub_queries(self.depth) + (self.slots > 1)
 
     @property
     def _by_client(self) -> str:
@@ -325,10 +326,13 @@ class HeatmapParameters:
         return {**own, "method": self.method.NAME, **asdict(self.method)}
 
 
-def automatic_gamma(parameters: HeatmapParameters) -> int:
+def automatic_gamma(parameters: CountParameters) -> int:
     """Returns the gamma of `auto`. Raises RequestError if none fits the modulus, or epsilon is too small for noise."""
     # With Gaussian noise, the epsilon of as much Laplace noise.
-    epsilon, max_rounds = parameters.count_noise.laplace_epsilon(parameters.budget.total), parameters.max_rounds()
+    epsilon, max_sub_queries = (
+        parameters.count_noise.laplace_epsilon(parameters.budget.total),
+        parameters.most_sub_queries(),
+    )
     users = min(parameters.users or UNKNOWN_USERS, parameters.population or UNKNOWN_USERS)
     shard_size, is_one_batch = parameters.shard_size, parameters.is_one_batch
     shard_plan = parameters.plan_shards(users)
@@ -341,12 +345,12 @@ def automatic_gamma(parameters: HeatmapParameters) -> int:
     gamma = min(
         math.ceil(needed),
         MAX_GAMMA,
-        int(COST * epsilon / (MIN_NOISE_EPSILON * max_rounds)),
+        int(COST * epsilon / (MIN_NOISE_EPSILON * max_sub_queries)),
         math.ceil(MAX_MODULUS / users) - 1,
     )
     if gamma < 1:
         raise RequestError(
-            f"epsilon: {epsilon} is too small for distributions in {max_rounds} sub-queries; give a larger one"
+            f"epsilon: {epsilon} is too small for distributions in {max_sub_queries} sub-queries; give a larger one"
         )
     if is_one_batch or parameters.modulus is None:
         return gamma
@@ -354,11 +358,11 @@ def automatic_gamma(parameters: HeatmapParameters) -> int:
 
 
 def _largest_within(
-    modulus: int, max_gamma: int, parameters: HeatmapParameters, shard_plan: ShardPlan, length: int
+    modulus: int, max_gamma: int, parameters: CountParameters, shard_plan: ShardPlan, length: int
 ) -> int:
     """Returns the largest gamma in 1..max_gamma whose sums fit the modulus."""
     counting_epsilon = parameters.count_noise.laplace_epsilon(parameters.admission().cost)
-    probability = parameters.overflow_probability / parameters.max_rounds()
+    probability = parameters.overflow_probability / parameters.most_sub_queries()
     counted = max_counted(min(shard_plan.users, SHARD_TOLERANCE * parameters.shard_size), counting_epsilon, probability)
 
     def min_modulus(gamma: int) -> int:
@@ -394,7 +398,7 @@ def vector_length(epsilon: float, max_cells: int, users: float, noisy_sums: int)
     return min(max_cells, math.ceil(4 * users / threshold))
 
 
-def check_prior(prior: Estimate | None, parameters: HeatmapParameters) -> None:
+def check_prior(prior: Estimate | None, parameters: CountParameters) -> None:
     """Raises RequestError if a heatmap of these parameters cannot start from an earlier map."""
     if prior is None:
         return

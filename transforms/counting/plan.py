@@ -11,14 +11,13 @@ import scipy
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Population, Trust
 from sfumato.schemas.known_digits import NOISE_Z
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import Estimate, HeatmapState, NoisyCounts
-from sfumato.transforms.counting.sub_queries import advance, first_state, window_for
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState, Estimate, NoisyCounts
+from sfumato.transforms.counting.sub_queries import advance, first_state
 from sfumato.transforms.observability.text_tables import EXAMPLE_USERS, TYPICAL_USERS, markdown_table, significant
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import MAX_MODULUS
-from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals
-from sfumato.transforms.statistics.bisection import bisect
+from sfumato.transforms.secagg.shard_sums import ShardTotals
 
 _FEW_PLACES = 100  # visible on a map of few users, for which a plan warns
 _VISIBLE_SNR = 2.0  # users of a visible cell, in standard deviations of the noise
@@ -30,9 +29,8 @@ _COLLUDING = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
 class Plan:
     """The run that follows if users are spread evenly over the map. Exact but for a method with `max_query_entries`."""
 
-    parameters: HeatmapParameters  # of the heatmap
-    state: HeatmapState  # after the last sub-query
-    overflow_probabilities: tuple[float, ...]  # for each sub-query an upper bound, see `overflow_probability`
+    parameters: CountParameters  # of the heatmap
+    state: CountState  # after the last sub-query
 
     def __repr__(self) -> str:
         return plan_details(self)
@@ -98,7 +96,7 @@ class Plan:
         return float(scipy.special.pdtr(shard_plan.required_survivors - 1, expected))
 
 
-def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> Plan:
+def make_plan(parameters: CountParameters, prior: Estimate | None = None) -> Plan:
     """Plans a run of `parameters.users` users, or of the public population. prior: an earlier map to start from.
 
     Raises:
@@ -112,25 +110,13 @@ def make_plan(parameters: HeatmapParameters, prior: Estimate | None = None) -> P
     source = "noisy" if parameters.population is None else "public"
     population = Population(float(users), source, cost, parameters.count_noise.stddev(cost), float(users))
     state = first_state(population, parameters.budget.charge(cost), parameters, prior)
-    overflow = []
     while state.query is not None:
         query, shard_plan = state.query, state.shard_plan
-        overflow.append(overflow_probability(query, state))
         first, end = query.shard_range or (0, shard_plan.shards)
         queried_users = shard_plan.users * (end - first) / shard_plan.shards
         sums = np.round(query.encoding.shares * queried_users * state.gamma).astype(np.int64)
         state = advance(state, ShardTotals(sums, end - first), parameters)
-    return Plan(parameters, state, tuple(overflow))
-
-
-def overflow_probability(query: ShardQuery, state: HeatmapState) -> float:
-    """Returns the smallest certified bound on the probability that any sum of a sub-query wraps around; 1 for none."""
-
-    def fits(log_probability: float) -> bool:
-        window = window_for(query.encoding, query.cost, state, math.exp(log_probability))
-        return window.modulus <= query.window.modulus
-
-    return math.exp(bisect(fits, 0.0, math.log(1e-300), 40)[0]) if fits(-1e-9) else 1.0
+    return Plan(parameters, state)
 
 
 def plan_details(plan: Plan) -> str:
@@ -181,13 +167,12 @@ def plan_details(plan: Plan) -> str:
             )
     header = ["sub-query", unit, "entries", "noise, users"]
     if not is_one_batch:
-        header += ["modulus", "bits a client", "overflow probability"]
+        header += ["modulus", "bits a client"]
     rows = []
-    for one, overflow in zip(plan.sub_queries, plan.overflow_probabilities, strict=True):
+    for one in plan.sub_queries:
         row = [f"{one.query.index}", f"{one.cost:.4g}", f"{one.vector_length:,}", significant(one.noise_stddev)]
         if not is_one_batch:
-            probability = f"< {significant(overflow)}" if overflow < 1 else "not bounded"
-            row += [f"{one.query.window.modulus:,}", f"{one.bits_per_client:,}", probability]
+            row += [f"{one.query.window.modulus:,}", f"{one.bits_per_client:,}"]
         rows.append(row)
     lines += ["", markdown_table([header, *rows])]
     if not is_one_batch:
@@ -210,7 +195,7 @@ def plan_details(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = None) -> str:
+def count_plan_text(parameters: CountParameters, prior: Estimate | None = None) -> str:
     """Returns the text of a heatmap's plan. Without a public number of users it has bounds, and a table by that number.
 
     With a rotation the plan is for the users of one cohort. The users of a prior, the map of an earlier release of all
@@ -249,9 +234,9 @@ def heatmap_plan_text(parameters: HeatmapParameters, prior: Estimate | None = No
     return "\n".join(lines) + "\n" + markdown_table(rows, left=())
 
 
-def _bounds(parameters: HeatmapParameters) -> list[str]:
+def _bounds(parameters: CountParameters) -> list[str]:
     """Returns lines that hold for any number of users in any places."""
-    rounds, kind, delta, whole = parameters.max_rounds(), parameters.count_noise, "", "it"
+    rounds, kind, delta, whole = parameters.most_sub_queries(), parameters.count_noise, "", "it"
     if kind.NEEDS_DELTA:
         delta = f" and delta {parameters.delta:g}, with {kind.NAME.capitalize()} noise"
         whole = f"its {kind.UNIT} of {parameters.budget.total:.4g}"
@@ -274,7 +259,7 @@ def _bounds(parameters: HeatmapParameters) -> list[str]:
     return lines
 
 
-def accuracy(parameters: HeatmapParameters, prior: Estimate | None = None, place: str = "a count") -> str:
+def accuracy(parameters: CountParameters, prior: Estimate | None = None, place: str = "a count") -> str:
     """Returns the error of a count of all users, in one phrase. prior: see `make_plan`. place: what is counted."""
     users, cohorts = parameters.population or TYPICAL_USERS, parameters.rotation
     plan = make_plan(replace(parameters, rotation=1, users=max(users // cohorts, 1)), prior)

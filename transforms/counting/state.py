@@ -1,4 +1,4 @@
-"""The state of a heatmap between sub-queries, the next query of a method, and the published estimate.
+"""The state of a run between sub-queries, the next query of a method, and the published estimate.
 
 Nothing here is raw: every number is public or has noise.
 """
@@ -130,7 +130,7 @@ class NoisyCounts:
 
 
 @dataclass(frozen=True)
-class HeatmapState:
+class CountState:
     """The state of a run between sub-queries.
 
     Attributes:

@@ -3,7 +3,7 @@
     state = start_run(counted, parameters)
     while state.query:
         totals = <sums of state.query over the shards>
-        state = add_noise_and_advance(state, totals, parameters, key)
+        state = advance_run(state, totals, parameters, key)
 
 A method chooses what to query next (`Query`). This module decides what the query costs within the budget, the modulus
 of its secure sums, and its shards (`ShardQuery`). `transform` makes Beam stages of the loop.
@@ -18,8 +18,8 @@ import numpy as np
 
 from sfumato.schemas.errors import RefusedError, RequestError
 from sfumato.schemas.guarantee import Population
-from sfumato.transforms.counting.parameters import COUNT_SHARE, HeatmapParameters, max_counted
-from sfumato.transforms.counting.state import Estimate, HeatmapState, NoisyCounts, Query
+from sfumato.transforms.counting.parameters import COUNT_SHARE, CountParameters, max_counted
+from sfumato.transforms.counting.state import CountState, Estimate, NoisyCounts, Query
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.keys import RunKey
@@ -30,7 +30,7 @@ from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals, add_ce
 _MIN_SHARE = 1e-5  # smallest share of the budget for one sub-query: with less, its result would be nothing but noise
 
 
-def population_and_budget(counted: NoisyUserCounts, parameters: HeatmapParameters) -> tuple[Population, Budget]:
+def population_and_budget(counted: NoisyUserCounts, parameters: CountParameters) -> tuple[Population, Budget]:
     """Returns the number of users to plan for, public or noisy, and the budget that the noisy user count leaves."""
     users = max(1.0, counted.users)
     population = Population(users, "noisy", counted.cost, counted.noise_stddev, counted.users)
@@ -39,15 +39,15 @@ def population_and_budget(counted: NoisyUserCounts, parameters: HeatmapParameter
     return population, parameters.budget.charge(counted.cost)
 
 
-def start_run(counted: NoisyUserCounts, parameters: HeatmapParameters, prior: Estimate | None = None) -> HeatmapState:
+def start_run(counted: NoisyUserCounts, parameters: CountParameters, prior: Estimate | None = None) -> CountState:
     """Returns the state with the first sub-query of an admitted run. Raises the errors of `first_state`."""
     population, budget = population_and_budget(counted, parameters)
     return first_state(population, budget, parameters, prior)
 
 
 def first_state(
-    population: Population, budget: Budget, parameters: HeatmapParameters, prior: Estimate | None = None
-) -> HeatmapState:
+    population: Population, budget: Budget, parameters: CountParameters, prior: Estimate | None = None
+) -> CountState:
     """Returns the state with the planned shards and the first sub-query.
 
     Args:
@@ -60,7 +60,7 @@ def first_state(
         RequestError: the sub-query cannot be run with these parameters.
     """
     shard_plan = parameters.plan_shards(population.users)
-    state = HeatmapState(
+    state = CountState(
         population,
         shard_plan,
         budget,
@@ -78,9 +78,7 @@ def first_state(
     return _with_next_query(state, parameters)
 
 
-def add_noise_and_advance(
-    state: HeatmapState, totals: ShardTotals, parameters: HeatmapParameters, key: RunKey
-) -> HeatmapState:
+def advance_run(state: CountState, totals: ShardTotals, parameters: CountParameters, key: RunKey) -> CountState:
     """Returns the state after the current sub-query, see `advance`. Without shards it adds central noise.
 
     totals: sums over the live shards. Each shard's sum has noise already; without shards, with trust central or split,
@@ -91,7 +89,7 @@ def add_noise_and_advance(
     return advance(state, totals, parameters)
 
 
-def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParameters) -> HeatmapState:
+def advance(state: CountState, totals: ShardTotals, parameters: CountParameters) -> CountState:
     """Returns the state with the result of the current sub-query and with the next one, if any.
 
     Args:
@@ -130,7 +128,7 @@ def advance(state: HeatmapState, totals: ShardTotals, parameters: HeatmapParamet
     return _with_next_query(replace(state, budget=budget, results=(*state.results, result), query=None), parameters)
 
 
-def check_first_query(parameters: HeatmapParameters, prior: Estimate | None = None) -> None:
+def check_first_query(parameters: CountParameters, prior: Estimate | None = None) -> None:
     """Checks that the first sub-query can be run, before any data is read.
 
     A given modulus is checked for the largest count that a public population allows.
@@ -152,25 +150,25 @@ def check_first_query(parameters: HeatmapParameters, prior: Estimate | None = No
     first_state(population, parameters.budget.charge(cost), parameters, prior)
 
 
-def _with_next_query(state: HeatmapState, parameters: HeatmapParameters) -> HeatmapState:
+def _with_next_query(state: CountState, parameters: CountParameters) -> CountState:
     """Returns the state with the method's next query, if there is one and any budget remains."""
     has_budget = state.next_query_budget.remaining > 0
     query = parameters.method.next_query(state, parameters.depth) if has_budget else None
     return state if query is None else replace(state, query=_shard_query(state, query, parameters))
 
 
-def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameters) -> ShardQuery:
+def _shard_query(state: CountState, query: Query, parameters: CountParameters) -> ShardQuery:
     """Returns the query with its cost, modulus and shards decided. Raises RequestError where it cannot be run."""
     shard_plan, encoding, budget = state.shard_plan, query.encoding, state.next_query_budget
     shard_range, available = _shard_range(query, state), budget.remaining
     if shard_range is not None and parameters.is_one_batch:
         raise ValueError("shard_fractions: central noise is added to one sum of all shards, not to parts of them")
-    max_rounds, unit = parameters.max_rounds(), state.noise.kind.UNIT
+    max_sub_queries, unit = parameters.most_sub_queries(), state.noise.kind.UNIT
     min_noise_cost = state.noise.kind.min_cost(state.sensitivity(encoding.length, encoding.sensitivity))
     min_cost = _MIN_SHARE * budget.total + min_noise_cost
-    if not state.results and max_rounds * min_cost > available:
+    if not state.results and max_sub_queries * min_cost > available:
         raise RequestError(
-            f"gamma: {state.gamma} is too large for {max_rounds} sub-queries at {unit} {budget.total:g}: "
+            f"gamma: {state.gamma} is too large for {max_sub_queries} sub-queries at {unit} {budget.total:g}: "
             f"noise is drawn down to {unit} {min_noise_cost:.3g}; give a smaller gamma or a larger epsilon"
         )
     if available < min_noise_cost:  # a long vector, with independent rounding
@@ -184,7 +182,7 @@ def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameter
     cost = budget.affordable(min(max(query.cost, min_cost), available))
     if shard_range is not None or available - cost < min_cost:
         cost = available  # the rest is too small for another sub-query, or these users take part in this one only
-    window = window_for(encoding, cost, state, parameters.overflow_probability / max_rounds)
+    window = window_for(encoding, cost, state, parameters.overflow_probability / max_sub_queries)
     if not parameters.is_one_batch:
         window = choose_window(window, parameters.modulus, parameters.allow_overflow)
     return ShardQuery(
@@ -201,7 +199,7 @@ def _shard_query(state: HeatmapState, query: Query, parameters: HeatmapParameter
     )
 
 
-def _shard_range(query: Query, state: HeatmapState) -> tuple[int, int] | None:
+def _shard_range(query: Query, state: CountState) -> tuple[int, int] | None:
     """Returns a query's shards, as first and end; None for all. Raises ValueError where one was queried before."""
     before = [result.shard_range for result in state.results]
     if query.shard_fractions is None:
@@ -215,7 +213,7 @@ def _shard_range(query: Query, state: HeatmapState) -> tuple[int, int] | None:
     return first, end
 
 
-def window_for(encoding: Encoding, cost: float, state: HeatmapState, probability: float) -> Window:
+def window_for(encoding: Encoding, cost: float, state: CountState, probability: float) -> Window:
     """Returns the smallest window in which any sum of a sub-query wraps around with at most this probability.
 
     A share of the probability covers more users than the noisy user count suggests.

@@ -6,16 +6,16 @@ import contextlib
 import functools
 import operator
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import apache_beam as beam
 
 from sfumato.schemas.errors import RefusedError, RequestError
 from sfumato.schemas.locations import LocationColumns
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Locator
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import Estimate, HeatmapState
-from sfumato.transforms.counting.sub_queries import add_noise_and_advance, start_run
+from sfumato.schemas.region import Locator, Places
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState, Estimate
+from sfumato.transforms.counting.sub_queries import advance_run, start_run
 from sfumato.transforms.locations.read import (
     BoundGroups,
     BuildShards,
@@ -34,8 +34,9 @@ from sfumato.transforms.privacy.user_hashes import ActiveCohort
 from sfumato.transforms.secagg.shard_sums import NOTHING, ShardTotals, sum_shards
 
 
+@dataclass(eq=False, repr=False)
 class CountLocations(beam.PTransform):
-    """Bundles of log files -> a singleton HeatmapState, differentially private as a whole.
+    """Bundles of log files -> a singleton CountState, differentially private as a whole.
 
     The state holds the noisy counts of every sub-query that the parameters' method chooses.
 
@@ -49,30 +50,21 @@ class CountLocations(beam.PTransform):
         active_cohort: the rotating cohort whose rows are read; None reads all rows.
     """
 
-    def __init__(
-        self,
-        locator: Locator,
-        parameters: HeatmapParameters,
-        key: RunKey,
-        columns: LocationColumns,
-        spill: Spill | str | None = None,
-        prior: Estimate | None = None,
-        admit: ChargeAndAdmit | None = None,
-        active_cohort: ActiveCohort | None = None,
-    ):
+    locator: Locator
+    parameters: CountParameters
+    key: RunKey
+    columns: LocationColumns
+    spill: Spill | str | None = None
+    prior: Estimate | None = None
+    admit: ChargeAndAdmit | None = None
+    active_cohort: ActiveCohort | None = None
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self._locator = locator
-        self._parameters = parameters
-        self._key = key
-        self._columns = columns
-        self._spill = Spill.of(spill)
-        self._prior = prior
-        self._admit = admit or ChargeAndAdmit(parameters.admission())
-        self._active_cohort = active_cohort
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        locator, parameters, key, spill = self._locator, self._parameters, self._key, self._spill
-        columns, places = self._columns, Places(locator.depth, parameters.bins)
+        locator, parameters, key, columns = self.locator, self.parameters, self.key, self.columns
+        places, spill = Places(locator.depth, parameters.bins), Spill.of(self.spill)
         bound = LocationBound(
             places,
             spill,
@@ -81,41 +73,41 @@ class CountLocations(beam.PTransform):
             columns.dwell_limit,
             parameters.records_per_user,
         )
-        encoding = LocationEncoding(columns, locator, key, spill, self._active_cohort)
+        encoding = LocationEncoding(columns, locator, key, spill, self.active_cohort)
         # PCollection[tuple[UserGroup, Chunk]], PCollection[RowCounts]
         chunks, rows = paths | "ReadLocations" >> ReadLogs(encoding)
         bounded, users = chunks | "BoundUsers" >> BoundGroups(bound)  # PCollection[bytes], PCollection[UserCounts]
         # The ledger is charged here, once all input is read. All noise is drawn after it.
-        charge = ChargeAndAdmitUsers(self._admit, key)
+        charge = ChargeAndAdmitUsers(self.admit or ChargeAndAdmit(parameters.admission()), key)
         admitted = (users, rows) | "ChargeAndAdmitUsers" >> charge  # PCollection[NoisyUserCounts]
-        start = beam.Map(start_sub_queries, parameters, self._prior).with_output_types(HeatmapState)
-        state = admitted | "Start" >> start  # PCollection[HeatmapState]
+        start = beam.Map(start_sub_queries, parameters, self.prior).with_output_types(CountState)
+        state = admitted | "Start" >> start  # PCollection[CountState]
         # PCollection[ShardPlan]
         shard_plan = state | "ShardPlan" >> beam.Map(lambda state: state.shard_plan).with_output_types(ShardPlan)
         is_weighted = parameters.distribution_gamma is not None
         shards = bounded | "BuildShards" >> BuildShards(
             places, shard_plan, spill, is_weighted
         )  # PCollection[ShardGroup]
-        return shards | "RunSubQueries" >> RunSubQueries(parameters, key, state)  # PCollection[HeatmapState]
+        return shards | "RunSubQueries" >> RunSubQueries(parameters, key, state)  # PCollection[CountState]
 
 
 def start_sub_queries(
-    counted: NoisyUserCounts, parameters: HeatmapParameters, prior: Estimate | None = None
-) -> HeatmapState:
+    counted: NoisyUserCounts, parameters: CountParameters, prior: Estimate | None = None
+) -> CountState:
     """Returns the state with the first sub-query. prior: the map of an earlier release to start from."""
     with _request_errors_as_refusals():
         return start_run(counted, parameters, prior)
 
 
 class RunSubQueries(beam.PTransform):
-    """ShardGroups (at least one) and a singleton HeatmapState -> the final HeatmapState.
+    """ShardGroups (at least one) and a singleton CountState -> the final CountState.
 
     A later sub-query depends on the noisy results of earlier ones, and Beam has no loops. So the largest number of the
     method's sub-queries is unrolled into stages, and a run is one job on any runner. Stages after the last sub-query do
     nothing: neither the graph nor its names depend on the data.
     """
 
-    def __init__(self, parameters: HeatmapParameters, key: RunKey, state: beam.PCollection):
+    def __init__(self, parameters: CountParameters, key: RunKey, state: beam.PCollection):
         super().__init__()
         self._parameters = parameters
         self._key = key
@@ -123,20 +115,20 @@ class RunSubQueries(beam.PTransform):
 
     def expand(self, shards: beam.PCollection) -> beam.PCollection:
         parameters, state = self._parameters, self._state
-        for index in range(1, parameters.max_rounds() + 1):
+        for index in range(1, parameters.most_sub_queries() + 1):
             known = beam.pvalue.AsSingleton(state), parameters, self._key
             state = (
-                shards  # PCollection[ShardGroup] -> PCollection[ShardTotals] -> PCollection[HeatmapState]
+                shards  # PCollection[ShardGroup] -> PCollection[ShardTotals] -> PCollection[CountState]
                 | f"SumShards{index}" >> beam.Map(_sum_group, *known).with_output_types(ShardTotals)
                 # This shuffles. So the noisy sum is materialised before anything uses it twice.
                 | f"AddTotals{index}" >> beam.CombineGlobally(_add_totals).without_defaults()
                 # The totals are the main input, so that this is fused with the last step of combining them.
-                | f"Advance{index}" >> beam.Map(_advance, *known).with_output_types(HeatmapState)
+                | f"Advance{index}" >> beam.Map(_advance, *known).with_output_types(CountState)
             )
         return state
 
 
-def _sum_group(group: ShardGroup, state: HeatmapState, parameters: HeatmapParameters, key: RunKey) -> ShardTotals:
+def _sum_group(group: ShardGroup, state: CountState, parameters: CountParameters, key: RunKey) -> ShardTotals:
     """Returns the decoded noisy sum over the live shards of a group, exact with trust central."""
     if state.query is None:
         return NOTHING
@@ -157,12 +149,12 @@ def _request_errors_as_refusals() -> Iterator[None]:
         raise RefusedError(str(error)) from error
 
 
-def _advance(totals: ShardTotals, state: HeatmapState, parameters: HeatmapParameters, key: RunKey) -> HeatmapState:
+def _advance(totals: ShardTotals, state: CountState, parameters: CountParameters, key: RunKey) -> CountState:
     """Returns the state after a sub-query, which is logged and counted."""
     if state.query is None:
         return state
     with _request_errors_as_refusals():
-        state = add_noise_and_advance(state, totals, parameters, key)
+        state = advance_run(state, totals, parameters, key)
     answer = state.results[-1]
     (SUB_QUERY_WITH_LOSS if answer.shards_lost else SUB_QUERY).emit(
         sub_query=answer.query.index,

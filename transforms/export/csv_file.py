@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 import shapely
 
-from sfumato.transforms.export.export_format import ExportFormat
-from sfumato.transforms.export.export_source import TABLE, ExportSource
+from sfumato.transforms.export.export_source import TABLE, ExportFormat, ExportSource
 from sfumato.transforms.export.map_raster import GEOMETRY, column_text
 
 STATEMENT_SUFFIX = ".statement.json"

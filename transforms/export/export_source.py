@@ -1,8 +1,9 @@
-"""What an exported file is made of: a release, its statement, and its map or table."""
+"""What an exported file is made of: a release, its statement, and its map or table; and what a format is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -217,3 +218,29 @@ class ExportSource:
             has = f"it has {', '.join(self.release.tables)}" if self.release.tables else "it has no tables"
             raise RequestError(f"table: {self.release.path} has no table {name!r}; {has}")
         return self.release.arrow_table(name + _PARQUET)
+
+
+@dataclass(frozen=True)
+class ExportFormat:
+    """A format.
+
+    Attributes:
+        name: as `--format` has it.
+        suffixes: of file names, the usual one first.
+        needs: the part of a release that it is made of, one of PARTS.
+        write: makes the content of the file, by what is added to the file's name: "" for the file itself.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    needs: str
+    write: Callable[[ExportSource], dict[str, bytes]]
+
+
+@contextmanager
+def needs_extra(what: str) -> Iterator[None]:
+    """Turns a missing library into a RequestError that names the extra to install. what: begins the message."""
+    try:
+        yield
+    except ImportError as error:
+        raise RequestError(f"{what}: requires {error.name}; run: pip install 'sfumato[export]'") from None

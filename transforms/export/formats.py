@@ -1,16 +1,22 @@
-"""The registry of formats, and files of them. A new format is a module with a `FORMAT`, and its line here."""
+"""The registry of formats, and files of them. A new format is an `ExportFormat`, and its line here."""
 
 from __future__ import annotations
 
 from sfumato.schemas.errors import RequestError, did_you_mean
-from sfumato.transforms.export import csv_file, geojson, geopackage, geoparquet_file, geotiff, pmtiles_file
-from sfumato.transforms.export.export_format import ExportFormat
-from sfumato.transforms.export.export_source import MAP, PARTS, TABLE, ExportSource
+from sfumato.transforms.export import csv_file, geotiff, pmtiles_file, vectors
+from sfumato.transforms.export.export_source import MAP, PARTS, TABLE, ExportFormat, ExportSource
 from sfumato.transforms.io.files import check_new_file, write_output
 from sfumato.transforms.release.published_release import Release
 
-_MODULES = (geotiff, geojson, csv_file, geoparquet_file, geopackage, pmtiles_file)
-FORMATS: dict[str, ExportFormat] = {module.FORMAT.name: module.FORMAT for module in _MODULES}
+_FORMATS = (
+    geotiff.FORMAT,
+    vectors.GEOJSON,
+    csv_file.FORMAT,
+    vectors.GEOPARQUET,
+    vectors.GEOPACKAGE,
+    pmtiles_file.FORMAT,
+)
+FORMATS: dict[str, ExportFormat] = {one.name: one for one in _FORMATS}
 
 
 def find_format(name: str | None, output: str) -> ExportFormat:

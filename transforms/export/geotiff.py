@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sfumato.transforms.export.export_format import ExportFormat, needs_extra
-from sfumato.transforms.export.export_source import RASTER, ExportSource
+from sfumato.transforms.export.export_source import RASTER, ExportFormat, ExportSource, needs_extra
 
 _TILE = 256  # pixels along a side of a block
 _OVERVIEWS = "every pixel of an overview is one pixel of the full resolution; nothing is averaged"

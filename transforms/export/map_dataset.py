@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.export.export_format import needs_extra
-from sfumato.transforms.export.export_source import MAP, PARTS, RASTER, ExportSource
+from sfumato.transforms.export.export_source import MAP, PARTS, RASTER, ExportSource, needs_extra
 
 if TYPE_CHECKING:
     import geopandas

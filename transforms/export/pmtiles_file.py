@@ -9,8 +9,7 @@ import math
 import numpy as np
 
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.export.export_format import ExportFormat, needs_extra
-from sfumato.transforms.export.export_source import MAP, ExportSource
+from sfumato.transforms.export.export_source import MAP, ExportFormat, ExportSource, needs_extra
 
 _BOUNDS = ("west", "south", "east", "north")  # which the shapes have
 _THREADS = "GDAL_NUM_THREADS"

@@ -17,8 +17,8 @@ from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH
 from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
 from sfumato.transforms.privacy.budget import check_epsilon
+from sfumato.transforms.privacy.discrete_laplace import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON
 
 MAX_TRIPS = 1000  # of a user
 MAX_ZONES = 2000  # four million pairs are measured at once

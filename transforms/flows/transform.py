@@ -18,7 +18,7 @@ from sfumato.transforms.zones.zone_file import Zones
 Measured = tuple[list[MeasuredLevel], NoisyUserCounts]  # noisy counts of trips, and of users, that admitted the run
 
 
-class PrivateFlows(CountRounds):
+class CountFlows(CountRounds):
     """Bundles of log files -> a singleton Measured, differentially private as a whole.
 
     `release.flow_files` makes the files of a release of it.

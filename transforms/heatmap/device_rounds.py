@@ -18,8 +18,8 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Population, Trust
 from sfumato.schemas.tree import Tree, node_names
 from sfumato.transforms.counting.methods import Adaptive
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState
 from sfumato.transforms.counting.sub_queries import advance, first_state
 from sfumato.transforms.heatmap.release import release_files
 from sfumato.transforms.privacy.additive_noise import LAPLACE
@@ -57,7 +57,7 @@ def first_task(text: str, users: int) -> Task:
     return Task.parse(json.dumps(whole | own, separators=(",", ":")))
 
 
-def map_state(tasks: Sequence[Task], rounds: Sequence[Collected]) -> HeatmapState:
+def map_state(tasks: Sequence[Task], rounds: Sequence[Collected]) -> CountState:
     """Returns the map's state after some rounds: with the next query, or complete.
 
     tasks: all rounds so far, in order; rounds: their counts. Raises RequestError: the tasks are not those of one map.
@@ -79,13 +79,13 @@ def map_state(tasks: Sequence[Task], rounds: Sequence[Collected]) -> HeatmapStat
     return replace(state, population=counted)
 
 
-def next_task(last: Task, state: HeatmapState) -> Task:
+def next_task(last: Task, state: CountState) -> Task:
     """Returns the map's next round. last: the round before; state: after it, with a query."""
     assert state.query is not None  # the map is not complete
     return last.next_round(_next_tree(state), _epsilon_of(state.query.cost))
 
 
-def map_files(tasks: Sequence[Task], state: HeatmapState, created: str, code: str | None = None) -> dict[str, bytes]:
+def map_files(tasks: Sequence[Task], state: CountState, created: str, code: str | None = None) -> dict[str, bytes]:
     """Returns the files of a complete map's release by name, the manifest last.
 
     created: ISO 8601 time. code: digest of the running code, if it is stated.
@@ -103,9 +103,9 @@ def map_files(tasks: Sequence[Task], state: HeatmapState, created: str, code: st
     return release_files(state, parameters, metadata, grid)
 
 
-def _parameters(task: Task) -> HeatmapParameters:
+def _parameters(task: Task) -> CountParameters:
     assert task.map is not None
-    return HeatmapParameters(
+    return CountParameters(
         depth=task.depth,
         trust=Trust.SPLIT,
         epsilon=task.map.epsilon,
@@ -117,7 +117,7 @@ def _parameters(task: Task) -> HeatmapParameters:
     )
 
 
-def _first_state(task: Task) -> HeatmapState:
+def _first_state(task: Task) -> CountState:
     if task.map is None:
         raise RequestError("task: is not a round of a map")
     parameters = _parameters(task)
@@ -126,7 +126,7 @@ def _first_state(task: Task) -> HeatmapState:
     return first_state(population, parameters.budget.charge(cost), parameters)
 
 
-def _next_tree(state: HeatmapState) -> Tree:
+def _next_tree(state: CountState) -> Tree:
     assert state.query is not None
     assert isinstance(state.query.encoding, TreeEncoding)
     return state.query.encoding.tree

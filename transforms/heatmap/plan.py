@@ -10,17 +10,17 @@ from typing import Any, get_args
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import SEES, CentralSplitOrSecagg, Trust
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.plan import Plan, heatmap_plan_text, make_plan, percent
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.plan import Plan, count_plan_text, make_plan, percent
 from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.observability.text_tables import markdown_table, significant
 
 _ALWAYS = ("users", "epsilon")  # columns of every summary
 
 
-def cohort_plan_text(parameters: HeatmapParameters, prior: Estimate | None = None) -> str:
+def heatmap_plan_text(parameters: CountParameters, prior: Estimate | None = None) -> str:
     """Returns the text of a heatmap's plan, which says what a rotation makes of it. Raises RequestError."""
-    text = heatmap_plan_text(parameters, prior)
+    text = count_plan_text(parameters, prior)
     if parameters.rotation == 1:
         return text
     return (
@@ -29,7 +29,7 @@ def cohort_plan_text(parameters: HeatmapParameters, prior: Estimate | None = Non
     )
 
 
-def trust_table(parameters: HeatmapParameters) -> str:
+def trust_table(parameters: CountParameters) -> str:
     """Returns what each trust model costs a heatmap with a number of users in noise and communication, as a table of
     text.
     """

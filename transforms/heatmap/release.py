@@ -28,9 +28,9 @@ from sfumato.schemas.release import (
 from sfumato.schemas.tree import node_names, node_positions
 from sfumato.transforms.counting.estimator import estimate_density, unbiased_counts
 from sfumato.transforms.counting.manifest import category_names, heatmap_manifest
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.rates import Rates, auxiliary_columns, estimate_rates
-from sfumato.transforms.counting.state import Estimate, HeatmapState, NoisyCounts
+from sfumato.transforms.counting.state import CountState, Estimate, NoisyCounts
 from sfumato.transforms.geo.cell_indexes import index_columns
 from sfumato.transforms.heatmap.slot_maps import SlotMaps
 from sfumato.transforms.heatmap.view import heatmap_view
@@ -162,7 +162,7 @@ def add_up_to(estimate: Estimate, users: float) -> Estimate:
 
 
 def published_estimate(
-    state: HeatmapState, parameters: HeatmapParameters, grid: Grid, categories: Sequence[str] = ()
+    state: CountState, parameters: CountParameters, grid: Grid, categories: Sequence[str] = ()
 ) -> tuple[Estimate, UnbiasedCounts | None, Rates | None]:
     """Returns what the table of cells is made of. With a rotation it is scaled from the queried users to all users.
 
@@ -185,8 +185,8 @@ def published_estimate(
 
 
 def release_files(
-    state: HeatmapState,
-    parameters: HeatmapParameters,
+    state: CountState,
+    parameters: CountParameters,
     metadata: ReleaseMetadata,
     grid: Grid,
     night: Night | None = None,

@@ -43,7 +43,7 @@ from sfumato.schemas.rotation import MAX_COHORTS, Rotation
 from sfumato.schemas.slots import UTC, Slots
 from sfumato.transforms.counting.methods import METHODS, Adaptive, Method
 from sfumato.transforms.counting.methods.adaptive import Refine, Schedule
-from sfumato.transforms.counting.parameters import HeatmapParameters, check_prior
+from sfumato.transforms.counting.parameters import CountParameters, check_prior
 from sfumato.transforms.counting.sub_queries import check_first_query
 from sfumato.transforms.locations.shards import Participation
 from sfumato.transforms.locations.users import Contribution
@@ -57,7 +57,7 @@ _OF_REQUEST = ("categories", "slots", "records_per_user", "rotation", "method") 
 
 def parameter_owners() -> dict[str, tuple[str, ...]]:
     """Returns the methods that have a parameter, by its name; no methods for a parameter of every heatmap."""
-    return {**{one.name: () for one in fields(HeatmapParameters) if one.name not in _OF_REQUEST}, **owners_of(METHODS)}
+    return {**{one.name: () for one in fields(CountParameters) if one.name not in _OF_REQUEST}, **owners_of(METHODS)}
 
 
 def heatmap_parameters(
@@ -67,7 +67,7 @@ def heatmap_parameters(
     slots: int = 1,
     records_per_user: int = 1,
     rotation: int = 1,
-) -> HeatmapParameters:
+) -> CountParameters:
     """Returns parameters from values by name. None and False give the default, like a missing value.
 
     Raises RequestError if the method or a parameter is unknown, does not apply to the method, or is out of range.
@@ -84,7 +84,7 @@ def heatmap_parameters(
     common = {name: value for name, value in given.items() if not owners[name]}
     kind.check_given(own)
     bins: dict[str, Any] = {"categories": categories, "slots": slots, "records_per_user": records_per_user}
-    return HeatmapParameters(**common, **bins, rotation=rotation, method=kind(**own))
+    return CountParameters(**common, **bins, rotation=rotation, method=kind(**own))
 
 
 def option_grid(methods: Sequence[str], values: Mapping[str, Sequence[Any]]) -> list[tuple[str, dict[str, Any]]]:
@@ -245,7 +245,7 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
         return self.slots is not None or super().reads_local_times()
 
     @cached_property
-    def parameters(self) -> HeatmapParameters:
+    def parameters(self) -> CountParameters:
         """Returns the parameters of the heatmap. Raises RequestError."""
         columns = self.columns
         slots = 1 if columns.slots is None else len(columns.slots)
@@ -353,7 +353,7 @@ class PlanRequest(LogOptions):
         given = self.given(parameter_owners())
         return {name: given[name] for name in type(self).model_fields if name in given}
 
-    def settings(self) -> list[HeatmapParameters]:
+    def settings(self) -> list[CountParameters]:
         """Returns the parameters of each method with each combination of the values. Raises RequestError."""
         grid = option_grid(self.method, self.values())
         settings = [heatmap_parameters(method, with_estimator(chosen)) for method, chosen in grid]

@@ -33,7 +33,7 @@ from sfumato.schemas.region import Grid
 from sfumato.schemas.release import SLOTS_SCHEMA
 from sfumato.schemas.tree import Tree, node_names, node_positions
 from sfumato.transforms.counting.estimator import density, estimate_density, sampling_of
-from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.state import CountState, Estimate
 from sfumato.transforms.statistics.posterior.full_tree import FullTree
 from sfumato.transforms.statistics.posterior.unbiased import CONTINUITY, Z_95, user_intervals
 
@@ -256,7 +256,7 @@ class SlotMaps:
     region_stddev: Array
 
     @classmethod
-    def from_state(cls, state: HeatmapState, estimate: Estimate) -> SlotMaps | None:
+    def from_state(cls, state: CountState, estimate: Estimate) -> SlotMaps | None:
         """Returns the maps of a run; None without slots. estimate: the published map of all slots."""
         result = state.slot_result
         if result is None:
@@ -329,7 +329,7 @@ class SlotMaps:
         return [dict(zip(("users", "stddev", "low", "high"), row, strict=True)) for row in rows]
 
 
-def _region(state: HeatmapState, counts: Array, noise: float, sampling: float) -> tuple[Array, Array]:
+def _region(state: CountState, counts: Array, noise: float, sampling: float) -> tuple[Array, Array]:
     """Returns unbiased users of the region in each slot, which add up to its users, and standard deviations: float64[S]
     each.
 

@@ -8,7 +8,7 @@ from typing import Any
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.counting.parameters import HeatmapParameters, check_prior, digest
+from sfumato.transforms.counting.parameters import CountParameters, check_prior, digest
 from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.counting.transform import CountLocations
 from sfumato.transforms.locations.spill import Spill
@@ -17,8 +17,8 @@ from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.user_hashes import ActiveCohort
 
 
-class PrivateHeatmap(CountLocations):
-    """Bundles of log files -> a singleton HeatmapState, differentially private as a whole.
+class CountHeatmap(CountLocations):
+    """Bundles of log files -> a singleton CountState, differentially private as a whole.
 
     The state holds the noisy counts of every sub-query. The method's `decode` makes the map of it, and
     `release.release_files` the files of a release.
@@ -37,7 +37,7 @@ class PrivateHeatmap(CountLocations):
     def __init__(
         self,
         region: Region,
-        parameters: HeatmapParameters,
+        parameters: CountParameters,
         key: RunKey,
         columns: LocationColumns | None = None,
         spill: Spill | str | None = None,
@@ -65,7 +65,7 @@ class PrivateHeatmap(CountLocations):
 def bind_key(
     key: RunKey,
     region: Region,
-    parameters: HeatmapParameters,
+    parameters: CountParameters,
     columns: LocationColumns,
     prior: Estimate | None = None,
     active_cohort: ActiveCohort | None = None,

@@ -102,7 +102,7 @@ class CentralCountPlan(CountedBudget):
         bound: of each user's contributions to every round.
         domains: for each round the number of its items, where they are public (cells of a region); else None. All
             items of a small domain are published, and of any domain if delta is 0.
-        noise: one of count_noise.NOISES.
+        noise: one of count_noise.ITEM_NOISES.
     """
 
     TRUST: ClassVar[Trust] = Trust.CENTRAL

@@ -56,6 +56,7 @@ from sfumato.transforms.privacy.discrete_gaussian import (
     discrete_gaussian_survival,
     discrete_variance,
 )
+from sfumato.transforms.privacy.discrete_laplace import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON, discrete_laplace
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import (
     MIN_GAUSSIAN_DELTA,
@@ -65,11 +66,10 @@ from sfumato.transforms.privacy.mechanism import (
     rho_for_delta,
     sigma_for_rho,
 )
-from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON, discrete_laplace
 from sfumato.transforms.statistics.bisection import bisect_each_integer, bisect_integers
 
-NoiseKind = Literal["laplace", "truncated", "gaussian"]
-NOISES = ("auto", *get_args(NoiseKind))
+ItemNoiseKind = Literal["laplace", "truncated", "gaussian"]
+ITEM_NOISES = ("auto", *get_args(ItemNoiseKind))
 _SAFETY = 1 - 1e-9  # of probabilities that must not be above a bound; floats are exact within 1e-12
 _SIGMAS = 10.1  # no Gaussian draw is above this many sigma
 _LOW_ERROR, _HIGH_ERROR = 0.025, 0.024  # of an interval's ends; see CountNoise.intervals
@@ -116,7 +116,7 @@ class CountNoise:
     Its delta is what the round spends: exact for laplace and truncated noise, an upper bound for gaussian.
     """
 
-    kind: NoiseKind
+    kind: ItemNoiseKind
     epsilon: float
     delta: float  # 0 for pure differential privacy
     bound: ItemBound
@@ -278,11 +278,11 @@ def choose_noise(
     deviation.
 
     Raises RequestError for an argument out of range, or noise out of range. epsilon, delta: of the round; delta above
-    0 unless the items are public. kind: one of NOISES. public: whether all items are published.
+    0 unless the items are public. kind: one of ITEM_NOISES. public: whether all items are published.
     """
     check_epsilon(epsilon)
-    if kind not in NOISES:
-        raise RequestError(f"noise: must be one of {', '.join(NOISES)}, got {kind!r}")
+    if kind not in ITEM_NOISES:
+        raise RequestError(f"noise: must be one of {', '.join(ITEM_NOISES)}, got {kind!r}")
     if delta or not public:
         check_delta(delta)
     per_unit = epsilon / (bound.max_items * bound.max_records)

@@ -42,8 +42,8 @@ class RequestedCount:
         _ = self.plan.noises if isinstance(self.plan, CentralCountPlan) else self.plan.sampling
 
 
-class SampledRequest(UserColumn, ReleaseRequest):
-    """Options of counts by a sample: the budget, and public figures that set the sampling rate."""
+class ItemCountRequest(UserColumn, ReleaseRequest):
+    """Options of counts of items, with noise or by a sample: budget, and public figures for the sampling rate."""
 
     trust: CentralSplitOrSecagg = option(
         Trust.SECAGG,
@@ -111,7 +111,7 @@ class SampledRequest(UserColumn, ReleaseRequest):
         )
 
 
-class ItemRequest(PlaceColumns, MapGeography, SampledRequest):
+class ItemRequest(PlaceColumns, MapGeography, ItemCountRequest):
     """Options that name items: the values of a column, or the cells of a region."""
 
     CELL_OPTIONS: ClassVar[str]

@@ -1,1 +1,1 @@
-"""From logs to shards: validated batches, one location a user, cohorts and shard indexes."""
+"""From logs to shards: validated batches, one location a user, and shard indexes."""

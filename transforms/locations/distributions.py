@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.transforms.locations.shards import ShardGroup, ShardPlan, key_dtype, keys_in_groups, shards_in, shards_of
 from sfumato.transforms.locations.spill import Spill, join
 from sfumato.transforms.locations.users import UserRecords, join_records, keyed_below, sorted_records

@@ -13,8 +13,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from sfumato.schemas.locations import DROP_REASONS, Auxiliary, LocationColumns, holds_text
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Locator
+from sfumato.schemas.region import Locator, Places
 from sfumato.schemas.slots import Slots
 from sfumato.transforms.inputs.local_time import DAY_SECONDS, PER_SECOND, local_seconds
 from sfumato.transforms.inputs.text_values import as_bytes, decoded, nulls, without_views

@@ -21,8 +21,7 @@ from apache_beam import typehints
 
 import sfumato.transforms.beam_support  # noqa: F401  (installs caches and fixes)
 from sfumato.schemas.locations import DROP_REASONS, LocationColumns
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Locator
+from sfumato.schemas.region import Locator, Places
 from sfumato.transforms.inputs.log_file import FileSlice
 from sfumato.transforms.inputs.log_reader import read_bundle, slice_bundle
 from sfumato.transforms.locations.distributions import (

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.transforms.locations.spill import Spill, join, load
 from sfumato.transforms.statistics.bisection import bisect_each_integer
 

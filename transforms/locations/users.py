@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import DataError
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.transforms.locations.encode import EncodedLocations
 from sfumato.transforms.locations.spill import DEFAULT_GROUP_BITS, Spill, join, lengths_of, load
 

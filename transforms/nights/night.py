@@ -20,7 +20,7 @@ from sfumato.schemas.release import ANSWERS_FILE, NIGHTS_FILE
 from sfumato.schemas.timeline import stated_rotation
 from sfumato.schemas.tree import Tree, nodes_from_names
 from sfumato.transforms.counting.estimator import measurement_of
-from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.counting.state import CountState
 from sfumato.transforms.nights.nights_state import MAX_NODES, NightsState
 from sfumato.transforms.nights.nights_update import NightMap, update
 from sfumato.transforms.nights.warm_start import MAX_CELLS, MAX_COUNT, with_complete_parents
@@ -61,7 +61,7 @@ class Night:
         ),
     }
 
-    def map_of(self, state: HeatmapState) -> tuple[NightsState, NightMap]:
+    def map_of(self, state: CountState) -> tuple[NightsState, NightMap]:
         """Returns what the night leaves to the next one, and its map.
 
         state: after the last sub-query, with the night's answers.

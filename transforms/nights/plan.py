@@ -38,7 +38,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.ledger import Limit, format_amount, parse_amount, rounded_down
 from sfumato.schemas.rotation import MAX_COHORTS
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.observability.text_tables import markdown_table, significant
 from sfumato.transforms.privacy.additive_noise import NOISES, NoiseKind
 from sfumato.transforms.privacy.ledger.windows import daily_epsilon
@@ -85,7 +85,7 @@ class RotationChoice:
 class RotationPlan:
     """The numbers of cohorts among which to choose, and the best one."""
 
-    parameters: HeatmapParameters  # of a map of all users at the whole budget
+    parameters: CountParameters  # of a map of all users at the whole budget
     limit: Limit  # the budget, for any `limit.days` nights in a row
     # With fewest cohorts first; of those that ask a user equally often, the one with fewest cohorts.
     choices: tuple[RotationChoice, ...]
@@ -133,7 +133,7 @@ class RotationPlan:
         )
 
 
-def make_rotation_plan(parameters: HeatmapParameters, nights: int) -> RotationPlan:
+def make_rotation_plan(parameters: CountParameters, nights: int) -> RotationPlan:
     """Compares the numbers of cohorts for nightly maps on one budget.
 
     Args:
@@ -162,7 +162,7 @@ def make_rotation_plan(parameters: HeatmapParameters, nights: int) -> RotationPl
     return RotationPlan(parameters, limit, tuple(found[::-1]))
 
 
-def _choice(parameters: HeatmapParameters, limit: Limit, cohorts: int) -> RotationChoice:
+def _choice(parameters: CountParameters, limit: Limit, cohorts: int) -> RotationChoice:
     """Returns a number of cohorts, with the better of the noises that the parameters allow."""
     times_asked = math.ceil(limit.days / cohorts)
     users = min(parameters.users or math.inf, parameters.population or math.inf)
@@ -233,6 +233,6 @@ def rotation_table(plan: RotationPlan) -> str:
 def _configured(choice: RotationChoice) -> str:
     """Returns what to write into the configuration of a refresh."""
     options = f"epsilon: {rounded_down(choice.epsilon)}"
-    if choice.noise == "gaussian":
+    if NOISES[choice.noise].NEEDS_DELTA:
         options += f", delta: {format_amount(parse_amount('delta', choice.delta))}"
     return f"write `rotation: {choice.cohorts}` and `options: {{{options}}}` into refresh.yaml"

@@ -111,9 +111,9 @@ SLICE_ROWS = Distribution("slice_rows", "rows", RAW, "rows of a slice (a slice i
 SLICE_READ = Distribution(
     "slice_read_milliseconds", "milliseconds", RAW, "reading and encoding a slice, including waits for storage"
 )
-BOUNDED_USERS = Counter("bounded_users", "users", RAW, "distinct users with a usable row, before any cohort is sampled")
+BOUNDED_USERS = Counter("bounded_users", "users", RAW, "distinct users with a usable row")
 USER_GROUP_BYTES = Distribution("user_group_bytes", "bytes", RAW, "size of the records of a group of users, as grouped")
-SHARD_GROUP_USERS = Distribution("shard_group_users", "users", RAW, "users of the cohort in a group of shards")
+SHARD_GROUP_USERS = Distribution("shard_group_users", "users", RAW, "users in a group of shards")
 SHARD_GROUP_BYTES = Distribution("shard_group_bytes", "bytes", RAW, "size of the index over a group of shards")
 SUM_TIME = Distribution(
     "sub_query_sum_milliseconds", "milliseconds", RAW, "one sub-query's noisy sums over one group of shards"

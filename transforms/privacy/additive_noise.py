@@ -16,12 +16,13 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.guarantee import NORMAL_SUMS
+from sfumato.schemas.guarantee import NORMAL_SUMS, Trust
 from sfumato.transforms.privacy.discrete_gaussian import (
     discrete_gaussian,
     discrete_gaussian_quantile,
     discrete_variance,
 )
+from sfumato.transforms.privacy.discrete_laplace import MIN_NOISE_EPSILON, discrete_laplace
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import (
     MAX_SIGMA,
@@ -33,9 +34,9 @@ from sfumato.transforms.privacy.mechanism import (
     rho_for_delta,
     sigma_for_rho,
 )
-from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON, discrete_laplace
 
 NoiseKind = Literal["laplace", "gaussian"]
+_BY_SERVERS = "added to the sums of all users by each of two servers; the noise of either gives the guarantee"
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class AdditiveNoise(ABC):
         NORM: of one user's change of the counts, whose largest value is the sensitivity: 1 for L1, 2 for L2.
         NEEDS_DELTA: whether a release with this noise has a delta above 0.
         HAS_SHARES: whether clients can add this noise in shares.
+        MECHANISMS: the manifest's text, by the party that adds the noise.
     """
 
     NAME: ClassVar[NoiseKind]
@@ -57,6 +59,7 @@ class AdditiveNoise(ABC):
     NORM: ClassVar[int]
     NEEDS_DELTA: ClassVar[bool]
     HAS_SHARES: ClassVar[bool]
+    MECHANISMS: ClassVar[Mapping[Trust, str]]
 
     @abstractmethod
     def total(self, epsilon: float, delta: float) -> float:
@@ -94,7 +97,7 @@ class AdditiveNoise(ABC):
     def draw(
         self, key: RunKey, label: str, streams: NDArray[np.uint64], count: int, cost: float, sensitivity: float = 1
     ) -> NDArray[np.int64]:
-        """Draws noise, int64[s, count]. See `noise.geometric` for the arguments."""
+        """Draws noise, int64[s, count]. See `discrete_laplace.geometric` for the arguments."""
 
 
 class PureNoise(AdditiveNoise):
@@ -125,6 +128,11 @@ class LaplaceNoise(PureNoise):
 
     NAME: ClassVar[NoiseKind] = "laplace"
     HAS_SHARES: ClassVar[bool] = True
+    MECHANISMS: ClassVar[Mapping[Trust, str]] = {
+        Trust.SECAGG: "distributed discrete Laplace (Polya shares) over secure-aggregation shards",
+        Trust.CENTRAL: "discrete Laplace, added once to the sums by a trusted curator",
+        Trust.SPLIT: f"discrete Laplace, {_BY_SERVERS}",
+    }
 
     def stddev(self, cost: float, sensitivity: float = 1) -> float:
         return discrete_laplace_stddev(cost, int(sensitivity))
@@ -161,6 +169,12 @@ class GaussianNoise(AdditiveNoise):
     NORM: ClassVar[int] = 2
     NEEDS_DELTA: ClassVar[bool] = True
     HAS_SHARES: ClassVar[bool] = False
+    MECHANISMS: ClassVar[Mapping[Trust, str]] = {
+        Trust.SECAGG: "discrete Gaussian, added to the sums of each secure-aggregation shard; a user is in one shard, "
+        "whose noise gives the guarantee without that of the others",
+        Trust.CENTRAL: "discrete Gaussian, added once to the sums by a trusted curator",
+        Trust.SPLIT: f"discrete Gaussian, {_BY_SERVERS}",
+    }
 
     def total(self, epsilon: float, delta: float) -> float:
         return rho_for_delta(epsilon, delta)

@@ -22,8 +22,8 @@ from sfumato.transforms.observability.logs import FEW_USERS
 from sfumato.transforms.observability.text_tables import counted as shown
 from sfumato.transforms.privacy.additive_noise import LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.budget import check_epsilon
+from sfumato.transforms.privacy.discrete_laplace import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON
 
 # Probability that the noise of one count exceeds the margin of a refusal. A clean run is refused with at most a few
 # times this probability.

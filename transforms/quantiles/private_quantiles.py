@@ -21,8 +21,8 @@ from sfumato.schemas.charts import Curve, Quantile, RangeAnswer
 from sfumato.transforms.histogram.item_encoding import NumberBins, NumberItems
 from sfumato.transforms.observability.text_tables import TYPICAL_USERS
 from sfumato.transforms.privacy.admission import NoisyUserCounts
+from sfumato.transforms.privacy.discrete_laplace import discrete_laplace
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.noise import discrete_laplace
 from sfumato.transforms.quantiles.curve import DEVIATIONS, banded, quantile, unknown_curve
 from sfumato.transforms.quantiles.exponential_draw import STEP_BITS, DrawPlan, SpreadUsers, draw_border, margin
 from sfumato.transforms.quantiles.plan import HierarchyNoise, QuantilesPlan

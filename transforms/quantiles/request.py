@@ -13,7 +13,7 @@ from sfumato.schemas.locations import NUMBERS, ItemColumns
 from sfumato.schemas.requests.request_base import COLUMNS, METHOD, Pair, Several, option, parts_of
 from sfumato.transforms.histogram.item_encoding import NumberBins, NumberItems
 from sfumato.transforms.histogram.plan import SamplePlan
-from sfumato.transforms.histogram.request import SampledRequest
+from sfumato.transforms.histogram.request import ItemCountRequest
 from sfumato.transforms.histogram.sampling_round import spread_levels
 from sfumato.transforms.quantiles.curve import check_shares
 from sfumato.transforms.quantiles.plan import MAX_BITS, QuantilesPlan, SplitQuantilesPlan
@@ -43,7 +43,7 @@ class RequestedQuantiles:
             _ = self.plan.sampling
 
 
-class QuantilesRequest(SampledRequest):
+class QuantilesRequest(ItemCountRequest):
     """Publishes quantiles and range counts of a number over users, by sample and threshold, or with noise of a trusted
     curator.
     """

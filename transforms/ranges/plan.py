@@ -22,9 +22,9 @@ from sfumato.schemas.region import Grid, Region, by_row
 from sfumato.schemas.requests.checks import check_choice, owners_of
 from sfumato.transforms.counting.methods import Adaptive
 from sfumato.transforms.counting.methods.base import Flat
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.plan import heatmap_plan_text
-from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.plan import count_plan_text
+from sfumato.transforms.counting.state import CountState, Estimate
 from sfumato.transforms.counting.sub_queries import population_and_budget
 from sfumato.transforms.locations.shards import ShardPlan
 from sfumato.transforms.observability.text_tables import TYPICAL_USERS, significant
@@ -81,7 +81,7 @@ class RangesPlan:
     sizes: Sizes
     method: str
     options: Mapping[str, Any]
-    count_parameters: HeatmapParameters
+    count_parameters: CountParameters
 
     def __post_init__(self) -> None:
         check_choice("method", self.method, (*METHODS, ADAPTIVE))
@@ -103,7 +103,7 @@ class RangesPlan:
         return Field(Grid(self.region, BASE_DEPTH))
 
     @cached_property
-    def heatmap(self) -> HeatmapParameters | None:
+    def heatmap(self) -> CountParameters | None:
         """Returns the heatmap that counts: adaptive, or all cells of one level. None where a trusted curator counts."""
         if self.uses_tree:
             return self.count_parameters
@@ -232,7 +232,7 @@ class RangesPlan:
         """Returns the cost and the noise of a model of range queries, for a terminal. Raises RequestError."""
         if self.uses_tree:
             head = "" if self.method == ADAPTIVE else f"method {self.method}: {method_texts()[ADAPTIVE]}\n\n"
-            return head + heatmap_plan_text(self.count_parameters)
+            return head + count_plan_text(self.count_parameters)
         parameters, heatmap = self.count_parameters, self.heatmap
         squares = f"squares of {self.sizes.low:g} to {self.sizes.high:g} m"
         lines = [f"method {self.method}: {method_texts()[self.method]}, for {squares}"]
@@ -241,7 +241,7 @@ class RangesPlan:
             lines.append(
                 f"secure aggregation counts every cell of level {heatmap.depth}, {width:.3g} x {height:.3g} m:"
             )
-            return "\n".join([*lines, "", heatmap_plan_text(heatmap)])
+            return "\n".join([*lines, "", count_plan_text(heatmap)])
         spent, total, kind = parameters.admission().cost, parameters.budget.total, parameters.count_noise
         delta = f", delta {parameters.delta:g}: {kind.UNIT} {total:.4g}" if kind.NEEDS_DELTA else ""
         lines.append(f"epsilon {parameters.epsilon:g}{delta} in all, of which the count of users costs {spent:.3g}")
@@ -285,7 +285,7 @@ class Collected:
     spec: CollectionSpec
     method: RangeMethod | None
     population: Population
-    state: HeatmapState | None = None
+    state: CountState | None = None
 
     def trainings(self) -> Sequence[Any]:
         if self.method is None or isinstance(self.counts, Estimate):
@@ -317,7 +317,7 @@ def collect(exact: ExactCounts, admission: NoisyUserCounts, plan: RangesPlan, ke
     return Collected(method.collect(exact, spec, key), spec, method, population)
 
 
-def collected_from_heatmap(state: HeatmapState, plan: RangesPlan) -> Collected:
+def collected_from_heatmap(state: CountState, plan: RangesPlan) -> Collected:
     """Converts a heatmap's counts: the adaptive method's tree, or a grid whose cells all shards counted."""
     parameters = plan.heatmap
     assert parameters is not None

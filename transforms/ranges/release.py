@@ -164,7 +164,7 @@ def open_heatmap(path: str) -> HeatmapRelease:
 
 
 def _scaled_to_all_users(estimate: Estimate, manifest: Mapping[str, Any]) -> Estimate:
-    """Scales the map of a random cohort to all users. Raises RequestError for a damaged manifest."""
+    """Scales the map of a sample of the users to all users. Raises RequestError for a damaged manifest."""
     try:
         privacy = manifest["privacy"]
         rate = float(privacy["cohort"]["sampling_rate"])

@@ -23,7 +23,7 @@ from sfumato.schemas.requests.publish_request import (
     RunnerOptions,
 )
 from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, PRIVACY, RUN, Several, option, parts_of
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.ranges.methods import METHODS, Models, Network
 from sfumato.transforms.ranges.plan import ADAPTIVE, RangesPlan, method_texts
 from sfumato.transforms.ranges.tuner import open_tuner
@@ -121,7 +121,7 @@ class RangesRequest(LogColumns, MapGeography, CountingOptions):
         given = self.given(owners_of(METHODS))
         if "tuner" in given:
             given["tuner"] = open_tuner(given["tuner"])
-        parameters = HeatmapParameters(**self.parameter_values(), **self.given(("depth",)))
+        parameters = CountParameters(**self.parameter_values(), **self.given(("depth",)))
         plan = RangesPlan(self.region, Sizes(*self.sizes), self.method, given, parameters)
         if plan.trains and not all(map(importlib.util.find_spec, ("jax", "optax", "tqdm"))):
             raise RequestError(

@@ -11,8 +11,8 @@ import numpy as np
 from apache_beam import typehints
 
 from sfumato.schemas.locations import LocationColumns
-from sfumato.schemas.places import Places
-from sfumato.transforms.heatmap.transform import PrivateHeatmap
+from sfumato.schemas.region import Places
+from sfumato.transforms.heatmap.transform import CountHeatmap
 from sfumato.transforms.locations.read import (
     BoundGroups,
     ChargeAndAdmitUsers,
@@ -31,11 +31,11 @@ from sfumato.transforms.ranges.plan import Built, Collected, RangesPlan, build, 
 class BuildRanges(beam.PTransform):
     """Paths of Parquet location logs -> a singleton Built, epsilon-differentially private.
 
-    Use a key for one input, once. Raises as CollectCounts or PrivateHeatmap does.
+    Use a key for one input, once. Raises as CollectCounts or CountHeatmap does.
 
     Args:
         plan: of the build. Its trust decides who counts: a trusted curator, or a heatmap's shards.
-        key: of the run. It is narrowed to the plan and the columns, or as PrivateHeatmap narrows it.
+        key: of the run. It is narrowed to the plan and the columns, or as CountHeatmap narrows it.
         columns: of the logs.
         spill: folder for temporary files; see `Spill`.
         admit: charges the ledger and counts the users; None counts them without a ledger.
@@ -56,10 +56,10 @@ class BuildRanges(beam.PTransform):
         if plan.heatmap is None:
             self._collect = CollectCounts(plan, key, columns, spill, admit)
         else:
-            self._collect = PrivateHeatmap(plan.region, plan.heatmap, key, columns, spill, admit=admit)
+            self._collect = CountHeatmap(plan.region, plan.heatmap, key, columns, spill, admit=admit)
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        collected = paths | "Collect" >> self._collect  # PCollection[Collected], or HeatmapState of a heatmap
+        collected = paths | "Collect" >> self._collect  # PCollection[Collected], or CountState of a heatmap
         if self._plan.heatmap is not None:
             collected = collected | "FromHeatmap" >> beam.Map(collected_from_heatmap, self._plan)
         # PCollection[Collected]

@@ -16,9 +16,9 @@ from importlib import resources
 import jinja2
 from markupsafe import Markup
 
-from sfumato.schemas.tile_server import tile_host as host_of
 from sfumato.schemas.views import PageView
 from sfumato.schemas.views.flow_views import TimelineBody
+from sfumato.schemas.views.view_parts import tile_host as host_of
 from sfumato.transforms.report.sections import common_sections
 
 _PACKAGE = "sfumato.transforms.report"

@@ -49,7 +49,7 @@ class Encoding(ABC):
     Attributes:
         length: entries of the vector.
         sensitivity: how many different entries one location adds its weight to: the L1 norm of the vector of a user of
-            weight 1. `HeatmapState.sensitivity` is the norm for any weights and rounding.
+            weight 1. `CountState.sensitivity` is the norm for any weights and rounding.
     """
 
     length: int

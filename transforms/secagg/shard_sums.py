@@ -25,8 +25,8 @@ import scipy
 from numpy.typing import NDArray
 
 from sfumato.transforms.locations.shards import ShardGroup
+from sfumato.transforms.privacy.discrete_laplace import polya_difference_events
 from sfumato.transforms.privacy.keys import RunKey, random_bits
-from sfumato.transforms.privacy.noise import polya_difference_events
 from sfumato.transforms.privacy.shared_noise import Noise
 from sfumato.transforms.secagg.encodings import Encoding, Rounding, fraction_bits, rounded_sums, sensitivity_of
 from sfumato.transforms.secagg.modulus import Window

@@ -25,7 +25,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.tree import Tree, node_names, nodes_from_names
 from sfumato.transforms.io.files import read_file
-from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON
+from sfumato.transforms.privacy.discrete_laplace import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON
 from sfumato.transforms.split.circuits import Circuit, Histogram, L1BoundSum
 from sfumato.transforms.split.hpke import is_public_key
 from sfumato.transforms.split.prio3 import Prio3

@@ -4,7 +4,7 @@ request           the options of `sfumato zones`, from logs and from a published
 zone_file         polygons or points of a file, or the cells of an index, with the levels that they add up to: `Zones`
 zone_raster       the zone of a point: `ZoneLocator`
 plan              the levels to query, with their shares of the budget: `ZoneLevels`
-transform         `PrivateZones`: from paths of logs to the last state
+transform         `CountZones`: from paths of logs to the last state
 release, view     that state -> the estimates of all levels, as files -> the page
 area_estimates, release_zones   users of zones from a published heatmap, without logs
 """

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.counting.methods.base import Method
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import ALL_REMAINING, Estimate, HeatmapState, Query
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import ALL_REMAINING, CountState, Estimate, Query
 from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.privacy.additive_noise import AdditiveNoise
 from sfumato.transforms.secagg.encodings import Encoding, parts_and_cells, tally
@@ -94,10 +94,10 @@ class ZoneLevels(Method):
         """The levels with a share, in the order of their sub-queries: from the coarsest to 0, the finest."""
         return tuple(level for level in range(len(self.shares) - 1, -1, -1) if self.shares[level] > 0)
 
-    def max_rounds(self, depth: int) -> int:
+    def most_sub_queries(self, depth: int) -> int:
         return len(self.queried)
 
-    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+    def next_query(self, state: CountState, depth: int) -> Query | None:
         done = len(state.results)
         if done == len(self.queried):
             return None
@@ -112,12 +112,12 @@ class ZoneLevels(Method):
         areas = np.bincount(zone_of_code, self.zones.areas_km2, len(self.zones.ids_of_levels[level]))
         return ZoneEncoding(self.zones.level_names[level], zone_of_code, areas / areas.sum(), categories)
 
-    def decode(self, state: HeatmapState, depth: int) -> Estimate:
+    def decode(self, state: CountState, depth: int) -> Estimate:
         """Raises TypeError: zones are no cells of a quadtree. `tree_least_squares` has their estimates."""
         raise TypeError("zones have no map of a quadtree's cells")
 
 
-def zones_parameters(given: HeatmapParameters, zones: Zones) -> HeatmapParameters:
+def zones_parameters(given: CountParameters, zones: Zones) -> CountParameters:
     """Returns the given parameters with the levels to query, each with its share of the budget. Raises RequestError."""
     sizes = [len(ids) for ids in zones.ids_of_levels]
     budget = given.budget.total - given.admission().cost

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.release import ZONES_FILE, zones_schema
 from sfumato.transforms.counting.manifest import auxiliary_content, category_names, counts_content, counts_warnings
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.rates import auxiliary_columns, rates_of_counts
-from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.counting.state import CountState
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
@@ -49,7 +49,7 @@ class ZoneCounts:
     sampling_weight: float  # users that each counted user represents, where shards were lost
 
 
-def zone_counts(state: HeatmapState, method: ZoneLevels) -> ZoneCounts:
+def zone_counts(state: CountState, method: ZoneLevels) -> ZoneCounts:
     """Returns the estimates of all levels, see `tree_least_squares`. state: after the last sub-query."""
     zones, last = method.zones, state.results[-1]
     live = last.shards_answered
@@ -119,7 +119,7 @@ def lattice_margins(epsilon: float, sums: NDArray[np.int64]) -> tuple[Array, Arr
 
 
 def zones_files(
-    state: HeatmapState, parameters: HeatmapParameters, method: ZoneLevels, metadata: ReleaseMetadata
+    state: CountState, parameters: CountParameters, method: ZoneLevels, metadata: ReleaseMetadata
 ) -> dict[str, bytes]:
     """Returns the release's files by name, the manifest last. state: after the last sub-query."""
     found = zone_counts(state, method)
@@ -169,8 +169,8 @@ def _table(found: ZoneCounts, zones: Zones, categories: Sequence[str]) -> pa.Tab
 
 
 def _manifest(
-    state: HeatmapState,
-    parameters: HeatmapParameters,
+    state: CountState,
+    parameters: CountParameters,
     method: ZoneLevels,
     metadata: ReleaseMetadata,
     found: ZoneCounts,

@@ -18,7 +18,6 @@ from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE, TOTALS_FILE, release_zones_schema
 from sfumato.schemas.tree import Tree, nodes_from_names
 from sfumato.transforms.geo.feature_files import in_degrees
-from sfumato.transforms.release.metadata import csv_bytes, parquet_bytes
 from sfumato.transforms.statistics.posterior.full_tree import FullTree
 from sfumato.transforms.statistics.posterior.unbiased import UnbiasedCounts, WithinCells, learn_within_cells
 from sfumato.transforms.zones.area_estimates import estimate_areas
@@ -27,13 +26,11 @@ from sfumato.transforms.zones.zone_file import Zones, check_zones, read_zones
 if TYPE_CHECKING:
     from sfumato.transforms.release.published_release import Release
 
-SUFFIXES = (".parquet", ".geojson", ".csv")
-
 
 def zones_of_release(release: Release, zones: Zones) -> pa.Table:
     """Returns the users of zones by a published heatmap, by release_zones_schema.
 
-    What is estimated is the number of users of the cohort whose counted location is in the zone. A user's other
+    What is estimated is the number of users whose counted location is in the zone. A user's other
     locations are not in it. Zones may leave the map, where nobody is counted; `share_in_map` says how much of a zone is
     on it.
 
@@ -113,22 +110,6 @@ def zones_from(polygons: Any, id_column: str | None = None) -> Zones:
     zones = Zones(tuple(map(str, ids)), geometries, id_column or "zone")
     check_zones(zones, "the polygons")
     return zones
-
-
-def table_bytes(table: pa.Table, suffix: str) -> bytes:
-    """Returns a table of zones as a file: GeoParquet, GeoJSON, or CSV without polygons. suffix: one of SUFFIXES."""
-    if suffix == ".parquet":
-        return parquet_bytes(table)
-    if suffix == ".csv":
-        return csv_bytes(table.drop_columns("geometry"))
-    rows = table.drop_columns("geometry").to_pylist()
-    shapes = shapely.to_geojson(shapely.from_wkb(table["geometry"].to_numpy()))
-    features = [
-        {"type": "Feature", "properties": row, "geometry": json.loads(shape)}
-        for row, shape in zip(rows, shapes, strict=True)
-    ]
-    origin = json.loads(table.schema.metadata[b"sfumato"])
-    return json.dumps({"type": "FeatureCollection", "sfumato": origin, "features": features}).encode()
 
 
 def check_heatmap(release: Release) -> Grid:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sfumato.schemas.locations import LocationColumns
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.transform import CountLocations
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.admission import ChargeAndAdmit
@@ -12,8 +12,8 @@ from sfumato.transforms.zones.plan import ZoneLevels
 from sfumato.transforms.zones.zone_raster import ZoneLocator
 
 
-class PrivateZones(CountLocations):
-    """Bundles of log files -> a singleton HeatmapState, differentially private as a whole.
+class CountZones(CountLocations):
+    """Bundles of log files -> a singleton CountState, differentially private as a whole.
 
     `release.zone_counts` makes the estimates of all levels from it, and `release.zones_files` the files of a release.
 
@@ -25,7 +25,7 @@ class PrivateZones(CountLocations):
 
     def __init__(
         self,
-        parameters: HeatmapParameters,
+        parameters: CountParameters,
         key: RunKey,
         columns: LocationColumns,
         spill: Spill | str | None = None,

@@ -18,7 +18,7 @@ from sfumato.schemas.region import deinterleave
 from sfumato.schemas.requests.checks import check_integer, check_number
 from sfumato.schemas.tree import Tree, node_positions
 from sfumato.transforms.counting.methods.base import MAX_UNIFORM_LEVEL, Method
-from sfumato.transforms.counting.state import ALL_REMAINING, Estimate, HeatmapState, NoisyCounts, Query
+from sfumato.transforms.counting.state import ALL_REMAINING, CountState, Estimate, NoisyCounts, Query
 from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.secagg.encodings import Encoding, parts_and_cells, tally
 
@@ -134,10 +134,10 @@ class AdaptiveGrid(Method):
     def check(self, depth: int) -> None:
         check_integer("grid_side", self.grid_side, 1, 1 << _level(depth))
 
-    def max_rounds(self, depth: int) -> int:
+    def most_sub_queries(self, depth: int) -> int:
         return 2
 
-    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+    def next_query(self, state: CountState, depth: int) -> Query | None:
         level, side = _level(depth), self.grid_side
         if not state.results:
             divisions = np.ones(side**2, dtype=np.int64)
@@ -150,7 +150,7 @@ class AdaptiveGrid(Method):
             return None
         return Query(GridEncoding(depth, level, side, tuple(divisions.tolist())), epsilon)
 
-    def decode(self, state: HeatmapState, depth: int) -> Estimate:
+    def decode(self, state: CountState, depth: int) -> Estimate:
         """See Method.decode: each rectangle's users, spread evenly over the blocks of the quadtree in it."""
         grid = _grid(state.results[-1])
         users, stddev = constrained(grid, *state.results)

@@ -15,7 +15,7 @@ from benchmarks.baselines.heatmap_methods.pyramid import BEST, LEVELS, Pyramid
 from sfumato.schemas.requests.checks import check_choice, check_integer
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.methods.base import MAX_UNIFORM_LEVEL
-from sfumato.transforms.counting.state import Estimate, HeatmapState, NoisyCounts
+from sfumato.transforms.counting.state import CountState, Estimate, NoisyCounts
 from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.privacy import keys
 from sfumato.transforms.secagg.encodings import Encoding, parts_and_cells
@@ -130,10 +130,10 @@ class CountMin(Pyramid):
         """See Pyramid.encoding: a level with fewer cells than the sketch has entries is sketched like any other."""
         return SketchEncoding(depth, level, self.sketch_width, self.sketch_rows)
 
-    def candidates(self, state: HeatmapState, depth: int) -> list[Estimate]:
+    def candidates(self, state: CountState, depth: int) -> list[Estimate]:
         return [self._estimate(result) for result in state.results]
 
-    def independent(self, state: HeatmapState, levels: list[Estimate]) -> list[Estimate]:
+    def independent(self, state: CountState, levels: list[Estimate]) -> list[Estimate]:
         """See Pyramid.independent: for the biased `min` the counts of `mean`."""
         by_mean = replace(self, sketch_estimate="mean")
         return by_mean.candidates(state, len(levels)) if self.sketch_estimate == "min" else levels

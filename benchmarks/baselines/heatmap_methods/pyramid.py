@@ -12,7 +12,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.estimator import sampling_of
 from sfumato.transforms.counting.methods.base import MIN_LEVEL_SHARE, Method, check_uniform
-from sfumato.transforms.counting.state import Estimate, HeatmapState, Query
+from sfumato.transforms.counting.state import CountState, Estimate, Query
 from sfumato.transforms.secagg.encodings import Encoding, TreeEncoding
 
 # Sentences for the page of a release.
@@ -40,7 +40,7 @@ class Pyramid(Method):
         """How clients encode a level: one entry for each cell."""
         return TreeEncoding(Tree.uniform(depth, level))
 
-    def candidates(self, state: HeatmapState, depth: int) -> list[Estimate]:
+    def candidates(self, state: CountState, depth: int) -> list[Estimate]:
         """The map of each level 1..depth, level 1 first: here the noisy counts themselves."""
         return [result.to_estimate() for result in state.results]
 
@@ -53,10 +53,10 @@ class Pyramid(Method):
                 "smaller depth or more even shares"
             )
 
-    def max_rounds(self, depth: int) -> int:
+    def most_sub_queries(self, depth: int) -> int:
         return depth
 
-    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+    def next_query(self, state: CountState, depth: int) -> Query | None:
         """See Method.next_query. The levels share the budget that remains; the last spends all of it."""
         done = len(state.results)
         if done == depth:
@@ -65,12 +65,12 @@ class Pyramid(Method):
         share = 1.0 if len(weights) == 1 else float(weights[0] / weights.sum())
         return Query(self.encoding(depth, done + 1), share * state.budget.remaining)
 
-    def decode(self, state: HeatmapState, depth: int) -> Estimate:
+    def decode(self, state: CountState, depth: int) -> Estimate:
         """See Method.decode: in each subregion one of the candidates."""
         levels = self.candidates(state, depth)
         return pruned(levels, choose_levels(self.independent(state, levels), levels, sampling_of(state)))
 
-    def independent(self, state: HeatmapState, levels: list[Estimate]) -> list[Estimate]:
+    def independent(self, state: CountState, levels: list[Estimate]) -> list[Estimate]:
         """Unbiased counts with independent noise, by which levels are chosen: here the candidates, `levels`."""
         return levels
 

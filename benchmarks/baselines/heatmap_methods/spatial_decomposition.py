@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.baselines.heatmap_methods.pyramid import BEST, LEVELS, Pyramid
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.state import CountState, Estimate
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class SpatialDecomposition(Pyramid):
     def weights(self, depth: int) -> NDArray[np.float64]:
         return np.asarray(2.0 ** (np.arange(depth) / self.budget_doubling))
 
-    def candidates(self, state: HeatmapState, depth: int) -> list[Estimate]:
+    def candidates(self, state: CountState, depth: int) -> list[Estimate]:
         """See Pyramid.candidates: the levels of the consistent tree."""
         raw = super().candidates(state, depth)
         levels = consistent_levels([(one.counts, float(one.stddev[0]) ** 2) for one in raw])
@@ -46,7 +46,7 @@ class SpatialDecomposition(Pyramid):
             for one, (counts, variance) in zip(raw, levels, strict=True)
         ]
 
-    def independent(self, state: HeatmapState, levels: list[Estimate]) -> list[Estimate]:
+    def independent(self, state: CountState, levels: list[Estimate]) -> list[Estimate]:
         """See Pyramid.independent: the noisy counts. A consistent cell has a part of its children's noise."""
         return super().candidates(state, len(levels))
 

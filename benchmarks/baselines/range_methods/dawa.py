@@ -39,9 +39,9 @@ from numpy.typing import NDArray
 
 from benchmarks.baselines.range_methods.partitions import Partition, PartitionMethod
 from benchmarks.baselines.range_methods.two_passes import split_epsilon
+from sfumato.transforms.privacy.discrete_laplace import geometric
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.privacy.noise import geometric
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, add_noise
 
 UNITS = 16  # of cost, in one user

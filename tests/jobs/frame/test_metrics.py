@@ -24,7 +24,7 @@ from sfumato.schemas.moments import FixedPoint, Statistic, ValueColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms.heatmap.release import release_files
 from sfumato.transforms.heatmap.request import heatmap_parameters
-from sfumato.transforms.heatmap.transform import PrivateHeatmap
+from sfumato.transforms.heatmap.transform import CountHeatmap
 from sfumato.transforms.histogram.item_encoding import NumberItems
 from sfumato.transforms.histogram.sampling_round import Sampling
 from sfumato.transforms.histogram.transform import Rounds, TrieHeavyHitters
@@ -81,13 +81,13 @@ def run(build: Callable[[beam.Pipeline], object], options: tuple[str, ...]) -> d
 
 def run_heatmap(pattern: str, output: Path, options: tuple[str, ...] = (), population: int | None = USERS) -> dict:
     chosen = {"depth": 5, "shard_size": 10, "dropout": 0.45, "epsilon": 4.0, "population": population}
-    parameters = heatmap_parameters("adaptive", {**chosen, "cohorts": "shared", "participation": "paper"}, 1)
+    parameters = heatmap_parameters("adaptive", {**chosen, "shards": "shared", "participation": "paper"}, 1)
 
     def build(root: beam.Pipeline) -> None:
         _ = (
             root
             | beam.Create(paths_of(pattern))
-            | PrivateHeatmap(REGION, parameters, KEY, LocationColumns())
+            | CountHeatmap(REGION, parameters, KEY, LocationColumns())
             | beam.Map(release_files, parameters, FACTS, Grid(REGION, 5))
             | beam.Map(write_release, str(output), FACTS, False)
         )

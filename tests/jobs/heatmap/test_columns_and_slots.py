@@ -22,8 +22,8 @@ from sfumato.schemas.slots import Slots
 from sfumato.schemas.tree import Tree
 from sfumato.schemas.views.map_views import MapBody
 from sfumato.transforms.counting.methods import Method
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import ALL_REMAINING, Estimate, HeatmapState, Query
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import ALL_REMAINING, CountState, Estimate, Query
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.heatmap.transform import bind_key
 from sfumato.transforms.heatmap.view import heatmap_view
@@ -53,17 +53,17 @@ class TwoLevels(Method):
     TEXT: ClassVar[str] = "for tests"
     CATEGORIES: ClassVar[bool] = True
 
-    def max_rounds(self, depth: int) -> int:
+    def most_sub_queries(self, depth: int) -> int:
         return 2
 
-    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+    def next_query(self, state: CountState, depth: int) -> Query | None:
         if len(state.results) == 2:
             return None
         below = np.linspace(4**depth, 2 * 4**depth - 1, 300).astype(np.uint64)
         tree = Tree.of(depth, np.append(np.arange(4, 8), below)) if state.results else Tree.uniform(depth, 2)
         return Query(TreeEncoding(tree, state.categories), ALL_REMAINING if state.results else 1.0)
 
-    def decode(self, state: HeatmapState, depth: int) -> Estimate:
+    def decode(self, state: CountState, depth: int) -> Estimate:
         raise NotImplementedError
 
 
@@ -104,7 +104,7 @@ def table_of(users: int, records: int) -> pa.Table:
 def test_columns_equal_the_oracle(tmp_path: Path, columns: LocationColumns, changes: dict) -> None:
     pattern = write_files(table_of(800, 4), tmp_path / "logs", 4)
     options = {**SMALL, "max_bad_fraction": 0.4, "gamma": 40, **changes, "categories": columns.categories}
-    parameters = HeatmapParameters(**options, method=TwoLevels())
+    parameters = CountParameters(**options, method=TwoLevels())
     state = run_state(pattern, parameters, columns)
     assert len(state.results) == 2
     assert state.shard_plan.shards > 1
@@ -248,10 +248,10 @@ def test_bind_key_is_another_for_every_column_slot_and_region() -> None:
         Slots("t", "edges", "UTC", (0, 7, 24)),
         Slots("t", "edges", "UTC", (0, 8, 24)),
     ]
-    bound = [(REGION, HeatmapParameters(), one) for one in columns]
+    bound = [(REGION, CountParameters(), one) for one in columns]
     bound += [(REGION, heatmap_parameters("adaptive", {}, slots=len(one)), LocationColumns(slots=one)) for one in slots]
     several = heatmap_parameters("adaptive", {}, slots=24, records_per_user=2)
     bound.append((REGION, several, LocationColumns(slots=slots[0], records_per_user=2)))
-    bound.append((REGION, HeatmapParameters(epsilon=2.0), LocationColumns()))
-    bound.append((Region(-1.0, 50.0, 1.0, 51.5), HeatmapParameters(), LocationColumns()))
+    bound.append((REGION, CountParameters(epsilon=2.0), LocationColumns()))
+    bound.append((Region(-1.0, 50.0, 1.0, 51.5), CountParameters(), LocationColumns()))
     assert len({bind_key(KEY, *one).subkey("x") for one in bound}) == len(bound) == 16

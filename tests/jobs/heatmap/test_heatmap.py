@@ -26,10 +26,10 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.transforms.counting import transform
 from sfumato.transforms.counting.methods import METHODS, Adaptive
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.heatmap.request import HeatmapRequest, heatmap_parameters
-from sfumato.transforms.heatmap.transform import PrivateHeatmap, bind_key
+from sfumato.transforms.heatmap.transform import CountHeatmap, bind_key
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION, make_logs, write_files
@@ -50,7 +50,7 @@ SMALL = {"depth": 6, "shard_size": 300, "dropout": 0.4, "epsilon": 4.0}
 
 def run_state(
     pattern: str,
-    parameters: HeatmapParameters,
+    parameters: CountParameters,
     columns: LocationColumns | None = None,
     prior: Estimate | None = None,
     options: tuple[str, ...] = (),
@@ -59,7 +59,7 @@ def run_state(
     paths = [file.path for file in match_files(pattern)]
     out = Path(pattern).parent / "state.pickle"
     with beam.Pipeline(runner=LocalRunner(), options=PipelineOptions(list(options))) as root:
-        heatmap = PrivateHeatmap(REGION, parameters, KEY, columns or LocationColumns(), prior=prior)
+        heatmap = CountHeatmap(REGION, parameters, KEY, columns or LocationColumns(), prior=prior)
         _ = root | beam.Create(paths) | heatmap | beam.Map(_keep, str(out))
     found = beam.coders.registry.get_coder(object).decode(out.read_bytes())
     out.unlink()
@@ -97,7 +97,7 @@ def assert_same(state, expected) -> None:
         (1500, 5, 3, "int", {**PAPER, "contribution": "all", "gamma": 100, "simulated_dropout": 0.2}),
         (3000, 1, 3, "int", {"colluding": 0.3, "simulated_dropout": 0.2}),
         (1500, 1, 3, "int", {"colluding": 0.3, "noise_source": "client"}),
-        (3000, 2, 4, "int", {"cohorts": "disjoint", "depth": 12, "simulated_dropout": 0.2}),  # three parts
+        (3000, 2, 4, "int", {"shards": "disjoint", "depth": 12, "simulated_dropout": 0.2}),  # three parts
     ],
 )
 def test_heatmap_equals_the_oracle(logs, caplog, users, records, files, kind, changes) -> None:
@@ -132,9 +132,7 @@ def test_a_retried_bundle_draws_the_same_noise(logs, monkeypatch: pytest.MonkeyP
 def test_user_with_a_thousand_rows_counts_once(tmp_path: Path) -> None:
     """Her thousand rows lie in one cell, and the total of the answer grows by what a user with one row adds."""
     table = make_logs(1000, 1, seed=3)
-    parameters = HeatmapParameters(
-        depth=4, shard_size=1000, dropout=0.5, population=1000, epsilon=30, method=PAPER_ONCE
-    )
+    parameters = CountParameters(depth=4, shard_size=1000, dropout=0.5, population=1000, epsilon=30, method=PAPER_ONCE)
 
     def total(rows: int, name: str) -> float:
         values = {"user_id": [10**10] * rows, "latitude": [50.5] * rows, "longitude": [0.1] * rows}
@@ -311,7 +309,7 @@ def test_damaged_file_is_named_and_nothing_is_published(logs, tmp_path: Path, ca
 METHODS_SMALL = {"depth": 5, "shard_size": 300, "dropout": 0.4, "epsilon": 4.0, "population": 1500}
 
 
-def rows_of(pattern: str, parameters: HeatmapParameters) -> Rows:
+def rows_of(pattern: str, parameters: CountParameters) -> Rows:
     key = bind_key(KEY, REGION, parameters, LocationColumns())
     grid, paths = Grid(REGION, parameters.depth), sorted(glob.glob(pattern))
     return Rows.read(paths, grid, key.subkey("users"), total=parameters.distribution_gamma)
@@ -327,11 +325,11 @@ def rows_of(pattern: str, parameters: HeatmapParameters) -> Rows:
 def test_every_method_equals_its_stages_in_memory(baselines: None, logs, method: str, trust: str) -> None:
     pattern = logs(1500, 4, 3)
     own = CountMin(sketch_width=50, sketch_rows=3) if method == "count_min" else METHODS[method]()
-    parameters = HeatmapParameters(**METHODS_SMALL, trust=trust, method=own)
+    parameters = CountParameters(**METHODS_SMALL, trust=trust, method=own)
     state = run_state(pattern, parameters)
     key = bind_key(KEY, REGION, parameters, LocationColumns())
     assert_same(state, run_in_memory(rows_of(pattern, parameters), 1500, parameters, key))
-    assert len(state.results) <= parameters.method.max_rounds(parameters.depth)
+    assert len(state.results) <= parameters.method.most_sub_queries(parameters.depth)
     assert state.budget.spent <= 4.0
     estimate = parameters.method.decode(state, parameters.depth)
     assert np.isfinite(estimate.counts).all()

@@ -11,7 +11,7 @@ import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.transforms.locations.distributions import (
     Distributions,
     bound_distributions,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.transforms.locations.read import ShardGroupCoder
 from sfumato.transforms.locations.shards import (
     ShardGroup,

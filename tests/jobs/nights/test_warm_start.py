@@ -18,17 +18,16 @@ from hypothesis import strategies as st
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.pipelines.command_line import cli
 from sfumato.schemas.locations import Auxiliary, LocationColumns
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.region import Grid, Places, Region
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.manifest import heatmap_manifest
 from sfumato.transforms.counting.methods import Adaptive, Flat
-from sfumato.transforms.counting.parameters import HeatmapParameters, check_prior
+from sfumato.transforms.counting.parameters import CountParameters, check_prior
 from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.counting.sub_queries import first_state
 from sfumato.transforms.heatmap.release import add_up_to, cells_table, release_files
 from sfumato.transforms.heatmap.request import heatmap_parameters, start_of
-from sfumato.transforms.heatmap.transform import PrivateHeatmap, bind_key
+from sfumato.transforms.heatmap.transform import CountHeatmap, bind_key
 from sfumato.transforms.nights.warm_start import WarmStart, digest
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
@@ -166,14 +165,14 @@ def test_warm_start_from_a_map_of_nobody(value: float) -> None:
     tree = ragged_tree()
     nobody = Estimate(tree, np.full(len(tree.entries), value), np.zeros(len(tree.entries)))
     for method in (Adaptive(), Adaptive(schedule="lean"), Adaptive(schedule="paper", estimator="last")):
-        parameters = HeatmapParameters(depth=DEPTH, population=3000, shard_size=300, dropout=0.5, method=method)
+        parameters = CountParameters(depth=DEPTH, population=3000, shard_size=300, dropout=0.5, method=method)
         state = run_in_memory(crowd(3000), 3000, parameters, KEY, nobody)
         assert state.budget.spent == 1.0
         assert np.isfinite(method.decode(state, DEPTH).counts).all()
 
 
 def test_papers_schedule_starts_from_the_earlier_tree() -> None:
-    parameters = HeatmapParameters(
+    parameters = CountParameters(
         depth=DEPTH, population=3000, shard_size=300, dropout=0.5, method=Adaptive(schedule="paper", estimator="last")
     )
     state = run_in_memory(crowd(3000), 3000, parameters, KEY, estimate_on(ragged_tree()))
@@ -255,22 +254,22 @@ def test_warm_start_is_safe_only_where_the_manifest_says_so(safe: object) -> Non
 @pytest.mark.parametrize(
     "parameters",
     [
-        HeatmapParameters(depth=DEPTH, method=Flat()),
-        HeatmapParameters(depth=DEPTH, method=Flat(estimator="bayes")),
-        HeatmapParameters(depth=6),  # another one
+        CountParameters(depth=DEPTH, method=Flat()),
+        CountParameters(depth=DEPTH, method=Flat(estimator="bayes")),
+        CountParameters(depth=6),  # another one
     ],
 )
-def test_check_prior_rejects_methods_and_depths(parameters: HeatmapParameters) -> None:
+def test_check_prior_rejects_methods_and_depths(parameters: CountParameters) -> None:
     with rejects("warm_start"):
         check_prior(estimate_on(ragged_tree()), parameters)
     with rejects("warm_start"):
-        PrivateHeatmap(REGION, parameters, KEY, prior=estimate_on(ragged_tree()))
+        CountHeatmap(REGION, parameters, KEY, prior=estimate_on(ragged_tree()))
     check_prior(None, parameters)
 
 
 def test_bind_key_is_another_for_each_earlier_release() -> None:
     """One key, one input: the question may be the same, so the noise must not be."""
-    parameters, columns = HeatmapParameters(depth=DEPTH), LocationColumns()
+    parameters, columns = CountParameters(depth=DEPTH), LocationColumns()
     one = estimate_on(Tree.uniform(DEPTH, 2))
     priors = [
         None,
@@ -288,7 +287,7 @@ def test_bind_key_is_another_for_each_earlier_release() -> None:
 
 
 def test_warm_start_asks_by_earlier_map_and_public_figures() -> None:
-    parameters = HeatmapParameters(depth=DEPTH, population=3000, shard_size=300, dropout=0.5)
+    parameters = CountParameters(depth=DEPTH, population=3000, shard_size=300, dropout=0.5)
     prior = estimate_on(Tree.uniform(DEPTH, 3))
     states = [run_in_memory(crowd(users), 3000, parameters, KEY, prior) for users in (2500, 3000)]
     assert states[0].results[0].encoding == states[1].results[0].encoding
@@ -304,7 +303,7 @@ def test_memory_of_nights_makes_a_finer_tree() -> None:
     once = Estimate(Tree.uniform(DEPTH, 4), counts, np.full(4**4, 10.0))
     many = replace(once, memory=16.0)
     assert digest(once) != digest(many) != digest(replace(once, memory=8.0))
-    parameters = HeatmapParameters(depth=DEPTH, epsilon=0.1, population=20_000)
+    parameters = CountParameters(depth=DEPTH, epsilon=0.1, population=20_000)
     states = [run_in_memory(crowd(20_000), 20_000, parameters, KEY, prior) for prior in (once, many)]
     entries = [len(state.results[0].tree.entries) for state in states]
     assert entries[1] > entries[0]

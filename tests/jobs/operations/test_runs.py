@@ -25,8 +25,8 @@ from sfumato.pipelines.heatmap import HeatmapJob
 from sfumato.pipelines.runners.runner_settings import runner_settings
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.known_digits import NOISE_Z
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.plan import heatmap_plan_text, make_plan
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.plan import count_plan_text, make_plan
 from sfumato.transforms.heatmap.request import HeatmapRequest, heatmap_parameters
 from tests.conftest import REGION
 from tests.keys import write_key
@@ -161,14 +161,14 @@ def test_what_is_charged_and_whether_it_fits(logs, tmp_path: Path, capfd: pytest
 
 @pytest.mark.parametrize(
     "given",
-    [{}, {"schedule": "paper"}, {"max_entries": 500, "categories": 3}, {"cohorts": "disjoint"}, {"modulus": 1 << 40}],
+    [{}, {"schedule": "paper"}, {"max_entries": 500, "categories": 3}, {"shards": "disjoint"}, {"modulus": 1 << 40}],
     ids=str,
 )
 def test_without_a_number_of_users_bounds_hold_for_any(given: dict) -> None:
     given = {"depth": 6, **given}
     categories = given.pop("categories", 1)
     parameters = heatmap_parameters("adaptive", given, categories)
-    text = heatmap_plan_text(parameters)
+    text = count_plan_text(parameters)
     rounds, most = (
         int(one.replace(",", "")) for one in re.findall(r"at most ([\d,]+) sub-queries of at most ([\d,]+)", text)[0]
     )
@@ -193,7 +193,7 @@ def test_trust_models_stand_side_by_side_the_runs_own_first() -> None:
     assert own.startswith("secagg, this run: ")
     assert local == "local: not offered"
     noise = [float(re.findall(r"±([\d.]+) users", line)[0]) for line in (own, central)]
-    parameters = HeatmapParameters(population=1_000_000)
+    parameters = CountParameters(population=1_000_000)
     plans = [make_plan(replace(parameters, trust=trust)) for trust in ("secagg", "central")]
     assert noise == [pytest.approx(NOISE_Z * plan.noise_stddev, rel=0.01) for plan in plans]
     assert noise[0] > 5 * noise[1]  # 100 shards, of two halves of the users, against one curator

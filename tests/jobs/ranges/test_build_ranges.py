@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from sfumato.pipelines.runners.runner_settings import LocalRunner
 from sfumato.schemas.locations import LocationColumns
-from sfumato.schemas.places import Places
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.schemas.region import Places
+from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.ranges.field_counts import CollectionSpec, ExactCounts, NoisyGrid
@@ -57,7 +57,7 @@ def exact_people(pattern: str, planned: RangesPlan, columns: LocationColumns) ->
     """Everybody's one place, user by user."""
     key = KEY.narrowed({**planned.metadata(), "columns": columns.metadata()})
     records = oracle.records_of_users(pattern, REGION, 12, key, columns)
-    places = oracle.weights_of_users(records, HeatmapParameters(depth=12), columns)
+    places = oracle.weights_of_users(records, CountParameters(depth=12), columns)
     return ExactCounts.from_codes(12, np.array([code for one in places.values() for code in one], np.uint64))
 
 

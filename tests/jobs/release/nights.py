@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, Region, interleave
+from sfumato.schemas.region import Grid, Places, Region, interleave
 from sfumato.transforms.heatmap.release import release_files
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey

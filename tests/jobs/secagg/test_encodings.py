@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.locations.distributions import (
     Distributions,

@@ -20,8 +20,8 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.frame.inputs import match_files
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.heatmap.transform import PrivateHeatmap
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.heatmap.transform import CountHeatmap
 from sfumato.transforms.io.files import content_digest, write_file
 from sfumato.transforms.io.storage import content_version
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -85,7 +85,7 @@ def published(logs: str) -> str:
 @pytest.mark.slow
 def test_logs_in_a_bucket_give_what_local_logs_give(logs: str, local_logs: Path, tmp_path: Path) -> None:
     """A run's key depends on the files' paths, so both get the same key; one reads its secret from the bucket."""
-    parameters = HeatmapParameters(depth=6, shard_size=300, dropout=0.4, epsilon=4.0)
+    parameters = CountParameters(depth=6, shard_size=300, dropout=0.4, epsilon=4.0)
     local = _state(str(local_logs / "*.parquet"), parameters, FixedSecret(SECRET), tmp_path / "local")
     remote = _state(logs, parameters, FileSecret(f"{BUCKET}/key"), tmp_path / "remote")
     assert len(local.results) >= 2
@@ -107,11 +107,11 @@ def test_a_folder_of_csv_in_a_bucket_gives_what_local_files_give(tmp_path: Path)
         assert encoded(f"{BUCKET}/texts/{name.partition('.')[0]}", {}) == encoded(tmp_path / name, {})
 
 
-def _state(pattern: str, parameters: HeatmapParameters, secret: Any, out: Path) -> Any:
+def _state(pattern: str, parameters: CountParameters, secret: Any, out: Path) -> Any:
     paths = [file.path for file in match_files(pattern)]
     assert len(paths) == 3
     with beam.Pipeline(runner=FnApiRunner()) as root:
-        state = root | beam.Create(paths) | PrivateHeatmap(REGION, parameters, RunKey.derive(secret, {"job": "bucket"}))
+        state = root | beam.Create(paths) | CountHeatmap(REGION, parameters, RunKey.derive(secret, {"job": "bucket"}))
         _ = state | beam.Map(lambda found: out.write_bytes(beam.coders.registry.get_coder(object).encode(found)))
     return beam.coders.registry.get_coder(object).decode(out.read_bytes())
 

@@ -22,7 +22,7 @@ from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.runners.runner_settings import LocalRunner
 from sfumato.pipelines.zones import ZonesJob
 from sfumato.schemas.errors import RequestError
-from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.counting.state import CountState
 from sfumato.transforms.counting.transform import CountLocations
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -76,21 +76,21 @@ def true_counts(folder: Path, job: ZonesJob) -> tuple[pd.DataFrame, NDArray[np.i
     return logs[zone >= 0], zone[zone >= 0]
 
 
-def final_state(job: ZonesJob, pattern: str, out: Path) -> HeatmapState:
+def final_state(job: ZonesJob, pattern: str, out: Path) -> CountState:
     paths = [str(path) for path in sorted(Path(pattern).parent.glob(Path(pattern).name))]
     with beam.Pipeline(runner=LocalRunner(), options=PipelineOptions([])) as root:
         counts = CountLocations(ZoneLocator(job.zones), job.count_parameters, KEY, job.columns())
         state = root | beam.Create(paths) | counts
         _ = state | beam.Map(_keep, str(out))
-    found: HeatmapState = beam.coders.registry.get_coder(object).decode(out.read_bytes())
+    found: CountState = beam.coders.registry.get_coder(object).decode(out.read_bytes())
     return found
 
 
-def _keep(state: HeatmapState, path: str) -> None:
+def _keep(state: CountState, path: str) -> None:
     Path(path).write_bytes(beam.coders.registry.get_coder(object).encode(state))
 
 
-def noise_of(state: HeatmapState, index: int) -> NDArray[np.int64]:
+def noise_of(state: CountState, index: int) -> NDArray[np.int64]:
     """The central noise of a sub-query, drawn again from the key."""
     result = state.results[index]
     parts = (index + 1, result.encoding.fingerprint, result.cost.hex(), None, state.gamma, state.rounding)

@@ -30,7 +30,7 @@ from benchmarks.several_locations import MAPS, TABLES, compare_on_logs
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.region import Region
 from sfumato.schemas.rotation import Rotation
-from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.counting.state import CountState
 from sfumato.transforms.privacy.mechanism import rho_for_delta
 
 # Tests of benchmarks/month.py and benchmarks/month_year.py: they run, and their tables say what was found.
@@ -64,7 +64,7 @@ def night() -> CountNight:
     return next(draw_nights([DAY], 300_000, seed=2))
 
 
-def _state(night: CountNight, way: Way, trust: Trust) -> HeatmapState:
+def _state(night: CountNight, way: Way, trust: Trust) -> CountState:
     return night.run(way.cohorts, way.parameters(trust), run_key(1, way, night.day, trust), None)
 
 

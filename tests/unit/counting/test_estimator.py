@@ -22,7 +22,7 @@ from sfumato.transforms.counting.estimator import (
     posterior_of,
     prior_posterior,
 )
-from sfumato.transforms.counting.state import Estimate, HeatmapState, NoisyCounts
+from sfumato.transforms.counting.state import CountState, Estimate, NoisyCounts
 from sfumato.transforms.locations.shards import ShardPlan
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.shared_noise import Noise
@@ -42,13 +42,13 @@ DEPTH, USERS, SHARDS = 5, 8_000, 8
 
 def state_of(
     *results: NoisyCounts, categories: int = 1, prior: Estimate | None = None, population: int = USERS
-) -> HeatmapState:
+) -> CountState:
     """The final state of 8,000 users in 8 shards."""
     shard_plan = ShardPlan.for_users(population, USERS, 1_000, 0.05)
     assert shard_plan.shards == SHARDS
     budget = Budget(1.0, (1.0,))
     known = Population(float(population), "public")
-    return HeatmapState(known, shard_plan, budget, 1, SHARDS, results=results, categories=categories, prior=prior)
+    return CountState(known, shard_plan, budget, 1, SHARDS, results=results, categories=categories, prior=prior)
 
 
 def answered(

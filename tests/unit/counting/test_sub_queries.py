@@ -1,4 +1,4 @@
-"""The state machine of sub-queries: budgets, refusals, and cohorts of which each answers one."""
+"""The state machine of sub-queries: budgets, refusals, and shards of which each answers one."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from benchmarks.evaluation.in_memory import Rows
 from sfumato.schemas.errors import RefusedError, RequestError
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.methods import METHODS, Adaptive, Method
 from sfumato.transforms.counting.methods.adaptive import target_cost, update_tree
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.plan import make_plan
-from sfumato.transforms.counting.state import ALL_REMAINING, Estimate, HeatmapState, Query
+from sfumato.transforms.counting.state import ALL_REMAINING, CountState, Estimate, Query
 from sfumato.transforms.counting.sub_queries import advance, check_first_query, first_state
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.locations.shards import Participation, ShardGroup, ShardPlan, key_dtype
@@ -43,7 +43,7 @@ KEY = RunKey.derive(FixedSecret(b"schedule" * 4), {})
 PAPER = Adaptive(schedule="paper", estimator="last")
 
 
-def finish(parameters: HeatmapParameters, users: int, shares: np.ndarray):
+def finish(parameters: CountParameters, users: int, shares: np.ndarray):
     """Runs the state machine on noiseless counts that follow `shares`, float64[2^d * 2^d] by code."""
     state = start(users, parameters, KEY)
     total = np.concatenate(([0], np.cumsum(shares))) * users
@@ -64,9 +64,7 @@ def test_papers_run_of_10_000_users() -> None:
 
     The paper does not count its users; here a hundredth of epsilon is for that, besides its 1.
     """
-    state = finish(
-        HeatmapParameters(population=10_000, epsilon=1 / 0.99, dropout=0, method=PAPER), 10_000, even_shares()
-    )
+    state = finish(CountParameters(population=10_000, epsilon=1 / 0.99, dropout=0, method=PAPER), 10_000, even_shares())
     assert [a.vector_length for a in state.results] == [4, 16, 64, 256]
     assert round(state.results[-1].cost, 2) == 0.76
 
@@ -83,7 +81,7 @@ def test_papers_run_of_10_000_users() -> None:
 def test_papers_spending_ends_equal_to_the_budget(
     epsilon: float, users: int, calibration: float, stages: int, seed: int, public: bool
 ) -> None:
-    parameters = HeatmapParameters(
+    parameters = CountParameters(
         depth=6,
         epsilon=epsilon,
         shard_size=1000,
@@ -109,14 +107,14 @@ def test_papers_spending_ends_equal_to_the_budget(
 )
 def test_target_cost_is_what_the_authors_printed(users: int, printed: list[float]) -> None:
     """Eqs. 7 and 8 with c = 0.1 on complete levels: the outputs in ebagdasa/location-heatmaps, commit 5aaf63c."""
-    state = start(users, HeatmapParameters(population=users), KEY)
+    state = start(users, CountParameters(population=users), KEY)
     assert np.allclose([target_cost(state, 4**n, 0.1) for n in range(1, len(printed) + 1)], printed, rtol=1e-9)
 
 
 def test_ablations_split_by_a_count_and_spend_equal_shares() -> None:
     """Paper 000, Table 3: a fixed epsilon of 0.1 a level and a fixed threshold of 10 users."""
     method = replace(PAPER, split_count=10, sub_query_share=0.1)
-    state = finish(HeatmapParameters(population=10_000, epsilon=1, dropout=0, method=method), 10_000, even_shares())
+    state = finish(CountParameters(population=10_000, epsilon=1, dropout=0, method=method), 10_000, even_shares())
     spent = [a.cost for a in state.results]
     assert [round(one, 9) for one in spent[:-1]] == [0.1] * (len(spent) - 1)
     assert math.fsum([*spent, state.population.cost]) == 1.0
@@ -133,7 +131,7 @@ def test_update_tree_splits_and_collapses_by_threshold() -> None:
 
 
 def test_lost_shards_are_made_up_for_and_counted() -> None:
-    parameters = HeatmapParameters(population=100_000, method=PAPER)
+    parameters = CountParameters(population=100_000, method=PAPER)
     state = start(100_000, parameters, KEY)
     state = advance(state, ShardTotals(np.full(4, 20_000), 8), parameters)
     assert state.results[0].counts.tolist() == [25_000] * 4
@@ -145,7 +143,7 @@ def test_lost_shards_are_made_up_for_and_counted() -> None:
 
 def test_central_noise_reveals_the_users_by_its_counts_only() -> None:
     """A public population far above the number of users must not show that number. Only noisy counts may differ."""
-    parameters = HeatmapParameters(population=10**8, trust="central", method=PAPER)
+    parameters = CountParameters(population=10**8, trust="central", method=PAPER)
     states = [
         advance(start(users, parameters, KEY), ShardTotals(np.full(4, users), live), parameters)
         for users, live in ((10, 640), (11, 704), (0, 0))
@@ -168,9 +166,9 @@ def test_no_sub_query_has_more_entries_than_are_allowed(
     places = Places(6, categories)
     shards = np.arange(5000) // 1000 << places.bits
     group = ShardGroup(0, 5, places, np.sort((shards | codes).astype(key_dtype(places))))
-    for cohorts in ("shared", "disjoint"):
+    for choice in ("shared", "disjoint"):
         values = {"depth": 6, "population": 5000, "shard_size": 1000, "dropout": 0.2, "epsilon": epsilon}
-        values |= {"schedule": schedule, "max_entries": limit, "cohorts": cohorts}
+        values |= {"schedule": schedule, "max_entries": limit, "shards": choice}
         state, _ = run([group], heatmap_parameters("adaptive", values, categories), 5000, KEY)
         assert max(result.vector_length for result in state.results) <= limit
         assert state.budget.spent == epsilon
@@ -194,7 +192,7 @@ def test_check_plan_accepts_only_plans_that_end(method: str, epsilon: float, gam
 
 @pytest.mark.parametrize("model", get_args(Participation))
 def test_refusal_without_live_shards_states_public_figures_only(model: Participation) -> None:
-    parameters = HeatmapParameters(population=100_000, participation=model)
+    parameters = CountParameters(population=100_000, participation=model)
     told = set()
     for users in (5, 100_000):
         state = start(users, parameters, KEY)
@@ -211,7 +209,7 @@ def test_count_of_the_population_is_private_and_paid_for() -> None:
     The last count, with noise of epsilon 0.01, is exact with a probability of 0.005, so not all
     of four counts are; it is more than 2,300 off with a probability of e^-23.
     """
-    parameters = HeatmapParameters(epsilon=2, population_share=0.25)
+    parameters = CountParameters(epsilon=2, population_share=0.25)
     keys = [RunKey.derive(FixedSecret(b"population" * 3), {"i": i}) for i in range(3000)]
     counts = [count_population(50_000, parameters, key)[0].users for key in keys]
     noise = np.array(counts).astype(np.int64) - 50_000
@@ -222,7 +220,7 @@ def test_count_of_the_population_is_private_and_paid_for() -> None:
     assert state.budget.charges == (0.5,)
     assert state.population.cost == 0.5
     # A public figure is counted as well, and planned from.
-    known = [start(50_000, HeatmapParameters(population=49_000), key) for key in keys[:4]]
+    known = [start(50_000, CountParameters(population=49_000), key) for key in keys[:4]]
     for one in known:
         assert one.budget.charges == (one.population.cost,)
         assert math.isclose(one.population.cost, 0.01)
@@ -251,16 +249,16 @@ class Asking(Method):
     cost: float = ALL_REMAINING
     level: int = 2
 
-    def max_rounds(self, depth: int) -> int:
+    def most_sub_queries(self, depth: int) -> int:
         return len(self.parts)
 
-    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+    def next_query(self, state: CountState, depth: int) -> Query | None:
         done = len(state.results)
         if done == len(self.parts):
             return None
         return Query(TreeEncoding(Tree.uniform(depth, self.level)), self.cost, self.parts[done])
 
-    def decode(self, state: HeatmapState, depth: int) -> Estimate:
+    def decode(self, state: CountState, depth: int) -> Estimate:
         return state.results[-1].to_estimate()
 
 
@@ -282,8 +280,8 @@ def one_more(rows: Rows, position: float) -> Rows:
 
 
 def run(
-    groups: Sequence[ShardGroup], parameters: HeatmapParameters, users: int | None = None, key: RunKey | None = None
-) -> tuple[HeatmapState, list[ShardQuery]]:
+    groups: Sequence[ShardGroup], parameters: CountParameters, users: int | None = None, key: RunKey | None = None
+) -> tuple[CountState, list[ShardQuery]]:
     """The final state over these groups, and its queries."""
     key = key or COHORTS_KEY
     there = sum(int(group.sizes().sum()) for group in groups) if users is None else users
@@ -294,16 +292,16 @@ def run(
     return state, queries
 
 
-def total(groups: Sequence[ShardGroup], query: ShardQuery, parameters: HeatmapParameters, key: RunKey) -> ShardTotals:
+def total(groups: Sequence[ShardGroup], query: ShardQuery, parameters: CountParameters, key: RunKey) -> ShardTotals:
     parts = [
         sum_shards(group, query, key, parameters.shard_noise_source, parameters.simulated_dropout) for group in groups
     ]
     return functools.reduce(operator.add, parts, NOTHING)
 
 
-def disjoint(users: int, shards: int, **changes: object) -> HeatmapParameters:
+def disjoint(users: int, shards: int, **changes: object) -> CountParameters:
     values = {"depth": DEPTH, "population": users, "shard_size": max(2, users // shards), "dropout": 0.5, **changes}
-    return heatmap_parameters("adaptive", {"cohorts": "disjoint", **values})
+    return heatmap_parameters("adaptive", {"shards": "disjoint", **values})
 
 
 def even(shards: int, size: int) -> ShardGroup:
@@ -312,13 +310,13 @@ def even(shards: int, size: int) -> ShardGroup:
     return group_of([(s, int(c), 1) for s in range(shards) for c in rng.integers(0, 4**DEPTH, size)], shards, DEPTH)
 
 
-def ten_shards(parts: tuple[Part, ...]) -> HeatmapParameters:
-    return HeatmapParameters(depth=DEPTH, population=1000, shard_size=100, method=Asking(parts, cost=0.3))
+def ten_shards(parts: tuple[Part, ...]) -> CountParameters:
+    return CountParameters(depth=DEPTH, population=1000, shard_size=100, method=Asking(parts, cost=0.3))
 
 
-def eight_shards(*parts: Part, **changes: Any) -> HeatmapParameters:
+def eight_shards(*parts: Part, **changes: Any) -> CountParameters:
     values = {"depth": DEPTH, "population": 800, "shard_size": 100, "dropout": 0.5, **changes}
-    return HeatmapParameters(method=Asking(parts or Asking().parts), **values)
+    return CountParameters(method=Asking(parts or Asking().parts), **values)
 
 
 @pytest.mark.parametrize(("shards", "depth"), [(2, DEPTH), (40, DEPTH), (7, 12)])
@@ -394,7 +392,7 @@ def test_one_user_more_changes_the_answers_of_one_sub_query(shards: int) -> None
             assert np.array_equal(one.counts, old.counts)
 
 
-def respond(state: HeatmapState, rng: np.random.Generator) -> ShardTotals:
+def respond(state: CountState, rng: np.random.Generator) -> ShardTotals:
     assert state.query is not None
     first, last = state.query.shard_range or (0, state.shard_plan.shards)
     return ShardTotals(rng.poisson(10, state.query.encoding.length).astype(np.int64), last - first)
@@ -417,7 +415,7 @@ def test_each_part_has_the_whole_rest_of_the_budget(
     if not parts:
         return
     users = 100 * shards
-    parameters = HeatmapParameters(
+    parameters = CountParameters(
         depth=DEPTH,
         epsilon=epsilon,
         shard_size=100,
@@ -443,7 +441,7 @@ def test_each_part_has_the_whole_rest_of_the_budget(
 
 
 @pytest.mark.parametrize(
-    ("changes", "cohorts", "public"),
+    ("changes", "shards", "public"),
     [
         ({}, "auto", False),
         ({}, "disjoint", True),
@@ -453,17 +451,17 @@ def test_each_part_has_the_whole_rest_of_the_budget(
         ({"depth": 14}, "disjoint", False),
     ],
 )
-def test_budget_of_adaptive_is_spent_to_the_last_bit(changes: dict, cohorts: str, public: bool) -> None:
-    values = {"users": 70_000, "population": 70_000 if public else None, "cohorts": cohorts, **changes}
+def test_budget_of_adaptive_is_spent_to_the_last_bit(changes: dict, shards: str, public: bool) -> None:
+    values = {"users": 70_000, "population": 70_000 if public else None, "shards": shards, **changes}
     state = run_evenly(heatmap_parameters("adaptive", values), 70_000)
     spent = [result.cost for result in state.results]
     assert len(spent) >= 2
     assert state.budget.spent == 1.0
     if state.has_disjoint_shards:
-        assert cohorts != "shared"
+        assert shards != "shared"
         assert {math.fsum([state.population.cost, one]) for one in spent} == {1.0}
     else:
-        assert cohorts != "disjoint"
+        assert shards != "disjoint"
         assert math.fsum([state.population.cost, *spent]) == 1.0
 
 
@@ -502,7 +500,7 @@ def test_noise_of_a_part_has_the_stated_deviation(participation: Participation, 
     assert math.isclose(stated[1], 2 * math.sqrt(8 * shape) * discrete_laplace_stddev(queries[0].cost))
 
 
-def run_evenly(parameters: HeatmapParameters, users: int = 0) -> HeatmapState:
+def run_evenly(parameters: CountParameters, users: int = 0) -> CountState:
     state, rng = start(users, parameters, COHORTS_KEY), seeded_rng(0)
     while state.query is not None:
         state = advance(state, respond(state, rng), parameters)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import integrate, stats
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.schemas.slots import Slots
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting import rates as heatmap_rates

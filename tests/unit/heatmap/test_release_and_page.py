@@ -16,15 +16,14 @@ from hypothesis import given, settings
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.locations import Auxiliary, LocationColumns
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.region import Grid, Places, Region
 from sfumato.schemas.release import ANSWERS_SCHEMA
 from sfumato.schemas.tree import Tree, node_names, nodes_from_names
 from sfumato.schemas.views import PageView
 from sfumato.transforms.counting.estimator import estimate_density
 from sfumato.transforms.counting.manifest import heatmap_manifest
 from sfumato.transforms.counting.methods import METHODS
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.rates import estimate_rates
 from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.heatmap import view as view
@@ -103,7 +102,7 @@ def rated_release(method: str, names: tuple[str, ...], users: int = 4000, **opti
     ("method", "options"),
     [
         ("flat", {"trust": "central"}),
-        ("adaptive", {"cohorts": "disjoint"}),
+        ("adaptive", {"shards": "disjoint"}),
         ("adaptive", {"schedule": "paper", "estimator": "last"}),
     ],
 )
@@ -115,7 +114,7 @@ def test_release_files_hold_the_same_rates(method: str, options: dict[str, Any],
     sums = 1 if options.get("trust") == "central" else live
     rates = estimate_rates(estimate, names, sums, state.shard_plan.shards / live)
     assert rates is not None
-    if options.get("cohorts") == "disjoint":
+    if options.get("shards") == "disjoint":
         assert live < state.shard_plan.shards
     cells = pq.read_table(io.BytesIO(release.files["cells.parquet"]))
     kinds = {"rate": "rate", "rate_low": "low", "rate_high": "high", "rate_shrunk": "shrunk"}
@@ -144,9 +143,9 @@ def test_release_files_hold_the_same_rates(method: str, options: dict[str, Any],
     assert f"one of {len(names)} bins" in manifest["privacy"]["contribution_bound"]
 
 
-def test_manifest_states_parallel_composition_of_cohorts() -> None:
-    """Disjoint cohorts: each user is in one sub-query, which has the whole budget."""
-    release = city_release("adaptive", cohorts="disjoint", simulated_dropout=0.05)
+def test_manifest_states_parallel_composition_of_shards() -> None:
+    """Disjoint shards: each user is in one sub-query, which has the whole budget."""
+    release = city_release("adaptive", shards="disjoint", simulated_dropout=0.05)
     state, privacy = release.state, release.manifest["privacy"]
     spent = state.results
     assert len(spent) > 1
@@ -157,7 +156,7 @@ def test_manifest_states_parallel_composition_of_cohorts() -> None:
         "vector_entries": max(one.vector_length for one in spent),
         "bits_per_client": max(one.bits_per_client for one in spent),
     }
-    together = city_release("adaptive", cohorts="shared", simulated_dropout=0.05)
+    together = city_release("adaptive", shards="shared", simulated_dropout=0.05)
     assert together.manifest["privacy"]["composition"] == "sequential"
 
 
@@ -222,7 +221,7 @@ USERS, COHORTS, DEPTH, KEYS = 40_000, 10, 6, 40
 GRID = Grid(Region(0, 0, 1, 1), DEPTH)
 
 
-PARAMETERS = HeatmapParameters(depth=DEPTH, rotation=COHORTS, shard_size=1_000)
+PARAMETERS = CountParameters(depth=DEPTH, rotation=COHORTS, shard_size=1_000)
 
 
 @pytest.mark.slow

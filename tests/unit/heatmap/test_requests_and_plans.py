@@ -17,21 +17,21 @@ from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.ledger import Charge, Limit, Period, parse_amount, parse_day, rounded_down
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.methods import METHODS, Adaptive, Emd, Flat, Method
-from sfumato.transforms.counting.parameters import COST, MIN_QUERY_SHARE, HeatmapParameters, max_counted, vector_length
-from sfumato.transforms.counting.plan import make_plan, overflow_probability
-from sfumato.transforms.counting.state import ALL_REMAINING, Estimate, HeatmapState, Query
-from sfumato.transforms.counting.sub_queries import check_first_query, first_state, window_for
+from sfumato.transforms.counting.parameters import COST, MIN_QUERY_SHARE, CountParameters, max_counted, vector_length
+from sfumato.transforms.counting.plan import make_plan
+from sfumato.transforms.counting.state import ALL_REMAINING, CountState, Estimate, Query
+from sfumato.transforms.counting.sub_queries import check_first_query, first_state
 from sfumato.transforms.heatmap.request import HeatmapRequest, PlanRequest, heatmap_parameters
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.nights.plan import RotationChoice, make_rotation_plan
 from sfumato.transforms.privacy.budget import Budget
+from sfumato.transforms.privacy.discrete_laplace import MIN_NOISE_EPSILON
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.ledger.windows import fits
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, noise_quantile, rho_for_delta
-from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from sfumato.transforms.privacy.shared_noise import Noise
 from sfumato.transforms.secagg.encodings import TreeEncoding, l1_sensitivity, stored_total
 from sfumato.transforms.secagg.modulus import min_window
@@ -82,13 +82,13 @@ def test_heatmap_parameters_reject_bad_values(
         ("flat", {"estimator": "bayes", "keep_top": 50.0}, "keep_top"),
         ("emd", {"estimator": "bayes"}, "estimator"),
         ("emd", {"depth": 20, "emd_width": 4, "emd_decay": 0.5}, "emd_decay"),  # next to nothing for the finest level
-        ("adaptive", {"cohorts": "disjoint", "schedule": "paper"}, "cohorts"),
+        ("adaptive", {"shards": "disjoint", "schedule": "paper"}, "shards"),
         ("adaptive", {"max_entries": 100, "schedule": "paper"}, "max_entries"),
         ("adaptive", {"calibration": 0.2}, "calibration"),
         ("adaptive", {"interval_width": 0.2}, "interval_width"),
         ("adaptive", {"refine": "interval"}, "refine"),
         ("adaptive", {"refine": "interval", "schedule": "paper"}, "refine"),
-        ("adaptive", {"cohorts": "disjoint", "trust": "central"}, "cohorts"),
+        ("adaptive", {"shards": "disjoint", "trust": "central"}, "shards"),
         ("adaptive", {"trust": "central", "noise_source": "client"}, "noise_source"),
         ("adaptive", {"rounding": "independent"}, "rounding"),
         ("adaptive", {"rounding": "independent", "contribution": "one"}, "rounding"),
@@ -96,7 +96,7 @@ def test_heatmap_parameters_reject_bad_values(
         ("emd", {"categories": 2}, "auxiliary"),
         ("adaptive", {"categories": 3, "max_entries": 47}, "max_entries"),
         ("adaptive", {"slots": 24, "schedule": "paper"}, "schedule"),
-        ("adaptive", {"slots": 24, "cohorts": "disjoint"}, "cohorts"),
+        ("adaptive", {"slots": 24, "shards": "disjoint"}, "shards"),
         ("adaptive", {"slots": 24, "estimator": "last"}, "estimator"),
         ("adaptive", {"slots": 24, "contribution": "all"}, "contribution"),
         ("adaptive", {"slots": 24, "participation": "paper"}, "participation"),
@@ -168,12 +168,12 @@ ROUNDINGS = ("systematic", "independent")
 KEY = RunKey.derive(FixedSecret(b"gamma" * 8), {})
 
 
-def length_of(parameters: HeatmapParameters, users: float, noisy_sums: int) -> int:
+def length_of(parameters: CountParameters, users: float, noisy_sums: int) -> int:
     return vector_length(parameters.epsilon, parameters.categories << (2 * parameters.depth), users, noisy_sums)
 
 
 def chosen(**values: Any) -> int:
-    gamma = HeatmapParameters(contribution="all", **values).distribution_gamma
+    gamma = CountParameters(contribution="all", **values).distribution_gamma
     assert gamma is not None
     return gamma
 
@@ -182,8 +182,8 @@ def test_gamma_is_that_of_the_docs() -> None:
     assert chosen() == 363
     assert chosen(trust="central") == 14_482
     assert chosen(epsilon=0.1) == 37
-    assert HeatmapParameters().distribution_gamma is None
-    assert HeatmapParameters(method=Emd()).distribution_gamma == 363
+    assert CountParameters().distribution_gamma is None
+    assert CountParameters(method=Emd()).distribution_gamma == 363
 
 
 @given(st.floats(0.01, 30), st.integers(2, 1 << 24), st.integers(1, 1 << 40) | st.none(), st.booleans())
@@ -215,14 +215,14 @@ def test_modulus_holds_its_gamma_and_not_the_next(
 ) -> None:
     values: dict[str, Any] = {"rounding": rounding, "epsilon": epsilon, "shard_size": shard_size, "depth": 6}
     values |= {"users": users, "contribution": "all"}
-    free = HeatmapParameters(**values).distribution_gamma
+    free = CountParameters(**values).distribution_gamma
     assert free is not None
 
     def needed(gamma: int) -> int:
-        parameters, many = HeatmapParameters(**values, gamma=gamma), users or 1 << 30
+        parameters, many = CountParameters(**values, gamma=gamma), users or 1 << 30
         state = first_state(Population(float(many), "public"), Budget(epsilon), parameters)
         d = length_of(parameters, many, state.shard_plan.shards)
-        probability = parameters.overflow_probability / parameters.method.max_rounds(6)
+        probability = parameters.overflow_probability / parameters.method.most_sub_queries(6)
         counting = parameters.admission().cost
         counted = max_counted(min(many, 1.05 * shard_size), counting, probability)
         return min_window(
@@ -239,9 +239,9 @@ def test_modulus_holds_its_gamma_and_not_the_next(
     if (least := needed(1)) > 1 << bits:
         told = f"modulus: {1 << bits} holds the sums of no gamma, the least that would do for gamma 1 is {least};"
         with pytest.raises(RequestError, match=told):
-            HeatmapParameters(**values, modulus=1 << bits)
+            CountParameters(**values, modulus=1 << bits)
         return
-    gamma = HeatmapParameters(**values, modulus=1 << bits).distribution_gamma
+    gamma = CountParameters(**values, modulus=1 << bits).distribution_gamma
     assert gamma is not None
     assert gamma <= free
     assert needed(gamma) <= 1 << bits
@@ -260,26 +260,26 @@ class Twice(Method):
     final: int = 2
     share: float = MIN_QUERY_SHARE
 
-    def max_rounds(self, depth: int) -> int:
+    def most_sub_queries(self, depth: int) -> int:
         return 2
 
-    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+    def next_query(self, state: CountState, depth: int) -> Query | None:
         if len(state.results) == 2:
             return None
         level = self.final if state.results else self.level
         epsilon = ALL_REMAINING if state.results else self.share * state.budget.total
         return Query(TreeEncoding(Tree.uniform(depth, level)), epsilon)
 
-    def decode(self, state: HeatmapState, depth: int) -> Estimate:
+    def decode(self, state: CountState, depth: int) -> Estimate:
         return state.results[-1].to_estimate()
 
 
 def test_check_plan_rejects_sensitivity_without_noise() -> None:
-    large = HeatmapParameters(contribution="all", gamma=10**8, users=10_000, epsilon=0.5)
+    large = CountParameters(contribution="all", gamma=10**8, users=10_000, epsilon=0.5)
     with rejects("gamma"):
         check_first_query(large)
     # gamma alone is small, and so is the first vector; 4^10 entries want an epsilon of 0.01.
-    grows = HeatmapParameters(
+    grows = CountParameters(
         contribution="all", gamma=10, rounding="independent", users=10_000, method=Twice(level=1, final=10, share=0.985)
     )
     with rejects("rounding"):
@@ -296,7 +296,7 @@ def test_every_method_runs_with_independent_rounding(baselines: None, method: st
     values: dict[str, Any] = {"depth": depth, "contribution": "all", "gamma": gamma, "rounding": "independent"}
     values |= {"trust": trust, "epsilon": 20.0, "dropout": 0.2}
     own = AdaptiveGrid(grid_side=4) if method == "adaptive_grid" else METHODS[method]()
-    parameters = HeatmapParameters(method=own, **values)
+    parameters = CountParameters(method=own, **values)
     hashes = np.repeat(np.sort(rng.integers(0, 2**64, users, dtype=np.uint64)), 2)
     codes = np.sort(rng.integers(0, 4**depth, (users, 2)), axis=1).ravel().astype(np.uint64)
     total = stored_total(gamma, "independent")
@@ -329,45 +329,28 @@ def test_make_plan_is_exact_for_flat() -> None:
 
 @pytest.mark.parametrize("dropout", [0.02, 0.06])
 def test_make_plan_expects_shards_with_too_few_survivors_lost(dropout: float) -> None:
-    made = make_plan(HeatmapParameters(users=100_000))
+    made = make_plan(CountParameters(users=100_000))
     assert math.isclose(made.shards_lost(dropout), poisson.cdf(9_499, 10_000 * (1 - dropout)))
-
-
-def test_overflow_probability_is_the_least_certified() -> None:
-    parameters = HeatmapParameters(users=100_000, modulus=12_000, allow_overflow=True, method=PAPER)
-    state = first_state(make_plan(parameters).state.population, Budget(1.0), parameters)
-    assert state.query is not None
-    probability = overflow_probability(state.query, state)
-    assert 0 < probability <= 1
-    generous = first_state(state.population, Budget(1.0), HeatmapParameters(users=100_000, method=PAPER))
-    assert generous.query is not None
-    certified = overflow_probability(generous.query, generous)
-    assert certified <= 1e-9 / 10
-    encoding, epsilon = generous.query.encoding, generous.query.cost
-    assert window_for(encoding, epsilon, generous, certified).modulus <= generous.query.window.modulus
-    assert window_for(encoding, epsilon, generous, certified / 10).modulus > generous.query.window.modulus
-    tiny = HeatmapParameters(users=100_000, modulus=16, allow_overflow=True)
-    assert set(make_plan(tiny).overflow_probabilities) == {1.0}
 
 
 def test_make_plan_rejects_what_the_run_would() -> None:
     with rejects("modulus"):
-        make_plan(HeatmapParameters(users=100_000, modulus=100))
+        make_plan(CountParameters(users=100_000, modulus=100))
     with rejects("gamma"):
-        make_plan(HeatmapParameters(users=1000, contribution="all", gamma=(1 << 31) - 1, epsilon=0.01))
+        make_plan(CountParameters(users=1000, contribution="all", gamma=(1 << 31) - 1, epsilon=0.01))
     with pytest.raises(ValueError, match="users"):
-        make_plan(HeatmapParameters())
+        make_plan(CountParameters())
 
 
 @pytest.mark.parametrize("method", ["emd", "count_min"])
 def test_make_plan_has_no_single_noise_for_several_answers(baselines: None, method: str) -> None:
     made = make_plan(heatmap_parameters(method, {"users": 10_000, "depth": 5}))
     assert (made.min_visible_users, made.visible_level) == (None, None)
-    assert make_plan(HeatmapParameters(users=10_000, depth=3)).visible_level <= 3
+    assert make_plan(CountParameters(users=10_000, depth=3)).visible_level <= 3
 
 
-def rotating(**given: Any) -> HeatmapParameters:
-    return HeatmapParameters(**({"users": 300_000, "population_share": 0.01} | given))
+def rotating(**given: Any) -> CountParameters:
+    return CountParameters(**({"users": 300_000, "population_share": 0.01} | given))
 
 
 @pytest.mark.parametrize("trust", ["secagg", "central"])
@@ -444,4 +427,4 @@ def test_rotation_plan_rejects_bad_input() -> None:
     with rejects("rotation"):
         make_rotation_plan(rotating(slots=24), 30)
     with pytest.raises(ValueError, match="users"):
-        make_rotation_plan(HeatmapParameters(), 30)
+        make_rotation_plan(CountParameters(), 30)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.transforms.locations.distributions import MAX_GAMMA, bound_distributions
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import bound_users, dwell_weights

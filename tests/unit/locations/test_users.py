@@ -11,7 +11,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.transforms.locations.distributions import bound_distributions
 from sfumato.transforms.locations.encode import EncodedLocations
 from sfumato.transforms.locations.spill import MEMORY, Spill, forget, join, lengths_of, load, take

@@ -16,9 +16,7 @@ from scipy import stats
 
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.budget import Budget
-from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, epsilon_for_stddev
-from sfumato.transforms.privacy.noise import (
+from sfumato.transforms.privacy.discrete_laplace import (
     GeometricTable,
     digit_table,
     discrete_laplace,
@@ -26,6 +24,8 @@ from sfumato.transforms.privacy.noise import (
     geometric_table,
     polya_difference_events,
 )
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, epsilon_for_stddev
 from sfumato.transforms.privacy.shared_noise import Noise, colluding_epsilon
 from tests.keys import earlier_key
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf, polya_difference_pmf

@@ -16,7 +16,7 @@ from sfumato.schemas.ranges import Boxes, Field, Sizes
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.methods.base import Flat
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
@@ -45,9 +45,9 @@ SIDES = (141_458, 111_195)  # of the region, in metres
 
 
 def plan(method: str = "grid", *, sizes: Sizes = SIZES, trust: Any = "central", **given: Any) -> RangesPlan:
-    """given: fields of HeatmapParameters; all else are options of the method."""
-    values = {name: given.pop(name) for name in list(given) if name in HeatmapParameters.__dataclass_fields__}
-    return RangesPlan(REGION, sizes, method, given, HeatmapParameters(**values, trust=trust))
+    """given: fields of CountParameters; all else are options of the method."""
+    values = {name: given.pop(name) for name in list(given) if name in CountParameters.__dataclass_fields__}
+    return RangesPlan(REGION, sizes, method, given, CountParameters(**values, trust=trust))
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ import pytest
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import LocationColumns
-from sfumato.schemas.places import Places
 from sfumato.schemas.ranges import Boxes, Field
-from sfumato.schemas.region import Grid, deinterleave
+from sfumato.schemas.region import Grid, Places, deinterleave
 from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE
 from sfumato.schemas.tree import Tree, node_levels, node_paths
 from sfumato.transforms.counting.estimator import estimate_density

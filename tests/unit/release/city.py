@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.locations import LocationColumns
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import Grid, Region, interleave
+from sfumato.schemas.region import Grid, Places, Region, interleave
 from sfumato.schemas.slots import Slots
 from sfumato.schemas.views.map_views import Layer, MapBody
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState, Estimate
 from sfumato.transforms.heatmap.release import add_up_to, release_files
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.heatmap.view import heatmap_view
@@ -57,8 +56,8 @@ def city_density(side: int = 1024) -> NDArray[np.float64]:
 class CityRelease:
     """A method's release of the made-up city: what it was made of, and its files by name."""
 
-    state: HeatmapState
-    parameters: HeatmapParameters
+    state: CountState
+    parameters: CountParameters
     estimate: Estimate
     files: dict[str, bytes]
 

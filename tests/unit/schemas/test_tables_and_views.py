@@ -13,11 +13,11 @@ from sfumato.schemas.charts import readable
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import MAX_CATEGORIES, Auxiliary, LocationColumns
 from sfumato.schemas.moments import FixedPoint, ValueColumns
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.schemas.requests.request_base import parts_of
 from sfumato.schemas.rotation import Rotation
-from sfumato.schemas.tile_server import tile_host
 from sfumato.schemas.timeline import DatedRelease, PlaceChange
+from sfumato.schemas.views.view_parts import tile_host
 from tests.rejections import rejects
 from tests.unit.schemas.cases import each
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 from benchmarks.baselines.heatmap_methods.adaptive_grid import GridEncoding
 from benchmarks.baselines.heatmap_methods.count_min import SketchEncoding
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.locations.shards import ShardGroup, key_dtype

@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.locations.shards import ShardGroup
+from sfumato.transforms.privacy.discrete_laplace import discrete_laplace
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.privacy.noise import discrete_laplace
 from sfumato.transforms.privacy.shared_noise import Noise
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import Window

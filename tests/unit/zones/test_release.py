@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.schemas.views.map_views import MapBody
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState
 from sfumato.transforms.locations.shards import ShardGroup, key_dtype
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
@@ -140,7 +140,7 @@ ZONES = nested()
 CODES = (seeded_rng(2).beta(0.5, 2, USERS) * SIZES[0]).astype(np.uint64)  # crowded and empty zones
 
 
-def state_of(codes: NDArray[np.uint64], own: HeatmapParameters, number: int = 0) -> HeatmapState:
+def state_of(codes: NDArray[np.uint64], own: CountParameters, number: int = 0) -> CountState:
     """The state after counting users with one place each."""
     places = Places(own.depth, own.categories)
     users = keyed_hash(bytes(16), np.arange(len(codes))) & ~places.mask
@@ -149,9 +149,9 @@ def state_of(codes: NDArray[np.uint64], own: HeatmapParameters, number: int = 0)
     return run_in_memory(Rows(places, users[order], codes[order]), len(codes), own, key)
 
 
-def central(zones: Zones, shares: tuple[float, ...], **options: Any) -> HeatmapParameters:
+def central(zones: Zones, shares: tuple[float, ...], **options: Any) -> CountParameters:
     method = ZoneLevels(zones, shares)
-    return HeatmapParameters(depth=ZoneLocator(zones).depth, method=method, **{"trust": "central", **options})
+    return CountParameters(depth=ZoneLocator(zones).depth, method=method, **{"trust": "central", **options})
 
 
 def run(number: int, shares: tuple[float, ...], **options: Any) -> ZoneCounts:

@@ -26,7 +26,7 @@ from sfumato.transforms.counting.estimator import Estimator, decode
 from sfumato.transforms.counting.methods.base import Errors, Method
 from sfumato.transforms.counting.methods.few_queries import MIN_ENTRIES, FewQueries
 from sfumato.transforms.counting.rates import split_by_interval
-from sfumato.transforms.counting.state import ALL_REMAINING, Estimate, HeatmapState, Query
+from sfumato.transforms.counting.state import ALL_REMAINING, CountState, Estimate, Query
 from sfumato.transforms.secagg.encodings import TreeEncoding
 
 Schedule = Literal["auto", "two_query", "lean", "paper"]
@@ -35,7 +35,7 @@ _PAPER_OPTIONS = {
     "calibration", "expansion", "split_threshold", "target", "split_count", "sub_query_share", "start_level",
     "max_sub_queries",
 }  # fmt: skip
-_FEW_QUERIES_OPTIONS = {"max_entries", "blur_weight", "cohorts"}
+_FEW_QUERIES_OPTIONS = {"max_entries", "blur_weight", "shards"}
 _COLLAPSE_SHARE = 0.25  # a node at a quarter of the splitting threshold is collapsed (Algorithm 2, line 24)
 Target = Literal["corrected", "literal_factor", "printed"]
 # The readings of Eq. 7, whose target is c U / T: how many standard deviations of the aggregated noise that is, and
@@ -62,7 +62,8 @@ class Adaptive(Method):
     schedule: Schedule = "auto"
     # bayes takes all results, with a prior learned from them; last takes the last result only.
     estimator: Estimator = "bayes"
-    cohorts: Literal["auto", "shared", "disjoint"] = "auto"  # see `FewQueries.uses_disjoint_shards`
+    # shared: every shard answers all sub-queries; disjoint: one of them. See `FewQueries.uses_disjoint_shards`.
+    shards: Literal["auto", "shared", "disjoint"] = "auto"
     # The most entries of a vector: at least MIN_ENTRIES for each category.
     max_entries: Annotated[int, Interval(ge=MIN_ENTRIES, le=1 << 24)] = 32_768
     blur_weight: Annotated[float, Interval(gt=0, lt=1e6)] = 1.0  # cost of blur against detail, see `next_tree`
@@ -87,10 +88,8 @@ class Adaptive(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.schedule == "paper" and self.cohorts == "disjoint":
-            raise RequestError(
-                "cohorts: the paper's schedule queries every user; use cohorts shared or another schedule"
-            )
+        if self.schedule == "paper" and self.shards == "disjoint":
+            raise RequestError("shards: the paper's schedule queries every user; use shared, or another schedule")
 
     def check(self, depth: int) -> None:
         check_integer("start_level", self.start_level, 0, depth)
@@ -113,17 +112,15 @@ class Adaptive(Method):
             )
 
     def check_warm_start(self) -> None:
-        if self.cohorts == "disjoint":
-            raise RequestError("cohorts: a warm start queries every user, once; use shared")
+        if self.shards == "disjoint":
+            raise RequestError("shards: a warm start queries every user, once; use shared")
         if self.refine == "interval" and self.schedule != "paper":
             raise RequestError("refine: the first tree of a warm start is split by count; leave interval out")
 
     def check_use(self, categories: int, is_one_batch: bool) -> None:
         super().check_use(categories, is_one_batch)
-        if self.cohorts == "disjoint" and is_one_batch:
-            raise RequestError(
-                "cohorts: disjoint cohorts are parts of the shards, and central noise has no shards; use shared"
-            )
+        if self.shards == "disjoint" and is_one_batch:
+            raise RequestError("shards: central noise has no shards, so none can be disjoint; use shared")
         needed = MIN_ENTRIES * categories
         if self.max_entries < needed:
             raise RequestError(f"max_entries: {categories} categories need at least {needed}, got {self.max_entries}")
@@ -133,7 +130,7 @@ class Adaptive(Method):
     def check_slots(self, slots: int) -> None:
         for name, value, needed in (
             ("schedule", self.schedule, ("auto", "two_query", "lean")),
-            ("cohorts", self.cohorts, ("auto", "shared")),
+            ("shards", self.shards, ("auto", "shared")),
             ("estimator", self.estimator, ("bayes",)),
         ):
             if value not in needed:
@@ -143,8 +140,8 @@ class Adaptive(Method):
                 f"max_entries: {slots} slots need at least {MIN_ENTRIES * slots}, got {self.max_entries}"
             )
 
-    def max_rounds(self, depth: int) -> int:
-        return self._algorithm.max_rounds(depth)
+    def most_sub_queries(self, depth: int) -> int:
+        return self._algorithm.most_sub_queries(depth)
 
     @property
     def errors(self) -> Errors:
@@ -154,10 +151,10 @@ class Adaptive(Method):
         # The paper's schedule has no bound but the finest tree.
         return categories * 4**depth if self.schedule == "paper" else self.max_entries
 
-    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+    def next_query(self, state: CountState, depth: int) -> Query | None:
         return self._algorithm.next_query(state, depth)
 
-    def decode(self, state: HeatmapState, depth: int) -> Estimate:
+    def decode(self, state: CountState, depth: int) -> Estimate:
         return decode(state, self.estimator)
 
     @property
@@ -176,11 +173,11 @@ class PaperSchedule:
 
     options: Adaptive
 
-    def max_rounds(self, depth: int) -> int:
+    def most_sub_queries(self, depth: int) -> int:
         """Returns the largest number of sub-queries."""
         return self.options.max_sub_queries
 
-    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+    def next_query(self, state: CountState, depth: int) -> Query | None:
         """Returns the next sub-query; None when the run is complete."""
         if not state.results:
             first = state.prior.tree if state.prior is not None else Tree.uniform(depth, self.options.start_level)
@@ -199,7 +196,7 @@ class PaperSchedule:
         # A tree that was queried before does not get finer. The rest of the budget improves its counts.
         return self._query(state, tree, is_last=tree in [result.tree for result in state.results])
 
-    def _query(self, state: HeatmapState, tree: Tree, *, is_last: bool) -> Query:
+    def _query(self, state: CountState, tree: Tree, *, is_last: bool) -> Query:
         encoding, budget = TreeEncoding(tree, state.categories), state.budget
         if self.options.sub_query_share is None:
             cost = target_cost(state, encoding.length, self.options.calibration, self.options.target)
@@ -211,7 +208,7 @@ class PaperSchedule:
         return Query(encoding, ALL_REMAINING if is_last else cost)
 
 
-def target_cost(state: HeatmapState, length: int, calibration: float, target: Target = "corrected") -> float:
+def target_cost(state: CountState, length: int, calibration: float, target: Target = "corrected") -> float:
     """Returns the cost at which the aggregated noise of T = `length` entries is c U / T (Eqs. 7 and 8).
 
     Errata: c U / T is two standard deviations, and instead of the printed factor sqrt(ceil(S / U)), which is 1

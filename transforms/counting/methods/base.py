@@ -16,7 +16,7 @@ from sfumato.schemas.region import MAX_DEPTH
 from sfumato.schemas.requests.checks import check_declared, check_integer
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.estimator import Estimator, decode
-from sfumato.transforms.counting.state import ALL_REMAINING, Estimate, HeatmapState, Query
+from sfumato.transforms.counting.state import ALL_REMAINING, CountState, Estimate, Query
 from sfumato.transforms.locations.users import Contribution as Contribution
 from sfumato.transforms.secagg.encodings import TreeEncoding
 
@@ -77,7 +77,7 @@ class Method(ABC):
         return "lower bound"
 
     @abstractmethod
-    def max_rounds(self, depth: int) -> int:
+    def most_sub_queries(self, depth: int) -> int:
         """Returns the largest number of sub-queries in one run, without the one by slots."""
 
     def max_query_entries(self, depth: int, categories: int) -> int | None:
@@ -85,11 +85,11 @@ class Method(ABC):
         return None
 
     @abstractmethod
-    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+    def next_query(self, state: CountState, depth: int) -> Query | None:
         """Returns the next sub-query, chosen by the earlier results (state.results); None when the run is complete."""
 
     @abstractmethod
-    def decode(self, state: HeatmapState, depth: int) -> Estimate:
+    def decode(self, state: CountState, depth: int) -> Estimate:
         """Makes the map of all results."""
 
 
@@ -134,15 +134,15 @@ class Flat(Method):
     def errors(self) -> Errors:
         return "posterior" if self.estimator == "bayes" else "independent"
 
-    def max_rounds(self, depth: int) -> int:
+    def most_sub_queries(self, depth: int) -> int:
         return 1
 
-    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+    def next_query(self, state: CountState, depth: int) -> Query | None:
         if state.results:
             return None
         return Query(TreeEncoding(Tree.uniform(depth, self._level(depth)), state.categories), ALL_REMAINING)
 
-    def decode(self, state: HeatmapState, depth: int) -> Estimate:
+    def decode(self, state: CountState, depth: int) -> Estimate:
         if self.estimator == "bayes":
             return decode(state, self.estimator)
         estimate = state.results[-1].to_estimate()

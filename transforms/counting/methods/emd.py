@@ -29,7 +29,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree, node_levels
 from sfumato.transforms.counting.methods.adaptive import Adaptive
 from sfumato.transforms.counting.methods.base import MIN_LEVEL_SHARE, Contribution, Method
-from sfumato.transforms.counting.state import ALL_REMAINING, Estimate, HeatmapState, Query
+from sfumato.transforms.counting.state import ALL_REMAINING, CountState, Estimate, Query
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.statistics.posterior.full_tree import children_of
 
@@ -71,18 +71,18 @@ class Emd(Method):
         share = self.finest_share(depth)
         if share < MIN_LEVEL_SHARE:
             raise RequestError(
-                f"emd_decay: {self.emd_decay} leaves the finest of {self.max_rounds(depth)} levels {share:.1g} of "
-                f"epsilon, and {MIN_LEVEL_SHARE:g} is the least; give a larger one or a smaller depth"
+                f"emd_decay: {self.emd_decay} leaves the finest of {self.most_sub_queries(depth)} levels {share:.1g} "
+                f"of epsilon, and {MIN_LEVEL_SHARE:g} is the least; give a larger one or a smaller depth"
             )
 
-    def max_rounds(self, depth: int) -> int:
-        """See Method.max_rounds: levels q..depth."""
+    def most_sub_queries(self, depth: int) -> int:
+        """See Method.most_sub_queries: levels q..depth."""
         return depth - self.first_level(depth) + 1
 
-    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+    def next_query(self, state: CountState, depth: int) -> Query | None:
         """See Method.next_query: Algorithm 2, lines 3 to 7."""
         measured = _measured(state)
-        if len(measured) == self.max_rounds(depth):
+        if len(measured) == self.most_sub_queries(depth):
             return None
         if measured:
             tree = Tree.of(depth, self.next_cells(measured, depth))
@@ -92,7 +92,7 @@ class Emd(Method):
         share = self.share_of_rest(len(measured), depth)
         return Query(TreeEncoding(tree), ALL_REMAINING if share == 1 else share * state.budget.remaining)
 
-    def decode(self, state: HeatmapState, depth: int) -> Estimate:
+    def decode(self, state: CountState, depth: int) -> Estimate:
         """See Method.decode. stddev: of an entry, which is a cell's noisy count less those of its kept children."""
         kept, masses = self.solve(_measured(state))
         levels = [cells.nodes for cells in kept]
@@ -113,11 +113,11 @@ class Emd(Method):
 
         Level i then costs g^(i - q) / Z of the whole budget, and the first level 1 / Z (Section 3.3).
         """
-        return 1 / math.fsum(self.emd_decay**below for below in range(self.max_rounds(depth) - done))
+        return 1 / math.fsum(self.emd_decay**below for below in range(self.most_sub_queries(depth) - done))
 
     def finest_share(self, depth: int) -> float:
         """Returns g^(l - q) / Z: the finest level's share of the whole budget."""
-        return self.share_of_rest(0, depth) * self.emd_decay ** (self.max_rounds(depth) - 1)
+        return self.share_of_rest(0, depth) * self.emd_decay ** (self.most_sub_queries(depth) - 1)
 
     def next_cells(self, measured: list[Cells], depth: int) -> NDArray[np.uint64]:
         """Returns T_i: the children of the w largest cells of the level above; on the first level every cell."""
@@ -131,7 +131,7 @@ class Emd(Method):
         kept = measured if self.emd_fit == "all" else [cells.largest(self.emd_width) for cells in measured]
         return kept, reconstruct(kept)
 
-    def _check_gamma(self, state: HeatmapState, depth: int) -> None:
+    def _check_gamma(self, state: CountState, depth: int) -> None:
         finest = self.finest_share(depth) * state.budget.remaining
         least = _MIN_RATIO * state.noise.kind.min_cost(state.sensitivity(4 * self.emd_width + 1))
         if finest < least:
@@ -142,7 +142,7 @@ class Emd(Method):
             )
 
 
-def _measured(state: HeatmapState) -> list[Cells]:
+def _measured(state: CountState) -> list[Cells]:
     """Returns the results as cells, level by level, without the root's entry."""
     measured = []
     for result in state.results:

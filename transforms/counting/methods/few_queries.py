@@ -18,7 +18,7 @@ from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.estimator import move_to_tree, posterior_of, prior_posterior, sampling_of
 from sfumato.transforms.counting.rates import split_by_interval
-from sfumato.transforms.counting.state import ALL_REMAINING, HeatmapState, Query
+from sfumato.transforms.counting.state import ALL_REMAINING, CountState, Query
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.statistics.posterior.full_tree import FullTree, children_of
 from sfumato.transforms.statistics.posterior.next_tree import next_tree
@@ -56,11 +56,11 @@ class FewQueries:
         """The number of sub-queries; None chooses it by the depth."""
         return 2 if self.options.schedule == "two_query" else None
 
-    def max_rounds(self, depth: int) -> int:
+    def most_sub_queries(self, depth: int) -> int:
         """Returns the most sub-queries on a grid of this depth: those after a first grid of level 2."""
         return self.max_queries or 1 + max(1, math.ceil((depth - 2) / LEVELS))
 
-    def next_query(self, state: HeatmapState, depth: int) -> Query | None:
+    def next_query(self, state: CountState, depth: int) -> Query | None:
         """Returns the next sub-query; None when the run is complete."""
         done = len(state.results)
         if state.prior is not None:
@@ -83,7 +83,7 @@ class FewQueries:
             return Query(encoding, ALL_REMAINING, (begin, 1.0 if is_last else begin + fractions[done]))
         return Query(encoding, ALL_REMAINING if is_last else _FIRST_SHARE * state.budget.remaining)
 
-    def _next_by_slot(self, state: HeatmapState, depth: int) -> Query | None:
+    def _next_by_slot(self, state: CountState, depth: int) -> Query | None:
         """Returns the next sub-query of a map with slots. Only the last counts slots separately, see `_slot_tree`."""
         results = state.results
         if state.slot_result is not None:
@@ -103,7 +103,7 @@ class FewQueries:
         share = _FIRST_SLOT_SHARE if done + 1 < queries else _SLOTLESS_SHARE
         return Query(TreeEncoding(tree, state.slots, summed=True), share * remaining)
 
-    def uses_disjoint_shards(self, state: HeatmapState) -> bool:
+    def uses_disjoint_shards(self, state: CountState) -> bool:
         """Returns whether each user takes part in one sub-query with the whole budget, by public figures only.
 
         Let n be the shards, f the share of them that is queried first, and s^2(e) the noise variance of one shard. With
@@ -116,14 +116,12 @@ class FewQueries:
             RequestError: disjoint shards are required, and a public population makes a single shard.
         """
         shards = state.shard_plan.shards
-        if self.options.cohorts == "disjoint" and shards < _MIN_SHARDS and state.population.source == "public":
-            raise RequestError(
-                "cohorts: there is one shard, which cannot be divided; use shared, or a smaller shard_size"
-            )
+        if self.options.shards == "disjoint" and shards < _MIN_SHARDS and state.population.source == "public":
+            raise RequestError("shards: there is one, which cannot be divided; use shared, or a smaller shard_size")
         if shards < _MIN_SHARDS or state.is_one_batch:
             return False
-        if self.options.cohorts != "auto":
-            return self.options.cohorts == "disjoint"
+        if self.options.shards != "auto":
+            return self.options.shards == "disjoint"
         first = _first_fraction(shards)
         if _all_lost_probability(state, round(first * shards)) > _MAX_LOSS_PROBABILITY:
             return False
@@ -132,7 +130,7 @@ class FewQueries:
         disjoint = noise_variance(state, total, 1 - first) + first / (1 - first) * 2 * math.sqrt(shared)
         return disjoint < shared
 
-    def shard_fractions(self, state: HeatmapState, depth: int, disjoint: bool) -> list[float]:
+    def shard_fractions(self, state: CountState, depth: int, disjoint: bool) -> list[float]:
         """Returns each sub-query's fraction of the shards: 1 each with shared shards; otherwise they add up to 1."""
         queries = self.max_queries or 1 + max(
             1, math.ceil((depth - self._first_level(state, depth, disjoint)) / LEVELS)
@@ -144,7 +142,7 @@ class FewQueries:
         first = _first_fraction(shards)
         return [first] * (queries - 1) + [1 - first * (queries - 1)]
 
-    def _first_level(self, state: HeatmapState, depth: int, disjoint: bool) -> int:
+    def _first_level(self, state: CountState, depth: int, disjoint: bool) -> int:
         total = state.initial_budget.remaining
         if disjoint:
             variance = noise_variance(state, total, _first_fraction(state.shard_plan.shards))
@@ -153,7 +151,7 @@ class FewQueries:
         level = first_grid_level(state.shard_plan.users, math.sqrt(variance), _MIN_CELL_SNR, depth)
         return min(level, int(math.log(self.options.max_entries / state.categories, 4)))
 
-    def _next_tree(self, state: HeatmapState, fraction: float) -> Tree:
+    def _next_tree(self, state: CountState, fraction: float) -> Tree:
         """Returns the next tree, by the results so far or a prior. Penalties grow until `max_entries` entries suffice.
 
         fraction: of the shards, those that are still to be queried.
@@ -188,7 +186,7 @@ class FewQueries:
                 return tree
             scale *= min(max(excess**2, 1.25), 16.0)  # entries fall with about the root of the penalties
 
-    def _next_tree_by_interval(self, width: float, state: HeatmapState, variance: float) -> Tree:
+    def _next_tree_by_interval(self, width: float, state: CountState, variance: float) -> Tree:
         """Returns the last tree, with nodes collapsed and split by the intervals of their rates.
 
         See `rates.split_by_interval`. A new node is assumed to have a quarter of its parent's users in each category.
@@ -210,7 +208,7 @@ class FewQueries:
         return known.tree
 
 
-def noise_variance(state: HeatmapState, cost: float, fraction: float = 1.0) -> float:
+def noise_variance(state: CountState, cost: float, fraction: float = 1.0) -> float:
     """Returns the noise variance of an entry over all categories, in a sub-query of a fraction of the shards."""
     return state.categories * state.noise_stddev(min(cost, state.budget.total)) ** 2 / fraction
 
@@ -226,7 +224,7 @@ def _first_fraction(shards: int) -> float:
     return max(1, round(_FIRST_FRACTION * shards)) / shards
 
 
-def _all_lost_probability(state: HeatmapState, shards: int) -> float:
+def _all_lost_probability(state: CountState, shards: int) -> float:
     """Returns the probability that `shards` shards all have too few survivors without dropout; 0 for planned ones."""
     shard_plan = state.shard_plan
     if shard_plan.planned_clients is not None:
@@ -234,7 +232,7 @@ def _all_lost_probability(state: HeatmapState, shards: int) -> float:
     return float(scipy.special.pdtr(shard_plan.required_survivors - 1, shard_plan.users / shard_plan.shards)) ** shards
 
 
-def _slot_tree(state: HeatmapState, stddev: float, max_entries: int) -> Tree:
+def _slot_tree(state: CountState, stddev: float, max_entries: int) -> Tree:
     """Returns the full tree by slot, as fine as profiles over the slots can be seen by the posterior of all slots.
 
     It has nodes of the earlier sub-queries' trees only, so a cell of the map is never coarser than its node here.

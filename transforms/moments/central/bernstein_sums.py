@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.moments import ValueRange
+from sfumato.transforms.privacy.discrete_laplace import discrete_laplace
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import noise_quantile
-from sfumato.transforms.privacy.noise import discrete_laplace
 
 Array = NDArray[np.float64]
 

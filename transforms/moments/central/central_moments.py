@@ -14,8 +14,8 @@ from sfumato.schemas.moments import EVERYBODY, MomentEstimate, Statistic, ValueR
 from sfumato.transforms.moments.central.bernstein_sums import Array, ExactSums, coefficients, find_range, tensor
 from sfumato.transforms.moments.central.plan import CentralMomentsPlan
 from sfumato.transforms.moments.statistic_kinds import Result, value_range
+from sfumato.transforms.privacy.discrete_laplace import discrete_laplace
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.privacy.noise import discrete_laplace
 
 
 @dataclass(frozen=True, eq=False)

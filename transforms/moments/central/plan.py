@@ -27,8 +27,8 @@ from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.statistic_kinds import MOMENT, check_statistics
 from sfumato.transforms.observability.text_tables import TYPICAL_USERS, significant, table_by_users
 from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
+from sfumato.transforms.privacy.discrete_laplace import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON
 
 _OUTSIDE_SHARE = 0.01  # for the two counts of users outside the range
 _RANGE_SHARE = 0.2  # for the range, where none is given: the table `shares` of benchmarks/moments_central.py

@@ -25,9 +25,9 @@ from sfumato.transforms.moments.local.tally import Query, RandomisedResponse, Ta
 from sfumato.transforms.moments.statistic_kinds import Variance, check_statistics, quantities_of
 from sfumato.transforms.observability.text_tables import TYPICAL_USERS, significant, table_by_users
 from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
+from sfumato.transforms.privacy.discrete_laplace import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
-from sfumato.transforms.privacy.noise import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON
 
 Array = NDArray[np.float64]
 

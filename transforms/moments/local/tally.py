@@ -23,8 +23,8 @@ from sfumato.schemas.moments import BitMeans
 from sfumato.transforms.moments.client_values import Block
 from sfumato.transforms.moments.local.quantities import Quantity
 from sfumato.transforms.privacy.budget import check_epsilon
+from sfumato.transforms.privacy.discrete_laplace import discrete_laplace
 from sfumato.transforms.privacy.keys import RunKey, random_bits
-from sfumato.transforms.privacy.noise import discrete_laplace
 
 Array = NDArray[np.float64]
 

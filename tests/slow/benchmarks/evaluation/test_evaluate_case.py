@@ -16,8 +16,7 @@ from benchmarks.evaluation.gaussian_blur import gaussian_heatmap
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from benchmarks.evaluation.outcomes import BY_TRUTH, YARDSTICK, Outcome, Setting
 from benchmarks.evaluation.uniform_levels import uniform_densities
-from sfumato.schemas.places import Places
-from sfumato.schemas.region import by_row
+from sfumato.schemas.region import Places, by_row
 from sfumato.transforms.counting.estimator import estimate_density
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from tests.seeds import seeded_rng

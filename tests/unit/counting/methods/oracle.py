@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sfumato.schemas.places import Places
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.schemas.region import Places
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState, Estimate
 from sfumato.transforms.counting.sub_queries import advance
 from sfumato.transforms.locations.shards import ShardGroup, key_dtype
 from sfumato.transforms.secagg.encodings import Encoding
@@ -79,7 +79,7 @@ def position(code: int, depth: int) -> tuple[int, int]:
     return x, y
 
 
-def run(parameters: HeatmapParameters, group: ShardGroup, noise: bool = True) -> HeatmapState:
+def run(parameters: CountParameters, group: ShardGroup, noise: bool = True) -> CountState:
     """The final state of a run over one group that holds everybody, with the job's noise or none at all."""
     state = start(int(group.sizes().sum()), parameters, KEY)
     while state.query is not None:

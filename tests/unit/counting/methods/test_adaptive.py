@@ -11,12 +11,12 @@ import pytest
 
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.guarantee import Population
-from sfumato.schemas.places import Places
+from sfumato.schemas.region import Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.estimator import density, estimate_density
 from sfumato.transforms.counting.methods import Adaptive
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import Estimate, HeatmapState
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState, Estimate
 from sfumato.transforms.counting.sub_queries import advance, first_state
 from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.locations.shards import ShardGroup, key_dtype
@@ -33,18 +33,18 @@ def key_of(seed: int) -> RunKey:
     return RunKey.derive(FixedSecret(b"few queries" * 3), {"seed": seed})
 
 
-def parameters_of(users: int, depth: int = 8, trust: str = "secagg", categories: int = 1, **given) -> HeatmapParameters:
+def parameters_of(users: int, depth: int = 8, trust: str = "secagg", categories: int = 1, **given) -> CountParameters:
     common = {name: given.pop(name) for name in ("epsilon", "shard_size", "users", "dropout") if name in given}
-    return HeatmapParameters(
+    return CountParameters(
         depth=depth, population=users, trust=trust, categories=categories, method=Adaptive(**given), **common
     )
 
 
-def begun(parameters: HeatmapParameters) -> HeatmapState:
+def begun(parameters: CountParameters) -> CountState:
     return first_state(Population(float(parameters.population or 0), "public"), Budget(parameters.epsilon), parameters)
 
 
-def tree_of_query(state: HeatmapState) -> Tree:
+def tree_of_query(state: CountState) -> Tree:
     assert state.query is not None
     return state.query.encoding.tree
 
@@ -60,13 +60,13 @@ def rows_of(users: int, depth: int, categories: int = 1, seed: int = 1) -> Rows:
     return Rows(places, np.sort(hashes), cells)
 
 
-def finished(parameters: HeatmapParameters, prior: Estimate | None = None, seed: int = 1) -> HeatmapState:
+def finished(parameters: CountParameters, prior: Estimate | None = None, seed: int = 1) -> CountState:
     users = parameters.population or 0
     rows = rows_of(users, parameters.depth, parameters.categories, seed)
     return run_in_memory(rows, users, parameters, key_of(seed), prior)
 
 
-def squared_error(parameters: HeatmapParameters, state: HeatmapState, seed: int = 1) -> float:
+def squared_error(parameters: CountParameters, state: CountState, seed: int = 1) -> float:
     """Of the map, against the exact shares of the very users."""
     exact = rows_of(parameters.population or 0, 8, 1, seed).histogram()
     found = parameters.method.decode(state, 8)
@@ -89,9 +89,9 @@ CASES = [
     {"users": 10_000, "depth": 20, "schedule": "lean"},
     {"users": 10_000, "schedule": "two_query", "depth": 16},
     {"users": 20_000, "shard_size": 1_000, "dropout": 0.3},
-    {"users": 20_000, "shard_size": 1_000, "dropout": 0.3, "cohorts": "shared"},
-    {"users": 20_000, "shard_size": 1_000, "dropout": 0.3, "cohorts": "disjoint", "depth": 16},
-    {"users": 2_000, "shard_size": 1_000, "dropout": 0.3, "cohorts": "disjoint", "depth": 16},
+    {"users": 20_000, "shard_size": 1_000, "dropout": 0.3, "shards": "shared"},
+    {"users": 20_000, "shard_size": 1_000, "dropout": 0.3, "shards": "disjoint", "depth": 16},
+    {"users": 2_000, "shard_size": 1_000, "dropout": 0.3, "shards": "disjoint", "depth": 16},
     {"users": 5_000, "categories": 2, "max_entries": 64},
     {"users": 5_000, "categories": 3, "max_entries": 48},
     {"users": 5_000, "categories": 2, "refine": "interval", "max_entries": 500},
@@ -107,7 +107,7 @@ def test_adaptive_stays_within_budget_stages_and_entries(case: dict) -> None:
     state = finished(parameters)
     method = parameters.method
     assert isinstance(method, Adaptive)
-    assert 1 <= len(state.results) <= method.max_rounds(parameters.depth)
+    assert 1 <= len(state.results) <= method.most_sub_queries(parameters.depth)
     for result in state.results:
         assert result.vector_length <= method.max_entries
         assert result.tree.level <= parameters.depth
@@ -149,13 +149,13 @@ def test_adaptive_asks_as_often_as_levels_need(users: int, depth: int, schedule:
 
     Each further sub-query reaches six levels more.
     """
-    parameters = parameters_of(users, depth, schedule=schedule, cohorts="shared")
+    parameters = parameters_of(users, depth, schedule=schedule, shards="shared")
     level = max(2, round(math.log(users / (2 * discrete_laplace_stddev(0.2)), 4)))
     state = begun(parameters)
     assert tree_of_query(state) == Tree.uniform(depth, level)
     assert parameters.method._algorithm.shard_fractions(state, depth, False) == [1.0] * queries
     assert queries == 2 if schedule == "two_query" else queries == 1 + max(1, math.ceil((depth - level) / 6))
-    assert queries <= parameters.method.max_rounds(depth)
+    assert queries <= parameters.method.most_sub_queries(depth)
 
 
 def better_in_parts(shards: int, epsilon: float) -> bool:
@@ -179,9 +179,9 @@ def test_cohorts_are_disjoint_where_that_has_less_variance() -> None:
         parts = state.query is not None and state.query.shard_range is not None
         assert parts == (shards >= 2 and better_in_parts(shards, epsilon)), (shards, epsilon)
         seen.add(parts)
-        for cohorts, wanted in (("shared", False), ("disjoint", True)):
+        for shards_option, wanted in (("shared", False), ("disjoint", True)):
             if shards > 1 or not wanted:
-                chosen = begun(parameters_of(10_000 * shards, epsilon=epsilon, cohorts=cohorts))
+                chosen = begun(parameters_of(10_000 * shards, epsilon=epsilon, shards=shards_option))
                 assert chosen.query is not None
                 assert (chosen.query.shard_range is not None) == wanted
     assert seen == {False, True}
@@ -248,7 +248,7 @@ def uneven(users: int, shards: int) -> ShardGroup:
     return ShardGroup(0, shards, Places(DEPTH), np.sort(keys.astype(key_dtype(Places(DEPTH)))))
 
 
-def finish(users: int, parameters: HeatmapParameters) -> HeatmapState:
+def finish(users: int, parameters: CountParameters) -> CountState:
     state = start(users, parameters, KEY)
     group = uneven(users, state.shard_plan.shards)
     while state.query is not None:
@@ -257,7 +257,7 @@ def finish(users: int, parameters: HeatmapParameters) -> HeatmapState:
     return state
 
 
-def paper(values: dict[str, Any]) -> HeatmapParameters:
+def paper(values: dict[str, Any]) -> CountParameters:
     model = "planned" if values.get("trust") == "central" else "paper"
     own = {"depth": DEPTH, "schedule": "paper", "estimator": "last", "participation": model}
     return heatmap_parameters("adaptive", {**own, **values})

@@ -16,8 +16,8 @@ from sfumato.schemas.region import interleave
 from sfumato.schemas.tree import Tree, node_levels, node_paths
 from sfumato.transforms.counting.estimator import density
 from sfumato.transforms.counting.methods.emd import Cells, Emd, reconstruct
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState
 from sfumato.transforms.counting.sub_queries import advance
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.secagg.shard_sums import ShardTotals
@@ -140,13 +140,13 @@ KEY = RunKey.derive(FixedSecret(b"emd" * 11), {})
 GAMMA = 100
 
 
-def parameters_of(depth: int, width: int, **others: object) -> HeatmapParameters:
+def parameters_of(depth: int, width: int, **others: object) -> CountParameters:
     method = Emd(width, **{name: others.pop(name) for name in list(others) if name.startswith("emd_")})  # type: ignore[arg-type]
     given = {"population": 200, "shard_size": 200, "gamma": GAMMA, **others}
-    return HeatmapParameters(depth=depth, method=method, **given)  # type: ignore[arg-type]
+    return CountParameters(depth=depth, method=method, **given)  # type: ignore[arg-type]
 
 
-def asked_cells(state: HeatmapState) -> tuple[int, NDArray[np.bool_], NDArray[np.int64]]:
+def asked_cells(state: CountState) -> tuple[int, NDArray[np.bool_], NDArray[np.int64]]:
     """The level that is asked for, which entries of the query are its cells, and the codes of these."""
     assert state.query is not None
     nodes = state.query.encoding.tree.entries  # type: ignore[attr-defined]
@@ -155,7 +155,7 @@ def asked_cells(state: HeatmapState) -> tuple[int, NDArray[np.bool_], NDArray[np
     return level, is_queried, node_paths(nodes[is_queried]).astype(int)
 
 
-def finish(parameters: HeatmapParameters, pyramid: dict[int, NDArray[np.int64]]) -> HeatmapState:
+def finish(parameters: CountParameters, pyramid: dict[int, NDArray[np.int64]]) -> CountState:
     """Runs the schedule; pyramid: noisy counts of all cells of each level, by code, in units of 1 / gamma."""
     state = start(200, parameters, KEY)
     while state.query is not None:
@@ -291,11 +291,11 @@ def test_emd_aggregate_returns_a_sparse_map_without_noise() -> None:
 
 def test_emd_program_stays_small_on_deep_grids() -> None:
     method = Emd(emd_fit="refined")
-    assert (method.first_level(20), method.max_rounds(20)) == (2, 19)
+    assert (method.first_level(20), method.most_sub_queries(20)) == (2, 19)
     assert [Emd(width).first_level(20) for width in (1, 3, 4, 15, 16, 63, 64, 4096)] == [0, 0, 1, 1, 2, 2, 3, 6]
     assert Emd(4096).first_level(3) == 3
     measured: list[Cells] = []
-    for _ in range(method.max_rounds(20)):
+    for _ in range(method.most_sub_queries(20)):
         nodes = method.next_cells(measured, 20)
         measured.append(Cells(nodes, seeded_rng(len(measured)).laplace(9, 5, len(nodes))))
     kept, masses = method.solve(measured)

@@ -9,7 +9,7 @@ import pytest
 
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.methods import Flat
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import CountParameters
 from tests.unit.counting.methods.oracle import check_counts, group_of, run, some_rows, spread
 
 DEPTH = 4
@@ -18,8 +18,8 @@ DEPTH = 4
 ROWS = some_rows(1, 400, 4, DEPTH)
 
 
-def parameters(method: Flat, **options: object) -> HeatmapParameters:
-    return HeatmapParameters(**{"depth": DEPTH, "shard_size": 100, "dropout": 0.5, "method": method, **options})
+def parameters(method: Flat, **options: object) -> CountParameters:
+    return CountParameters(**{"depth": DEPTH, "shard_size": 100, "dropout": 0.5, "method": method, **options})
 
 
 @pytest.mark.parametrize("level", [None, 0, 2])

@@ -14,8 +14,8 @@ from sfumato.schemas.known_digits import laplace_z
 from sfumato.schemas.moments import EVERYBODY, Statistic, ValueRange
 from sfumato.transforms.moments.central.central_moments import CentralSums
 from sfumato.transforms.moments.central.plan import CentralMomentsPlan
+from sfumato.transforms.privacy.discrete_laplace import MIN_NOISE_EPSILON
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.privacy.noise import MIN_NOISE_EPSILON
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 

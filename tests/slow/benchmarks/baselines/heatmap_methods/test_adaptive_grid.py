@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from benchmarks.baselines.heatmap_methods.adaptive_grid import AdaptiveGrid, GridEncoding, constrained
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState
 from tests.unit.counting.methods.oracle import check_counts, group_of, least_squares, position, run, some_rows
 
 DEPTH = 5
@@ -49,8 +49,8 @@ def test_rectangles_are_where_exact_fractions_say(side: int, divisions: tuple[in
     check_counts(deeper, lambda code: [number[where[code >> 4]]], DEPTH + 2)
 
 
-def finish(method: AdaptiveGrid, users: int, noise: bool = True, epsilon: float = 1.0) -> HeatmapState:
-    parameters = HeatmapParameters(
+def finish(method: AdaptiveGrid, users: int, noise: bool = True, epsilon: float = 1.0) -> CountState:
+    parameters = CountParameters(
         depth=DEPTH, epsilon=epsilon, shard_size=users // 4, dropout=0.5, population=users, method=method
     )
     return run(parameters, group_of(some_rows(2, users, 4, DEPTH), 4, DEPTH), noise)

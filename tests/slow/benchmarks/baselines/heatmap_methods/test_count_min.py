@@ -5,8 +5,8 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from benchmarks.baselines.heatmap_methods.count_min import CountMin, SketchEncoding
-from sfumato.transforms.counting.parameters import HeatmapParameters
-from sfumato.transforms.counting.state import HeatmapState
+from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.counting.state import CountState
 from tests.unit.counting.methods.oracle import check_counts, group_of, run, some_rows
 
 DEPTH = 4
@@ -21,9 +21,9 @@ def column(level: int, row: int, cell: int, width: int) -> int:
     return int.from_bytes(block[4 * (row % 4) :][:4], "little") * width >> 32
 
 
-def finish(method: CountMin, rows: list[tuple[int, int, int]], noise: bool = True, **options: object) -> HeatmapState:
+def finish(method: CountMin, rows: list[tuple[int, int, int]], noise: bool = True, **options: object) -> CountState:
     shards = 1 + max(row[0] for row in rows)
-    parameters = HeatmapParameters(
+    parameters = CountParameters(
         depth=DEPTH, shard_size=len(rows) // shards, dropout=0.5, population=len(rows), method=method, **options
     )
     return run(parameters, group_of(rows, shards, DEPTH), noise)

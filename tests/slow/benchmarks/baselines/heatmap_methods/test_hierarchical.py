@@ -22,7 +22,7 @@ from sfumato.pipelines.operations.readers import release_view
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree, node_levels
 from sfumato.transforms.counting.methods import METHODS
-from sfumato.transforms.counting.parameters import HeatmapParameters
+from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.release.release_folder import publish
 from sfumato.transforms.report.report import render_page
@@ -34,8 +34,8 @@ DEPTH = 4
 METHOD = Hierarchical()
 
 
-def parameters(**options: object) -> HeatmapParameters:
-    return HeatmapParameters(**{"depth": DEPTH, "shard_size": 100, "dropout": 0.5, "method": METHOD, **options})
+def parameters(**options: object) -> CountParameters:
+    return CountParameters(**{"depth": DEPTH, "shard_size": 100, "dropout": 0.5, "method": METHOD, **options})
 
 
 @pytest.mark.parametrize("population", [400, None])
@@ -47,7 +47,7 @@ def test_every_level_is_asked_once_for_an_equal_share(population: int | None) ->
     for result in state.results:
         assert math.isclose(result.cost, left / 4)
     assert state.budget.spent == 1
-    assert len(state.results) == METHOD.max_rounds(DEPTH)
+    assert len(state.results) == METHOD.most_sub_queries(DEPTH)
 
 
 def noisy_levels(counts: np.ndarray, stddevs: tuple[float, ...], rng: np.random.Generator) -> list[Estimate]:
@@ -161,9 +161,7 @@ def test_consistent_tree_is_weighted_least_squares(variances: tuple[float, ...])
 @pytest.mark.parametrize("doubling", [3.0, -3.0])
 def test_budgets_are_geometric_and_every_level_gains(doubling: float) -> None:
     method = SpatialDecomposition(budget_doubling=doubling)
-    parameters = HeatmapParameters(
-        depth=DECOMPOSITION_DEPTH, shard_size=100, dropout=0.5, population=400, method=method
-    )
+    parameters = CountParameters(depth=DECOMPOSITION_DEPTH, shard_size=100, dropout=0.5, population=400, method=method)
     state = run(parameters, group_of(some_rows(5, 400, 4, DECOMPOSITION_DEPTH), 4, DECOMPOSITION_DEPTH))
     spent = [result.cost for result in state.results]
     assert state.budget.spent == 1
