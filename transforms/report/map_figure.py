@@ -194,8 +194,7 @@ def _draw_squares(
     frame: Frame,
 ) -> None:
     """Draws squares, see `_squares`, as one image: deeper ones replace those that they lie on, also where they fade."""
-    shape = frame.height, frame.width
-    cells = np.full(shape, len(level), np.int32)  # what each pixel shows; the last is none
+    cells = np.full((frame.height, frame.width), len(level), np.int32)  # what each pixel shows: the last is none
     for depth in np.unique(level).tolist():
         own = level == depth
         across, down = (np.unique(one) for one in sides[..., own])
@@ -207,13 +206,13 @@ def _draw_squares(
         small[row + 1, column + 1] = np.flatnonzero(own)
         y, x = (
             np.searchsorted(edges, np.arange(size) + 0.5) % len(edges)
-            for edges, size in zip((down, across), shape, strict=True)
+            for edges, size in zip((down, across), cells.shape, strict=True)
         )
         shown = small[np.ix_(y, x)]
         np.copyto(cells, shown, where=shown < len(level))
     raster = np.rint(255 * np.vstack([colours, np.zeros(4)])).astype(np.uint8)[cells]
-    lined = np.append(hatched, False)[cells]
-    lined &= (np.add.outer(np.arange(frame.height), np.arange(frame.width)) % _HATCH_PIXELS) == 0
+    diagonal = np.add.outer(np.arange(frame.height), np.arange(frame.width)) % _HATCH_PIXELS == 0
+    lined = np.append(hatched, False)[cells] & diagonal
     raster[lined, :3] += ((255 - raster[lined, :3]) * (int(_HATCH[-2:], 16) / 255)).astype(np.uint8)
     axes.imshow(raster, extent=(0, frame.width, frame.height, 0), interpolation="nearest", aspect="auto", zorder=2)
 
