@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,14 +124,14 @@ class _ToLogs(beam.DoFn):
     def __init__(self, columns: Columns, layout: LogLayout):
         self._columns = columns
         self._layout = layout
-        self._rows: list[Mapping[str, Any]] = []
+        self._rows: list[dict[str, Any]] = []
 
     def start_bundle(self) -> None:
         self._rows = []
 
     def process(self, element: Any) -> list[LogFile] | None:
         # It is called for each row. So it is no generator, and dictionaries come first.
-        if not isinstance(element, dict):
+        if type(element) is not dict:
             if isinstance(element, str):
                 return [_log_at(element, self._layout)]
             if isinstance(element, pa.Table | pa.RecordBatch) or type(element).__module__.partition(".")[0] == "pandas":

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sfumato.schemas.locations import holds_text
 from sfumato.transforms.inputs.text_values import as_bytes, decoded, without_views
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash, keyed_hash_of_pairs
+from sfumato.transforms.privacy.user_hashes import hash_users
 
 
 def digest_of_rows(table: pa.Table, key: RunKey) -> int:
@@ -50,7 +51,6 @@ def _words(column: pa.Array, subkey: bytes) -> NDArray[np.uint64]:
     if pt.is_integer(kind):
         return np.asarray(pc.fill_null(column, 0)).astype(np.uint64, copy=False)
     if holds_text(kind):
-        values = pc.fill_null(as_bytes(column), b"").to_numpy(zero_copy_only=False)
-    else:  # times and points, which are fewer
-        values = np.array([repr(value).encode() for value in column.to_pylist()], dtype=object)
-    return keyed_hash(subkey, np.asarray(values, dtype=object))
+        return hash_users(pc.fill_null(as_bytes(column), b""), subkey)
+    # times and points, which are fewer
+    return keyed_hash(subkey, np.array([repr(value).encode() for value in column.to_pylist()], dtype=object))

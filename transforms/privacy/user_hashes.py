@@ -33,7 +33,22 @@ def hash_users(ids: pa.Array, user_key: bytes) -> NDArray[np.uint64]:
         return np.asarray(hash_users(ids.dictionary, user_key)[ids.indices.to_numpy(zero_copy_only=False)])
     if not holds_text(ids.type):
         return _hash_integers(ids, user_key)
-    text = as_bytes(ids)  # some of which is a signed 64-bit integer as a program writes it
+    text = as_bytes(ids)
+    digits = text.view(pa.large_string())
+    fits = pc.and_not(pc.less_equal(pc.binary_length(text), len(_LARGEST)), _is_above(text, _LARGEST))
+    plain = pc.and_(pc.ascii_is_decimal(digits), pc.and_not(fits, pc.starts_with(text, b"0")))
+    are_plain = np.asarray(plain.to_numpy(zero_copy_only=False), dtype=bool)
+    hashes = np.empty(len(text), dtype=np.uint64)
+    hashes[are_plain] = keyed_hash(user_key, digits.filter(plain).cast(pa.int64()).to_numpy())
+    hashes[~are_plain] = _hash_ids(text.filter(pc.invert(plain)), user_key)
+    return hashes
+
+
+def _hash_ids(text: pa.Array, user_key: bytes) -> NDArray[np.uint64]:
+    """Returns hashes of text, some of which is a signed 64-bit integer as a program writes it: uint64[n].
+
+    It is several times as slow as what `hash_users` does with positive integers.
+    """
     beyond = pc.or_(_is_above(text, _LARGEST), pc.and_(pc.starts_with(text, b"-"), _is_above(text, _SMALLEST)))
     integers = pc.and_not(pc.match_substring_regex(text, _INTEGER), beyond)
     are_integers = np.asarray(integers.to_numpy(zero_copy_only=False), dtype=bool)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -167,6 +168,18 @@ def test_rows_without_a_column_are_refused_at_once():
     rows = beam.Pipeline() | beam.Create([Record(1, 50.0, 0.0, True)]).with_output_types(Record)
     with pytest.raises(sfumato.RequestError, match=r"no column 'user'; did you mean user_id"):
         _ = rows | PrivateHeatmap(region=REGION, user_id_column="user")
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_field_that_a_row_lacks_is_missing(tmp_path: Path, complete: bool):
+    """Whatever other rows of the bundle have: else one row would decide how those of other users are read."""
+    rows: list[Any] = [{"user_id": user, "kind": "x"} for user in range(500)]
+    rows += [defaultdict(str, user_id=500), *([] if complete else [{"user_id": 501}])]
+    with beam.Pipeline(runner="FnApiRunner") as pipeline:
+        histogram = PrivateHistogram(column="kind", epsilon=1, delta=1e-6, error_handling={"output": "unusable"})
+        unusable = (pipeline | beam.Create(rows, reshuffle=False) | histogram)["unusable"]
+        counts = unusable | beam.Map(lambda row: (row.reason, row.count))
+        assert_that(counts, equal_to([("null_value", 2 - complete)]))
 
 
 def test_elements_that_are_no_rows_are_refused():
