@@ -329,10 +329,8 @@ class CountParameters:
 def automatic_gamma(parameters: CountParameters) -> int:
     """Returns the gamma of `auto`. Raises RequestError if none fits the modulus, or epsilon is too small for noise."""
     # With Gaussian noise, the epsilon of as much Laplace noise.
-    epsilon, max_sub_queries = (
-        parameters.count_noise.laplace_epsilon(parameters.budget.total),
-        parameters.most_sub_queries(),
-    )
+    epsilon = parameters.count_noise.laplace_epsilon(parameters.budget.total)
+    max_sub_queries = parameters.most_sub_queries()
     users = min(parameters.users or UNKNOWN_USERS, parameters.population or UNKNOWN_USERS)
     shard_size, is_one_batch = parameters.shard_size, parameters.is_one_batch
     shard_plan = parameters.plan_shards(users)
