@@ -239,7 +239,11 @@ class ReleaseRequest(RunnerOptions, KeyOptions):
     )
     dataset: DatasetOption | None = option(None, "name of the logs in the ledger, with --ledger", LEDGER, common=True)
     period: PeriodOption | None = option(
-        None, "days of the logs, such as 2026-11-20, with --ledger", LEDGER, metavar="DATE[:DATE]", common=True
+        None,
+        "days of the logs, such as 2026-11-20: to read with --day_column, to charge with --ledger",
+        LEDGER,
+        metavar="DATE[:DATE]",
+        common=True,
     )
     budget: BudgetOption | None = option(
         None,
@@ -305,8 +309,11 @@ class ReleaseRequest(RunnerOptions, KeyOptions):
             raise RequestError("day_column: requires --period or --hours, the days or hours whose rows to read")
         check_time_zone("time_zone", self.time_zone or UTC)
         if self.ledger is None:
-            names = ("dataset", *(() if self.day_column else ("period",)), "budget", "allow_reuse", "corrects")
-            self.refuse(names, "requires --ledger LOCATION")
+            self.refuse(("dataset", "budget", "allow_reuse", "corrects"), "requires --ledger LOCATION")
+            if self.day_column is None:
+                self.refuse(
+                    ("period",), "requires --day_column NAME, to read only these days, or --ledger, to charge them"
+                )
             return self
         for name, value in (("dataset", self.dataset), ("period", self.period)):
             if value is None:

@@ -260,7 +260,10 @@ def map_counts(release: Release) -> MapCounts:
     """Returns the unbiased users of a published heatmap. Raises RequestError where the release states none."""
     where, manifest = release.path, release.manifest
     if manifest.get("job") != "heatmap" or release.grid is None:
-        raise RequestError(f"{where}: must be a heatmap, got a release of `sfumato {manifest.get('job')}`")
+        raise RequestError(
+            f"{where}: must be a heatmap, got a release of `sfumato {manifest.get('job')}`; create heatmaps of "
+            "both days with one --region, and compare these"
+        )
     if TOTALS_FILE not in manifest.get("errors", {}).get("sums", ""):
         raise RequestError(
             f"{where}: this heatmap does not state the errors of sums ({TOTALS_FILE}); create both maps with "

@@ -26,7 +26,7 @@ from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.report.layers import cell_layer
 from sfumato.transforms.report.numbers import coordinates, length, plural
 from sfumato.transforms.report.released import Files, Released
-from sfumato.transforms.report.sections import Manifest, facts, get, is_safe
+from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, period
 
 _NOTE = (
     "Computed only from two published heatmaps, so it costs no privacy budget beyond theirs. For a person in the data "
@@ -122,6 +122,7 @@ def _identity(release: Release) -> dict[str, Any]:
     privacy = release.manifest.get("privacy", {})
     return {
         **{name: release.manifest.get(name) for name in ("release_id", "created")},
+        "period": period(release.manifest),
         "manifest_sha256": release.digest,
         **{name: privacy.get(name) for name in ("epsilon", "delta")},
         "users": release.manifest.get("results", {}).get("users"),
@@ -166,7 +167,9 @@ def changes_view(files: Files) -> PageView:
 
 
 def _release_name(manifest: Manifest, side: str) -> str:
-    """Returns the name of a nightly release, which has its day; of any other, when it was made."""
+    """Returns the days of a map; without stated days its name, or when it was made."""
+    if days := get(manifest, f"{side}.period"):
+        return str(days)
     name = str(get(manifest, f"{side}.release_id", ""))
     is_random = len(name) == 32 and all(one in "0123456789abcdef" for one in name)
     return str(get(manifest, f"{side}.created", "unknown"))[:16].replace("T", " ") if is_random or not name else name

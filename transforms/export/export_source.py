@@ -26,6 +26,7 @@ from sfumato.transforms.export.map_raster import (
 )
 from sfumato.transforms.ranges.model_file import read_model
 from sfumato.transforms.release.published_release import Release
+from sfumato.transforms.report.sections import days_of
 
 NOT_STATED = "not stated"
 CRS = "OGC:CRS84 (WGS 84, longitude before latitude, degrees)"
@@ -52,16 +53,17 @@ def release_statement(release: Release, licence: str | None = None) -> dict[str,
     manifest = release.manifest
     job = str(manifest.get("job", NOT_STATED))
     privacy = _changes_privacy(manifest) if job == "changes" else _release_privacy(release)
-    ledger = entry_of(manifest, "ledger")  # with the days of the logs that the release was charged for
-    first, last = ledger.get("first_day"), ledger.get("last_day")
+    first, last = days_of(manifest)
+    parameters = entry_of(manifest, "parameters")
     named = "no differential privacy" if privacy["epsilon"] == "none" else f"ε = {privacy['epsilon']}"
     return {
-        "title": f"sfumato {job}, {named}",
+        "title": str(manifest.get("title") or f"sfumato {job}, {named}"),
         **privacy,
         "release_id": str(manifest.get("release_id", NOT_STATED)),
         "job": job,
         "published": str(manifest.get("created", NOT_STATED)),
-        "period": NOT_STATED if first is None else f"{first}/{last}",
+        "period": f"{first}/{last}" if first else NOT_STATED,
+        "hours": str(parameters.get("hours") or "all"),
         "manifest_sha256": release.digest,
         "licence": licence or NOT_STATED,
         "crs": CRS,

@@ -136,10 +136,9 @@ def file_basemap(name: str, content: bytes, region: Region) -> Basemap:
                 f"basemap: {name} is not in degrees of longitude and latitude (it spans {west:,.0f} to {east:,.0f} and "
                 f"{south:,.0f} to {north:,.0f}); convert it to EPSG:4326"
             )
-        raise RequestError(
-            f"basemap: {name} has nothing to draw in the region {region}; it spans "
-            f"{west:g},{south:g},{east:g},{north:g}"
-        )
+        is_outside = west > region.east or east < region.west or south > region.north or north < region.south
+        why = f"it spans {west:g},{south:g},{east:g},{north:g}" if is_outside else "points need a property name"
+        raise RequestError(f"basemap: {name} has nothing to draw in the region {region}; {why}")
     made = cut.basemap(source)
     if (size := len(made.model_dump_json())) > MAX_BYTES:
         raise RequestError(

@@ -127,14 +127,14 @@ def chips(manifest: Manifest, *own: Fact) -> list[Fact]:
 
 def period(manifest: Manifest) -> str | None:
     """Returns the days and hours of the records, as in `9 to 15 Nov 2026, 8-9 h`; None if a manifest states none."""
-    first, last = (_day(day) for day in _days(manifest))
+    first, last = (_day(day) for day in days_of(manifest))
     days = f"{first} to {last}" if first and last and first != last else first
     hours = get(manifest, "parameters.hours")
     return ", ".join(part for part in (days, hours and f"{hours} h") if part) or None
 
 
-def _days(manifest: Manifest) -> tuple[str, str]:
-    """Returns the first and last day of the records as a manifest writes them; empty if it does not."""
+def days_of(manifest: Manifest) -> tuple[str, str]:
+    """Returns the first and last day of the records, charged or read, as a manifest writes them; empty if none."""
     read, _, last = str(get(manifest, "parameters.days_read", "")).partition(":")
     return str(get(manifest, "ledger.first_day", read)), str(get(manifest, "ledger.last_day", last or read))
 
@@ -144,7 +144,7 @@ def file_name(manifest: Manifest, place: str | None) -> str:
 
     A release without stated days has the day on which it was made.
     """
-    first, last = _days(manifest)
+    first, last = days_of(manifest)
     days = [first] if first == last else [first, "to", last]
     parts = [
         manifest.get("job", ""),

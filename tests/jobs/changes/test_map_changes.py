@@ -229,6 +229,16 @@ def page_of(changes: Changes, **more: Any) -> PageView:
     return changes_view({"changes.parquet": table, "manifest.json": json.dumps(manifest).encode()})
 
 
+def test_page_names_maps_by_days_or_release() -> None:
+    level = np.full(4**LEVEL, 20.0)
+    changes = find_changes(noisy_map(level, seeded_rng(1)), noisy_map(level, seeded_rng(2)))
+    sides = {
+        "before": {"period": "23 Nov 2026, 8-9 h", "release_id": "x"},
+        "after": {"period": None, "release_id": "y"},
+    }
+    assert [chip.text for chip in page_of(changes, **sides).chips[:2]] == ["23 Nov 2026, 8-9 h", "y"]
+
+
 @pytest.mark.false_alarm(1e-8)
 def test_page_lists_a_planted_crowd() -> None:
     """800 users more in a node of four cells; the 95% interval has an end at about two deviations, seven are 1e-11."""
