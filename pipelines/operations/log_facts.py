@@ -38,9 +38,11 @@ ROLES = ("user_id_column", "latitude_column", "longitude_column", "time_column")
 NAMES: Mapping[str, tuple[str, ...]] = {
     "user_id_column": ("user_id", "userid", "user", "rider_id", "rider", "device_id", "device", "person_id", "person",
                        "customer_id", "client_id", "passenger_id", "card_id", "card", "uid",
-                       "nutzer_id", "nutzer", "kunde", "fahrgast", "id"),
-    "latitude_column": ("latitude", "lat", "breitengrad", "breite", "y"),
-    "longitude_column": ("longitude", "lon", "lng", "long", "längengrad", "laengengrad", "länge", "laenge", "x"),
+                       "nutzer_id", "nutzer", "kunde", "fahrgast", "cartão", "cartao", "usuário", "usuario",
+                       "utilizador", "tarjeta", "id"),
+    "latitude_column": ("latitude", "lat", "breitengrad", "breite", "latitud", "y"),
+    "longitude_column": ("longitude", "lon", "lng", "long", "längengrad", "laengengrad", "länge", "laenge", "longitud",
+                         "x"),
     "time_column": ("timestamp", "time", "datetime", "date_time", "ts", "date", "when", "started", "started_at",
                     "start_time", "zeitstempel", "zeitpunkt", "zeit", "datum"),
 }  # fmt: skip

@@ -211,6 +211,8 @@ class ReleaseRequest(RunnerOptions, KeyOptions):
         "column of timestamps, or of seconds since 1970: read only the rows of the --period, the --hours, or both "
         "(default: all rows)",
         INPUT,
+        metavar="NAME",
+        common=True,
     )
     hours: HoursOption | None = option(
         None,

@@ -268,10 +268,11 @@ def check_admission(counted: NoisyUserCounts, rule: AdmissionRule) -> None:
     # share of bad users is within the limit. There the squared contributions sum to total * limit * (1 - limit).
     excess = (1 - limit) * unusable - limit * users
     if excess > margin + _sampling_slack(max_total * limit * (1 - limit), rule.sampling_rate):
+        some_bad = f"about {shown(unusable, counted.noise_stddev)} of {about(users + unusable, counted.noise_stddev)}"
         raise NotAdmittedError(
-            f"about {shown(unusable, counted.noise_stddev)} of {about(users + unusable, counted.noise_stddev)} have no "
-            f"usable record, more than --max_bad_fraction {limit:g} allows; check the columns and the region, fix the "
-            "files, or raise --max_bad_fraction (`sfumato inspect` shows the operator the reasons)"
+            f"{'nearly all users' if users <= margin else some_bad} have no usable record, more than "
+            f"--max_bad_fraction {limit:g} allows; check the columns and the region, fix the files, or raise "
+            "--max_bad_fraction (`sfumato inspect` shows the operator the reasons)"
         )
     if rule.population is not None:
         allowed = POPULATION_TOLERANCE * rule.population + margin + _sampling_slack(max_total, rule.sampling_rate)

@@ -38,7 +38,10 @@ class ZoneOptions(Request):
     )
     id_column: str | None = option(None, "property or column of the zones' ids, with --zones", INPUT, common=True)
     label_column: str | None = option(
-        None, "property or column of the zones' names, for tables and pages; names need not be unique", INPUT
+        None,
+        "property or column of the zones' names, for tables and pages; names need not be unique",
+        INPUT,
+        common=True,
     )
     radius: float | None = option(
         None,
