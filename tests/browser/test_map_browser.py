@@ -276,7 +276,8 @@ def test_arrow_keys_go_through_the_slots_and_the_map_follows(opened: Open, slots
         assert legend(tab) == f"Users per km², {SLOTS.names[hour]}"
     tab.key("End")
     assert chosen(tab) == SLOTS.names[-1]
-    tab.until("new URLSearchParams(location.hash.slice(1)).get('slot') === '23'")
+    # The slot with which a page opens, the one with the most users, is not in its link.
+    tab.until("['23', null].includes(new URLSearchParams(location.hash.slice(1)).get('slot'))")
     tab.key("Home")
     assert legend(tab) == "Users per km²"
     assert not tab.errors

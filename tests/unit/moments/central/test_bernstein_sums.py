@@ -116,8 +116,9 @@ def test_not_negative_numbers_have_a_range_from_zero() -> None:
     values = seeded_rng(0).poisson(3.0, 50_000).astype(np.float64)
     span, sure = find_range(count_magnitudes(values), 1.0, key(1))
     assert sure
-    assert span.low == 0
-    assert 16 <= span.high < 16 * 2**7  # it grows by each empty power of two in 5% of runs
+    # At both ends it grows by each empty power of two in 5% of runs: below 0 from 2^-32.
+    assert -(2.0**-25) < span.low <= 0
+    assert 16 <= span.high < 16 * 2**7
 
 
 @pytest.mark.false_alarm(2e-9)
