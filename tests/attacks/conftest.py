@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from tests.job_fixtures import fast_pipelines, fixed_code  # noqa: F401  (fixtures of this folder)
+from tests.two_servers import City
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> City:
+    """Two servers of which each has published its share of honest devices' reports."""
+    return City.finished(tmp_path)
 
 
 @pytest.fixture(scope="module", autouse=True)

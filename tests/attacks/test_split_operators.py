@@ -42,11 +42,6 @@ def city(tmp_path: Path) -> City:
     return City.new(tmp_path)
 
 
-@pytest.fixture
-def finished(tmp_path: Path) -> City:
-    return City.finished(tmp_path)
-
-
 def private_of(city: City, party: str) -> bytes:
     return private_key(party_key(f"{city.folder}/{party}.key"))
 

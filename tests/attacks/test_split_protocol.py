@@ -41,11 +41,6 @@ def city(tmp_path: Path) -> City:
     return City.new(tmp_path)
 
 
-@pytest.fixture
-def finished(tmp_path: Path) -> City:
-    return City.finished(tmp_path)
-
-
 def collected(city: City) -> Collected:
     private = private_key(party_key(f"{city.folder}/collector.key"))
     return collect(city.task, [city.share(role).read_bytes() for role in ("leader", "helper")], private)

@@ -63,32 +63,32 @@ class CountLocations(beam.PTransform):
         super().__init__()
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
-        locator, parameters, key, columns = self.locator, self.parameters, self.key, self.columns
-        places, spill = Places(locator.depth, parameters.bins), Spill.of(self.spill)
+        parameters = self.parameters
+        places = Places(self.locator.depth, parameters.bins)
+        spill = Spill.of(self.spill)
         bound = LocationBound(
             places,
             spill,
             parameters.contributes,
             parameters.distribution_total,
-            columns.dwell_limit,
+            self.columns.dwell_limit,
             parameters.records_per_user,
         )
-        encoding = LocationEncoding(columns, locator, key, spill, self.active_cohort)
+        encoding = LocationEncoding(self.columns, self.locator, self.key, spill, self.active_cohort)
         # PCollection[tuple[UserGroup, Chunk]], PCollection[RowCounts]
         chunks, rows = paths | "ReadLocations" >> ReadLogs(encoding)
         bounded, users = chunks | "BoundUsers" >> BoundGroups(bound)  # PCollection[bytes], PCollection[UserCounts]
         # The ledger is charged here, once all input is read. All noise is drawn after it.
-        charge = ChargeAndAdmitUsers(self.admit or ChargeAndAdmit(parameters.admission()), key)
+        charge = ChargeAndAdmitUsers(self.admit or ChargeAndAdmit(parameters.admission()), self.key)
         admitted = (users, rows) | "ChargeAndAdmitUsers" >> charge  # PCollection[NoisyUserCounts]
         start = beam.Map(start_sub_queries, parameters, self.prior).with_output_types(CountState)
         state = admitted | "Start" >> start  # PCollection[CountState]
         # PCollection[ShardPlan]
         shard_plan = state | "ShardPlan" >> beam.Map(lambda state: state.shard_plan).with_output_types(ShardPlan)
         is_weighted = parameters.distribution_gamma is not None
-        shards = bounded | "BuildShards" >> BuildShards(
-            places, shard_plan, spill, is_weighted
-        )  # PCollection[ShardGroup]
-        return shards | "RunSubQueries" >> RunSubQueries(parameters, key, state)  # PCollection[CountState]
+        # PCollection[ShardGroup]
+        shards = bounded | "BuildShards" >> BuildShards(places, shard_plan, spill, is_weighted)
+        return shards | "RunSubQueries" >> RunSubQueries(parameters, self.key, state)  # PCollection[CountState]
 
 
 def start_sub_queries(

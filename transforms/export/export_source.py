@@ -26,7 +26,7 @@ from sfumato.transforms.export.map_raster import (
 )
 from sfumato.transforms.ranges.model_file import read_model
 from sfumato.transforms.release.published_release import Release
-from sfumato.transforms.report.sections import days_of
+from sfumato.transforms.report.sections import days_of, get
 
 NOT_STATED = "not stated"
 CRS = "OGC:CRS84 (WGS 84, longitude before latitude, degrees)"
@@ -54,7 +54,6 @@ def release_statement(release: Release, licence: str | None = None) -> dict[str,
     job = str(manifest.get("job", NOT_STATED))
     privacy = _changes_privacy(manifest) if job == "changes" else _release_privacy(release)
     first, last = days_of(manifest)
-    parameters = entry_of(manifest, "parameters")
     named = "no differential privacy" if privacy["epsilon"] == "none" else f"ε = {privacy['epsilon']}"
     return {
         "title": str(manifest.get("title") or f"sfumato {job}, {named}"),
@@ -63,7 +62,7 @@ def release_statement(release: Release, licence: str | None = None) -> dict[str,
         "job": job,
         "published": str(manifest.get("created", NOT_STATED)),
         "period": f"{first}/{last}" if first else NOT_STATED,
-        "hours": str(parameters.get("hours") or "all"),
+        "hours": str(get(manifest, "parameters.hours", NOT_STATED)),
         "manifest_sha256": release.digest,
         "licence": licence or NOT_STATED,
         "crs": CRS,

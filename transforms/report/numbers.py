@@ -66,7 +66,7 @@ def coordinates(latitude: float, longitude: float, size: float) -> str:
 
 
 def middle(region: Region) -> str:
-    """Returns the middle of a region in degrees, as in `52.5° N, 13.4° E`, with as many digits as its size requires."""
+    """Returns the middle of a region in degrees, as in `52.5° N, 13.4° E`, with the digits that its size requires."""
     size = max(region.east - region.west, region.north - region.south)
     digits = max(math.ceil(-math.log10(size)), 0)
     places = ((region.south + region.north) / 2, "NS"), ((region.west + region.east) / 2, "EW")

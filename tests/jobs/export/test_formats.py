@@ -187,12 +187,12 @@ def test_no_privacy_and_unsafe_keys_are_said() -> None:
 
 
 def test_a_statement_has_title_days_and_hours() -> None:
-    """Of the days that were charged or read: else two files of a job could not be told apart."""
+    """Of the days that were charged or read: else nobody could distinguish two files of a job."""
     ledger = {"first_day": "2026-11-20", "last_day": "2026-11-21"}
     assert stated(ledger=ledger)["period"] == "2026-11-20/2026-11-21"
     read = stated(title="Stops at eight", parameters={"days_read": "2026-11-20", "hours": "8-9"})
     assert [read[name] for name in ("title", "period", "hours")] == ["Stops at eight", "2026-11-20/2026-11-20", "8-9"]
-    assert [stated()[name] for name in ("period", "hours")] == ["not stated", "all"]
+    assert [stated()[name] for name in ("period", "hours")] == ["not stated", "not stated"]
 
 
 def test_changes_cost_what_both_releases_cost() -> None:
