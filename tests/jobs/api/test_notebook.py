@@ -20,7 +20,6 @@ import sfumato
 from tests.browser.browsers import CHROMIUM, chromium
 from tests.jobs.api.conftest import KINDS
 
-nbformat = pytest.importorskip("nbformat", reason="the extra `test` is not installed")
 FRAME = ".sfumato-widget iframe"
 
 
@@ -113,7 +112,8 @@ def test_widget_may_run_its_page_and_nothing_more(release: sfumato.Release) -> N
 
 def notebook_of(*shown: Any) -> Any:
     """A notebook with a cell for each value, as if Jupyter had run it."""
-    v4 = nbformat.v4
+    # Its import takes as long as that of Beam: it is left to the process that shows a notebook.
+    v4 = pytest.importorskip("nbformat", reason="the extra `test` is not installed").v4
     cells = []
     for value in shown:
         output = v4.new_output("execute_result", data=value._repr_mimebundle_(), execution_count=1)
@@ -206,6 +206,7 @@ def test_the_map_in_a_widget_works(visit: Any, releases: dict[str, sfumato.Relea
     assert len(download.value.path().read_text().splitlines()) == len(release.cells) + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_page_lives_in_a_widget(
     visit: Any, releases: dict[str, sfumato.Release], tmp_path: Path, kind: str
@@ -214,6 +215,7 @@ def test_each_page_lives_in_a_widget(
     assert inside(page).locator("#stage").inner_text().strip()
 
 
+@pytest.mark.slow
 def test_without_scripts_and_on_paper_the_picture_stands_there(
     visit: Any, releases: dict[str, sfumato.Release], tmp_path: Path
 ) -> None:
@@ -228,6 +230,7 @@ def test_without_scripts_and_on_paper_the_picture_stands_there(
     assert paper.locator(".sfumato-widget img").is_visible()
 
 
+@pytest.mark.slow
 def test_where_frames_are_stripped_the_picture_stands_there(
     visit: Any, releases: dict[str, sfumato.Release], tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ def test_importing_the_package_loads_nothing_heavy_and_is_fast():
     assert min(float(run.stdout) for run in runs) < 0.05
 
 
+@pytest.mark.slow
 def test_importing_the_transforms_leaves_logging_to_the_caller():
     code = "import logging, sys, sfumato.beam; sys.exit(len(logging.getLogger().handlers))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -14,7 +14,7 @@ from tests.keys import SECRET
 def command(place: Path, *options: str) -> list[str]:
     (place / "log.csv").write_text("user_id,latitude,longitude\n")
     places = "--input", str(place / "log.csv"), "--output", str(place / "out")
-    return ["heatmap", *places, "--region", "0,0,1,1", *options]
+    return ["heatmap", *places, "--region", "0,0,1,1", "--depth", "6", *options]
 
 
 @pytest.mark.parametrize("dry", [["--dry_run"], []])

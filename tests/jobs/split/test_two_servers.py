@@ -203,6 +203,7 @@ def test_files_of_one_report_make_no_more_blocks(city: City) -> None:
 
 
 @EXACTLY
+@pytest.mark.slow
 def test_aggregate_works_in_buckets_as_in_folders(city: City) -> None:
     pytest.importorskip("gcp_storage_emulator.server", reason="needs the package gcp-storage-emulator")
     from tests.storage import BUCKET, put, storage_emulator

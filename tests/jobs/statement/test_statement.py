@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import fastjsonschema
 import pytest
 import yaml
 
@@ -66,10 +66,11 @@ def test_numbers_are_those_of_the_manifest(kind: str, published: Releases, capsy
 def test_record_follows_the_registrys_schema(
     kind: str, published: Releases, schema: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    valid = fastjsonschema.compile(schema)
     given = ("--curator", "City", "--curator", "Harbour", "--sector", "Energy", "--source", "https://example.org")
     for options in ((), given):
         record = yaml.safe_load(statement(capsys, published[kind], *options))
-        jsonschema.validate(record, schema, jsonschema.Draft7Validator)
+        valid(record)
         groups = schema["properties"]["deployment"]["properties"]
         for group, content in groups.items():
             required = {name for name, field in content["properties"].items() if field.get("tier") and name != "notes"}
