@@ -323,7 +323,7 @@ def test_a_trusted_curators_correlation_is_that_of_the_logs(
     assert run(pattern_of_pairs, release, *OF_SPEED, "--statistics", names, "--epsilon", "1") == 0
     for row in open_release(str(release)).moments.itertuples():
         assert_near(row, exact[row.statistic])
-        assert row.stddev < 0.02 * abs(exact[row.statistic])
+        assert row.stddev < 0.06 * abs(exact[row.statistic])
     stated = json.loads((release / "manifest.json").read_text())
     assert stated["second"]["range"]["source"] == "noisy counts"
     assert stated["range"]["source"] == "given"
