@@ -4,7 +4,7 @@ Beam inspects the signatures and the source of all methods of each DoFn several 
 hint, builds an argument parser for each view of the options, and asks pip what is installed for each job to Dataflow.
 The results depend on the code alone, and take a large part of a small pipeline's processor time. Beam also compresses
 each function as far as bz2 can, and measures each state that it caches, to evict the largest; here functions are
-compressed less, and all states have one size. Only the tests use this.
+compressed less and each once, and all states have one size. Only the tests use this.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ _METHODS = ("process", "start_bundle", "finish_bundle")
 _signatures: WeakKeyDictionary[types.FunctionType, tuple[list[str], list[Any]]] = WeakKeyDictionary()
 _stateless_types: set[type] = set()
 _visible_options: dict[Any, argparse.Namespace] = {}
-_bz2 = SimpleNamespace(compress=lambda data, compresslevel: bz2.compress(data, 1), decompress=bz2.decompress)
+_bz2 = SimpleNamespace(
+    compress=functools.lru_cache(1024)(lambda data, compresslevel: bz2.compress(data, 1)),
+    decompress=functools.lru_cache(1024)(bz2.decompress),
+)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ continuous noise of its sigma costs; from sigma 1 on its standard deviation is s
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -83,10 +84,11 @@ class Claim:
         return self.computed is not None and not self.computed <= self.stated * (1 + TOLERANCE)
 
 
-def composed_epsilon(noises: Sequence[StatedNoise], delta: float = 0.0) -> float:
+@functools.lru_cache(1024)  # the sub-queries of a release often have equal noise
+def composed_epsilon(noises: tuple[StatedNoise, ...], delta: float = 0.0) -> float:
     """Returns the epsilon of several mechanisms together at a delta. Raises ValueError for a delta that is none.
 
-    >>> round(composed_epsilon([StatedNoise("laplace", 14.13623), StatedNoise("laplace", 1.35675)]), 3)
+    >>> round(composed_epsilon((StatedNoise("laplace", 14.13623), StatedNoise("laplace", 1.35675))), 3)
     1.1
     """
     if not 0 <= delta < 1:
@@ -158,14 +160,14 @@ def _of_counts(manifest: Manifest) -> _Costs:
     privacy, queries = manifest["privacy"], sub_query_noises(manifest)
     count = StatedNoise(privacy["noise"], privacy["population"]["noise_stddev"])
     is_parallel = privacy.get("composition") == "parallel"
-    together = [[count, query] for query in queries] if is_parallel else [[count, *queries]]
+    together = [(count, query) for query in queries] if is_parallel else [(count, *queries)]
     if count.kind == "gaussian":
         rho = max(math.fsum(one.multiplier**-2 / 2 for one in noises) for noises in together)
         parts = [Claim("rho", privacy["rho"], rho)]
     else:
         stated = privacy.get("sub_queries", [])
         names = [f"epsilon of sub-query {one['index']}" for one in stated]
-        costs = [composed_epsilon([noise]) for noise in queries]
+        costs = [composed_epsilon((noise,)) for noise in queries]
         parts = [Claim(name, one["epsilon"], cost) for name, one, cost in zip(names, stated, costs, strict=False)]
     return parts, max(composed_epsilon(noises, privacy["delta"]) for noises in together)
 
@@ -173,7 +175,7 @@ def _of_counts(manifest: Manifest) -> _Costs:
 def _of_flows(manifest: Manifest) -> _Costs:
     privacy, trips = manifest["privacy"], manifest["parameters"]["max_trips"]
     # A trip is counted in one round; in those above it only decisions were drawn, whose noise is not stated.
-    costs = [composed_epsilon([StatedNoise("laplace", one["noise_stddev"], trips)]) for one in privacy["rounds"]]
+    costs = [composed_epsilon((StatedNoise("laplace", one["noise_stddev"], trips),)) for one in privacy["rounds"]]
     decisions = privacy["rounds_guarantee"]["epsilon"] - max(one["epsilon"] for one in privacy["rounds"])
     return [Claim("epsilon of the decisions to split pairs", decisions, None)], max(costs) + _admission(privacy)
 
@@ -218,7 +220,7 @@ def _noisy_round(one: Manifest, items: int, records: int, draws: int) -> tuple[f
     kind, threshold, stddev = one["noise"], one.get("threshold"), one["noise_stddev"] / math.sqrt(draws)
     if kind == "gaussian":
         noise = StatedNoise(kind, stddev, records * math.sqrt(items))
-        return composed_epsilon([noise], one["delta"]), one["delta"]
+        return composed_epsilon((noise,), one["delta"]), one["delta"]
     reach = min(int(one["limit"]), _MOST) if kind == "truncated" else 0
     decay = StatedNoise("laplace", stddev).decay
     if reach:  # the noise is within -reach..reach, so its standard deviation is below that of complete noise
@@ -267,13 +269,13 @@ def _of_moments(manifest: Manifest) -> _Costs:
         sums = privacy["sums"]
         each = stddev / math.sqrt(sums)
         # Users add thousands of units to sums of values, as with continuous noise, and 1 to a number of users.
-        computed["sums"] = composed_epsilon([StatedNoise("laplace", each)]) if sums == 1 else math.sqrt(2) / each
+        computed["sums"] = composed_epsilon((StatedNoise("laplace", each),)) if sums == 1 else math.sqrt(2) / each
         if "outside" in shares:
             outside = manifest["results"]["clipped"]["stddev"] * max(manifest["results"]["clients"], 1.0)
-            computed["outside"] = composed_epsilon([StatedNoise("laplace", outside, 1 + ("second" in manifest))])
+            computed["outside"] = composed_epsilon((StatedNoise("laplace", outside, 1 + ("second" in manifest)),))
     else:
         bits, truth = privacy["meter"]["bits_per_client"], privacy["meter"]["truth_probability"]
-        computed["tallies"] = composed_epsilon([StatedNoise("laplace", stddev, bits)])
+        computed["tallies"] = composed_epsilon((StatedNoise("laplace", stddev, bits),))
         sent = bits * math.log(truth / (1 - truth)) if truth < 1 else None
         parts.append(Claim("epsilon towards the collector", privacy["collector"]["epsilon"], sent))
     parts += [Claim(f"epsilon of the part {name}", shares[name], computed.get(name)) for name in shares]

@@ -16,13 +16,13 @@ from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, epsilo
 def test_composed_epsilon_adds_up_laplace(sensitivity: int) -> None:
     parts = [0.01, 0.3, 2.0]
     noises = [StatedNoise("laplace", discrete_laplace_stddev(part, sensitivity), sensitivity) for part in parts]
-    assert composed_epsilon(noises) == pytest.approx(math.fsum(parts), rel=1e-3)
+    assert composed_epsilon(tuple(noises)) == pytest.approx(math.fsum(parts), rel=1e-3)
 
 
 def test_composed_epsilon_of_gaussians_is_that_of_rhos() -> None:
     noises = [StatedNoise("gaussian", 20.0, 2.0), StatedNoise("gaussian", 9.0)]
     rho = math.fsum(one.multiplier**-2 / 2 for one in noises)
-    assert composed_epsilon(noises, 1e-6) == pytest.approx(epsilon_for_delta(rho, 1e-6), rel=1e-3)
+    assert composed_epsilon(tuple(noises), 1e-6) == pytest.approx(epsilon_for_delta(rho, 1e-6), rel=1e-3)
 
 
 @pytest.mark.parametrize(
