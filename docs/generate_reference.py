@@ -27,7 +27,14 @@ from sfumato.pipelines.command_line.run import JOBS, request_class
 from sfumato.schemas import moments, ranges, release
 from sfumato.schemas.errors import SfumatoError
 from sfumato.schemas.refresh import RefreshConfig
-from sfumato.schemas.requests.request_base import HELP_GROUPS, extra_of, metavar_of, option_type, range_text
+from sfumato.schemas.requests.request_base import (
+    HELP_GROUPS,
+    extra_of,
+    has_several,
+    metavar_of,
+    option_type,
+    range_text,
+)
 from sfumato.transforms.synth.people import RECORD_SCHEMA
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -349,7 +356,11 @@ def _option(name: str, field: FieldInfo) -> Option:
 
 def _help(field: FieldInfo, kind: Any) -> str:
     text = field.description or ""
-    return f"{text}; {range_text(field)}" if kind in (int, float) and field.metadata else text
+    return (
+        f"{text}; {range_text(field)}"
+        if kind in (int, float) and field.metadata and not has_several(field.annotation)
+        else text
+    )
 
 
 def options_page() -> str:

@@ -74,9 +74,9 @@ def described(name: str, text: str, kind: pa.DataType = _NUMBER, *, null: bool =
 
 
 _STDDEV = (
-    "standard deviation of count: with the estimator bayes the posterior standard deviation, given all noisy counts, "
-    "else that of the noise. The posterior one holds on average over cells; it is a lower bound for cells that are "
-    "chosen by their counts and for sums of cells. With the method emd it is a lower bound everywhere"
+    "standard deviation of count. With the estimator bayes it is the posterior's, given all noisy counts, which is "
+    "right on average over cells, and a lower bound for cells that are chosen by their counts and for sums of cells. "
+    "With the estimator last it is that of the noise. With the method emd it is a lower bound everywhere"
 )
 NEGATIVE = (
     "may be negative, because noise can exceed the count of few users; negative values keep sums right on average; "
@@ -145,8 +145,8 @@ _SLOT_STDDEV = (
 SLOTS_SCHEMA = pa.schema(
     [
         *CELL_FIELDS,
-        described("slot", "its index in the manifest's slots.names, from 0", pa.int16()),
-        described("slot_name", "such as 08-09 h", pa.dictionary(pa.int16(), pa.string())),
+        described("slot", "number of the slot: its place in the manifest's slots.names, from 0", pa.int16()),
+        described("slot_name", "name of the slot, such as 08-09 h", pa.dictionary(pa.int16(), pa.string())),
         described("users", "estimated users with a counted record in the cell and slot; add up to the map's count"),
         described("stddev", _SLOT_STDDEV),
         described("expected", "users to expect in such a slot, by the profiles of all cells, without sampling error"),
