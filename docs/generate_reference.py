@@ -133,7 +133,7 @@ MANIFEST = {
     "count, null where all items are public and published",
     "privacy.rounds[].noise": "`laplace`, `truncated` or `gaussian`",
     "privacy.rounds[].noise_stddev": "standard deviation of the noise of every count, in users; in trips for flows",
-    "privacy.rounds[].pairs": "pairs of cells of this level whose trips were counted",
+    "privacy.rounds[].pairs": "pairs of cells of this level that the job considered",
     "privacy.rounds[].split": "pairs of these that were replaced by pairs of their parts, at the next level",
     "privacy.rounds[].sigma": "parameter σ of Gaussian noise, in users; null for other noise",
     "privacy.rounds[].limit": "largest absolute value of truncated noise, in users; null for other noise",
@@ -156,8 +156,8 @@ MANIFEST = {
     "privacy.admission.unusable": "noisy number of users without a usable record; may be negative",
     "privacy.admission.users": "noisy number of users with a usable record",
     "privacy.admission.epsilon": "ε that the two counts cost together",
-    "privacy.admission.noise_stddev": "standard deviation of the error of each count, in users: noise and, if users "
-    "are sampled, sampling",
+    "privacy.admission.noise_stddev": "standard deviation of the noise of each count, in users, scaled up with the count "
+    "if only a sample is counted",
     "privacy.admission.sampling_rate": "probability that a user is in the sample that the two counts use",
     "privacy.contact": "which users are contacted",
     "privacy.contact.kind": "`everybody` or `limited`, as in `--contact`",
