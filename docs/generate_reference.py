@@ -156,8 +156,8 @@ MANIFEST = {
     "privacy.admission.unusable": "noisy number of users without a usable record; may be negative",
     "privacy.admission.users": "noisy number of users with a usable record",
     "privacy.admission.epsilon": "ε that the two counts cost together",
-    "privacy.admission.noise_stddev": "standard deviation of the noise of each count, in users, scaled up with the count "
-    "if only a sample is counted",
+    "privacy.admission.noise_stddev": "standard deviation of the noise of each count, in users, scaled up "
+    "with the count if only a sample is counted",
     "privacy.admission.sampling_rate": "probability that a user is in the sample that the two counts use",
     "privacy.contact": "which users are contacted",
     "privacy.contact.kind": "`everybody` or `limited`, as in `--contact`",
