@@ -27,7 +27,14 @@ from sfumato.pipelines.command_line.run import JOBS, request_class
 from sfumato.schemas import moments, ranges, release
 from sfumato.schemas.errors import SfumatoError
 from sfumato.schemas.refresh import RefreshConfig
-from sfumato.schemas.requests.request_base import HELP_GROUPS, extra_of, metavar_of, option_type, range_text
+from sfumato.schemas.requests.request_base import (
+    HELP_GROUPS,
+    extra_of,
+    has_several,
+    metavar_of,
+    option_type,
+    range_text,
+)
 from sfumato.transforms.synth.people import RECORD_SCHEMA
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -54,99 +61,159 @@ MANIFEST = {
     "created": "time of the run, in ISO 8601, UTC",
     "title": "the page's title, as the operator wrote it",
     "region": "bounds of the map, in degrees",
+    "region.west": "western border: longitude in degrees, -180 to 180",
+    "region.south": "southern border: latitude in degrees, -90 to 90",
+    "region.east": "eastern border: longitude in degrees, -180 to 180",
+    "region.north": "northern border: latitude in degrees, -90 to 90",
     "grid": "the finest cells of the map",
-    "grid.depth": "levels of the quadtree",
+    "grid.depth": "levels of the quadtree below the region",
     "grid.side": "cells along one side, 2^depth",
     "column": "the column whose values were collected",
     "fixed_point": "representation of values: bits, bits after the point, treatment of signs",
-    "range": "the range that values are clipped to, with `--trust central`",
+    "range": "the range that values are clamped to, with `--trust central`",
     "range.source": "`given`, or `noisy counts` if the job found it",
-    "fixed_point.step": "distance between two representable values",
+    "range.low": "lower end, in the column's unit; smaller values are clamped to it",
+    "range.high": "upper end, in the column's unit; larger values are clamped to it",
+    "fixed_point.step": "distance between two representable values, in the column's unit",
     "fixed_point.low": "smallest representable value; smaller values are clamped to it",
     "fixed_point.high": "largest representable value; larger values are clamped to it",
-    "method": "the method used",
-    "sizes_metres": "sides of the squares for which the model was made",
-    "cell_metres": "width and height of a cell",
+    "fixed_point.bits": "bits of a value's magnitude, 1 to 52",
+    "fixed_point.fraction_bits": "number of these bits after the binary point; negative for steps above 1",
+    "fixed_point.signed": "`no`: values are not negative; `shift`: `offset` is added first; `split`: bits of both "
+    "signs",
+    "fixed_point.offset": "number that is added before encoding, in the column's unit",
+    "method": "the method that was used, also if the request left the choice to the job",
+    "sizes_metres": "smallest and largest side of the squares for which the model was made, in metres",
+    "cell_metres": "width and height of the finest cell, in metres",
     "privacy": "the guarantee",
     "privacy.unit": "the privacy unit: the records that the guarantee covers together",
     "privacy.contribution_bound": "the most that one unit adds to the counts",
     "privacy.adjacency": "how two neighbouring data sets differ",
-    "privacy.epsilon": "the stated budget",
-    "privacy.epsilon_spent": "what the release cost",
+    "privacy.epsilon": "the stated budget ε of the complete release",
+    "privacy.epsilon_spent": "ε that the release cost, at most `privacy.epsilon`",
     "privacy.delta": "δ of the guarantee; 0 for pure differential privacy",
-    "privacy.delta_spent": "δ of what was published",
+    "privacy.delta_spent": "δ of what was published, at most `privacy.delta`",
     "privacy.noise": "`laplace`, or `gaussian` with `privacy.rho` and a `rho` instead of each part's `epsilon`",
     "privacy.mechanism": "the mechanism that makes the release private",
     "privacy.randomness": "source of the key",
     "privacy.randomness.safe": "false if the key can be guessed",
+    "privacy.randomness.source": "`key file`, `operating system`, or `seed`, which anyone can guess",
     "privacy.population": "the number of users that the run was planned for: public or a noisy user count",
     "privacy.population.source": "`noisy` for a noisy user count, otherwise the source of the figure",
     "privacy.population.epsilon": "what the noisy user count cost",
     "privacy.population.noise_stddev": "standard deviation of the noisy user count, in users",
     "privacy.population.counted": "the noisy user count",
+    "privacy.population.users": "the planned number of users; null if the run was not planned for one",
     "privacy.cohort": "all users of the run, and their shards; `privacy.rotation` names a rotating cohort",
-    "privacy.cohort.users": "their estimated number",
+    "privacy.cohort.users": "estimated users of the run",
     "privacy.cohort.sampling_rate": "probability that a user is counted",
-    "privacy.cohort.shards": "secure-aggregation shards",
+    "privacy.cohort.shards": "secure-aggregation shards of the run",
     "privacy.cohort.required_survivors": "clients that a shard needs in a real protocol",
     "privacy.composition": "how the epsilons of the sub-queries add up",
-    "privacy.composition_rule": "the same as a sentence",
-    "privacy.sub_queries": "the rounds in which the shards report",
+    "privacy.composition_rule": "the rule of composition as a sentence",
+    "privacy.sub_queries": "the rounds in which shards report, one entry for each",
     "privacy.sub_queries[].vector_length": "entries of the vector that a client sends",
     "privacy.sub_queries[].noise_stddev": "standard deviation of an entry's noise, summed over the shards, in users",
-    "privacy.sub_queries[].shards_lost": "shards with too few survivors",
-    "privacy.sub_queries[].modulus": "modulus of the secure sums",
-    "privacy.sub_queries[].bits_per_client": "bits that a client sends",
+    "privacy.sub_queries[].shards_lost": "shards that were discarded because too few clients answered",
+    "privacy.sub_queries[].modulus": "secure sums are exact below this number and wrap around at it",
+    "privacy.sub_queries[].bits_per_client": "bits that a client sends in the sub-query",
+    "privacy.sub_queries[].index": "number of the sub-query, from 1",
+    "privacy.sub_queries[].epsilon": "ε that the sub-query costs each user in it",
+    "privacy.sub_queries[].shards": "shards that report in the sub-query",
     "privacy.participation": "whether noise and lost shards reveal which users take part",
     "privacy.participation.model": "`planned` or `paper`",
     "privacy.participation.protected": "whether taking part is covered by the guarantee",
     "privacy.participation.epsilon": "additional ε for taking part",
     "privacy.participation.delta": "additional δ for taking part",
+    "privacy.participation.description": "the participation model as a sentence",
     "privacy.assumptions": "what the guarantee is based on",
     "privacy.rounds": "the samples, or with `--trust central` the noisy counts: one for each level",
     "privacy.rounds[].sampling_rate": "probability that a user is sampled",
-    "privacy.rounds[].threshold": "sampled users that an item needs; with `--trust central` its smallest noisy count, "
-    "null where all items are public and published",
+    "privacy.rounds[].threshold": "sampled users that an item needs; with `--trust central` its smallest noisy "
+    "count, null where all items are public and published",
     "privacy.rounds[].noise": "`laplace`, `truncated` or `gaussian`",
-    "privacy.rounds[].noise_stddev": "standard deviation of the noise of every count",
-    "privacy.rounds[].pairs": "pairs of cells of the level that were considered (flows)",
-    "privacy.rounds[].split": "pairs among these whose parts were counted instead (flows)",
-    "privacy.rounds[].sigma": "parameter of Gaussian noise",
-    "privacy.rounds[].limit": "largest absolute value of truncated noise",
-    "privacy.rounds[].hidden_count": "largest count that an absent item of the round can have, at 99%",
-    "privacy.rounds[].margin_at_once": "half-width of 95% intervals that hold for all cells of a level at once",
-    "privacy.rounds[].published": "published items",
+    "privacy.rounds[].noise_stddev": "standard deviation of the noise of every count, in users; in trips for flows",
+    "privacy.rounds[].pairs": "pairs of cells of this level that the job considered",
+    "privacy.rounds[].split": "pairs of these that were replaced by pairs of their parts, at the next level",
+    "privacy.rounds[].sigma": "parameter σ of Gaussian noise, in users; null for other noise",
+    "privacy.rounds[].limit": "largest absolute value of truncated noise, in users; null for other noise",
+    "privacy.rounds[].hidden_count": "largest true count that an unpublished item of the round can have (99%)",
+    "privacy.rounds[].margin_at_once": "half the width of 95% intervals that hold for all cells of the level at "
+    "once, in users",
+    "privacy.rounds[].published": "items, cells or bins that the round published",
+    "privacy.rounds[].index": "number of the round, from 0",
+    "privacy.rounds[].level": "level of the round: length of a prefix, depth of cells, or leading bits of a value; 0 "
+    "for complete items",
+    "privacy.rounds[].epsilon": "ε of the round",
+    "privacy.rounds[].delta": "δ of the round; 0 for pure differential privacy",
     "privacy.rounds_guarantee": "ε and δ of all rounds together",
+    "privacy.rounds_guarantee.epsilon": "ε of all rounds together, without the admission",
+    "privacy.rounds_guarantee.delta": "δ of all rounds together",
     "privacy.round_guarantee": "ε and δ of one round",
+    "privacy.round_guarantee.epsilon": "ε of one round",
+    "privacy.round_guarantee.delta": "δ of one round",
     "privacy.admission": "the noisy counts that admit the run",
-    "privacy.admission.unusable": "users without a usable record",
+    "privacy.admission.unusable": "noisy number of users without a usable record; may be negative",
+    "privacy.admission.users": "noisy number of users with a usable record",
+    "privacy.admission.epsilon": "ε that the two counts cost together",
+    "privacy.admission.noise_stddev": "standard deviation of the noise of each count, in users, scaled up "
+    "with the count if only a sample is counted",
+    "privacy.admission.sampling_rate": "probability that a user is in the sample that the two counts use",
     "privacy.contact": "which users are contacted",
+    "privacy.contact.kind": "`everybody` or `limited`, as in `--contact`",
     "privacy.collector": "the guarantee towards the collector of reports",
+    "privacy.collector.epsilon": "ε towards the collector, for everything that a user sends",
+    "privacy.collector.adjacency": "how two neighbouring data sets differ, towards the collector",
     "privacy.shares": "parts of ε that the noisy counts cost",
+    "privacy.shares.admission": "ε of the noisy counts that admit the run",
+    "privacy.shares.tallies": "ε of the noisy counts of reports",
+    "privacy.shares.outside": "ε of the noisy counts of clipped users",
+    "privacy.shares.sums": "ε of the noisy sums",
     "privacy.noise_stddev": "standard deviation of the noise on a count, in users",
-    "privacy.groups": "whether and how users are in groups",
+    "privacy.groups": "how groups of users are counted; null without groups",
     "privacy.meter": "what the reports disclose about one user",
     "privacy.meter.bits_per_client": "bits that a user sends",
-    "privacy.meter.cap": "the largest number of bits per user that the job allows",
-    "privacy.meter.expected_private_bits": "bits disclosed: a bit that is true with probability p counts as 2p - 1",
-    "privacy.meter.truth_probability": "probability that a reported bit is true",
-    "privacy.meter.highest_read_probability": "largest probability that a given bit is collected",
+    "privacy.meter.cap": "the largest number of bits per user that the job accepts; reports above it end the run",
+    "privacy.meter.expected_private_bits": "bits disclosed per user; a bit that is true with probability p counts as "
+    "2p - 1",
+    "privacy.meter.truth_probability": "probability that a reported bit is true; null without differential privacy",
+    "privacy.meter.highest_read_probability": "largest probability, over all bits, that a user's bit is collected",
+    "privacy.meter.bits_per_value": "bits of one value that a user sends",
+    "privacy.meter.epsilon_per_bit": "ε of each bit; null without differential privacy",
+    "privacy.meter.epsilon_per_client": "ε of all bits of a user; null without differential privacy",
     "privacy.trust": "who sees unprotected data: `central`, `secagg`, `local` (no party) or `none` (unprotected)",
-    "results": "numbers of the release, only from noisy counts",
+    "results": "the release's figures, made only from noisy counts",
     "results.users": "estimated users",
     "results.users_stddev": "standard deviation of `results.users`",
     "results.published": "published items, cells or bins",
-    "results.hidden_count": "largest count that an absent item can have, at 99%",
-    "results.trips": "estimated trips (flows)",
+    "results.hidden_count": "largest true count, in users, that an unpublished item can have (99%)",
+    "results.trips": "estimated trips of all users, listed or not; noise can make it negative",
     "results.trips_stddev": "standard deviation of `results.trips`",
     "privacy.sums": "number of noisy sums in each group, with `--trust central`",
     "results.trips_listed": "trips of the flows that are listed",
     "results.clients": "estimated users who reported",
     "results.rounds": "reports by quantity and round",
-    "results.stated_error": "how the model states its errors",
+    "results.rounds[].quantity": "`value`, `square`, `power:K`, `log2`, or a quantity of the second column",
+    "results.rounds[].round": "number of the round, from 1",
+    "results.rounds[].clients": "estimated users who reported in the round",
+    "results.rounds[].reports": "estimated reports of the round; a user can send several",
+    "results.stated_error": "what the column `stddev` of answers is: `estimate` or `lower bound` of the error",
+    "results.estimated_users": "estimated users with a usable record",
+    "results.clients_stddev": "standard deviation of `results.clients`",
+    "results.groups_published": "number of groups in the published tables; null without groups",
+    "results.clipped": "estimated users whose values are outside the range, with `--trust central`",
+    "results.clipped.below": "share of the users with a value below the range, 0 to 1",
+    "results.clipped.above": "share of the users with a value above the range, 0 to 1",
+    "results.clipped.stddev": "standard deviation of the noise on each of the two shares",
+    "results.kind": "kind of the model: `grid`, `tree`, `network` or `paper_networks`",
+    "results.parts": "disjoint parts of the region with a noisy count",
     "communication": "what a client sends over the whole run",
-    "communication.vector_entries": "entries of its largest vector",
+    "communication.vector_entries": "entries of the largest vector that a client sends",
+    "communication.bits_per_client": "bits that a client sends in total",
     "errors": "how to read the columns of errors",
+    "errors.stddev": "what the column `stddev` means",
+    "errors.intervals": "what the columns `users_low` and `users_high` mean",
+    "errors.sums": "how to get a sum over cells and its standard deviation",
     "parameters": "every option of the request ([options](options.md)), with its value",
     "code": "SHA-256 of sfumato's sources and of the versions of packages that draw noise",
     "versions": "versions of Python and of the packages on which results depend",
@@ -155,7 +222,7 @@ MANIFEST = {
     "timeline": "relative address of the page of all releases, with `--timeline`",
     "ledger": "the entry that charged the release, with `--ledger`",
 }
-"""Descriptions of the manifest's fields whose names do not explain them."""
+"""Meaning of every field of a manifest, with its unit and range."""
 
 TABLES: dict[str, tuple[str, Mapping[str, pa.Schema]]] = {
     "Input: the logs": (
@@ -216,6 +283,23 @@ TABLES: dict[str, tuple[str, Mapping[str, pa.Schema]]] = {
     ),
 }
 
+COLUMNS = {
+    "user_id": "identity of the user: all rows with one id are one user",
+    "latitude": "of the record; degrees, WGS 84",
+    "longitude": "of the record; degrees, WGS 84",
+    "timestamp": "time of the record, in UTC",
+    "infected": "whether the user is infected: an example of a category for `--auxiliary`",
+    "km_from_home": "kilometres from the user's home (the centre of its cell): an example of a number for `moments` "
+    "and `quantiles`",
+    "x": "longitude of the square's centre; degrees",
+    "y": "latitude of the square's centre; degrees",
+    "size": "side of the square; metres",
+    "users": "estimated users in the part of the square inside the region, 0 or more",
+    "stddev": "estimated root mean square error of users, or a lower bound of it: see `results.stated_error`",
+    "inside": "share of the square's area inside the region, 0 to 1",
+}
+"""Meaning of the columns of logs and of answers, whose schemas state none."""
+
 OTHER_FILES = {
     release.MANIFEST_FILE: "[the manifest](manifest.md)",
     release.PAGE_FILE: "the page: opens in a browser, needs no network",
@@ -272,7 +356,11 @@ def _option(name: str, field: FieldInfo) -> Option:
 
 def _help(field: FieldInfo, kind: Any) -> str:
     text = field.description or ""
-    return f"{text}; {range_text(field)}" if kind in (int, float) and field.metadata else text
+    return (
+        f"{text}; {range_text(field)}"
+        if kind in (int, float) and field.metadata and not has_several(field.annotation)
+        else text
+    )
 
 
 def options_page() -> str:
@@ -328,7 +416,8 @@ def files_page() -> str:
 
 def _field_text(field: pa.Field) -> str:
     stated = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
-    parts = [stated.get("description", ""), stated.get("unit", ""), "may be null" if field.nullable else ""]
+    default = "" if "unit" in stated else COLUMNS.get(field.name, "")
+    parts = [stated.get("description", default), stated.get("unit", ""), "may be null" if field.nullable else ""]
     return "; ".join(part for part in parts if part)
 
 

@@ -205,8 +205,8 @@ class BitMeans:
 MOMENTS_SCHEMA = pa.schema(
     [
         described("group", f"{EVERYBODY!r}, a public group, or {OTHER!r}", pa.string()),
-        pa.field("statistic", pa.string(), False),
-        pa.field("value", pa.float64(), False),
+        described("statistic", "name of the statistic, as in --statistics", pa.string()),
+        described("value", "estimate of the statistic, in its unit, such as that of the column for a mean"),
         described("stddev", "standard deviation of the estimator"),
         described("low", "lower end of a 95% interval"),
         described("high", "upper end of a 95% interval"),
@@ -247,8 +247,8 @@ def _of_statistics(statistics: Sequence[str]) -> list[pa.Field]:
     numbers = [MOMENTS_SCHEMA.field(name) for name in ("value", "stddev", "low", "high", "clients")]
     mine = [field.with_name(f"{statistic}_{field.name}") for statistic in statistics for field in numbers]
     shrinkage = [
-        described(f"{statistics[0]}_shrunk", "after shrinkage towards the value of all users"),
-        pa.field(f"{statistics[0]}_shrunk_stddev", pa.float64(), False),
+        described(f"{statistics[0]}_shrunk", "the estimate after shrinkage towards the value of all users"),
+        described(f"{statistics[0]}_shrunk_stddev", "standard deviation of the shrunk estimate"),
         described(
             f"{statistics[0]}_differs",
             "1 above the value of all users, -1 below, 0 unknown; simultaneous for all cells, at 95%",

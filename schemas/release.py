@@ -74,9 +74,9 @@ def described(name: str, text: str, kind: pa.DataType = _NUMBER, *, null: bool =
 
 
 _STDDEV = (
-    "standard deviation of count: with the estimator bayes the posterior standard deviation, given all noisy counts, "
-    "else that of the noise. The posterior one holds on average over cells; it is a lower bound for cells that are "
-    "chosen by their counts and for sums of cells. With the method emd it is a lower bound everywhere"
+    "standard deviation of count. With the estimator bayes it is the posterior's, given all noisy counts, which is "
+    "right on average over cells, and a lower bound for cells that are chosen by their counts and for sums of cells. "
+    "With the estimator last it is that of the noise. With the method emd it is a lower bound everywhere"
 )
 NEGATIVE = (
     "may be negative, because noise can exceed the count of few users; negative values keep sums right on average; "
@@ -145,8 +145,8 @@ _SLOT_STDDEV = (
 SLOTS_SCHEMA = pa.schema(
     [
         *CELL_FIELDS,
-        described("slot", "its index in the manifest's slots.names, from 0", pa.int16()),
-        described("slot_name", "such as 08-09 h", pa.dictionary(pa.int16(), pa.string())),
+        described("slot", "number of the slot: its place in the manifest's slots.names, from 0", pa.int16()),
+        described("slot_name", "name of the slot, such as 08-09 h", pa.dictionary(pa.int16(), pa.string())),
         described("users", "estimated users with a counted record in the cell and slot; add up to the map's count"),
         described("stddev", _SLOT_STDDEV),
         described("expected", "users to expect in such a slot, by the profiles of all cells, without sampling error"),
@@ -325,14 +325,14 @@ def hot_cells_schema(noisy: bool = False) -> pa.Schema:
 QUANTILES_SCHEMA = pa.schema(
     [
         described("share", "share of the users below value"),
-        pa.field("value", pa.float64(), False),
+        described("value", "the quantile, in the column's unit"),
         described("low", "lower end of a 95% interval"),
         described("high", "upper end of a 95% interval"),
     ]
 )
 RANGES_SCHEMA = pa.schema(
     [
-        pa.field("low", pa.float64(), False),
+        described("low", "lower end of the range, in the column's unit; in the range"),
         described("high", "upper end, not in the range"),
         described("users", f"estimated users with a value in the range; {NEGATIVE}"),
         described("stddev", "standard deviation from noise or sampling, in users"),
@@ -342,8 +342,8 @@ RANGES_SCHEMA = pa.schema(
 )
 CURVE_SCHEMA = pa.schema(
     [
-        pa.field("value", pa.float64(), False),
-        described("share", "estimated share of the users below value"),
+        described("value", "a number of the column, in its unit"),
+        described("share", "estimated share of the users below value, 0 to 1"),
         described("low", "lower edge of a 95% band"),
         described("high", "upper edge of a 95% band"),
     ]
@@ -351,11 +351,11 @@ CURVE_SCHEMA = pa.schema(
 BINS_SCHEMA = pa.schema(
     [
         described("level", "leading bits of a value's position in the range that the bin fixes", pa.int64()),
-        pa.field("low", pa.float64(), False),
-        described("high", "upper end, exclusive except at the end of the range"),
+        described("low", "lower end of the bin, in the column's unit; in the bin"),
+        described("high", "upper end, not in the bin, except at the end of the range"),
         described("count", "estimated users: sampled / sampling rate"),
         described("stddev", "standard deviation of count, from sampling"),
-        pa.field("sampled", pa.int64(), False),
+        described("sampled", "sampled users with a value in the bin", pa.int64()),
     ]
 )
 
@@ -367,7 +367,7 @@ def items_schema(item: pa.DataType, noisy: bool = False) -> pa.Schema:
     """
     return pa.schema(
         [
-            pa.field("item", item, False),
+            described("item", "a value of the column, or a prefix of values", item),
             described("level", "length of the prefix, 0 for complete items", pa.int64()),
             *(_NOISY_COUNT if noisy else _SAMPLED_COUNT),
         ]

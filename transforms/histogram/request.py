@@ -73,8 +73,8 @@ class ItemCountRequest(UserColumn, ReleaseRequest):
     )
     contact: Literal["everybody", "limited", "fixed"] = option(
         "everybody",
-        "everybody: each user samples independently; limited: each user is contacted with a probability, on average "
-        "m + 10 sqrt(m) of the --population users, where m are expected to take part; fixed, a known number, is "
+        "everybody: each user samples independently; limited: if m of the --population users are expected to take "
+        "part, m + 10 sqrt(m) are contacted on average, each with the same probability; fixed, a known number, is "
         "refused",
         METHOD,
         metavar="HOW",

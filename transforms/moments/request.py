@@ -134,7 +134,10 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
         METHOD,
     )
     tuning: Literal["ours", "paper"] = option(
-        "ours", "paper: a third of the users first, by 2^(j/2), and squashing at 2.5, or at 0.5 without DP", METHOD
+        "ours",
+        "paper: as published, with a third of the users in round one, weights 2^(j/2), and the bits above the highest "
+        "clear bit set to 0; a bit is clear above 2.5 standard deviations (0.5 without differential privacy)",
+        METHOD,
     )
     range: Pair | None = option(
         None,

@@ -94,15 +94,15 @@ class RangesRequest(LogColumns, MapGeography, CountingOptions):
     )
     network: Network | None = option(
         None,
-        "local: one network for all sizes, from the counts around a square to an answer; paper: spatial neural "
-        "histograms as published, with a network of 20 x 80 for each size, from a place to a count; it takes hours "
-        "without a GPU (method snh; default: local)",
+        "local: one network for all sizes, which maps the counts around a square to an answer; paper: spatial neural "
+        "histograms as published, one network of 20 layers for each size, which maps a place to a count and takes "
+        "hours to train without a GPU (method snh; default: local)",
         METHOD,
     )
     models: Models | None = option(
         None,
-        "number of networks: local networks are averaged (default: 1; more take longer, for answers that are hardly "
-        "better), networks of the paper have one size each (default: 8) (methods auto, snh)",
+        "number of networks (methods auto, snh). Local networks are averaged (default: 1; more take longer and are "
+        "hardly better). A network of the paper is for one size (default: 8)",
         METHOD,
     )
     workload: str | None = option(

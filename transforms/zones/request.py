@@ -45,8 +45,7 @@ class ZoneOptions(Request):
     )
     radius: float | None = option(
         None,
-        "with --zones of points, such as stops: the zone of each is what is nearer to it than to any other point, up "
-        "to this distance",
+        "with --zones of points, such as stops: a record counts at the nearest point, up to this distance",
         INPUT,
         metavar="METRES",
         gt=0,
