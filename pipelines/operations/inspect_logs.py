@@ -12,7 +12,6 @@ from sfumato.pipelines.operations.log_facts import (
     ROLES,
     Facts,
     causes,
-    distance_text,
     inspect_logs,
     suggested_form,
 )
@@ -25,6 +24,7 @@ from sfumato.transforms.counting.plan import Plan, make_plan
 from sfumato.transforms.heatmap.request import PlanRequest
 from sfumato.transforms.inputs.log_reader import format_of
 from sfumato.transforms.observability.text_tables import markdown_table, significant
+from sfumato.transforms.release.basemap_file import distance_text
 from sfumato.transforms.zones.zone_file import Zones
 
 _SECRET = "For your eyes only: these figures are exact and not private. Nothing was published or charged."

@@ -30,7 +30,7 @@ from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import open_raw, slice_file
 from sfumato.transforms.inputs.text_values import decoded, iso_dates, nulls, parsed, with_point, without_views
 from sfumato.transforms.privacy.user_hashes import hash_users
-from sfumato.transforms.release.basemap_file import nearest_city
+from sfumato.transforms.release.basemap_file import MUCH_NEARER, distance_text, nearest_city
 
 Array = NDArray[np.float64]
 ROLES = ("user_id_column", "latitude_column", "longitude_column", "time_column")
@@ -58,7 +58,6 @@ _STRAY = 0.001  # share of the rows on days at either end that do not belong to 
 _CENTURY = 36_525  # days
 _E7 = 1e7
 _POLE = 90.0
-_MUCH_NEARER = 3  # times as near to a large city: places that are probably swapped
 
 
 @dataclass
@@ -76,6 +75,7 @@ class Facts:
         days: rows by day, in days since 1970.
         is_e7: whether latitude and longitude are integers, degrees times 10^7.
         region: round borders of the middle of the places, one a user; None without places.
+        given: the region given; None without one.
         near: the nearest large city to the middle of the region, and its distance in kilometres; None without a region.
         near_swapped: the same with latitude and longitude swapped; None if that is no place either.
         outside: the share of the places, one a user, that are outside of the given region, or of `region` without one.
@@ -92,6 +92,7 @@ class Facts:
     days: Counter[int] = field(default_factory=Counter)
     is_e7: bool = False
     region: Region | None = None
+    given: Region | None = None
     near: tuple[str, float] | None = None
     near_swapped: tuple[str, float] | None = None
     outside: float = 0.0
@@ -132,7 +133,7 @@ def inspect_logs(logs: Sequence[LogFile], given: Mapping[str, str], region: Regi
     if "time_column" not in roles and (name := _column_of_times(logs[0], set(columns) - set(roles.values()))):
         roles["time_column"] = name
     axes = [columns[roles[name]] for name in ("latitude_column", "longitude_column") if name in roles]
-    facts = Facts(columns, roles, is_e7=bool(axes) and all("int" in kind for kind in axes))
+    facts = Facts(columns, roles, given=region, is_e7=bool(axes) and all("int" in kind for kind in axes))
     hashes, places, visitors = [np.empty(0, np.uint64)], [np.empty((2, 0))], [np.empty(0, np.uint64)]
     step = max(rows // _PLACES, 1)
     key = os.urandom(32)  # hashes are compared within this process only
@@ -244,16 +245,24 @@ def causes(facts: Facts) -> list[str]:
             f"{exchange}"
         )
     elif facts.swapped > _MOST:
-        found.append(
-            f"{latitude} and {longitude} are probably swapped: only if they are, {facts.swapped:.0%} of the places are "
-            f"in the region; {exchange}"
-        )
+        turned = None if facts.given is None else facts.given.with_axes_swapped()
+        if turned is None or _are_swapped(facts):
+            found.append(
+                f"{latitude} and {longitude} are probably swapped: only if they are, {facts.swapped:.0%} of the places "
+                f"are in the region; {exchange}"
+            )
+        else:
+            found.append(
+                f"the region given is probably in the order SOUTH,WEST,NORTH,EAST: {facts.swapped:.0%} of the places "
+                f"are in {turned}; give --region={turned}, or, if rather {latitude} and {longitude} are swapped, "
+                f"{exchange.removeprefix('give ')}"
+            )
     elif facts.swapped > 0:
         found.append(
             f"{facts.swapped:.1%} of the places are in the region only with {latitude} and {longitude} swapped: "
             "correct these rows"
         )
-    elif facts.near and facts.near_swapped and facts.near_swapped[1] * _MUCH_NEARER < facts.near[1]:
+    elif facts.near and facts.near_swapped and _are_swapped(facts):
         found.append(
             f"{latitude} and {longitude} may be swapped: the places are {distance_text(facts.near)}, and with both "
             f"swapped {distance_text(facts.near_swapped)}; if that is right, {exchange}"
@@ -282,10 +291,10 @@ def causes(facts: Facts) -> list[str]:
     return found
 
 
-def distance_text(near: tuple[str, float]) -> str:
-    """Returns the words for a city and its distance in kilometres, in two digits."""
-    name, kilometres = near
-    return f"{max(float(f'{kilometres:.2g}'), 1):,.0f} km from {name}"
+def _are_swapped(facts: Facts) -> bool:
+    """Returns whether the places are much nearer to a large city with latitude and longitude swapped."""
+    near, swapped = facts.near, facts.near_swapped
+    return near is not None and swapped is not None and swapped[1] * MUCH_NEARER < near[1]
 
 
 def suggested_form(facts: Facts) -> dict[str, str]:

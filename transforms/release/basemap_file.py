@@ -31,6 +31,7 @@ MAX_FILE_BYTES = 200 << 20  # of what is read
 MAX_BYTES = 512 << 10  # of what is published, in JSON
 MAX_PLACES = 500
 WORLD_DEGREES = 5.0  # the longer side of the smallest region that the shipped map of the world is good for
+MUCH_NEARER = 3  # times as near to a large city: coordinates that are probably swapped
 _RESOLUTION = 2048  # of the region's longer side: what is finer is left out
 _MARGIN, _COAST_MARGIN = 0.1, 0.5  # of the region's longer side, around it
 _WORLD = "world_map.json.gz"
@@ -106,6 +107,29 @@ def nearest_city(longitude: float, latitude: float) -> tuple[str, float]:
     cosine = np.sin(y) * math.sin(north) + np.cos(y) * math.cos(north) * np.cos(x - east)
     nearest = int(np.argmax(cosine))
     return places[nearest].name, EARTH_RADIUS_KM * math.acos(min(float(cosine[nearest]), 1.0))
+
+
+def order_warning(region: Region) -> str | None:
+    """Returns a warning if a region lies near a large city only with its numbers read as SOUTH,WEST,NORTH,EAST.
+
+    It follows from the four numbers only. None if they are probably right.
+    """
+    other = region.with_axes_swapped()
+    if other is None:
+        return None
+    here, there = (nearest_city((one.west + one.east) / 2, (one.south + one.north) / 2) for one in (region, other))
+    if there[1] * MUCH_NEARER >= here[1]:
+        return None
+    return (
+        f"the region {region}, read as WEST,SOUTH,EAST,NORTH, is {distance_text(here)}; as SOUTH,WEST,NORTH,EAST it "
+        f"would be {distance_text(there)}: if you meant that, give --region={other}"
+    )
+
+
+def distance_text(near: tuple[str, float]) -> str:
+    """Returns the words for a city and its distance in kilometres, in two digits."""
+    name, kilometres = near
+    return f"{max(float(f'{kilometres:.2g}'), 1):,.0f} km from {name}"
 
 
 def file_basemap(name: str, content: bytes, region: Region) -> Basemap:

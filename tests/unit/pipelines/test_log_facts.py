@@ -110,6 +110,12 @@ def test_completely_swapped_places_are_named(tmp_path: Path) -> None:
     assert "--latitude_column lon" in cause
 
 
+def test_a_region_in_another_order_is_named(tmp_path: Path) -> None:
+    (cause,) = causes(facts_of(rides(), tmp_path, region=Region(52.0, 13.0, 53.0, 14.0)))
+    assert "--region=13,52,14,53" in cause
+    assert cause.startswith("the region")
+
+
 def test_a_wrong_region_is_named(tmp_path: Path) -> None:
     facts = facts_of(rides(), tmp_path, region=Region(2.0, 48.0, 3.0, 49.0))
     assert facts.is_outside

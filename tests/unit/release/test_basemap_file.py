@@ -15,7 +15,7 @@ import shapely
 
 from sfumato.schemas.region import Region
 from sfumato.schemas.views.map_views import Basemap, Geography, Place
-from sfumato.transforms.release.basemap_file import MAX_BYTES, file_basemap, geography_bytes, place_of
+from sfumato.transforms.release.basemap_file import MAX_BYTES, file_basemap, geography_bytes, order_warning, place_of
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
 
@@ -197,6 +197,15 @@ def test_a_region_is_named_after_its_foremost_place(region: Region, name: str | 
         inside = Place(name="Sunset", longitude=-122.45, latitude=37.75, rank=3)
         away = Place(name="Elsewhere", longitude=0, latitude=0, rank=0)
         assert place_of(region, Basemap(source="Survey", places=[away, inside])) == "Sunset"
+
+
+def test_order_warning_knows_swapped_borders_of_cities() -> None:
+    warning = order_warning(Region(52.3, 13.0, 52.7, 13.8))
+    assert warning is not None
+    assert "Berlin" in warning
+    assert "--region=13,52.3,13.8,52.7" in warning
+    assert order_warning(Region(13.0, 52.3, 13.8, 52.7)) is None
+    assert order_warning(Region(3.0, 1.0, 3.13, 1.13)) is None  # as far from cities in either order
 
 
 def test_the_coast_of_the_extra_is_drawn_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
