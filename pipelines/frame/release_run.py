@@ -125,7 +125,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings, audit: bool = False) 
             show_progress(len(files), settings.verbose, settings.log_format),
             settings.pipeline() as root,
         ):
-            inputs = Inputs(column_types, spill, ChargeAndAdmit(rule, gate))
+            inputs = Inputs(column_types, spill, ChargeAndAdmit(rule, gate, request.day_rows))
             bundles = root | "Files" >> beam.Create(bundled(logs))  # PCollection[tuple[LogFile, ...]]
             _ = (
                 job.build(bundles, inputs, key, metadata)  # PCollection[dict[file name, bytes]]
