@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,6 +47,14 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "time_column": ("timestamp", "time", "datetime", "date_time", "ts", "date", "when", "started", "started_at",
                     "start_time", "zeitstempel", "zeitpunkt", "zeit", "datum"),
 }  # fmt: skip
+# A name that ends in a word for a person, a device or a card, and perhaps in one for its number: anonymous_rider_id.
+_PERSON = re.compile(
+    r"(^|[ _.-])(user|rider|device|person|customer|client|passenger|member|subscriber|account|card|phone|visitor|"
+    r"participant|nutzer|kunden?|fahrgast|karten?|gerät|geraet|utilisateur|usager|carte|appareil|cartão|cartao|cartões|cartoes|"
+    r"usu[aá]rio|utilizador|cliente|tarjeta|dispositivo|pasajero|passageiro)s?"
+    r"[ _.-]*(id|ids|no|nr|num|number|nummer|kennung|hash|key|token|uuid|guid)?$"
+)
+_NUMBER = re.compile(r"(^|[ _.-])(id|no|nr|number|uuid|guid|key)$")
 _PLACES = 1_000_000  # the number of places, at most about, that are kept for the suggested region
 _MIDDLE = (0.02, 0.98)  # quantiles of the users' coordinates; the region may leave out what is beyond them
 _COMMA = r"^\s*[+-]?[0-9]{1,3},[0-9]+\s*$"
@@ -79,6 +88,7 @@ class Facts:
         near: the nearest large city to the middle of the region, and its distance in kilometres; None without a region.
         near_swapped: the same with latitude and longitude swapped; None if that is no place either.
         outside: the share of the places, one a user, that are outside of the given region, or of `region` without one.
+        rows_outside: the share of the rows with a place that are outside of the same region.
         swapped: the share that are outside, and within with swapped coordinates.
     """
 
@@ -96,6 +106,7 @@ class Facts:
     near: tuple[str, float] | None = None
     near_swapped: tuple[str, float] | None = None
     outside: float = 0.0
+    rows_outside: float = 0.0
     swapped: float = 0.0
 
     @property
@@ -157,13 +168,14 @@ def inspect_logs(logs: Sequence[LogFile], given: Mapping[str, str], region: Regi
         facts.users = len(each)
         middle, high = np.quantile(each, (0.5, 0.99), method="higher").tolist()
         facts.rows_a_user = int(middle), int(high), int(each.max())
-    all_places = np.concatenate(places, axis=1)
+    all_places = of_rows = np.concatenate(places, axis=1)
     if "user_id_column" in roles:  # one place of each user, so that no user with many rows decides
         all_places = all_places[:, np.unique(np.concatenate(visitors), return_index=True)[1]]
     facts.region = suggested_region(all_places)
     if facts.region is not None:
         within = region or facts.region
         outside = ~_within(within, *all_places)
+        facts.rows_outside = float(np.mean(~_within(within, *of_rows)))
         facts.outside = float(np.mean(outside))
         facts.swapped = float(np.mean(outside & _within(within, *all_places[::-1])))
         x, y = (facts.region.west + facts.region.east) / 2, (facts.region.south + facts.region.north) / 2
@@ -180,6 +192,8 @@ def _within(region: Region, longitude: Array, latitude: Array) -> NDArray[np.boo
 def find_roles(columns: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:
     """Returns the column of each role: the given one, or the first whose name is known for it.
 
+    A user id may also have a name such as hashed_card_number, which is preferred to `id`: that often counts records.
+
     Raises RequestError: a given column is missing.
     """
     names = list(columns)
@@ -190,9 +204,22 @@ def find_roles(columns: Iterable[str], given: Mapping[str, str]) -> dict[str, st
     roles = dict(given)
     for option in ROLES:
         found = [by_lower[name] for name in NAMES[option] if name in by_lower]
+        if option == "user_id_column" and [name.lower() for name in found[:1]] in ([], ["id"]):
+            found = [name for name in names if name not in roles.values() and _PERSON.search(_words(name))] + found
         if option not in roles and found:
             roles[option] = found[0]
     return roles
+
+
+def other_ids(facts: Facts) -> list[str]:
+    """Returns the columns, other than those of a role, that are named like ids: of records, trips, vehicles, stops."""
+    others = {name: _words(name) for name in facts.columns if name not in facts.roles.values()}
+    return [name for name, words in others.items() if _NUMBER.search(words) or _PERSON.search(words)]
+
+
+def _words(name: str) -> str:
+    """Returns a column's name in lower case, with userId as user_id."""
+    return re.sub(r"(?<=[^\W\d_A-Z])(?=[A-Z])", "_", name).lower()
 
 
 def _column_of_times(log: LogFile, names: Collection[str]) -> str | None:

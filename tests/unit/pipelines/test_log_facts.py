@@ -15,6 +15,7 @@ from sfumato.pipelines.operations.log_facts import (
     causes,
     find_roles,
     inspect_logs,
+    other_ids,
     suggested_form,
     suggested_region,
 )
@@ -173,6 +174,33 @@ def test_find_roles_prefers_what_is_given_and_knows_usual_names() -> None:
     assert find_roles(["a", "user_id"], {"user_id_column": "a"}) == {"user_id_column": "a"}
     with rejects("latitude_column"):
         find_roles(["lat"], {"latitude_column": "latt"})
+
+
+@pytest.mark.parametrize(
+    ("columns", "user"),
+    [
+        (["id", "trip_id", "hashed_card_number"], "hashed_card_number"),
+        (["ID", "anonUserId"], "anonUserId"),
+        (["id", "user_type", "discard", "Kundennummer"], "Kundennummer"),
+        (["trip_id", "card", "tarjeta"], "card"),
+        (["id", "trip_id", "device_model"], "id"),
+    ],
+)
+def test_find_roles_prefers_ids_of_people_to_those_of_records(columns: list[str], user: str) -> None:
+    assert find_roles(columns, {})["user_id_column"] == user
+
+
+def test_rows_outside_are_counted_by_row(tmp_path: Path) -> None:
+    log = rides()
+    few = log.rider.isin(log.rider.unique()[:5])
+    log.loc[few, "lat"] = 10.0
+    facts = facts_of(log.assign(card_id=log.rider).drop(columns="rider"), tmp_path)
+    assert facts.region is not None
+    outside = ~((log.lat >= facts.region.south) & (log.lat <= facts.region.north))
+    outside |= ~((log.lon >= facts.region.west) & (log.lon <= facts.region.east))
+    assert facts.rows_outside == pytest.approx(outside.mean(), abs=1e-9)
+    assert facts.rows_outside >= few.mean()
+    assert other_ids(facts) == []
 
 
 @pytest.mark.parametrize("scale", [1e-4, 0.01, 1.0, 40.0])
