@@ -70,14 +70,28 @@ _RANKS = {
 def geography_bytes(region: Region, basemap: Basemap | None, tiles: str | None) -> bytes | None:
     """Returns the content of `basemap.json`, None if it would be empty.
 
-    basemap: of a file; None takes the world's, or for smaller regions the coast, if it is installed. tiles: pattern of
-    a tile server's addresses; None without one.
+    basemap: of a file; None without one. A file without land and water, and no file, take those of the world, or for
+    smaller regions the coast, if it is installed. tiles: pattern of a tile server's addresses; None without one.
     """
     place = place_of(region, basemap)
-    basemap = world_basemap(region) or coast_basemap(region) if basemap is None else basemap
+    if basemap is None or not (basemap.land or basemap.water):
+        basemap = _over(world_basemap(region) or coast_basemap(region), basemap)
     if basemap is None and tiles is None and place is None:
         return None
     return (Geography(basemap=basemap, tiles=tiles, place=place).model_dump_json() + "\n").encode()
+
+
+def _over(ground: Basemap | None, basemap: Basemap | None) -> Basemap | None:
+    """Returns a file's lines, zones and places over the land and water of a ground; either of them if only one is."""
+    if ground is None or basemap is None:
+        return ground or basemap
+    changed = {
+        "source": f"{basemap.source}; {ground.source}",
+        "lines": [*ground.lines, *basemap.lines],
+        "zones": basemap.zones,
+        "places": basemap.places or ground.places,
+    }
+    return ground.model_copy(update=changed)
 
 
 def place_of(region: Region, basemap: Basemap | None) -> str | None:

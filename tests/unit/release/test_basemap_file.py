@@ -228,6 +228,15 @@ def test_the_coast_of_the_extra_is_drawn_without_a_file(tmp_path: Path, monkeypa
     assert basemap is not None
     assert [len(basemap.land), len(basemap.water)] == [2, 1]
     assert max(x for x, _ in basemap.land[0][0]) == pytest.approx(-9, abs=1e-3)
+    stops = read(feature("Point", [-9.1, 38.7], name="Stop"), region=Region(-9.25, 38.65, -8.95, 38.85))
+    both = Geography.of(
+        {"basemap.json": geography_bytes(Region(-9.25, 38.65, -8.95, 38.85), stops, None) or b""}
+    ).basemap
+    assert both is not None
+    assert (both.land, both.water, both.places) == (basemap.land, basemap.water, stops.places)
+    assert both.source == f"{stops.source}; {basemap.source}"
+    lake = read(feature("Polygon", [SQUARE], natural="water"))
+    assert Geography.of({"basemap.json": geography_bytes(REGION, lake, None) or b""}).basemap == lake
     (folder / "gshhs_f.dat").unlink()
     assert geography_bytes(Region(0.1, 0.1, 0.2, 0.2), None, None) is None
 
