@@ -65,6 +65,7 @@ _RANKS = {
     "country": 0, "state": 0, "city": 0, "metropolis": 0, "town": 1, "borough": 2, "district": 2, "suburb": 2,
     "quarter": 3, "village": 3, "neighbourhood": 3, "hamlet": 4, "locality": 4,
 }  # fmt: skip
+_SMALL_PLACE = 3  # rank of a village, and of a place whose rank the file does not state
 
 
 def geography_bytes(region: Region, basemap: Basemap | None, tiles: str | None) -> bytes | None:
@@ -97,17 +98,22 @@ def _over(ground: Basemap | None, basemap: Basemap | None) -> Basemap | None:
 def place_of(region: Region, basemap: Basemap | None) -> str | None:
     """Returns the name of the most important place in a region: of its basemap, or else of the world's large places.
 
-    None without such a place, and for regions of WORLD_DEGREES or more, which no single place represents.
+    None without such a place, and for regions of WORLD_DEGREES or more, which no single place represents. Nor does one
+    of several small places, such as stops.
     """
     if max(region.east - region.west, region.north - region.south) >= WORLD_DEGREES:
         return None
-    found = [
-        place
+    own, large = (
+        [
+            place
+            for place in sorted(places, key=lambda one: one.rank)
+            if region.west <= place.longitude <= region.east and region.south <= place.latitude <= region.north
+        ]
         for places in ([] if basemap is None else basemap.places, _world()[3])
-        for place in sorted(places, key=lambda one: one.rank)
-        if region.west <= place.longitude <= region.east and region.south <= place.latitude <= region.north
-    ]
-    return found[0].name if found else None
+    )
+    if len(own) > 1 and own[0].rank == own[1].rank >= _SMALL_PLACE:
+        own = []
+    return next((place.name for place in [*own, *large]), None)
 
 
 def nearest_city(longitude: float, latitude: float) -> tuple[str, float]:
@@ -324,7 +330,7 @@ def _rank(properties: Mapping[str, Any]) -> int:
         value = properties.get(key)
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 100:
             return int(value)
-    return min((_RANKS[one] for one in _classes(properties) if one in _RANKS), default=3)
+    return min((_RANKS[one] for one in _classes(properties) if one in _RANKS), default=_SMALL_PLACE)
 
 
 # --- the world ---

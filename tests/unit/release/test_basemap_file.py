@@ -197,6 +197,8 @@ def test_a_region_is_named_after_its_foremost_place(region: Region, name: str | 
         inside = Place(name="Sunset", longitude=-122.45, latitude=37.75, rank=3)
         away = Place(name="Elsewhere", longitude=0, latitude=0, rank=0)
         assert place_of(region, Basemap(source="Survey", places=[away, inside])) == "Sunset"
+        stops = [inside, inside.model_copy(update={"name": "Taraval"})]
+        assert place_of(region, Basemap(source="Survey", places=stops)) == name
 
 
 def test_order_warning_knows_swapped_borders_of_cities() -> None:
