@@ -53,6 +53,8 @@ class CsvLog:
         line, line_end, _ = head.partition(b"\n")
         if not line_end and len(head) >= HEAD_BYTES:
             raise DataError(f"{self._path}: no line end in the first megabyte; check that it is a text file")
+        if b"\0" in line:  # no name of a column has one; what the records hold decides nothing
+            raise self._lines.of_encoding(_encoding_of(line))
         start = min(len(line) + 1, len(head))
         text = line.removeprefix(_BOM).decode("utf-8").rstrip("\r")
         if "\r" in text:
@@ -269,6 +271,12 @@ def _is_record(text: bytes, delimiter: str, is_whole: bool = True) -> bool:
     raw = np.frombuffer(text, np.uint8)
     quotes = np.flatnonzero(raw == _QUOTE)
     return (len(quotes) % 2 == 0 or not is_whole) and _are_in_place(raw, quotes, delimiter)
+
+
+def _encoding_of(header: bytes) -> str:
+    """Returns the encoding of a header of ASCII letters that has zero bytes and no byte order mark."""
+    width, order = ("32" if b"\0\0" in header[:4] else "16"), ("BE" if header.startswith(b"\0") else "LE")
+    return f"UTF-{width}{order}"
 
 
 def _is_number(text: str) -> bool:

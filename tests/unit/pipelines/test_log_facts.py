@@ -167,6 +167,15 @@ def test_integers_are_degrees_times_ten_million(tmp_path: Path) -> None:
     assert facts.unusable == {}
 
 
+def test_ids_that_are_not_utf8_are_counted_and_named(tmp_path: Path) -> None:
+    log = rides(rider=lambda log: np.where(log.ride < 7, "Jürgen", "Zoë"))
+    for encoding, number in (("utf-8", None), ("cp1252", ROWS)):
+        log.to_csv(tmp_path / "log.csv", index=False, encoding=encoding)
+        facts = inspect_logs([LogFile(str(tmp_path / "log.csv"))], {})
+        assert (facts.users, facts.signs.get("not UTF-8")) == (2, number)
+        assert len([cause for cause in causes(facts) if "iconv -f CP1252" in cause]) == bool(number)
+
+
 def test_find_roles_prefers_what_is_given_and_knows_usual_names() -> None:
     assert find_roles(["ID", "Lat", "LNG", "user"], {}) == {
         "user_id_column": "user", "latitude_column": "Lat", "longitude_column": "LNG",
