@@ -28,7 +28,8 @@ from sfumato.schemas.requests.publish_request import MAX_BAD_FRACTION
 from sfumato.schemas.slots import UTC
 from sfumato.transforms.inputs.local_time import DAY_SECONDS, local_seconds
 from sfumato.transforms.inputs.log_file import LogFile
-from sfumato.transforms.inputs.log_reader import open_raw, slice_file
+from sfumato.transforms.inputs.log_reader import format_of, open_raw, slice_file
+from sfumato.transforms.inputs.text_lines import first_fields
 from sfumato.transforms.inputs.text_values import as_bytes, decoded, iso_dates, nulls, parsed, with_point, without_views
 from sfumato.transforms.privacy.user_hashes import hash_users
 from sfumato.transforms.release.basemap_file import MUCH_NEARER, distance_text, nearest_city
@@ -140,6 +141,8 @@ def inspect_logs(logs: Sequence[LogFile], given: Mapping[str, str], region: Regi
     with open_raw(logs[0]) as file:
         columns = {column.name: str(column.type) for column in file.schema}
         rows = file.rows * len(logs)
+    if format_of(logs[0]) == "ndjson":
+        columns = dict.fromkeys(first_fields(logs[0]), "JSON")
     roles = find_roles(columns, given)
     if "time_column" not in roles and (name := _column_of_times(logs[0], set(columns) - set(roles.values()))):
         roles["time_column"] = name
@@ -259,6 +262,8 @@ def _round_up(value: float) -> float:
 
 def causes(facts: Facts) -> list[str]:
     """Returns what is probably wrong with logs as a whole, each with what to do, the most certain first."""
+    if not facts.columns:
+        return ["no line is a JSON object in UTF-8; for Windows-1252, convert it: iconv -f CP1252 -t UTF-8 OLD > NEW"]
     found, rows = [], max(facts.rows, 1)
     latitude, longitude = (facts.roles.get(name, "?") for name in ("latitude_column", "longitude_column"))
     exchange = f"give --latitude_column {longitude} --longitude_column {latitude}"

@@ -23,7 +23,14 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.transforms.inputs.log_file import FileSlice, LogFile, Types
-from sfumato.transforms.inputs.text_lines import HEAD_BYTES, MAX_RECORD_BYTES, LineFile, reading_text, whole_lines
+from sfumato.transforms.inputs.text_lines import (
+    HEAD_BYTES,
+    MAX_RECORD_BYTES,
+    LineFile,
+    encoding_of,
+    reading_text,
+    whole_lines,
+)
 from sfumato.transforms.inputs.text_values import finite, in_one_form, parsed, text_array
 
 DELIMITERS = (",", ";", "\t", "|")  # the most frequent in the header is the file's
@@ -54,7 +61,7 @@ class CsvLog:
         if not line_end and len(head) >= HEAD_BYTES:
             raise DataError(f"{self._path}: no line end in the first megabyte; check that it is a text file")
         if b"\0" in line:  # no name of a column has one; what the records hold decides nothing
-            raise self._lines.of_encoding(_encoding_of(line))
+            raise self._lines.of_encoding(encoding_of(line))
         start = min(len(line) + 1, len(head))
         text = line.removeprefix(_BOM).decode("utf-8").rstrip("\r")
         if "\r" in text:
@@ -271,12 +278,6 @@ def _is_record(text: bytes, delimiter: str, is_whole: bool = True) -> bool:
     raw = np.frombuffer(text, np.uint8)
     quotes = np.flatnonzero(raw == _QUOTE)
     return (len(quotes) % 2 == 0 or not is_whole) and _are_in_place(raw, quotes, delimiter)
-
-
-def _encoding_of(header: bytes) -> str:
-    """Returns the encoding of a header of ASCII letters that has zero bytes and no byte order mark."""
-    width, order = ("32" if b"\0\0" in header[:4] else "16"), ("BE" if header.startswith(b"\0") else "LE")
-    return f"UTF-{width}{order}"
 
 
 def _is_number(text: str) -> bool:

@@ -35,6 +35,7 @@ HEAD_BYTES = 1 << 20
 # Byte order marks. That of UTF-32 begins with one of UTF-16.
 _MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16",
           codecs.BOM_UTF16_BE: "UTF-16"}  # fmt: skip
+_FIRST_LINES = 1000
 _GZIP_RATIO = 4  # a rough guess at how much smaller gzip makes a log; only the number of threads depends on it
 _MAX_INTEGER = 2.0**63  # orjson rounds larger integers
 
@@ -176,6 +177,12 @@ class LineFile:
             yield stream
 
 
+def encoding_of(text: bytes) -> str:
+    """Returns the encoding of text that begins with ASCII letters, has zero bytes and no byte order mark."""
+    width, order = ("32" if b"\0\0" in text[:4] else "16"), ("BE" if text.startswith(b"\0") else "LE")
+    return f"UTF-{width}{order}"
+
+
 def reading_text(path: str, kind: str) -> AbstractContextManager[None]:
     """Converts errors of reading text into DataErrors that name the file. No value of the file is in the message."""
 
@@ -234,6 +241,17 @@ class JsonLog:
                     ]
                 columns.append(values_of(values, self._types[name], self._layout))
             yield pa.RecordBatch.from_arrays(columns, list(names))
+
+
+def first_fields(log: LogFile) -> list[str]:
+    """Returns the names of the fields of a JSON file's first records: a file states none.
+
+    For the operator only, because what the records hold decides. Raises DataError for UTF-16 and UTF-32.
+    """
+    file = LineFile(log)
+    if b"\0" in file.head[:4]:
+        raise file.of_encoding(encoding_of(file.head))
+    return list(dict.fromkeys(name for line in file.head.split(b"\n")[:_FIRST_LINES] for name in _record(line)))
 
 
 def _record(line: bytes) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from sfumato.pipelines.operations.log_facts import (
     suggested_form,
     suggested_region,
 )
+from sfumato.schemas.errors import DataError
 from sfumato.schemas.log_layout import LogLayout
 from sfumato.schemas.rectangle import Region
 from sfumato.transforms.inputs.log_file import LogFile
@@ -174,6 +175,21 @@ def test_ids_that_are_not_utf8_are_counted_and_named(tmp_path: Path) -> None:
         facts = inspect_logs([LogFile(str(tmp_path / "log.csv"))], {})
         assert (facts.users, facts.signs.get("not UTF-8")) == (2, number)
         assert len([cause for cause in causes(facts) if "iconv -f CP1252" in cause]) == bool(number)
+
+
+def test_fields_of_json_records_are_columns(tmp_path: Path) -> None:
+    path = tmp_path / "log.ndjson"
+    rides().to_json(path, orient="records", lines=True, date_format="iso")
+    facts, plain = inspect_logs([LogFile(str(path))], {}), facts_of(rides(), tmp_path)
+    assert list(facts.columns) == list(plain.columns)
+    assert (facts.roles, facts.rows, facts.users, facts.region) == (plain.roles, ROWS, plain.users, plain.region)
+    text = path.read_text()
+    path.write_bytes(text.replace("r1", "\u00fc").replace('"rider":"', '"rider":"\u00fc').encode("cp1252"))
+    (cause,) = causes(inspect_logs([LogFile(str(path))], {}))
+    assert "iconv -f CP1252" in cause
+    path.write_bytes(text.encode("utf-16-le"))
+    with pytest.raises(DataError, match="iconv -f UTF-16LE"):
+        inspect_logs([LogFile(str(path))], {})
 
 
 def test_find_roles_prefers_what_is_given_and_knows_usual_names() -> None:
