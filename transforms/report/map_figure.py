@@ -166,7 +166,7 @@ def draw_cells(axes: Axes, body: MapBody, measure: Measure, frame: Frame, opacit
     for place, path in enumerate(paths):
         if max(path.get_extents().size) < 1:  # the pixel in which it begins
             paths[place] = Path.unit_rectangle().transformed(Affine2D().translate(*np.floor(path.get_extents().min)))
-    bare = np.flatnonzero(known & ~_has_colour(layer, measure, body.region)).tolist()
+    bare = np.flatnonzero(layer.named & known & ~_has_colour(layer, measure, body.region)).tolist()
     outlines = [paths[row] for row in bare if paths[row].get_extents().width >= _LEAST * DPI]
     axes.add_collection(
         PathCollection(outlines, facecolors="none", edgecolors=INK, alpha=0.3, linewidths=0.6, zorder=2), autolim=False
@@ -279,7 +279,7 @@ def _notes(body: MapBody, measure: Measure, basemap: Basemap | None) -> list[str
     missing = (body.missing or "").rstrip(".").replace(":", ",")
     kind = "trips" if measure.unit == "trips" else measure.kind
     hatching = _HATCHED.get(kind, "Hatched: too uncertain for a colour.")
-    if layer.shapes is not None and kind == "count":
+    if layer.shapes is not None and layer.named and kind == "count":
         hatching = "Outlined without a colour: may be empty."
     value, unsure = np.array([one is not None for one in measure.value], bool), np.array(measure.uncertain, bool)
     return [

@@ -18,7 +18,7 @@ export function inside(rings: [number, number][][], x: number, y: number): boole
 
 const keyOf = (level: number, x: number, y: number): number => (x * 1048576 + y) * 32 + level;
 
-const OUTLINED = 6; // CSS pixels of the narrowest zone that has an outline without a colour: lines of smaller ones would look like one
+const OUTLINED = 6; // CSS pixels of the narrowest zone that has an outline without a colour: lines of smaller ones, or of a grid's cells, would look like one
 const OUTLINE: Record<Mode, string> = { dark: "rgba(241,236,228,.42)", light: "rgba(45,35,55,.34)" };
 const BORDER: Record<Mode, string> = { dark: "rgba(8,7,11,.55)", light: "rgba(255,253,246,.75)" }; // over colours
 
@@ -146,7 +146,7 @@ export class Cells {
       if (x1 < 0 || y1 < 0 || x0 > wide || y0 > high) continue;
       if (!this.layer.shapes && !this.styles[shades[i]]?.startsWith("rgb(")) pen.clearRect(x0, y0, x1 - x0, y1 - y0);
       if (shades[i] < 0) {
-        if (this.layer.shapes && x1 - x0 >= OUTLINED * ratio) this.line(pen, this.layer.shapes[i], scale, left, top, ratio, OUTLINE[this.mode]);
+        if (this.layer.shapes && this.layer.named && x1 - x0 >= OUTLINED * ratio) this.line(pen, this.layer.shapes[i], scale, left, top, ratio, OUTLINE[this.mode]);
         continue;
       }
       if (x1 - x0 < least) [x0, x1] = [x0 - Math.ceil((least - x1 + x0) / 2), x1 + Math.floor((least - x1 + x0) / 2)];

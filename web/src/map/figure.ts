@@ -113,7 +113,7 @@ export class MapFigure {
       this.offerNames();
     }
     this.shown = { layer, measure };
-    this.legend.show(measure, this.cells.withoutColour(measure), this.options.missing ?? null, note, Boolean(layer.shapes));
+    this.legend.show(measure, this.cells.withoutColour(measure), this.options.missing ?? null, note, Boolean(layer.shapes && layer.named));
     this.redress();
   }
 
