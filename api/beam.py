@@ -144,7 +144,8 @@ class _PrivateJob(beam.PTransform):
         gate, metadata = gate_of(job, key, metadata)
         logs, bound = elements | "Logs" >> LogsOfKey(key, job, gate)  # PCollection[LogFile], PCollection[LedgerGate]
         counted: list[beam.PCollection] = []
-        charge_and_admit = ChargeAndAdmit(job.admission(), gate and beam.pvalue.AsSingleton(bound), counted.append)
+        side = gate and beam.pvalue.AsSingleton(bound)
+        charge_and_admit = ChargeAndAdmit(job.admission(), side, job.request.day_rows, counted.append)
         files = job.build(logs, Inputs({}, Spill(), charge_and_admit), key, metadata)
         if self._output is not None:
             _ = (

@@ -61,6 +61,12 @@ class DayRows:
     last: date | None  # included
     hours: tuple[int, int] | None = None  # from the first to before the second, over midnight if that is less
 
+    def __str__(self) -> str:
+        last = "" if self.last == self.first else f":{self.last}"
+        given = [] if self.first is None else [f"--period {self.first}{last}"]
+        given += [] if self.hours is None else ["--hours {}-{}".format(*self.hours)]
+        return f"{' and '.join(given)}, in {self.time_zone}, by --day_column {self.column}"
+
 
 def hours_of(text: str) -> tuple[int, int]:
     """Returns the hours of `FROM-TO`, such as (8, 9) for `8-9` or `8`, the hour from 08:00 to before 09:00.

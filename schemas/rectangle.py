@@ -15,6 +15,16 @@ if TYPE_CHECKING:  # requests have regions, and are made before NumPy is importe
 
 MAX_DEPTH = 20
 _LEAST_DEGREES = 1e-9  # a tenth of a millimetre
+# Other orders in which borders are written, and where in each are west, south, east and north.
+_ORDERS = {
+    "SOUTH,WEST,NORTH,EAST": (1, 0, 3, 2),
+    "WEST,EAST,SOUTH,NORTH": (0, 2, 1, 3),
+    "SOUTH,NORTH,WEST,EAST": (2, 0, 3, 1),
+    "WEST,NORTH,EAST,SOUTH": (0, 3, 2, 1),
+    "NORTH,WEST,SOUTH,EAST": (1, 2, 3, 0),
+}
+_MUCH_SMALLER = 100  # times: the numbers are close in pairs, as they are in the other order
+_CONTINENT = 100.0  # square degrees: of a smaller region, such as 9.9,10,11.9,12, the numbers may be close in pairs
 
 
 @dataclass(frozen=True)
@@ -38,22 +48,51 @@ class Region:
         if not (self.west >= -180 and self.east <= 180 and self.south >= -90 and self.north <= 90):
             raise RequestError(
                 "region: must be WEST,SOUTH,EAST,NORTH with longitudes between -180 and 180, latitudes between -90 and "
-                f"90, got {self}; to scale plain coordinates to degrees, see docs/how_to/your_logs.md"
+                f"90, got {self}"
+                + (self._meant_text() or "; to scale plain coordinates to degrees, see docs/how_to/your_logs.md")
             )
-        if not min(self.east - self.west, self.north - self.south) >= _LEAST_DEGREES:
+        if not _has_area(self.west, self.south, self.east, self.north):
             raise RequestError(
                 "region: must be WEST,SOUTH,EAST,NORTH with west < east and south < north, at least "
-                f"{_LEAST_DEGREES:g} degrees apart, got {self}"
+                f"{_LEAST_DEGREES:g} degrees apart, got {self}{self._meant_text()}"
             )
 
     @classmethod
     def parse(cls, text: str) -> Region:
-        """Returns the region of `WEST,SOUTH,EAST,NORTH`."""
+        """Returns the region of `WEST,SOUTH,EAST,NORTH`. Raises RequestError also for another order of the numbers."""
         try:
             west, south, east, north = (float(part) for part in text.split(","))
         except ValueError:
             raise RequestError(f"region: must be four numbers WEST,SOUTH,EAST,NORTH in degrees, got {text!r}") from None
-        return cls(west, south, east, north)
+        region = cls(west, south, east, north)
+        meant = region._meant()
+        size = region._square_degrees
+        if meant is not None and size > max(meant[1]._square_degrees * _MUCH_SMALLER, _CONTINENT):
+            raise RequestError(f"region: must be WEST,SOUTH,EAST,NORTH, got {region}{region._meant_text()}")
+        return region
+
+    @property
+    def _square_degrees(self) -> float:
+        return (self.east - self.west) * (self.north - self.south)
+
+    def _meant(self) -> tuple[str, Region] | None:
+        """Returns the other order in which these numbers are the smallest region, and this region; None without one.
+
+        Smallest, because a longitude that is paired with a latitude is rarely close to it.
+        """
+        numbers = self.west, self.south, self.east, self.north
+        ordered = {name: [numbers[at] for at in places] for name, places in _ORDERS.items()}
+        found = {name: Region(*borders) for name, borders in ordered.items() if _has_area(*borders)}
+        return min(found.items(), key=lambda one: one[1]._square_degrees, default=None)
+
+    def with_axes_swapped(self) -> Region | None:
+        """Returns the region of the same numbers as SOUTH,WEST,NORTH,EAST; None if that is none."""
+        borders = self.south, self.west, self.north, self.east
+        return Region(*borders) if _has_area(*borders) else None
+
+    def _meant_text(self) -> str:
+        meant = self._meant()
+        return "" if meant is None else f": these are probably {meant[0]}; give --region={meant[1]}"
 
     def holds(self, longitude: NDArray[np.float64], latitude: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Returns whether points are in the region, borders included: bool[n]. NaN is outside."""
@@ -61,7 +100,13 @@ class Region:
         return inside & (longitude >= self.west) & (longitude <= self.east)
 
     def __str__(self) -> str:
-        return f"{self.west:g},{self.south:g},{self.east:g},{self.north:g}"
+        return f"{self.west:.10g},{self.south:.10g},{self.east:.10g},{self.north:.10g}"
+
+
+def _has_area(west: float, south: float, east: float, north: float) -> bool:
+    """Returns whether these are borders of a region on the globe."""
+    on_globe = west >= -180 and east <= 180 and south >= -90 and north <= 90
+    return on_globe and min(east - west, north - south) >= _LEAST_DEGREES
 
 
 def region_from(stated: Mapping[str, Any]) -> Region:

@@ -178,7 +178,7 @@ def parse_command(kind: type[R], arguments: Sequence[str]) -> tuple[R, list[str]
     """
     values, left = _parser(kind).parse_known_args(join_negative_values(arguments))
     unknown = [argument.split("=")[0] for argument in left if argument.startswith("-")]
-    names = [f"--{name}" for name in kind.model_fields]
+    names = [f"--{name}" for name in kind.model_fields if f"--{name}" not in unknown]  # those of positions are known
     for name in unknown:
         meant = _MEANT.get(name)
         near = [meant] if meant in names else difflib.get_close_matches(name, names, n=1, cutoff=_NEAR)

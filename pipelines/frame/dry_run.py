@@ -29,6 +29,8 @@ def dry_run_text(job: ReleaseJob, files: Sequence[InputFile], settings: RunnerSe
     number = f"{len(files):,} file{'s'[: len(files) != 1]}"
     reads = [", ".join(request.input), f"{number}, {byte_text(sum(file.size for file in files))}B"]
     reads.append(f"columns {', '.join(job.columns().names())}")
+    if request.day_rows is not None:
+        reads.append(f"only rows of {request.day_rows}")
     if request.min_users:
         reads.append(f"fewer than {request.min_users:,} users, by a noisy count, would be refused")
     sections = {

@@ -46,6 +46,7 @@ from sfumato.transforms.io.files import is_remote
 from sfumato.transforms.observability.logs import log_event
 from sfumato.transforms.privacy.admission import AdmissionRule, ChargeAndAdmit
 from sfumato.transforms.privacy.keys import RunKey
+from sfumato.transforms.release.basemap_file import order_warning
 from sfumato.transforms.release.catalog import check_not_lost
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.notices import refusal_files
@@ -84,6 +85,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings, audit: bool = False) 
     identify(job=request.JOB, release_id=request.release_id)
     # 1. Places.
     check_places(job, settings)
+    warn_of_region(job)
     resumed = resumed_charge(job)
     # 2. Files.
     files = match_files(request.input, layout_of(request, job.columns()), request.where)
@@ -123,7 +125,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings, audit: bool = False) 
             show_progress(len(files), settings.verbose, settings.log_format),
             settings.pipeline() as root,
         ):
-            inputs = Inputs(column_types, spill, ChargeAndAdmit(rule, gate))
+            inputs = Inputs(column_types, spill, ChargeAndAdmit(rule, gate, request.day_rows))
             bundles = root | "Files" >> beam.Create(bundled(logs))  # PCollection[tuple[LogFile, ...]]
             _ = (
                 job.build(bundles, inputs, key, metadata)  # PCollection[dict[file name, bytes]]
@@ -262,6 +264,14 @@ def log_assumptions(job: ReleaseJob) -> None:
     files = {} if job.geography is None else {"basemap.json": job.geography}
     if isinstance(request, MapGeography) and request.has_map and Geography.of(files).basemap is None:
         log_event("no_coast", "the map will show no coast: give --basemap FILE, or pip install 'sfumato[coast]'")
+
+
+def warn_of_region(job: ReleaseJob) -> None:
+    """Logs a warning if the region's four numbers are probably in another order."""
+    region = job.request.region if isinstance(job.request, MapGeography) else None
+    warning = None if region is None else order_warning(region)
+    if warning is not None:
+        log_event("region", warning, logging.WARNING)
 
 
 def warn_of_cells(job: ReleaseJob) -> None:

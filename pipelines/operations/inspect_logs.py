@@ -12,8 +12,8 @@ from sfumato.pipelines.operations.log_facts import (
     ROLES,
     Facts,
     causes,
-    distance_text,
     inspect_logs,
+    other_ids,
     suggested_form,
 )
 from sfumato.schemas.guarantee import Trust
@@ -25,6 +25,7 @@ from sfumato.transforms.counting.plan import Plan, make_plan
 from sfumato.transforms.heatmap.request import PlanRequest
 from sfumato.transforms.inputs.log_reader import format_of
 from sfumato.transforms.observability.text_tables import markdown_table, significant
+from sfumato.transforms.release.basemap_file import distance_text
 from sfumato.transforms.zones.zone_file import Zones
 
 _SECRET = "For your eyes only: these figures are exact and not private. Nothing was published or charged."
@@ -45,16 +46,22 @@ def run(request: InspectRequest) -> None:
     number = f"{len(logs):,} file{'s'[: len(logs) != 1]}"
     if form:
         number += f" read with {' '.join(f'--{name} {value}' for name, value in form.items())}"
-    lines = report_lines(facts, number)
+    lines = report_lines(facts, number, given)
     sys.stdout.write("\n".join([_SECRET, "", *lines, "", *next_lines(request, facts, form)]) + "\n")
 
 
-def report_lines(facts: Facts, files: str) -> list[str]:
-    """Returns what logs hold, in lines for a terminal."""
+def report_lines(facts: Facts, files: str, given: Mapping[str, str]) -> list[str]:
+    """Returns what logs hold, in lines for a terminal. given: columns by the option that named them."""
     used = {name: option for option, name in facts.roles.items()}
     table = [("column", "type", "read as")]
     table += [(name, kind, f"--{used[name]}" if name in used else "") for name, kind in facts.columns.items()]
     lines = [f"{files}, {facts.rows:,} rows", "", *markdown_table(table, left=range(3)).splitlines(), ""]
+    user, others = facts.roles.get("user_id_column"), other_ids(facts)
+    if user is not None and user != given.get("user_id_column") and others:
+        lines.append(
+            f"user id: {user}, rather than {', '.join(others)}, by its name; if another column identifies a person, "
+            "name it with --user_id_column"
+        )
     if facts.users:
         middle, high, most = facts.rows_a_user
         lines.append(f"users: {facts.users:,}; rows per user: {middle:,} (median), {high:,} (99%), {most:,} (most)")
@@ -82,6 +89,8 @@ def report_lines(facts: Facts, files: str) -> list[str]:
             f"region: {facts.region} contains most users, {distance_text(facts.near)}. Borders and period are "
             "published: replace them by those of a public place and of days that you would map without the data"
         )
+        within = "the region given" if facts.given else "it"
+        lines.append(f"region: {facts.rows_outside:.1%} of the rows with a place are outside of {within}")
     return [*lines, *(f"probable cause of trouble: {cause}" for cause in causes(facts))]
 
 

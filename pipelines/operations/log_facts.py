@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,10 +28,11 @@ from sfumato.schemas.requests.publish_request import MAX_BAD_FRACTION
 from sfumato.schemas.slots import UTC
 from sfumato.transforms.inputs.local_time import DAY_SECONDS, local_seconds
 from sfumato.transforms.inputs.log_file import LogFile
-from sfumato.transforms.inputs.log_reader import open_raw, slice_file
-from sfumato.transforms.inputs.text_values import decoded, iso_dates, nulls, parsed, with_point, without_views
+from sfumato.transforms.inputs.log_reader import format_of, open_raw, slice_file
+from sfumato.transforms.inputs.text_lines import first_fields
+from sfumato.transforms.inputs.text_values import as_bytes, decoded, iso_dates, nulls, parsed, with_point, without_views
 from sfumato.transforms.privacy.user_hashes import hash_users
-from sfumato.transforms.release.basemap_file import nearest_city
+from sfumato.transforms.release.basemap_file import MUCH_NEARER, distance_text, nearest_city
 
 Array = NDArray[np.float64]
 ROLES = ("user_id_column", "latitude_column", "longitude_column", "time_column")
@@ -46,6 +48,14 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "time_column": ("timestamp", "time", "datetime", "date_time", "ts", "date", "when", "started", "started_at",
                     "start_time", "zeitstempel", "zeitpunkt", "zeit", "datum"),
 }  # fmt: skip
+# A name that ends in a word for a person, a device or a card, and perhaps in one for its number: anonymous_rider_id.
+_PERSON = re.compile(
+    r"(^|[ _.-])(user|rider|device|person|customer|client|passenger|member|subscriber|account|card|phone|visitor|"
+    r"participant|nutzer|kunden?|fahrgast|karten?|gerät|geraet|utilisateur|usager|carte|appareil|cartão|cartao|cartões|cartoes|"
+    r"usu[aá]rio|utilizador|cliente|tarjeta|dispositivo|pasajero|passageiro)s?"
+    r"[ _.-]*(id|ids|no|nr|num|number|nummer|kennung|hash|key|token|uuid|guid)?$"
+)
+_NUMBER = re.compile(r"(^|[ _.-])(id|no|nr|number|uuid|guid|key)$")
 _PLACES = 1_000_000  # the number of places, at most about, that are kept for the suggested region
 _MIDDLE = (0.02, 0.98)  # quantiles of the users' coordinates; the region may leave out what is beyond them
 _COMMA = r"^\s*[+-]?[0-9]{1,3},[0-9]+\s*$"
@@ -58,7 +68,6 @@ _STRAY = 0.001  # share of the rows on days at either end that do not belong to 
 _CENTURY = 36_525  # days
 _E7 = 1e7
 _POLE = 90.0
-_MUCH_NEARER = 3  # times as near to a large city: places that are probably swapped
 
 
 @dataclass
@@ -76,9 +85,11 @@ class Facts:
         days: rows by day, in days since 1970.
         is_e7: whether latitude and longitude are integers, degrees times 10^7.
         region: round borders of the middle of the places, one a user; None without places.
+        given: the region given; None without one.
         near: the nearest large city to the middle of the region, and its distance in kilometres; None without a region.
         near_swapped: the same with latitude and longitude swapped; None if that is no place either.
         outside: the share of the places, one a user, that are outside of the given region, or of `region` without one.
+        rows_outside: the share of the rows with a place that are outside of the same region.
         swapped: the share that are outside, and within with swapped coordinates.
     """
 
@@ -92,9 +103,11 @@ class Facts:
     days: Counter[int] = field(default_factory=Counter)
     is_e7: bool = False
     region: Region | None = None
+    given: Region | None = None
     near: tuple[str, float] | None = None
     near_swapped: tuple[str, float] | None = None
     outside: float = 0.0
+    rows_outside: float = 0.0
     swapped: float = 0.0
 
     @property
@@ -128,11 +141,13 @@ def inspect_logs(logs: Sequence[LogFile], given: Mapping[str, str], region: Regi
     with open_raw(logs[0]) as file:
         columns = {column.name: str(column.type) for column in file.schema}
         rows = file.rows * len(logs)
+    if format_of(logs[0]) == "ndjson":
+        columns = dict.fromkeys(first_fields(logs[0]), "JSON")
     roles = find_roles(columns, given)
     if "time_column" not in roles and (name := _column_of_times(logs[0], set(columns) - set(roles.values()))):
         roles["time_column"] = name
     axes = [columns[roles[name]] for name in ("latitude_column", "longitude_column") if name in roles]
-    facts = Facts(columns, roles, is_e7=bool(axes) and all("int" in kind for kind in axes))
+    facts = Facts(columns, roles, given=region, is_e7=bool(axes) and all("int" in kind for kind in axes))
     hashes, places, visitors = [np.empty(0, np.uint64)], [np.empty((2, 0))], [np.empty(0, np.uint64)]
     step = max(rows // _PLACES, 1)
     key = os.urandom(32)  # hashes are compared within this process only
@@ -143,6 +158,7 @@ def inspect_logs(logs: Sequence[LogFile], given: Mapping[str, str], region: Regi
             ids = _plain(batch, name)
             known = ~nulls(ids)
             _count(facts.unusable, "have no user id", ~known)
+            _count(facts.signs, "not UTF-8", _are_not_utf8(ids))
             user[known] = hash_users(ids.filter(pa.array(known)), key)
             hashes.append(user[known])
         if (name := roles.get("time_column")) is not None:
@@ -156,13 +172,14 @@ def inspect_logs(logs: Sequence[LogFile], given: Mapping[str, str], region: Regi
         facts.users = len(each)
         middle, high = np.quantile(each, (0.5, 0.99), method="higher").tolist()
         facts.rows_a_user = int(middle), int(high), int(each.max())
-    all_places = np.concatenate(places, axis=1)
+    all_places = of_rows = np.concatenate(places, axis=1)
     if "user_id_column" in roles:  # one place of each user, so that no user with many rows decides
         all_places = all_places[:, np.unique(np.concatenate(visitors), return_index=True)[1]]
     facts.region = suggested_region(all_places)
     if facts.region is not None:
         within = region or facts.region
         outside = ~_within(within, *all_places)
+        facts.rows_outside = float(np.mean(~_within(within, *of_rows)))
         facts.outside = float(np.mean(outside))
         facts.swapped = float(np.mean(outside & _within(within, *all_places[::-1])))
         x, y = (facts.region.west + facts.region.east) / 2, (facts.region.south + facts.region.north) / 2
@@ -179,6 +196,8 @@ def _within(region: Region, longitude: Array, latitude: Array) -> NDArray[np.boo
 def find_roles(columns: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:
     """Returns the column of each role: the given one, or the first whose name is known for it.
 
+    A user id may also have a name such as hashed_card_number, which is preferred to `id`: that often counts records.
+
     Raises RequestError: a given column is missing.
     """
     names = list(columns)
@@ -189,9 +208,22 @@ def find_roles(columns: Iterable[str], given: Mapping[str, str]) -> dict[str, st
     roles = dict(given)
     for option in ROLES:
         found = [by_lower[name] for name in NAMES[option] if name in by_lower]
+        if option == "user_id_column" and [name.lower() for name in found[:1]] in ([], ["id"]):
+            found = [name for name in names if name not in roles.values() and _PERSON.search(_words(name))] + found
         if option not in roles and found:
             roles[option] = found[0]
     return roles
+
+
+def other_ids(facts: Facts) -> list[str]:
+    """Returns the columns, other than those of a role, that are named like ids: of records, trips, vehicles, stops."""
+    others = {name: _words(name) for name in facts.columns if name not in facts.roles.values()}
+    return [name for name, words in others.items() if _NUMBER.search(words) or _PERSON.search(words)]
+
+
+def _words(name: str) -> str:
+    """Returns a column's name in lower case, with userId as user_id."""
+    return re.sub(r"(?<=[^\W\d_A-Z])(?=[A-Z])", "_", name).lower()
 
 
 def _column_of_times(log: LogFile, names: Collection[str]) -> str | None:
@@ -230,6 +262,8 @@ def _round_up(value: float) -> float:
 
 def causes(facts: Facts) -> list[str]:
     """Returns what is probably wrong with logs as a whole, each with what to do, the most certain first."""
+    if not facts.columns:
+        return ["no line is a JSON object in UTF-8; for Windows-1252, convert it: iconv -f CP1252 -t UTF-8 OLD > NEW"]
     found, rows = [], max(facts.rows, 1)
     latitude, longitude = (facts.roles.get(name, "?") for name in ("latitude_column", "longitude_column"))
     exchange = f"give --latitude_column {longitude} --longitude_column {latitude}"
@@ -244,16 +278,24 @@ def causes(facts: Facts) -> list[str]:
             f"{exchange}"
         )
     elif facts.swapped > _MOST:
-        found.append(
-            f"{latitude} and {longitude} are probably swapped: only if they are, {facts.swapped:.0%} of the places are "
-            f"in the region; {exchange}"
-        )
+        turned = None if facts.given is None else facts.given.with_axes_swapped()
+        if turned is None or _are_swapped(facts):
+            found.append(
+                f"{latitude} and {longitude} are probably swapped: only if they are, {facts.swapped:.0%} of the places "
+                f"are in the region; {exchange}"
+            )
+        else:
+            found.append(
+                f"the region given is probably in the order SOUTH,WEST,NORTH,EAST: {facts.swapped:.0%} of the places "
+                f"are in {turned}; give --region={turned}, or, if rather {latitude} and {longitude} are swapped, "
+                f"{exchange.removeprefix('give ')}"
+            )
     elif facts.swapped > 0:
         found.append(
             f"{facts.swapped:.1%} of the places are in the region only with {latitude} and {longitude} swapped: "
             "correct these rows"
         )
-    elif facts.near and facts.near_swapped and facts.near_swapped[1] * _MUCH_NEARER < facts.near[1]:
+    elif facts.near and facts.near_swapped and _are_swapped(facts):
         found.append(
             f"{latitude} and {longitude} may be swapped: the places are {distance_text(facts.near)}, and with both "
             f"swapped {distance_text(facts.near_swapped)}; if that is right, {exchange}"
@@ -269,6 +311,12 @@ def causes(facts: Facts) -> list[str]:
         if signs.get("local date", 0) > _SOME:
             form, remedy = "dates such as 27.11.2026 or 11/27/2026", "give --dates dmy or --dates mdy"
         found.append(f"{name} holds {form} in {number:,} rows, which jobs that read times leave out: {remedy}")
+    if number := facts.signs.get("not UTF-8", 0):
+        found.append(
+            f"{facts.roles['user_id_column']} holds text that is not UTF-8 in {number:,} rows, probably Windows-1252. "
+            "Ids are compared by their bytes, so a user whose id another file has in UTF-8 counts twice; convert the "
+            "files: iconv -f CP1252 -t UTF-8 OLD > NEW"
+        )
     if facts.users > 1 and facts.users == facts.rows - facts.unusable.get("have no user id", 0):
         found.append(
             f"each value of {facts.roles['user_id_column']} occurs once, so a release would protect rows, not people: "
@@ -282,10 +330,10 @@ def causes(facts: Facts) -> list[str]:
     return found
 
 
-def distance_text(near: tuple[str, float]) -> str:
-    """Returns the words for a city and its distance in kilometres, in two digits."""
-    name, kilometres = near
-    return f"{max(float(f'{kilometres:.2g}'), 1):,.0f} km from {name}"
+def _are_swapped(facts: Facts) -> bool:
+    """Returns whether the places are much nearer to a large city with latitude and longitude swapped."""
+    near, swapped = facts.near, facts.near_swapped
+    return near is not None and swapped is not None and swapped[1] * MUCH_NEARER < near[1]
 
 
 def suggested_form(facts: Facts) -> dict[str, str]:
@@ -351,6 +399,22 @@ def _note_places(facts: Facts, batch: pa.RecordBatch, layout: LogLayout) -> tupl
     _count(facts.signs, "swapped", (np.abs(latitude) > 90) & (np.abs(latitude) <= 180) & (np.abs(longitude) <= 90))
     kept = inside & ~null_island
     return kept, np.stack([longitude[kept], latitude[kept]])
+
+
+def _are_not_utf8(column: pa.Array) -> NDArray[np.bool_]:
+    """Returns which values are text in another encoding than UTF-8: bool[n]."""
+    found = np.zeros(len(column), dtype=bool)
+    if not pt.is_string(column.type) and not pt.is_large_string(column.type):
+        return found
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        for row, value in enumerate(as_bytes(column).to_pylist()):
+            try:
+                _ = value is not None and value.decode("utf-8")
+            except UnicodeDecodeError:
+                found[row] = True
+    return found
 
 
 def _degrees(facts: Facts, batch: pa.RecordBatch, option: str, layout: LogLayout) -> Array:

@@ -56,13 +56,18 @@ def as_utf_16(path: Path) -> Path:
     return path
 
 
+def as_utf_16_without_mark(path: Path) -> Path:
+    path.write_bytes(path.read_text().encode("utf-16-le"))
+    return path
+
+
 def as_json_array(path: Path) -> Path:
     array = path.with_suffix(".ndjson")
     array.write_text(json.dumps(city().to_pylist()))
     return array
 
 
-DAMAGES = [packed_and_cut_off, without_header, with_other_line_ends, as_utf_16, as_json_array]
+DAMAGES = [packed_and_cut_off, without_header, with_other_line_ends, as_utf_16, as_utf_16_without_mark, as_json_array]
 
 
 @pytest.mark.parametrize("job", READING)

@@ -140,9 +140,10 @@ def changes_view(files: Files) -> PageView:
     rate, shown = float(get(manifest, "results.false_discovery_rate")), int(get(manifest, "results.shown"))
     found = f"At most {rate:.0%} of these changes are expected to be wrong." if shown else "No change is shown."
     promise = f"{found} This page uses only two published maps."
+    before, after = (_release_name(manifest, side) for side in ("before", "after"))
     chips = facts(
-        ("Before", _release_name(manifest, "before")),
-        ("After", _release_name(manifest, "after")),
+        ("Before", before),
+        ("After", after),
         ("False discovery rate", f"{rate:.0%}"),
         ("Places tested", f"{get(manifest, 'results.tested'):,}"),
     )
@@ -159,11 +160,32 @@ def changes_view(files: Files) -> PageView:
         _FILES,
         [CHANGES_PICTURE],
         title="Changes between two maps",
-        headline=f"{plural(shown, 'place')} changed" if shown else "No significant change",
+        headline=_headline(manifest, table),
+        period=f"{before}, then {after}",
         description=f"Where the number of users changed on {ground}, without exposing anyone.",
         chips=chips,
         guarantee=promise if is_safe(manifest) else "A demonstration seed made these maps. They protect nobody.",
     )
+
+
+def _headline(manifest: Manifest, table: pa.Table) -> str:
+    """Returns what was found, with the total before and after."""
+    shown = table["shown"].to_numpy()
+    more = table["difference"].to_numpy()[shown] > 0
+    up, down = int(more.sum()), int((~more).sum())
+    shares = get(manifest, "results.compared") != "users"
+    gain, loss = ("A larger share of users", "a smaller share") if shares else ("More users", "fewer users")
+    where = "the whole region" if shown[0] else plural(up or down, "place")
+    if not len(more):
+        found = "No significant change"
+    elif up and down:
+        found = f"{gain} in {where}, {loss} in {down:,}"
+    else:
+        found = f"{gain if up else loss.capitalize()} in {where}"
+    stddev = float(table["stddev"][0].as_py())
+    users = [get(manifest, f"{side}.users") or table[side][0].as_py() for side in ("before", "after")]
+    before, after = (about(float(one), stddev) for one in users)
+    return f"{found}: about {before} users before, {after} after"
 
 
 def _release_name(manifest: Manifest, side: str) -> str:

@@ -23,7 +23,14 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import DataError, RequestError
 from sfumato.transforms.inputs.log_file import FileSlice, LogFile, Types
-from sfumato.transforms.inputs.text_lines import HEAD_BYTES, MAX_RECORD_BYTES, LineFile, reading_text, whole_lines
+from sfumato.transforms.inputs.text_lines import (
+    HEAD_BYTES,
+    MAX_RECORD_BYTES,
+    LineFile,
+    encoding_of,
+    reading_text,
+    whole_lines,
+)
 from sfumato.transforms.inputs.text_values import finite, in_one_form, parsed, text_array
 
 DELIMITERS = (",", ";", "\t", "|")  # the most frequent in the header is the file's
@@ -53,6 +60,8 @@ class CsvLog:
         line, line_end, _ = head.partition(b"\n")
         if not line_end and len(head) >= HEAD_BYTES:
             raise DataError(f"{self._path}: no line end in the first megabyte; check that it is a text file")
+        if b"\0" in line:  # no name of a column has one; what the records hold decides nothing
+            raise self._lines.of_encoding(encoding_of(line))
         start = min(len(line) + 1, len(head))
         text = line.removeprefix(_BOM).decode("utf-8").rstrip("\r")
         if "\r" in text:

@@ -7,6 +7,7 @@ missing there; a line that is no object has no field at all. So no record decide
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
@@ -31,6 +32,10 @@ SLICE_BYTES = 256 << 20
 MAX_RECORD_BYTES = 16 << 20
 NO_RECORD = b"\0\n"  # a line that no format takes for a record
 HEAD_BYTES = 1 << 20
+# Byte order marks. That of UTF-32 begins with one of UTF-16.
+_MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16",
+          codecs.BOM_UTF16_BE: "UTF-16"}  # fmt: skip
+_FIRST_LINES = 1000
 _GZIP_RATIO = 4  # a rough guess at how much smaller gzip makes a log; only the number of threads depends on it
 _MAX_INTEGER = 2.0**63  # orjson rounds larger integers
 
@@ -58,12 +63,17 @@ class LineFile:
 
     @cached_property
     def head(self) -> bytes:
-        """Returns the first megabyte. Raises DataError for UTF-16."""
+        """Returns the first megabyte. Raises DataError if a byte order mark states another encoding than UTF-8."""
         with self._opened(0) as stream:
             data = bytes(stream.read(HEAD_BYTES))
-        if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise DataError(f"{self.path}: must be UTF-8, got UTF-16; convert it")
+        for mark, encoding in _MARKS.items():
+            if data.startswith(mark):
+                raise self.of_encoding(encoding)
         return data
+
+    def of_encoding(self, encoding: str) -> DataError:
+        """Returns the error for a file in another encoding than UTF-8, with the command that converts it."""
+        return DataError(f"{self.path}: must be UTF-8, got {encoding}; {_convert(encoding)}")
 
     @cached_property
     def _size(self) -> int:
@@ -167,6 +177,12 @@ class LineFile:
             yield stream
 
 
+def encoding_of(text: bytes) -> str:
+    """Returns the encoding of text that begins with ASCII letters, has zero bytes and no byte order mark."""
+    width, order = ("32" if b"\0\0" in text[:4] else "16"), ("BE" if text.startswith(b"\0") else "LE")
+    return f"UTF-{width}{order}"
+
+
 def reading_text(path: str, kind: str) -> AbstractContextManager[None]:
     """Converts errors of reading text into DataErrors that name the file. No value of the file is in the message."""
 
@@ -176,8 +192,12 @@ def reading_text(path: str, kind: str) -> AbstractContextManager[None]:
     return reading_file(path, kind, problem_of)
 
 
+def _convert(encoding: str) -> str:
+    return f"convert it: iconv -f {encoding} -t UTF-8 OLD > NEW"
+
+
 _PROBLEMS = (
-    (r"UTF-?8|utf-8", "the header is not UTF-8; convert Latin-1, as Excel writes it, with iconv -f latin1 -t utf-8"),
+    (r"UTF-?8|utf-8", f"the header is not UTF-8; if it is Windows-1252, as Excel writes it, {_convert('CP1252')}"),
     (r"[Tt]runcated compressed|zlib|gzip", "the gzip data are damaged or truncated"),
 )
 
@@ -221,6 +241,17 @@ class JsonLog:
                     ]
                 columns.append(values_of(values, self._types[name], self._layout))
             yield pa.RecordBatch.from_arrays(columns, list(names))
+
+
+def first_fields(log: LogFile) -> list[str]:
+    """Returns the names of the fields of a JSON file's first records: a file states none.
+
+    For the operator only, because what the records hold decides. Raises DataError for UTF-16 and UTF-32.
+    """
+    file = LineFile(log)
+    if b"\0" in file.head[:4]:
+        raise file.of_encoding(encoding_of(file.head))
+    return list(dict.fromkeys(name for line in file.head.split(b"\n")[:_FIRST_LINES] for name in _record(line)))
 
 
 def _record(line: bytes) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from sfumato.schemas.errors import LedgerError, NotAdmittedError, RequestError, TooFewUsersError
 from sfumato.schemas.known_digits import about
+from sfumato.schemas.log_layout import DayRows
 from sfumato.schemas.requests.checks import check_number
 from sfumato.transforms.observability.logs import FEW_USERS
 from sfumato.transforms.observability.text_tables import counted as shown
@@ -193,6 +194,7 @@ class ChargeAndAdmit:
         rule: the conditions under which the run continues.
         gate: charges the ledger; None without one. While a graph is built also a side input that holds the gate, where
             the charge is bound to input that is known only when the graph runs.
+        day_rows: the public days and hours whose rows are read; None for all rows. A warning names them.
         row_counts: called with the graph's PCollection of RowCounts while the graph is built; None for nobody.
 
     >>> from sfumato.transforms.privacy.keys import FixedSecret
@@ -208,6 +210,7 @@ class ChargeAndAdmit:
 
     rule: AdmissionRule
     gate: ChargeGate | Any | None = None
+    day_rows: DayRows | None = None
     row_counts: Callable[[Any], None] | None = None
 
     def __call__(self, counts: UserCounts, key: RunKey) -> NoisyUserCounts:
@@ -236,8 +239,28 @@ class ChargeAndAdmit:
             raise LedgerError("ledger: this release was refused before, and would not be now; give another release id")
         # CSV, JSON and dictionaries have no schema: there a misspelled column shows only as missing users.
         if counted.users < 2 * counted.noise_stddev:
-            FEW_USERS.emit(users=counted.users, noise_stddev=counted.noise_stddev)
+            self._warn(counted)
         return counted
+
+    def _warn(self, counted: NoisyUserCounts) -> None:
+        """Logs that there may be no users, with the options that could have left them out.
+
+        The run goes on: this count has a small share of the budget, so the map may well show users that it does not.
+        """
+        rows, check = "logs", "the names of columns and the form of times (--dates)"
+        if self.day_rows is not None:
+            rows = f"rows of {self.day_rows}"
+            check = f"that the logs have such rows, the time zone (--time_zone), {check}"
+        noise = 2 * counted.noise_stddev * self.rule.cohorts
+        unit = 10 ** math.floor(math.log10(max(noise, 1)))
+        advice = f"; with --min_users {math.ceil(noise / unit) * unit} such a run ends here, and costs only this count"
+        FEW_USERS.emit(
+            users=counted.users,
+            noise_stddev=counted.noise_stddev,
+            rows=rows,
+            check=check,
+            advice="" if self.rule.min_users else advice,
+        )
 
 
 def count_users(counts: UserCounts, rule: AdmissionRule, key: RunKey) -> NoisyUserCounts:

@@ -31,6 +31,7 @@ MAX_FILE_BYTES = 200 << 20  # of what is read
 MAX_BYTES = 512 << 10  # of what is published, in JSON
 MAX_PLACES = 500
 WORLD_DEGREES = 5.0  # the longer side of the smallest region that the shipped map of the world is good for
+MUCH_NEARER = 3  # times as near to a large city: coordinates that are probably swapped
 _RESOLUTION = 2048  # of the region's longer side: what is finer is left out
 _MARGIN, _COAST_MARGIN = 0.1, 0.5  # of the region's longer side, around it
 _WORLD = "world_map.json.gz"
@@ -64,35 +65,55 @@ _RANKS = {
     "country": 0, "state": 0, "city": 0, "metropolis": 0, "town": 1, "borough": 2, "district": 2, "suburb": 2,
     "quarter": 3, "village": 3, "neighbourhood": 3, "hamlet": 4, "locality": 4,
 }  # fmt: skip
+_SMALL_PLACE = 3  # rank of a village, and of a place whose rank the file does not state
 
 
 def geography_bytes(region: Region, basemap: Basemap | None, tiles: str | None) -> bytes | None:
     """Returns the content of `basemap.json`, None if it would be empty.
 
-    basemap: of a file; None takes the world's, or for smaller regions the coast, if it is installed. tiles: pattern of
-    a tile server's addresses; None without one.
+    basemap: of a file; None without one. A file without land and water, and no file, take those of the world, or for
+    smaller regions the coast, if it is installed. tiles: pattern of a tile server's addresses; None without one.
     """
     place = place_of(region, basemap)
-    basemap = world_basemap(region) or coast_basemap(region) if basemap is None else basemap
+    if basemap is None or not (basemap.land or basemap.water):
+        basemap = _over(world_basemap(region) or coast_basemap(region), basemap)
     if basemap is None and tiles is None and place is None:
         return None
     return (Geography(basemap=basemap, tiles=tiles, place=place).model_dump_json() + "\n").encode()
 
 
+def _over(ground: Basemap | None, basemap: Basemap | None) -> Basemap | None:
+    """Returns a file's lines, zones and places over the land and water of a ground; either of them if only one is."""
+    if ground is None or basemap is None:
+        return ground or basemap
+    changed = {
+        "source": f"{basemap.source}; {ground.source}",
+        "lines": [*ground.lines, *basemap.lines],
+        "zones": basemap.zones,
+        "places": basemap.places or ground.places,
+    }
+    return ground.model_copy(update=changed)
+
+
 def place_of(region: Region, basemap: Basemap | None) -> str | None:
     """Returns the name of the most important place in a region: of its basemap, or else of the world's large places.
 
-    None without such a place, and for regions of WORLD_DEGREES or more, which no single place represents.
+    None without such a place, and for regions of WORLD_DEGREES or more, which no single place represents. Nor does one
+    of several small places, such as stops.
     """
     if max(region.east - region.west, region.north - region.south) >= WORLD_DEGREES:
         return None
-    found = [
-        place
+    own, large = (
+        [
+            place
+            for place in sorted(places, key=lambda one: one.rank)
+            if region.west <= place.longitude <= region.east and region.south <= place.latitude <= region.north
+        ]
         for places in ([] if basemap is None else basemap.places, _world()[3])
-        for place in sorted(places, key=lambda one: one.rank)
-        if region.west <= place.longitude <= region.east and region.south <= place.latitude <= region.north
-    ]
-    return found[0].name if found else None
+    )
+    if len(own) > 1 and own[0].rank == own[1].rank >= _SMALL_PLACE:
+        own = []
+    return next((place.name for place in [*own, *large]), None)
 
 
 def nearest_city(longitude: float, latitude: float) -> tuple[str, float]:
@@ -106,6 +127,29 @@ def nearest_city(longitude: float, latitude: float) -> tuple[str, float]:
     cosine = np.sin(y) * math.sin(north) + np.cos(y) * math.cos(north) * np.cos(x - east)
     nearest = int(np.argmax(cosine))
     return places[nearest].name, EARTH_RADIUS_KM * math.acos(min(float(cosine[nearest]), 1.0))
+
+
+def order_warning(region: Region) -> str | None:
+    """Returns a warning if a region lies near a large city only with its numbers read as SOUTH,WEST,NORTH,EAST.
+
+    It follows from the four numbers only. None if they are probably right.
+    """
+    other = region.with_axes_swapped()
+    if other is None:
+        return None
+    here, there = (nearest_city((one.west + one.east) / 2, (one.south + one.north) / 2) for one in (region, other))
+    if there[1] * MUCH_NEARER >= here[1]:
+        return None
+    return (
+        f"the region {region}, read as WEST,SOUTH,EAST,NORTH, is {distance_text(here)}; as SOUTH,WEST,NORTH,EAST it "
+        f"would be {distance_text(there)}: if you meant that, give --region={other}"
+    )
+
+
+def distance_text(near: tuple[str, float]) -> str:
+    """Returns the words for a city and its distance in kilometres, in two digits."""
+    name, kilometres = near
+    return f"{max(float(f'{kilometres:.2g}'), 1):,.0f} km from {name}"
 
 
 def file_basemap(name: str, content: bytes, region: Region) -> Basemap:
@@ -286,7 +330,7 @@ def _rank(properties: Mapping[str, Any]) -> int:
         value = properties.get(key)
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 100:
             return int(value)
-    return min((_RANKS[one] for one in _classes(properties) if one in _RANKS), default=3)
+    return min((_RANKS[one] for one in _classes(properties) if one in _RANKS), default=_SMALL_PLACE)
 
 
 # --- the world ---

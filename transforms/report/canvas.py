@@ -59,26 +59,30 @@ def on_pixels(inches: float) -> float:
 class Canvas:
     """A dark figure with a title and headline above, captions below, and room for axes between.
 
-    The view's title, headline and guarantee are written; a demonstration seed's alarm replaces the guarantee.
+    The view's title, headline, place, days and guarantee are written; a demonstration seed's alarm replaces the
+    guarantee.
     `height`: inches of room, including the margins of axes. `notes` are sentences under the figure.
     """
 
     def __init__(self, view: PageView, width: float, height: float, notes: list[str]):
         most = int((width - 2 * LEFT_EDGE) / _CHARACTER)
         headline = textwrap.wrap(readable(view.headline), int(most * 0.92))
+        where = " · ".join(readable(one) for one in (view.place, view.period) if one)
         below = textwrap.wrap(" ".join(note for note in notes if note), most)
         promise = textwrap.wrap(view.alarm or view.guarantee, most)
         self.description = " ".join([view.headline, *notes, view.alarm or view.guarantee])
         self.title = readable(view.heading or view.title)
         self.width = width
         self.bottom = on_pixels(0.3 + _LINE * len(below + promise))
-        self.height = on_pixels(self.bottom + height + 0.3 + _TITLE + _LINE * len(headline))
+        self.height = on_pixels(self.bottom + height + 0.3 + _TITLE + _LINE * (len(headline) + bool(where)))
         self.figure = Figure(figsize=(width, self.height), dpi=DPI, facecolor=GROUND)
         y = self.height - 0.3 - 0.28
         self._write(y, self.title, INK, 19, TITLE_FONT)
         for line in headline:
             y -= _LINE * 1.15
             self._write(y, line, INK, 11)
+        if where:
+            self._write(y - _LINE, where, SOFT, 10)
         for place, line in enumerate(reversed([*below, *promise])):
             colour = ALARM if view.alarm and place < len(promise) else SOFT
             self._write(0.2 + _LINE * place, line, colour, 10)

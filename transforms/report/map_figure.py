@@ -35,7 +35,8 @@ _MARGIN = 0.03  # of the region's longer side, around it, where geography goes o
 _LEAST = 0.03  # inches of a cell on bare ground, at least
 _CROWD = 20_000  # cells, among which a small one is not lost
 _HATCH, _HATCH_PIXELS = "#ffffff2c", 7  # from line to line, of cells
-_MOST_NAMES = 24
+_MOST_NAMES, _MOST_ZONES = 24, 40  # of a basemap; of a layer
+_NAME_SIZE, _NARROW = 8, 0.5  # points; inches: a narrower zone may have its name beside it
 _MOST_ARCS, _WIDEST_ARC, _BEND = 60, 5.0, 0.18  # arcs; points; of an arc's length, to the left of its direction
 _ARCS = "Arcs: the largest flows. Wider arcs carry more trips; each runs from its blue end to its red end."
 _ZONE = 1000  # the rank of a zone's name, behind those of all places
@@ -106,7 +107,8 @@ def map_canvas(view: PageView, body: MapBody, measure: int = 0, flows: FlowTable
     body: the view's own, or a map within it. flows: the largest are drawn as arcs over the cells.
     """
     values, basemap = body.layers[-1].measures[measure], view.basemap
-    frame = Frame.around(body.start or body.region, round(_INCHES * DPI), _MARGIN if basemap or body.start else 0.0)
+    is_wider = basemap or body.start or body.layers[-1].shapes
+    frame = Frame.around(body.start or body.region, round(_INCHES * DPI), _MARGIN if is_wider else 0.0)
     wide, tall = frame.width / DPI, frame.height / DPI
     canvas = Canvas(
         view,
@@ -124,7 +126,10 @@ def map_canvas(view: PageView, body: MapBody, measure: int = 0, flows: FlowTable
     draw_cells(axes, body, values, frame, opacity)
     if basemap is not None:
         _draw_lines(axes, basemap, frame, body.region)
-        _draw_names(axes, basemap, frame)
+    names = _Names(axes, frame)
+    _draw_zone_names(names, body, values)
+    if basemap is not None:
+        _draw_names(names, basemap)
     if flows is not None:
         _draw_arcs(axes, flows, body.region, frame)
     _draw_degrees(axes, frame, wide, tall)
@@ -161,6 +166,11 @@ def draw_cells(axes: Axes, body: MapBody, measure: Measure, frame: Frame, opacit
     for place, path in enumerate(paths):
         if max(path.get_extents().size) < 1:  # the pixel in which it begins
             paths[place] = Path.unit_rectangle().transformed(Affine2D().translate(*np.floor(path.get_extents().min)))
+    bare = np.flatnonzero(layer.named & known & ~_has_colour(layer, measure, body.region)).tolist()
+    outlines = [paths[row] for row in bare if paths[row].get_extents().width >= _LEAST * DPI]
+    axes.add_collection(
+        PathCollection(outlines, facecolors="none", edgecolors=INK, alpha=0.3, linewidths=0.6, zorder=2), autolim=False
+    )
     for depth in np.unique(level).tolist():
         rows = np.flatnonzero(level == depth).tolist()
         _fill(axes, [paths[row] for row in rows], colours[rows])
@@ -269,6 +279,8 @@ def _notes(body: MapBody, measure: Measure, basemap: Basemap | None) -> list[str
     missing = (body.missing or "").rstrip(".").replace(":", ",")
     kind = "trips" if measure.unit == "trips" else measure.kind
     hatching = _HATCHED.get(kind, "Hatched: too uncertain for a colour.")
+    if layer.shapes is not None and layer.named and kind == "count":
+        hatching = "Outlined without a colour: may be empty."
     value, unsure = np.array([one is not None for one in measure.value], bool), np.array(measure.uncertain, bool)
     return [
         hatching if (value & unsure).any() and not measure.smooth else "",
@@ -321,32 +333,99 @@ def _draw_lines(axes: Axes, basemap: Basemap, frame: Frame, region: Bounds) -> N
     axes.add_patch(Rectangle((west, north), east - west, south - north, fill=False, ec=FAINT, lw=0.8, zorder=3))
 
 
-def _draw_names(axes: Axes, basemap: Basemap, frame: Frame) -> None:
-    """Names the most important places, then zones at the middle of their extent, without overlaps."""
-    taken: list[tuple[float, float, float, float]] = []
-    names = [(place.name, place.longitude, place.latitude, place.rank) for place in basemap.places]
+class _Names:
+    """Names on a map: each where nothing else is written, and once."""
+
+    def __init__(self, axes: Axes, frame: Frame):
+        self.axes, self.frame = axes, frame
+        bar = frame.width * 0.78, frame.height - 0.55 * DPI  # the scale bar's corner
+        self._taken = [(*bar, float(frame.width), float(frame.height))]
+        self._written: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._written)
+
+    def write(
+        self,
+        name: str,
+        x: float,
+        y: float,
+        size: float = _NAME_SIZE,
+        style: str = "normal",
+        most: float = math.inf,
+        others: NDArray[np.float64] | None = None,
+    ) -> bool:
+        """Writes a name over the pixel (x, y), if it is at most `most` pixels wide and has room.
+
+        others: left, top, right and bottom of places that it must not cover, float64[n, 4], in pixels.
+
+        Returns:
+            Whether it was written.
+        """
+        text = label(name, 24)
+        wide, high = len(text) * size * 0.62 * DPI / 72, size * 1.5 * DPI / 72
+        box = np.array([x - wide / 2, y - high, x + wide / 2, y + 0.05 * DPI])
+        if name in self._written or wide > most or box[:2].min() < 0:
+            return False
+        if box[2] > self.frame.width or box[3] > self.frame.height:
+            return False
+        taken = np.array(self._taken)
+        if _overlap(box, taken).any() or (others is not None and _overlap(box, others).any()):
+            return False
+        self._taken.append(tuple(box.tolist()))
+        self._written.add(name)
+        self.axes.annotate(
+            text, (x, y), (0, 4), textcoords="offset points", ha="center", va="bottom", color=INK, fontsize=size,
+            path_effects=[withStroke(linewidth=2.2, foreground=VOID, alpha=0.75)], style=style, parse_math=False,
+            zorder=4,
+        )  # fmt: skip
+        return True
+
+
+def _overlap(box: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Returns which rectangles, float64[n, 4] of left, top, right and bottom, share an area with one: bool[n]."""
+    return np.asarray((box[:2] < others[:, 2:]).all(axis=1) & (others[:, :2] < box[2:]).all(axis=1))
+
+
+def _draw_zone_names(names: _Names, body: MapBody, measure: Measure) -> None:
+    """Names a layer's zones, the highest values first: in a zone that is wide enough, else next to it.
+
+    So a name never seems to be that of a neighbour.
+    """
+    layer = body.layers[-1]
+    if layer.shapes is None or not layer.named:
+        return
+    pixels = [_pixels(names.frame, [point for ring in rings for point in ring]) for rings in layer.shapes]
+    boxes = np.array([[*one.min(axis=0), *one.max(axis=0)] for one in pixels]).reshape(-1, 4)
+    values = [-math.inf if one is None else one for one in measure.value]
+    high, below = _NAME_SIZE * 1.5 * DPI / 72, 0.05 * DPI
+    for row in np.argsort(-np.array(values), kind="stable").tolist():
+        if len(names) >= _MOST_ZONES:
+            return
+        name, (left, top, right, bottom) = layer.cell_id[row], boxes[row].tolist()
+        x = (left + right) / 2
+        if names.write(name, x, (top + bottom + high) / 2, most=right - left) or right - left >= _NARROW * DPI:
+            continue
+        others = np.delete(boxes, row, axis=0)
+        _ = names.write(name, x, top - below, others=others) or names.write(
+            name, x, bottom + high + below, others=others
+        )
+
+
+def _draw_names(names: _Names, basemap: Basemap) -> None:
+    """Names the most important places, then zones at the middle of their extent."""
+    axes, frame, before = names.axes, names.frame, len(names)
+    named = [(place.name, place.longitude, place.latitude, place.rank) for place in basemap.places]
     for zone in basemap.zones:
         x, y = np.array([point for ring in zone.rings for point in ring]).T
-        names.append((zone.name, float(x.min() + x.max()) / 2, float(y.min() + y.max()) / 2, _ZONE))
-    for name, longitude, latitude, rank in sorted(names, key=lambda one: one[3]):
-        x, y = float(frame.columns(np.array(longitude))), float(frame.rows(np.array(latitude)))
-        text, size = label(name, 24), 9.5 if rank == 0 else 8
-        wide, high = len(text) * size * 0.62 * DPI / 72, size * 1.5 * DPI / 72
-        box = (x - wide / 2, y - high, x + wide / 2, y + 0.05 * DPI)
-        if len(taken) >= _MOST_NAMES:
+        named.append((zone.name, float(x.min() + x.max()) / 2, float(y.min() + y.max()) / 2, _ZONE))
+    for name, longitude, latitude, rank in sorted(named, key=lambda one: one[3]):
+        if len(names) - before >= _MOST_NAMES:
             break
-        if box[0] < 0 or box[2] > frame.width or box[1] < 0 or box[3] > frame.height - 0.4 * DPI:
-            continue
-        if any(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in taken):
-            continue
-        taken.append(box)
-        outline = [withStroke(linewidth=2.2, foreground=VOID, alpha=0.75)]
-        if rank != _ZONE:
+        x, y = float(frame.columns(np.array(longitude))), float(frame.rows(np.array(latitude)))
+        style, size = ("italic" if rank == _ZONE else "normal"), 9.5 if rank == 0 else _NAME_SIZE
+        if names.write(name, x, y, size, style) and rank != _ZONE:
             axes.plot([x], [y], "o", ms=2.6, color=INK, mec=VOID, mew=0.6, zorder=4)
-        axes.annotate(
-            text, (x, y), (0, 4), textcoords="offset points", ha="center", va="bottom", color=INK, fontsize=size,
-            path_effects=outline, style="italic" if rank == _ZONE else "normal", parse_math=False, zorder=4,
-        )  # fmt: skip
 
 
 def _draw_arcs(axes: Axes, flows: FlowTable, region: Bounds, frame: Frame) -> None:

@@ -103,6 +103,20 @@ test("a name that a layer wrote is not written again", () => {
   expect(written.filter((name) => name === "City")).toHaveLength(1);
 });
 
+test("no name covers a symbol, and no place on a symbol or a name has one", () => {
+  const { pen, written } = penOf();
+  const letters = new Letters(pen, scene());
+  const circle: [number, number, number, number] = [190, 190, 210, 210];
+  expect(letters.write("Beside", 185, 200, Infinity, [circle])).toBe(false);
+  expect(letters.write("Beside", 150, 200, Infinity, [circle])).toBe(true);
+  expect([letters.isFree(150, 195), letters.isFree(200, 200)]).toEqual([false, true]);
+  letters.symbols = [circle];
+  expect([letters.isFree(200, 200), letters.write("Over", 200, 205)]).toEqual([false, false]);
+  const at = (longitude: number, latitude: number, name: string): Basemap["places"][number] => ({ name, longitude, latitude, rank: 3 });
+  new BasemapGround({ ...BASEMAP, zones: [], places: [at(3.1, 1.1, "On the circle"), at(3.075, 1.102, "On the name"), at(3.05, 1.05, "Free")] }).letter(pen, scene(), letters);
+  expect(written).toEqual(["Beside", "Free"]);
+});
+
 test("names make room for what a product painted, and the foremost one moves under its point", () => {
   const city = BASEMAP.places.find(({ name }) => name === "City");
   if (!city) throw new Error("no city");

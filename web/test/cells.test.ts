@@ -35,6 +35,24 @@ test("a polygon is found by its rings, and owns its share of the region", () => 
   expect(cells.area(0)).toBeCloseTo(316.5 / 4, 0);
 });
 
+test("a zone without a colour has an outline, unless it is tiny, and a zone with one is filled", () => {
+  const square = (west: number): [number, number][] => [[west, 1], [west + 0.05, 1], [west + 0.05, 1.05], [west, 1.05], [west, 1]];
+  const scale: Scale = { kind: "log", low: 0, high: 10, knee: 1, unit: "", ticks: [] };
+  const measure: Measure = { name: "Users", kind: "count", unit: "users", value: [1, 900], low: [0, 800], high: [3, 1000], uncertain: [true, false], smooth: false, scale, listed: [], listed_note: "" };
+  const zones: Layer = { ...layer, level: [0, 0], x: [0, 0], y: [0, 0], area: [0.1, 0.1], cell_id: ["a", "b"], shapes: [[square(3)], [square(3.1)]], measures: [measure] };
+  const drawn = (world: number, named = true): string[] => {
+    const cells = new Cells({ ...zones, named }, region);
+    cells.dress(measure, "light");
+    const [calls, nothing]: [string[], () => void] = [[], () => undefined];
+    const pen = { beginPath: nothing, closePath: nothing, moveTo: nothing, lineTo: nothing, fill: () => calls.push("fill"), stroke: () => calls.push("stroke") };
+    cells.paint(pen as unknown as CanvasRenderingContext2D, { world, left: -unitX(3) * world, top: -unitY(1.16) * world, width: 400, height: 400 }, 1, 0);
+    return calls;
+  };
+  expect(drawn(360 * 2000)).toEqual(["stroke", "fill", "stroke"]);
+  expect(drawn(360 * 50)).toEqual(["fill", "stroke"]);
+  expect(drawn(360 * 2000, false)).toEqual(["fill", "stroke"]); // cells of a grid, which tile the map
+});
+
 test("Web Mercator's unit square", () => {
   expect([unitX(-180), unitX(0), unitX(180)]).toEqual([0, 0.5, 1]);
   expect(unitY(0)).toBeCloseTo(0.5, 12);

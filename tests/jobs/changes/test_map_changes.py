@@ -256,3 +256,33 @@ def test_page_lists_a_planted_crowd() -> None:
     assert sum(area / 4**level for area, level in zip(layer.area, layer.level, strict=True)) == pytest.approx(1.0)
     assert not layer.measures[0].uncertain[row]
     assert np.mean(layer.measures[0].uncertain) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("shown", "difference", "compared", "text"),
+    [
+        ([], [], "users", "No significant change: about 1,000 users before, 1,100 after"),
+        (
+            [2, 3],
+            [50.0, -9.0],
+            "users",
+            "More users in 1 place, fewer users in 1: about 1,000 users before, 1,100 after",
+        ),
+        ([2, 3], [-50.0, -9.0], "users", "Fewer users in 2 places: about 1,000 users before, 1,100 after"),
+        ([0], [100.0], "users", "More users in the whole region: about 1,000 users before, 1,100 after"),
+        ([4], [9.0], "shares", "A larger share of users in 1 place: about 1,000 users before, 1,100 after"),
+    ],
+)
+def test_headline_states_changes_and_totals(
+    shown: list[int], difference: list[float], compared: str, text: str
+) -> None:
+    level = np.full(4**LEVEL, 20.0)
+    changes = find_changes(noisy_map(level, seeded_rng(1)), noisy_map(level, seeded_rng(2)))
+    changes.shown[:] = False
+    changes.shown[shown] = True
+    changes.difference[shown] = difference
+    changes.stddev[0] = 100.0
+    changes.changed_low[shown] = changes.changed_high[shown] = difference
+    results = {"false_discovery_rate": 0.05, "shown": len(shown), "tested": 9, "compared": compared}
+    sides = {"before": {"users": 1_030.0}, "after": {"users": 1_062.0}}
+    assert page_of(changes, results=results, **sides).headline == text

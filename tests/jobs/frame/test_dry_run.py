@@ -40,6 +40,11 @@ def test_a_bad_key_is_refused(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_region_in_another_order_has_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*command(tmp_path, "--region", "52.3,13.0,52.7,13.8"), "--dry_run"]) == 0
+    assert "--region=13,52.3,13.8,52.7" in capsys.readouterr().err
+
+
 def _java(place: Path) -> str:
     java = place / "java"
     java.write_text("#!/bin/sh\n")

@@ -135,6 +135,7 @@ def test_every_example_is_a_request(job: str) -> None:
             "heatmap: --region: required; for example: sfumato heatmap --input",
         ),
         (["heatmap", "--regoin", "0,0,1,1"], "unknown option --regoin; did you mean --region?"),
+        (["changes", "--before", "a", "--after", "b"], "unknown option --before; see sfumato changes --help"),
         (["heatmap", *HEATMAP, "--user", "rider"], "did you mean --user_id_column?"),
         (["heatmap", *HEATMAP, "--depth", "x"], "--depth: must be a whole number between 1 and 20, got 'x'"),
         (["heatmap", *HEATMAP, "--region", "0,0,1"], "--region: must be four numbers WEST,SOUTH,EAST,NORTH"),

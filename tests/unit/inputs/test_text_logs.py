@@ -103,6 +103,28 @@ def test_what_is_no_csv_or_json_is_refused_without_its_values(name: str, content
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("encoding", "stated"),
+    [
+        ("utf-16", "UTF-16"),
+        ("utf-32", "UTF-32"),
+        ("utf-16-le", "UTF-16LE"),
+        ("utf-16-be", "UTF-16BE"),
+        ("utf-32-le", "UTF-32LE"),
+        ("utf-32-be", "UTF-32BE"),
+    ],
+)
+def test_another_encoding_is_refused_with_its_command(encoding: str, stated: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"iconv -f {stated} -t UTF-8"):
+        rows(tmp_path / "log.csv", (HEADER + "secret,1,2\n").encode(encoding))
+
+
+def test_ids_of_another_encoding_stay_different_users(tmp_path: Path) -> None:
+    content = HEADER.encode() + b"J\xfcrgen,1,2\nJ\xf6rgen,3,4\n"  # Windows-1252
+    ids, *_ = columns_of(tmp_path / "log.csv", content)
+    assert ids.cast(pa.binary()).to_pylist() == [b"J\xfcrgen", b"J\xf6rgen"]
+
+
 GOOD = 'a,1.5,2\n"b, ""q""","2",3\n\nc\u00e9, 3 ,4\r\n'
 NOTHING = (None, None, None)
 

@@ -15,9 +15,11 @@ from sfumato.pipelines.operations.log_facts import (
     causes,
     find_roles,
     inspect_logs,
+    other_ids,
     suggested_form,
     suggested_region,
 )
+from sfumato.schemas.errors import DataError
 from sfumato.schemas.log_layout import LogLayout
 from sfumato.schemas.rectangle import Region
 from sfumato.transforms.inputs.log_file import LogFile
@@ -110,6 +112,12 @@ def test_completely_swapped_places_are_named(tmp_path: Path) -> None:
     assert "--latitude_column lon" in cause
 
 
+def test_a_region_in_another_order_is_named(tmp_path: Path) -> None:
+    (cause,) = causes(facts_of(rides(), tmp_path, region=Region(52.0, 13.0, 53.0, 14.0)))
+    assert "--region=13,52,14,53" in cause
+    assert cause.startswith("the region")
+
+
 def test_a_wrong_region_is_named(tmp_path: Path) -> None:
     facts = facts_of(rides(), tmp_path, region=Region(2.0, 48.0, 3.0, 49.0))
     assert facts.is_outside
@@ -160,6 +168,30 @@ def test_integers_are_degrees_times_ten_million(tmp_path: Path) -> None:
     assert facts.unusable == {}
 
 
+def test_ids_that_are_not_utf8_are_counted_and_named(tmp_path: Path) -> None:
+    log = rides(rider=lambda log: np.where(log.ride < 7, "Jürgen", "Zoë"))
+    for encoding, number in (("utf-8", None), ("cp1252", ROWS)):
+        log.to_csv(tmp_path / "log.csv", index=False, encoding=encoding)
+        facts = inspect_logs([LogFile(str(tmp_path / "log.csv"))], {})
+        assert (facts.users, facts.signs.get("not UTF-8")) == (2, number)
+        assert len([cause for cause in causes(facts) if "iconv -f CP1252" in cause]) == bool(number)
+
+
+def test_fields_of_json_records_are_columns(tmp_path: Path) -> None:
+    path = tmp_path / "log.ndjson"
+    rides().to_json(path, orient="records", lines=True, date_format="iso")
+    facts, plain = inspect_logs([LogFile(str(path))], {}), facts_of(rides(), tmp_path)
+    assert list(facts.columns) == list(plain.columns)
+    assert (facts.roles, facts.rows, facts.users, facts.region) == (plain.roles, ROWS, plain.users, plain.region)
+    text = path.read_text()
+    path.write_bytes(text.replace("r1", "\u00fc").replace('"rider":"', '"rider":"\u00fc').encode("cp1252"))
+    (cause,) = causes(inspect_logs([LogFile(str(path))], {}))
+    assert "iconv -f CP1252" in cause
+    path.write_bytes(text.encode("utf-16-le"))
+    with pytest.raises(DataError, match="iconv -f UTF-16LE"):
+        inspect_logs([LogFile(str(path))], {})
+
+
 def test_find_roles_prefers_what_is_given_and_knows_usual_names() -> None:
     assert find_roles(["ID", "Lat", "LNG", "user"], {}) == {
         "user_id_column": "user", "latitude_column": "Lat", "longitude_column": "LNG",
@@ -167,6 +199,33 @@ def test_find_roles_prefers_what_is_given_and_knows_usual_names() -> None:
     assert find_roles(["a", "user_id"], {"user_id_column": "a"}) == {"user_id_column": "a"}
     with rejects("latitude_column"):
         find_roles(["lat"], {"latitude_column": "latt"})
+
+
+@pytest.mark.parametrize(
+    ("columns", "user"),
+    [
+        (["id", "trip_id", "hashed_card_number"], "hashed_card_number"),
+        (["ID", "anonUserId"], "anonUserId"),
+        (["id", "user_type", "discard", "Kundennummer"], "Kundennummer"),
+        (["trip_id", "card", "tarjeta"], "card"),
+        (["id", "trip_id", "device_model"], "id"),
+    ],
+)
+def test_find_roles_prefers_ids_of_people_to_those_of_records(columns: list[str], user: str) -> None:
+    assert find_roles(columns, {})["user_id_column"] == user
+
+
+def test_rows_outside_are_counted_by_row(tmp_path: Path) -> None:
+    log = rides()
+    few = log.rider.isin(log.rider.unique()[:5])
+    log.loc[few, "lat"] = 10.0
+    facts = facts_of(log.assign(card_id=log.rider).drop(columns="rider"), tmp_path)
+    assert facts.region is not None
+    outside = ~((log.lat >= facts.region.south) & (log.lat <= facts.region.north))
+    outside |= ~((log.lon >= facts.region.west) & (log.lon <= facts.region.east))
+    assert facts.rows_outside == pytest.approx(outside.mean(), abs=1e-9)
+    assert facts.rows_outside >= few.mean()
+    assert other_ids(facts) == []
 
 
 @pytest.mark.parametrize("scale", [1e-4, 0.01, 1.0, 40.0])

@@ -8,6 +8,7 @@ import pytest
 
 from sfumato.schemas.errors import NotAdmittedError, TooFewUsersError
 from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.log_layout import DayRows
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.admission import (
     AdmissionRule,
@@ -158,6 +159,16 @@ def test_a_run_that_found_hardly_any_user_warns(users: int, warnings: int, caplo
     with caplog.at_level("WARNING", "sfumato.progress"):
         ChargeAndAdmit(AdmissionRule(0.5))(UserCounts(usable=users, unusable=1), RunKey.derive(SECRET, {}))
     assert len(caplog.records) == warnings
+
+
+def test_the_warning_names_hours_and_min_users(caplog: pytest.LogCaptureFixture) -> None:
+    rows, key = DayRows("time", "Asia/Tokyo", None, None, (3, 4)), RunKey.derive(SECRET, {})
+    with caplog.at_level("WARNING", "sfumato.progress"):
+        ChargeAndAdmit(AdmissionRule(0.01), day_rows=rows)(UserCounts(), key)
+    (text,) = caplog.messages
+    assert "--hours 3-4" in text
+    assert "Asia/Tokyo" in text
+    assert "--min_users 300" in text  # above two deviations of the noise, 283
 
 
 def test_check_admission_refuses_a_share_of_bad_users() -> None:

@@ -15,7 +15,7 @@ import shapely
 
 from sfumato.schemas.region import Region
 from sfumato.schemas.views.map_views import Basemap, Geography, Place
-from sfumato.transforms.release.basemap_file import MAX_BYTES, file_basemap, geography_bytes, place_of
+from sfumato.transforms.release.basemap_file import MAX_BYTES, file_basemap, geography_bytes, order_warning, place_of
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
 
@@ -197,6 +197,17 @@ def test_a_region_is_named_after_its_foremost_place(region: Region, name: str | 
         inside = Place(name="Sunset", longitude=-122.45, latitude=37.75, rank=3)
         away = Place(name="Elsewhere", longitude=0, latitude=0, rank=0)
         assert place_of(region, Basemap(source="Survey", places=[away, inside])) == "Sunset"
+        stops = [inside, inside.model_copy(update={"name": "Taraval"})]
+        assert place_of(region, Basemap(source="Survey", places=stops)) == name
+
+
+def test_order_warning_knows_swapped_borders_of_cities() -> None:
+    warning = order_warning(Region(52.3, 13.0, 52.7, 13.8))
+    assert warning is not None
+    assert "Berlin" in warning
+    assert "--region=13,52.3,13.8,52.7" in warning
+    assert order_warning(Region(13.0, 52.3, 13.8, 52.7)) is None
+    assert order_warning(Region(3.0, 1.0, 3.13, 1.13)) is None  # as far from cities in either order
 
 
 def test_the_coast_of_the_extra_is_drawn_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,6 +230,15 @@ def test_the_coast_of_the_extra_is_drawn_without_a_file(tmp_path: Path, monkeypa
     assert basemap is not None
     assert [len(basemap.land), len(basemap.water)] == [2, 1]
     assert max(x for x, _ in basemap.land[0][0]) == pytest.approx(-9, abs=1e-3)
+    stops = read(feature("Point", [-9.1, 38.7], name="Stop"), region=Region(-9.25, 38.65, -8.95, 38.85))
+    both = Geography.of(
+        {"basemap.json": geography_bytes(Region(-9.25, 38.65, -8.95, 38.85), stops, None) or b""}
+    ).basemap
+    assert both is not None
+    assert (both.land, both.water, both.places) == (basemap.land, basemap.water, stops.places)
+    assert both.source == f"{stops.source}; {basemap.source}"
+    lake = read(feature("Polygon", [SQUARE], natural="water"))
+    assert Geography.of({"basemap.json": geography_bytes(REGION, lake, None) or b""}).basemap == lake
     (folder / "gshhs_f.dat").unlink()
     assert geography_bytes(Region(0.1, 0.1, 0.2, 0.2), None, None) is None
 

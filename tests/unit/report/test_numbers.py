@@ -119,7 +119,7 @@ def test_users_have_a_margin_and_are_never_negative(caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.INFO, "sfumato.progress"):
         COUNTED_USERS.emit(users=1_000_130.0, noise_stddev=141.4)
         SUB_QUERY.emit(sub_query=1, entries=16, cost="epsilon 1", remaining=0.0, noise_stddev=10.0)
-        FEW_USERS.emit(users=-196.0, noise_stddev=141.4)
+        FEW_USERS.emit(users=-196.0, noise_stddev=141.4, rows="logs", check="the columns", advice="")
     many, noise, few = caplog.messages
     assert "1,000,100 users (± 300, 95%)" in many
     assert "0 users (at most 300, 95%)" in few

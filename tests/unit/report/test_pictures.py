@@ -162,6 +162,34 @@ def test_odd_regions_and_values_are_drawn(region: tuple[float, float, float, flo
     assert pixels(map_picture(view_of(body, basemap=COAST), body)).shape[0] > 300
 
 
+def test_zones_have_names_outlines_and_days() -> None:
+    """A name that is wider than its zone stands beside it, unless it would cover a neighbour."""
+
+    def square(west: float, south: float, side: float) -> list[list[tuple[float, float]]]:
+        return [[(west + x * side, south + y * side) for x, y in ((0, 0), (1, 0), (1, 1), (0, 1), (0, 0))]]
+
+    zones = {
+        "Wide": square(0.1, 0.4, 0.2),
+        "A name beside it": square(0.5, 0.45, 0.02),
+        "Between two": square(0.5, 0.42, 0.02),
+        "The lower one": square(0.5, 0.39, 0.02),
+        "Outlined": square(0.7, 0.4, 0.2),
+    }
+    layer = layer_of({(3, x, 0): 9e3 for x in range(5)}, kind="count", uncertain=[(3, 4, 0)])
+    changed = {"shapes": [*zones.values()], "cell_id": [*zones], "named": True}
+    body = map_of(layer.model_copy(update=changed), missing="No zone here.")
+    canvas = map_canvas(view_of(body, place="Harbour", period="9 Nov 2026"), body)
+    written = {one.get_text() for one in canvas.figure.findobj(Text)}
+    assert {*zones, "Harbour · 9 Nov 2026"} - written == {"Between two"}
+    data = canvas.png()
+    assert b"Outlined without a colour: may be empty." in data
+    axes, frame, image = canvas.figure.axes[0].get_window_extent(), Frame.around(REGION, 1280, 0.03), pixels(data)
+    x = round(axes.x0 + float(frame.columns(np.array(0.7))))
+    y = round(image.shape[0] - axes.y1 + float(frame.rows(np.array(0.45))))
+    line = image[y, x - 6 : x + 7].sum(axis=1)
+    assert line[4:9].max() > line[[0, 1, -2, -1]].max() + 0.2
+
+
 def test_draw_cells_north_is_up_and_west_is_left() -> None:
     body = map_of(layer_of({(3, 0, 0): 1.0}), missing="None.")
     image = cells_of(body, Frame.around(REGION, 64))

@@ -71,6 +71,31 @@ def test_bad_regions_are_refused(text: str) -> None:
         Region.parse(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "37.7,-122.51,37.82,-122.35",
+        "-122.51,-122.35,37.7,37.82",
+        "37.7,37.82,-122.51,-122.35",
+        "-122.51,37.82,-122.35,37.7",
+        "37.82,-122.51,37.7,-122.35",
+    ],
+)
+def test_parse_names_the_region_of_another_order(text: str) -> None:
+    with rejects("region") as caught:
+        Region.parse(text)
+    assert f"--region={CITY}" in str(caught.value)
+
+
+def test_parse_refuses_numbers_that_are_close_in_pairs() -> None:
+    with rejects("region") as caught:
+        Region.parse("13,13.8,52.3,52.7")  # a valid region from Africa to Russia
+    assert "--region=13,52.3,13.8,52.7" in str(caught.value)
+    assert Region.parse("-10,35,30,60") == Region(-10, 35, 30, 60)
+    assert Region.parse("5,15,48,55") == Region(5, 15, 48, 55)
+    assert Region.parse("9.9,10,11.9,12") == Region(9.9, 10, 11.9, 12)  # two degrees of Nigeria
+
+
 @pytest.mark.parametrize("depth", [0, 21, -1, 2.5, math.nan])
 def test_bad_depths_are_refused(depth: float) -> None:
     with rejects("depth"):

@@ -129,6 +129,7 @@ export class BasemapGround implements Ground {
   letter(pen: CanvasRenderingContext2D, scene: Scene, letters: Letters): void {
     for (const { name, longitude, latitude, rank } of this.places) {
       const [x, y] = scene.project(longitude, latitude);
+      if (!letters.isFree(x, y)) continue;
       letters.font(rank === 0 ? 13.5 : 11.5);
       // The foremost name may stand under its point too.
       if (!letters.write(name, x, y - 6) && !(rank === 0 && letters.write(name, x, y + 17))) continue;
@@ -136,6 +137,7 @@ export class BasemapGround implements Ground {
       pen.arc(x, y, 2, 0, 2 * Math.PI);
       pen.stroke();
       pen.fill();
+      letters.take([x - 3, y - 3, x + 3, y + 3]);
     }
     letters.font(11.5, "italic");
     for (const { name, box } of this.zones) {

@@ -18,6 +18,10 @@ export function inside(rings: [number, number][][], x: number, y: number): boole
 
 const keyOf = (level: number, x: number, y: number): number => (x * 1048576 + y) * 32 + level;
 
+const OUTLINED = 6; // CSS pixels of the narrowest zone that has an outline without a colour: lines of smaller ones, or of a grid's cells, would look like one
+const OUTLINE: Record<Mode, string> = { dark: "rgba(241,236,228,.42)", light: "rgba(45,35,55,.34)" };
+const BORDER: Record<Mode, string> = { dark: "rgba(8,7,11,.55)", light: "rgba(255,253,246,.75)" }; // over colours
+
 /** How the canvas lies on the world: CSS pixels of the world's whole width, and of its corner from the canvas's. */
 export interface Window {
   readonly world: number;
@@ -141,14 +145,17 @@ export class Cells {
       let y0 = Math.round(edges[4 * i + 1] * scale + top), y1 = Math.round(edges[4 * i + 3] * scale + top);
       if (x1 < 0 || y1 < 0 || x0 > wide || y0 > high) continue;
       if (!this.layer.shapes && !this.styles[shades[i]]?.startsWith("rgb(")) pen.clearRect(x0, y0, x1 - x0, y1 - y0);
-      if (shades[i] < 0) continue;
+      if (shades[i] < 0) {
+        if (this.layer.shapes && this.layer.named && x1 - x0 >= OUTLINED * ratio) this.line(pen, this.layer.shapes[i], scale, left, top, ratio, OUTLINE[this.mode]);
+        continue;
+      }
       if (x1 - x0 < least) [x0, x1] = [x0 - Math.ceil((least - x1 + x0) / 2), x1 + Math.floor((least - x1 + x0) / 2)];
       if (y1 - y0 < least) [y0, y1] = [y0 - Math.ceil((least - y1 + y0) / 2), y1 + Math.floor((least - y1 + y0) / 2)];
       const name = `${shades[i]} ${this.hatched[i]}`;
       if (name !== before) pen.fillStyle = this.hatched[i] ? this.hatching(pen, shades[i], ratio, left, top) : this.styles[shades[i]];
       before = name;
       if (this.layer.shapes) {
-        this.fill(pen, this.layer.shapes[i], scale, left, top, ratio);
+        this.line(pen, this.layer.shapes[i], scale, left, top, ratio, BORDER[this.mode], true);
         continue;
       }
       x0 = Math.max(x0, -8);
@@ -157,16 +164,16 @@ export class Cells {
     }
   }
 
-  /** Fills a polygon and draws its border. */
-  private fill(pen: CanvasRenderingContext2D, rings: [number, number][][], scale: number, left: number, top: number, ratio: number): void {
+  /** Draws a polygon's border, over its colour if it has one: without it, a district keeps its shape where it may be empty. */
+  private line(pen: CanvasRenderingContext2D, rings: [number, number][][], scale: number, left: number, top: number, ratio: number, colour: string, filled = false): void {
     pen.beginPath();
     for (const ring of rings) {
       ring.forEach(([longitude, latitude], i) => pen[i ? "lineTo" : "moveTo"](unitX(longitude) * scale + left, unitY(latitude) * scale + top));
       pen.closePath();
     }
-    pen.fill("evenodd");
-    pen.lineWidth = 0.6 * ratio;
-    pen.strokeStyle = this.mode === "dark" ? "rgba(8,7,11,.55)" : "rgba(255,253,246,.75)";
+    if (filled) pen.fill("evenodd");
+    pen.lineWidth = (filled ? 0.6 : 1) * ratio;
+    pen.strokeStyle = colour;
     pen.stroke();
   }
 

@@ -6,7 +6,7 @@ import { pngOf } from "../download";
 import type { Tools } from "../product";
 import type { Bounds, Layer, Measure } from "../views";
 import { Cells, type Window } from "./cells";
-import type { Ground, Named, Overlay, Scene } from "./ground";
+import type { Box, Ground, Named, Overlay, Scene } from "./ground";
 import { Letters } from "./letters";
 import { Legend } from "./legend";
 import { Search } from "./search";
@@ -43,6 +43,9 @@ export interface TipWords {
 
 const WORLD = 256; // CSS pixels of the world at Leaflet's zoom 0
 const HINT_MS = 1600;
+const NARROW = 60; // CSS pixels: a narrower zone may have its name beside it
+const MOST_BESIDE = 400; // zones whose names are tried beside them: far more than a map has names
+const SYMBOL = 36; // CSS pixels: a narrower zone is a symbol, such as a stop's circle
 const still = (): boolean => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 export class MapFigure {
@@ -110,7 +113,7 @@ export class MapFigure {
       this.offerNames();
     }
     this.shown = { layer, measure };
-    this.legend.show(measure, this.cells.withoutColour(measure), this.options.missing ?? null, note);
+    this.legend.show(measure, this.cells.withoutColour(measure), this.options.missing ?? null, note, Boolean(layer.shapes && layer.named));
     this.redress();
   }
 
@@ -336,7 +339,7 @@ export class MapFigure {
     scaled(() => {
       if (!this.cells?.layer.shapes) this.outline(pen, scene, this.region, [[1, this.tools.theme.colour("--line")]]);
       if (!this.tiles) this.ground?.over(pen, scene);
-      const letters = new Letters(pen, scene, this.overlay?.(pen, scene));
+      const letters = new Letters(pen, scene, [...this.covered(), ...(this.overlay?.(pen, scene) ?? [])]);
       this.letterZones(scene, letters);
       if (!this.tiles) this.ground?.letter(pen, scene, letters);
       this.mark(pen, scene);
@@ -345,19 +348,45 @@ export class MapFigure {
     this.showTip();
   }
 
-  /** Writes the names of a layer's zones, the highest values first: in a zone that is wider than its name, otherwise above or below it. */
+  /**
+   * Writes the names of a layer's zones, the highest values first: in a zone that is wider than its name, otherwise around it, where no other
+   * zone is. So a name never seems to be that of a neighbour.
+   */
   private letterZones(scene: Scene, letters: Letters): void {
     const { cells } = this;
     if (!cells?.layer.named || !this.shown) return;
     const { value } = this.shown.measure;
+    const boxes = this.symbols(scene);
     letters.font(12);
-    for (const row of [...cells.layer.cell_id.keys()].sort((a, b) => (value[b] ?? -Infinity) - (value[a] ?? -Infinity))) {
-      const { west, south, east, north } = cells.bounds(row);
-      const [[x0, y0], [x1, y1]] = [scene.project(west, north), scene.project(east, south)];
-      if (x1 < 0 || y1 < 0 || x0 > scene.width || y0 > scene.height) continue;
+    const rows = [...boxes.keys()].sort((a, b) => (value[b] ?? -Infinity) - (value[a] ?? -Infinity));
+    rows.forEach((row, rank) => {
+      const [x0, y0, x1, y1] = boxes[row];
+      if (x1 < 0 || y1 < 0 || x0 > scene.width || y0 > scene.height) return;
       const [name, x, y] = [cells.layer.cell_id[row], (x0 + x1) / 2, (y0 + y1) / 2];
-      if (![y + 4, y + 22, y - 14].some((at) => letters.write(name, x, at, x1 - x0)) && x1 - x0 < 60) [y0 - 5, y1 + 15].some((at) => letters.write(name, x, at));
-    }
+      if ([y + 4, y + 22, y - 14].some((at) => letters.write(name, x, at, x1 - x0)) || x1 - x0 >= NARROW || rank >= MOST_BESIDE) return;
+      const [half, others] = [letters.half(name), boxes.filter((_, other) => other !== row)];
+      [[x, y0 - 5], [x, y1 + 15], [x1 + half, y + 4], [x0 - half, y + 4]].some(([left, low]) => letters.write(name, left, low, Infinity, others));
+    });
+    letters.symbols = boxes.filter(([x0, , x1]) => x1 - x0 < SYMBOL);
+  }
+
+  /** What the search and the buttons cover of the canvas. */
+  private covered(): Box[] {
+    const { left, top } = this.canvas.getBoundingClientRect();
+    return [...this.element.querySelectorAll(".find, .zoom")].map((one) => {
+      const side = one.getBoundingClientRect();
+      return [side.left - left, side.top - top, side.right - left, side.bottom - top];
+    });
+  }
+
+  /** Where zones lie on the canvas: the rectangles around them, in CSS pixels. */
+  symbols({ project }: Pick<Scene, "project">): Box[] {
+    const { cells } = this;
+    if (!cells?.layer.shapes) return [];
+    return cells.layer.cell_id.map((_, row) => {
+      const { west, south, east, north } = cells.bounds(row);
+      return [...project(west, north), ...project(east, south)] as Box;
+    });
   }
 
   /** The cells without the map around them, repainted only where the view or the colours have changed. */

@@ -26,8 +26,8 @@ export class Legend {
     new ResizeObserver(() => this.thin()).observe(this.ticks);
   }
 
-  /** Letters the key for a measure. `without`: which cells have no colour. `missing`: what a place without a cell means. */
-  show(measure: Measure, without: boolean[], missing: string | null, note: string): void {
+  /** Letters the key for a measure. `without`: which cells have no colour. `missing`: what a place without a cell means. `outlined`: whether cells without a colour have an outline. */
+  show(measure: Measure, without: boolean[], missing: string | null, note: string, outlined: boolean): void {
     this.measure = measure;
     const [noun, ...slot] = measure.name.split(", ");
     this.title.replaceChildren(measure.kind === "count" ? [`${noun} per km²`, ...slot].join(", ") : [measure.name, measure.unit].filter(Boolean).join(", "));
@@ -38,7 +38,7 @@ export class Legend {
     }));
     const none = [
       ...(missing === null ? [] : [`${missing.charAt(0).toLowerCase()}${missing.slice(1).replace(":", ",").replace(/\.$/, "")}`]),
-      ...(without.some((one, i) => one && measure.value[i] !== null && !(measure.kind === "count" && measure.smooth)) ? [measure.unit === "trips" ? "may have none" : "may be empty"] : []),
+      ...(without.some((one, i) => one && measure.value[i] !== null && !(measure.kind === "count" && measure.smooth)) ? [measure.unit === "trips" ? "may have none" : outlined ? "may be empty (outlined)" : "may be empty"] : []),
       ...(measure.value.includes(null) ? ["unknown"] : []),
     ];
     const key = (name: string, text: string): HTMLElement => h("li", {}, h("canvas", { class: "swatch", width: 24, height: 12, "data-key": name, "aria-hidden": "true" }), text);

@@ -7,10 +7,15 @@ const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", A
 const NAME_ROOM = 10000; // square CSS pixels of the map for each name
 const INK: Record<Mode, { ink: string; halo: string }> = { dark: { ink: "#f1ece4", halo: "rgba(8,7,11,.8)" }, light: { ink: "#241d2b", halo: "rgba(255,253,246,.85)" } };
 
+/** Whether two parts of the canvas share more than a border. */
+export const overlap = (a: Box, b: Box): boolean => a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3];
+
 export class Letters {
   private readonly taken: Box[];
   private readonly written = new Set<string>();
   private left: number;
+  /** Symbols that no name may cover, such as the circles of stops. */
+  symbols: readonly Box[] = [];
 
   constructor(private readonly pen: CanvasRenderingContext2D, private readonly scene: Scene, occupied: readonly Box[] = []) {
     this.taken = [...occupied];
@@ -21,18 +26,33 @@ export class Letters {
     [pen.strokeStyle, pen.fillStyle, pen.lineWidth] = [INK[scene.mode].halo, INK[scene.mode].ink, 3];
   }
 
+  /** Whether a point is on no name and no symbol. */
+  isFree(x: number, y: number): boolean {
+    return ![...this.taken, ...this.symbols].some((one) => overlap(one, [x, y, x, y]));
+  }
+
+  /** Keeps a part of the canvas from all further names. */
+  take(box: Box): void {
+    this.taken.push(box);
+  }
+
+  /** Half the width of a name with the room beside it. */
+  half(text: string): number {
+    return this.pen.measureText(text).width / 2 + 3;
+  }
+
   /** Sets the size in pixels and the style of the names that follow. */
   font(size: number, style = ""): void {
     this.pen.font = `${style} ${size}px ${FONT}`;
   }
 
-  /** Writes a name around a place unless it is wider than `most`. Returns whether it was written. */
-  write(text: string, x: number, y: number, most = Infinity): boolean {
+  /** Writes a name around a place unless it is wider than `most`, or covers a name or a symbol. Returns whether it was written. */
+  write(text: string, x: number, y: number, most = Infinity, symbols = this.symbols): boolean {
     const { pen, scene } = this;
-    const half = pen.measureText(text).width / 2 + 3;
+    const half = this.half(text);
     const box: Box = [x - half, y - 13, x + half, y + 6];
     if (this.written.has(text) || this.left <= 0 || 2 * half > most || box[0] < 2 || box[1] < 2 || box[2] > scene.width - 2 || box[3] > scene.height - 2) return false;
-    if (this.taken.some((one) => box[0] < one[2] && one[0] < box[2] && box[1] < one[3] && one[1] < box[3])) return false;
+    if (this.taken.some((one) => overlap(one, box)) || symbols.some((one) => overlap(one, box))) return false;
     this.taken.push(box);
     this.written.add(text);
     this.left -= 1;

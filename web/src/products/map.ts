@@ -4,6 +4,7 @@ import { csv, offer } from "../download";
 import { atLeast, atMost, capital, clamp, interval, metres, notNegative, percent, place, shareWords, significant, within } from "../format";
 import { geographyOf } from "../map/basemap";
 import { MapFigure, type Hit, type TipWords } from "../map/figure";
+import { overlap } from "../map/letters";
 import { SlotPanel } from "../map/slots";
 import { captionOf, type Product, type Tools } from "../product";
 import type { Bounds, Layer, MapBody, Measure, PageView } from "../views";
@@ -90,6 +91,7 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
   /** The list's numbers next to its cells on the map, unless one would cover an earlier one. */
   figure.setOverlay((pen, { project, mode }) => {
     const taken: [number, number][] = [];
+    const symbols = figure.symbols({ project });
     pen.font = "600 11px system-ui, sans-serif";
     pen.textAlign = "center";
     pen.textBaseline = "middle";
@@ -97,7 +99,9 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
       const cell = figure.cells?.bounds(row);
       if (!cell) return;
       const [[west, south], [east, north]] = [project(cell.west, cell.south), project(cell.east, cell.north)];
-      const [x, y] = east - west > 22 ? [(west + east) / 2, (south + north) / 2] : [east + 7, north - 7];
+      const corners = [[east + 7, north - 7], [west - 7, north - 7], [east + 7, south + 7], [west - 7, south + 7]];
+      const isFree = ([x, y]: number[]): boolean => !symbols.some((one, other) => other !== row && overlap(one, [x - 7, y - 7, x + 7, y + 7]));
+      const [x, y] = east - west > 22 ? [(west + east) / 2, (south + north) / 2] : corners.find(isFree) ?? corners[0];
       if (taken.some(([a, b]) => Math.hypot(a - x, b - y) < 17)) return;
       taken.push([x, y]);
       pen.beginPath();
