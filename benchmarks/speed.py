@@ -281,7 +281,7 @@ def measure(folder: Path, millions: float, jobs: Sequence[str], peers: bool, rep
 
 def machine(repeats: int) -> str:
     """One line on where and how often was measured."""
-    return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, median of {repeats}"
+    return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, median of {repeats} runs"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -217,7 +217,7 @@ BITS_SCHEMA = pa.schema(
     [
         described("quantity", "value, square, power:K, log2, or a quantity of the second column", pa.string()),
         described("weight", "value of a set bit, negative for negative values"),
-        described("mean", "share of clients with the bit set; may leave 0..1"),
+        described("mean", "share of clients with the bit set; may lie outside 0..1"),
         described("stddev", "standard deviation of mean"),
         described("reports", "clients who reported the bit"),
         described("squashed", "probably unused: the probability that it is used is below half", pa.bool_()),

@@ -74,8 +74,8 @@ def described(name: str, text: str, kind: pa.DataType = _NUMBER, *, null: bool =
 
 
 _STDDEV = (
-    "standard deviation of count. With the estimator bayes it is the posterior's, given all noisy counts, which is "
-    "right on average over cells, and a lower bound for cells that are chosen by their counts and for sums of cells. "
+    "standard deviation of count. With the estimator bayes it is that of the posterior, given all noisy counts: right "
+    "on average over cells, but a lower bound for cells that are chosen by their counts and for sums of cells. "
     "With the estimator last it is that of the noise. With the method emd it is a lower bound everywhere"
 )
 NEGATIVE = (
@@ -106,8 +106,8 @@ CELLS_SCHEMA = pa.schema(
 
 
 _WITHOUT_SHRINKAGE = (
-    "users by the last sub-query, without shrinkage; biased in cells finer than it measured, which have an earlier "
-    f"sub-query's counts; {NEGATIVE}"
+    "users by the last sub-query, without shrinkage; biased in cells that are finer than the last sub-query measured, "
+    f"whose counts come from an earlier one; {NEGATIVE}"
 )
 _UNBIASED = (
     described("users_unbiased", _WITHOUT_SHRINKAGE),
@@ -149,7 +149,7 @@ SLOTS_SCHEMA = pa.schema(
         described("slot_name", "name of the slot, such as 08-09 h", pa.dictionary(pa.int16(), pa.string())),
         described("users", "estimated users with a counted record in the cell and slot; add up to the map's count"),
         described("stddev", _SLOT_STDDEV),
-        described("expected", "users to expect in such a slot, by the profiles of all cells, without sampling error"),
+        described("expected", "expected users in such a slot, from the profiles of all cells; has no sampling error"),
         described("users_unbiased", f"users with only the noise; {NEGATIVE}"),
         *(described(f"users_{end}", f"{side} end of a 95% interval of the users") for end, side in _ENDS),
     ]
@@ -212,7 +212,8 @@ def _auxiliary_fields(categories: Sequence[str], rates: Sequence[str], place: st
         )
         simultaneous += "it is above the average"
         texts = (
-            f"share of the {place}'s users in category {name}; null if the interval is 0..1, so that nothing is known",
+            f"share of the {place}'s users in category {name}; null if the interval is 0..1, "
+            "which means that nothing is known",
             f"lower {pointwise}",
             f"upper {pointwise}",
             f"rate of {name} after shrinkage towards the average; null where users are not clearly above zero",
@@ -228,7 +229,7 @@ def _auxiliary_fields(categories: Sequence[str], rates: Sequence[str], place: st
     return fields
 
 
-_ZONE_NAME = described("name", "name of the zone for people; null for none", pa.string(), null=True)
+_ZONE_NAME = described("name", "readable name of the zone; null if it has none", pa.string(), null=True)
 
 
 def zones_schema(categories: Sequence[str] = (), rates: Sequence[str] = (), named: bool = False) -> pa.Schema:
@@ -248,7 +249,7 @@ def zones_schema(categories: Sequence[str] = (), rates: Sequence[str] = (), name
                 null=True,
             ),
             described("users", f"estimated users, unbiased; {NEGATIVE}"),
-            described("stddev", "standard deviation of users: of the noise, after levels were made to agree"),
+            described("stddev", "standard deviation of the noise in users, after the levels were made consistent"),
             described("low", "lower end of a 95% interval of the zone's users, for each zone separately"),
             described("high", "upper end of the interval"),
             pa.field("area", _NUMBER, False, {"unit": "square kilometres"}),
@@ -350,7 +351,11 @@ CURVE_SCHEMA = pa.schema(
 )
 BINS_SCHEMA = pa.schema(
     [
-        described("level", "leading bits of a value's position in the range that the bin fixes", pa.int64()),
+        described(
+            "level",
+            "number of leading bits of a value's position in the range; the bin fixes these bits",
+            pa.int64(),
+        ),
         described("low", "lower end of the bin, in the column's unit; in the bin"),
         described("high", "upper end, not in the bin, except at the end of the range"),
         described("count", "estimated users: sampled / sampling rate"),
@@ -395,7 +400,7 @@ def flows_schema(zones: bool = False, named: bool = False) -> pa.Schema:
     zones: whether flows are of pairs of zones. named: whether these have names for people.
     """
     cell = "r and one digit 0..3 a level of the quadtree; a single r is the region"
-    rest = "whether the row is a rest: the trips of a pair of large cells without those of the listed pairs"
+    rest = "whether the row is a rest: the trips between a pair of large cells, minus those of the listed pairs"
     places = [
         described("origin_cell", f"where the trips begin: {cell}", pa.string()),
         described("destination_cell", f"where they end: {cell}", pa.string()),

@@ -260,7 +260,7 @@ def log_assumptions(job: ReleaseJob) -> None:
     """Logs what a run takes for granted where no option says otherwise: local times, and a map without geography."""
     request = job.request
     if request.reads_local_times() and request.time_zone is None:
-        log_event("local_times", "times without a zone are read as local times; others in UTC (no --time_zone)")
+        log_event("local_times", "no --time_zone: times without a zone count as local times, others as UTC")
     files = {} if job.geography is None else {"basemap.json": job.geography}
     if isinstance(request, MapGeography) and request.has_map and Geography.of(files).basemap is None:
         log_event("no_coast", "the map will show no coast: give --basemap FILE, or pip install 'sfumato[coast]'")

@@ -145,8 +145,8 @@ class RateColumn(Request):
     )
     categories: Several[str] | None = option(
         None,
-        "values of the --auxiliary column, with commas. They are published, so you must know them without the logs "
-        "(default: false,true, or 0 and 1)",
+        "values of the --auxiliary column, separated by commas. They are published, so you must know them without the "
+        "logs (default: false,true, or 0 and 1)",
         COLUMNS,
         metavar="NAMES",
     )

@@ -347,8 +347,8 @@ class MapGeography(ReleaseRequest):
     basemap: str | None = option(
         None,
         "coast, streets, zones and place names to draw on the map (GeoJSON, GeoParquet, GeoPackage or shapefile). They "
-        "are published with it; default: the world's coasts and borders, for maps of 5 degrees or more; on smaller "
-        "maps the coast, with the extra `coast`",
+        "are published with it; default: the world's coasts and borders on maps of 5 degrees or more; on "
+        "smaller maps the coast, if the extra `coast` is installed",
         OUTPUT,
         metavar="FILE",
     )

@@ -63,14 +63,16 @@ class FlowsRequest(ZoneOptions, PlaceColumns, UserColumn, MapGeography):
     )
     max_trips_per_user: int = option(
         1,
-        "largest number of trips of a user that count, sampled from all their trips; noise grows in proportion",
+        "largest number of a user's trips that are counted, sampled from all their trips; noise grows in proportion",
         PRIVACY,
         common=True,
         metavar="K",
         ge=1,
         le=MAX_TRIPS,
     )
-    depth: int = option(DEPTH, "finest level of the quadtree: cells of the region's sides / 2^DEPTH", MAP, ge=1, le=15)
+    depth: int = option(
+        DEPTH, "finest level of the quadtree: a cell's sides are the region's sides / 2^DEPTH", MAP, ge=1, le=15
+    )
     origin: Several[str] | None = option(
         None,
         "columns of the longitude and latitude where a row's trip begins, in degrees",

@@ -23,7 +23,7 @@ class ZoneOptions(Request):
     """Options that name public zones: the polygons of a file, or the cells of an index."""
 
     h3: int | None = option(
-        None, "zones are the H3 cells of this resolution that meet the region", MAP, ge=0, le=15, common=True
+        None, "zones are the H3 cells of this resolution that intersect the region", MAP, ge=0, le=15, common=True
     )
     quadkey: int | None = option(
         None, "zones are the map tiles of this level that meet the region; their ids are quadkeys", MAP, ge=1, le=23
