@@ -181,7 +181,7 @@ MANIFEST = {
     "privacy.meter.bits_per_value": "bits of one value that a user sends",
     "privacy.meter.epsilon_per_bit": "ε of each bit; null without differential privacy",
     "privacy.meter.epsilon_per_client": "ε of all bits of a user; null without differential privacy",
-    "privacy.trust": "who sees unprotected data: `central`, `secagg`, `local` (no party) or `none` (unprotected)",
+    "privacy.trust": "trust model: `central`, `split`, `secagg`, `local` or `none` (unprotected)",
     "results": "the release's figures, made only from noisy counts",
     "results.users": "estimated users",
     "results.users_stddev": "standard deviation of `results.users`",

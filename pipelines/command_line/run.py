@@ -43,7 +43,7 @@ JOBS = {
         "make location logs of a synthetic city", "transforms.synth.request:SynthRequest", "pipelines.synth:run"
     ),
     "inspect": Command(
-        "show the operator what logs hold, what is wrong with them, and the command to run",
+        "show the operator what the logs contain, what is wrong with them, and the command to run",
         "schemas.requests.commands:InspectRequest",
         "pipelines.operations.inspect_logs:run",
     ),

@@ -314,7 +314,7 @@ class ChangesRequest(LogOptions):
 
 
 class InspectRequest(LogOptions):
-    """Shows the operator what logs hold: columns, unusable rows, rows per user, a region, and the command to run next.
+    """Shows what logs contain: columns, unusable rows, rows per user, a region, and the operator's next command.
 
     The figures are exact. They are only for the person who holds the logs; nothing is published or charged.
     """

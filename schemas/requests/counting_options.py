@@ -22,8 +22,8 @@ Colluding = Annotated[float, Interval(ge=0, le=0.9)]
 
 EPSILON_HELP = "privacy budget of the complete release"
 DELTA_HELP = (
-    "0: Laplace noise; above 0: Gaussian noise, with this delta for the complete release. Gaussian noise adds up more "
-    "slowly over many releases, in a ledger whose limit has a delta"
+    "0: Laplace noise; above 0: Gaussian noise, with this delta for the complete release. The cost of Gaussian noise "
+    "adds up more slowly over many releases, in a ledger whose limit has a delta"
 )
 TRUST_HELP = (
     "central: the operator holds the logs and adds noise once; split: each of two servers adds noise once, to the "

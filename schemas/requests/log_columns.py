@@ -139,7 +139,7 @@ class RateColumn(Request):
 
     auxiliary: str | None = option(
         None,
-        "column of booleans or of a few categories: the map shows the share of each at each place",
+        "column of booleans or of a few categories: the map shows the share of each category at each place",
         COLUMNS,
         common=True,
     )

@@ -128,7 +128,7 @@ class LogOptions(Request):
 
     verbose: bool = option(False, "show operations data: rows read and dropped, metrics", RUN)
     log_format: Literal["text", "json"] = option(
-        "text", "text: lines for people; json: one JSON object a line, as in Cloud Logging", RUN
+        "text", "text: lines for people; json: one JSON object per line, as in Cloud Logging", RUN
     )
 
 
@@ -347,7 +347,7 @@ class MapGeography(ReleaseRequest):
     basemap: str | None = option(
         None,
         "coast, streets, zones and place names to draw on the map (GeoJSON, GeoParquet, GeoPackage or shapefile). They "
-        "are published with it; default: the world's coasts and borders on maps of 5 degrees or more; on "
+        "are published with the map. Default: the world's coasts and borders on maps of 5 degrees or more; on "
         "smaller maps the coast, if the extra `coast` is installed",
         OUTPUT,
         metavar="FILE",

@@ -158,7 +158,7 @@ def plan_details(plan: Plan) -> str:
         lines.append(
             f"cells with at least {significant(plan.min_visible_users)} users are visible ({_VISIBLE_SNR:g} standard "
             "deviations of the last sub-query's noise)"
-            + ("" if level is None else f";\nspread evenly, users are visible in {1 << level} x {1 << level} cells")
+            + ("" if level is None else f";\nif users are spread evenly, {1 << level} x {1 << level} cells are visible")
         )
         if plan.most_visible is not None and plan.most_visible < _FEW_PLACES:
             lines.append(

@@ -197,8 +197,8 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
     )
     refine: Refine | None = option(
         None,
-        "rule for splitting nodes, with --auxiliary: count, as without --auxiliary; interval, while rates stay precise "
-        "(method adaptive; default: count)",
+        "rule for splitting nodes, with --auxiliary: count, as without --auxiliary; interval, as long as rates stay "
+        "precise (method adaptive; default: count)",
         METHOD,
     )
     participation: Participation = option(
@@ -222,7 +222,7 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
     warm_start: Several[str] | None = option(
         None,
         "earlier release of the same region and depth; the tree starts from its map (method adaptive). With --night, "
-        "you can add releases whose answers the first one lacks",
+        "you can add more releases, whose answers the first one does not include",
         INPUT,
         metavar="RELEASE",
     )

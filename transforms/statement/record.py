@@ -195,7 +195,9 @@ def _data_domain(manifest: Mapping[str, Any]) -> str:
     if entry_of(manifest, "privacy").get("devices"):
         return "Reports of any number of devices, each of a location or of weights of locations."
     columns_read = ", ".join(dict.fromkeys(named)) or _UNKNOWN
-    return f"Logs of any number of users, with any number of rows a user and any values. Columns read: {columns_read}."
+    return (
+        f"Logs of any number of users, with any number of rows per user and any values. Columns read: {columns_read}."
+    )
 
 
 def _model(manifest: Mapping[str, Any], account: LedgerAccount | None) -> dict[str, Any]:
