@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
@@ -36,6 +36,9 @@ SEES = {
 
 PRIVACY_UNIT = "user"
 NORMAL_SUMS = 1_000_000  # represents Gaussian noise where code needs a number of Laplace variables
+NoiseKind = Literal["laplace", "gaussian"]
+# The number of Laplace variables whose sum bounds the tails of a sum of draws, by the kind of noise.
+TAIL_SUMS: Mapping[NoiseKind, Callable[[int], int]] = {"laplace": lambda sums: sums, "gaussian": lambda _: NORMAL_SUMS}
 
 # Adjacency.
 ADD_OR_REMOVE = "add or remove one user: two datasets are neighbours if one is the other plus all records of one user"

@@ -40,7 +40,7 @@ import numpy as np
 from annotated_types import Interval
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.guarantee import SERVERS, CentralSplitOrSecagg, Trust
+from sfumato.schemas.guarantee import SERVERS, CentralSplitOrSecagg, NoiseKind, Trust
 from sfumato.schemas.locations import MAX_CATEGORIES
 from sfumato.schemas.requests.checks import check_declared, check_integer
 from sfumato.schemas.requests.counting_options import (
@@ -60,7 +60,7 @@ from sfumato.transforms.counting.methods.base import Contribution
 from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.locations.shards import Participation, ShardPlan
-from sfumato.transforms.privacy.additive_noise import LAPLACE, NOISES, AdditiveNoise, NoiseKind
+from sfumato.transforms.privacy.additive_noise import AUTO_NOISES, LAPLACE, NOISES, AdditiveNoise
 from sfumato.transforms.privacy.admission import (
     ADMISSION_SHARE,
     FALSE_REFUSAL_PROBABILITY,
@@ -171,10 +171,14 @@ class CountParameters:
     @cached_property
     def count_noise(self) -> AdditiveNoise:
         """The distribution of the noise, chosen for `auto`."""
+        return min(self.possible_noises, key=lambda kind: kind.stddev(kind.total(self.epsilon, self.delta)))
+
+    @property
+    def possible_noises(self) -> list[AdditiveNoise]:
+        """The distributions that `noise` allows: the named one, or for `auto` its candidates that fit delta."""
         if self.noise != "auto":
-            return NOISES[self.noise]
-        possible = [kind for kind in NOISES.values() if self.delta or not kind.NEEDS_DELTA]
-        return min(possible, key=lambda kind: kind.stddev(kind.total(self.epsilon, self.delta)))
+            return [NOISES[self.noise]]
+        return [kind for kind in AUTO_NOISES if self.delta or not kind.NEEDS_DELTA]
 
     @property
     def rho(self) -> float | None:

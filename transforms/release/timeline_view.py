@@ -33,7 +33,7 @@ from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.report.layers import cell_layer
 from sfumato.transforms.report.numbers import CHANGES, night_sentences, spoken, times, tiny
 from sfumato.transforms.report.scales import density_scale
-from sfumato.transforms.report.sections import get, noisy_sums
+from sfumato.transforms.report.sections import get, tail_sums
 
 MAP_FORMAT = 2  # of the scripts with maps; a page shows those of its own format only
 TIMELINE_FILE = "timeline.json"
@@ -335,7 +335,7 @@ def night_map(date: str, release: Release) -> bytes:
         finest_metres=Field(grid).cell_metres,
         layer=cell_layer(spoken(date), "Estimated users of each cell.", nodes, [measure], owned),
         lower_bound="lower bound" in release.manifest.get("errors", {}).get("sums", "lower bound"),
-        noisy_sums=noisy_sums((get(release.manifest, "privacy.sub_queries") or [{}])[-1]),
+        noisy_sums=tail_sums(release.manifest),
         users=_rounded(users),
         stddev=[float(f"{one:.4g}") for one in error.tolist()],
         measured=least.tolist(),

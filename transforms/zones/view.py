@@ -24,7 +24,7 @@ from sfumato.transforms.report.layers import finest_metres, zone_layer, zone_nam
 from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import density_scale
-from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, noisy_sums, number
+from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, number, tail_sums
 from sfumato.transforms.zones.zone_file import MAX_SHOWN
 
 _INDEXES = {"h3": "H3 cells", "quadkey": "Quadkey tiles"}
@@ -102,7 +102,7 @@ def _layer(table: pa.Table, level: Mapping[str, Any], manifest: Manifest, region
     seen = np.maximum(users, 0)
     weight = seen * np.minimum(seen / np.maximum(1.96 * stddev, 1e-12), 1) ** 2
     listed = np.ones(len(users))  # by their users: a zone is a place of its own, whatever its area
-    sums = noisy_sums((get(manifest, "privacy.sub_queries") or [{}])[-1])
+    sums = tail_sums(manifest)
     return zone_layer(
         _title(level, get(manifest, "zones.levels", [])),
         f"{plural(level['zones'], 'zone')}. The error of each count is "
