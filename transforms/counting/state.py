@@ -207,6 +207,11 @@ class CountState:
         return self.noise.kind.tail_sums(self.noisy_sums)
 
     @property
+    def answered_tail_sums(self) -> int:
+        """The `tail_sums` of the last result, without the shards that it lost."""
+        return self.noise.kind.tail_sums(self.noisy_sums if self.is_one_batch else self.results[-1].shards_answered)
+
+    @property
     def is_one_batch(self) -> bool:
         """Whether noise is added to one sum of all users, and not to the sum of each shard."""
         return self.trust != Trust.SECAGG

@@ -174,8 +174,7 @@ def published_estimate(
     estimate = add_up_to(parameters.method.decode(state, grid.depth), users)
     unbiased = unbiased_counts(estimate, state) if parameters.method.errors == "posterior" else None
     answered = state.results[-1].shards_answered  # for the users by category
-    noisy_sums = state.noise.kind.tail_sums(state.noisy_sums if state.is_one_batch else answered)
-    rates = estimate_rates(estimate, categories, noisy_sums, state.shard_plan.shards / answered)
+    rates = estimate_rates(estimate, categories, state.answered_tail_sums, state.shard_plan.shards / answered)
     if state.rotation == 1:
         return estimate, unbiased, rates
     if unbiased is None:  # the posterior's deviations hold the sampling of users, those of the noise do not

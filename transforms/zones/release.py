@@ -45,15 +45,14 @@ class ZoneCounts:
     levels: list[LevelEstimate]  # by category, from the finest level to the coarsest
     low: list[Array]  # and high: ends of the 95% intervals of each level's zones: float64[m] each
     high: list[Array]
-    noisy_sums: int  # number of sums with independent noise that were added up
+    tail_sums: int  # see `CountState.answered_tail_sums`
     sampling_weight: float  # users that each counted user represents, where shards were lost
 
 
 def zone_counts(state: CountState, method: ZoneLevels) -> ZoneCounts:
     """Returns the estimates of all levels, see `tree_least_squares`. state: after the last sub-query."""
     zones, last = method.zones, state.results[-1]
-    live = last.shards_answered
-    sums = state.noise.kind.tail_sums(state.noisy_sums if state.is_one_batch else live)
+    sums = state.answered_tail_sums
     noisy: list[NoisyLevel] = [NoisyLevel(None) for _ in zones.level_names]
     for level, result in zip(method.queried, state.results, strict=True):
         kurtosis = 0.0
@@ -74,7 +73,7 @@ def zone_counts(state: CountState, method: ZoneLevels) -> ZoneCounts:
             below, above = (np.where(np.isnan(one), half, one) for one in exact)
         low.append(users - below)
         high.append(users + above)
-    return ZoneCounts(levels, low, high, sums, state.shard_plan.shards / live)
+    return ZoneCounts(levels, low, high, sums, state.shard_plan.shards / last.shards_answered)
 
 
 def margins(variance: Array, kurtosis: Array) -> Array:
@@ -158,7 +157,7 @@ def _table(found: ZoneCounts, zones: Zones, categories: Sequence[str]) -> pa.Tab
         if categories:
             stddev, everywhere = np.sqrt(estimate.variance), np.ones(len(ids), dtype=bool)
             rates = rates_of_counts(
-                estimate.counts, stddev, everywhere, categories, found.noisy_sums, found.sampling_weight
+                estimate.counts, stddev, everywhere, categories, found.tail_sums, found.sampling_weight
             )
             columns |= auxiliary_columns(estimate.counts, categories, rates)
         columns["geometry"] = shapely.to_wkb(shapes)

@@ -125,10 +125,10 @@ amounts = st.floats(-1e6, 1e6) | st.floats(-100, 100) | st.just(0.0)
 @given(amounts, amounts, st.floats(1e-6, 1e5), st.integers(1, 5), st.integers(1, 1000), st.floats(1, 20))
 @settings(max_examples=40)
 def test_rate_intervals_exist_for_every_cell(
-    counts: float, rest: float, stddev: float, others: int, noisy_sums: int, sampling_weight: float
+    counts: float, rest: float, stddev: float, others: int, tail_sums: int, sampling_weight: float
 ) -> None:
     arrays = (np.array([one]) for one in (counts, rest, stddev))
-    rate, low, high = rate_intervals(*arrays, others, noisy_sums, sampling_weight)
+    rate, low, high = rate_intervals(*arrays, others, tail_sums, sampling_weight)
     assert 0 <= low[0] <= high[0] <= 1
     assert np.isnan(rate[0]) == ((low[0], high[0]) == (0, 1))
     assert np.isnan(rate[0]) or low[0] <= rate[0] <= high[0]
