@@ -56,7 +56,7 @@ def wraps(users: int, state: CountState, window: Window) -> float:
     size = stats.binom(users, min(shard_plan.sampling_rate, 1) / shard_plan.shards)
     sizes = np.arange(int(size.mean() + 12 * size.std() + 60) + 1)
     room = window.modulus - window.low - 1  # the largest value that is read as it is
-    full, empty = query.encoding.sensitivity, query.encoding.length - query.encoding.sensitivity
+    full, empty = query.encoding.entries_per_location, query.encoding.length - query.encoding.entries_per_location
     high = tail(query.cost, np.maximum(room - sizes * state.gamma, -1), query.sensitivity)
     none = tail(query.cost, room, query.sensitivity)
     over = float((size.pmf(sizes) * np.minimum(full * high + empty * none, 1)).sum() + size.sf(sizes[-1]))

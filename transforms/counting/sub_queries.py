@@ -116,7 +116,7 @@ def advance(state: CountState, totals: ShardTotals, parameters: CountParameters)
             else f"simulated_dropout: all of {queried} planned shards were lost; use less of it, or a larger dropout"
         )
     scale = shard_plan.shards / live  # the live shards represent those that were lost or not queried
-    noise_stddev = state.noise_stddev(query.cost, query.encoding.sensitivity, query.encoding.length)
+    noise_stddev = state.noise_stddev(query.cost, query.encoding.entries_per_location, query.encoding.length)
     if not is_one_batch:
         noise_stddev *= math.sqrt(scale)  # scale * sqrt(live) = sqrt(scale) * sqrt(shards)
     if query.planned_clients is None and not is_one_batch:  # survivors above the required number add noise too
@@ -164,7 +164,7 @@ def _shard_query(state: CountState, query: Query, parameters: CountParameters) -
     if shard_range is not None and parameters.is_one_batch:
         raise ValueError("shard_fractions: central noise is added to one sum of all shards, not to parts of them")
     max_sub_queries, unit = parameters.most_sub_queries(), state.noise.kind.UNIT
-    min_noise_cost = state.noise.kind.min_cost(state.sensitivity(encoding.length, encoding.sensitivity))
+    min_noise_cost = state.noise.kind.min_cost(state.sensitivity(encoding.length, encoding.entries_per_location))
     min_cost = _MIN_SHARE * budget.total + min_noise_cost
     if not state.results and max_sub_queries * min_cost > available:
         raise RequestError(
@@ -224,7 +224,7 @@ def window_for(encoding: Encoding, cost: float, state: CountState, probability: 
         expected_size=users / shard_plan.shards,
         noise=state.noise,
         cost=cost,
-        sensitivity=state.sensitivity(encoding.length, encoding.sensitivity),
+        sensitivity=state.sensitivity(encoding.length, encoding.entries_per_location),
         gamma=state.gamma,
         entries=encoding.length,
         shards=shard_plan.shards,

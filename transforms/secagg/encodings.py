@@ -48,12 +48,11 @@ class Encoding(ABC):
 
     Attributes:
         length: entries of the vector.
-        sensitivity: how many different entries one location adds its weight to: the L1 norm of the vector of a user of
-            weight 1. `CountState.sensitivity` is the norm for any weights and rounding.
+        entries_per_location: how many different entries one location adds its weight to.
     """
 
     length: int
-    sensitivity: int = 1
+    entries_per_location: int = 1
 
     @abstractmethod
     def count(self, group: ShardGroup, block: slice) -> NDArray[np.int64]:
@@ -61,7 +60,7 @@ class Encoding(ABC):
 
     @abstractmethod
     def entries_of(self, group: ShardGroup, block: slice) -> Iterator[NDArray[np.signedinteger[Any]]]:
-        """Yields the entries that each row of the block adds its weight to: `sensitivity` arrays int[n].
+        """Yields the entries that each row of the block adds its weight to: `entries_per_location` arrays int[n].
 
         The arrays have no entry in common.
         """

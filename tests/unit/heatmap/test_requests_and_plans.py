@@ -303,7 +303,7 @@ def test_every_method_runs_with_independent_rounding(baselines: None, method: st
     rows = Rows(Places(depth), hashes, codes, np.tile(np.array([total // 3, total - total // 3]), users))
     state = run_in_memory(rows, users, parameters, KEY)
     for result in state.results:
-        sensitivity = gamma * result.encoding.sensitivity + result.encoding.length
+        sensitivity = gamma * result.encoding.entries_per_location + result.encoding.length
         least = discrete_laplace_stddev(result.cost, sensitivity) / gamma
         assert least <= result.noise_stddev <= 1.2 * least
     exact = np.bincount(codes.astype(int), rows.weights, 4**depth) / total

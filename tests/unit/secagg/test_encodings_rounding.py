@@ -195,9 +195,9 @@ def test_one_user_moves_the_sums_by_at_most_the_sensitivity(
     assert (added >= 0).all()
     assert not added[0].any()
     if rounding == "systematic":  # attained by any user
-        assert added.sum() == query.sensitivity == gamma * encoding.sensitivity
+        assert added.sum() == query.sensitivity == gamma * encoding.entries_per_location
     else:
-        assert added.sum() < query.sensitivity == gamma * encoding.sensitivity + encoding.length
+        assert added.sum() < query.sensitivity == gamma * encoding.entries_per_location + encoding.length
         assert np.count_nonzero(added) <= encoding.length
 
 
@@ -270,8 +270,8 @@ def test_the_noise_in_the_sums_is_that_of_the_sensitivity(encoding: Encoding, ro
             totals = add_central_noise(totals, query, KEY)
         residuals.append(totals.sums - count_vectors(group, slice(0, 1), query, KEY)[0])
     sample = np.concatenate(residuals)
-    sensitivity = gamma * encoding.sensitivity + (encoding.length if rounding == "independent" else 0)
+    sensitivity = gamma * encoding.entries_per_location + (encoding.length if rounding == "independent" else 0)
     right = chi_square_p(sample, discrete_laplace_pmf(epsilon / sensitivity, 15 * sensitivity))
     assert right > FLAKE_RATE
-    for wrong in {0.75 * sensitivity, gamma * encoding.sensitivity, gamma, 1.3 * sensitivity} - {sensitivity}:
+    for wrong in {0.75 * sensitivity, gamma * encoding.entries_per_location, gamma, 1.3 * sensitivity} - {sensitivity}:
         assert chi_square_p(sample, discrete_laplace_pmf(epsilon / wrong, 15 * sensitivity)) < FLAKE_RATE
