@@ -93,7 +93,7 @@ def test_a_busy_user_adds_to_as_many_slots_as_stated(kind: str, contribution: Co
     spent = sum(one.cost for one in plan.sub_queries) + parameters.admission().cost
     assert spent == pytest.approx(parameters.epsilon)
     for one in plan.sub_queries:
-        assert one.noise_stddev == pytest.approx(parameters.count_noise.stddev(one.cost, most))
+        assert one.noise_stddev == pytest.approx(parameters.noise_kind.stddev(one.cost, most))
 
 
 # The users of a map with several records a user are all counted, however fine its cells are.

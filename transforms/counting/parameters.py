@@ -165,11 +165,11 @@ class CountParameters:
         budget = self.budget
         cost = budget.affordable(budget.total * self.population_share)
         return AdmissionRule(
-            cost, self.max_bad_fraction, min_users, self.population, noise=self.count_noise, cohorts=self.rotation
+            cost, self.max_bad_fraction, min_users, self.population, noise_kind=self.noise_kind, cohorts=self.rotation
         )
 
     @cached_property
-    def count_noise(self) -> AdditiveNoise:
+    def noise_kind(self) -> AdditiveNoise:
         """The distribution of the noise, chosen for `auto`."""
         return min(self.possible_noises, key=lambda kind: kind.stddev(kind.total(self.epsilon, self.delta)))
 
@@ -183,7 +183,7 @@ class CountParameters:
     @property
     def rho(self) -> float | None:
         """The rho of the complete release, which a ledger adds up; None for noise with another unit of cost."""
-        return self.budget.total if self.count_noise.UNIT == "rho" else None
+        return self.budget.total if self.noise_kind.UNIT == "rho" else None
 
     def with_trust(self, trust: Trust) -> CountParameters:
         """Returns the parameters with another trust model; only shards' noise has clients who may collude.
@@ -198,19 +198,19 @@ class CountParameters:
         return ShardPlan.for_users(users, self.users, self.shard_size, self.dropout, self.participation)
 
     def noise_of(self, shard_plan: ShardPlan, kind: AdditiveNoise | None = None) -> Noise:
-        """Returns the noise of a planned shard's sums, or of the sum of all users. kind: None for `count_noise`."""
+        """Returns the noise of a planned shard's sums, or of the sum of all users. kind: None for `noise_kind`."""
         required = 1 if self.is_one_batch else shard_plan.required_survivors
-        return Noise(kind or self.count_noise, required, self.colluding or 0.0)
+        return Noise(kind or self.noise_kind, required, self.colluding or 0.0)
 
     @property
     def budget(self) -> Budget:
         """The budget of the complete release, in the unit of the noise, before the noisy user count."""
-        return Budget(self.count_noise.total(self.epsilon, self.delta))
+        return Budget(self.noise_kind.total(self.epsilon, self.delta))
 
     @property
     def stated_delta(self) -> float:
         """The delta of the complete release: 0 with Laplace noise."""
-        return self.delta if self.count_noise.NEEDS_DELTA else 0.0
+        return self.delta if self.noise_kind.NEEDS_DELTA else 0.0
 
     def _check_noise(self) -> None:
         """Raises RequestError where noise and delta contradict each other, or a protocol lacks this noise."""
@@ -221,9 +221,9 @@ class CountParameters:
             raise RequestError(f"delta: must be 0 or at least {MIN_GAUSSIAN_DELTA:g}, got {self.delta:g}")
         if needs_delta is False and self.delta:
             raise RequestError(f"delta: {self.noise} noise needs none; leave it out")
-        if not self.count_noise.HAS_SHARES and (name := self._by_client):
+        if not self.noise_kind.HAS_SHARES and (name := self._by_client):
             raise RequestError(
-                f"{name}: clients' shares do not add up to {self.count_noise.NAME.capitalize()} noise; leave out this "
+                f"{name}: clients' shares do not add up to {self.noise_kind.NAME.capitalize()} noise; leave out this "
                 "option, or --delta"
             )
 
@@ -333,7 +333,7 @@ class CountParameters:
 def automatic_gamma(parameters: CountParameters) -> int:
     """Returns the gamma of `auto`. Raises RequestError if none fits the modulus, or epsilon is too small for noise."""
     # With Gaussian noise, the epsilon of as much Laplace noise.
-    epsilon = parameters.count_noise.laplace_epsilon(parameters.budget.total)
+    epsilon = parameters.noise_kind.laplace_epsilon(parameters.budget.total)
     max_sub_queries = parameters.most_sub_queries()
     users = min(parameters.users or UNKNOWN_USERS, parameters.population or UNKNOWN_USERS)
     shard_size, is_one_batch = parameters.shard_size, parameters.is_one_batch
@@ -363,7 +363,7 @@ def _largest_within(
     modulus: int, max_gamma: int, parameters: CountParameters, shard_plan: ShardPlan, length: int
 ) -> int:
     """Returns the largest gamma in 1..max_gamma whose sums fit the modulus."""
-    counting_epsilon = parameters.count_noise.laplace_epsilon(parameters.admission().cost)
+    counting_epsilon = parameters.noise_kind.laplace_epsilon(parameters.admission().cost)
     probability = parameters.overflow_probability / parameters.most_sub_queries()
     counted = max_counted(min(shard_plan.users, SHARD_TOLERANCE * parameters.shard_size), counting_epsilon, probability)
 
@@ -371,7 +371,7 @@ def _largest_within(
         return min_window(
             expected_size=counted + noise_quantile(counting_epsilon, COUNT_SHARE * probability),
             noise=parameters.noise_of(shard_plan, LAPLACE),
-            cost=MIN_QUERY_SHARE * parameters.count_noise.laplace_epsilon(parameters.budget.total),
+            cost=MIN_QUERY_SHARE * parameters.noise_kind.laplace_epsilon(parameters.budget.total),
             sensitivity=l1_sensitivity(gamma, parameters.rounding, math.ceil(MIN_QUERY_SHARE * length)),
             gamma=gamma,
             entries=length,

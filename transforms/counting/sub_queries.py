@@ -145,8 +145,8 @@ def check_first_query(parameters: CountParameters, prior: Estimate | None = None
     cost = parameters.admission().cost
     # Without a number: two shards, the least that shard_fractions can split.
     users = float(parameters.population or parameters.users or 2 * parameters.shard_size)
-    most = max_counted(users, parameters.count_noise.laplace_epsilon(cost), parameters.overflow_probability)
-    population = Population(users, "public", cost, parameters.count_noise.stddev(cost), most)
+    most = max_counted(users, parameters.noise_kind.laplace_epsilon(cost), parameters.overflow_probability)
+    population = Population(users, "public", cost, parameters.noise_kind.stddev(cost), most)
     first_state(population, parameters.budget.charge(cost), parameters, prior)
 
 

@@ -295,7 +295,7 @@ def _charge_and_admit(
     if event is not None:
         event.emit()
     elif admit is not None and admission is not None:
-        cohorts, unit = admit.rule.cohorts, admit.rule.noise.UNIT
+        cohorts, unit = admit.rule.cohorts, admit.rule.noise_kind.UNIT
         kind, fields = (COUNTED_USERS, {}) if cohorts == 1 else (COUNTED_COHORT, {"cohorts": cohorts})
         kind.emit(users=admission.users, noise_stddev=admission.noise_stddev, **fields, **{unit: admission.cost})
     return admission

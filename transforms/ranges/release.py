@@ -66,7 +66,7 @@ def ranges_files(built: Built, plan: RangesPlan, metadata: ReleaseMetadata) -> d
             **privacy,
             "trust": plan.count_parameters.trust,
             "noise_stddev": noise,
-            "population": population_entry(collected.population, plan.count_parameters.count_noise),
+            "population": population_entry(collected.population, plan.count_parameters.noise_kind),
         },
         "results": _results(built.model.model, counts),
     }
@@ -117,7 +117,7 @@ def _central_privacy(plan: RangesPlan, metadata: ReleaseMetadata) -> dict[str, A
     columns = metadata.parameters["columns"]
     weighted = columns["weight"] is not None or columns["time"] is not None
     parameters = plan.count_parameters
-    kind = parameters.count_noise
+    kind = parameters.noise_kind
     chosen = "in proportion to their records' weights" if weighted else "uniformly"
     return {
         "unit": PRIVACY_UNIT,

@@ -121,7 +121,7 @@ def zones_parameters(given: CountParameters, zones: Zones) -> CountParameters:
     """Returns the given parameters with the levels to query, each with its share of the budget. Raises RequestError."""
     sizes = [len(ids) for ids in zones.ids_of_levels]
     budget = given.budget.total - given.admission().cost
-    shares = level_shares(sizes, given.count_noise, budget, given.distribution_gamma or 1)
+    shares = level_shares(sizes, given.noise_kind, budget, given.distribution_gamma or 1)
     return replace(given, method=ZoneLevels(zones, shares))
 
 
