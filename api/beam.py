@@ -145,7 +145,7 @@ class _PrivateJob(beam.PTransform):
         logs, bound = elements | "Logs" >> LogsOfKey(key, job, gate)  # PCollection[LogFile], PCollection[LedgerGate]
         counted: list[beam.PCollection] = []
         charge_and_admit = ChargeAndAdmit(job.admission(), gate and beam.pvalue.AsSingleton(bound), counted.append)
-        files = job.build(logs, Inputs({}, Spill(), charge_and_admit), key, metadata)
+        files = job.files(logs, Inputs({}, Spill(), charge_and_admit), key, metadata)
         if self._output is not None:
             _ = (
                 files

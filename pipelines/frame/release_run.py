@@ -126,7 +126,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings, audit: bool = False) 
             inputs = Inputs(column_types, spill, ChargeAndAdmit(rule, gate))
             bundles = root | "Files" >> beam.Create(bundled(logs))  # PCollection[tuple[LogFile, ...]]
             _ = (
-                job.build(bundles, inputs, key, metadata)  # PCollection[dict[file name, bytes]]
+                job.files(bundles, inputs, key, metadata)  # PCollection[dict[file name, bytes]]
                 | "Write" >> beam.Map(write_release, request.output, metadata, request.overwrite)  # PCollection[path]
                 | "CommitRelease" >> beam.Map(commit_release, *charge)
             )
