@@ -62,8 +62,8 @@ class ZoneEncoding(Encoding):
 
     def count(self, group: ShardGroup, block: slice) -> NDArray[np.int64]:
         """See Encoding.count. Raises ValueError where the group has other categories."""
-        if self.categories != group.places.categories:
-            raise ValueError(f"the encoding has {self.categories} categories, the shards {group.places.categories}")
+        if self.categories != group.places.bins:
+            raise ValueError(f"the encoding has {self.categories} categories, the shards {group.places.bins} bins")
         part, codes = parts_and_cells(group, block)
         sums = tally(part, self.zone_of_code[codes], group, block, len(self.share_of_zone))
         # The bits of a category may hold more categories than exist.
@@ -71,7 +71,7 @@ class ZoneEncoding(Encoding):
 
     def entries_of(self, group: ShardGroup, block: slice) -> Iterator[NDArray[np.signedinteger[Any]]]:
         part, codes = parts_and_cells(group, block)
-        category = part & ((1 << group.places.category_bits) - 1)
+        category = part & ((1 << group.places.bin_bits) - 1)
         yield category * len(self.share_of_zone) + self.zone_of_code[codes]
 
 

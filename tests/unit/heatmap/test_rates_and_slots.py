@@ -268,7 +268,7 @@ def release() -> CityRelease:
 
 def maps_of(rows: Rows, trust: str, key: int, **options: Any) -> SlotMaps:
     values = {"depth": DEPTH, "trust": trust, "population": len(rows.users), "shard_size": 10_000, **options}
-    parameters = heatmap_parameters("adaptive", values, slots=rows.places.categories)
+    parameters = heatmap_parameters("adaptive", values, slots=rows.places.bins)
     state = run_in_memory(rows, len(rows.users), parameters, RunKey.derive(FixedSecret(b"%032d" % key), {}))
     estimate = add_up_to(parameters.method.decode(state, DEPTH), state.users_estimate()[0])
     made = SlotMaps.from_state(state, estimate)
@@ -278,7 +278,7 @@ def maps_of(rows: Rows, trust: str, key: int, **options: Any) -> SlotMaps:
 
 def exact(rows: Rows, maps: SlotMaps) -> np.ndarray:
     """True users of the maps' cells by slot."""
-    counts = rows.histogram().reshape(rows.places.categories, -1)
+    counts = rows.histogram().reshape(rows.places.bins, -1)
     owner = maps.tree.index.owners(np.arange(4**DEPTH, dtype=np.uint64))
     return np.stack([np.bincount(owner, one, len(maps.tree.entries)) for one in counts])
 

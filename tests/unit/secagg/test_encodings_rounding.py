@@ -73,7 +73,7 @@ def group_of(users: list[list[User]], total: int, places: Places, seed: int = 0)
 def some_users(rng: np.random.Generator, shards: int, users: int, places: Places) -> list[list[User]]:
     def user() -> User:
         cells = rng.integers(0, 4**places.depth, rng.integers(1, 12))
-        category = rng.integers(0, places.categories, len(cells)) << (2 * places.depth)
+        category = rng.integers(0, places.bins, len(cells)) << (2 * places.depth)
         return dict(zip((category | cells).tolist(), rng.exponential(1, len(cells)).tolist(), strict=True))
 
     return [[user() for _ in range(users)] for _ in range(shards)]
@@ -171,7 +171,7 @@ def neighbours(
 ) -> list[ShardGroup]:
     """Groups with and without one user among others, who keep their ranks: [with the user, without]."""
     users = some_users(rng, 2, 6, places)
-    cells = rng.choice(4**places.depth * places.categories, rng.integers(1, 4**places.depth + 1), replace=False)
+    cells = rng.choice(4**places.depth * places.bins, rng.integers(1, 4**places.depth + 1), replace=False)
     users[1].insert(3, dict(zip(cells.tolist(), (rng.exponential(1, len(cells)) ** scale).tolist(), strict=True)))
     with_user = group_of(users, stored_total(gamma, rounding), places)
     assert with_user.weights is not None
