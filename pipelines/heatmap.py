@@ -10,7 +10,8 @@ import apache_beam as beam
 
 from sfumato.pipelines.frame.counting_job import CountingJob
 from sfumato.pipelines.frame.job import Inputs, ResultsAndFiles
-from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Cost
+from sfumato.schemas.guarantee import ADD_OR_REMOVE, ZERO_OUT
+from sfumato.schemas.ledger import Cost
 from sfumato.schemas.region import Grid
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.plan import accuracy

@@ -40,16 +40,21 @@ NoiseKind = Literal["laplace", "gaussian"]
 # The number of Laplace variables whose sum bounds the tails of a sum of draws, by the kind of noise.
 TAIL_SUMS: Mapping[NoiseKind, Callable[[int], int]] = {"laplace": lambda sums: sums, "gaussian": lambda _: NORMAL_SUMS}
 
-# Adjacency.
-ADD_OR_REMOVE = "add or remove one user: two datasets are neighbours if one is the other plus all records of one user"
-ZERO_OUT = (
-    "zero-out: two datasets are neighbours if one is the other without the records of one user; the device of that "
-    "user still reports, with an empty vector and its share of the noise"
-)
-REPLACE_VALUE = (
-    "replace one user's value by any other usable value (a finite number, and not negative without --signed); 0 is "
-    "one, so this covers zero-out, where the device of a removed user still reports, with the bits of 0"
-)
+# Adjacency: its name in a ledger, and its sentence in a manifest.
+ADD_OR_REMOVE, ZERO_OUT, REPLACE = ADJACENCIES = "add-or-remove-one-user", "zero-out", "replace"
+ADJACENCY_TEXTS: Mapping[str, str] = {
+    ADD_OR_REMOVE: (
+        "add or remove one user: two datasets are neighbours if one is the other plus all records of one user"
+    ),
+    ZERO_OUT: (
+        "zero-out: two datasets are neighbours if one is the other without the records of one user; the device of that "
+        "user still reports, with an empty vector and its share of the noise"
+    ),
+    REPLACE: (
+        "replace one user's value by any other usable value (a finite number, and not negative without --signed); 0 is "
+        "one, so this covers zero-out, where the device of a removed user still reports, with the bits of 0"
+    ),
+}
 
 # Assumptions, one sentence or two each.
 ONE_ID = "A user is one user id. A person with two ids counts as two users."
@@ -205,7 +210,8 @@ def two_sentences(manifest: Mapping[str, Any]) -> str:
     if not isinstance(epsilon, int | float) or not isinstance(delta, int | float):
         of = "values" if "second" in manifest else "value"
         return f"No differential privacy. Each user sent {sent} of their {of} unchanged, and only sums are published."
-    change = "zeroing the report of" if privacy.get("adjacency") == ZERO_OUT else "adding or removing all records of"
+    zeroed = privacy.get("adjacency") == ADJACENCY_TEXTS[ZERO_OUT]
+    change = "zeroing the report of" if zeroed else "adding or removing all records of"
     factor = f"e^ε = {math.exp(epsilon):.3g}" if epsilon < 100 else "e^ε"
     besides = f", plus δ = {delta:g}" if delta else ""
     promise = f"{change} one user changes the probability of any result by a factor of at most {factor}{besides}."

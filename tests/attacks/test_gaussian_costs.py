@@ -22,7 +22,8 @@ from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.frame.accounting import admission_cost
 from sfumato.schemas.errors import BudgetError, RequestError
-from sfumato.schemas.ledger import REPLACE, ZERO_OUT, Charge, Limit, Period
+from sfumato.schemas.guarantee import REPLACE, ZERO_OUT
+from sfumato.schemas.ledger import Charge, Limit, Period
 from sfumato.schemas.region import Places
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.sub_queries import advance_run

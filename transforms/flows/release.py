@@ -12,7 +12,7 @@ import pyarrow as pa
 import shapely
 from numpy.typing import NDArray
 
-from sfumato.schemas.guarantee import ADD_OR_REMOVE, ASSUMPTIONS, CURATOR, PRIVACY_UNIT, Trust
+from sfumato.schemas.guarantee import ADD_OR_REMOVE, ADJACENCY_TEXTS, ASSUMPTIONS, CURATOR, PRIVACY_UNIT, Trust
 from sfumato.schemas.region import Grid, Region, deinterleave
 from sfumato.schemas.release import (
     FLOW_ZONES_FILE,
@@ -187,7 +187,7 @@ def _manifest(flows: Flows, levels: Sequence[MeasuredLevel], metadata: FlowMetad
         "privacy": {
             "unit": PRIVACY_UNIT,
             "contribution_bound": f"{many} of each user, drawn by the key from all of the user's trips; {made}",
-            "adjacency": ADD_OR_REMOVE,
+            "adjacency": ADJACENCY_TEXTS[ADD_OR_REMOVE],
             "trust": Trust.CENTRAL,
             "epsilon": plan.epsilon,
             "epsilon_spent": plan.epsilon,

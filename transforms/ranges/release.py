@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.guarantee import ADD_OR_REMOVE, ASSUMPTIONS, CURATOR, EXACT_NOISE, PRIVACY_UNIT
+from sfumato.schemas.guarantee import ADD_OR_REMOVE, ADJACENCY_TEXTS, ASSUMPTIONS, CURATOR, EXACT_NOISE, PRIVACY_UNIT
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE, MODEL_FILE
@@ -122,7 +122,7 @@ def _central_privacy(plan: RangesPlan, metadata: ReleaseMetadata) -> dict[str, A
     return {
         "unit": PRIVACY_UNIT,
         "contribution_bound": _BOUND.format(chosen),
-        "adjacency": ADD_OR_REMOVE,
+        "adjacency": ADJACENCY_TEXTS[ADD_OR_REMOVE],
         "epsilon": parameters.epsilon,
         "delta": parameters.stated_delta,
         **({} if kind.UNIT == "epsilon" else {kind.UNIT: parameters.budget.total}),
