@@ -47,6 +47,7 @@ import pyarrow as pa
 import scipy
 from numpy.typing import NDArray
 
+from sfumato.schemas.known_digits import NORMAL_Z
 from sfumato.schemas.release import rate_columns
 from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.statistics.bisection import bisect_each
@@ -54,7 +55,7 @@ from sfumato.transforms.statistics.shrinkage import shrink
 
 LEVEL = 0.95
 # Quantiles of the normal distribution as SciPy has them, which takes 0.1 s to load: at (1 + LEVEL) / 2 and LEVEL.
-_TWO_SIDED, _ONE_SIDED = 1.959963984540054, 1.6448536269514722
+_ONE_SIDED = 1.6448536269514722
 _EXPANDED = 3.0  # deviations up to which the Cornish-Fisher polynomials are trusted; beyond, their shift is constant
 _CONTINUITY = 0.15  # users, see the module
 _NEAREST = 1e-9  # deviations from an end at which a rate counts as that end
@@ -278,8 +279,8 @@ class _RateTest:
         excess = (self.sampling_weight**2 * sampling * (1 - 6 * p * q) + noise) / variance**2
         inward, outward = _critical_values(p * users / deviation)
         from_one, beyond_one = _critical_values(q * users / deviation)
-        above = np.where(beyond_one > _TWO_SIDED, beyond_one, inward)
-        below = np.where(outward > _TWO_SIDED, outward, from_one)
+        above = np.where(beyond_one > NORMAL_Z, beyond_one, inward)
+        below = np.where(outward > NORMAL_Z, outward, from_one)
         distance = (q * self.counts - p * self.rest) / deviation
         margin = _CONTINUITY * self.sampling_weight / deviation
         high, low = (
@@ -299,21 +300,21 @@ def _cornish_fisher(z: Array, skewness: Array, excess: Array) -> Array:
 
 def _critical_values(distance: Array) -> tuple[Array, Array]:
     """Returns the accepted deviations inward and outward, float64[T] each. distance: from 0 or 1, in deviations."""
-    near = np.clip(distance, _NEAREST, _TWO_SIDED)
+    near = np.clip(distance, _NEAREST, NORMAL_Z)
     h = np.interp(near, *_inward_table())
     # Both limits have the same likelihood ratio: h^2 = near^2 - 2 near x, with x beyond the end.
-    return h, np.where(near < _TWO_SIDED, (near**2 + h**2) / (2 * near), _TWO_SIDED)
+    return h, np.where(near < NORMAL_Z, (near**2 + h**2) / (2 * near), NORMAL_Z)
 
 
 @lru_cache(maxsize=1)
 def _inward_table() -> tuple[Array, Array]:
     """Returns distances from 0 or 1, and accepted deviations inward for 95% (Feldman, Cousins): float64[400] each."""
-    near = np.linspace(_NEAREST, _TWO_SIDED, 400)
+    near = np.linspace(_NEAREST, NORMAL_Z, 400)
 
     def misses(h: Array) -> NDArray[np.bool_]:
         return np.asarray(scipy.special.ndtr(h) - scipy.special.ndtr(-(near**2 + h**2) / (2 * near)) < LEVEL)
 
-    low, high = bisect_each(misses, np.full_like(near, _ONE_SIDED), np.full_like(near, _TWO_SIDED), 50)
+    low, high = bisect_each(misses, np.full_like(near, _ONE_SIDED), np.full_like(near, NORMAL_Z), 50)
     return near, (low + high) / 2
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sfumato.schemas.known_digits import about
+from sfumato.schemas.known_digits import Z, about
 from sfumato.schemas.rectangle import region_from
 from sfumato.schemas.region import Grid, area_km2, ground_metres
 from sfumato.schemas.release import (
@@ -74,7 +74,7 @@ def heatmap_view(files: Files) -> PageView:
     body, size = _map(release, Grid(region, depth))
     users, deviation = (number(manifest, f"results.{name}") or 0.0 for name in ("users", "users_stddev"))
     wide, tall = ground_metres(region)
-    margin = 1.96 * deviation
+    margin = Z * deviation
     some = about(users, max(deviation, users / 200))
     headline = f"About {some} users" + (", no one in particular" if is_safe(manifest) else "")
     if users < margin:
@@ -208,7 +208,7 @@ def _slots(release: Released, grid: Grid) -> TimeSlots | None:
 
 def _weight(users: Array, stddev: Array) -> Array:
     """Returns the users that count for the scale of colours: fewer where noise could explain them."""
-    return np.asarray(users * np.minimum(users / np.maximum(1.96 * stddev, 1e-12), 1) ** 2)
+    return np.asarray(users * np.minimum(users / np.maximum(Z * stddev, 1e-12), 1) ** 2)
 
 
 def _cells(table: pa.Table, depth: int, manifest: Manifest) -> _Cells:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sfumato.schemas.guarantee import Trust
+from sfumato.schemas.known_digits import Z
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.release import CELLS_FILE
 from sfumato.schemas.timeline import PlaceChange, stated_rotation
@@ -193,8 +194,8 @@ def deviations(manifest: Manifest, query: Mapping[str, Any] | None) -> float:
     2.12; the second term is Cornish and Fisher's for the kurtosis 3 / shards. A posterior has no such noise.
     """
     if query is None and is_posterior(manifest):
-        return 1.96
-    return 1.96 + 0.206 / tail_sums(manifest, query)
+        return Z
+    return Z + 0.206 / tail_sums(manifest, query)
 
 
 def is_posterior(manifest: Manifest) -> bool:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sfumato.schemas.charts import readable
+from sfumato.schemas.known_digits import Z
 from sfumato.schemas.release import rate_columns
 from sfumato.schemas.views.map_views import Measure
 from sfumato.schemas.views.view_parts import Scale
@@ -50,7 +51,7 @@ def count_measure(
     at_once = simultaneous_deviations(len(users), tail_sums) if len(users) else 0.0
     if areas is not None:
         # Of the interval, not of the count, which shrinkage may have moved to one of its ends.
-        middle, margin = (low + high) / 2, (high - low) / 2 * (at_once / 1.96)
+        middle, margin = (low + high) / 2, (high - low) / 2 * (at_once / Z)
         least, most = middle - margin, middle + margin
         density = np.where(areas > 0, least / np.where(areas > 0, areas, 1), 0)
         order = np.argsort(-density, kind="stable")[:_LISTED]
@@ -62,7 +63,7 @@ def count_measure(
         value=_rounded(users, np.maximum(stddev, _FINEST)),
         low=_rounded(low, np.maximum((high - low) / 4, _FINEST)),
         high=_rounded(high, np.maximum((high - low) / 4, _FINEST)),
-        uncertain=(users <= (1.96 if smooth else at_once) * stddev).tolist(),
+        uncertain=(users <= (Z if smooth else at_once) * stddev).tolist(),
         smooth=smooth,
         scale=scale,
         listed=listed,

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import scipy
 import shapely
 from numpy.typing import NDArray
 
+from sfumato.schemas.known_digits import NORMAL_Z
 from sfumato.schemas.release import ZONES_FILE, zones_schema
 from sfumato.transforms.counting.manifest import auxiliary_content, category_names, counts_content, counts_warnings
 from sfumato.transforms.counting.parameters import CountParameters
@@ -27,7 +27,6 @@ from sfumato.transforms.zones.view import zones_view
 from sfumato.transforms.zones.zone_file import Zones
 
 Array = NDArray[np.float64]
-_Z = float(scipy.special.ndtri(0.975))  # of a 95% interval
 _LEAST_LEVEL = 0.945  # of an interval of integers, which cannot hold 95.0%
 _LATTICE = 8  # sums of this many discrete Laplace variables have intervals of their own, which are exact
 _STDDEV = "standard deviation of the noise, after all levels were made to agree by least squares"
@@ -81,7 +80,7 @@ def margins(variance: Array, kurtosis: Array) -> Array:
 
     Cornish and Fisher's quantile with the fourth cumulant; errors are symmetric.
     """
-    return np.asarray((_Z + (_Z**3 - 3 * _Z) / 24 * kurtosis) * np.sqrt(variance))
+    return np.asarray((NORMAL_Z + (NORMAL_Z**3 - 3 * NORMAL_Z) / 24 * kurtosis) * np.sqrt(variance))
 
 
 def laplace_kurtosis(epsilon: float) -> float:

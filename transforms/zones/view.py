@@ -100,7 +100,7 @@ def _layer(table: pa.Table, level: Mapping[str, Any], manifest: Manifest, region
         np.asarray(rows[name], dtype=np.float64) for name in ("users", "stddev", "low", "high", "area")
     )
     seen = np.maximum(users, 0)
-    weight = seen * np.minimum(seen / np.maximum(1.96 * stddev, 1e-12), 1) ** 2
+    weight = seen * np.minimum(seen / np.maximum(Z * stddev, 1e-12), 1) ** 2
     listed = np.ones(len(users))  # by their users: a zone is a place of its own, whatever its area
     sums = tail_sums(manifest)
     return zone_layer(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.known_digits import laplace_z
+from sfumato.schemas.known_digits import Z, laplace_z
 from sfumato.schemas.moments import PAIRS, Statistic, ValueRange
 from sfumato.transforms.moments.central.bernstein_sums import (
     BINS,
@@ -183,7 +183,7 @@ class CentralMomentsPlan:
         middle = (self.span.high - self.span.low) / 2
         mean = coefficients(1, self.degree, -middle, middle)
         noise = self.noise_stddev * float(np.linalg.norm(mean)) * math.sqrt(self.slots / len(mean))
-        return 1.96 * noise / users
+        return Z * noise / users
 
     def accuracy(self) -> str:
         """Returns the error to expect in one phrase."""

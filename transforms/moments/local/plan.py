@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.known_digits import NOISE_Z
+from sfumato.schemas.known_digits import NOISE_Z, Z
 from sfumato.schemas.moments import FixedPoint, Method, Statistic
 from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.local.allocation import Prior, Tuning, by_variance, chosen_method, min_threshold_users
@@ -195,7 +195,7 @@ class MomentsPlan:
         each = float((slots.weight**2 * self.response.variance(half) / probabilities).sum())
         first, last = self.part(self.quantities[0])
         reports = self.bits_per_client * (last - first)
-        return 1.96 * math.sqrt(each / (users * reports))
+        return Z * math.sqrt(each / (users * reports))
 
     def accuracy(self) -> str:
         """Returns the error to expect in one phrase."""
