@@ -25,9 +25,10 @@ from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.read import BoundGroups, LocationBound
 from sfumato.transforms.locations.shards import ShardPlan
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.locations.users import Contribution, bound_slots, bound_users, split_by_user_group
+from sfumato.transforms.locations.users import Contribution, bound_slots, bound_users
 from sfumato.transforms.privacy.admission import UserCounts, sum_user_counts
 from sfumato.transforms.secagg.encodings import TreeEncoding
+from tests.chunks import split_by_user_group
 from tests.seeds import seeded_rng
 
 DEPTH, OTHERS, BUSY = 5, 200, 5_000

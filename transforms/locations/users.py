@@ -253,13 +253,6 @@ class UserGroups:
         self._rows = 0
 
 
-def split_by_user_group(batch: EncodedLocations, spill: Spill) -> Iterator[tuple[int, bytes]]:
-    """Splits a batch by user group; see `UserGroups.chunks`."""
-    groups = UserGroups(spill)
-    groups.add(batch)
-    yield from groups.chunks()
-
-
 def split_unusable(chunks: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
     """Separates the chunks of one group: those with records, and those with hashes of users of dropped rows only."""
     records: list[bytes] = []

@@ -22,12 +22,13 @@ from sfumato.transforms.locations.encode import EncodedLocations
 from sfumato.transforms.locations.read import ShardGroupCoder
 from sfumato.transforms.locations.shards import ShardGroup, ShardPlan, build_shard_group, split_by_shard_group
 from sfumato.transforms.locations.spill import Spill, load
-from sfumato.transforms.locations.users import bound_users, split_by_user_group
+from sfumato.transforms.locations.users import bound_users
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.privacy.shared_noise import Noise
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import Window
 from sfumato.transforms.secagg.shard_sums import ShardQuery, sum_shards
+from tests.chunks import split_by_user_group
 from tests.seeds import seeded_rng
 from tests.unit.locations import oracle
 
