@@ -58,15 +58,19 @@ ADJACENCY_TEXTS: Mapping[str, str] = {
 
 # Assumptions, one sentence or two each.
 ONE_ID = "A user is one user id. A person with two ids counts as two users."
+# Where the logs are the input, whoever adds the noise.
+SHARED_ASSUMPTIONS = (
+    ONE_ID,
+    "The key is secret, and the input does not change during the run.",
+    "AES and SipHash behave as pseudo-random functions, so the guarantee is computational. Two users with equal 64-bit "
+    "keyed hashes count as one (probability below users / 2^64 for any one user).",
+)
 ASSUMPTIONS = (
     "This job computes the sums of secure aggregation itself; no device takes part. The server of a real protocol "
     "would also see which devices report.",
     "The operator of this job sees the raw logs. The guarantee covers the release and the sums that a server of secure "
     "aggregation would see. A failed run publishes nothing, and its error message is only for the operator.",
-    ONE_ID,
-    "The key is secret, and the input does not change during the run.",
-    "AES and SipHash behave as pseudo-random functions, so the guarantee is computational. Two users with equal 64-bit "
-    "keyed hashes count as one (probability below users / 2^64 for any one user).",
+    *SHARED_ASSUMPTIONS,
 )
 SPLIT_ASSUMPTIONS = (
     "This job computes the sums of the two servers itself; no device takes part. Each server of a real protocol would "
@@ -74,7 +78,7 @@ SPLIT_ASSUMPTIONS = (
     "The operator of this job sees the raw logs. The guarantee covers the release, also against one of the two "
     "servers, which knows its own noise. Two servers that collude could put every report together. A failed run "
     "publishes nothing, and its error message is only for the operator.",
-    *ASSUMPTIONS[2:],
+    *SHARED_ASSUMPTIONS,
 )
 CURATOR = (
     "The operator of this job is a trusted curator. It sees the raw logs and the exact results, and adds noise to them "
@@ -90,7 +94,7 @@ DEVICE_ASSUMPTIONS = (
     "The keys of the two operators are secret, and their programs draw the noise as stated.",
     "AES, X25519 and TurboSHAKE128 behave as the protocol assumes, so the guarantee is computational.",
 )
-CURATED_BY = {Trust.CENTRAL: (CURATOR, *ASSUMPTIONS[2:]), Trust.SPLIT: SPLIT_ASSUMPTIONS}
+CURATED_BY = {Trust.CENTRAL: (CURATOR, *SHARED_ASSUMPTIONS), Trust.SPLIT: SPLIT_ASSUMPTIONS}
 """The assumptions of noise that is added to the sums of all users, by the party that adds it."""
 WARM_START = (
     "The earlier release that this one starts from is treated as public. For a user with records in the logs of both "
@@ -112,7 +116,7 @@ LOCAL_ASSUMPTIONS = (
     "The operator of this job works on collected logs and sees the raw values. It draws the randomised responses "
     "instead of the devices. The guarantee covers the reports and the release. A failed run publishes nothing, and its "
     "error message is only for the operator.",
-    *ASSUMPTIONS[2:],
+    *SHARED_ASSUMPTIONS,
 )
 NO_LOCAL_PRIVACY = (
     "No differential privacy: every user sends bits of their value unchanged. Two things limit the disclosure: a user "

@@ -56,10 +56,10 @@ from sfumato.schemas.requests.counting_options import (
 from sfumato.schemas.requests.publish_request import MAX_BAD_FRACTION
 from sfumato.schemas.rotation import MAX_COHORTS
 from sfumato.transforms.counting.methods import Adaptive, Method
-from sfumato.transforms.counting.methods.base import Contribution
 from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.locations.shards import Participation, ShardPlan
+from sfumato.transforms.locations.users import Contribution
 from sfumato.transforms.privacy.additive_noise import AUTO_NOISES, LAPLACE, NOISES, AdditiveNoise
 from sfumato.transforms.privacy.admission import (
     ADMISSION_SHARE,

@@ -12,7 +12,7 @@ import pyarrow as pa
 import shapely
 from numpy.typing import NDArray
 
-from sfumato.schemas.guarantee import ADD_OR_REMOVE, ADJACENCY_TEXTS, ASSUMPTIONS, CURATOR, PRIVACY_UNIT, Trust
+from sfumato.schemas.guarantee import ADD_OR_REMOVE, ADJACENCY_TEXTS, CURATOR, PRIVACY_UNIT, SHARED_ASSUMPTIONS, Trust
 from sfumato.schemas.region import Grid, Region, deinterleave
 from sfumato.schemas.release import (
     FLOW_ZONES_FILE,
@@ -200,7 +200,7 @@ def _manifest(flows: Flows, levels: Sequence[MeasuredLevel], metadata: FlowMetad
             "rounds_guarantee": {"epsilon": plan.tree_epsilon, "delta": 0.0},
             "admission": admission.entry(),
             "composition": f"a trip is counted in {once}; the epsilons of these and of the admission are added up",
-            "assumptions": [CURATOR, *ASSUMPTIONS[2:]],
+            "assumptions": [CURATOR, *SHARED_ASSUMPTIONS],
         },
         "results": {
             "published": int(listed.sum()),

@@ -9,7 +9,14 @@ from importlib.metadata import version
 from typing import Any
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.guarantee import ADD_OR_REMOVE, ADJACENCY_TEXTS, ASSUMPTIONS, CURATOR, EXACT_NOISE, PRIVACY_UNIT
+from sfumato.schemas.guarantee import (
+    ADD_OR_REMOVE,
+    ADJACENCY_TEXTS,
+    CURATOR,
+    EXACT_NOISE,
+    PRIVACY_UNIT,
+    SHARED_ASSUMPTIONS,
+)
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE, MODEL_FILE
@@ -129,7 +136,7 @@ def _central_privacy(plan: RangesPlan, metadata: ReleaseMetadata) -> dict[str, A
         "noise": kind.NAME,
         "mechanism": _MECHANISM.format(kind.NAME.capitalize()),
         "randomness": metadata.source,
-        "assumptions": [CURATOR, *ASSUMPTIONS[2:], EXACT_NOISE],
+        "assumptions": [CURATOR, *SHARED_ASSUMPTIONS, EXACT_NOISE],
     }
 
 

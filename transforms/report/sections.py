@@ -63,7 +63,8 @@ def tail_sums(manifest: Manifest, query: Manifest | None = None) -> int:
     stated = number(query, "shards") or number(query, "servers") or 1
     sums = max(int(stated) - int(number(query, "shards_lost") or 0), 1)
     if (kind := get(manifest, "privacy.noise", "laplace")) not in TAIL_SUMS:
-        raise RequestError(f"noise: the release has noise of an unknown kind, {kind!r}; it must be {' or '.join(TAIL_SUMS)}")
+        known = " or ".join(TAIL_SUMS)
+        raise RequestError(f"noise: the release has noise of an unknown kind, {kind!r}; it must be {known}")
     return TAIL_SUMS[kind](sums)
 
 
