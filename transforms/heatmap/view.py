@@ -45,7 +45,7 @@ from sfumato.transforms.report.count_measures import count_measure, rate_measure
 from sfumato.transforms.report.layers import cell_layer
 from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.released import Files, Released
-from sfumato.transforms.report.scales import density_scale
+from sfumato.transforms.report.scales import colour_weight, density_scale
 from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, number, tail_sums
 
 # The most cells on a page, in the map and in all its layers. A browser cannot show more, so finer cells are added up.
@@ -135,7 +135,7 @@ def _map(release: Released, grid: Grid) -> tuple[MapBody, int]:
     map_room = min(len(published.nodes), _MAX_MAP_CELLS)
     shown = published.merged(map_room, deviations(manifest, None))
     noun, users = USERS if most_slots(manifest) == 1 else USER_SLOTS, np.maximum(shown.users, 0)
-    weight = np.where(shown.area > 0, _weight(users, shown.stddev), 0)
+    weight = np.where(shown.area > 0, colour_weight(users, shown.stddev), 0)
     scale = density_scale(users / _area_of(shown, grid), weight, f"{noun} per km²")
     layers, room = [], _MAX_PAGE_CELLS - len(shown.nodes)
     for done, (query, cells) in enumerate(rounds):
@@ -183,7 +183,7 @@ def _slots(release: Released, grid: Grid) -> TimeSlots | None:
         by_slot.append(replace(noisy, low=low, high=high, users=shown))
     cells = by_slot[0]
     users = np.stack([one.users for one in by_slot])
-    weight = np.where(cells.area > 0, _weight(users, np.stack([one.stddev for one in by_slot])), 0)
+    weight = np.where(cells.area > 0, colour_weight(users, np.stack([one.stddev for one in by_slot])), 0)
     scale = density_scale((users / _area_of(cells, grid)).ravel(), weight.ravel(), "users per km²")
     measures = [
         _users(one, grid, scale, tail_sums(manifest), smooth=True).model_copy(update={"name": f"Users, {name}"})
@@ -204,11 +204,6 @@ def _slots(release: Released, grid: Grid) -> TimeSlots | None:
         layer=_layer(title[slots.kind], "", cells, grid, measures),
         region=[(_figure(max(one["users"], 0)), _figure(one["low"]), _figure(one["high"])) for one in stated["region"]],
     )
-
-
-def _weight(users: Array, stddev: Array) -> Array:
-    """Returns the users that count for the scale of colours: fewer where noise could explain them."""
-    return np.asarray(users * np.minimum(users / np.maximum(Z * stddev, 1e-12), 1) ** 2)
 
 
 def _cells(table: pa.Table, depth: int, manifest: Manifest) -> _Cells:

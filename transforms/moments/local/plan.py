@@ -23,7 +23,7 @@ from sfumato.transforms.moments.local.allocation import Prior, Tuning, by_varian
 from sfumato.transforms.moments.local.quantities import CENTRED, Quantity
 from sfumato.transforms.moments.local.tally import Query, RandomisedResponse, Tally, with_noise
 from sfumato.transforms.moments.statistic_kinds import Variance, check_statistics, quantities_of
-from sfumato.transforms.observability.text_tables import TYPICAL_USERS, significant, table_by_users
+from sfumato.transforms.observability.text_tables import TYPICAL_USERS, mean_errors_table, significant
 from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
 from sfumato.transforms.privacy.discrete_laplace import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON
 from sfumato.transforms.privacy.keys import RunKey
@@ -231,5 +231,5 @@ class MomentsPlan:
             lines.append(f"auto takes: threshold{below}")
         if grouping is not None:
             lines.append(grouping.text)
-        errors = table_by_users("error of the mean, 95%", lambda users: f"±{significant(self.mean_error(users))}")
+        errors = mean_errors_table(lambda users: f"±{significant(self.mean_error(users))}")
         return "\n".join([*lines, "", "Error of the mean, for values spread evenly over the range:", "", errors])
