@@ -110,7 +110,7 @@ def rates_of_counts(
     covers_area: NDArray[np.bool_],
     categories: Sequence[str],
     tail_sums: int,
-    sampling_weight: float = 1.0,
+    sampling_weight: float,
 ) -> Rates:
     """Returns the rates of T cells or zones that have no users in common.
 

@@ -101,7 +101,7 @@ def totals_table(estimate: Estimate, unbiased: UnbiasedCounts) -> pa.Table:
     return pa.table(table, schema=TOTALS_SCHEMA)
 
 
-def answers_table(results: Sequence[NoisyCounts], rotation: int = 1) -> pa.Table:
+def answers_table(results: Sequence[NoisyCounts], rotation: int) -> pa.Table:
     """Returns the noisy answers of sub-queries of trees, over all categories, by ANSWERS_SCHEMA.
 
     rotation: the number of rotating cohorts; the answers of one are scaled to all users.

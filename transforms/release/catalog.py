@@ -244,9 +244,7 @@ def _known_hashes(history: History) -> set[str]:
     return {one for entry in (*history.refusals, *history.reservations.values()) for one in entry.hashes}
 
 
-def missing_releases(
-    before: History, history: History, releases: Sequence[Release], dataset: str | None = None
-) -> list[str]:
+def missing_releases(before: History, history: History, releases: Sequence[Release], dataset: str | None) -> list[str]:
     """Returns a message for each release that the ledger knows as published and that was not found.
 
     A release is not missing if it was taken down, or if a later one of the same job, dataset and days was found.

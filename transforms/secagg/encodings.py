@@ -202,7 +202,7 @@ def stored_total(gamma: int, rounding: Rounding) -> int:
     return gamma << fraction_bits(gamma) if rounding == "independent" else gamma
 
 
-def sensitivity_of(noise: AdditiveNoise, gamma: int, rounding: Rounding, length: int, entries: int = 1) -> float:
+def sensitivity_of(noise: AdditiveNoise, gamma: int, rounding: Rounding, length: int, entries: int) -> float:
     """Returns the largest norm of one user's vector, the one that the noise protects."""
     norm = l1_sensitivity if noise.NORM == 1 else l2_sensitivity
     return norm(gamma, rounding, length, entries)
@@ -213,7 +213,7 @@ def l1_sensitivity(gamma: int, rounding: Rounding, length: int, entries: int = 1
     return gamma * entries + (length if rounding == "independent" else 0)
 
 
-def l2_sensitivity(gamma: int, rounding: Rounding, length: int, entries: int = 1) -> float:
+def l2_sensitivity(gamma: int, rounding: Rounding, length: int, entries: int) -> float:
     """Returns the largest L2 norm of such a vector, by the triangle inequality over locations and over the rounding."""
     return gamma * math.sqrt(entries) + (math.sqrt(length) if rounding == "independent" else 0)
 
