@@ -82,7 +82,7 @@ MIN_QUERY_SHARE = 0.01  # of the budget, for one sub-query
 UNKNOWN_USERS = 1 << 30  # used if the number of users is not given
 LARGEST_SHARD = 1 << 24
 SHARD_TOLERANCE = 1.05  # largest expected users of a shard, in shard sizes (`ShardPlan.for_users`)
-COUNT_SHARE = 0.1  # of the overflow probability, for more users than the noisy user count suggests
+MORE_USERS_SHARE = 0.1  # of the overflow probability, for more users than the noisy user count suggests
 
 
 @dataclass(frozen=True)
@@ -369,14 +369,14 @@ def _largest_within(
 
     def min_modulus(gamma: int) -> int:
         return min_window(
-            expected_size=counted + noise_quantile(counting_epsilon, COUNT_SHARE * probability),
+            expected_size=counted + noise_quantile(counting_epsilon, MORE_USERS_SHARE * probability),
             noise=parameters.noise_of(shard_plan, LAPLACE),
             cost=MIN_QUERY_SHARE * parameters.noise_kind.laplace_epsilon(parameters.budget.total),
             sensitivity=l1_sensitivity(gamma, parameters.rounding, math.ceil(MIN_QUERY_SHARE * length)),
             gamma=gamma,
             entries=length,
             shards=shard_plan.shards,
-            probability=(1 - COUNT_SHARE) * probability,
+            probability=(1 - MORE_USERS_SHARE) * probability,
             is_planned=parameters.protects_participation,
         ).modulus
 
@@ -390,7 +390,7 @@ def _largest_within(
 
 def max_counted(population: float, epsilon: float, probability: float) -> float:
     """Returns the largest noisy user count of this epsilon that does not contradict a public population."""
-    margin = noise_quantile(epsilon, min(COUNT_SHARE * probability, FALSE_REFUSAL_PROBABILITY))
+    margin = noise_quantile(epsilon, min(MORE_USERS_SHARE * probability, FALSE_REFUSAL_PROBABILITY))
     return (1 + POPULATION_TOLERANCE) * population + margin
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from sfumato.schemas.errors import RefusedError, RequestError
 from sfumato.schemas.guarantee import Population
-from sfumato.transforms.counting.parameters import COUNT_SHARE, CountParameters, max_counted
+from sfumato.transforms.counting.parameters import MORE_USERS_SHARE, CountParameters, max_counted
 from sfumato.transforms.counting.state import CountState, Estimate, NoisyCounts, Query
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.budget import Budget
@@ -219,7 +219,7 @@ def window_for(encoding: Encoding, cost: float, state: CountState, probability: 
     A share of the probability covers more users than the noisy user count suggests.
     """
     shard_plan = state.shard_plan
-    users = state.max_users(COUNT_SHARE * probability) * shard_plan.sampling_rate
+    users = state.max_users(MORE_USERS_SHARE * probability) * shard_plan.sampling_rate
     return min_window(
         expected_size=users / shard_plan.shards,
         noise=state.noise,
@@ -228,6 +228,6 @@ def window_for(encoding: Encoding, cost: float, state: CountState, probability: 
         gamma=state.gamma,
         entries=encoding.length,
         shards=shard_plan.shards,
-        probability=(1 - COUNT_SHARE) * probability,
+        probability=(1 - MORE_USERS_SHARE) * probability,
         is_planned=shard_plan.planned_clients is not None,
     )

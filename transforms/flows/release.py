@@ -166,12 +166,12 @@ def _manifest(flows: Flows, levels: Sequence[MeasuredLevel], metadata: FlowMetad
         counted = "trips of all pairs of public zones"
         once = "one pair of zones"
     rounds, noise = [], 0.0  # the variance of the noise of all counts together
-    for place, one in enumerate(levels):
+    for index, one in enumerate(levels):
         stddev = discrete_laplace_stddev(one.rate)
         noise += float((~one.is_split).sum()) * stddev**2
         rounds.append(
             {
-                "index": place,
+                "index": index,
                 "level": one.level,
                 "noise": "laplace",
                 "epsilon": one.rate * plan.max_trips,
