@@ -146,7 +146,7 @@ class _PrivateJob(beam.PTransform):
         counted: list[beam.PCollection] = []
         side = gate and beam.pvalue.AsSingleton(bound)
         charge_and_admit = ChargeAndAdmit(job.admission(), side, job.request.day_rows, counted.append)
-        files = job.build(logs, Inputs({}, Spill(), charge_and_admit), key, metadata)
+        files = job.files(logs, Inputs({}, Spill(), charge_and_admit), key, metadata)
         if self._output is not None:
             _ = (
                 files

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from sfumato.notebook import Widget, escaped, make_widget, picture_bundle
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.known_digits import Z
 from sfumato.schemas.release import DENSITY_FILE, MANIFEST_FILE, MODEL_FILE, PAGE_FILE, ZONES_FILE
 from sfumato.transforms.export.export_source import ExportSource
 from sfumato.transforms.export.formats import export_release
@@ -289,7 +290,7 @@ class Release(published_release.Release):
     def _plot_items(self, ax: Axes) -> None:
         items = self.items[self.items["level"] == self.items["level"].min()].head(_MAX_BARS)[::-1]
         names = [str(name).replace("$", r"\$") for name in items["item"]]
-        ax.barh(range(len(names)), items["count"], xerr=1.96 * items["stddev"], color="#b5367a", ecolor="#888888")
+        ax.barh(range(len(names)), items["count"], xerr=Z * items["stddev"], color="#b5367a", ecolor="#888888")
         ax.set_yticks(range(len(names)), names)
         ax.set(xlabel="users", title=self._title)
 

@@ -58,11 +58,10 @@ def night(codes: np.ndarray, name: str, trial: int, options: dict[str, object], 
     key = KEY.narrowed({"night": name, "trial": trial, **options})
     state = run_in_memory(Rows(places, hashes, codes), users, parameters, key, prior)
     estimate = parameters.method.decode(state, DEPTH)
-    sums = state.noisy_sums if state.is_one_batch else state.results[-1].shards_answered
     counts = unbiased_counts(estimate, state)
     encoding = state.results[-1].encoding
     assert isinstance(encoding, TreeEncoding)
-    return Night(MapCounts(DEFAULT_REGION, counts, encoding.tree, sums), estimate)
+    return Night(MapCounts(DEFAULT_REGION, counts, encoding.tree, state.answered_tail_sums), estimate)
 
 
 def nodes_of(codes: np.ndarray, level: int) -> np.ndarray:

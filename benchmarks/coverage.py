@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from benchmarks.city_people import make_people
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
+from sfumato.schemas.known_digits import Z_95
 from sfumato.schemas.region import Grid, Places, Region, deinterleave, interleave
 from sfumato.schemas.tree import node_positions
 from sfumato.transforms.counting.estimator import unbiased_counts
@@ -41,7 +42,7 @@ from sfumato.transforms.counting.state import CountState, Estimate
 from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
-from sfumato.transforms.statistics.posterior.unbiased import Z_95, user_intervals
+from sfumato.transforms.statistics.posterior.unbiased import user_intervals
 from sfumato.transforms.synth.city import build_city
 from sfumato.transforms.synth.people import DEFAULT_REGION
 

@@ -150,7 +150,9 @@ def measure(depth: int) -> Measured:
     batch = records.select(LocationColumns().names()).combine_chunks().to_batches()[0]
     began = time.process_time()
     encoded = encode_locations(batch, LocationColumns(), Grid(DEFAULT_REGION, depth), _KEY.subkey("users"))
-    chunks = list(users.split_by_user_group(encoded, Spill()))
+    groups = users.UserGroups(Spill())
+    groups.add(encoded)
+    chunks = list(groups.chunks())
     row_s = (time.process_time() - began) / len(batch)
     shard_plan = ShardPlan.for_users(_SAMPLE, None, parameters.shard_size, parameters.dropout)
     bounded_bytes, parts, began = 0, dict[int, list[bytes]](), time.process_time()

@@ -143,7 +143,7 @@ class PaperVariances:
         asked users are a c-th of all: a cell of T users has c^2 T (1 - 1/c) / c more.
         """
         parameters, c = way.parameters(trust), way.cohorts
-        one = parameters.count_noise.stddev(parameters.budget.total) ** 2
+        one = parameters.noise_kind.stddev(parameters.budget.total) ** 2
         sums = 1.0 if parameters.is_one_batch else max(users / c / shard_size, 1.0)
         return cls(c**2 * sums * one, c - 1.0, WINDOW if way.memory == "posterior" else 1)
 

@@ -279,7 +279,7 @@ TABLES: dict[str, tuple[str, Mapping[str, pa.Schema]]] = {
     ),
     "ranges answer": (
         "One row for each query, with the query's columns before these.",
-        {"answers": ranges.ANSWERS_SCHEMA},
+        {"answers": ranges.RANGE_ANSWERS_SCHEMA},
     ),
 }
 

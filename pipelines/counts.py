@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from sfumato.pipelines.frame.job import Inputs, ReleaseJob
+from sfumato.pipelines.frame.job import Inputs, ReleaseJob, ResultsAndFiles
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns
 from sfumato.transforms.histogram.central_counts import CentralCountPlan
@@ -35,7 +35,6 @@ from sfumato.transforms.quantiles.release import hierarchy_files, quantiles_file
 from sfumato.transforms.quantiles.request import QuantilesRequest, RequestedQuantiles
 from sfumato.transforms.quantiles.transform import CentralQuantiles, InteractiveQuantiles
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import with_charge_statement
 
 # (published result, its CountMetadata) -> {file name: content}
 Assemble = Callable[[Any, Any], dict[str, bytes]]
@@ -98,18 +97,14 @@ class ItemJob(ReleaseJob):
     def plan_text(self) -> str:
         return self.plan.text(self.counted)
 
-    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
+    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey) -> ResultsAndFiles:
         described = self.plan, self.counted
-        files_of = self.assembler()
+        assemble = self.assembler()
 
-        def assemble(result: Any) -> dict[str, bytes]:
-            return files_of(result, CountMetadata(with_charge_statement(metadata), *described))
+        def files_of(result: Any, metadata: ReleaseMetadata) -> dict[str, bytes]:
+            return assemble(result, CountMetadata(metadata, *described))
 
-        return (
-            logs
-            | "Publish" >> self.count(inputs, key)  # PCollection[noisy counts]: published from here on
-            | "Assemble" >> beam.Map(assemble)  # PCollection[dict[file name, bytes]]
-        )
+        return logs | "Publish" >> self.count(inputs, key), files_of  # PCollection[noisy counts]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from sfumato.pipelines.frame.job import Inputs, ReleaseJob, geography_of
+from sfumato.pipelines.frame.job import Inputs, ReleaseJob, ResultsAndFiles, geography_of
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import LocationColumns, TripColumns
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
@@ -20,7 +20,6 @@ from sfumato.transforms.histogram.transform import CountOptions
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import with_charge_statement
 
 
 @dataclass(frozen=True)
@@ -77,18 +76,13 @@ class FlowsJob(ReleaseJob):
         """The number of zones; None for cells."""
         return None if self.requested.zones is None else len(self.requested.zones)
 
-    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
+    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey) -> ResultsAndFiles:
         plan, rule, region, zones = self.plan, self.requested.rule, self.requested.region, self.requested.zones
         options: CountOptions = {"admit": inputs.charge_and_admit, "spill": inputs.spill}
         flows = CountFlows(self.requested.items, rule, plan, key, zones, **options)
 
-        def assemble(measured: Measured) -> dict[str, bytes]:
+        def files_of(measured: Measured, metadata: ReleaseMetadata) -> dict[str, bytes]:
             levels, admission = measured
-            stated = with_charge_statement(metadata)
-            return flow_files(levels, FlowMetadata(stated, plan, region, rule, admission, zones))
+            return flow_files(levels, FlowMetadata(metadata, plan, region, rule, admission, zones))
 
-        return (
-            logs
-            | "Flows" >> flows  # PCollection[Measured]
-            | "Assemble" >> beam.Map(assemble)  # PCollection[dict[file name, bytes]]
-        )
+        return logs | "Flows" >> flows, files_of  # PCollection[Measured]

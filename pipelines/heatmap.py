@@ -9,8 +9,9 @@ from typing import Any
 import apache_beam as beam
 
 from sfumato.pipelines.frame.counting_job import CountingJob
-from sfumato.pipelines.frame.job import Inputs
-from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Cost
+from sfumato.pipelines.frame.job import Inputs, ResultsAndFiles
+from sfumato.schemas.guarantee import ADD_OR_REMOVE, ZERO_OUT
+from sfumato.schemas.ledger import Cost
 from sfumato.schemas.region import Grid
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.plan import accuracy
@@ -23,7 +24,6 @@ from sfumato.transforms.nights.warm_start import WarmStart
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.user_hashes import ActiveCohort, rotation_key, with_partition
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import with_charge_statement
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class HeatmapJob(CountingJob):
             **({} if rotation is None else {"rotation": str(rotation)}),
         }
 
-    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
+    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey) -> ResultsAndFiles:
         request, parameters = self.request, self.count_parameters
         grid = Grid(request.region, parameters.depth)
         heatmap = CountHeatmap(
@@ -97,17 +97,12 @@ class HeatmapJob(CountingJob):
         )
         night, folders = request.night, request.warm_start or ()
 
-        def assemble(state: CountState) -> dict[str, bytes]:
-            made = with_charge_statement(metadata)
+        def files_of(state: CountState, metadata: ReleaseMetadata) -> dict[str, bytes]:
             if night is None:
-                return release_files(state, parameters, made, grid)
+                return release_files(state, parameters, metadata, grid)
             # Imported here: only the map of a night needs the posterior over nights.
             from sfumato.transforms.nights.night import nights_before
 
-            return release_files(state, parameters, made, grid, nights_before(folders, night))
+            return release_files(state, parameters, metadata, grid, nights_before(folders, night))
 
-        return (
-            logs
-            | "Heatmap" >> heatmap  # PCollection[CountState]
-            | "Assemble" >> beam.Map(assemble)  # PCollection[dict[file name, bytes]]
-        )
+        return logs | "Heatmap" >> heatmap, files_of  # PCollection[CountState]

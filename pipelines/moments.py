@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from sfumato.pipelines.frame.job import Inputs, ReleaseJob, geography_of
+from sfumato.pipelines.frame.job import Inputs, ReleaseJob, ResultsAndFiles, geography_of
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.moments import ValueColumns
 from sfumato.transforms.moments.central.plan import CentralMomentsPlan
@@ -25,7 +25,6 @@ from sfumato.transforms.moments.request import MomentsRequest, RequestedMoments
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import with_charge_statement
 
 
 @dataclass(frozen=True)
@@ -99,19 +98,18 @@ class MomentsJob(ReleaseJob):
     def admission(self) -> AdmissionRule:
         return self.plan.admission(self.request.max_bad_fraction, self.request.min_users)
 
-    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
+    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey) -> ResultsAndFiles:
         values, columns, grouping = self.requested.values, self.requested.values.columns, self.requested.grouping
         plan, spill, admit = self.plan, inputs.spill, inputs.charge_and_admit
 
-        def described() -> MomentsMetadata:
+        def described(metadata: ReleaseMetadata) -> MomentsMetadata:
             bounded = columns.user_id is not None
-            return MomentsMetadata(with_charge_statement(metadata), grouping, columns.column, bounded, columns.second)
+            return MomentsMetadata(metadata, grouping, columns.column, bounded, columns.second)
 
-        # PCollection[dict[file name, bytes]]
         if isinstance(plan, CentralMomentsPlan):
             # PCollection[CentralSums]
             sums = logs | "Sums" >> SumMoments(values, plan, key, grouping, spill=spill, admit=admit)
-            return sums | "Assemble" >> beam.Map(lambda state: central_files(state, described()))
+            return sums, lambda state, metadata: central_files(state, described(metadata))
         # PCollection[MomentsState]
         tallies = logs | "Push" >> PushBits(values, plan, key, grouping, spill=spill, admit=admit)
-        return tallies | "Assemble" >> beam.Map(lambda state: moments_files(state, described()))
+        return tallies, lambda state, metadata: moments_files(state, described(metadata))

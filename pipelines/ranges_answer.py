@@ -61,7 +61,7 @@ def run(request: AnswerRequest, settings: RunnerSettings) -> None:
 
 
 def answer_files(
-    model: str, queries: Sequence[str], answers: Sequence[str], settings: RunnerSettings, additive: bool = False
+    model: str, queries: Sequence[str], answers: Sequence[str], settings: RunnerSettings, additive: bool
 ) -> QueryCounts:
     """Runs the pipeline, which answers each file of queries into the file at the same place of `answers`.
 

@@ -15,7 +15,7 @@ import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
 
 from sfumato.pipelines.frame.counting_job import CountingJob
-from sfumato.pipelines.frame.job import PLAIN_BYTES, Inputs, RunBytes, geography_of
+from sfumato.pipelines.frame.job import PLAIN_BYTES, Inputs, ResultsAndFiles, RunBytes, geography_of
 from sfumato.pipelines.frame.release_run import run_release
 from sfumato.pipelines.runners.runner_settings import RunnerSettings
 from sfumato.schemas.ranges import Sizes
@@ -33,7 +33,6 @@ from sfumato.transforms.ranges.release import HeatmapRelease, files_of_release, 
 from sfumato.transforms.ranges.request import SHARDS, RangesRequest
 from sfumato.transforms.ranges.transform import BuildRanges
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import with_charge_statement
 from sfumato.transforms.release.release_folder import check_output, publish
 
 
@@ -77,18 +76,14 @@ class RangesJob(CountingJob):
         size = super().run_bytes(rows)
         return replace(size, release=max(size.release, PLAIN_BYTES + self.plan.model_bytes(rows)))
 
-    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
+    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey) -> ResultsAndFiles:
         plan = self.plan
         build = BuildRanges(plan, key, self.columns(), inputs.spill, inputs.charge_and_admit)
 
-        def assemble(built: Built) -> dict[str, bytes]:
-            return ranges_files(built, plan, with_charge_statement(metadata))
+        def files_of(built: Built, metadata: ReleaseMetadata) -> dict[str, bytes]:
+            return ranges_files(built, plan, metadata)
 
-        return (
-            logs
-            | "Build" >> build  # PCollection[Built]
-            | "Assemble" >> beam.Map(assemble)  # PCollection[dict[file name, bytes]]
-        )
+        return logs | "Build" >> build, files_of  # PCollection[Built]
 
 
 def run(request: RangesRequest, settings: RunnerSettings, plan: RangesPlan | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import apache_beam as beam
 
 from sfumato.pipelines.frame.counting_job import CountingJob
-from sfumato.pipelines.frame.job import Inputs, geography_of
+from sfumato.pipelines.frame.job import Inputs, ResultsAndFiles, geography_of
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
 from sfumato.transforms.counting.parameters import CountParameters
@@ -19,7 +19,6 @@ from sfumato.transforms.counting.state import CountState
 from sfumato.transforms.counting.sub_queries import check_first_query
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
-from sfumato.transforms.release.publishing import with_charge_statement
 from sfumato.transforms.zones.plan import ZoneLevels, zones_parameters
 from sfumato.transforms.zones.release import zones_files
 from sfumato.transforms.zones.request import ZonesRequest
@@ -95,15 +94,11 @@ class ZonesJob(CountingJob):
             "dropout": None if shard_size is None else parameters.dropout,
         }
 
-    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
+    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey) -> ResultsAndFiles:
         parameters, method = self.count_parameters, self.method
         counts = CountZones(parameters, key, self.columns(), inputs.spill, inputs.charge_and_admit)
 
-        def assemble(state: CountState) -> dict[str, bytes]:
-            return zones_files(state, parameters, method, with_charge_statement(metadata))
+        def files_of(state: CountState, metadata: ReleaseMetadata) -> dict[str, bytes]:
+            return zones_files(state, parameters, method, metadata)
 
-        return (
-            logs
-            | "Zones" >> counts  # PCollection[CountState]
-            | "Assemble" >> beam.Map(assemble)  # PCollection[dict[file name, bytes]]
-        )
+        return logs | "Zones" >> counts, files_of  # PCollection[CountState]

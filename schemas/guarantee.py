@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
@@ -36,29 +36,41 @@ SEES = {
 
 PRIVACY_UNIT = "user"
 NORMAL_SUMS = 1_000_000  # represents Gaussian noise where code needs a number of Laplace variables
+NoiseKind = Literal["laplace", "gaussian"]
+# The number of Laplace variables whose sum bounds the tails of a sum of draws, by the kind of noise.
+TAIL_SUMS: Mapping[NoiseKind, Callable[[int], int]] = {"laplace": lambda sums: sums, "gaussian": lambda _: NORMAL_SUMS}
 
-# Adjacency.
-ADD_OR_REMOVE = "add or remove one user: two datasets are neighbours if one is the other plus all records of one user"
-ZERO_OUT = (
-    "zero-out: two datasets are neighbours if one is the other without the records of one user; the device of that "
-    "user still reports, with an empty vector and its share of the noise"
-)
-REPLACE_VALUE = (
-    "replace one user's value by any other usable value (a finite number, and not negative without --signed); 0 is "
-    "one, so this covers zero-out, where the device of a removed user still reports, with the bits of 0"
-)
+# Adjacency: its name in a ledger, and its sentence in a manifest.
+ADD_OR_REMOVE, ZERO_OUT, REPLACE = ADJACENCIES = "add-or-remove-one-user", "zero-out", "replace"
+ADJACENCY_TEXTS: Mapping[str, str] = {
+    ADD_OR_REMOVE: (
+        "add or remove one user: two datasets are neighbours if one is the other plus all records of one user"
+    ),
+    ZERO_OUT: (
+        "zero-out: two datasets are neighbours if one is the other without the records of one user; the device of that "
+        "user still reports, with an empty vector and its share of the noise"
+    ),
+    REPLACE: (
+        "replace one user's value by any other usable value (a finite number, and not negative without --signed); 0 is "
+        "one, so this covers zero-out, where the device of a removed user still reports, with the bits of 0"
+    ),
+}
 
 # Assumptions, one sentence or two each.
 ONE_ID = "A user is one user id. A person with two ids counts as two users."
+# Where the logs are the input, whoever adds the noise.
+SHARED_ASSUMPTIONS = (
+    ONE_ID,
+    "The key is secret, and the input does not change during the run.",
+    "AES and SipHash behave as pseudo-random functions, so the guarantee is computational. Two users with equal 64-bit "
+    "keyed hashes count as one (probability below users / 2^64 for any one user).",
+)
 ASSUMPTIONS = (
     "This job computes the sums of secure aggregation itself; no device takes part. The server of a real protocol "
     "would also see which devices report.",
     "The operator of this job sees the raw logs. The guarantee covers the release and the sums that a server of secure "
     "aggregation would see. A failed run publishes nothing, and its error message is only for the operator.",
-    ONE_ID,
-    "The key is secret, and the input does not change during the run.",
-    "AES and SipHash behave as pseudo-random functions, so the guarantee is computational. Two users with equal 64-bit "
-    "keyed hashes count as one (probability below users / 2^64 for any one user).",
+    *SHARED_ASSUMPTIONS,
 )
 SPLIT_ASSUMPTIONS = (
     "This job computes the sums of the two servers itself; no device takes part. Each server of a real protocol would "
@@ -66,7 +78,7 @@ SPLIT_ASSUMPTIONS = (
     "The operator of this job sees the raw logs. The guarantee covers the release, also against one of the two "
     "servers, which knows its own noise. Two servers that collude could put every report together. A failed run "
     "publishes nothing, and its error message is only for the operator.",
-    *ASSUMPTIONS[2:],
+    *SHARED_ASSUMPTIONS,
 )
 CURATOR = (
     "The operator of this job is a trusted curator. It sees the raw logs and the exact results, and adds noise to them "
@@ -82,7 +94,7 @@ DEVICE_ASSUMPTIONS = (
     "The keys of the two operators are secret, and their programs draw the noise as stated.",
     "AES, X25519 and TurboSHAKE128 behave as the protocol assumes, so the guarantee is computational.",
 )
-CURATED_BY = {Trust.CENTRAL: (CURATOR, *ASSUMPTIONS[2:]), Trust.SPLIT: SPLIT_ASSUMPTIONS}
+CURATED_BY = {Trust.CENTRAL: (CURATOR, *SHARED_ASSUMPTIONS), Trust.SPLIT: SPLIT_ASSUMPTIONS}
 """The assumptions of noise that is added to the sums of all users, by the party that adds it."""
 WARM_START = (
     "The earlier release that this one starts from is treated as public. For a user with records in the logs of both "
@@ -104,7 +116,7 @@ LOCAL_ASSUMPTIONS = (
     "The operator of this job works on collected logs and sees the raw values. It draws the randomised responses "
     "instead of the devices. The guarantee covers the reports and the release. A failed run publishes nothing, and its "
     "error message is only for the operator.",
-    *ASSUMPTIONS[2:],
+    *SHARED_ASSUMPTIONS,
 )
 NO_LOCAL_PRIVACY = (
     "No differential privacy: every user sends bits of their value unchanged. Two things limit the disclosure: a user "
@@ -202,7 +214,8 @@ def two_sentences(manifest: Mapping[str, Any]) -> str:
     if not isinstance(epsilon, int | float) or not isinstance(delta, int | float):
         of = "values" if "second" in manifest else "value"
         return f"No differential privacy. Each user sent {sent} of their {of} unchanged, and only sums are published."
-    change = "zeroing the report of" if privacy.get("adjacency") == ZERO_OUT else "adding or removing all records of"
+    zeroed = privacy.get("adjacency") == ADJACENCY_TEXTS[ZERO_OUT]
+    change = "zeroing the report of" if zeroed else "adding or removing all records of"
     factor = f"e^ε = {math.exp(epsilon):.3g}" if epsilon < 100 else "e^ε"
     besides = f", plus δ = {delta:g}" if delta else ""
     promise = f"{change} one user changes the probability of any result by a factor of at most {factor}{besides}."

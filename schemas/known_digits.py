@@ -10,7 +10,9 @@ import re
 
 from sfumato.schemas.errors import RequestError
 
-Z = 1.96  # standard errors to each side that a 95% interval reaches
+# Standard errors to each side that a normal 95% interval reaches. There are three, because more or fewer digits would
+# change what releases publish: of pages and quantiles, of maps and flows, and of rates, zones and moments.
+Z, Z_95, NORMAL_Z = 1.96, 1.959964, 1.959963984540054
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _MOST_PLACES = 12
 _LARGE, _SMALL = 1e15, 1e-6  # beyond them numbers are written with a power of ten

@@ -13,7 +13,7 @@ from datetime import date, timedelta
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, InvalidOperation
 
 from sfumato.schemas.errors import RequestError, shown
-from sfumato.schemas.guarantee import Trust
+from sfumato.schemas.guarantee import ADD_OR_REMOVE, ADJACENCIES, Trust
 from sfumato.schemas.rotation import Rotation
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")  # of a dataset or a release
@@ -27,7 +27,6 @@ _MAX_DAYS = 36_525  # of a window or a period
 _MAX_BITS = 1000  # that a user sends for one release
 
 UNIT = "user"  # the privacy unit of every charge: all records of one user
-ADD_OR_REMOVE, ZERO_OUT, REPLACE = ADJACENCIES = "add-or-remove-one-user", "zero-out", "replace"
 
 
 def parse_amount(name: str, value: float | str | Decimal) -> Decimal:

@@ -22,7 +22,7 @@ SMALLEST, LARGEST = 0.001, 2000 * math.pi * EARTH_RADIUS_KM
 """Sides of squares in metres: from a millimetre, the resolution of degrees, to the Earth's circumference."""
 BASE_DEPTH = 12  # 4096 x 4096 base cells: in a city of 20 km, 5 m each
 QUERY_COLUMNS = ("x", "y", "size")  # longitude and latitude of the square's centre, its side in metres
-ANSWERS_SCHEMA = pa.schema([
+RANGE_ANSWERS_SCHEMA = pa.schema([
     pa.field(name, pa.float64(), nullable=False) for name in (*QUERY_COLUMNS, "users", "stddev", "inside")
 ])  # fmt: skip
 """Queries with their results. users: in the part of the square inside the region, 0 or more. stddev: estimated root
@@ -31,9 +31,9 @@ the square's area inside the region."""
 
 
 def answers_schema(error: str) -> pa.Schema:
-    """Returns ANSWERS_SCHEMA with what `stddev` is, `estimate` or `lower bound`, in the metadata of its field."""
-    place = ANSWERS_SCHEMA.get_field_index("stddev")
-    return ANSWERS_SCHEMA.set(place, ANSWERS_SCHEMA.field(place).with_metadata({"error": error}))
+    """Returns RANGE_ANSWERS_SCHEMA with what `stddev` is, `estimate` or `lower bound`, in the metadata of its field."""
+    place = RANGE_ANSWERS_SCHEMA.get_field_index("stddev")
+    return RANGE_ANSWERS_SCHEMA.set(place, RANGE_ANSWERS_SCHEMA.field(place).with_metadata({"error": error}))
 
 
 @dataclass(frozen=True)

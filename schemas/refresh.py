@@ -20,7 +20,8 @@ from pydantic import (
 )
 
 from sfumato.schemas.errors import RequestError, did_you_mean
-from sfumato.schemas.ledger import ADD_OR_REMOVE, Limit, dataset_name, ordered, parse_amount
+from sfumato.schemas.guarantee import ADD_OR_REMOVE
+from sfumato.schemas.ledger import Limit, dataset_name, ordered, parse_amount
 from sfumato.schemas.requests.request_base import INPUT, KEY, LEDGER, METHOD, PRIVACY, RUN, Request, option
 from sfumato.schemas.rotation import MAX_COHORTS
 from sfumato.schemas.slots import UTC, check_time_zone

@@ -149,26 +149,26 @@ def by_row(values: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Places:
-    """The layout of places: category << (2 depth) | code of the cell. So a category's places are contiguous.
+    """The layout of places: bin << (2 depth) | code of the cell. So a bin's places are contiguous.
 
-    depth: of the grid, which has 2^depth x 2^depth cells. categories: of the auxiliary data; 1 without.
+    depth: of the grid, which has 2^depth x 2^depth cells. bins: of each cell, by category or by slot; 1 without either.
 
-    >>> places = Places(depth=10, categories=3)
+    >>> places = Places(depth=10, bins=3)
     >>> places.bits, places.dtype
     (22, dtype('uint32'))
     """
 
     depth: int
-    categories: int = 1
+    bins: int = 1
 
     @property
-    def category_bits(self) -> int:
-        """Bits of the category: 0 if there is one category."""
-        return (self.categories - 1).bit_length()
+    def bin_bits(self) -> int:
+        """Bits of the bin: 0 if there is one."""
+        return (self.bins - 1).bit_length()
 
     @property
     def bits(self) -> int:
-        return 2 * self.depth + self.category_bits
+        return 2 * self.depth + self.bin_bits
 
     @property
     def mask(self) -> np.uint64:

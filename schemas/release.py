@@ -261,7 +261,7 @@ def zones_schema(categories: Sequence[str] = (), rates: Sequence[str] = (), name
     )
 
 
-def release_zones_schema(named: bool = False) -> pa.Schema:
+def release_zones_schema(named: bool) -> pa.Schema:
     """Returns the columns of the table of `sfumato zones --release`. named: whether zones have names for people."""
     return pa.schema(
         [

@@ -281,8 +281,8 @@ FAULTS: tuple[Fault, ...] = (
           "kept[known] = v / (t + v)"),
     # Intervals.
     Fault("intervals", "heavy tails make intervals narrower",
-          "(_Z + (_Z**3 - 3 * _Z) / 24 * kurtosis)",
-          "(_Z - (_Z**3 - 3 * _Z) / 24 * kurtosis)"),
+          "(NORMAL_Z + (NORMAL_Z**3 - 3 * NORMAL_Z) / 24 * kurtosis)",
+          "(NORMAL_Z - (NORMAL_Z**3 - 3 * NORMAL_Z) / 24 * kurtosis)"),
     Fault("intervals", "intervals at once are those of one item",
           "return self._spread(0.025 / items)",
           "return self._spread(0.025)"),

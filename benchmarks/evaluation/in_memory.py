@@ -109,7 +109,7 @@ class Rows:
 
     def histogram(self) -> NDArray[np.float64]:
         """The exact sums by code, float64[categories * 4^depth], one block for each category."""
-        length = self.places.categories * 4**self.places.depth
+        length = self.places.bins * 4**self.places.depth
         return np.bincount(self.codes.astype(np.int64), self.weights, length).astype(np.float64)
 
     def shard_groups(self, shard_plan: ShardPlan) -> list[ShardGroup]:

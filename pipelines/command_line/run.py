@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # Beam is imported only for a valid request
     from sfumato.pipelines.frame.job import ReleaseJob
     from sfumato.pipelines.runners.runner_settings import RunnerSettings
     from sfumato.schemas.locations import Columns
+    from sfumato.schemas.views import PageView
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,13 @@ class Command:
     """A command of `sfumato`, most often a job."""
 
     summary: str  # one line of help
-    request: str  # the request class, as MODULE:NAME within the package, like the next two
+    request: str  # the request class, as MODULE:NAME within the package, like the next three
     # The function that runs it; None publishes the release. Its arguments are the request, for a RunnerOptions request
     # the RunnerSettings (or Beam's options, see beam_arguments), and for a ReleaseRequest the result of `resolve`. It
     # returns an exit status other than 0, if any.
     run: str | None = None
     release: str | None = None  # the ReleaseJob of a job that publishes a release; None for other jobs
+    view: str | None = None  # makes the page of its release's files; None for a job that publishes no release
     beam_arguments: bool = False  # whether `run` makes its own runners, and takes Beam's options
 
     @property
@@ -56,11 +58,13 @@ JOBS = {
         "publish a differentially private heatmap of location logs",
         "transforms.heatmap.request:HeatmapRequest",
         release="pipelines.heatmap:HeatmapJob",
+        view="transforms.heatmap.view:heatmap_view",
     ),
     "zones": Command(
         "publish how many users are in each of a list of public zones, such as census tracts",
         "transforms.zones.request:ZonesRequest",
         release="pipelines.zones:ZonesJob",
+        view="transforms.zones.view:zones_view",
     ),
     "zones --release": Command(
         "estimate the users of zones from a published heatmap, at no cost",
@@ -71,32 +75,38 @@ JOBS = {
         "publish how many users are in each category or visit each map cell, from a random sample or with noise",
         "transforms.histogram.request:HistogramRequest",
         release="pipelines.counts:HistogramJob",
+        view="transforms.histogram.central_counts_view:counts_view",
     ),
     "hotspots": Command(
         "publish popular places, words or codes, level by level, from a random sample or with noise",
         "transforms.histogram.request:HotspotsRequest",
         release="pipelines.counts:HotspotsJob",
+        view="transforms.histogram.central_counts_view:counts_view",
     ),
     "quantiles": Command(
         "publish the distribution of a number over users: quantiles and range counts",
         "transforms.quantiles.request:QuantilesRequest",
         release="pipelines.counts:QuantilesJob",
+        view="transforms.quantiles.view:quantiles_view",
     ),
     "moments": Command(
         "publish means, variances and moments of a number, from one bit per user or by a trusted curator",
         "transforms.moments.request:MomentsRequest",
         release="pipelines.moments:MomentsJob",
+        view="transforms.moments.view:moments_view",
     ),
     "flows": Command(
         "publish origin-destination flows: how many trips lead from one place to another",
         "transforms.flows.request:FlowsRequest",
         release="pipelines.flows:FlowsJob",
+        view="transforms.flows.view:flows_view",
     ),
     "ranges build": Command(
         "publish a private model that estimates how many users are in any square",
         "transforms.ranges.request:RangesRequest",
         "pipelines.ranges_build:run",
         release="pipelines.ranges_build:RangesJob",
+        view="transforms.ranges.view:ranges_view",
     ),
     "ranges answer": Command(
         "estimate the users in squares that a file lists, from a published model",
@@ -220,6 +230,12 @@ def release_job(job: str, values: Mapping[str, Any]) -> ReleaseJob:
     """Returns a job that publishes a release, by its name and its options. Raises RequestError."""
     found: ReleaseJob = _load(JOBS[job].release).of(request_of(job, values))
     return found
+
+
+def view_of(job: str) -> Callable[[Mapping[str, bytes]], PageView] | None:
+    """Returns what makes the page of a release's files, by the job that its manifest names; None without a page."""
+    views = {name.split()[0]: one.view for name, one in JOBS.items() if one.view is not None}
+    return _load(views[job]) if job in views else None
 
 
 def run_job(request: Request, runner: RunnerSettings | None = None, beam_arguments: Sequence[str] = ()) -> int:

@@ -41,7 +41,7 @@ class Accounting:
     ledger: str  # the ledger's location
     dataset: str  # name of the logs that are charged
     period: Period  # days that the logs cover
-    budget: tuple[Limit, ...] = ()  # the dataset's expected limits; empty to accept the ledger's
+    limits: tuple[Limit, ...] = ()  # the dataset's expected limits; empty to accept the ledger's
     allow_reuse: bool = False  # charge input files that were charged to another dataset or other days before
     rows_by: str | None = None  # the column and time zone by which only some days' rows are read; see Charge
 
@@ -115,7 +115,7 @@ class Accounting:
             release_id=release_id or "new", job="", dataset=self.dataset, period=self.period, request="", binding="",
             epsilon=epsilon, delta=delta, adjacency=cost.adjacency, rho=rho_amount(cost), rotation=cost.rotation,
         )  # fmt: skip
-        limits = check_limits(history, self.dataset, self.budget) or history.limits[charge.dataset]
+        limits = check_limits(history, self.dataset, self.limits) or history.limits[charge.dataset]
         text = f"epsilon {format_amount(epsilon)}" + (f" and delta {format_amount(delta)}" if delta else "")
         if charge.rho is not None:
             text += f" (rho {charge.rho:.4g})"
@@ -157,7 +157,7 @@ class LedgerGate:
         if isinstance(self.planned, Disclosure):
             check_disclosure(ledger.history(), self.planned, allow_reuse=allow_reuse)
             return None
-        return ledger.check(self.planned, self.accounting.budget, allow_reuse=allow_reuse)
+        return ledger.check(self.planned, self.accounting.limits, allow_reuse=allow_reuse)
 
     def charge(self) -> str | None:
         """See ChargeGate.charge."""
@@ -165,7 +165,7 @@ class LedgerGate:
         if isinstance(self.planned, Disclosure):
             ledger.disclose(self.planned, allow_reuse=allow_reuse)
             return None
-        return ledger.reserve(self.planned, self.accounting.budget, allow_reuse=allow_reuse).refusal
+        return ledger.reserve(self.planned, self.accounting.limits, allow_reuse=allow_reuse).refusal
 
     def settle(self, cost: float, reason: str) -> None:
         """See ChargeGate.settle. The record of a disclosure stays: an upper bound."""
@@ -187,9 +187,9 @@ def admission_cost(
             it would need a larger epsilon than the release. Then it has the release's epsilon.
         rho: of the complete release; None unless its noise is Gaussian.
     """
-    spent = parse_amount("epsilon", rounded_up(cost))
     if rho is None:
-        return spent, Decimal(0), None
+        return parse_amount("epsilon", rounded_up(cost)), Decimal(0), None
+    spent = parse_amount("rho", rounded_up(cost))
     share = parse_amount("delta", rounded_up(float(delta) * cost / float(rho)))
     own = parse_amount("epsilon", rounded_up(epsilon_for_delta(float(spent), float(share))))
     if own > epsilon:

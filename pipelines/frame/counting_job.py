@@ -19,7 +19,6 @@ from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
 from sfumato.transforms.counting.parameters import CountParameters
-from sfumato.transforms.heatmap.request import location_columns
 from sfumato.transforms.privacy.admission import AdmissionRule
 
 
@@ -37,7 +36,8 @@ class CountingJob(ReleaseJob):
         """The parameters of the sub-queries."""
 
     def columns(self) -> LocationColumns:
-        return location_columns(self.request)
+        columns: LocationColumns = self.request.columns
+        return columns
 
     def cost(self) -> Cost:
         parameters = self.count_parameters

@@ -73,7 +73,7 @@ class LogsOfKey(beam.PTransform):
     without a column that the job reads.
     """
 
-    def __init__(self, key: RunKey, job: ReleaseJob, gate: LedgerGate | None = None):
+    def __init__(self, key: RunKey, job: ReleaseJob, gate: LedgerGate | None):
         super().__init__()
         self._key = key
         self._gate = gate

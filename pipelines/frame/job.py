@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -25,6 +25,7 @@ from sfumato.transforms.privacy.keys import RunKey, Secret
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
 from sfumato.transforms.release.basemap_file import MAX_FILE_BYTES, file_basemap, geography_bytes
 from sfumato.transforms.release.metadata import ReleaseMetadata
+from sfumato.transforms.release.publishing import with_charge_statement
 
 BYTES_PER_ROW = 30  # 12 of a record's chunk, then 8, 4 and 4 of its user
 VALUE_BYTES_PER_ROW = 8  # of a record's chunk, where records have weights or times
@@ -33,6 +34,10 @@ DISTRIBUTION_BYTES_PER_ROW = 76  # 12, and then 20, 20 and 16, or 24 with many l
 # Memory by `python -m benchmarks.memory`.
 PLAIN_BYTES = 350_000_000  # of Python, Beam and NumPy, and of a small release
 MAP_BYTES = 600_000_000  # while a map of depth 10 is estimated, drawn and written
+
+
+# A graph's noisy result, and what makes the release's files of it; see `ReleaseJob.build`.
+ResultsAndFiles = tuple[beam.PCollection, Callable[[Any, ReleaseMetadata], dict[str, bytes]]]
 
 
 @dataclass(frozen=True)
@@ -93,8 +98,27 @@ class ReleaseJob(ABC):
         """Returns the rule by which noisy counts of users admit or refuse the run."""
 
     @abstractmethod
-    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
-        """Adds the job's graph to a pipeline: from LogFiles, in bundles, to the release's files, {name: content}."""
+    def build(self, logs: beam.PCollection, inputs: Inputs, key: RunKey) -> ResultsAndFiles:
+        """Adds the job's graph to a pipeline.
+
+        Args:
+            logs: LogFiles, in bundles.
+            inputs: what the frame gives the graph; `charge_and_admit` is called before any noise is drawn.
+            key: of all noise.
+
+        Returns:
+            The noisy result, a PCollection of one element, and a function that makes the release's files of it,
+            {name: content}. The function runs on a worker, so it must not hold the job, which may have secrets.
+        """
+
+    def files(self, logs: beam.PCollection, inputs: Inputs, key: RunKey, metadata: ReleaseMetadata) -> beam.PCollection:
+        """Adds the job's graph, and makes the release's files, {name: content}, which state the charge."""
+        results, files_of = self.build(logs, inputs, key)
+
+        def assemble(result: Any) -> dict[str, bytes]:
+            return files_of(result, with_charge_statement(metadata))
+
+        return results | "Assemble" >> beam.Map(assemble)  # PCollection[dict[file name, bytes]]
 
     def plan_text(self) -> str:
         """Returns text for a terminal: what a client sends, and the accuracy, from public figures only."""

@@ -32,9 +32,9 @@ from sfumato.pipelines.frame.run_key import key_and_metadata, secret_of
 from sfumato.pipelines.frame.scratch import plan_memory, scratch
 from sfumato.pipelines.runners.failures import error_of
 from sfumato.pipelines.runners.runner_settings import RunnerSettings, flex_launch, launch_nothing
-from sfumato.schemas import guarantee
 from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, RequestError
-from sfumato.schemas.ledger import ADD_OR_REMOVE, ZERO_OUT, Reservation, parse_amount
+from sfumato.schemas.guarantee import ADD_OR_REMOVE, ADJACENCY_TEXTS
+from sfumato.schemas.ledger import Reservation, parse_amount
 from sfumato.schemas.region import ground_metres
 from sfumato.schemas.release import PAGE_FILE
 from sfumato.schemas.requests.log_columns import PlaceColumns
@@ -128,7 +128,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings, audit: bool = False) 
             inputs = Inputs(column_types, spill, ChargeAndAdmit(rule, gate, request.day_rows))
             bundles = root | "Files" >> beam.Create(bundled(logs))  # PCollection[tuple[LogFile, ...]]
             _ = (
-                job.build(bundles, inputs, key, metadata)  # PCollection[dict[file name, bytes]]
+                job.files(bundles, inputs, key, metadata)  # PCollection[dict[file name, bytes]]
                 | "Write" >> beam.Map(write_release, request.output, metadata, request.overwrite)  # PCollection[path]
                 | "CommitRelease" >> beam.Map(commit_release, *charge)
             )
@@ -251,8 +251,7 @@ def _publish_refusal(job: ReleaseJob, metadata: ReleaseMetadata, rule: Admission
         adjacency, bits = ADD_OR_REMOVE, None
     else:
         spent, delta, adjacency, bits = epsilon, parse_amount("delta", cost.delta), cost.adjacency, cost.bits
-    adjacency_text = guarantee.ZERO_OUT if adjacency == ZERO_OUT else guarantee.ADD_OR_REMOVE
-    files = refusal_files(metadata, str(refusal), epsilon, spent, delta, adjacency_text, bits)
+    files = refusal_files(metadata, str(refusal), epsilon, spent, delta, ADJACENCY_TEXTS[adjacency], bits)
     publish(job.request.output, files, metadata.release_id, job.request.overwrite)
 
 

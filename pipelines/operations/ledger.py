@@ -41,8 +41,8 @@ def run(request: LedgerRequest) -> None:
 def _show(request: LedgerRequest) -> None:
     """Prints the reservations and refusals of a dataset, or of all, and what is left of the limits."""
     history, dataset = history_of(request)
-    entries = sorted((*history.refusals, *history.reservations.values()), key=lambda entry: entry.index)
-    charges = [(one, one.charge) for one in entries if dataset in (None, one.charge.dataset)]
+    charged = sorted((*history.refusals, *history.reservations.values()), key=lambda entry: entry.index)
+    charges = [(one, one.charge) for one in charged if dataset in (None, one.charge.dataset)]
     limits, disclosures = limit_accounts(history, dataset), disclosed(history, dataset)
     if request.format == "json":
         content = {
@@ -60,7 +60,8 @@ def _show(request: LedgerRequest) -> None:
         "rho": any(charge.rho is not None for _, charge in charges),
         "bits": bool(disclosures) or any(charge.bits for _, charge in charges),
     }
-    table = charges_table(charges, disclosures, [name for name, is_shown in shown.items() if not is_shown], slice(10))
+    hidden = [name for name, is_shown in shown.items() if not is_shown]
+    table = charges_table(charges, disclosures, hidden, only_days=True)
     number = f"{len(charges)} charge{'s'[: len(charges) != 1]}"
     worst = "\nSpent and left are for the user who has spent the most.\n" if is_rotated else ""
     sys.stdout.write(

@@ -97,22 +97,22 @@ def limit_accounts(
 
 
 def charges_table(
-    charges: Sequence[Charged], disclosures: Sequence[Disclosure], hidden: Collection[str], time: slice
+    charges: Sequence[Charged], disclosures: Sequence[Disclosure], hidden: Collection[str], *, only_days: bool
 ) -> str:
     """Returns the table of charges and disclosures.
 
-    hidden: names of columns that are left out. time: the part of an entry's that is shown.
+    hidden: names of columns that are left out. only_days: whether an entry's time is shown without its hour.
     """
-    rows = []
+    rows, end = [], len("2026-11-29") if only_days else None
     for entry, charge in charges:
         names = [str(charge.period), charge.dataset, charge.release_id, charge.job]
         cohort = "all" if charge.rotation is None else str(charge.rotation)
         rho = "" if charge.rho is None else f"{charge.rho:.4g}"
         amounts = [format_amount(charge.epsilon), format_amount(charge.delta), rho, str(charge.bits or "")]
-        rows.append([*names, cohort, *amounts, entry.time[time], state_of(entry)])
+        rows.append([*names, cohort, *amounts, entry.time[:end], state_of(entry)])
     for one in disclosures:
         names = [str(one.period), one.dataset, one.release_id, one.job]
-        rows.append([*names, "all", "none", "", "", str(one.bits), one.time[time], "no privacy"])
+        rows.append([*names, "all", "none", "", "", str(one.bits), one.time[:end], "no privacy"])
     kept = [at for at, head in enumerate(_CHARGE_HEADS) if head not in hidden]
     left = [at for at, column in enumerate(kept) if _CHARGE_HEADS[column] not in _AMOUNTS]
     return markdown_table([[row[at] for at in kept] for row in (_CHARGE_HEADS, *rows)], left)
@@ -230,7 +230,7 @@ def show_account(request: LedgerRequest) -> None:
             f"they sent at most {total:,} bit{'s'[: total != 1]} of their values for {len(bits):,} "
             f"release{'s'[: len(bits) != 1]}; {plain:,} of them unchanged"
         )
-    table = charges_table(querying, disclosures, ("dataset",), slice(None))
+    table = charges_table(querying, disclosures, ("dataset",), only_days=False)
     sys.stdout.write("\n".join(lines) + f"\n\n{table}\n{limits_table(limits, with_dataset=False)}")
 
 

@@ -23,6 +23,7 @@ from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.catalog import (
     RELEASES,
     DatedFolders,
+    dated_folder,
     disagreement,
     is_pruned,
     nightly_charges,
@@ -96,7 +97,7 @@ class PublishedNights:
 
     def folder(self, day: date | str) -> str:
         """Returns the folder of a day's release."""
-        return str(FileSystems.join(self.config.output, RELEASES, str(day)))
+        return dated_folder(self.config.output, day)
 
     def check(self, day: str | None = None, *, is_published: bool = False) -> None:
         """Checks that the output and the ledger agree on every night.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
 
+from sfumato.pipelines.command_line.run import view_of
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import CHANGES_FORMAT, MANIFEST_FILE
 from sfumato.schemas.requests.commands import ChangesRequest, ExportRequest
@@ -15,41 +15,23 @@ from sfumato.transforms.changes.map_changes import compare_releases
 from sfumato.transforms.changes.release import changes_files, report
 from sfumato.transforms.export.formats import export_release
 from sfumato.transforms.export.vectors import ZONES_SUFFIXES, zones_bytes
-from sfumato.transforms.flows.view import flows_view
-from sfumato.transforms.heatmap.view import heatmap_view
-from sfumato.transforms.histogram.central_counts_view import counts_view
 from sfumato.transforms.io.files import check_new_file, write_output
-from sfumato.transforms.moments.view import moments_view
-from sfumato.transforms.quantiles.view import quantiles_view
-from sfumato.transforms.ranges.view import ranges_view
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.zones.release_zones import check_heatmap, zones_of_release
 from sfumato.transforms.zones.request import ReleaseZonesRequest
-from sfumato.transforms.zones.view import zones_view
-
-View = Callable[[Mapping[str, bytes]], PageView]
-VIEWS: dict[str, View] = {
-    "heatmap": heatmap_view,
-    "histogram": counts_view,
-    "hotspots": counts_view,
-    "quantiles": quantiles_view,
-    "moments": moments_view,
-    "flows": flows_view,
-    "ranges": ranges_view,
-    "zones": zones_view,
-}
 
 
 def release_view(release: Release) -> PageView:
     """Returns the view of a release from its published files. Raises RequestError if it has no page."""
     job = str(release.manifest.get("job"))
-    if job not in VIEWS:
+    view = view_of(job)
+    if view is None:
         raise RequestError(
             f"folder: {release.path} is a release of `sfumato {job}`, whose page cannot be rendered again"
         )
     made_of = [name for name in release.listed or () if not name.endswith((".html", ".png"))]
     files = {name: release.read(name) for name in made_of}
-    return VIEWS[job]({**files, MANIFEST_FILE: json.dumps(release.manifest).encode()})
+    return view({**files, MANIFEST_FILE: json.dumps(release.manifest).encode()})
 
 
 def run_changes(request: ChangesRequest) -> None:

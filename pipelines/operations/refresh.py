@@ -46,7 +46,7 @@ from sfumato.transforms.privacy.ledger.charge_rules import ReusedError
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.secrets import FileSecret, SecretManagerSecret
-from sfumato.transforms.release.catalog import RELEASES, is_pruned
+from sfumato.transforms.release.catalog import dated_folder, is_pruned
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.release.publishing import commit_release
 from sfumato.transforms.release.release_folder import format_at
@@ -77,7 +77,7 @@ class Refresh:
 
     def folder(self, day: date) -> str:
         """Returns the folder of a day's release."""
-        return str(FileSystems.join(self.config.output, RELEASES, str(day)))
+        return dated_folder(self.config.output, day)
 
     def publish(self, day: date) -> None:
         """Publishes a day's release unless it is published already. Raises SfumatoErrors."""

@@ -18,6 +18,7 @@ from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.release.catalog import (
     RELEASES,
+    dated_folder,
     disagreement,
     find_releases,
     is_disclosed,
@@ -185,7 +186,7 @@ def _place(wanted: str, request: ReleasesRequest) -> tuple[str | None, str, bool
         return None, wanted, False
     places: dict[str, list[tuple[str, str]]] = {}
     for day in published_dates(request.timeline):
-        folder = FileSystems.join(request.timeline, RELEASES, day)
+        folder = dated_folder(request.timeline, day)
         manifest = manifest_at(folder)
         found = removed_release(manifest)
         try:
@@ -219,7 +220,7 @@ def _lost_place(wanted: str, ledger: str, timeline: str) -> tuple[str, str] | No
     if night is None:
         return None
     day = night[1]
-    folder = FileSystems.join(timeline, RELEASES, day)
+    folder = dated_folder(timeline, day)
     return None if format_at(folder) is not None else (day, folder)
 
 

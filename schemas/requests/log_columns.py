@@ -7,8 +7,10 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.log_layout import E7, CellColumn
 from sfumato.schemas.requests.request_base import COLUMNS, Request, Several, option
+from sfumato.schemas.slots import Slots
 
 DEFAULT_MAX_DWELL = 3600.0
 
@@ -96,6 +98,27 @@ class LogColumns(PlaceColumns, UserColumn):
             self.refuse(("max_dwell",), "requires --time_column NAME")
         return self
 
+    @property
+    def columns(self) -> LocationColumns:
+        """Returns the columns to read. Raises RequestError if they contradict each other."""
+        return self.location_columns()
+
+    def location_columns(
+        self, auxiliary: Auxiliary | None = None, slots: Slots | None = None, records_per_user: int = 1
+    ) -> LocationColumns:
+        """Returns the columns to read, with those of a job's own options. Raises RequestError."""
+        return LocationColumns(
+            user_id=self.user_id_column,
+            latitude=self.latitude_column,
+            longitude=self.longitude_column,
+            weight=self.weight_column,
+            time=self.time_column if slots is None else None,
+            max_dwell=DEFAULT_MAX_DWELL if self.max_dwell is None else self.max_dwell,
+            auxiliary=auxiliary,
+            slots=slots,
+            records_per_user=records_per_user,
+        )
+
 
 class SlotColumns(LogColumns):
     """The columns of a record, for maps by slot of time."""
@@ -156,3 +179,12 @@ class RateColumn(Request):
         if self.auxiliary is None:
             self.refuse(("categories",), "requires --auxiliary NAME")
         return self
+
+    @property
+    def rates(self) -> Auxiliary | None:
+        """The column of a category with its values; None without. Raises RequestError."""
+        if self.auxiliary is None:
+            return None
+        if self.categories is None:
+            return Auxiliary(self.auxiliary, assumed=True)
+        return Auxiliary(self.auxiliary, self.categories)

@@ -22,7 +22,8 @@ from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.frame.accounting import admission_cost
 from sfumato.schemas.errors import BudgetError, RequestError
-from sfumato.schemas.ledger import REPLACE, ZERO_OUT, Charge, Limit, Period
+from sfumato.schemas.guarantee import REPLACE, ZERO_OUT
+from sfumato.schemas.ledger import Charge, Limit, Period
 from sfumato.schemas.region import Places
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.sub_queries import advance_run
@@ -98,7 +99,7 @@ def test_no_users_vector_is_longer_than_the_sensitivity(baselines: None, method:
     state = start(0, parameters, KEY)
     query, rng, longest = state.query, seeded_rng(1), 0.0
     assert query is not None
-    assert query.sensitivity == l2_sensitivity(50, rounding, query.encoding.length, query.encoding.sensitivity)
+    assert query.sensitivity == l2_sensitivity(50, rounding, query.encoding.length, query.encoding.entries_per_location)
     for cells in (1, 1, 2, 5, 40):
         codes = np.sort(rng.choice(4**DEPTH, cells, replace=False)).astype(np.uint64)
         total = parameters.distribution_total
@@ -133,7 +134,7 @@ def test_sub_queries_and_the_count_add_up_to_the_charged_rho(baselines: None, me
         sums = 1 if parameters.is_one_batch else result.shards - result.shards_lost
         scale = state.shard_plan.shards / sums if not parameters.is_one_batch else 1
         each = result.noise_stddev * state.gamma / (math.sqrt(sums) * scale)
-        sensitivity = l2_sensitivity(state.gamma, "systematic", 0, result.encoding.sensitivity)
+        sensitivity = l2_sensitivity(state.gamma, "systematic", 0, result.encoding.entries_per_location)
         assert gaussian_rho(each, sensitivity) <= result.cost * (1 + 1e-6)
 
 

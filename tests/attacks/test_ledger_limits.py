@@ -18,11 +18,8 @@ from hypothesis import strategies as st
 
 from sfumato.pipelines.command_line import cli
 from sfumato.schemas.errors import BudgetError, LedgerError, RequestError
-from sfumato.schemas.guarantee import Trust
+from sfumato.schemas.guarantee import ADD_OR_REMOVE, REPLACE, ZERO_OUT, Trust
 from sfumato.schemas.ledger import (
-    ADD_OR_REMOVE,
-    REPLACE,
-    ZERO_OUT,
     Limit,
     Period,
     dataset_name,

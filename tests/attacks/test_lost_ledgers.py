@@ -19,7 +19,8 @@ import pytest
 
 from sfumato.pipelines.command_line import cli
 from sfumato.schemas.errors import BudgetError, LedgerError, RequestError
-from sfumato.schemas.ledger import ZERO_OUT, Limit, Period
+from sfumato.schemas.guarantee import ZERO_OUT
+from sfumato.schemas.ledger import Limit, Period
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.ledger.history import RECOVER, recover_content, replay
 from sfumato.transforms.privacy.ledger.ledger import Ledger, open_ledger

@@ -17,7 +17,7 @@ from scipy import stats
 from benchmarks.evaluation.in_memory import Rows
 from sfumato.schemas.guarantee import Population
 from sfumato.schemas.region import Grid, Places, Region
-from sfumato.transforms.counting.parameters import COUNT_SHARE, CountParameters
+from sfumato.transforms.counting.parameters import MORE_USERS_SHARE, CountParameters
 from sfumato.transforms.counting.state import CountState
 from sfumato.transforms.counting.sub_queries import advance_run, first_state, start_run, window_for
 from sfumato.transforms.heatmap.release import add_up_to
@@ -56,7 +56,7 @@ def wraps(users: int, state: CountState, window: Window) -> float:
     size = stats.binom(users, min(shard_plan.sampling_rate, 1) / shard_plan.shards)
     sizes = np.arange(int(size.mean() + 12 * size.std() + 60) + 1)
     room = window.modulus - window.low - 1  # the largest value that is read as it is
-    full, empty = query.encoding.sensitivity, query.encoding.length - query.encoding.sensitivity
+    full, empty = query.encoding.entries_per_location, query.encoding.length - query.encoding.entries_per_location
     high = tail(query.cost, np.maximum(room - sizes * state.gamma, -1), query.sensitivity)
     none = tail(query.cost, room, query.sensitivity)
     over = float((size.pmf(sizes) * np.minimum(full * high + empty * none, 1)).sum() + size.sf(sizes[-1]))
@@ -92,7 +92,7 @@ def test_no_count_is_wrong_but_with_a_billionth(users: int, epsilon: float) -> N
     parameters = CountParameters(epsilon=epsilon)
     counting, rounds = parameters.admission().cost, parameters.method.most_sub_queries(parameters.depth)
     assert parameters.overflow_probability == 1e-9
-    margin = noise_quantile(counting, COUNT_SHARE * 0.9e-9 / rounds)
+    margin = noise_quantile(counting, MORE_USERS_SHARE * 0.9e-9 / rounds)
     beyond = tail(counting, margin)  # that the count allows for fewer users than there are
     scale = int(discrete_laplace_stddev(counting))
     given = max(wrong(users, noise, parameters) for noise in (-margin, -scale, scale))
@@ -104,7 +104,9 @@ def test_no_count_is_wrong_but_with_a_billionth(users: int, epsilon: float) -> N
 )
 def test_nor_in_any_other_method(baselines: None, method: str, contribution: str) -> None:
     parameters = heatmap_parameters(method, {"contribution": contribution, "depth": 6})
-    margin = noise_quantile(parameters.admission().cost, COUNT_SHARE * 0.9e-9 / parameters.method.most_sub_queries(6))
+    margin = noise_quantile(
+        parameters.admission().cost, MORE_USERS_SHARE * 0.9e-9 / parameters.method.most_sub_queries(6)
+    )
     assert max(wrong(2000, noise, parameters) for noise in (-margin, -300, 0)) <= 1e-9
 
 

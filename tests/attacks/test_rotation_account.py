@@ -256,7 +256,7 @@ def test_mixed_noise_is_composed_for_every_user() -> None:
 
 def rotated(release_id: str, day: date, key_file: str, dataset: str, epsilon: str, **more: Any) -> Charge:
     """The charge of a night's cohort of three."""
-    key = rotation_key(FileSecret(key_file), dataset, 3)
+    key = rotation_key(FileSecret(key_file), dataset, 3, "user_id")
     own = charge(release_id, str(day), epsilon, dataset=dataset)
     return replace(own, rotation=with_partition(Rotation.of_night(day, 3), key), **more)
 
@@ -283,7 +283,7 @@ def test_the_command_shows_the_account_of_the_brute_force(tmp_path: Path, capsys
 
     users, cohorts_by_partition = pa.array(np.arange(12)), {}
     for name in ("city", "town"):
-        key = rotation_key(FileSecret(key_file), name, 3)
+        key = rotation_key(FileSecret(key_file), name, 3, "user_id")
         found = with_partition(Rotation(1, 3), key).partition
         cohorts_by_partition[found] = cohort_of(users, key, 3).tolist()
     ends = [ORIGIN + timedelta(days=number) for number in range(15)]
@@ -360,12 +360,12 @@ def test_a_partition_has_one_number_of_cohorts(tmp_path: Path) -> None:
 @pytest.mark.false_alarm(1e-9)
 def test_who_is_asked_depends_on_the_key_and_the_id_alone() -> None:
     """Not on other users, their order, their number or their records."""
-    rng, key = default_rng([20, 400]), rotation_key(FixedSecret(b"s" * 32), DATASET, 30)
+    rng, key = default_rng([20, 400]), rotation_key(FixedSecret(b"s" * 32), DATASET, 30, "user_id")
     ids = rng.permutation(5000)
     cohorts = dict(zip(ids.tolist(), cohort_of(pa.array(ids), key, 30).tolist(), strict=True))
     for _ in range(20):
         some = rng.choice(5000, int(rng.integers(1, 3000)))  # with repetition, as in logs
         assert cohort_of(pa.array(some), key, 30).tolist() == [cohorts[one] for one in some.tolist()]
-    other = cohort_of(pa.array(np.arange(5000)), rotation_key(FixedSecret(b"t" * 32), DATASET, 30), 30)
+    other = cohort_of(pa.array(np.arange(5000)), rotation_key(FixedSecret(b"t" * 32), DATASET, 30, "user_id"), 30)
     same = sum(cohorts[number] == cohort for number, cohort in enumerate(other.tolist()))
     assert abs(same - 5000 / 30) < 7 * (5000 / 30) ** 0.5

@@ -36,7 +36,7 @@ from tests.seeds import seeded_rng
 
 COHORTS, USERS = 3, 600
 OWN_SECRET = FixedSecret(bytes(range(32)))
-ROTATION_KEY = rotation_key(OWN_SECRET, "city", COHORTS)
+ROTATION_KEY = rotation_key(OWN_SECRET, "city", COHORTS, "user_id")
 REGION = Region(-1, 50, 1, 51)
 PARAMETERS = CountParameters(depth=5, shard_size=100, rotation=COHORTS)
 
@@ -107,7 +107,7 @@ def test_another_cohort_has_other_noise() -> None:
 
 
 NIGHTS = [date(2026, 11, 16) + timedelta(days=number) for number in range(3)]
-KEY = rotation_key(FixedSecret(SECRET), "city", 3)
+KEY = rotation_key(FixedSecret(SECRET), "city", 3, "user_id")
 
 
 def user_of(cohort: int) -> int:

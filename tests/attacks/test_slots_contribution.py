@@ -25,9 +25,10 @@ from sfumato.transforms.locations.encode import encode_locations
 from sfumato.transforms.locations.read import BoundGroups, LocationBound
 from sfumato.transforms.locations.shards import ShardPlan
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.locations.users import Contribution, bound_slots, bound_users, split_by_user_group
+from sfumato.transforms.locations.users import Contribution, bound_slots, bound_users
 from sfumato.transforms.privacy.admission import UserCounts, sum_user_counts
 from sfumato.transforms.secagg.encodings import TreeEncoding
+from tests.chunks import split_by_user_group
 from tests.seeds import seeded_rng
 
 DEPTH, OTHERS, BUSY = 5, 200, 5_000
@@ -93,7 +94,7 @@ def test_a_busy_user_adds_to_as_many_slots_as_stated(kind: str, contribution: Co
     spent = sum(one.cost for one in plan.sub_queries) + parameters.admission().cost
     assert spent == pytest.approx(parameters.epsilon)
     for one in plan.sub_queries:
-        assert one.noise_stddev == pytest.approx(parameters.count_noise.stddev(one.cost, most))
+        assert one.noise_stddev == pytest.approx(parameters.noise_kind.stddev(one.cost, most))
 
 
 # The users of a map with several records a user are all counted, however fine its cells are.

@@ -14,6 +14,7 @@ from scipy.stats import binom
 from benchmarks.city_people import make_people
 from benchmarks.coverage_moments import listed
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
+from sfumato.schemas.known_digits import Z_95
 from sfumato.schemas.moments import Statistic, ValueRange
 from sfumato.schemas.region import Grid, Places
 from sfumato.schemas.tree import Tree
@@ -29,7 +30,7 @@ from sfumato.transforms.moments.central.plan import CentralMomentsPlan
 from sfumato.transforms.moments.central.release import central_tables
 from sfumato.transforms.moments.groups import ColumnGroups, Grouping
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
-from sfumato.transforms.statistics.posterior.unbiased import Z_95, user_intervals
+from sfumato.transforms.statistics.posterior.unbiased import user_intervals
 from sfumato.transforms.synth.city import build_city
 from sfumato.transforms.synth.landscape import risk_raster
 from sfumato.transforms.synth.people import DEFAULT_REGION

@@ -29,6 +29,8 @@ TOLERANCE = 0.01  # relative; a stated cost that is lower than the computed one 
 _PURE = 1e-12  # the delta at which pure epsilons are computed: the largest loss of Laplace noise has a probability
 _STEPS = 20_000  # of privacy loss, from 0 to about the total epsilon
 _METHODS = ("adaptive", "flat", "emd")  # of heatmaps, whose vectors have each location once
+# A user's change is measured in the L1 or the L2 norm. Only noise of these kinds is audited.
+_NORMS = {"laplace": 1, "gaussian": 2}
 _MOST = 1_000_000  # integers that are added up
 _HOLDERS = 60  # numbers of holders of an item that are tried
 
@@ -56,12 +58,19 @@ class StatedNoise:
     def __post_init__(self) -> None:
         if not all(0 < one < math.inf for one in (self.stddev, self.sensitivity, self.draws, self.unit)):
             raise ValueError("a standard deviation or a bound of contributions is not a number above 0")
-        if self.kind != "laplace" and not (self.kind == "gaussian" and self.stddev >= 1):
+        if self.kind not in _NORMS or (self.kind == "gaussian" and self.stddev < 1):
             raise ValueError(f"the cost of {self.kind} noise with standard deviation {self.stddev:g} is not known")
 
     @property
+    def norm(self) -> int:
+        """The norm of the sensitivity: 1 or 2."""
+        return _NORMS[self.kind]
+
+    @property
     def decay(self) -> float:
-        """The a of Laplace noise."""
+        """The a of Laplace noise. Raises ValueError for noise of another kind."""
+        if self.kind != "laplace":
+            raise ValueError(f"{self.kind} noise has no exponential decay")
         return 2 * math.asinh(1 / (self.stddev * math.sqrt(2)))
 
     @property

@@ -141,8 +141,8 @@ def _zones(release: Release) -> Iterator[Measurement]:
 
 
 def _noisy(name: str, keys: list[str], values: Floats, stddev: Floats, noise: StatedNoise, **more: Any) -> Measurement:
-    norm = 1 if noise.kind == "laplace" else 2
-    return Measurement(name, tuple(keys), values, noise.sensitivity * noise.unit, norm, stddev, noise, **more)
+    bound = noise.sensitivity * noise.unit
+    return Measurement(name, tuple(keys), values, bound, noise.norm, stddev, noise, **more)
 
 
 def _rounds(release: Release) -> Iterator[Measurement]:
@@ -187,7 +187,7 @@ def _rounds(release: Release) -> Iterator[Measurement]:
 def _noise_of_round(one: Mapping[str, Any], trust: str) -> StatedNoise:
     """Returns the noise of one party; truncated noise is Laplace noise but for its far tail."""
     draws = SERVERS if trust == Trust.SPLIT else 1
-    kind = "gaussian" if one["noise"] == "gaussian" else "laplace"
+    kind = "laplace" if one["noise"] == "truncated" else one["noise"]
     return StatedNoise(kind, one["noise_stddev"] / math.sqrt(draws), draws=draws)
 
 

@@ -33,7 +33,7 @@ from sfumato.schemas.release import TOTALS_FILE, changes_schema
 from sfumato.schemas.tree import Tree, node_levels, node_names, node_positions
 from sfumato.transforms.geo.cell_indexes import index_columns
 from sfumato.transforms.release.published_release import Release
-from sfumato.transforms.report.sections import noisy_sums
+from sfumato.transforms.report.sections import tail_sums
 from sfumato.transforms.statistics.bisection import bisect_each
 from sfumato.transforms.statistics.posterior.full_tree import by_family
 from sfumato.transforms.statistics.posterior.unbiased import UnbiasedCounts
@@ -61,7 +61,7 @@ class MapCounts:
     # this tree's entries. What is finer has the counts of an earlier sub-query only, whose noise decided where not to
     # look again, or is spread by area.
     measured: Tree
-    noisy_sums: int  # see `report.sections.noisy_sums`
+    tail_sums: int  # see `report.sections.tail_sums`
 
     def known(self) -> list[NDArray[np.bool_]]:
         """Returns by level whether each node is a union of entries that the last sub-query measured."""
@@ -148,7 +148,7 @@ def find_changes(
     tested = mean >= MIN_SNR * mean_stddev
     # How many Laplace variables the difference's noise is like, at least: by its kurtosis, the heaviest of all nodes.
     part = noise_before / noise
-    shape = float(np.min(1 / (part**2 / before.noisy_sums + (1 - part) ** 2 / after.noisy_sums)))
+    shape = float(np.min(1 / (part**2 / before.tail_sums + (1 - part) ** 2 / after.tail_sums)))
     tails = _Tails(noise / stddev**2, shape)
     p_value = np.where(tested, tails.probability(np.abs(difference) / stddev), np.nan)
     q_value = _q_values(p_value)
@@ -275,7 +275,7 @@ def map_counts(release: Release) -> MapCounts:
         last = manifest["privacy"]["sub_queries"][-1]
         measured = release.answered_tree(last["index"])
         counts = UnbiasedCounts.from_nodes(node, users, variance, release.grid.depth)
-        return MapCounts(release.grid.region, counts, measured, noisy_sums(last))
+        return MapCounts(release.grid.region, counts, measured, tail_sums(manifest, last))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise RequestError(f"{where}: the release is damaged ({error})") from None
 

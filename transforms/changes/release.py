@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sfumato.schemas.known_digits import about, between
+from sfumato.schemas.known_digits import Z, about, between
 from sfumato.schemas.rectangle import region_from
 from sfumato.schemas.region import EARTH_RADIUS_KM, ground_metres
 from sfumato.schemas.release import BASEMAP_FILE, CHANGES_FILE, CHANGES_FORMAT, CHANGES_PICTURE, MANIFEST_FILE
@@ -39,7 +39,6 @@ _RATE = (
 _MAX_CELLS = 1 << 16
 _LISTED = 48
 _END = 8.0  # standard deviations at the ends of the colours
-_Z = 1.96
 _COLUMNS = ("difference", "stddev", "low", "high", "shown", "changed_low", "changed_high")
 _FILES = {
     CHANGES_FILE: "one row for each place: users before and after, difference, intervals, q-value",
@@ -222,8 +221,8 @@ def _layer(table: pa.Table, depth: int) -> tuple[Layer, int]:
         kind="change",
         unit="in standard deviations of noise and sampling error",
         value=_rounded(np.clip(z, -99, 99), 2, unknown),
-        low=_rounded(np.clip(z - _Z, -99, 99), 2, unknown),
-        high=_rounded(np.clip(z + _Z, -99, 99), 2, unknown),
+        low=_rounded(np.clip(z - Z, -99, 99), 2, unknown),
+        high=_rounded(np.clip(z + Z, -99, 99), 2, unknown),
         uncertain=(~changed).tolist(),
         scale=_scale(_END, "", [4.0]),
         listed=[

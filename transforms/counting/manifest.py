@@ -7,6 +7,7 @@ from typing import Any
 
 from sfumato.schemas.guarantee import (
     ADD_OR_REMOVE,
+    ADJACENCY_TEXTS,
     ASSUMPTIONS,
     COMPOSITIONS,
     CURATED_BY,
@@ -136,7 +137,7 @@ def counts_content(
         "privacy": {
             "unit": PRIVACY_UNIT,
             "contribution_bound": _contribution(parameters, metadata, place),
-            "adjacency": ADD_OR_REMOVE if protected else ZERO_OUT,
+            "adjacency": ADJACENCY_TEXTS[ADD_OR_REMOVE if protected else ZERO_OUT],
             "trust": parameters.trust,
             **({"devices": True} if "tasks" in metadata.parameters else {}),
             "epsilon": parameters.epsilon,

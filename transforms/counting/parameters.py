@@ -40,7 +40,7 @@ import numpy as np
 from annotated_types import Interval
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.guarantee import SERVERS, CentralSplitOrSecagg, Trust
+from sfumato.schemas.guarantee import SERVERS, CentralSplitOrSecagg, NoiseKind, Trust
 from sfumato.schemas.locations import MAX_CATEGORIES
 from sfumato.schemas.requests.checks import check_declared, check_integer
 from sfumato.schemas.requests.counting_options import (
@@ -56,11 +56,11 @@ from sfumato.schemas.requests.counting_options import (
 from sfumato.schemas.requests.publish_request import MAX_BAD_FRACTION
 from sfumato.schemas.rotation import MAX_COHORTS
 from sfumato.transforms.counting.methods import Adaptive, Method
-from sfumato.transforms.counting.methods.base import Contribution
 from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.locations.shards import Participation, ShardPlan
-from sfumato.transforms.privacy.additive_noise import LAPLACE, NOISES, AdditiveNoise, NoiseKind
+from sfumato.transforms.locations.users import Contribution
+from sfumato.transforms.privacy.additive_noise import AUTO_NOISES, LAPLACE, NOISES, AdditiveNoise
 from sfumato.transforms.privacy.admission import (
     ADMISSION_SHARE,
     FALSE_REFUSAL_PROBABILITY,
@@ -82,7 +82,7 @@ MIN_QUERY_SHARE = 0.01  # of the budget, for one sub-query
 UNKNOWN_USERS = 1 << 30  # used if the number of users is not given
 LARGEST_SHARD = 1 << 24
 SHARD_TOLERANCE = 1.05  # largest expected users of a shard, in shard sizes (`ShardPlan.for_users`)
-COUNT_SHARE = 0.1  # of the overflow probability, for more users than the noisy user count suggests
+MORE_USERS_SHARE = 0.1  # of the overflow probability, for more users than the noisy user count suggests
 
 
 @dataclass(frozen=True)
@@ -165,21 +165,25 @@ class CountParameters:
         budget = self.budget
         cost = budget.affordable(budget.total * self.population_share)
         return AdmissionRule(
-            cost, self.max_bad_fraction, min_users, self.population, noise=self.count_noise, cohorts=self.rotation
+            cost, self.max_bad_fraction, min_users, self.population, noise_kind=self.noise_kind, cohorts=self.rotation
         )
 
     @cached_property
-    def count_noise(self) -> AdditiveNoise:
+    def noise_kind(self) -> AdditiveNoise:
         """The distribution of the noise, chosen for `auto`."""
+        return min(self.possible_noises, key=lambda kind: kind.stddev(kind.total(self.epsilon, self.delta)))
+
+    @property
+    def possible_noises(self) -> list[AdditiveNoise]:
+        """The distributions that `noise` allows: the named one, or for `auto` its candidates that fit delta."""
         if self.noise != "auto":
-            return NOISES[self.noise]
-        possible = [kind for kind in NOISES.values() if self.delta or not kind.NEEDS_DELTA]
-        return min(possible, key=lambda kind: kind.stddev(kind.total(self.epsilon, self.delta)))
+            return [NOISES[self.noise]]
+        return [kind for kind in AUTO_NOISES if self.delta or not kind.NEEDS_DELTA]
 
     @property
     def rho(self) -> float | None:
         """The rho of the complete release, which a ledger adds up; None for noise with another unit of cost."""
-        return self.budget.total if self.count_noise.UNIT == "rho" else None
+        return self.budget.total if self.noise_kind.UNIT == "rho" else None
 
     def with_trust(self, trust: Trust) -> CountParameters:
         """Returns the parameters with another trust model; only shards' noise has clients who may collude.
@@ -194,19 +198,19 @@ class CountParameters:
         return ShardPlan.for_users(users, self.users, self.shard_size, self.dropout, self.participation)
 
     def noise_of(self, shard_plan: ShardPlan, kind: AdditiveNoise | None = None) -> Noise:
-        """Returns the noise of a planned shard's sums, or of the sum of all users. kind: None for `count_noise`."""
+        """Returns the noise of a planned shard's sums, or of the sum of all users. kind: None for `noise_kind`."""
         required = 1 if self.is_one_batch else shard_plan.required_survivors
-        return Noise(kind or self.count_noise, required, self.colluding or 0.0)
+        return Noise(kind or self.noise_kind, required, self.colluding or 0.0)
 
     @property
     def budget(self) -> Budget:
         """The budget of the complete release, in the unit of the noise, before the noisy user count."""
-        return Budget(self.count_noise.total(self.epsilon, self.delta))
+        return Budget(self.noise_kind.total(self.epsilon, self.delta))
 
     @property
     def stated_delta(self) -> float:
         """The delta of the complete release: 0 with Laplace noise."""
-        return self.delta if self.count_noise.NEEDS_DELTA else 0.0
+        return self.delta if self.noise_kind.NEEDS_DELTA else 0.0
 
     def _check_noise(self) -> None:
         """Raises RequestError where noise and delta contradict each other, or a protocol lacks this noise."""
@@ -217,9 +221,9 @@ class CountParameters:
             raise RequestError(f"delta: must be 0 or at least {MIN_GAUSSIAN_DELTA:g}, got {self.delta:g}")
         if needs_delta is False and self.delta:
             raise RequestError(f"delta: {self.noise} noise needs none; leave it out")
-        if not self.count_noise.HAS_SHARES and (name := self._by_client):
+        if not self.noise_kind.HAS_SHARES and (name := self._by_client):
             raise RequestError(
-                f"{name}: clients' shares do not add up to {self.count_noise.NAME.capitalize()} noise; leave out this "
+                f"{name}: clients' shares do not add up to {self.noise_kind.NAME.capitalize()} noise; leave out this "
                 "option, or --delta"
             )
 
@@ -329,7 +333,7 @@ class CountParameters:
 def automatic_gamma(parameters: CountParameters) -> int:
     """Returns the gamma of `auto`. Raises RequestError if none fits the modulus, or epsilon is too small for noise."""
     # With Gaussian noise, the epsilon of as much Laplace noise.
-    epsilon = parameters.count_noise.laplace_epsilon(parameters.budget.total)
+    epsilon = parameters.noise_kind.laplace_epsilon(parameters.budget.total)
     max_sub_queries = parameters.most_sub_queries()
     users = min(parameters.users or UNKNOWN_USERS, parameters.population or UNKNOWN_USERS)
     shard_size, is_one_batch = parameters.shard_size, parameters.is_one_batch
@@ -359,20 +363,20 @@ def _largest_within(
     modulus: int, max_gamma: int, parameters: CountParameters, shard_plan: ShardPlan, length: int
 ) -> int:
     """Returns the largest gamma in 1..max_gamma whose sums fit the modulus."""
-    counting_epsilon = parameters.count_noise.laplace_epsilon(parameters.admission().cost)
+    counting_epsilon = parameters.noise_kind.laplace_epsilon(parameters.admission().cost)
     probability = parameters.overflow_probability / parameters.most_sub_queries()
     counted = max_counted(min(shard_plan.users, SHARD_TOLERANCE * parameters.shard_size), counting_epsilon, probability)
 
     def min_modulus(gamma: int) -> int:
         return min_window(
-            expected_size=counted + noise_quantile(counting_epsilon, COUNT_SHARE * probability),
+            expected_size=counted + noise_quantile(counting_epsilon, MORE_USERS_SHARE * probability),
             noise=parameters.noise_of(shard_plan, LAPLACE),
-            cost=MIN_QUERY_SHARE * parameters.count_noise.laplace_epsilon(parameters.budget.total),
+            cost=MIN_QUERY_SHARE * parameters.noise_kind.laplace_epsilon(parameters.budget.total),
             sensitivity=l1_sensitivity(gamma, parameters.rounding, math.ceil(MIN_QUERY_SHARE * length)),
             gamma=gamma,
             entries=length,
             shards=shard_plan.shards,
-            probability=(1 - COUNT_SHARE) * probability,
+            probability=(1 - MORE_USERS_SHARE) * probability,
             is_planned=parameters.protects_participation,
         ).modulus
 
@@ -386,7 +390,7 @@ def _largest_within(
 
 def max_counted(population: float, epsilon: float, probability: float) -> float:
     """Returns the largest noisy user count of this epsilon that does not contradict a public population."""
-    margin = noise_quantile(epsilon, min(COUNT_SHARE * probability, FALSE_REFUSAL_PROBABILITY))
+    margin = noise_quantile(epsilon, min(MORE_USERS_SHARE * probability, FALSE_REFUSAL_PROBABILITY))
     return (1 + POPULATION_TOLERANCE) * population + margin
 
 

@@ -108,7 +108,7 @@ def make_plan(parameters: CountParameters, prior: Estimate | None = None) -> Pla
         raise ValueError("users: a plan needs the number of users")
     cost = parameters.admission().cost
     source = "noisy" if parameters.population is None else "public"
-    population = Population(float(users), source, cost, parameters.count_noise.stddev(cost), float(users))
+    population = Population(float(users), source, cost, parameters.noise_kind.stddev(cost), float(users))
     state = first_state(population, parameters.budget.charge(cost), parameters, prior)
     while state.query is not None:
         query, shard_plan = state.query, state.shard_plan
@@ -236,7 +236,7 @@ def count_plan_text(parameters: CountParameters, prior: Estimate | None = None) 
 
 def _bounds(parameters: CountParameters) -> list[str]:
     """Returns lines that hold for any number of users in any places."""
-    rounds, kind, delta, whole = parameters.most_sub_queries(), parameters.count_noise, "", "it"
+    rounds, kind, delta, whole = parameters.most_sub_queries(), parameters.noise_kind, "", "it"
     if kind.NEEDS_DELTA:
         delta = f" and delta {parameters.delta:g}, with {kind.NAME.capitalize()} noise"
         whole = f"its {kind.UNIT} of {parameters.budget.total:.4g}"

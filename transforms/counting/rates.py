@@ -47,6 +47,7 @@ import pyarrow as pa
 import scipy
 from numpy.typing import NDArray
 
+from sfumato.schemas.known_digits import NORMAL_Z
 from sfumato.schemas.release import rate_columns
 from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.statistics.bisection import bisect_each
@@ -54,7 +55,7 @@ from sfumato.transforms.statistics.shrinkage import shrink
 
 LEVEL = 0.95
 # Quantiles of the normal distribution as SciPy has them, which takes 0.1 s to load: at (1 + LEVEL) / 2 and LEVEL.
-_TWO_SIDED, _ONE_SIDED = 1.959963984540054, 1.6448536269514722
+_ONE_SIDED = 1.6448536269514722
 _EXPANDED = 3.0  # deviations up to which the Cornish-Fisher polynomials are trusted; beyond, their shift is constant
 _CONTINUITY = 0.15  # users, see the module
 _NEAREST = 1e-9  # deviations from an end at which a rate counts as that end
@@ -87,20 +88,20 @@ class Rates:
 
 
 def estimate_rates(
-    estimate: Estimate, categories: Sequence[str], noisy_sums: int, sampling_weight: float = 1.0
+    estimate: Estimate, categories: Sequence[str], tail_sums: int, sampling_weight: float = 1.0
 ) -> Rates | None:
     """Returns the rates of an estimate; None without auxiliary data.
 
     Args:
         estimate: of users by category.
         categories: names, in the order of `estimate.by_category`.
-        noisy_sums: number of sums with independent noise that were added up: the live shards, or 1.
+        tail_sums: number of Laplace variables whose sum has the tails of a count's noise.
         sampling_weight: users represented by each counted user: all shards over live shards.
     """
     if estimate.by_category is None or estimate.category_stddev is None:
         return None
     users, covers_area = estimate.by_category, estimate.tree.areas > 0
-    return rates_of_counts(users, estimate.category_stddev, covers_area, categories, noisy_sums, sampling_weight)
+    return rates_of_counts(users, estimate.category_stddev, covers_area, categories, tail_sums, sampling_weight)
 
 
 def rates_of_counts(
@@ -108,8 +109,8 @@ def rates_of_counts(
     stddev: Array,
     covers_area: NDArray[np.bool_],
     categories: Sequence[str],
-    noisy_sums: int,
-    sampling_weight: float = 1.0,
+    tail_sums: int,
+    sampling_weight: float,
 ) -> Rates:
     """Returns the rates of T cells or zones that have no users in common.
 
@@ -118,7 +119,7 @@ def rates_of_counts(
         stddev: float64[T], of the noise in each of them, independent between categories.
         covers_area: bool[T]; the others have no part in the average.
         categories: k names.
-        noisy_sums, sampling_weight: see `estimate_rates`.
+        tail_sums, sampling_weight: see `estimate_rates`.
     """
     published = published_categories(categories)
     total, variance = by_category.sum(axis=0), stddev**2
@@ -126,7 +127,7 @@ def rates_of_counts(
     for category in published:
         counts = by_category[category]
         test = _RateTest(
-            counts, total - counts, variance, float(len(categories) - 1), float(noisy_sums), sampling_weight
+            counts, total - counts, variance, float(len(categories) - 1), float(tail_sums), sampling_weight
         )
         columns.append((*test.intervals(), *_simultaneous(test, covers_area, len(published))))
     rate, low, high, average, *simultaneous = (np.stack(column) for column in zip(*columns, strict=True))
@@ -183,7 +184,7 @@ def published_categories(categories: Sequence[str]) -> list[int]:
 
 
 def rate_intervals(
-    counts: Array, rest: Array, stddev: Array, others: int = 1, noisy_sums: int = 1, sampling_weight: float = 1.0
+    counts: Array, rest: Array, stddev: Array, others: int = 1, tail_sums: int = 1, sampling_weight: float = 1.0
 ) -> tuple[Array, Array, Array]:
     """Returns the rate and the lower and upper end of its pointwise 95% interval for each cell: float64[T] each.
 
@@ -192,9 +193,9 @@ def rate_intervals(
         rest: float64[T], noisy users of all others together.
         stddev: float64[T], of the noise in one category's count.
         others: number of other categories.
-        noisy_sums, sampling_weight: see `estimate_rates`.
+        tail_sums, sampling_weight: see `estimate_rates`.
     """
-    return _RateTest(counts, rest, stddev**2, float(others), float(noisy_sums), sampling_weight).intervals()
+    return _RateTest(counts, rest, stddev**2, float(others), float(tail_sums), sampling_weight).intervals()
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +206,7 @@ class _RateTest:
     rest: Array
     variance: Array
     others: float
-    noisy_sums: float
+    tail_sums: float
     sampling_weight: float
 
     def select(self, cells: NDArray[np.bool_]) -> _RateTest:
@@ -246,7 +247,7 @@ class _RateTest:
         users, q = self.users_at(p, 2.0), 1 - p
         distance = side * (q * self.counts - p * self.rest)
         step = self.sampling_weight  # counts are multiples of it
-        scale = self.variance / (2 * self.noisy_sums * step * step)  # a / (1 - a)^2 of discrete Laplace noise
+        scale = self.variance / (2 * self.tail_sums * step * step)  # a / (1 - a)^2 of discrete Laplace noise
         # The noise has moments up to the s at which 4 scale sinh^2(s c / 2) is 1.
         max_s = 2 * np.arcsinh(0.5 / np.sqrt(np.maximum(scale, 1e-300))) / (step * np.maximum(p, q))
         max_s = np.minimum(max_s, 50.0 / step) * (1 - 1e-9)
@@ -255,7 +256,7 @@ class _RateTest:
             moment = q * np.exp(-side * s * step * p) + p * np.exp(side * s * step * q)
             cumulants = users / step * np.log(moment)
             for weight, categories in ((q, 1.0), (p, self.others)):
-                cumulants -= categories * self.noisy_sums * np.log1p(-4 * scale * np.sinh(s * weight * step / 2) ** 2)
+                cumulants -= categories * self.tail_sums * np.log1p(-4 * scale * np.sinh(s * weight * step / 2) ** 2)
             return np.asarray(s * distance - cumulants)
 
         low, high, golden = np.zeros_like(max_s), max_s, (math.sqrt(5) - 1) / 2
@@ -274,12 +275,12 @@ class _RateTest:
         variance = np.maximum(sampling + self.variance * (q2 + others * p2), 1e-12)
         deviation = np.sqrt(variance)
         skewness = self.sampling_weight * sampling * (q - p) / (variance * deviation)
-        noise = 3 * self.variance**2 / self.noisy_sums * (q2 * q2 + others * p2 * p2)  # Laplace's excess kurtosis is 3
+        noise = 3 * self.variance**2 / self.tail_sums * (q2 * q2 + others * p2 * p2)  # Laplace's excess kurtosis is 3
         excess = (self.sampling_weight**2 * sampling * (1 - 6 * p * q) + noise) / variance**2
         inward, outward = _critical_values(p * users / deviation)
         from_one, beyond_one = _critical_values(q * users / deviation)
-        above = np.where(beyond_one > _TWO_SIDED, beyond_one, inward)
-        below = np.where(outward > _TWO_SIDED, outward, from_one)
+        above = np.where(beyond_one > NORMAL_Z, beyond_one, inward)
+        below = np.where(outward > NORMAL_Z, outward, from_one)
         distance = (q * self.counts - p * self.rest) / deviation
         margin = _CONTINUITY * self.sampling_weight / deviation
         high, low = (
@@ -299,26 +300,26 @@ def _cornish_fisher(z: Array, skewness: Array, excess: Array) -> Array:
 
 def _critical_values(distance: Array) -> tuple[Array, Array]:
     """Returns the accepted deviations inward and outward, float64[T] each. distance: from 0 or 1, in deviations."""
-    near = np.clip(distance, _NEAREST, _TWO_SIDED)
+    near = np.clip(distance, _NEAREST, NORMAL_Z)
     h = np.interp(near, *_inward_table())
     # Both limits have the same likelihood ratio: h^2 = near^2 - 2 near x, with x beyond the end.
-    return h, np.where(near < _TWO_SIDED, (near**2 + h**2) / (2 * near), _TWO_SIDED)
+    return h, np.where(near < NORMAL_Z, (near**2 + h**2) / (2 * near), NORMAL_Z)
 
 
 @lru_cache(maxsize=1)
 def _inward_table() -> tuple[Array, Array]:
     """Returns distances from 0 or 1, and accepted deviations inward for 95% (Feldman, Cousins): float64[400] each."""
-    near = np.linspace(_NEAREST, _TWO_SIDED, 400)
+    near = np.linspace(_NEAREST, NORMAL_Z, 400)
 
     def misses(h: Array) -> NDArray[np.bool_]:
         return np.asarray(scipy.special.ndtr(h) - scipy.special.ndtr(-(near**2 + h**2) / (2 * near)) < LEVEL)
 
-    low, high = bisect_each(misses, np.full_like(near, _ONE_SIDED), np.full_like(near, _TWO_SIDED), 50)
+    low, high = bisect_each(misses, np.full_like(near, _ONE_SIDED), np.full_like(near, NORMAL_Z), 50)
     return near, (low + high) / 2
 
 
 def split_by_interval(
-    estimate: Estimate, next_stddev: float, width: float, noisy_sums: int, threshold: float
+    estimate: Estimate, next_stddev: float, width: float, tail_sums: int, threshold: float
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """Returns the nodes to split and to collapse so that rates keep intervals of a given width, for `Tree.refine`.
 
@@ -330,7 +331,7 @@ def split_by_interval(
         estimate: of users by category.
         next_stddev: standard deviation, in users, of the noise in one category's count in the next sub-query.
         width: high - low of the widest interval of all categories, in (0, 1).
-        noisy_sums: see `estimate_rates`.
+        tail_sums: see `estimate_rates`.
         threshold: users.
 
     Raises:
@@ -339,18 +340,18 @@ def split_by_interval(
     if estimate.by_category is None:
         raise ValueError("estimate: has no users by category, so there are no rates")
     counts = estimate.by_category
-    split = _widest_intervals(counts / 4, next_stddev, noisy_sums) <= width
-    is_wide = _widest_intervals(counts, next_stddev, noisy_sums) > _COLLAPSE_FACTOR * width
+    split = _widest_intervals(counts / 4, next_stddev, tail_sums) <= width
+    is_wide = _widest_intervals(counts, next_stddev, tail_sums) > _COLLAPSE_FACTOR * width
     nodes = estimate.tree.entries
     return nodes[split], nodes[is_wide & ~split & (counts.sum(axis=0) <= threshold)]
 
 
-def _widest_intervals(counts: Array, stddev: float, noisy_sums: int) -> Array:
+def _widest_intervals(counts: Array, stddev: float, tail_sums: int) -> Array:
     """Returns the width of each node's widest interval: float64[categories, T] -> float64[T]."""
     total, noise, others = counts.sum(axis=0), np.full(counts.shape[1], stddev), len(counts) - 1
     widest = np.zeros(counts.shape[1])
     for category in counts[: others if others == 1 else None]:  # of two categories both have the same width
-        _, low, high = rate_intervals(category, total - category, noise, others, noisy_sums)
+        _, low, high = rate_intervals(category, total - category, noise, others, tail_sums)
         widest = np.maximum(widest, high - low)
     return widest
 

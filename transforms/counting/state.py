@@ -207,6 +207,11 @@ class CountState:
         return self.noise.kind.tail_sums(self.noisy_sums)
 
     @property
+    def answered_tail_sums(self) -> int:
+        """The `tail_sums` of the last result, without the shards that it lost."""
+        return self.noise.kind.tail_sums(self.noisy_sums if self.is_one_batch else self.results[-1].shards_answered)
+
+    @property
     def is_one_batch(self) -> bool:
         """Whether noise is added to one sum of all users, and not to the sum of each shard."""
         return self.trust != Trust.SECAGG
@@ -272,7 +277,7 @@ class CountState:
         size = max(counted, 1.0)  # a sample's variance is a share of it
         totals, variances = [], []
         for result in self.results:
-            entries = result.encoding.sensitivity
+            entries = result.encoding.entries_per_location
             queried = result.shards_answered / self.shard_plan.shards
             totals.append(float(result.counts.sum()) / entries)
             variances.append(result.vector_length * (result.noise_stddev / entries) ** 2 + (1 / queried - 1) * size)
@@ -303,15 +308,15 @@ class CountState:
             length = len(self.results[-1].counts) if self.results else 0
         return sensitivity_of(self.noise.kind, self.gamma, self.rounding, length, entries)
 
-    def noise_stddev(self, cost: float, sensitivity: int = 1, length: int | None = None) -> float:
+    def noise_stddev(self, cost: float, entries_per_location: int = 1, length: int | None = None) -> float:
         """Returns the standard deviation, in users, of an entry's sum over all shards (paper 000, Eq. 5).
 
         Args:
             cost: of the sub-query.
-            sensitivity: how many entries a location adds to.
+            entries_per_location: how many entries a location adds to.
             length: entries of the vector; None takes the last result's.
         """
-        return self.noise.stddev(cost, self.sensitivity(length, sensitivity), self.noisy_sums, self.unit)
+        return self.noise.stddev(cost, self.sensitivity(length, entries_per_location), self.noisy_sums, self.unit)
 
     def epsilon_against(self, share: float) -> float:
         """Returns the epsilon of a real protocol's run so far against its server and the clients who collude with it.

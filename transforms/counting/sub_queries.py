@@ -18,7 +18,7 @@ import numpy as np
 
 from sfumato.schemas.errors import RefusedError, RequestError
 from sfumato.schemas.guarantee import Population
-from sfumato.transforms.counting.parameters import COUNT_SHARE, CountParameters, max_counted
+from sfumato.transforms.counting.parameters import MORE_USERS_SHARE, CountParameters, max_counted
 from sfumato.transforms.counting.state import CountState, Estimate, NoisyCounts, Query
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.budget import Budget
@@ -116,7 +116,7 @@ def advance(state: CountState, totals: ShardTotals, parameters: CountParameters)
             else f"simulated_dropout: all of {queried} planned shards were lost; use less of it, or a larger dropout"
         )
     scale = shard_plan.shards / live  # the live shards represent those that were lost or not queried
-    noise_stddev = state.noise_stddev(query.cost, query.encoding.sensitivity, query.encoding.length)
+    noise_stddev = state.noise_stddev(query.cost, query.encoding.entries_per_location, query.encoding.length)
     if not is_one_batch:
         noise_stddev *= math.sqrt(scale)  # scale * sqrt(live) = sqrt(scale) * sqrt(shards)
     if query.planned_clients is None and not is_one_batch:  # survivors above the required number add noise too
@@ -145,8 +145,8 @@ def check_first_query(parameters: CountParameters, prior: Estimate | None = None
     cost = parameters.admission().cost
     # Without a number: two shards, the least that shard_fractions can split.
     users = float(parameters.population or parameters.users or 2 * parameters.shard_size)
-    most = max_counted(users, parameters.count_noise.laplace_epsilon(cost), parameters.overflow_probability)
-    population = Population(users, "public", cost, parameters.count_noise.stddev(cost), most)
+    most = max_counted(users, parameters.noise_kind.laplace_epsilon(cost), parameters.overflow_probability)
+    population = Population(users, "public", cost, parameters.noise_kind.stddev(cost), most)
     first_state(population, parameters.budget.charge(cost), parameters, prior)
 
 
@@ -164,7 +164,7 @@ def _shard_query(state: CountState, query: Query, parameters: CountParameters) -
     if shard_range is not None and parameters.is_one_batch:
         raise ValueError("shard_fractions: central noise is added to one sum of all shards, not to parts of them")
     max_sub_queries, unit = parameters.most_sub_queries(), state.noise.kind.UNIT
-    min_noise_cost = state.noise.kind.min_cost(state.sensitivity(encoding.length, encoding.sensitivity))
+    min_noise_cost = state.noise.kind.min_cost(state.sensitivity(encoding.length, encoding.entries_per_location))
     min_cost = _MIN_SHARE * budget.total + min_noise_cost
     if not state.results and max_sub_queries * min_cost > available:
         raise RequestError(
@@ -219,15 +219,15 @@ def window_for(encoding: Encoding, cost: float, state: CountState, probability: 
     A share of the probability covers more users than the noisy user count suggests.
     """
     shard_plan = state.shard_plan
-    users = state.max_users(COUNT_SHARE * probability) * shard_plan.sampling_rate
+    users = state.max_users(MORE_USERS_SHARE * probability) * shard_plan.sampling_rate
     return min_window(
         expected_size=users / shard_plan.shards,
         noise=state.noise,
         cost=cost,
-        sensitivity=state.sensitivity(encoding.length, encoding.sensitivity),
+        sensitivity=state.sensitivity(encoding.length, encoding.entries_per_location),
         gamma=state.gamma,
         entries=encoding.length,
         shards=shard_plan.shards,
-        probability=(1 - COUNT_SHARE) * probability,
+        probability=(1 - MORE_USERS_SHARE) * probability,
         is_planned=shard_plan.planned_clients is not None,
     )

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from sfumato.schemas.known_digits import Z_95
 from sfumato.schemas.region import deinterleave
 from sfumato.transforms.flows.user_trips import Codes, split_pairs
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
@@ -40,7 +41,6 @@ Array = NDArray[np.float64]
 LISTED = 0.5
 # Limits of the siblings' mean, in scales of the noise.
 CLASSES = (-0.5, 0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-_Z = 1.959964
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,8 +294,8 @@ def _rest_rows(level: int, trips: Array, variance: Array, noisy: Array, noise: A
         "is_rest": np.ones(len(trips), dtype=bool),
         "trips": trips,
         "stddev": spread,
-        "low": np.maximum(np.floor(trips - _Z * spread), 0),
-        "high": np.maximum(np.ceil(trips + _Z * spread), 0),
+        "low": np.maximum(np.floor(trips - Z_95 * spread), 0),
+        "high": np.maximum(np.ceil(trips + Z_95 * spread), 0),
         "present": np.asarray(ndtr((trips - 0.5) / np.maximum(spread, 1e-9))),
         "noisy": np.rint(noisy).astype(np.int64),
         "noise_stddev": np.sqrt(noise),

@@ -12,7 +12,7 @@ import pyarrow as pa
 import shapely
 from numpy.typing import NDArray
 
-from sfumato.schemas.guarantee import ADD_OR_REMOVE, ASSUMPTIONS, CURATOR, PRIVACY_UNIT, Trust
+from sfumato.schemas.guarantee import ADD_OR_REMOVE, ADJACENCY_TEXTS, CURATOR, PRIVACY_UNIT, SHARED_ASSUMPTIONS, Trust
 from sfumato.schemas.region import Grid, Region, deinterleave
 from sfumato.schemas.release import (
     FLOW_ZONES_FILE,
@@ -166,12 +166,12 @@ def _manifest(flows: Flows, levels: Sequence[MeasuredLevel], metadata: FlowMetad
         counted = "trips of all pairs of public zones"
         once = "one pair of zones"
     rounds, noise = [], 0.0  # the variance of the noise of all counts together
-    for place, one in enumerate(levels):
+    for index, one in enumerate(levels):
         stddev = discrete_laplace_stddev(one.rate)
         noise += float((~one.is_split).sum()) * stddev**2
         rounds.append(
             {
-                "index": place,
+                "index": index,
                 "level": one.level,
                 "noise": "laplace",
                 "epsilon": one.rate * plan.max_trips,
@@ -187,7 +187,7 @@ def _manifest(flows: Flows, levels: Sequence[MeasuredLevel], metadata: FlowMetad
         "privacy": {
             "unit": PRIVACY_UNIT,
             "contribution_bound": f"{many} of each user, drawn by the key from all of the user's trips; {made}",
-            "adjacency": ADD_OR_REMOVE,
+            "adjacency": ADJACENCY_TEXTS[ADD_OR_REMOVE],
             "trust": Trust.CENTRAL,
             "epsilon": plan.epsilon,
             "epsilon_spent": plan.epsilon,
@@ -200,7 +200,7 @@ def _manifest(flows: Flows, levels: Sequence[MeasuredLevel], metadata: FlowMetad
             "rounds_guarantee": {"epsilon": plan.tree_epsilon, "delta": 0.0},
             "admission": admission.entry(),
             "composition": f"a trip is counted in {once}; the epsilons of these and of the admission are added up",
-            "assumptions": [CURATOR, *ASSUMPTIONS[2:]],
+            "assumptions": [CURATOR, *SHARED_ASSUMPTIONS],
         },
         "results": {
             "published": int(listed.sum()),

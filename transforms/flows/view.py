@@ -10,7 +10,7 @@ import shapely
 from numpy.typing import NDArray
 
 from sfumato.schemas.charts import readable
-from sfumato.schemas.known_digits import about, not_negative, with_interval
+from sfumato.schemas.known_digits import Z_95, about, not_negative, with_interval
 from sfumato.schemas.region import Grid, area_km2, ground_metres, interleave
 from sfumato.schemas.release import FLOW_ZONES_FILE, FLOWS_CSV, FLOWS_FILE, FLOWS_PICTURE, MANIFEST_FILE
 from sfumato.schemas.tree import node_positions, nodes_from_names
@@ -27,7 +27,6 @@ from sfumato.transforms.report.sections import facts, get, table_section
 
 _FLOWS = 5_000  # the most that a page holds
 _LISTED = 20  # in a table of the report
-_Z = 1.959964
 _FILES = {
     FLOWS_FILE: "one row for each flow and each rest: cells, trips with their intervals, unbiased counts, a line",
     FLOW_ZONES_FILE: "the zones: ids, a point in each, areas, polygons",
@@ -186,7 +185,7 @@ class CellFlows(FlowPage):
         codes = self._coarse("origin", level) * size + self._coarse("destination", level)
         trips = np.bincount(codes, self.trips, size**2).reshape(size, size).astype(np.float64)
         # The rows' noise, also of listed ones: their estimates and the rest share it.
-        margin = _Z * np.sqrt(np.bincount(codes, self.noise_stddev**2, size**2)).reshape(size, size)
+        margin = Z_95 * np.sqrt(np.bincount(codes, self.noise_stddev**2, size**2)).reshape(size, size)
         kept = np.arange(size)
         return FlowMatrix(
             level=level,

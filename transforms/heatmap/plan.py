@@ -18,7 +18,7 @@ from sfumato.transforms.observability.text_tables import markdown_table, signifi
 _ALWAYS = ("users", "epsilon")  # columns of every summary
 
 
-def heatmap_plan_text(parameters: CountParameters, prior: Estimate | None = None) -> str:
+def heatmap_plan_text(parameters: CountParameters, prior: Estimate | None) -> str:
     """Returns the text of a heatmap's plan, which says what a rotation makes of it. Raises RequestError."""
     text = count_plan_text(parameters, prior)
     if parameters.rotation == 1:

@@ -101,7 +101,7 @@ def totals_table(estimate: Estimate, unbiased: UnbiasedCounts) -> pa.Table:
     return pa.table(table, schema=TOTALS_SCHEMA)
 
 
-def answers_table(results: Sequence[NoisyCounts], rotation: int = 1) -> pa.Table:
+def answers_table(results: Sequence[NoisyCounts], rotation: int) -> pa.Table:
     """Returns the noisy answers of sub-queries of trees, over all categories, by ANSWERS_SCHEMA.
 
     rotation: the number of rotating cohorts; the answers of one are scaled to all users.
@@ -174,8 +174,7 @@ def published_estimate(
     estimate = add_up_to(parameters.method.decode(state, grid.depth), users)
     unbiased = unbiased_counts(estimate, state) if parameters.method.errors == "posterior" else None
     answered = state.results[-1].shards_answered  # for the users by category
-    noisy_sums = state.noise.kind.tail_sums(state.noisy_sums if state.is_one_batch else answered)
-    rates = estimate_rates(estimate, categories, noisy_sums, state.shard_plan.shards / answered)
+    rates = estimate_rates(estimate, categories, state.answered_tail_sums, state.shard_plan.shards / answered)
     if state.rotation == 1:
         return estimate, unbiased, rates
     if unbiased is None:  # the posterior's deviations hold the sampling of users, those of the noise do not

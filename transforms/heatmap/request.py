@@ -16,7 +16,7 @@ from pydantic import PlainValidator, model_validator
 from sfumato.schemas.errors import RequestError, did_you_mean
 from sfumato.schemas.guarantee import CentralSplitOrSecagg, Trust
 from sfumato.schemas.ledger import Period, parse_day
-from sfumato.schemas.locations import Auxiliary, LocationColumns
+from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE
 from sfumato.schemas.requests.checks import owners_of
@@ -36,7 +36,7 @@ from sfumato.schemas.requests.counting_options import (
     ShardSize,
     Users,
 )
-from sfumato.schemas.requests.log_columns import DEFAULT_MAX_DWELL, LogColumns, RateColumn, SlotColumns
+from sfumato.schemas.requests.log_columns import RateColumn, SlotColumns
 from sfumato.schemas.requests.publish_request import LogOptions, MapGeography, RegionOfMap
 from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, PRIVACY, PROTOCOL, Several, option
 from sfumato.schemas.rotation import MAX_COHORTS, Rotation
@@ -119,28 +119,6 @@ def find_method(name: str) -> type[Method]:
     if name not in METHODS:
         raise RequestError(f"method: must be one of {', '.join(METHODS)}, got {name!r}{did_you_mean(name, METHODS)}")
     return METHODS[name]
-
-
-def location_columns(request: LogColumns) -> LocationColumns:
-    """Returns the columns that a request names. Raises RequestError if they contradict each other."""
-    auxiliary = None
-    if isinstance(request, RateColumn) and request.auxiliary is not None:
-        known = request.categories
-        auxiliary = Auxiliary(request.auxiliary, assumed=True) if known is None else Auxiliary(request.auxiliary, known)
-    slots = None
-    if isinstance(request, HeatmapRequest) and request.slots is not None and request.time_column is not None:
-        slots = Slots.parse(request.time_column, request.slots, UTC if request.time_zone is None else request.time_zone)
-    return LocationColumns(
-        user_id=request.user_id_column,
-        latitude=request.latitude_column,
-        longitude=request.longitude_column,
-        weight=request.weight_column,
-        time=request.time_column if slots is None else None,
-        max_dwell=DEFAULT_MAX_DWELL if request.max_dwell is None else request.max_dwell,
-        auxiliary=auxiliary,
-        slots=slots,
-        records_per_user=(request.records_per_user or 1) if isinstance(request, HeatmapRequest) else 1,
-    )
 
 
 def start_of(release: Release, grid: Grid) -> WarmStart:
@@ -262,7 +240,10 @@ class HeatmapRequest(RateColumn, SlotColumns, RegionOfMap, MapGeography, Countin
     @cached_property
     def columns(self) -> LocationColumns:
         """Returns the columns to read. Raises RequestError."""
-        return location_columns(self)
+        slots = None
+        if self.slots is not None and self.time_column is not None:
+            slots = Slots.parse(self.time_column, self.slots, UTC if self.time_zone is None else self.time_zone)
+        return self.location_columns(self.rates, slots, self.records_per_user or 1)
 
     def shaping(self) -> dict[str, Any]:
         """See ReleaseRequest.shaping. The options of other methods do not shape this one's map."""

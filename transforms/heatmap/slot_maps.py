@@ -29,13 +29,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from sfumato.schemas.known_digits import Z_95
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import SLOTS_SCHEMA
 from sfumato.schemas.tree import Tree, node_names, node_positions
 from sfumato.transforms.counting.estimator import density, estimate_density, sampling_of
 from sfumato.transforms.counting.state import CountState, Estimate
 from sfumato.transforms.statistics.posterior.full_tree import FullTree
-from sfumato.transforms.statistics.posterior.unbiased import CONTINUITY, Z_95, user_intervals
+from sfumato.transforms.statistics.posterior.unbiased import CONTINUITY, user_intervals
 
 Array = NDArray[np.float64]
 KAPPAS = np.geomspace(1e-7, 0.3, 20)  # relative variances that are averaged by their likelihood

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sfumato.schemas.known_digits import about
+from sfumato.schemas.known_digits import Z, about
 from sfumato.schemas.rectangle import region_from
 from sfumato.schemas.region import Grid, area_km2, ground_metres
 from sfumato.schemas.release import (
@@ -35,7 +35,6 @@ from sfumato.transforms.heatmap.view_texts import (
     how_it_was_made,
     how_to_read_it,
     is_posterior,
-    last_query,
     most_slots,
     nights_section,
     query_cost,
@@ -46,8 +45,8 @@ from sfumato.transforms.report.count_measures import count_measure, rate_measure
 from sfumato.transforms.report.layers import cell_layer
 from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.released import Files, Released
-from sfumato.transforms.report.scales import density_scale
-from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, noisy_sums, number
+from sfumato.transforms.report.scales import colour_weight, density_scale
+from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, number, tail_sums
 
 # The most cells on a page, in the map and in all its layers. A browser cannot show more, so finer cells are added up.
 _MAX_MAP_CELLS, _MAX_PAGE_CELLS = 1 << 16, 100_000
@@ -75,7 +74,7 @@ def heatmap_view(files: Files) -> PageView:
     body, size = _map(release, Grid(region, depth))
     users, deviation = (number(manifest, f"results.{name}") or 0.0 for name in ("users", "users_stddev"))
     wide, tall = ground_metres(region)
-    margin = 1.96 * deviation
+    margin = Z * deviation
     some = about(users, max(deviation, users / 200))
     headline = f"About {some} users" + (", no one in particular" if is_safe(manifest) else "")
     if users < margin:
@@ -136,7 +135,7 @@ def _map(release: Released, grid: Grid) -> tuple[MapBody, int]:
     map_room = min(len(published.nodes), _MAX_MAP_CELLS)
     shown = published.merged(map_room, deviations(manifest, None))
     noun, users = USERS if most_slots(manifest) == 1 else USER_SLOTS, np.maximum(shown.users, 0)
-    weight = np.where(shown.area > 0, _weight(users, shown.stddev), 0)
+    weight = np.where(shown.area > 0, colour_weight(users, shown.stddev), 0)
     scale = density_scale(users / _area_of(shown, grid), weight, f"{noun} per km²")
     layers, room = [], _MAX_PAGE_CELLS - len(shown.nodes)
     for done, (query, cells) in enumerate(rounds):
@@ -144,7 +143,7 @@ def _map(release: Released, grid: Grid) -> tuple[MapBody, int]:
         room -= len(few.nodes)
         title = f"Sub-query {done + 1} of {len(rounds)}"
         note = f"Answers of this sub-query only: {plural(len(cells.nodes), 'cell')}, {query_cost(query)}."
-        layers.append(_layer(title, note, few, grid, [_users(few, grid, scale, query, noun=noun)]))
+        layers.append(_layer(title, note, few, grid, [_users(few, grid, scale, tail_sums(manifest, query), noun=noun)]))
     note = "This map combines the answers of all sub-queries." if rounds else "The map as it was published."
     if rests_on_several(manifest):
         note = "This map combines the answers of several nights."
@@ -153,8 +152,8 @@ def _map(release: Released, grid: Grid) -> tuple[MapBody, int]:
         rates = []
     else:
         rates = rate_measures(table, manifest)
-    last = last_query(manifest)
-    counted = _users(shown, grid, scale, last, listed=True, noun=noun, smooth=is_posterior(manifest))
+    tails = tail_sums(manifest)
+    counted = _users(shown, grid, scale, tails, listed=True, noun=noun, smooth=is_posterior(manifest))
     layers.append(_layer("The published map", note, shown, grid, [counted, *rates]))
     wide, tall = ground_metres(grid.region)
     finest, slots = (wide / grid.side, tall / grid.side), _slots(release, grid)
@@ -184,10 +183,10 @@ def _slots(release: Released, grid: Grid) -> TimeSlots | None:
         by_slot.append(replace(noisy, low=low, high=high, users=shown))
     cells = by_slot[0]
     users = np.stack([one.users for one in by_slot])
-    weight = np.where(cells.area > 0, _weight(users, np.stack([one.stddev for one in by_slot])), 0)
+    weight = np.where(cells.area > 0, colour_weight(users, np.stack([one.stddev for one in by_slot])), 0)
     scale = density_scale((users / _area_of(cells, grid)).ravel(), weight.ravel(), "users per km²")
     measures = [
-        _users(one, grid, scale, last_query(manifest), smooth=True).model_copy(update={"name": f"Users, {name}"})
+        _users(one, grid, scale, tail_sums(manifest), smooth=True).model_copy(update={"name": f"Users, {name}"})
         for one, name in zip(by_slot, slots.names, strict=True)
     ]
     title = {"hour": "By hour", "weekday": "By weekday", "hour_of_week": "By hour of the week", "edges": "By hours"}
@@ -205,11 +204,6 @@ def _slots(release: Released, grid: Grid) -> TimeSlots | None:
         layer=_layer(title[slots.kind], "", cells, grid, measures),
         region=[(_figure(max(one["users"], 0)), _figure(one["low"]), _figure(one["high"])) for one in stated["region"]],
     )
-
-
-def _weight(users: Array, stddev: Array) -> Array:
-    """Returns the users that count for the scale of colours: fewer where noise could explain them."""
-    return np.asarray(users * np.minimum(users / np.maximum(1.96 * stddev, 1e-12), 1) ** 2)
 
 
 def _cells(table: pa.Table, depth: int, manifest: Manifest) -> _Cells:
@@ -273,18 +267,18 @@ def _users(
     cells: _Cells,
     grid: Grid,
     scale: Scale,
-    query: Manifest,
+    tails: int,
     listed: bool = False,
     noun: str = USERS,
     smooth: bool = False,
 ) -> Measure:
     """Returns the users of each cell.
 
-    query: the sub-query whose noise they have. listed: whether to list the most crowded. smooth: see `count_measure`.
+    tails: see `count_measure`. listed: whether to list the most crowded. smooth: see `count_measure`.
     """
     areas = np.where(cells.area > 0, _area_of(cells, grid), 0) if listed else None
     values = cells.users, cells.stddev, cells.low, cells.high
-    return count_measure(*values, scale, noisy_sums(query), areas, noun=noun, smooth=smooth)
+    return count_measure(*values, scale, tails, areas, noun=noun, smooth=smooth)
 
 
 def _figure(value: float) -> float:

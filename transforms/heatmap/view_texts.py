@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sfumato.schemas.guarantee import Trust
+from sfumato.schemas.known_digits import Z
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.release import CELLS_FILE
 from sfumato.schemas.timeline import PlaceChange, stated_rotation
@@ -17,7 +18,7 @@ from sfumato.schemas.views.view_parts import Section, Table
 from sfumato.transforms.counting.methods import METHODS
 from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.report.numbers import CHANGES, changes_table, night_sentences, plural
-from sfumato.transforms.report.sections import Manifest, get, noisy_sums
+from sfumato.transforms.report.sections import Manifest, get, tail_sums
 
 _NOISE = {
     Trust.CENTRAL: "A trusted curator saw the exact sums of the reports and added noise to each sum once. There was no "
@@ -192,19 +193,11 @@ def deviations(manifest: Manifest, query: Mapping[str, Any] | None) -> float:
     A sum of discrete Laplace variables, one a shard, lies between the normal distribution's 1.96 and one variable's
     2.12; the second term is Cornish and Fisher's for the kurtosis 3 / shards. A posterior has no such noise.
     """
-    if query is None:
-        if is_posterior(manifest):
-            return 1.96
-        query = last_query(manifest)
-    return 1.96 + 0.206 / noisy_sums(query)
+    if query is None and is_posterior(manifest):
+        return Z
+    return Z + 0.206 / tail_sums(manifest, query)
 
 
 def is_posterior(manifest: Manifest) -> bool:
     """Returns whether the counts are averages over all maps that could have produced the answers."""
     return bool(get(manifest, "parameters.estimator") == "bayes")
-
-
-def last_query(manifest: Manifest) -> Manifest:
-    """Returns what the manifest states of the last sub-query; empty for a map without sub-queries."""
-    query: Manifest = (get(manifest, "privacy.sub_queries") or [{}])[-1]
-    return query

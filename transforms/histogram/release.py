@@ -11,7 +11,15 @@ import pyarrow as pa
 import shapely
 from numpy.typing import NDArray
 
-from sfumato.schemas.guarantee import ADD_OR_REMOVE, PRIVACY_UNIT, SAMPLING_ASSUMPTIONS, NoiseRound, SampleRound, Trust
+from sfumato.schemas.guarantee import (
+    ADD_OR_REMOVE,
+    ADJACENCY_TEXTS,
+    PRIVACY_UNIT,
+    SAMPLING_ASSUMPTIONS,
+    NoiseRound,
+    SampleRound,
+    Trust,
+)
 from sfumato.schemas.region import Grid, area_km2, deinterleave
 from sfumato.schemas.release import CELLS_FILE, ITEMS_FILE, hot_cells_schema, items_schema
 from sfumato.schemas.tree import node_names
@@ -152,7 +160,7 @@ def privacy_entries(
     return {
         "unit": PRIVACY_UNIT,
         "contribution_bound": bound,
-        "adjacency": ADD_OR_REMOVE,
+        "adjacency": ADJACENCY_TEXTS[ADD_OR_REMOVE],
         "trust": trust,
         "epsilon": plan.epsilon,
         "epsilon_spent": plan.epsilon,

@@ -164,7 +164,7 @@ def split_sample(sample: Sample, group_bits: int) -> Iterator[tuple[int, Sample]
 class SumCounts(beam.CombineFn):
     """ItemCounts -> their sum, without items of fewer than `min_users` sampled users."""
 
-    def __init__(self, min_users: int = 1):
+    def __init__(self, min_users: int):
         self._min_users = min_users
 
     def create_accumulator(self) -> list[ItemCounts]:

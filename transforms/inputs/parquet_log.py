@@ -70,7 +70,7 @@ class ParquetLog:
     def batches(self, part: FileSlice, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         groups = list(range(part.first, min(part.end, self._file.num_row_groups)))
         threads = sum(self._file.metadata.row_group(group).num_rows for group in groups) > _ROWS_OF_A_THREAD
-        columns = [part for name in names for part in self._parts(name)]
+        columns = [field for name in names for field in self._parts(name)]
         yield from self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns, use_threads=threads)
 
     def _parts(self, name: str) -> list[str]:

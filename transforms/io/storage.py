@@ -246,7 +246,7 @@ def object_digest(path: str) -> str:
 
 
 @contextmanager
-def open_object(path: str, version: str | None = None, size: int | None = None) -> Iterator[BinaryIO]:
+def open_object(path: str, version: str | None, size: int | None) -> Iterator[BinaryIO]:
     """Opens a stored file for reading, without decompression. Raises OSError.
 
     version: of `content_version`; Google's storage reads exactly this version. size: in bytes, if it is

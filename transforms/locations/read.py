@@ -295,7 +295,7 @@ def _charge_and_admit(
     if event is not None:
         event.emit()
     elif admit is not None and admission is not None:
-        cohorts, unit = admit.rule.cohorts, admit.rule.noise.UNIT
+        cohorts, unit = admit.rule.cohorts, admit.rule.noise_kind.UNIT
         kind, fields = (COUNTED_USERS, {}) if cohorts == 1 else (COUNTED_COHORT, {"cohorts": cohorts})
         kind.emit(users=admission.users, noise_stddev=admission.noise_stddev, **fields, **{unit: admission.cost})
     return admission
@@ -365,12 +365,12 @@ class ShardGroupCoder(beam.coders.Coder):
     """A shard group as a 32-byte header and its stored columns."""
 
     def encode(self, value: ShardGroup) -> bytes:
-        header = np.array([value.first, value.shards, value.places.depth, value.places.categories], dtype="<i8")
+        header = np.array([value.first, value.shards, value.places.depth, value.places.bins], dtype="<i8")
         return header.tobytes() + (value.stored or Spill().store(*value.columns()))
 
     def decode(self, encoded: bytes) -> ShardGroup:
-        first, shards, depth, categories = np.frombuffer(encoded, "<i8", 4).tolist()
-        return ShardGroup.from_columns(first, shards, Places(depth, categories), encoded[32:])
+        first, shards, depth, bins = np.frombuffer(encoded, "<i8", 4).tolist()
+        return ShardGroup.from_columns(first, shards, Places(depth, bins), encoded[32:])
 
     def is_deterministic(self) -> bool:
         return True

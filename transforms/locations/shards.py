@@ -102,9 +102,9 @@ class ShardGroup:
     Attributes:
         first: number of the first shard.
         shards: how many there are.
-        places: how a location and a category are coded.
+        places: how a location and a bin are coded.
         keys: uint32[rows] or uint64[rows], sorted: (shard - first) << places.bits | code, so that a shard's users are
-            in order of category, then of location.
+            in order of bin, then of location.
         stored: the result of `Spill.store` for the `columns`, where the group was stored.
         weights: int64[rows]; None where every row counts 1.
         clients: uint32[rows], the user's rank in the shard. Each of the ranks 0 .. users - 1 has a row.
@@ -146,14 +146,14 @@ class ShardGroup:
     def counts_below(self, boundaries: NDArray[np.uint64], block: slice) -> NDArray[np.int64]:
         """Returns users of each shard of the block whose code is below each boundary: int64[shards, len(boundaries)].
 
-        With several categories they are apart: int64[shards, categories, len(boundaries)]. With weights it is the sum
+        With several bins they are apart: int64[shards, bins, len(boundaries)]. With weights it is the sum
         of the weights below. boundaries: uint64, ascending, at most 4^depth.
         """
         places = self.places
-        if places.categories == 1:
+        if places.bins == 1:
             positions, starts = self._positions(boundaries, np.arange(block.start, block.stop)), self.starts[block]
         else:
-            parts = np.arange(block.start, block.stop)[:, None] << places.category_bits | np.arange(places.categories)
+            parts = np.arange(block.start, block.stop)[:, None] << places.bin_bits | np.arange(places.bins)
             positions = self._positions(boundaries, parts)
             starts = self._positions(np.zeros(1, dtype=np.uint64), parts)[..., 0]
         starts = starts[..., None]
@@ -174,7 +174,7 @@ class ShardGroup:
     @cached_property
     def starts(self) -> NDArray[np.int64]:
         """Returns the index of each shard's first key, and the number of keys: int64[shards + 1]."""
-        first_parts = np.arange(self.shards + 1) << self.places.category_bits
+        first_parts = np.arange(self.shards + 1) << self.places.bin_bits
         return self._positions(np.zeros(1, dtype=np.uint64), first_parts)[:, 0]
 
     @cached_property
@@ -214,7 +214,7 @@ class ShardGroup:
     def _positions(self, codes: NDArray[np.uint64], parts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Keys before each code of some parts: int64[*parts, len(codes)], both ascending.
 
-        A part is a shard's users of one category; its number is shard << category_bits | category.
+        A part is a shard's users of one bin; its number is shard << bin_bits | bin.
         """
         bounds = (parts.astype(np.uint64)[..., None] << np.uint64(2 * self.depth)) + codes
         # The last boundary may be just above the largest value of the keys' type. Then every key is below it.

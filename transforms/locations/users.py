@@ -253,13 +253,6 @@ class UserGroups:
         self._rows = 0
 
 
-def split_by_user_group(batch: EncodedLocations, spill: Spill) -> Iterator[tuple[int, bytes]]:
-    """Splits a batch by user group; see `UserGroups.chunks`."""
-    groups = UserGroups(spill)
-    groups.add(batch)
-    yield from groups.chunks()
-
-
 def split_unusable(chunks: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
     """Separates the chunks of one group: those with records, and those with hashes of users of dropped rows only."""
     records: list[bytes] = []
@@ -356,7 +349,7 @@ def _slots_of_users(records: UserRecords, places: Places, records_per_user: int)
     first = np.flatnonzero(new)
     count = np.diff(first, append=len(slot_of_row))
     user = (records.by_code[first] >> np.uint64(places.bits)).astype(np.int64)
-    slot = slot_of_row[first] & np.uint64((1 << places.category_bits) - 1)
+    slot = slot_of_row[first] & np.uint64((1 << places.bin_bits) - 1)
     row = first + keyed_below(_mixed(records.users[user], slot, 1), count)
     order = np.lexsort((_mixed(records.users[user], slot, 2), user))
     begins = np.searchsorted(user[order], user[order])  # users ascend in this order too

@@ -13,7 +13,7 @@ import shapely
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RefusedError
-from sfumato.schemas.guarantee import ADD_OR_REMOVE, PRIVACY_UNIT, VALUE_BOUND
+from sfumato.schemas.guarantee import ADD_OR_REMOVE, ADJACENCY_TEXTS, PRIVACY_UNIT, VALUE_BOUND
 from sfumato.schemas.moments import (
     EVERYBODY,
     MOMENTS_SCHEMA,
@@ -82,7 +82,7 @@ def release_of(
         "privacy": {
             "unit": PRIVACY_UNIT,
             "contribution_bound": VALUE_BOUND[metadata.bounded],
-            "adjacency": ADD_OR_REMOVE,
+            "adjacency": ADJACENCY_TEXTS[ADD_OR_REMOVE],
             **privacy,
         },
         "results": {

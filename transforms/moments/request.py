@@ -63,12 +63,12 @@ def _of_second() -> Iterator[None]:
         raise RequestError(f"second_{error}") from None
 
 
-def _fixed_point(option_name: str, sign: str | None, bits: int, fraction_bits: int) -> FixedPoint:
-    kind, shift = sign_of(option_name, sign)
+def _fixed_point(sign: str | None, bits: int, fraction_bits: int) -> FixedPoint:
+    kind, shift = sign_of("signed", sign)
     signed: Signed = kind  # type: ignore[assignment]
     form = FixedPoint(bits, fraction_bits, signed, shift)
     if abs(shift) > 2**53 * form.step:
-        raise RequestError(f"{option_name}: OFFSET must be at most 2^53 steps of {form.step:g}, got {shift:g}")
+        raise RequestError(f"signed: OFFSET must be at most 2^53 steps of {form.step:g}, got {shift:g}")
     return form
 
 
@@ -351,7 +351,7 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
         return RequestedMoments(values, plan, grouping, prior)
 
     def _form(self) -> FixedPoint:
-        return _fixed_point("signed", self.signed, self.bits, self.fraction_bits)
+        return _fixed_point(self.signed, self.bits, self.fraction_bits)
 
     def _second_form(self) -> FixedPoint | None:
         if self.second_column is None:
@@ -359,7 +359,7 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
         bits = self.bits if self.second_bits is None else self.second_bits
         fraction_bits = self.fraction_bits if self.second_fraction_bits is None else self.second_fraction_bits
         with _of_second():
-            return _fixed_point("signed", self.second_signed, bits, fraction_bits)
+            return _fixed_point(self.second_signed, bits, fraction_bits)
 
     def _grouping(self) -> Grouping | None:
         least = DEFAULT_MIN_GROUP if self.min_group is None else self.min_group

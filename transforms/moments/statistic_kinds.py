@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.known_digits import NORMAL_Z
 from sfumato.schemas.moments import EVERYBODY, PAIRS, SUMS, FixedPoint, MomentEstimate, Statistic, ValueRange
 from sfumato.transforms.statistics.shrinkage import shrink
 
@@ -26,7 +27,6 @@ Forms = Sequence[FixedPoint | ValueRange]
 """Of the values of one column, or of two."""
 _LN2 = math.log(2)
 _RELATIVE_ZERO = 1e-9  # a variance whose interval reaches below this share of it may be 0
-Z_95 = 1.959963984540054  # standard deviations on each side of a normal 95% interval
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class StatisticContext:
     users_variance: Array | float = 0.0  # variance of `users`, where it is noisy
     centre: float = 0.0  # the centre of the quantities `square` and `product`
     second_centre: float = 0.0  # the centre of the second column in `second_square` and `product`
-    z: float = Z_95  # standard deviations on each side of a normal interval, of the means and of the result
+    z: float = NORMAL_Z  # standard deviations on each side of a normal interval, of the means and of the result
 
 
 @dataclass(frozen=True)
@@ -322,7 +322,7 @@ def shrunk(estimates: Sequence[MomentEstimate], forms: Forms) -> list[MomentEsti
         stddev = np.maximum([one.stddev for one in rows], 1e-9 * max(abs(everybody.value), forms[0].step))
         value, variance = shrink(np.array([one.value for one in rows]), stddev**2, everybody.value)
         ends = value_range(Statistic(name), forms)
-        low, high = (np.clip(value + sign * Z_95 * np.sqrt(variance), *ends) for sign in (-1, 1))
+        low, high = (np.clip(value + sign * NORMAL_Z * np.sqrt(variance), *ends) for sign in (-1, 1))
         columns = zip(places, value.tolist(), np.sqrt(variance).tolist(), low.tolist(), high.tolist(), strict=True)
         for i, centre, deviation, least, most in columns:
             found[i] = replace(found[i], value=centre, stddev=deviation, low=least, high=most)

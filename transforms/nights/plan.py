@@ -35,12 +35,12 @@ import textwrap
 from dataclasses import dataclass, replace
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.guarantee import Trust
+from sfumato.schemas.guarantee import NoiseKind, Trust
 from sfumato.schemas.ledger import Limit, format_amount, parse_amount, rounded_down
 from sfumato.schemas.rotation import MAX_COHORTS
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.observability.text_tables import markdown_table, significant
-from sfumato.transforms.privacy.additive_noise import NOISES, NoiseKind
+from sfumato.transforms.privacy.additive_noise import NOISES
 from sfumato.transforms.privacy.ledger.windows import daily_epsilon
 
 _SEES = {
@@ -173,19 +173,23 @@ def _choice(parameters: CountParameters, limit: Limit, cohorts: int) -> Rotation
     shard_plan = parameters.plan_shards(active_users)
     sums = parameters.noisy_sums(shard_plan)
     found = []
-    for name, kind in NOISES.items():
+    for kind in parameters.possible_noises:
         noise, delta = parameters.noise_of(shard_plan, kind), parameters.delta if kind.NEEDS_DELTA else 0.0
-        is_possible = (delta or not kind.NEEDS_DELTA) and (kind.HAS_SHARES or not noise.allows_colluders)
-        if parameters.noise not in ("auto", name) or not is_possible:
+        if noise.allows_colluders and not kind.HAS_SHARES:
             continue
         epsilon = min(daily_epsilon(limit, delta, cohorts), parameters.epsilon)
         night = replace(
-            parameters, epsilon=epsilon, delta=delta, noise=name, users=max(1, round(active_users)), population=None
+            parameters,
+            epsilon=epsilon,
+            delta=delta,
+            noise=kind.NAME,
+            users=max(1, round(active_users)),
+            population=None,
         )
         of_one_sum = kind.stddev(night.budget.total - night.admission().cost)
         stddev = cohorts * math.sqrt(sums * noise.shape) * of_one_sum
         shards = None if parameters.is_one_batch else sums
-        found.append(RotationChoice(cohorts, times_asked, epsilon, delta, name, shards, stddev))
+        found.append(RotationChoice(cohorts, times_asked, epsilon, delta, kind.NAME, shards, stddev))
     return min(found, key=lambda choice: choice.noise_stddev)
 
 

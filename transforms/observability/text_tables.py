@@ -26,9 +26,10 @@ def markdown_table(lines: Sequence[Sequence[str]], left: Collection[int] = (0,))
     return "\n".join(written) + "\n"
 
 
-def table_by_users(title: str, figure: Callable[[int], str]) -> str:
-    """Returns a table of a figure that depends on the number of users, for several numbers."""
-    return markdown_table([["users", title], *([f"{users:,}", figure(users)] for users in EXAMPLE_USERS)], left=())
+def mean_errors_table(figure: Callable[[int], str]) -> str:
+    """Returns a table of the error of a mean for several numbers of users."""
+    rows = [[f"{users:,}", figure(users)] for users in EXAMPLE_USERS]
+    return markdown_table([["users", "error of the mean, 95%"], *rows], left=())
 
 
 def significant(value: float, digits: int = 3) -> str:

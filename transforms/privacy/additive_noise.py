@@ -11,12 +11,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.guarantee import NORMAL_SUMS, Trust
+from sfumato.schemas.guarantee import TAIL_SUMS, NoiseKind, Trust
 from sfumato.transforms.privacy.discrete_gaussian import (
     discrete_gaussian,
     discrete_gaussian_quantile,
@@ -35,7 +35,6 @@ from sfumato.transforms.privacy.mechanism import (
     sigma_for_rho,
 )
 
-NoiseKind = Literal["laplace", "gaussian"]
 _BY_SERVERS = "added to the sums of all users by each of two servers; the noise of either gives the guarantee"
 
 
@@ -89,9 +88,9 @@ class AdditiveNoise(ABC):
     def quantile(self, cost: float, probability: float, sensitivity: float = 1) -> int:
         """Returns the least t >= 0 with P[Z > t] <= probability."""
 
-    @abstractmethod
     def tail_sums(self, sums: int) -> int:
         """Returns n such that the sum of n Laplace variables bounds the tails of a sum of `sums` draws of this."""
+        return TAIL_SUMS[self.NAME](sums)
 
     @abstractmethod
     def draw(
@@ -146,9 +145,6 @@ class LaplaceNoise(PureNoise):
     def quantile(self, cost: float, probability: float, sensitivity: float = 1) -> int:
         return noise_quantile(cost, probability, int(sensitivity))
 
-    def tail_sums(self, sums: int) -> int:
-        return sums
-
     def draw(
         self, key: RunKey, label: str, streams: NDArray[np.uint64], count: int, cost: float, sensitivity: float = 1
     ) -> NDArray[np.int64]:
@@ -194,9 +190,6 @@ class GaussianNoise(AdditiveNoise):
     def quantile(self, cost: float, probability: float, sensitivity: float = 1) -> int:
         return max(0, discrete_gaussian_quantile(sigma_for_rho(cost, sensitivity), probability))
 
-    def tail_sums(self, sums: int) -> int:
-        return NORMAL_SUMS
-
     def draw(
         self, key: RunKey, label: str, streams: NDArray[np.uint64], count: int, cost: float, sensitivity: float = 1
     ) -> NDArray[np.int64]:
@@ -205,3 +198,5 @@ class GaussianNoise(AdditiveNoise):
 
 LAPLACE, GAUSSIAN = LaplaceNoise(), GaussianNoise()
 NOISES: Mapping[NoiseKind, AdditiveNoise] = {kind.NAME: kind for kind in (LAPLACE, GAUSSIAN)}
+# From these `auto` chooses. A new kind stays outside: it could change the noise of requests that do not name it.
+AUTO_NOISES: tuple[AdditiveNoise, ...] = (LAPLACE, GAUSSIAN)

@@ -65,7 +65,7 @@ class AdmissionRule:
         population: a public number of users; None if there is none.
         sampling_rate: probability, in (0, 1], with which each user is counted: a secret Poisson sample, drawn with the
             run's key. Below 1 the noise must be Laplace noise.
-        noise: distribution of the noise of both counts.
+        noise_kind: distribution of the noise of both counts.
         cohorts: number of rotating cohorts, one of which is counted; `min_users` applies to the users of all cohorts.
 
     Raises:
@@ -77,7 +77,7 @@ class AdmissionRule:
     min_users: int = 0
     population: int | None = None
     sampling_rate: float = 1.0
-    noise: AdditiveNoise = LAPLACE
+    noise_kind: AdditiveNoise = LAPLACE
     cohorts: int = 1
 
     def __post_init__(self) -> None:
@@ -266,13 +266,13 @@ class ChargeAndAdmit:
 def count_users(counts: UserCounts, rule: AdmissionRule, key: RunKey) -> NoisyUserCounts:
     """Adds noise to both counts and scales them from the sample to all users."""
     streams = np.zeros(1, dtype=np.uint64)
-    noise = rule.noise.draw(key, "admission", streams, 2, rule.noise_cost)[0]
+    noise = rule.noise_kind.draw(key, "admission", streams, 2, rule.noise_cost)[0]
     rate = rule.sampling_rate
     return NoisyUserCounts(
         users=(counts.usable + int(noise[0])) / rate,
         unusable=(counts.unusable + int(noise[1])) / rate,
         cost=rule.cost,
-        noise_stddev=rule.noise.stddev(rule.noise_cost) / rate,
+        noise_stddev=rule.noise_kind.stddev(rule.noise_cost) / rate,
     )
 
 
@@ -282,7 +282,7 @@ def check_admission(counted: NoisyUserCounts, rule: AdmissionRule) -> None:
     Bad records or a wrong population are a reason only beyond what noise and sampling explain, except with probability
     FALSE_REFUSAL_PROBABILITY. The minimum number of users is compared with the noisy count itself.
     """
-    margin = rule.noise.quantile(rule.noise_cost, FALSE_REFUSAL_PROBABILITY) / rule.sampling_rate
+    margin = rule.noise_kind.quantile(rule.noise_cost, FALSE_REFUSAL_PROBABILITY) / rule.sampling_rate
     users, unusable = counted.users, counted.unusable
     some = f"about {shown(users, counted.noise_stddev)}"
     limit = rule.max_bad_fraction

@@ -1,4 +1,4 @@
-"""Formulas of the noise mechanisms. `noise.py` and `discrete_gaussian.py` sample them.
+"""Formulas of the noise mechanisms. `discrete_laplace.py` and `discrete_gaussian.py` sample them.
 
 The discrete Laplace mechanism: paper 000, Equations 4, 5 and 8.
 

@@ -77,7 +77,7 @@ def _is_above(text: pa.Array, limit: bytes) -> pa.Array:
     return pc.and_(pc.equal(pc.binary_length(text), len(limit)), pc.greater(text, pa.scalar(limit, text.type)))
 
 
-def rotation_key(secret: Secret, dataset: str, cohorts: int, id_column: str = "user_id") -> RunKey:
+def rotation_key(secret: Secret, dataset: str, cohorts: int, id_column: str) -> RunKey:
     """Returns the key that divides a dataset's users into cohorts: the same in every run with the same secret.
 
     The ids of another column divide the same people otherwise, so a cohort of the one shares users with every cohort

@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.charts import Curve, Quantile, RangeAnswer
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.known_digits import Z
 from sfumato.transforms.histogram.item_encoding import NumberBins
 from sfumato.transforms.histogram.sampling_round import Sampling, Trie, hidden_count
 from sfumato.transforms.histogram.user_sample import ItemCounts, threshold
 from sfumato.transforms.privacy.admission import NoisyUserCounts
-
-DEVIATIONS = 1.96  # standard deviations on each side of a 95% interval
 
 
 def quantile(curve: Curve, share: float) -> Quantile:
@@ -112,7 +111,7 @@ class Hierarchy:
         """Returns the distribution function at the borders of the pieces."""
         if not self.users:
             return unknown_curve(float(self.edges[0]), float(self.edges[-1]))
-        noise = DEVIATIONS * np.sqrt(self.path)
+        noise = Z * np.sqrt(self.path)
         spread = (self.fewer + noise, self.more + noise)
         low, high = bounds(self.below, self.users, spread, (self.absent, self.absent[-1] - self.absent))
         share = self.below / self.users
@@ -141,8 +140,8 @@ class Hierarchy:
             high,
             inside,
             stddev,
-            max(inside - DEVIATIONS * stddev - float(too_high[1] + too_low[0]), 0.0),
-            inside + DEVIATIONS * stddev + float(too_low[1] + too_high[0]) + absent,
+            max(inside - Z * stddev - float(too_high[1] + too_low[0]), 0.0),
+            inside + Z * stddev + float(too_low[1] + too_high[0]) + absent,
         )
 
 
@@ -310,7 +309,7 @@ def _shares_below(
     below, users = np.cumsum(shown)[:-1] / sampling.rate, total / sampling.rate
     share = below / users
     # X ~ Bin(c, p) on both sides of the split: Var(share) = F (1 - F) (1 - p) / (p U).
-    noise = DEVIATIONS * np.sqrt(share * (1 - share) * (1 - sampling.rate) / sampling.rate * users)
+    noise = Z * np.sqrt(share * (1 - share) * (1 - sampling.rate) / sampling.rate * users)
     hidden = hidden_count(sampling) * (shown == 0).astype(float)
     left = np.cumsum(hidden)[:-1]
     low, high = bounds(below, users, (noise, noise), (left, hidden.sum() - left))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import SERVERS, Trust
+from sfumato.schemas.known_digits import Z
 from sfumato.transforms.histogram.item_encoding import Items
 from sfumato.transforms.observability.text_tables import TYPICAL_USERS, significant
 from sfumato.transforms.privacy.admission import CountedBudget
@@ -160,7 +161,7 @@ class QuantilesPlan(CountedBudget):
 
     def accuracy(self) -> str:
         """Returns the error to expect in one phrase."""
-        return f"±{significant(1.96 * self.rank_stddev())} users (95%) in a quantile's rank"
+        return f"±{significant(Z * self.rank_stddev())} users (95%) in a quantile's rank"
 
     def text(self, _: Items) -> str:
         """Returns the draws or the noise, and the error to expect, for a terminal."""

@@ -18,12 +18,13 @@ import scipy
 from numpy.typing import NDArray
 
 from sfumato.schemas.charts import Curve, Quantile, RangeAnswer
+from sfumato.schemas.known_digits import Z
 from sfumato.transforms.histogram.item_encoding import NumberBins, NumberItems
 from sfumato.transforms.observability.text_tables import TYPICAL_USERS
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.discrete_laplace import discrete_laplace
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.quantiles.curve import DEVIATIONS, banded, quantile, unknown_curve
+from sfumato.transforms.quantiles.curve import banded, quantile, unknown_curve
 from sfumato.transforms.quantiles.exponential_draw import STEP_BITS, DrawPlan, SpreadUsers, draw_border, margin
 from sfumato.transforms.quantiles.plan import HierarchyNoise, QuantilesPlan
 from sfumato.transforms.statistics.tree_least_squares import NoisyLevel, fit_counts
@@ -56,7 +57,7 @@ class NoisyHierarchy:
         share, place, end = self.below[at] / self.users, at.astype(float), np.full(len(at), float(last))
         covariance = self.noise.covariance
         variance = covariance(place, place) - 2 * share * covariance(place, end) + share**2 * covariance(end, end)
-        margin = DEVIATIONS * np.sqrt(np.maximum(variance, 0)) / self.users
+        margin = Z * np.sqrt(np.maximum(variance, 0)) / self.users
         return banded(self.scale.at(at), share, share - margin, share + margin)
 
     def answer(self, low: float, high: float) -> RangeAnswer:
@@ -70,7 +71,7 @@ class NoisyHierarchy:
         before, after = np.interp(ends, np.arange(last + 1), self.below)
         covariance = self.noise.covariance(ends[[0, 1, 0]], ends[[0, 1, 1]])
         stddev = float(np.sqrt(max(covariance[0] + covariance[1] - 2 * covariance[2], 0.0)))
-        users, margin = float(after - before), DEVIATIONS * stddev
+        users, margin = float(after - before), Z * stddev
         inner = self.below[np.floor(ends[1]).astype(int)] - self.below[np.ceil(ends[0]).astype(int)]
         outer = self.below[np.ceil(ends[1]).astype(int)] - self.below[np.floor(ends[0]).astype(int)]
         least, most = max(float(inner) - margin, 0.0), float(outer) + margin

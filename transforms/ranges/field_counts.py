@@ -350,19 +350,19 @@ class CollectionSpec:
         cost: the whole budget, in the unit of the noise. Adding or removing one user changes the count of one base
             cell by 1.
         sizes: sides of the squares to be queried, in metres.
-        noise: its distribution.
+        noise_kind: its distribution.
     """
 
     field: Field
     users: float
     cost: float
     sizes: Sizes
-    noise: AdditiveNoise = LAPLACE
+    noise_kind: AdditiveNoise = LAPLACE
 
     @cached_property
     def epsilon(self) -> float:
         """The epsilon of as much Laplace noise as the whole budget buys."""
-        return self.noise.laplace_epsilon(self.cost)
+        return self.noise_kind.laplace_epsilon(self.cost)
 
     @property
     def smoothing(self) -> float:

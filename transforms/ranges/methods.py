@@ -137,7 +137,7 @@ class PlainGrid(RangeMethod):
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
         width, height = spec.field.cell_metres
         wide, high = self.cell_width / width, self.cell_width / height
-        return collect_grid(exact, wide, high, spec.cost, key, self.NAME, spec.noise)
+        return collect_grid(exact, wide, high, spec.cost, key, self.NAME, spec.noise_kind)
 
 
 @dataclass(frozen=True)

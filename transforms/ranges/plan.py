@@ -122,7 +122,7 @@ class RangesPlan:
         if self.method == ADAPTIVE or self.options or self.count_parameters.population is None:
             return self.method == ADAPTIVE
         parameters = self.count_parameters
-        by_budget = parameters.count_noise.laplace_epsilon(parameters.budget.total)
+        by_budget = parameters.noise_kind.laplace_epsilon(parameters.budget.total)
         epsilon = by_budget if parameters.is_one_batch else self._central_epsilon
         return METHODS[self.method].prefers_tree(self.collection_spec(self._population, epsilon))
 
@@ -131,9 +131,9 @@ class RangesPlan:
         """Returns whether the method may have trainings."""
         return not self.uses_tree and METHODS[self.method].TRAINS
 
-    def collection_spec(self, users: float, cost: float, noise: AdditiveNoise = LAPLACE) -> CollectionSpec:
+    def collection_spec(self, users: float, cost: float, noise_kind: AdditiveNoise = LAPLACE) -> CollectionSpec:
         """Returns the public inputs of the method, once the number of users is known. cost: in the noise's unit."""
-        return CollectionSpec(self.field, users, cost, self.sizes, noise)
+        return CollectionSpec(self.field, users, cost, self.sizes, noise_kind)
 
     def metadata(self) -> dict[str, Any]:
         """Returns the plan in JSON's types. The run's key is bound to it."""
@@ -191,7 +191,7 @@ class RangesPlan:
         They follow from public figures only. rows: of the logs, at least as many as users.
         """
         most, users = 1 << 2 * BASE_DEPTH, max(rows, self.count_parameters.population or 0)
-        epsilon = self.count_parameters.count_noise.laplace_epsilon(self.count_parameters.budget.total)
+        epsilon = self.count_parameters.noise_kind.laplace_epsilon(self.count_parameters.budget.total)
         if self.heatmap is not None:
             return 0 if self.uses_tree else _GRID_BYTES * (1 << 2 * self.heatmap.depth)
         return _GRID_BYTES * min(most, math.ceil(self._cells_per_side(users, epsilon)) ** 2)
@@ -214,7 +214,7 @@ class RangesPlan:
         """Returns the standard deviation of all shards' noise on one count, at a cost in the noise's unit."""
         parameters = self.count_parameters
         shards = ShardPlan.for_users(users, None, parameters.shard_size, parameters.dropout).shards
-        return math.sqrt(shards) * parameters.count_noise.stddev(cost)
+        return math.sqrt(shards) * parameters.noise_kind.stddev(cost)
 
     def accuracy(self) -> str:
         """Returns the error to expect in one phrase."""
@@ -222,7 +222,7 @@ class RangesPlan:
         left = parameters.budget.total - parameters.admission().cost
         if parameters.is_one_batch:
             return (
-                f"noise of ±{significant(NOISE_Z * parameters.count_noise.stddev(left))} users (95%) on a cell's count"
+                f"noise of ±{significant(NOISE_Z * parameters.noise_kind.stddev(left))} users (95%) on a cell's count"
             )
         users = parameters.population or TYPICAL_USERS
         noise = self.shards_stddev(users, left)
@@ -242,7 +242,7 @@ class RangesPlan:
                 f"secure aggregation counts every cell of level {heatmap.depth}, {width:.3g} x {height:.3g} m:"
             )
             return "\n".join([*lines, "", count_plan_text(heatmap)])
-        spent, total, kind = parameters.admission().cost, parameters.budget.total, parameters.count_noise
+        spent, total, kind = parameters.admission().cost, parameters.budget.total, parameters.noise_kind
         delta = f", delta {parameters.delta:g}: {kind.UNIT} {total:.4g}" if kind.NEEDS_DELTA else ""
         lines.append(f"epsilon {parameters.epsilon:g}{delta} in all, of which the count of users costs {spent:.3g}")
         chosen = self.options.get("cell_width")
@@ -312,7 +312,7 @@ class Built:
 def collect(exact: ExactCounts, admission: NoisyUserCounts, plan: RangesPlan, key: RunKey) -> Collected:
     """Collects noisy counts with a trusted curator. It is the only access to the exact counts."""
     population, budget = population_and_budget(admission, plan.count_parameters)
-    spec = plan.collection_spec(population.users, budget.remaining, plan.count_parameters.count_noise)
+    spec = plan.collection_spec(population.users, budget.remaining, plan.count_parameters.noise_kind)
     method = make_method(plan.method, plan.options, spec)
     return Collected(method.collect(exact, spec, key), spec, method, population)
 
@@ -324,7 +324,7 @@ def collected_from_heatmap(state: CountState, plan: RangesPlan) -> Collected:
     population = state.population
     if plan.uses_tree:
         estimate = parameters.method.decode(state, parameters.depth)
-        spent = parameters.count_noise.laplace_epsilon(state.budget.spent - population.cost)
+        spent = parameters.noise_kind.laplace_epsilon(state.budget.spent - population.cost)
         spec = plan.collection_spec(population.users, spent)
         return Collected(estimate, spec, None, population, state)
     grid = _grid_from_estimate(state.results[-1].to_estimate())

@@ -9,7 +9,14 @@ from importlib.metadata import version
 from typing import Any
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.guarantee import ADD_OR_REMOVE, ASSUMPTIONS, CURATOR, EXACT_NOISE, PRIVACY_UNIT
+from sfumato.schemas.guarantee import (
+    ADD_OR_REMOVE,
+    ADJACENCY_TEXTS,
+    CURATOR,
+    EXACT_NOISE,
+    PRIVACY_UNIT,
+    SHARED_ASSUMPTIONS,
+)
 from sfumato.schemas.ranges import BASE_DEPTH, Field, Sizes
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE, MODEL_FILE
@@ -66,7 +73,7 @@ def ranges_files(built: Built, plan: RangesPlan, metadata: ReleaseMetadata) -> d
             **privacy,
             "trust": plan.count_parameters.trust,
             "noise_stddev": noise,
-            "population": population_entry(collected.population, plan.count_parameters.count_noise),
+            "population": population_entry(collected.population, plan.count_parameters.noise_kind),
         },
         "results": _results(built.model.model, counts),
     }
@@ -117,19 +124,19 @@ def _central_privacy(plan: RangesPlan, metadata: ReleaseMetadata) -> dict[str, A
     columns = metadata.parameters["columns"]
     weighted = columns["weight"] is not None or columns["time"] is not None
     parameters = plan.count_parameters
-    kind = parameters.count_noise
+    kind = parameters.noise_kind
     chosen = "in proportion to their records' weights" if weighted else "uniformly"
     return {
         "unit": PRIVACY_UNIT,
         "contribution_bound": _BOUND.format(chosen),
-        "adjacency": ADD_OR_REMOVE,
+        "adjacency": ADJACENCY_TEXTS[ADD_OR_REMOVE],
         "epsilon": parameters.epsilon,
         "delta": parameters.stated_delta,
         **({} if kind.UNIT == "epsilon" else {kind.UNIT: parameters.budget.total}),
         "noise": kind.NAME,
         "mechanism": _MECHANISM.format(kind.NAME.capitalize()),
         "randomness": metadata.source,
-        "assumptions": [CURATOR, *ASSUMPTIONS[2:], EXACT_NOISE],
+        "assumptions": [CURATOR, *SHARED_ASSUMPTIONS, EXACT_NOISE],
     }
 
 

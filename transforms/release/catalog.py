@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,11 @@ _NIGHTLY = re.compile(rf"(?P<dataset>.+)-(?P<date>{_DATE.pattern})(-\d+|-late|-\
 _NO_RELEASES = (*_NOTICES, CHANGES_FORMAT)
 
 
+def dated_folder(root: str, day: date | str) -> str:
+    """Returns the folder of a day's release, `root/releases/DAY`."""
+    return str(FileSystems.join(root, RELEASES, str(day)))
+
+
 def published_dates(root: str) -> list[str]:
     """Returns the dates YYYY-MM-DD, in order, for which `root/releases/` has a manifest. Raises as `matching`."""
     files = matching(FileSystems.join(root, RELEASES, "*", MANIFEST_FILE))
@@ -64,12 +70,12 @@ def read_folders(root: str) -> DatedFolders:
     """
     names: dict[str, set[str]] = {}
     for file in matching(FileSystems.join(root, RELEASES, "*", "*")):
-        *_, date, name = file.path.split("/")
-        if _DATE.fullmatch(date):
-            names.setdefault(date, set()).add(name)
+        *_, day, name = file.path.split("/")
+        if _DATE.fullmatch(day):
+            names.setdefault(day, set()).add(name)
     dates = sorted(date for date, found in names.items() if MANIFEST_FILE in found)
     with ThreadPoolExecutor(16) as pool:
-        found = pool.map(_opened, [FileSystems.join(root, RELEASES, one) for one in dates])
+        found = pool.map(_opened, [dated_folder(root, one) for one in dates])
         opened = dict(zip(dates, found, strict=True))
     return DatedFolders(
         releases={date: one for date, one in opened.items() if isinstance(one, Release)},
@@ -238,9 +244,7 @@ def _known_hashes(history: History) -> set[str]:
     return {one for entry in (*history.refusals, *history.reservations.values()) for one in entry.hashes}
 
 
-def missing_releases(
-    before: History, history: History, releases: Sequence[Release], dataset: str | None = None
-) -> list[str]:
+def missing_releases(before: History, history: History, releases: Sequence[Release], dataset: str | None) -> list[str]:
     """Returns a message for each release that the ledger knows as published and that was not found.
 
     A release is not missing if it was taken down, or if a later one of the same job, dataset and days was found.
@@ -288,7 +292,7 @@ def check_not_lost(history: History, dataset: str, output: str, timeline: str | 
         with contextlib.suppress(OSError):
             folders |= {str(manifest.parent) for manifest in Path(output).absolute().parent.glob(f"*/{MANIFEST_FILE}")}
     if timeline is not None:
-        folders |= {FileSystems.join(timeline, RELEASES, day) for day in published_dates(timeline)}
+        folders |= {dated_folder(timeline, day) for day in published_dates(timeline)}
     known = _known_hashes(history)
     with ThreadPoolExecutor(16) as pool:
         for folder, content in zip(sorted(folders), pool.map(_manifest_of, sorted(folders)), strict=True):

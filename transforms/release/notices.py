@@ -14,12 +14,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from sfumato.schemas import guarantee
 from sfumato.schemas.errors import FormatError, LedgerError, check_format
-from sfumato.schemas.guarantee import Trust
+from sfumato.schemas.guarantee import ADD_OR_REMOVE, ADJACENCY_TEXTS, PRIVACY_UNIT, ZERO_OUT, Trust
 from sfumato.schemas.ledger import (
-    ADD_OR_REMOVE,
-    ZERO_OUT,
     Charge,
     Period,
     Reservation,
@@ -88,7 +85,7 @@ def refusal_files(
         "created": metadata.created,
         "reason": reason,
         "privacy": {
-            "unit": guarantee.PRIVACY_UNIT,
+            "unit": PRIVACY_UNIT,
             "adjacency": adjacency,
             "epsilon": float(epsilon),
             "epsilon_spent": float(spent),
@@ -129,7 +126,7 @@ def removal_files(reservation: Reservation, ledger: Mapping[str, Any]) -> dict[s
     charge = reservation.charge
     is_protected, rotation = charge.adjacency == ADD_OR_REMOVE, charge.rotation
     privacy = {  # as in a release's manifest, with amounts as text, as in the ledger
-        "adjacency": guarantee.ADD_OR_REMOVE if is_protected else guarantee.ZERO_OUT,
+        "adjacency": ADJACENCY_TEXTS[charge.adjacency],
         "trust": charge.trust,
         "epsilon": format_amount(charge.epsilon),
         "delta": format_amount(charge.delta),
@@ -198,7 +195,8 @@ def stated_cost(manifest: Mapping[str, Any]) -> tuple[Decimal, Decimal, Decimal 
     privacy = manifest["privacy"]
     if _format_of(manifest) == REFUSAL_FORMAT:
         spent, delta = parse_amount("epsilon", privacy["epsilon_spent"]), parse_amount("delta", privacy["delta"])
-        return spent, delta, None, ADD_OR_REMOVE if privacy["adjacency"] == guarantee.ADD_OR_REMOVE else ZERO_OUT
+        named = {text: name for name, text in ADJACENCY_TEXTS.items()}
+        return spent, delta, None, named.get(privacy["adjacency"], ZERO_OUT)
     # With local privacy the collector of the reports may learn more than readers of the release. The larger counts.
     collector = privacy.get("collector") or {"epsilon": 0}
     epsilon = max(parse_amount("epsilon", privacy["epsilon"]), parse_amount("epsilon", collector["epsilon"]))

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.known_digits import about
+from sfumato.schemas.known_digits import Z, about
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.ranges import Field
 from sfumato.schemas.region import area_km2
@@ -33,13 +33,12 @@ from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.report.layers import cell_layer
 from sfumato.transforms.report.numbers import CHANGES, night_sentences, spoken, times, tiny
 from sfumato.transforms.report.scales import density_scale
-from sfumato.transforms.report.sections import get, noisy_sums
+from sfumato.transforms.report.sections import get, tail_sums
 
 MAP_FORMAT = 2  # of the scripts with maps; a page shows those of its own format only
 TIMELINE_FILE = "timeline.json"
 LATEST_FILE = "latest.json"
 MAX_CELLS = 1 << 15  # of a night's map; finer cells are added up
-_Z = 1.96
 _ALARM = "The noise of {} came from a known source, so anyone with that source can remove the noise."
 _REVEAL = "Together, their cost for any one user is at most"
 _CHANGE = (
@@ -314,14 +313,14 @@ def night_map(date: str, release: Release) -> bytes:
     stddev, error = np.sqrt(variance), np.sqrt(squares)
     level, x, y = node_positions(nodes)
     areas = area_km2(*grid.bounds(x, y, level)) * area / 4.0 ** (grid.depth - level)
-    uncertain = count <= _Z * stddev
+    uncertain = count <= Z * stddev
     measure = Measure(
         name="Users",
         kind="count",
         unit="users",
         value=[*_rounded(count)],
-        low=[*_rounded(np.maximum(count - _Z * stddev, 0))],
-        high=[*_rounded(np.maximum(count + _Z * stddev, 0))],
+        low=[*_rounded(np.maximum(count - Z * stddev, 0))],
+        high=[*_rounded(np.maximum(count + Z * stddev, 0))],
         uncertain=uncertain.tolist(),
         smooth=get(release.manifest, "parameters.estimator") == "bayes",
         scale=density_scale(np.maximum(count, 0) / areas, np.where(uncertain, 0.0, count), "users per km²"),
@@ -335,7 +334,7 @@ def night_map(date: str, release: Release) -> bytes:
         finest_metres=Field(grid).cell_metres,
         layer=cell_layer(spoken(date), "Estimated users of each cell.", nodes, [measure], owned),
         lower_bound="lower bound" in release.manifest.get("errors", {}).get("sums", "lower bound"),
-        noisy_sums=noisy_sums((get(release.manifest, "privacy.sub_queries") or [{}])[-1]),
+        noisy_sums=tail_sums(release.manifest),
         users=_rounded(users),
         stddev=[float(f"{one:.4g}") for one in error.tolist()],
         measured=least.tolist(),

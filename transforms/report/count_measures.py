@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sfumato.schemas.charts import readable
+from sfumato.schemas.known_digits import Z
 from sfumato.schemas.release import rate_columns
 from sfumato.schemas.views.map_views import Measure
 from sfumato.schemas.views.view_parts import Scale
@@ -27,7 +28,7 @@ def count_measure(
     low: Array,
     high: Array,
     scale: Scale,
-    noisy_sums: int,
+    tail_sums: int,
     areas: Array | None = None,
     place: str = "cell",
     noun: str = "users",
@@ -38,7 +39,7 @@ def count_measure(
     Args:
         users, stddev, low, high: float64[n], estimates with the ends of their intervals.
         scale: of users per square kilometre.
-        noisy_sums: how many sums with noise of their own made each count.
+        tail_sums: see `sections.tail_sums`.
         areas: for the list of what is certainly crowded: float64[n] in the scale's unit, 0 for what is not listed; None
             makes no list.
         place: what a row is, in one word.
@@ -47,10 +48,10 @@ def count_measure(
             once, so that noise seldom gives one of many empty cells a colour.
     """
     listed: list[tuple[int, float, float, float]] = []
-    at_once = simultaneous_deviations(len(users), noisy_sums) if len(users) else 0.0
+    at_once = simultaneous_deviations(len(users), tail_sums) if len(users) else 0.0
     if areas is not None:
         # Of the interval, not of the count, which shrinkage may have moved to one of its ends.
-        middle, margin = (low + high) / 2, (high - low) / 2 * (at_once / 1.96)
+        middle, margin = (low + high) / 2, (high - low) / 2 * (at_once / Z)
         least, most = middle - margin, middle + margin
         density = np.where(areas > 0, least / np.where(areas > 0, areas, 1), 0)
         order = np.argsort(-density, kind="stable")[:_LISTED]
@@ -62,7 +63,7 @@ def count_measure(
         value=_rounded(users, np.maximum(stddev, _FINEST)),
         low=_rounded(low, np.maximum((high - low) / 4, _FINEST)),
         high=_rounded(high, np.maximum((high - low) / 4, _FINEST)),
-        uncertain=(users <= (1.96 if smooth else at_once) * stddev).tolist(),
+        uncertain=(users <= (Z if smooth else at_once) * stddev).tolist(),
         smooth=smooth,
         scale=scale,
         listed=listed,
@@ -118,13 +119,13 @@ def rate_measures(table: pa.Table, manifest: Manifest, place: str = "cell") -> l
     return measures
 
 
-def simultaneous_deviations(cells: int, noisy_sums: int) -> float:
+def simultaneous_deviations(cells: int, tail_sums: int) -> float:
     """Returns deviations to each side within which all of these counts lie with a probability of 95%.
 
     Chernoff's bound for sums of independent Laplace variables, with the deviation 1 for the sum.
     """
-    steps = np.sqrt(2 * noisy_sums) * np.linspace(1e-3, 0.999, 999)
-    exponent = -noisy_sums * np.log1p(-(steps**2) / (2 * noisy_sums)) + math.log(cells / _TAIL)
+    steps = np.sqrt(2 * tail_sums) * np.linspace(1e-3, 0.999, 999)
+    exponent = -tail_sums * np.log1p(-(steps**2) / (2 * tail_sums)) + math.log(cells / _TAIL)
     return float((exponent / steps).min())
 
 

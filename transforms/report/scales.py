@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.known_digits import figures
+from sfumato.schemas.known_digits import Z, figures
 from sfumato.schemas.views.view_parts import Scale
 
 KNEE = 1 / 150  # of the brightest density: linear below it, logarithmic above it
@@ -19,6 +19,11 @@ _REACH = 30.0  # times the density where the median user lives: then their colou
 _FINEST = 1e-6  # the shortest scale of rates
 _OUTSIDE = 0.02  # of the cells may lie beyond either end of a scale
 _ROOM = 0.1  # of the scale's length between two ticks
+
+
+def colour_weight(users: NDArray[np.float64], stddev: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns the users that count for the scale of colours: fewer where noise could explain them."""
+    return np.asarray(users * np.minimum(users / np.maximum(Z * stddev, 1e-12), 1) ** 2)
 
 
 def density_scale(density: NDArray[np.float64], users: NDArray[np.float64], unit: str = "users per km²") -> Scale:

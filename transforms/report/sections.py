@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sfumato.schemas.guarantee import NORMAL_SUMS, SEES
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import SEES, TAIL_SUMS
 from sfumato.schemas.views.view_parts import Fact, Section, Table
 from sfumato.transforms.report.numbers import tiny
 
@@ -45,17 +46,26 @@ def facts(*rows: tuple[str, str | None]) -> list[Fact]:
     return [Fact(term=term, text=text) for term, text in rows if text is not None]
 
 
-def noisy_sums(query: Manifest) -> int:
+def tail_sums(manifest: Manifest, query: Manifest | None = None) -> int:
     """Returns the number of Laplace terms whose sum matches the tail of a sub-query's noise.
 
-    The number of live shards or of servers; 1 with a curator's noise and where it is not stated; with Gaussian noise,
-    NORMAL_SUMS.
+    With Laplace noise that is the number of live shards or of servers; 1 with a curator's noise and where it is not
+    stated.
 
-    query: an entry of the manifest's `privacy.sub_queries`.
+    Args:
+        manifest: of a heatmap or of zones.
+        query: an entry of its `privacy.sub_queries`; None for the last one.
+
+    Raises:
+        RequestError: the manifest states noise of an unknown kind.
     """
+    query = (get(manifest, "privacy.sub_queries") or [{}])[-1] if query is None else query
     stated = number(query, "shards") or number(query, "servers") or 1
     sums = max(int(stated) - int(number(query, "shards_lost") or 0), 1)
-    return sums if number(query, "rho") is None else NORMAL_SUMS
+    if (kind := get(manifest, "privacy.noise", "laplace")) not in TAIL_SUMS:
+        known = " or ".join(TAIL_SUMS)
+        raise RequestError(f"noise: the release has noise of an unknown kind, {kind!r}; it must be {known}")
+    return TAIL_SUMS[kind](sums)
 
 
 def table_section(title: str, heads: list[str], rows: list[list[str]], *, names: int = 0) -> Section:

@@ -3,8 +3,8 @@
 Clients' vectors are never materialised. A client has a weight at each of their cells: 1 at their only cell, or integers
 that sum to gamma. An encoding is linear in these weights, so a shard's sum follows only from its rows (`ShardGroup`).
 
-A row's key has three parts: the shard in the upper bits, then the category, then the cell's code in the lowest 2 depth
-bits. A *part* is a shard's users of one category: the bits of shard and category together.
+A row's key has three parts: the shard in the upper bits, then the bin (a category or a slot of time), then the cell's
+code in the lowest 2 depth bits. A *part* is a shard's users of one bin: the bits of shard and bin together.
 
 Rounding of a user's distribution to integers: once for all sub-queries, or entry by entry in each of them. Pure.
 
@@ -48,12 +48,11 @@ class Encoding(ABC):
 
     Attributes:
         length: entries of the vector.
-        sensitivity: how many different entries one location adds its weight to: the L1 norm of the vector of a user of
-            weight 1. `CountState.sensitivity` is the norm for any weights and rounding.
+        entries_per_location: how many different entries one location adds its weight to.
     """
 
     length: int
-    sensitivity: int = 1
+    entries_per_location: int = 1
 
     @abstractmethod
     def count(self, group: ShardGroup, block: slice) -> NDArray[np.int64]:
@@ -61,7 +60,7 @@ class Encoding(ABC):
 
     @abstractmethod
     def entries_of(self, group: ShardGroup, block: slice) -> Iterator[NDArray[np.signedinteger[Any]]]:
-        """Yields the entries that each row of the block adds its weight to: `sensitivity` arrays int[n].
+        """Yields the entries that each row of the block adds its weight to: `entries_per_location` arrays int[n].
 
         The arrays have no entry in common.
         """
@@ -85,39 +84,39 @@ class Encoding(ABC):
 class TreeEncoding(Encoding):
     """One entry for each node of a tree that has fewer than four children (paper 000, Section 5.6).
 
-    With auxiliary data there is one for each category and node: k one-hot bins for each node (Section 5.7), in order of
-    categories.
+    With auxiliary data there is one for each bin and node: k one-hot bins for each node (Section 5.7), in order of
+    bins.
 
     Attributes:
         tree: of the entries.
-        categories: of the rows, auxiliary categories or slots of time.
-        summed: counts all categories together, one entry for each node.
+        bins: of the rows: auxiliary categories or slots of time.
+        summed: counts all bins together, one entry for each node.
     """
 
     tree: Tree
-    categories: int = 1
+    bins: int = 1
     summed: bool = False
 
     @property
     def length(self) -> int:  # type: ignore[override]
-        """Entries of the tree, times the bins of each."""
-        return self.bins * len(self.tree.entries)
+        """The tree's entries, times those of each node."""
+        return self.entries_per_node * len(self.tree.entries)
 
     @property
-    def bins(self) -> int:
-        """Entries of a node: one for each category, or 1 where they are summed."""
-        return 1 if self.summed else self.categories
+    def entries_per_node(self) -> int:
+        """Entries of a node: one for each bin, or 1 where they are summed."""
+        return 1 if self.summed else self.bins
 
     @property
     def fingerprint(self) -> str:
         summed = " summed" if self.summed else ""
         digest = hashlib.sha256(self.tree.nodes.tobytes()).hexdigest()
-        return f"tree {self.tree.depth} {self.categories}{summed} {digest}"
+        return f"tree {self.tree.depth} {self.bins}{summed} {digest}"
 
     @property
     def shares(self) -> NDArray[np.float64]:
-        """See Encoding.shares: each entry's share of the area, the same in every category."""
-        return np.tile(self.tree.areas / (self.bins * 4.0**self.tree.depth), self.bins)
+        """See Encoding.shares: each entry's share of the area, the same in every bin."""
+        return np.tile(self.tree.areas / (self.entries_per_node * 4.0**self.tree.depth), self.entries_per_node)
 
     def reads_every_row(self, group: ShardGroup) -> bool:
         # A lookup of every row's cell is cheaper for a tree with more entries than a tenth of a shard's users.
@@ -129,26 +128,26 @@ class TreeEncoding(Encoding):
         A small tree costs two binary searches for each entry, whatever the number of users.
 
         Raises:
-            ValueError: the group has other categories.
+            ValueError: the group has other bins.
         """
-        if self.categories != group.places.categories:
-            raise ValueError(f"the encoding has {self.categories} categories, the shards {group.places.categories}")
+        if self.bins != group.places.bins:
+            raise ValueError(f"the encoding has {self.bins} bins, the shards {group.places.bins}")
         tree, shards = self.tree, block.stop - block.start
         if not self.reads_every_row(group):
             below = group.counts_below(tree.index.boundaries, block)
-            intervals = np.diff(below.reshape(shards * self.categories, -1), axis=1)
-            sums = tree.index.sum_intervals(intervals).reshape(shards, self.categories, -1)
+            intervals = np.diff(below.reshape(shards * self.bins, -1), axis=1)
+            sums = tree.index.sum_intervals(intervals).reshape(shards, self.bins, -1)
             return np.asarray(sums.sum(axis=1) if self.summed else sums.reshape(shards, self.length))
         part, cells = parts_and_cells(group, block)
         sums = tally(part, self._entry_at(cells), group, block, len(tree.entries))
         if self.summed:
             return np.asarray(sums.reshape(shards, -1, len(tree.entries)).sum(axis=1))
-        return sums.reshape(shards, -1)[:, : self.length]  # the bits of a category may hold more categories than exist
+        return sums.reshape(shards, -1)[:, : self.length]  # the bits of a bin may hold more bins than exist
 
     def entries_of(self, group: ShardGroup, block: slice) -> Iterator[NDArray[np.signedinteger[Any]]]:
         part, cells = parts_and_cells(group, block)
-        category = 0 if self.summed else part & ((1 << group.places.category_bits) - 1)
-        yield category * len(self.tree.entries) + self._entry_at(cells)
+        number = 0 if self.summed else part & ((1 << group.places.bin_bits) - 1)
+        yield number * len(self.tree.entries) + self._entry_at(cells)
 
     def _entry_at(self, cells: NDArray[np.uint64]) -> NDArray[np.signedinteger[Any]]:
         """Returns the entry of each cell: int[n], by a table or, for a deep tree, by binary search."""
@@ -161,12 +160,11 @@ class TreeEncoding(Encoding):
 def parts_and_cells(group: ShardGroup, block: slice) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
     """Returns the part and the cell of every row of the block: int64[n], uint64[n].
 
-    A part is shard << category_bits | category, with shards counted from the block's first one. With one category it is
-    the shard.
+    A part is shard << bin_bits | bin, with shards counted from the block's first one. With one bin it is the shard.
     """
     keys = group.keys_of(block)
     shift = keys.dtype.type(2 * group.depth)
-    part = (keys >> shift).astype(np.int64) - (block.start << group.places.category_bits)
+    part = (keys >> shift).astype(np.int64) - (block.start << group.places.bin_bits)
     return part, keys & keys.dtype.type((1 << int(shift)) - 1)
 
 
@@ -177,7 +175,7 @@ def tally(
 
     part, entry: int[n], one for each row, see `parts_and_cells`. A row adds its weight, or 1 without weights.
     """
-    parts = (block.stop - block.start) << group.places.category_bits
+    parts = (block.stop - block.start) << group.places.bin_bits
     place = part * length + entry
     weights = group.weights_of(block)
     if weights is None:
@@ -204,7 +202,7 @@ def stored_total(gamma: int, rounding: Rounding) -> int:
     return gamma << fraction_bits(gamma) if rounding == "independent" else gamma
 
 
-def sensitivity_of(noise: AdditiveNoise, gamma: int, rounding: Rounding, length: int, entries: int = 1) -> float:
+def sensitivity_of(noise: AdditiveNoise, gamma: int, rounding: Rounding, length: int, entries: int) -> float:
     """Returns the largest norm of one user's vector, the one that the noise protects."""
     norm = l1_sensitivity if noise.NORM == 1 else l2_sensitivity
     return norm(gamma, rounding, length, entries)
@@ -215,7 +213,7 @@ def l1_sensitivity(gamma: int, rounding: Rounding, length: int, entries: int = 1
     return gamma * entries + (length if rounding == "independent" else 0)
 
 
-def l2_sensitivity(gamma: int, rounding: Rounding, length: int, entries: int = 1) -> float:
+def l2_sensitivity(gamma: int, rounding: Rounding, length: int, entries: int) -> float:
     """Returns the largest L2 norm of such a vector, by the triangle inequality over locations and over the rounding."""
     return gamma * math.sqrt(entries) + (math.sqrt(length) if rounding == "independent" else 0)
 

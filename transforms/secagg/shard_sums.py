@@ -70,7 +70,9 @@ class ShardQuery:
     def sensitivity(self) -> float:
         """Largest norm of one user's vector, the one that the noise protects."""
         encoding = self.encoding
-        return sensitivity_of(self.noise.kind, self.gamma, self.rounding, encoding.length, encoding.sensitivity)
+        return sensitivity_of(
+            self.noise.kind, self.gamma, self.rounding, encoding.length, encoding.entries_per_location
+        )
 
     def bind(self, key: RunKey) -> RunKey:
         """Returns the key for this query. Any other query under the same run's key gets other noise.

@@ -269,14 +269,14 @@ class Prio3:
         return from_words(self._expand(seeds, _JOINT, [_PROOFS] * len(seeds), self.circuit.calls))
 
 
-def report_size(length: int, bound: int = 1) -> int:
+def report_size(length: int, bound: int) -> int:
     """Returns the bytes of a client's shares for two aggregators, without encryption.
 
     Args:
         length: entries of the aggregate.
         bound: the largest sum of a client's entries; 1 for one cell.
 
-    >>> report_size(3034)
+    >>> report_size(3034, bound=1)
     52304
     """
     entries = length if bound == 1 else (length + 1) * bound.bit_length()

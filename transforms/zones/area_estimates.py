@@ -42,10 +42,11 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
+from sfumato.schemas.known_digits import Z_95
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import node_positions
 from sfumato.transforms.statistics.posterior.full_tree import FullTree, by_family
-from sfumato.transforms.statistics.posterior.unbiased import Z_95, UnbiasedCounts, WithinCells, user_intervals
+from sfumato.transforms.statistics.posterior.unbiased import UnbiasedCounts, WithinCells, user_intervals
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

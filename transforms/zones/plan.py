@@ -62,8 +62,8 @@ class ZoneEncoding(Encoding):
 
     def count(self, group: ShardGroup, block: slice) -> NDArray[np.int64]:
         """See Encoding.count. Raises ValueError where the group has other categories."""
-        if self.categories != group.places.categories:
-            raise ValueError(f"the encoding has {self.categories} categories, the shards {group.places.categories}")
+        if self.categories != group.places.bins:
+            raise ValueError(f"the encoding has {self.categories} categories, the shards {group.places.bins} bins")
         part, codes = parts_and_cells(group, block)
         sums = tally(part, self.zone_of_code[codes], group, block, len(self.share_of_zone))
         # The bits of a category may hold more categories than exist.
@@ -71,7 +71,7 @@ class ZoneEncoding(Encoding):
 
     def entries_of(self, group: ShardGroup, block: slice) -> Iterator[NDArray[np.signedinteger[Any]]]:
         part, codes = parts_and_cells(group, block)
-        category = part & ((1 << group.places.category_bits) - 1)
+        category = part & ((1 << group.places.bin_bits) - 1)
         yield category * len(self.share_of_zone) + self.zone_of_code[codes]
 
 
@@ -121,7 +121,7 @@ def zones_parameters(given: CountParameters, zones: Zones) -> CountParameters:
     """Returns the given parameters with the levels to query, each with its share of the budget. Raises RequestError."""
     sizes = [len(ids) for ids in zones.ids_of_levels]
     budget = given.budget.total - given.admission().cost
-    shares = level_shares(sizes, given.count_noise, budget, given.distribution_gamma or 1)
+    shares = level_shares(sizes, given.noise_kind, budget, given.distribution_gamma or 1)
     return replace(given, method=ZoneLevels(zones, shares))
 
 

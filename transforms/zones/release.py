@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import scipy
 import shapely
 from numpy.typing import NDArray
 
+from sfumato.schemas.known_digits import NORMAL_Z
 from sfumato.schemas.release import ZONES_FILE, zones_schema
 from sfumato.transforms.counting.manifest import auxiliary_content, category_names, counts_content, counts_warnings
 from sfumato.transforms.counting.parameters import CountParameters
@@ -27,7 +27,6 @@ from sfumato.transforms.zones.view import zones_view
 from sfumato.transforms.zones.zone_file import Zones
 
 Array = NDArray[np.float64]
-_Z = float(scipy.special.ndtri(0.975))  # of a 95% interval
 _LEAST_LEVEL = 0.945  # of an interval of integers, which cannot hold 95.0%
 _LATTICE = 8  # sums of this many discrete Laplace variables have intervals of their own, which are exact
 _STDDEV = "standard deviation of the noise, after all levels were made to agree by least squares"
@@ -45,15 +44,14 @@ class ZoneCounts:
     levels: list[LevelEstimate]  # by category, from the finest level to the coarsest
     low: list[Array]  # and high: ends of the 95% intervals of each level's zones: float64[m] each
     high: list[Array]
-    noisy_sums: int  # number of sums with independent noise that were added up
+    tail_sums: int  # see `CountState.answered_tail_sums`
     sampling_weight: float  # users that each counted user represents, where shards were lost
 
 
 def zone_counts(state: CountState, method: ZoneLevels) -> ZoneCounts:
     """Returns the estimates of all levels, see `tree_least_squares`. state: after the last sub-query."""
     zones, last = method.zones, state.results[-1]
-    live = last.shards_answered
-    sums = state.noise.kind.tail_sums(state.noisy_sums if state.is_one_batch else live)
+    sums = state.answered_tail_sums
     noisy: list[NoisyLevel] = [NoisyLevel(None) for _ in zones.level_names]
     for level, result in zip(method.queried, state.results, strict=True):
         kurtosis = 0.0
@@ -74,7 +72,7 @@ def zone_counts(state: CountState, method: ZoneLevels) -> ZoneCounts:
             below, above = (np.where(np.isnan(one), half, one) for one in exact)
         low.append(users - below)
         high.append(users + above)
-    return ZoneCounts(levels, low, high, sums, state.shard_plan.shards / live)
+    return ZoneCounts(levels, low, high, sums, state.shard_plan.shards / last.shards_answered)
 
 
 def margins(variance: Array, kurtosis: Array) -> Array:
@@ -82,7 +80,7 @@ def margins(variance: Array, kurtosis: Array) -> Array:
 
     Cornish and Fisher's quantile with the fourth cumulant; errors are symmetric.
     """
-    return np.asarray((_Z + (_Z**3 - 3 * _Z) / 24 * kurtosis) * np.sqrt(variance))
+    return np.asarray((NORMAL_Z + (NORMAL_Z**3 - 3 * NORMAL_Z) / 24 * kurtosis) * np.sqrt(variance))
 
 
 def laplace_kurtosis(epsilon: float) -> float:
@@ -158,7 +156,7 @@ def _table(found: ZoneCounts, zones: Zones, categories: Sequence[str]) -> pa.Tab
         if categories:
             stddev, everywhere = np.sqrt(estimate.variance), np.ones(len(ids), dtype=bool)
             rates = rates_of_counts(
-                estimate.counts, stddev, everywhere, categories, found.noisy_sums, found.sampling_weight
+                estimate.counts, stddev, everywhere, categories, found.tail_sums, found.sampling_weight
             )
             columns |= auxiliary_columns(estimate.counts, categories, rates)
         columns["geometry"] = shapely.to_wkb(shapes)

@@ -9,6 +9,7 @@ from pydantic import model_validator
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Trust
+from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.requests.counting_options import CountingOptions
 from sfumato.schemas.requests.log_columns import LogColumns, RateColumn
@@ -122,6 +123,10 @@ class ZonesRequest(ZoneOptions, RateColumn, LogColumns, MapGeography, CountingOp
         "all, a share to each zone of their records",
         METHOD,
     )
+
+    @property
+    def columns(self) -> LocationColumns:
+        return self.location_columns(self.rates)
 
     @property
     def level_columns(self) -> tuple[str, ...]:

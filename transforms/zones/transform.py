@@ -28,8 +28,8 @@ class CountZones(CountLocations):
         parameters: CountParameters,
         key: RunKey,
         columns: LocationColumns,
-        spill: Spill | str | None = None,
-        admit: ChargeAndAdmit | None = None,
+        spill: Spill,
+        admit: ChargeAndAdmit,
     ):
         assert isinstance(parameters.method, ZoneLevels)
         super().__init__(ZoneLocator(parameters.method.zones), parameters, key, columns, spill, admit=admit)

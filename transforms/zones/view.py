@@ -23,8 +23,8 @@ from sfumato.transforms.report.count_measures import count_measure, rate_measure
 from sfumato.transforms.report.layers import finest_metres, zone_layer, zone_names
 from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.released import Files, Released
-from sfumato.transforms.report.scales import density_scale
-from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, noisy_sums, number
+from sfumato.transforms.report.scales import colour_weight, density_scale
+from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, number, tail_sums
 from sfumato.transforms.zones.zone_file import MAX_SHOWN
 
 _INDEXES = {"h3": "H3 cells", "quadkey": "Quadkey tiles"}
@@ -100,9 +100,9 @@ def _layer(table: pa.Table, level: Mapping[str, Any], manifest: Manifest, region
         np.asarray(rows[name], dtype=np.float64) for name in ("users", "stddev", "low", "high", "area")
     )
     seen = np.maximum(users, 0)
-    weight = seen * np.minimum(seen / np.maximum(1.96 * stddev, 1e-12), 1) ** 2
+    scale = density_scale(seen / areas, colour_weight(seen, stddev))
     listed = np.ones(len(users))  # by their users: a zone is a place of its own, whatever its area
-    sums = noisy_sums((get(manifest, "privacy.sub_queries") or [{}])[-1])
+    sums = tail_sums(manifest)
     return zone_layer(
         _title(level, get(manifest, "zones.levels", [])),
         f"{plural(level['zones'], 'zone')}. The error of each count is "
@@ -112,7 +112,7 @@ def _layer(table: pa.Table, level: Mapping[str, Any], manifest: Manifest, region
         areas,
         region,
         [
-            count_measure(users, stddev, low, high, density_scale(seen / areas, weight), sums, listed, "zone"),
+            count_measure(users, stddev, low, high, scale, sums, listed, "zone"),
             *rate_measures(rows, manifest, "zone"),
         ],
         named=level["name"] not in _INDEXES,

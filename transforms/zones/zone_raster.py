@@ -97,6 +97,7 @@ class _Raster:
         empty = np.zeros(0, dtype=np.int64)
         polygons = zones.geometries.copy()
         shapely.prepare(polygons)
+        # The cells' places follow from the grid, so it comes first, and then what lies in them.
         return cls(region, columns, rows, np.zeros(0, np.int32), polygons, empty, empty)._filled()
 
     def cell_of(self, longitude: Floats, latitude: Floats) -> NDArray[np.int64]:
@@ -134,12 +135,12 @@ class _Raster:
         label, patches = scipy.ndimage.label(~is_border.reshape(self.rows, self.columns))
         label = label.ravel()
         first_cell = np.full(patches + 1, -1, dtype=np.int64)
-        first_cell[label[::-1]] = np.arange(len(label))[::-1]
+        first_cell[label[::-1]] = np.arange(len(label))[::-1]  # written from the back: a patch's first cell stays
         west, south, east, north = shapely.bounds(self._boxes(first_cell[1:])).T
         middle = (west + east) / 2, (south + north) / 2
         point, zone = tree.query(shapely.points(*middle), predicate="intersects")
         of_patch = np.full(patches + 1, OUTSIDE, dtype=np.int32)
-        order_of_points = np.lexsort((-zone, point))
+        order_of_points = np.lexsort((-zone, point))  # descending zones: where zones overlap, the first one stays
         of_patch[1 + point[order_of_points]] = zone[order_of_points]
         of_patch[0] = _BORDER
         return replace(self, zone=of_patch[label], first=np.cumsum(first), candidates=candidate[order])

@@ -51,7 +51,7 @@ class SketchEncoding(Encoding):
         return self.width * self.rows
 
     @property
-    def sensitivity(self) -> int:  # type: ignore[override]
+    def entries_per_location(self) -> int:  # type: ignore[override]
         """A location adds to one entry of each row."""
         return self.rows
 

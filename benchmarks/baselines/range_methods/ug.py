@@ -28,4 +28,4 @@ class UniformGrid(RangeMethod):
 
     def collect(self, exact: ExactCounts, spec: CollectionSpec, key: RunKey) -> NoisyGrid:
         width = exact.side / self.cells_per_side(spec)
-        return collect_grid(exact, width, width, spec.cost, key, self.NAME, spec.noise)
+        return collect_grid(exact, width, width, spec.cost, key, self.NAME, spec.noise_kind)

@@ -204,7 +204,10 @@ def test_release_without_output_goes_with_its_object(city: Path, tmp_path: Path,
         ({"epsilon": 1.0, "delta": 1e-6, "randomness": {"safe": True}}, "plus δ = 1e-06"),
         ({"epsilon": 1.0, "randomness": {"safe": True}, "participation": {"protected": False}}, "not protected"),
         ({"epsilon": 1.0, "randomness": {"safe": True}, "trust": "local"}, "sent one bit after randomised response"),
-        ({"epsilon": 1.0, "randomness": {"safe": True}, "adjacency": guarantee.ZERO_OUT}, "zeroing the report"),
+        (
+            {"epsilon": 1.0, "randomness": {"safe": True}, "adjacency": guarantee.ADJACENCY_TEXTS[guarantee.ZERO_OUT]},
+            "zeroing the report",
+        ),
     ],
 )
 def test_guarantees_in_two_sentences(privacy: dict[str, object], text: str):

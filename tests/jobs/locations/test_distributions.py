@@ -28,8 +28,9 @@ from sfumato.transforms.locations.shards import (
     split_by_shard_group,
 )
 from sfumato.transforms.locations.spill import Spill, forget, load
-from sfumato.transforms.locations.users import bound_users, split_by_user_group
+from sfumato.transforms.locations.users import bound_users
 from sfumato.transforms.privacy.admission import UserCounts, sum_user_counts
+from tests.chunks import split_by_user_group
 from tests.seeds import seeded_rng
 from tests.unit.locations import oracle as one_user
 

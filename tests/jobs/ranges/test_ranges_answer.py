@@ -19,7 +19,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from sfumato.pipelines.command_line.cli import run_command
 from sfumato.pipelines.runners.failures import error_of
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ranges import ANSWERS_SCHEMA, Boxes
+from sfumato.schemas.ranges import RANGE_ANSWERS_SCHEMA, Boxes
 from sfumato.schemas.release import MODEL_FILE
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.model_file import model_bytes
@@ -140,12 +140,12 @@ def test_a_batch_is_answered_row_by_row() -> None:
     x, y, size = some_squares(400)
     for model in (grid_model(400), slope_model()):
         answers = answer_batch(model, batch_of(x, y, size))
-        assert answers.schema == ANSWERS_SCHEMA
+        assert answers.schema == RANGE_ANSWERS_SCHEMA
         assert answers.schema.field("stddev").metadata == {b"error": model.model.ERROR.encode()}
         alone = [answer_batch(model, batch_of(x[i : i + 1], y[i : i + 1], size[i : i + 1])) for i in range(400)]
         np.testing.assert_allclose(
-            np.array([answers[name] for name in ANSWERS_SCHEMA.names]),
-            np.array([[one[name][0].as_py() for one in alone] for name in ANSWERS_SCHEMA.names]),
+            np.array([answers[name] for name in RANGE_ANSWERS_SCHEMA.names]),
+            np.array([[one[name][0].as_py() for one in alone] for name in RANGE_ANSWERS_SCHEMA.names]),
             rtol=1e-12,
         )
         np.testing.assert_array_equal(answers["x"], x)
@@ -188,7 +188,7 @@ def test_a_pipeline_answers_files_as_in_memory(tmp_path: Path) -> None:
         _ = tallies | beam.Map(lambda one: told.write_text(json.dumps([one.queries, one.beyond, one.outside])))
     for (_, path), expected in zip(pairs, whole, strict=True):
         table = pq.read_table(path)
-        assert table.schema == ANSWERS_SCHEMA
+        assert table.schema == RANGE_ANSWERS_SCHEMA
         assert table.combine_chunks().equals(pa.Table.from_batches([expected]).combine_chunks())
     tally = sum_query_counts(map(count_answers, whole))
     assert tally.queries == sum(sizes)
@@ -225,10 +225,10 @@ def answer(place: Path, queries: str = "q.parquet", output: str = "a.parquet", *
 def check(queries: Path, answers: Path) -> pa.Table:
     """The answers, which must be the model's own, row by row."""
     queried, table = pq.read_table(queries), pq.read_table(answers)
-    assert table.schema == ANSWERS_SCHEMA
+    assert table.schema == RANGE_ANSWERS_SCHEMA
     columns = [queried[name].to_numpy() for name in ("x", "y", "size")]
     found, inside = grid_model().answer(*columns)
-    for name, values in zip(ANSWERS_SCHEMA.names, (*columns, found.users, found.stddev, inside), strict=True):
+    for name, values in zip(RANGE_ANSWERS_SCHEMA.names, (*columns, found.users, found.stddev, inside), strict=True):
         np.testing.assert_allclose(table[name].to_numpy(), values, rtol=1e-12)
     return table
 

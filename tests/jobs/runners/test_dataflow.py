@@ -136,7 +136,7 @@ def test_graph_of_a_cohort_holds_no_secret_of_the_division(logs: str, dry: list[
     ledger = ("--ledger", f"{BUCKET}/book", "--dataset", "city", "--period", "2026-11-20", "--budget", "1/1d")
     found = submitted([*command(logs, *ledger, "--rotation", "2/3"), *dry, "--release_id", "one"])
     graph, submitted_job = found.proto_pipeline.SerializeToString(), str(found.proto).encode()
-    division = rotation_key(FileSecret(KEY_PATH), "city", 3)
+    division = rotation_key(FileSecret(KEY_PATH), "city", 3, "user_id")
     for derived in (SECRET, division._key, division.subkey("users"), division.subkey("places")):
         assert not holds(graph, derived)
         assert not holds(submitted_job, derived)

@@ -22,12 +22,13 @@ from sfumato.transforms.locations.encode import EncodedLocations
 from sfumato.transforms.locations.read import ShardGroupCoder
 from sfumato.transforms.locations.shards import ShardGroup, ShardPlan, build_shard_group, split_by_shard_group
 from sfumato.transforms.locations.spill import Spill, load
-from sfumato.transforms.locations.users import bound_users, split_by_user_group
+from sfumato.transforms.locations.users import bound_users
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.privacy.shared_noise import Noise
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.modulus import Window
 from sfumato.transforms.secagg.shard_sums import ShardQuery, sum_shards
+from tests.chunks import split_by_user_group
 from tests.seeds import seeded_rng
 from tests.unit.locations import oracle
 
@@ -42,7 +43,7 @@ def some_users(places: Places, users: int = 200) -> dict[int, tuple[list[int], l
     found = {}
     for user in keyed_hash(b"c" * 32, np.arange(users)).tolist():
         cells = rng.choice([0, 4**places.depth - 1, *rng.integers(0, 4**places.depth, 4)], rng.integers(1, 9))
-        categories = rng.integers(0, places.categories, len(cells))
+        categories = rng.integers(0, places.bins, len(cells))
         weights = rng.choice([0.0, 1.0, 2.5], len(cells))
         found[user] = ((categories << 2 * places.depth | cells).tolist(), weights.tolist())
     return found
@@ -131,10 +132,10 @@ def test_counts_by_category(
             for (shard, category, code), n in sums.items():
                 if block.start <= shard - group.first < block.stop:
                     expected[shard - group.first - block.start, category] += n * (code < boundaries)
-            assert below.shape == (block.stop - block.start, places.categories, len(boundaries))
+            assert below.shape == (block.stop - block.start, places.bins, len(boundaries))
             assert np.array_equal(below, expected)
             for tree, entry in zip(trees, entries, strict=True):
-                encoding = TreeEncoding(tree, places.categories)
+                encoding = TreeEncoding(tree, places.bins)
                 wanted = np.zeros((block.stop - block.start, encoding.length), dtype=int)
                 for (shard, category, code), n in sums.items():
                     if block.start <= shard - group.first < block.stop:

@@ -287,6 +287,6 @@ def test_options_of_zones_that_cannot_be_are_refused(folder: Path, option: str, 
 @pytest.mark.parametrize(("delta", "noise"), [(0, LAPLACE), (1e-6, GAUSSIAN)])
 def test_noise_of_a_zone_at_epsilon_1(folder: Path, delta: float, noise: AdditiveNoise) -> None:
     job = ZonesJob.of(request(folder, delta=delta))
-    assert (job.count_parameters.count_noise, job.cost().delta) == (noise, delta)
+    assert (job.count_parameters.noise_kind, job.cost().delta) == (noise, delta)
     assert job.admission().cost + 0.998 <= 1
     assert LAPLACE.stddev(1 - job.admission().cost) <= 1.36

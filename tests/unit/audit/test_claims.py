@@ -9,6 +9,7 @@ import pytest
 
 from sfumato.transforms.audit.answers import Layer, comparisons, tail_bound
 from sfumato.transforms.audit.claims import Claim, StatedNoise, composed_epsilon
+from sfumato.transforms.audit.measurements import _noise_of_round
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev, epsilon_for_delta
 
 
@@ -31,6 +32,13 @@ def test_composed_epsilon_of_gaussians_is_that_of_rhos() -> None:
 def test_noise_rejects_what_has_no_known_cost(kind: str, stddev: float) -> None:
     with pytest.raises(ValueError, match=r"standard deviation|noise"):
         StatedNoise(kind, stddev)
+
+
+def test_noise_of_another_kind_is_not_taken_for_laplace() -> None:
+    with pytest.raises(ValueError, match="gaussian"):
+        _ = StatedNoise("gaussian", 20.0).decay
+    with pytest.raises(ValueError, match="uniform"):
+        _noise_of_round({"noise": "uniform", "noise_stddev": 20.0}, "central")
 
 
 def test_claim_is_broken_by_understatement_and_nan() -> None:

@@ -125,10 +125,10 @@ amounts = st.floats(-1e6, 1e6) | st.floats(-100, 100) | st.just(0.0)
 @given(amounts, amounts, st.floats(1e-6, 1e5), st.integers(1, 5), st.integers(1, 1000), st.floats(1, 20))
 @settings(max_examples=40)
 def test_rate_intervals_exist_for_every_cell(
-    counts: float, rest: float, stddev: float, others: int, noisy_sums: int, sampling_weight: float
+    counts: float, rest: float, stddev: float, others: int, tail_sums: int, sampling_weight: float
 ) -> None:
     arrays = (np.array([one]) for one in (counts, rest, stddev))
-    rate, low, high = rate_intervals(*arrays, others, noisy_sums, sampling_weight)
+    rate, low, high = rate_intervals(*arrays, others, tail_sums, sampling_weight)
     assert 0 <= low[0] <= high[0] <= 1
     assert np.isnan(rate[0]) == ((low[0], high[0]) == (0, 1))
     assert np.isnan(rate[0]) or low[0] <= rate[0] <= high[0]
@@ -268,7 +268,7 @@ def release() -> CityRelease:
 
 def maps_of(rows: Rows, trust: str, key: int, **options: Any) -> SlotMaps:
     values = {"depth": DEPTH, "trust": trust, "population": len(rows.users), "shard_size": 10_000, **options}
-    parameters = heatmap_parameters("adaptive", values, slots=rows.places.categories)
+    parameters = heatmap_parameters("adaptive", values, slots=rows.places.bins)
     state = run_in_memory(rows, len(rows.users), parameters, RunKey.derive(FixedSecret(b"%032d" % key), {}))
     estimate = add_up_to(parameters.method.decode(state, DEPTH), state.users_estimate()[0])
     made = SlotMaps.from_state(state, estimate)
@@ -278,7 +278,7 @@ def maps_of(rows: Rows, trust: str, key: int, **options: Any) -> SlotMaps:
 
 def exact(rows: Rows, maps: SlotMaps) -> np.ndarray:
     """True users of the maps' cells by slot."""
-    counts = rows.histogram().reshape(rows.places.categories, -1)
+    counts = rows.histogram().reshape(rows.places.bins, -1)
     owner = maps.tree.index.owners(np.arange(4**DEPTH, dtype=np.uint64))
     return np.stack([np.bincount(owner, one, len(maps.tree.entries)) for one in counts])
 

@@ -27,6 +27,7 @@ from sfumato.transforms.counting.sub_queries import check_first_query, first_sta
 from sfumato.transforms.heatmap.request import HeatmapRequest, PlanRequest, heatmap_parameters
 from sfumato.transforms.locations.distributions import MAX_GAMMA
 from sfumato.transforms.nights.plan import RotationChoice, make_rotation_plan
+from sfumato.transforms.privacy.additive_noise import LAPLACE, NOISES, LaplaceNoise
 from sfumato.transforms.privacy.budget import Budget
 from sfumato.transforms.privacy.discrete_laplace import MIN_NOISE_EPSILON
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -303,7 +304,7 @@ def test_every_method_runs_with_independent_rounding(baselines: None, method: st
     rows = Rows(Places(depth), hashes, codes, np.tile(np.array([total // 3, total - total // 3]), users))
     state = run_in_memory(rows, users, parameters, KEY)
     for result in state.results:
-        sensitivity = gamma * result.encoding.sensitivity + result.encoding.length
+        sensitivity = gamma * result.encoding.entries_per_location + result.encoding.length
         least = discrete_laplace_stddev(result.cost, sensitivity) / gamma
         assert least <= result.noise_stddev <= 1.2 * least
     exact = np.bincount(codes.astype(int), rows.weights, 4**depth) / total
@@ -351,6 +352,22 @@ def test_make_plan_has_no_single_noise_for_several_answers(baselines: None, meth
 
 def rotating(**given: Any) -> CountParameters:
     return CountParameters(**({"users": 300_000, "population_share": 0.01} | given))
+
+
+class Quiet(LaplaceNoise):
+    """A kind of noise that anyone would prefer."""
+
+    NAME: ClassVar[Any] = "quiet"
+
+    def stddev(self, cost: float, sensitivity: float = 1) -> float:
+        return super().stddev(cost, sensitivity) / 10
+
+
+def test_auto_does_not_choose_noise_that_is_only_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a new kind changes no release of a request that does not name it."""
+    monkeypatch.setitem(NOISES, "quiet", Quiet())  # type: ignore[arg-type]
+    assert CountParameters(users=1000).noise_kind == LAPLACE
+    assert {choice.noise for choice in make_rotation_plan(rotating(epsilon=2.0), 30).choices} == {"laplace"}
 
 
 @pytest.mark.parametrize("trust", ["secagg", "central"])

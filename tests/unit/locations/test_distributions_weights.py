@@ -71,7 +71,7 @@ def test_weighted_users_against_an_oracle_in_any_order(places: Places, kind: str
     max_dwell, weighted = 60.0 if kind == "dwell" else None, kind != "records"
     edges = st.builds(lambda upper, lower: upper << 32 | lower, st.integers(0, 9), st.sampled_from([0, 2**32 - 1]))
     pool = data.draw(st.lists(st.integers(0, 2**64 - 1) | edges, min_size=1, max_size=4))
-    category = st.integers(0, places.categories - 1)
+    category = st.integers(0, places.bins - 1)
     cells = st.integers(0, 4**places.depth - 1) | st.integers(0, 3)
     place = st.tuples(category, cells).map(lambda pair: (pair[0] << 2 * places.depth) | pair[1])
     values = st.sampled_from(ODD) | st.floats(0, 1e6) | st.integers(0, 200).map(float)

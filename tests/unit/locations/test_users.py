@@ -23,10 +23,10 @@ from sfumato.transforms.locations.users import (
     bound_users,
     count_unusable,
     group_bits,
-    split_by_user_group,
     split_unusable,
 )
 from sfumato.transforms.privacy.keys import keyed_hash
+from tests.chunks import split_by_user_group
 from tests.seeds import seeded_rng
 
 

@@ -36,7 +36,7 @@ def sixty_nights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The key and the ledger of two months of nights of thirty cohorts."""
     folder = tmp_path_factory.mktemp("nights")
     write_key(folder / "key")
-    key = rotation_key(FileSecret(str(folder / "key")), "taxis", 30)
+    key = rotation_key(FileSecret(str(folder / "key")), "taxis", 30, "user_id")
     book = ledger(folder)
     for number in range(60):
         night = FIRST + timedelta(days=number)
@@ -62,7 +62,7 @@ def account_of(place: Path, capsys: pytest.CaptureFixture[str], user: str) -> di
 
 def nights_of(place: Path, user: int | str) -> list[str]:
     """The nights that ask a user, by the cohort of the reader."""
-    cohort = cohort_of(pa.array([user]), rotation_key(FileSecret(str(place / "key")), "taxis", 30), 30)[0]
+    cohort = cohort_of(pa.array([user]), rotation_key(FileSecret(str(place / "key")), "taxis", 30, "user_id"), 30)[0]
     nights = [FIRST + timedelta(days=number) for number in range(60)]
     return [str(night) for night in nights if Rotation.of_night(night, 30).cohort == cohort]
 
@@ -78,7 +78,7 @@ def test_a_user_is_asked_as_the_reader_asks_them(
     if user.lstrip("-").isdigit() and str(int(user)) == user and int(user) < 2**64:  # in logs with integers too
         kind = pa.uint64() if int(user) >= 2**63 else pa.int64()
         cohort = cohort_of(
-            pa.array([int(user)], kind), rotation_key(FileSecret(str(sixty_nights / "key")), "taxis", 30), 30
+            pa.array([int(user)], kind), rotation_key(FileSecret(str(sixty_nights / "key")), "taxis", 30, "user_id"), 30
         )
         assert {one["rotation"]["cohort"] for one in found["charges"]} == {cohort[0]}
     assert len(found["charges"]) == 2

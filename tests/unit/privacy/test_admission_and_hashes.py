@@ -27,7 +27,7 @@ IDS = pa.array(np.arange(60_000))
 
 @pytest.mark.parametrize("cohorts", [1, 2, 7, 30, 366])
 def test_a_cohort_is_the_share_of_the_hash_in_exact_integers(cohorts: int) -> None:
-    key = rotation_key(SECRET, "city", cohorts)
+    key = rotation_key(SECRET, "city", cohorts, "user_id")
     expected = [1 + int(one) * cohorts // 2**64 for one in hash_users(IDS, key.subkey("users"))]
     found = cohort_of(IDS, key, cohorts)
     assert found.dtype == np.int64
@@ -37,13 +37,13 @@ def test_a_cohort_is_the_share_of_the_hash_in_exact_integers(cohorts: int) -> No
 @pytest.mark.false_alarm(1e-9)
 @pytest.mark.parametrize("ids", [IDS, IDS.cast(pa.string())])
 def test_cohorts_are_equally_large(ids: pa.Array) -> None:
-    sizes = np.bincount(cohort_of(ids, rotation_key(SECRET, "city", 30), 30), minlength=31)[1:]
+    sizes = np.bincount(cohort_of(ids, rotation_key(SECRET, "city", 30, "user_id"), 30), minlength=31)[1:]
     # Each is binomial with mean 2,000 and standard deviation 44: seven of them have probability below 1e-9 in 30 sizes.
     assert abs(sizes - 2000).max() < 7 * 44
 
 
 def test_cohort_depends_on_the_id_alone_in_any_form() -> None:
-    key = rotation_key(SECRET, "city", 30)
+    key = rotation_key(SECRET, "city", 30, "user_id")
     cohorts = cohort_of(IDS, key, 30)
     some = np.array([5, 59_999, 17])
     assert cohort_of(IDS.take(pa.array(some)), key, 30).tolist() == cohorts[some].tolist()
@@ -56,7 +56,7 @@ def test_cohort_depends_on_the_id_alone_in_any_form() -> None:
 
 
 def test_text_is_an_integer_where_it_is_written_as_one() -> None:
-    subkey = rotation_key(SECRET, "city", 30).subkey("users")
+    subkey = rotation_key(SECRET, "city", 30, "user_id").subkey("users")
 
     def hashed(ids: list, kind: pa.DataType | None = None) -> list[int]:
         return hash_users(pa.array(ids, kind), subkey).tolist()
@@ -71,10 +71,10 @@ def test_text_is_an_integer_where_it_is_written_as_one() -> None:
 @pytest.mark.false_alarm(1e-9)
 def test_key_dataset_and_number_of_cohorts_divide_anew() -> None:
     keys = [
-        (rotation_key(SECRET, "city", 30), 30),
-        (rotation_key(SECRET, "town", 30), 30),
-        (rotation_key(FixedSecret(b"t" * 32), "city", 30), 30),
-        (rotation_key(SECRET, "city", 31), 31),
+        (rotation_key(SECRET, "city", 30, "user_id"), 30),
+        (rotation_key(SECRET, "town", 30, "user_id"), 30),
+        (rotation_key(FixedSecret(b"t" * 32), "city", 30, "user_id"), 30),
+        (rotation_key(SECRET, "city", 31, "user_id"), 31),
     ]
     partitions = {with_partition(Rotation(1, cohorts), key).partition for key, cohorts in keys}
     assert len(partitions) == 4
@@ -82,11 +82,11 @@ def test_key_dataset_and_number_of_cohorts_divide_anew() -> None:
     for key, cohorts in keys[1:]:
         # Independent divisions agree on one user in 30: mean 2,000, standard deviation 44.
         assert abs(int((cohort_of(IDS, key, cohorts) == first).sum()) - 60_000 // cohorts) < 7 * 44
-    assert rotation_key(SECRET, "City", 30).subkey("users") == keys[0][0].subkey("users")
+    assert rotation_key(SECRET, "City", 30, "user_id").subkey("users") == keys[0][0].subkey("users")
 
 
 def test_the_cohort_does_not_change_the_partition() -> None:
-    key = rotation_key(SECRET, "city", 30)
+    key = rotation_key(SECRET, "city", 30, "user_id")
     assert with_partition(Rotation(7, 30), key).partition == with_partition(Rotation(8, 30), key).partition
 
 
@@ -95,7 +95,7 @@ def test_the_cohort_does_not_change_the_partition() -> None:
 
 COLUMNS = LocationColumns()
 COHORTS = 7
-KEY = rotation_key(FixedSecret(bytes(range(32))), "city", COHORTS)
+KEY = rotation_key(FixedSecret(bytes(range(32))), "city", COHORTS, "user_id")
 
 
 def logs(ids: pa.Array, seed: int = 0) -> pa.RecordBatch:

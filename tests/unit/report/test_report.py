@@ -19,6 +19,8 @@ import pytest
 import shapely
 from shapely.geometry import box
 
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import NORMAL_SUMS
 from sfumato.schemas.region import Region
 from sfumato.schemas.views import PageView
 from sfumato.schemas.views.map_views import Basemap
@@ -26,7 +28,7 @@ from sfumato.schemas.views.view_parts import FileLink, Section, Table
 from sfumato.transforms.report.layers import simple_paths
 from sfumato.transforms.report.released import Released
 from sfumato.transforms.report.report import render_page
-from sfumato.transforms.report.sections import alarm, common_sections, guarantee
+from sfumato.transforms.report.sections import alarm, common_sections, guarantee, tail_sums
 from tests import ROOT
 from tests.seeds import seeded_rng
 from tests.unit.release.city import city_release
@@ -222,3 +224,13 @@ def test_page_names_only_files_that_are_there() -> None:
     other = released().page(map_of(layer_of({})), [], [], {}, ["map.png"], **texts, job="ranges build")
     assert other.job == "ranges build"  # given fields replace those of the manifest
     assert released().table("cells.parquet", without={"geometry"}).column_names == ["count"]
+
+
+def test_tail_sums_asks_for_the_kind_of_noise() -> None:
+    def stated(noise: str) -> dict[str, Any]:
+        return {"privacy": {"noise": noise, "sub_queries": [{"shards": 9}, {"shards": 7, "shards_lost": 2}]}}
+
+    assert [tail_sums(stated(noise)) for noise in ("laplace", "gaussian")] == [5, NORMAL_SUMS]
+    assert tail_sums(stated("laplace"), {"servers": 2}) == 2
+    with pytest.raises(RequestError, match="uniform"):
+        tail_sums(stated("uniform"))

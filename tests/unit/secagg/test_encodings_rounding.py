@@ -73,7 +73,7 @@ def group_of(users: list[list[User]], total: int, places: Places, seed: int = 0)
 def some_users(rng: np.random.Generator, shards: int, users: int, places: Places) -> list[list[User]]:
     def user() -> User:
         cells = rng.integers(0, 4**places.depth, rng.integers(1, 12))
-        category = rng.integers(0, places.categories, len(cells)) << (2 * places.depth)
+        category = rng.integers(0, places.bins, len(cells)) << (2 * places.depth)
         return dict(zip((category | cells).tolist(), rng.exponential(1, len(cells)).tolist(), strict=True))
 
     return [[user() for _ in range(users)] for _ in range(shards)]
@@ -171,7 +171,7 @@ def neighbours(
 ) -> list[ShardGroup]:
     """Groups with and without one user among others, who keep their ranks: [with the user, without]."""
     users = some_users(rng, 2, 6, places)
-    cells = rng.choice(4**places.depth * places.categories, rng.integers(1, 4**places.depth + 1), replace=False)
+    cells = rng.choice(4**places.depth * places.bins, rng.integers(1, 4**places.depth + 1), replace=False)
     users[1].insert(3, dict(zip(cells.tolist(), (rng.exponential(1, len(cells)) ** scale).tolist(), strict=True)))
     with_user = group_of(users, stored_total(gamma, rounding), places)
     assert with_user.weights is not None
@@ -195,9 +195,9 @@ def test_one_user_moves_the_sums_by_at_most_the_sensitivity(
     assert (added >= 0).all()
     assert not added[0].any()
     if rounding == "systematic":  # attained by any user
-        assert added.sum() == query.sensitivity == gamma * encoding.sensitivity
+        assert added.sum() == query.sensitivity == gamma * encoding.entries_per_location
     else:
-        assert added.sum() < query.sensitivity == gamma * encoding.sensitivity + encoding.length
+        assert added.sum() < query.sensitivity == gamma * encoding.entries_per_location + encoding.length
         assert np.count_nonzero(added) <= encoding.length
 
 
@@ -270,8 +270,8 @@ def test_the_noise_in_the_sums_is_that_of_the_sensitivity(encoding: Encoding, ro
             totals = add_central_noise(totals, query, KEY)
         residuals.append(totals.sums - count_vectors(group, slice(0, 1), query, KEY)[0])
     sample = np.concatenate(residuals)
-    sensitivity = gamma * encoding.sensitivity + (encoding.length if rounding == "independent" else 0)
+    sensitivity = gamma * encoding.entries_per_location + (encoding.length if rounding == "independent" else 0)
     right = chi_square_p(sample, discrete_laplace_pmf(epsilon / sensitivity, 15 * sensitivity))
     assert right > FLAKE_RATE
-    for wrong in {0.75 * sensitivity, gamma * encoding.sensitivity, gamma, 1.3 * sensitivity} - {sensitivity}:
+    for wrong in {0.75 * sensitivity, gamma * encoding.entries_per_location, gamma, 1.3 * sensitivity} - {sensitivity}:
         assert chi_square_p(sample, discrete_laplace_pmf(epsilon / wrong, 15 * sensitivity)) < FLAKE_RATE

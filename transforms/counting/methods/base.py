@@ -17,7 +17,7 @@ from sfumato.schemas.requests.checks import check_declared, check_integer
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.estimator import Estimator, decode
 from sfumato.transforms.counting.state import ALL_REMAINING, CountState, Estimate, Query
-from sfumato.transforms.locations.users import Contribution as Contribution
+from sfumato.transforms.locations.users import Contribution
 from sfumato.transforms.secagg.encodings import TreeEncoding
 
 MAX_UNIFORM_LEVEL = 12  # 4096 x 4096 entries: every shard pays for every entry of a complete level

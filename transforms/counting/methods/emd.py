@@ -28,8 +28,9 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.tree import Tree, node_levels
 from sfumato.transforms.counting.methods.adaptive import Adaptive
-from sfumato.transforms.counting.methods.base import MIN_LEVEL_SHARE, Contribution, Method
+from sfumato.transforms.counting.methods.base import MIN_LEVEL_SHARE, Method
 from sfumato.transforms.counting.state import ALL_REMAINING, CountState, Estimate, Query
+from sfumato.transforms.locations.users import Contribution
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.statistics.posterior.full_tree import children_of
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.known_digits import laplace_z
+from sfumato.schemas.known_digits import Z, laplace_z
 from sfumato.schemas.moments import PAIRS, Statistic, ValueRange
 from sfumato.transforms.moments.central.bernstein_sums import (
     BINS,
@@ -25,7 +25,7 @@ from sfumato.transforms.moments.central.bernstein_sums import (
 from sfumato.transforms.moments.client_values import Block
 from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.statistic_kinds import MOMENT, check_statistics
-from sfumato.transforms.observability.text_tables import TYPICAL_USERS, significant, table_by_users
+from sfumato.transforms.observability.text_tables import TYPICAL_USERS, mean_errors_table, significant
 from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
 from sfumato.transforms.privacy.discrete_laplace import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
@@ -183,7 +183,7 @@ class CentralMomentsPlan:
         middle = (self.span.high - self.span.low) / 2
         mean = coefficients(1, self.degree, -middle, middle)
         noise = self.noise_stddev * float(np.linalg.norm(mean)) * math.sqrt(self.slots / len(mean))
-        return 1.96 * noise / users
+        return Z * noise / users
 
     def accuracy(self) -> str:
         """Returns the error to expect in one phrase."""
@@ -211,6 +211,6 @@ class CentralMomentsPlan:
             lines.append(grouping.text)
         lines.append("")
         if self.span is not None:
-            errors = table_by_users("error of the mean, 95%", lambda users: f"±{significant(self.mean_error(users))}")
+            errors = mean_errors_table(lambda users: f"±{significant(self.mean_error(users))}")
             lines += ["Error of the mean, for values spread evenly over the range:", "", errors]
         return "\n".join(lines)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from sfumato.schemas.guarantee import ASSUMPTIONS, CURATOR, EXACT_NOISE, ONE_ID, ROWS_SPEND_APART, Trust
+from sfumato.schemas.guarantee import CURATOR, EXACT_NOISE, ONE_ID, ROWS_SPEND_APART, SHARED_ASSUMPTIONS, Trust
 from sfumato.schemas.known_digits import laplace_z
 from sfumato.schemas.moments import EVERYBODY, OTHER, MomentEstimate, Statistic
 from sfumato.transforms.moments.central.central_moments import CentralSums
@@ -32,7 +32,7 @@ def central_files(state: CentralSums, metadata: MomentsMetadata) -> dict[str, by
         entries["range"] = ranges[0]
         if plan.has_second:
             entries["second"] = {"column": metadata.second_column, "range": ranges[1]}
-    assumptions = [CURATOR, *ASSUMPTIONS[2:], EXACT_NOISE]
+    assumptions = [CURATOR, *SHARED_ASSUMPTIONS, EXACT_NOISE]
     if not metadata.bounded:
         assumptions = [ROWS_SPEND_APART if one == ONE_ID else one for one in assumptions]
     privacy = {

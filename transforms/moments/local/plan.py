@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.known_digits import NOISE_Z
+from sfumato.schemas.known_digits import NOISE_Z, Z
 from sfumato.schemas.moments import FixedPoint, Method, Statistic
 from sfumato.transforms.moments.groups import Grouping
 from sfumato.transforms.moments.local.allocation import Prior, Tuning, by_variance, chosen_method, min_threshold_users
 from sfumato.transforms.moments.local.quantities import CENTRED, Quantity
 from sfumato.transforms.moments.local.tally import Query, RandomisedResponse, Tally, with_noise
 from sfumato.transforms.moments.statistic_kinds import Variance, check_statistics, quantities_of
-from sfumato.transforms.observability.text_tables import TYPICAL_USERS, significant, table_by_users
+from sfumato.transforms.observability.text_tables import TYPICAL_USERS, mean_errors_table, significant
 from sfumato.transforms.privacy.admission import ADMISSION_SHARE, AdmissionRule
 from sfumato.transforms.privacy.discrete_laplace import MAX_NOISE_EPSILON, MIN_NOISE_EPSILON
 from sfumato.transforms.privacy.keys import RunKey
@@ -195,7 +195,7 @@ class MomentsPlan:
         each = float((slots.weight**2 * self.response.variance(half) / probabilities).sum())
         first, last = self.part(self.quantities[0])
         reports = self.bits_per_client * (last - first)
-        return 1.96 * math.sqrt(each / (users * reports))
+        return Z * math.sqrt(each / (users * reports))
 
     def accuracy(self) -> str:
         """Returns the error to expect in one phrase."""
@@ -231,5 +231,5 @@ class MomentsPlan:
             lines.append(f"auto takes: threshold{below}")
         if grouping is not None:
             lines.append(grouping.text)
-        errors = table_by_users("error of the mean, 95%", lambda users: f"±{significant(self.mean_error(users))}")
+        errors = mean_errors_table(lambda users: f"±{significant(self.mean_error(users))}")
         return "\n".join([*lines, "", "Error of the mean, for values spread evenly over the range:", "", errors])

@@ -12,12 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 from sfumato.schemas.guarantee import (
+    ADJACENCY_TEXTS,
     LOCAL_ASSUMPTIONS,
     NO_LOCAL_PRIVACY,
     ONE_ID,
     PRIOR_BITS,
     PRIVATE_GROUPS,
-    REPLACE_VALUE,
+    REPLACE,
     ROWS_ARE_USERS,
     Trust,
 )
@@ -61,7 +62,7 @@ def moments_files(state: MomentsState, metadata: MomentsMetadata) -> dict[str, b
         "trust": Trust.LOCAL if local else Trust.SECAGG,
         "epsilon": plan.released_epsilon if local else None,
         "delta": 0.0,
-        "collector": {"epsilon": plan.epsilon, "adjacency": REPLACE_VALUE} if local else None,
+        "collector": {"epsilon": plan.epsilon, "adjacency": ADJACENCY_TEXTS[REPLACE]} if local else None,
         "shares": {"admission": plan.admission().cost, "tallies": plan.tally_epsilon} if local else None,
         "noise_stddev": plan.noise_stddev,
         "mechanism": "; ".join(mechanism),

@@ -22,7 +22,8 @@ from itertools import product, zip_longest
 from typing import NamedTuple
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.ledger import ADD_OR_REMOVE, REPLACE, ZERO_OUT, Charge, Limit, Period, format_amount, rounded_up
+from sfumato.schemas.guarantee import ADD_OR_REMOVE, REPLACE, ZERO_OUT
+from sfumato.schemas.ledger import Charge, Limit, Period, format_amount, rounded_up
 from sfumato.transforms.privacy.mechanism import epsilon_for_delta, gaussian_delta, rho_for_delta
 from sfumato.transforms.statistics.bisection import bisect
 

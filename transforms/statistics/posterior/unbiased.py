@@ -42,11 +42,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.schemas.known_digits import Z_95
 from sfumato.schemas.tree import node_levels, node_paths
 from sfumato.transforms.statistics.posterior.full_tree import FullTree, NodeMeasurements, add_up, by_family
 from sfumato.transforms.statistics.posterior.inference import ROUGHNESS
 
-Z_95 = 1.959964  # standard deviations on each side that hold 95% of a normal distribution
 # Users. True counts and noise are integers. With noise of a third of a user, coverage is 83% without this margin and
 # 98% with it (benchmarks/coverage.py).
 CONTINUITY = 0.3

@@ -68,7 +68,7 @@ def check_counts(encoding: Encoding, entries_of: Callable[[int], list[int]], dep
             expected = count(rows, range(block.start, block.stop), encoding.length, entries_of, weighted)
             assert encoding.count(group, block).tolist() == expected
     for code in {row[1] for row in rows}:
-        assert len(set(entries_of(code))) == encoding.sensitivity
+        assert len(set(entries_of(code))) == encoding.entries_per_location
 
 
 def position(code: int, depth: int) -> tuple[int, int]:

@@ -16,7 +16,8 @@ from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfumato.schemas.ledger import REPLACE, Charge, Limit, Period, format_amount
+from sfumato.schemas.guarantee import REPLACE
+from sfumato.schemas.ledger import Charge, Limit, Period, format_amount
 from sfumato.schemas.rotation import Rotation
 from sfumato.transforms.privacy.ledger.windows import (
     MovingWindow,

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sfumato.schemas.known_digits import Z_95
 from sfumato.schemas.tree import Tree, node_levels, node_paths
 from sfumato.transforms.statistics.posterior.full_tree import FullTree, TreeMeasurement, add_up, measure
 from sfumato.transforms.statistics.posterior.unbiased import (
-    Z_95,
     UnbiasedCounts,
     WithinCells,
     learn_within_cells,

@@ -32,7 +32,7 @@ def finish(method: CountMin, rows: list[tuple[int, int, int]], noise: bool = Tru
 @pytest.mark.parametrize("level", [1, 3, 4])
 def test_each_row_counts_a_cell_at_its_hash(level: int) -> None:
     sketch = SMALL.encoding(DEPTH, level)
-    assert (sketch.length, sketch.sensitivity) == (37 * 6, 6)
+    assert (sketch.length, sketch.entries_per_location) == (37 * 6, 6)
 
     def entries_of(code: int) -> list[int]:
         return [37 * row + column(level, row, code >> 2 * (DEPTH - level), 37) for row in range(6)]
