@@ -56,7 +56,7 @@ def finish(method: AdaptiveGrid, users: int, noise: bool = True, epsilon: float 
     return run(parameters, group_of(some_rows(2, users, 4, DEPTH), 4, DEPTH), noise)
 
 
-@pytest.mark.parametrize(("share", "constant"), [(0.5, 10.0), (0.2, 3.0)])
+@pytest.mark.parametrize(("share", "constant"), [(0.5, 10.0), (0.2, 1.5)])
 def test_cells_are_divided_by_their_noisy_counts(share: float, constant: float) -> None:
     method = AdaptiveGrid(grid_side=3, grid_share=share, grid_constant=constant)
     state = finish(method, 2000)
