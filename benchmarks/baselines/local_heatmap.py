@@ -55,6 +55,10 @@ class RandomisedResponse(PureNoise):
     def quantile(self, cost: float, probability: float, sensitivity: float = 1) -> int:
         return math.ceil((1 - self.flip(cost)) / (1 - 2 * self.flip(cost)))  # the largest error of one bit
 
+    def kurtosis(self, cost: float, sensitivity: float = 1) -> float:
+        variance = self.flip(cost) * (1 - self.flip(cost))
+        return 1 / variance - 6
+
     def tail_sums(self, sums: int) -> int:
         return NORMAL_SUMS
 

@@ -1,4 +1,4 @@
-"""The command `sfumato JOB [options]`."""
+"""The command `sfumato JOB [options]`: `command`, then `main`, `run_command` and `run_job` of run.py."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ class Command:
 
     summary: str  # one line of help
     request: str  # the request class, as MODULE:NAME within the package, like the next three
-    # The function that runs it; None publishes the release. Its arguments are the request, for a RunnerOptions request
-    # the RunnerSettings (or Beam's options, see beam_arguments), and for a ReleaseRequest the result of `resolve`. It
-    # returns an exit status other than 0, if any.
+    # The function that runs it. None: `run_release` publishes `release`. A `run` beside a `release` calls it itself.
+    # Its arguments are the request, for a RunnerOptions request the RunnerSettings (or Beam's options, see
+    # beam_arguments), and for a ReleaseRequest the result of `resolve`. It returns an exit status other than 0, if any.
     run: str | None = None
     release: str | None = None  # the ReleaseJob of a job that publishes a release; None for other jobs
     view: str | None = None  # makes the page of its release's files; None for a job that publishes no release

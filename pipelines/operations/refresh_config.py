@@ -12,7 +12,6 @@ from sfumato.pipelines.runners.runner_settings import parse_yaml
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.refresh import RefreshConfig, check_known
 from sfumato.schemas.requests.publish_request import ReleaseRequest, RunnerOptions
-from sfumato.transforms.heatmap.request import HeatmapRequest
 from sfumato.transforms.io.files import read_option
 
 # Options with a key of their own in the configuration, or that a refresh sets itself.
@@ -39,7 +38,7 @@ def read_config(path: str) -> RefreshConfig:
     for name in config.beam:
         if name in (names | _OWN) - {"region"}:
             raise RequestError(f"config: beam: {name} is an option of sfumato; set it at the top level or in options")
-    if config.rotation > 1 and not isinstance(example_request(config), HeatmapRequest):
+    if config.rotation > 1 and "rotation" not in type(example_request(config)).model_fields:
         raise RequestError(f"config: rotation: applies only with job: heatmap, got {config.job}")
     example_request(config)
     rows = config.rows_of_day

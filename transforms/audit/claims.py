@@ -76,7 +76,8 @@ class StatedNoise:
     @property
     def multiplier(self) -> float:
         """The scale of Laplace noise, or sigma of Gaussian noise, as a multiple of the sensitivity."""
-        return (1 / self.decay if self.kind == "laplace" else self.stddev) / self.sensitivity
+        scale = self.stddev if self.kind == "gaussian" else 1 / self.decay
+        return scale / self.sensitivity
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The plan of a heatmap: its cost and noise, from public figures only, before any data is read. Pure."""
+"""The plan of noisy counts (heatmaps, zones, ranges): cost and noise, from public figures before data is read. Pure."""
 
 from __future__ import annotations
 

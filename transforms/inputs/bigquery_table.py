@@ -64,7 +64,7 @@ class BigQueryLog:
             raw = pa.py_buffer(message.arrow_record_batch.serialized_record_batch)
             held.append(pa.ipc.read_record_batch(raw, schema).select(list(names)))
             rows += held[-1].num_rows
-            if rows >= BATCH_ROWS // 4:  # messages hold few rows each
+            if rows >= BATCH_ROWS // 4:  # small messages are joined into batches
                 yield from pa.Table.from_batches(held).combine_chunks().to_batches()
                 held, rows = [], 0
         if held:

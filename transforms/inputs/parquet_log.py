@@ -74,7 +74,7 @@ class ParquetLog:
         yield from self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns, use_threads=threads)
 
     def _parts(self, name: str) -> list[str]:
-        """Returns the fields to read of a column: only x and y of points as structs, as others may have any size."""
+        """Returns the fields to read of a column: of a struct point only x and y, as others may have any size."""
         kind = self.schema.field(name).type
         kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
         return [f"{name}.x", f"{name}.y"] if pt.is_struct(kind) else [name]

@@ -145,9 +145,9 @@ def encode_locations(
             unusable.append(_users_of(rows_of_block.column(columns.user_id), ~usable, user_key))
         hashes = hash_users(block.column(columns.user_id), user_key)
         if drawn is not None:
-            kept_users = np.flatnonzero(drawn(hashes))  # for several columns, indices are faster than a mask
-            hashes, cells = hashes[kept_users], cells[kept_users]
-            numbers, categories = _only(kept_users, numbers), _only(kept_users, categories)
+            drawn_rows = np.flatnonzero(drawn(hashes))  # for several columns, indices are faster than a mask
+            hashes, cells = hashes[drawn_rows], cells[drawn_rows]
+            numbers, categories = _only(drawn_rows, numbers), _only(drawn_rows, categories)
         end = kept + len(cells)
         users[kept:end] = hashes
         codes[kept:end] = cells if categories is None else cells | categories << np.uint64(2 * locator.depth)

@@ -119,27 +119,28 @@ def moment_tables(
 ) -> MomentTables:
     """Chooses the groups that are published, and makes the tables. Raises RefusedError for an infinite estimate.
 
-    clients: float64[rows], estimated users of each row. margin: see Grouping.published_groups.
+    clients: float64[tallies], estimated users of each row of the tallies: of a group, or of a part of one.
+    margin: see Grouping.published_groups.
     """
-    found, names = list(estimates()), list[str]()
+    rows, names = list(estimates()), list[str]()
     if grouping is not None:
         published, published_group = grouping.published_groups(clients, margin)
         sizes = np.bincount(published_group, clients).tolist()
         # All but `other` are large enough.
         names = [name for name, size in zip(published, sizes, strict=True) if size >= grouping.min_group]
         kept = set(names)
-        found += [row for row in estimates(published, published_group) if row.group in kept]
-    if not np.isfinite([[estimate.value, estimate.stddev] for estimate in found]).all():
+        rows += [row for row in estimates(published, published_group) if row.group in kept]
+    if not np.isfinite([[estimate.value, estimate.stddev] for estimate in rows]).all():
         raise RefusedError(
             "an estimate is beyond what a number can hold; ask for fewer --bits, a smaller --range or a lower moment"
         )
-    tables = {MOMENTS_FILE: pa.Table.from_pylist([asdict(estimate) for estimate in found], MOMENTS_SCHEMA)}
+    tables = {MOMENTS_FILE: pa.Table.from_pylist([asdict(estimate) for estimate in rows], MOMENTS_SCHEMA)}
     if grouping is not None and isinstance(grouping.groups, CellGroups | ZoneGroups):
         located = {name: code for code, name in enumerate(grouping.groups.names())}
         codes = np.array([located[name] for name in names if name != OTHER], np.uint64)
-        compared = simultaneous(estimates, published, published_group, found[0].statistic)
-        tables |= _places_table(grouping.groups, codes, found, shrunk(found, forms), compared)
-    return MomentTables(found, names, tables)
+        compared = simultaneous(estimates, published, published_group, rows[0].statistic)
+        tables |= _places_table(grouping.groups, codes, rows, shrunk(rows, forms), compared)
+    return MomentTables(rows, names, tables)
 
 
 def simultaneous(

@@ -88,6 +88,10 @@ class AdditiveNoise(ABC):
     def quantile(self, cost: float, probability: float, sensitivity: float = 1) -> int:
         """Returns the least t >= 0 with P[Z > t] <= probability."""
 
+    @abstractmethod
+    def kurtosis(self, cost: float, sensitivity: float = 1) -> float:
+        """Returns the excess kurtosis of a draw: 0 for a normal variable."""
+
     def tail_sums(self, sums: int) -> int:
         """Returns n such that the sum of n Laplace variables bounds the tails of a sum of `sums` draws of this."""
         return TAIL_SUMS[self.NAME](sums)
@@ -145,6 +149,10 @@ class LaplaceNoise(PureNoise):
     def quantile(self, cost: float, probability: float, sensitivity: float = 1) -> int:
         return noise_quantile(cost, probability, int(sensitivity))
 
+    def kurtosis(self, cost: float, sensitivity: float = 1) -> float:
+        decay = math.exp(-cost / sensitivity)
+        return (1 + 4 * decay + decay**2) / (2 * decay)  # 3 for a small cost, more for a large one
+
     def draw(
         self, key: RunKey, label: str, streams: NDArray[np.uint64], count: int, cost: float, sensitivity: float = 1
     ) -> NDArray[np.int64]:
@@ -189,6 +197,9 @@ class GaussianNoise(AdditiveNoise):
 
     def quantile(self, cost: float, probability: float, sensitivity: float = 1) -> int:
         return max(0, discrete_gaussian_quantile(sigma_for_rho(cost, sensitivity), probability))
+
+    def kurtosis(self, cost: float, sensitivity: float = 1) -> float:
+        return 0.0
 
     def draw(
         self, key: RunKey, label: str, streams: NDArray[np.uint64], count: int, cost: float, sensitivity: float = 1

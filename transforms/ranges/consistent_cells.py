@@ -51,8 +51,10 @@ def consistent_table(grid: NoisyGrid, users: float | None, shape: Shape | None =
     levels = math.ceil(math.log2(max(*counts.shape, 2)))
     side = 1 << levels
     pad = [(0, side - length) for length in counts.shape]
-    cells = np.outer(*(np.diff(np.append(at, end)) for at, end in zip((rows, columns), grid.users.shape, strict=True)))
-    pyramid = [(np.pad(counts, pad), np.pad(cells.astype(np.float64), pad))]
+    base_cells = np.outer(
+        *(np.diff(np.append(at, end)) for at, end in zip((rows, columns), grid.users.shape, strict=True))
+    )
+    pyramid = [(np.pad(counts, pad), np.pad(base_cells.astype(np.float64), pad))]
     for _ in range(levels):
         pyramid.append((_fours(pyramid[-1][0]), _fours(pyramid[-1][1])))
     total = float(grid.users.sum())
@@ -93,12 +95,18 @@ def _divided(
 class _Tilted:
     """The parts of a shape, times e^(tilt doubt), with a tilt of each block that makes its parts sum to its total."""
 
-    def __init__(self, shape: Shape, cells: tuple[int, ...], step: int, levels: int):
-        """Takes the grid's rows and columns, whose cells are cut into parts, and a smallest block's side in cells."""
+    def __init__(self, shape: Shape, grid_shape: tuple[int, ...], step: int, levels: int):
+        """Makes the parts of a shape, all with the tilt 0.
+
+        shape: the first guess. grid_shape: rows and columns of the grid, whose cells are cut into equal parts. step:
+        the side of a smallest block, in cells.
+        """
         self._shape, self._levels = shape, levels
         self._doubt = shape.doubt.ravel()
+        # The smallest block of each row and column of parts.
         self._row, self._column = (
-            np.arange(parts) // (parts // along * step) for parts, along in zip(shape.users.shape, cells, strict=True)
+            np.arange(parts) // (parts // cells * step)
+            for parts, cells in zip(shape.users.shape, grid_shape, strict=True)
         )
         self._tilt = np.zeros((1, 1))
         self._parts = shape.users.ravel()

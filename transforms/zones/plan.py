@@ -1,4 +1,6 @@
-"""The plan of zones: a sub-query for each queried level, and how the budget is divided over levels. Pure.
+"""The plan of zones, and `ZoneLevels`, the method that `transforms/counting` runs for them. Pure.
+
+There is a sub-query for each queried level. The budget is divided over the levels.
 
 A user adds one to one zone of each level. The sub-queries of levels compose: their costs add up to the budget.
 

@@ -54,9 +54,7 @@ def zone_counts(state: CountState, method: ZoneLevels) -> ZoneCounts:
     sums = state.answered_tail_sums
     noisy: list[NoisyLevel] = [NoisyLevel(None) for _ in zones.level_names]
     for level, result in zip(method.queried, state.results, strict=True):
-        kurtosis = 0.0
-        if state.noise.kind == LAPLACE:
-            kurtosis = laplace_kurtosis(result.cost / result.query.sensitivity) / sums
+        kurtosis = state.noise.kind.kurtosis(result.cost, result.query.sensitivity) / sums
         counts = result.counts.reshape(state.categories, -1)
         noisy[level] = NoisyLevel(counts, result.noise_stddev**2, kurtosis)
     levels = fit_levels(noisy, [level.parents for level in zones.levels])
@@ -81,12 +79,6 @@ def margins(variance: Array, kurtosis: Array) -> Array:
     Cornish and Fisher's quantile with the fourth cumulant; errors are symmetric.
     """
     return np.asarray((NORMAL_Z + (NORMAL_Z**3 - 3 * NORMAL_Z) / 24 * kurtosis) * np.sqrt(variance))
-
-
-def laplace_kurtosis(epsilon: float) -> float:
-    """Excess kurtosis of a discrete Laplace variable: 3 for a small epsilon, more for a large one."""
-    decay = math.exp(-epsilon)
-    return (1 + 4 * decay + decay**2) / (2 * decay)
 
 
 def lattice_margins(epsilon: float, sums: NDArray[np.int64]) -> tuple[Array, Array]:

@@ -29,7 +29,6 @@ from sfumato.transforms.zones import view as zones_view
 from sfumato.transforms.zones.plan import ZoneEncoding, ZoneLevels, level_shares, mean_variances
 from sfumato.transforms.zones.release import (
     ZoneCounts,
-    laplace_kurtosis,
     lattice_margins,
     margins,
     zone_counts,
@@ -225,7 +224,7 @@ def test_the_kurtosis_is_that_of_the_discrete_distribution(epsilon: float) -> No
     mass = decay ** np.abs(k) * (1 - decay) / (1 + decay)
     variance = (mass * k**2).sum()
     np.testing.assert_allclose(
-        laplace_kurtosis(epsilon), (mass * k.astype(float) ** 4).sum() / variance**2 - 3, rtol=1e-9
+        LAPLACE.kurtosis(epsilon), (mass * k.astype(float) ** 4).sum() / variance**2 - 3, rtol=1e-9
     )
 
 
@@ -263,7 +262,7 @@ def test_intervals_of_every_level_cover_95_per_cent() -> None:
         decay = math.exp(-epsilon)
         variance = 2 * decay / (1 - decay) ** 2
         noisy = exact + discrete_laplace(rng, epsilon, (draws, len(exact)))
-        levels.append(NoisyLevel(noisy, variance, laplace_kurtosis(epsilon)))
+        levels.append(NoisyLevel(noisy, variance, LAPLACE.kurtosis(epsilon)))
     for exact, found in zip(truth, fit_levels(levels, parents), strict=True):
         error = found.counts - exact
         half = margins(found.variance, found.kurtosis)
