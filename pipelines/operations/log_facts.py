@@ -67,6 +67,7 @@ _SOME, _MOST = 0.01, 0.5  # shares of the rows or places that are a sign of a ca
 _STRAY = 0.001  # share of the rows on days at either end that do not belong to the period
 _CENTURY = 36_525  # days
 _E7 = 1e7
+_TURN = 360.0  # degrees: no longitude of any convention is beyond
 _POLE = 90.0
 
 
@@ -272,6 +273,11 @@ def causes(facts: Facts) -> list[str]:
         found.append(
             f"{latitude} and {longitude} hold decimal commas: give --decimal , with CSV; in other formats write numbers"
         )
+    if signs.get("beyond degrees", 0) > _MOST:
+        found.append(
+            f"{latitude} and {longitude} are not degrees but perhaps metres of a projected grid, such as UTM: "
+            'convert them to longitude and latitude, as "A projected grid" of docs/how_to/your_logs.md shows'
+        )
     if signs.get("swapped", 0) > _SOME:
         found.append(
             f"{latitude} holds values beyond 90 degrees where {longitude} does not: the two are probably swapped; "
@@ -395,6 +401,7 @@ def _note_places(facts: Facts, batch: pa.RecordBatch, layout: LogLayout) -> tupl
     null_island = inside & (latitude == 0) & (longitude == 0)
     _count(facts.unusable, "have no latitude or longitude", ~known)
     _count(facts.unusable, "are not in degrees", known & ~inside)
+    _count(facts.signs, "beyond degrees", (np.abs(latitude) > _TURN) | (np.abs(longitude) > _TURN))
     _count(facts.signs, "at 0, 0", null_island)
     _count(facts.signs, "swapped", (np.abs(latitude) > 90) & (np.abs(latitude) <= 180) & (np.abs(longitude) <= 90))
     kept = inside & ~null_island

@@ -184,7 +184,7 @@ def _headline(manifest: Manifest, table: pa.Table) -> str:
     stddev = float(table["stddev"][0].as_py())
     users = [get(manifest, f"{side}.users") or table[side][0].as_py() for side in ("before", "after")]
     before, after = (about(float(one), stddev) for one in users)
-    return f"{found}; in all places about {before} users before, {after} after"
+    return f"{found}; in all about {before} users before, {after} after"
 
 
 def _release_name(manifest: Manifest, side: str) -> str:

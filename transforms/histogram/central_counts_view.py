@@ -40,8 +40,8 @@ class CentralPage(SampledPage):
 
     DRAWN: ClassVar[str] = "The noise"
     COUNTED: ClassVar[str] = (
-        "is the exact count plus noise. Its interval contains the true count at least 95 times in 100, even for counts "
-        "that the threshold selected or that are among the highest."
+        "is the exact count plus noise. Its interval contains that exact count at least 95 times in 100, even for "
+        "counts that the threshold selected or that are among the highest."
     )
     NEAR_THRESHOLD: ClassVar[str] = (
         "near the threshold is likely to be too high, because it is shown only if its noise did not push it below. Its "
@@ -57,6 +57,7 @@ class CentralPage(SampledPage):
         self.ONE_RECORD = f"Of each user {kept} count{'s'[: most == 1]}, {drawn}" + (
             "." if records == 1 else f", with at most {records} records each."
         )
+        self.ONE_RECORD += " A user's other items are not counted, so more users than the count may have an item."
         if release.manifest["privacy"].get("devices"):
             sent = "one cell" if records == 1 else f"weights of cells, {records} in all"
             self.ONE_RECORD = f"Each device sent {sent}."

@@ -105,7 +105,7 @@ def _layer(table: pa.Table, level: Mapping[str, Any], manifest: Manifest, region
     sums = tail_sums(manifest)
     return zone_layer(
         _title(level, get(manifest, "zones.levels", [])),
-        f"{plural(level['zones'], 'zone')}. The error of each count is "
+        f"{plural(level['zones'], 'zone')}. Each user counts in one of them. The error of each count is "
         f"±\u00a0{significant(NOISE_Z * level['stddev'], 2)} users (95%, for this zone only).",
         zone_names(rows),
         shapely.from_wkb(rows["geometry"].to_numpy(zero_copy_only=False)),

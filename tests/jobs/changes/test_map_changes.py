@@ -261,16 +261,26 @@ def test_page_lists_a_planted_crowd() -> None:
 @pytest.mark.parametrize(
     ("shown", "difference", "compared", "text"),
     [
-        ([], [], "users", "No significant change; in all places about 1,000 users before, 1,100 after"),
+        ([], [], "users", "No significant change; in all about 1,000 users before, 1,100 after"),
         (
             [2, 3],
             [50.0, -9.0],
             "users",
-            "More users in 1 place, fewer users in 1; in all places about 1,000 users before, 1,100 after",
+            "More users in 1 place, fewer users in 1; in all about 1,000 users before, 1,100 after",
         ),
-        ([2, 3], [-50.0, -9.0], "users", "Fewer users in 2 places; in all places about 1,000 users before, 1,100 after"),
-        ([0], [100.0], "users", "More users in the whole region; in all places about 1,000 users before, 1,100 after"),
-        ([4], [9.0], "shares", "A larger share of users in 1 place; in all places about 1,000 users before, 1,100 after"),
+        (
+            [2, 3],
+            [-50.0, -9.0],
+            "users",
+            "Fewer users in 2 places; in all about 1,000 users before, 1,100 after",
+        ),
+        ([0], [100.0], "users", "More users in the whole region; in all about 1,000 users before, 1,100 after"),
+        (
+            [4],
+            [9.0],
+            "shares",
+            "A larger share of users in 1 place; in all about 1,000 users before, 1,100 after",
+        ),
     ],
 )
 def test_headline_states_changes_and_totals(

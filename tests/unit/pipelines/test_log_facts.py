@@ -74,6 +74,7 @@ def test_inspect_logs_counts_rows_users_and_unusable(tmp_path: Path, suffix: str
     ("changes", "word"),
     [
         ({"lat": lambda log: log.lat.astype(str).str.replace(".", ",")}, "decimal commas"),
+        ({"lat": lambda log: log.lat * 1e5, "lon": lambda log: log.lon * 1e5}, "a projected grid"),
         ({"lat": 113.4, "lon": 22.5}, "swapped"),
         ({"time": lambda log: log.time.dt.strftime("%m/%d/%Y %H:%M")}, "11/27/2026"),
         ({"time": lambda log: log.time.dt.strftime("%d.%m.%Y %H:%M")}, "27.11.2026"),
