@@ -223,8 +223,8 @@ class ReleaseRequest(RunnerOptions, KeyOptions):
     )
     time_zone: str | None = option(
         None,
-        "time zone for --day_column and --slots, such as Europe/Berlin. Times without a zone are read as UTC and converted "
-        "to it: omit the option if they are local times already (default: UTC)",
+        "time zone for --day_column and --slots, such as Europe/Berlin. Times without a zone are read as UTC and "
+        "converted to it: omit the option if they are local times already (default: UTC)",
         INPUT,
     )
     title: TitleOption | None = option(
