@@ -351,11 +351,7 @@ CURVE_SCHEMA = pa.schema(
 )
 BINS_SCHEMA = pa.schema(
     [
-        described(
-            "level",
-            "number of leading bits of a value's position in the range; the bin fixes these bits",
-            pa.int64(),
-        ),
+        described("level", "how many leading bits of a value's position in the range the bin fixes", pa.int64()),
         described("low", "lower end of the bin, in the column's unit; in the bin"),
         described("high", "upper end, not in the bin, except at the end of the range"),
         described("count", "estimated users: sampled / sampling rate"),
