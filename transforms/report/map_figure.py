@@ -261,9 +261,9 @@ def _squares(
 
 
 def measure_values(layer: Layer, measure: Measure, region: Bounds) -> NDArray[np.float64]:
-    """Returns the coloured values, float64[n]: counts divided by owned area, others unchanged; NaN if unknown."""
+    """Returns the coloured values, float64[n]; NaN if unknown. Counts are divided by owned area if their scale is."""
     values = np.array([math.nan if one is None else one for one in measure.value], dtype=np.float64)
-    if measure.kind != "count":
+    if measure.kind != "count" or measure.scale.unit == measure.unit:
         return values
     level, x, y = (np.asarray(one, dtype=np.float64) for one in (layer.level, layer.x, layer.y))
     width, height = (side / 2.0**level for side in (region.east - region.west, region.north - region.south))
