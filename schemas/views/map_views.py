@@ -74,8 +74,9 @@ class Layer(ViewPart):
     def _check(self) -> Layer:
         n = len(self.level)
         columns: dict[str, Sequence[object]] = {"x": self.x, "y": self.y, "area": self.area, "cell_id": self.cell_id}
-        if self.shapes is not None:
-            columns |= {"shapes": self.shapes, "zones": self.zones or ()}
+        for name, given in ("shapes", self.shapes), ("zones", self.zones):
+            if given is not None:
+                columns[name] = given
         for measure in self.measures:
             columns |= {f"{measure.name}.{name}": getattr(measure, name) for name in ("value", "low", "high")}
             columns[f"{measure.name}.uncertain"] = measure.uncertain

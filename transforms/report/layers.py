@@ -60,7 +60,8 @@ def zone_layer(
 ) -> Layer:
     """Returns a layer of the polygons of zones, object[n].
 
-    rows: of the zones in the release's table, see `zone_names`. areas: square kilometres. region: that holds them. named: whether names are for people, not ids of an index.
+    rows: of the zones in the release's table, see `zone_names`.
+    areas: square kilometres. region: that holds them. named: whether names are for people, not ids of an index.
     """
     whole = float(area_km2(*(np.array([side]) for side in (region.west, region.south, region.east, region.north)))[0])
     names = zone_names(rows)
