@@ -16,8 +16,8 @@ class Measure(ViewPart):
 
     Attributes:
         name: for the control that selects it, such as `Users` or `Rate of infected`.
-        kind: `count`: users of a cell, coloured by users per km²; `rate`: shares in 0..1; `value`: in `unit`;
-            `change`: a difference of two counts or rates.
+        kind: `count`: users of a cell, coloured by users per km², or by users where that is the scale's unit; `rate`:
+            shares in 0..1; `value`: in `unit`; `change`: a difference of two counts or rates.
         unit: of the values; empty for shares.
         value, low, high: one per cell; the estimate and the ends of its interval.
         uncertain: one per cell. A count that noise could explain: its cell has no colour, of a count or of a rate. Of
@@ -54,6 +54,7 @@ class Layer(ViewPart):
         cell_id: names such as r213.
         shapes: the rings of each polygon, those of its holes among them (even-odd); None for cells of the quadtree. A
             polygon's level, x and y are 0, so that `area` is its share of the region.
+        zones: each polygon's id and name in the release's table; None for cells of the quadtree.
         named: whether cell_id holds names for people, to be written on the map.
     """
 
@@ -66,14 +67,16 @@ class Layer(ViewPart):
     cell_id: list[str]
     measures: Annotated[list[Measure], Field(min_length=1)]
     shapes: list[list[Path]] | None = None
+    zones: list[tuple[str, str | None]] | None = None
     named: bool = False
 
     @model_validator(mode="after")
     def _check(self) -> Layer:
         n = len(self.level)
         columns: dict[str, Sequence[object]] = {"x": self.x, "y": self.y, "area": self.area, "cell_id": self.cell_id}
-        if self.shapes is not None:
-            columns["shapes"] = self.shapes
+        for name, given in ("shapes", self.shapes), ("zones", self.zones):
+            if given is not None:
+                columns[name] = given
         for measure in self.measures:
             columns |= {f"{measure.name}.{name}": getattr(measure, name) for name in ("value", "low", "high")}
             columns[f"{measure.name}.uncertain"] = measure.uncertain

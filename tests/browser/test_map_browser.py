@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 from shapely.geometry import box
@@ -401,9 +402,8 @@ def test_names_of_zones_are_offered_and_listed_once(opened: Open, tmp_path: Path
     measure = count_measure(
         counts, np.ones(2), counts - 2, counts + 2, density_scale(counts, counts), 1, np.ones(2), "zone"
     )
-    layer = zone_layer(
-        "Zones", "", list(boxes), np.array(list(boxes.values())), np.ones(2), Region(0, 0, 1, 1), [measure]
-    )
+    rows = pa.table({"zone": ["w", "o"], "name": list(boxes)})
+    layer = zone_layer("Zones", "", rows, np.array(list(boxes.values())), np.ones(2), Region(0, 0, 1, 1), [measure])
     body = MapBody(region=Bounds(west=0, south=0, east=1, north=1), depth=0, layers=[layer], finest_metres=(99, 99))
     view = view_of(body, basemap=Basemap(source="", zones=places))
     (tmp_path / "index.html").write_text(render_page(view))
@@ -412,3 +412,10 @@ def test_names_of_zones_are_offered_and_listed_once(opened: Open, tmp_path: Path
     assert tab.run("document.querySelectorAll('.places .wide-line').length") == 0
     users = tab.run("[...document.querySelectorAll('.places b')].map(one => one.innerText)")
     assert users == ["890", "390"]  # lower ends of intervals for both zones at once, rounded down
+    first = "document.querySelector('.places .bar i').style.background"
+    colours = [tab.run(first)]
+    for _ in range(2):
+        tab.run("(() => { document.querySelectorAll('#tools button')[1].click(); return true; })()")
+        tab.until(f"{first} !== {json.dumps(colours[-1])}")
+        colours.append(tab.run(first))
+    assert colours[0] == colours[2]  # dark and light

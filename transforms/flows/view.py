@@ -253,7 +253,7 @@ class ZoneFlows(FlowPage):
             self._measure(title, self._sums(getattr(self, end), len(areas)), areas, "trips per km²")
             for title, end in _ENDS
         ]
-        layer = zone_layer(*_LAYER, zone_names(self.zones), shapes, areas, self.region, measures)
+        layer = zone_layer(*_LAYER, self.zones, shapes, areas, self.region, measures)
         return self._map(layer, 0, "No zone here.", finest_metres(areas, self.region))
 
     def flows(self) -> FlowTable:

@@ -173,7 +173,7 @@ class _Page:
             shapes = shapely.from_wkb(rows["geometry"].to_numpy(zero_copy_only=False))
             areas, depth = areas_km2(shapes), 0
             note = f"{plural(len(names), 'zone')} of {get(self._manifest, 'zones.levels', [])[0]['zones']:,}."
-            layer = zone_layer("Published zones", note, names, shapes, areas, region, measures)
+            layer = zone_layer("Published zones", note, rows, shapes, areas, region, measures)
             finest = finest_metres(areas, region)
         else:
             depth = self._manifest["grid"]["depth"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -52,18 +51,21 @@ def zone_names(table: pa.Table) -> list[str]:
 def zone_layer(
     title: str,
     note: str,
-    names: Sequence[str],
+    rows: pa.Table,
     shapes: NDArray[np.object_],
     areas: NDArray[np.float64],
     region: Region,
     measures: list[Measure],
     named: bool = True,
 ) -> Layer:
-    """Returns a layer of the polygons of zones, object[n], by their names in the release.
+    """Returns a layer of the polygons of zones, object[n].
 
+    rows: of the zones in the release's table, see `zone_names`.
     areas: square kilometres. region: that holds them. named: whether names are for people, not ids of an index.
     """
     whole = float(area_km2(*(np.array([side]) for side in (region.west, region.south, region.east, region.north)))[0])
+    names = zone_names(rows)
+    labels = rows["name"].to_pylist() if "name" in rows.column_names else [None] * len(rows)
     return Layer(
         title=title,
         note=note,
@@ -74,6 +76,7 @@ def zone_layer(
         cell_id=[readable(name) for name in names],
         measures=measures,
         shapes=simple_paths(shapes, region),
+        zones=list(zip(rows["zone"].to_pylist(), labels, strict=True)),
         named=named,
     )
 

@@ -37,6 +37,10 @@ _CROWD = 20_000  # cells, among which a small one is not lost
 _HATCH, _HATCH_PIXELS = "#ffffff2c", 7  # from line to line, of cells
 _MOST_NAMES, _MOST_ZONES = 24, 40  # of a basemap; of a layer
 _NAME_SIZE, _NARROW = 8, 0.5  # points; inches: a narrower zone may have its name beside it
+_LED = 12  # the busiest zones: their names may stand farther away, at the end of a line
+_REACHES = np.arange(0.12, 2.0, 0.06)  # inches from such a zone's middle to its name
+_WAYS = np.arange(0, 2 * math.pi, math.pi / 24)
+_APART = 0.06  # inches, at least, from such a line to the middle of another of these zones
 _MOST_ARCS, _WIDEST_ARC, _BEND = 60, 5.0, 0.18  # arcs; points; of an arc's length, to the left of its direction
 _ARCS = "Arcs: the largest flows. Wider arcs carry more trips; each runs from its blue end to its red end."
 _ZONE = 1000  # the rank of a zone's name, behind those of all places
@@ -261,9 +265,9 @@ def _squares(
 
 
 def measure_values(layer: Layer, measure: Measure, region: Bounds) -> NDArray[np.float64]:
-    """Returns the coloured values, float64[n]: counts divided by owned area, others unchanged; NaN if unknown."""
+    """Returns the coloured values, float64[n]; NaN if unknown. Counts are divided by owned area if their scale is."""
     values = np.array([math.nan if one is None else one for one in measure.value], dtype=np.float64)
-    if measure.kind != "count":
+    if measure.kind != "count" or measure.scale.unit == measure.unit:
         return values
     level, x, y = (np.asarray(one, dtype=np.float64) for one in (layer.level, layer.x, layer.y))
     width, height = (side / 2.0**level for side in (region.east - region.west, region.north - region.south))
@@ -341,6 +345,7 @@ class _Names:
         bar = frame.width * 0.78, frame.height - 0.55 * DPI  # the scale bar's corner
         self._taken = [(*bar, float(frame.width), float(frame.height))]
         self._written: set[str] = set()
+        self._lines: list[shapely.LineString] = []
 
     def __len__(self) -> int:
         return len(self._written)
@@ -362,8 +367,7 @@ class _Names:
         Returns:
             Whether it was written.
         """
-        text = label(name, 24)
-        wide, high = len(text) * size * 0.62 * DPI / 72, size * 1.5 * DPI / 72
+        text, (wide, high) = label(name, 24), _size(name, size)
         box = np.array([x - wide / 2, y - high, x + wide / 2, y + 0.05 * DPI])
         if name in self._written or wide > most or box[:2].min() < 0:
             return False
@@ -371,6 +375,8 @@ class _Names:
             return False
         taken = np.array(self._taken)
         if _overlap(box, taken).any() or (others is not None and _overlap(box, others).any()):
+            return False
+        if shapely.intersects(shapely.box(*box), self._lines).any():
             return False
         self._taken.append(tuple(box.tolist()))
         self._written.add(name)
@@ -381,6 +387,35 @@ class _Names:
         )  # fmt: skip
         return True
 
+    def lead(self, name: str, point: shapely.Point, points: list[shapely.Point], others: NDArray[np.float64]) -> None:
+        """Writes a name as near to a point as it covers nothing, at the end of a line that crosses no other.
+
+        points: that the line must not come near to, unless it begins there. others: see `write`.
+        """
+        (wide, high), below = _size(name, _NAME_SIZE), 0.05 * DPI
+        reach, way = (one.ravel() for one in np.meshgrid(_REACHES * DPI, _WAYS, indexing="ij"))
+        left = point.x + np.cos(way) * (reach + wide / 2)
+        low = point.y + np.sin(way) * (reach + high / 2) + high / 2
+        boxes = np.stack([left - wide / 2, low - high, left + wide / 2, low + below], axis=1)
+        taken, away = np.array(self._taken), [one for one in points if one != point]
+        crossed, covered = [*shapely.box(*taken.T), *self._lines], np.concatenate([taken, others])
+        for at, box in enumerate(boxes):
+            if _overlap(box, covered).any():
+                continue
+            line = shapely.shortest_line(point, shapely.box(*box))
+            if shapely.intersects(line, crossed).any() or shapely.dwithin(line, away, _APART * DPI).any():
+                continue
+            if self.write(name, float(left[at]), float(low[at])):
+                stroke = [withStroke(linewidth=2.2, foreground=VOID, alpha=0.75)]
+                self.axes.plot(*line.xy, "o-", color=INK, lw=0.7, ms=2.4, markevery=2, path_effects=stroke, zorder=3.9)
+                self._lines.append(line)
+                return
+
+
+def _size(name: str, size: float) -> tuple[float, float]:
+    """Returns the width and height of a name on a map, in pixels. size: of its letters, points."""
+    return len(label(name, 24)) * size * 0.62 * DPI / 72, size * 1.5 * DPI / 72
+
 
 def _overlap(box: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Returns which rectangles, float64[n, 4] of left, top, right and bottom, share an area with one: bool[n]."""
@@ -390,7 +425,8 @@ def _overlap(box: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[n
 def _draw_zone_names(names: _Names, body: MapBody, measure: Measure) -> None:
     """Names a layer's zones, the highest values first: in a zone that is wide enough, else next to it.
 
-    So a name never seems to be that of a neighbour.
+    So a name never seems to be that of a neighbour. The busiest zones have their names at the end of a line where there
+    is no room next to them.
     """
     layer = body.layers[-1]
     if layer.shapes is None or not layer.named:
@@ -399,7 +435,9 @@ def _draw_zone_names(names: _Names, body: MapBody, measure: Measure) -> None:
     boxes = np.array([[*one.min(axis=0), *one.max(axis=0)] for one in pixels]).reshape(-1, 4)
     values = [-math.inf if one is None else one for one in measure.value]
     high, below = _NAME_SIZE * 1.5 * DPI / 72, 0.05 * DPI
-    for row in np.argsort(-np.array(values), kind="stable").tolist():
+    order = np.argsort(-np.array(values), kind="stable").tolist()
+    led = {row: _middle(names.frame, layer.shapes[row]) for row in order[:_LED] if not measure.uncertain[row]}
+    for row in order:
         if len(names) >= _MOST_ZONES:
             return
         name, (left, top, right, bottom) = layer.cell_id[row], boxes[row].tolist()
@@ -407,9 +445,16 @@ def _draw_zone_names(names: _Names, body: MapBody, measure: Measure) -> None:
         if names.write(name, x, (top + bottom + high) / 2, most=right - left) or right - left >= _NARROW * DPI:
             continue
         others = np.delete(boxes, row, axis=0)
-        _ = names.write(name, x, top - below, others=others) or names.write(
-            name, x, bottom + high + below, others=others
-        )
+        if any(names.write(name, x, at, others=others) for at in (top - below, bottom + high + below)):
+            continue
+        if row in led:
+            names.lead(name, led[row], list(led.values()), boxes)
+
+
+def _middle(frame: Frame, rings: list[list[tuple[float, float]]]) -> shapely.Point:
+    """Returns a pixel within a polygon's largest part, in its middle if it is a circle or one that was cut."""
+    part = max((shapely.Polygon(_pixels(frame, ring)) for ring in rings), key=shapely.area)
+    return part.centroid if part.contains(part.centroid) else part.representative_point()
 
 
 def _draw_names(names: _Names, basemap: Basemap) -> None:

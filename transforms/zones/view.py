@@ -20,7 +20,7 @@ from sfumato.schemas.views.map_views import Layer, MapBody
 from sfumato.schemas.views.view_parts import Section, Table
 from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.report.count_measures import count_measure, rate_measures, rate_names
-from sfumato.transforms.report.layers import finest_metres, zone_layer, zone_names
+from sfumato.transforms.report.layers import finest_metres, zone_layer
 from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import colour_weight, density_scale
@@ -100,14 +100,16 @@ def _layer(table: pa.Table, level: Mapping[str, Any], manifest: Manifest, region
         np.asarray(rows[name], dtype=np.float64) for name in ("users", "stddev", "low", "high", "area")
     )
     seen = np.maximum(users, 0)
-    scale = density_scale(seen / areas, colour_weight(seen, stddev))
+    weight = colour_weight(seen, stddev)
+    # Circles around points are cut where they overlap: less area, which says nothing about the point.
+    scale = density_scale(seen, weight, "users") if _is_around_points(manifest) else density_scale(seen / areas, weight)
     listed = np.ones(len(users))  # by their users: a zone is a place of its own, whatever its area
     sums = tail_sums(manifest)
     return zone_layer(
         _title(level, get(manifest, "zones.levels", [])),
         f"{plural(level['zones'], 'zone')}. Each user counts in one of them. The error of each count is "
         f"±\u00a0{significant(NOISE_Z * level['stddev'], 2)} users (95%, for this zone only).",
-        zone_names(rows),
+        rows,
         shapely.from_wkb(rows["geometry"].to_numpy(zero_copy_only=False)),
         areas,
         region,
@@ -117,6 +119,11 @@ def _layer(table: pa.Table, level: Mapping[str, Any], manifest: Manifest, region
         ],
         named=level["name"] not in _INDEXES,
     )
+
+
+def _is_around_points(manifest: Manifest) -> bool:
+    """Returns whether zones are what is near to each of some points, see `areas_of_points`."""
+    return get(manifest, "parameters.zones.radius") is not None
 
 
 def _margin(stddev: float) -> str:
@@ -138,6 +145,8 @@ def _how_to_read_it(manifest: Manifest, is_cut: bool) -> Section:
         f"zone of the finest level is {_margin(levels[0]['stddev'])} users (95%).",
         "A zone without a colour may be empty: noise could explain its count, with all zones considered.",
     ]
+    if _is_around_points(manifest):
+        texts.append("Colours show users, not users per km²: a zone is cut where a neighbouring point is nearer.")
     if len(levels) > 1:
         texts.append(
             "Zones of a coarser level are exactly the sums of their parts. The counts of all levels were adjusted to "

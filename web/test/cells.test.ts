@@ -2,12 +2,12 @@ import { expect, test } from "vitest";
 import { Cells } from "../src/map/cells";
 import { coloursOf, shadeOf, shaded } from "../src/map/colours";
 import { unitX, unitY } from "../src/map/projection";
-import { distinct } from "../src/products/map";
+import { distinct, layerCsv, tint } from "../src/products/map";
 import type { Layer, Measure, Scale } from "../src/views";
 
 const region = { west: 3, south: 1, east: 3.16, north: 1.16 };
 // The whole region, its south-eastern quarter, and that quarter's north-western cell.
-const layer: Layer = { title: "", note: "", level: [0, 1, 2], x: [0, 1, 2], y: [0, 1, 2], area: [0.75, 0.75, 1], cell_id: ["r", "r3", "r30"], measures: [], shapes: null, named: false };
+const layer: Layer = { title: "", note: "", level: [0, 1, 2], x: [0, 1, 2], y: [0, 1, 2], area: [0.75, 0.75, 1], cell_id: ["r", "r3", "r30"], measures: [], shapes: null, zones: null, named: false };
 
 test("the finest cell that covers a place is found, its border included", () => {
   const cells = new Cells(layer, region);
@@ -51,6 +51,35 @@ test("a zone without a colour has an outline, unless it is tiny, and a zone with
   expect(drawn(360 * 2000)).toEqual(["stroke", "fill", "stroke"]);
   expect(drawn(360 * 50)).toEqual(["fill", "stroke"]);
   expect(drawn(360 * 2000, false)).toEqual(["fill", "stroke"]); // cells of a grid, which tile the map
+});
+
+test("zones are coloured by what their scale counts, and the bars of a list like them, in either theme", () => {
+  const scale = (unit: string): Scale => ({ kind: "log", low: 0, high: 100, knee: 1, unit, ticks: [] });
+  const users: Measure = { name: "Users", kind: "count", unit: "users", value: [50, 50], low: [40, 40], high: [60, 60], uncertain: [false, false], smooth: false, scale: scale("users"), listed: [], listed_note: "" };
+  const cells = new Cells({ ...layer, level: [0, 0], x: [0, 0], y: [0, 0], area: [0.01, 0.02], cell_id: ["a", "b"], shapes: [[], []], measures: [users] }, region);
+  const bars = [0, 1].map((row) => {
+    const bar = document.createElement("i");
+    bar.dataset.row = String(row);
+    return bar;
+  });
+  const shown = (measure: Measure, mode: "light" | "dark"): string[] => {
+    cells.dress(measure, mode);
+    tint(bars, cells);
+    return bars.map((bar) => bar.style.background);
+  };
+  const [light, dark] = [shown(users, "light"), shown(users, "dark")];
+  expect([light[0] === light[1], dark[0] === dark[1], light[0] === dark[0]]).toEqual([true, true, false]);
+  const [dense, sparse] = shown({ ...users, scale: scale("users per km²") }, "light");
+  expect(dense).not.toBe(sparse);
+});
+
+test("the table of zones has the columns of the release", () => {
+  const scale: Scale = { kind: "log", low: 0, high: 10, knee: 1, unit: "users", ticks: [] };
+  const users: Measure = { name: "Users", kind: "count", unit: "users", value: [5, 9], low: [4, 8], high: [6, 10], uncertain: [false, false], smooth: false, scale, listed: [], listed_note: "" };
+  const zones: Layer = { ...layer, cell_id: ["Mill (s1)", "Mill (s2)"], shapes: [[], []], zones: [["s1", "Mill"], ["s2", "Mill"]], measures: [users] };
+  expect(layerCsv({ cells: null }, zones)).toBe("zone,name,users,low,high\r\ns1,Mill,5,4,6\r\ns2,Mill,9,8,10\r\n");
+  expect(layerCsv({ cells: null }, { ...zones, zones: [["s1", null], ["s2", null]] })).toBe("zone,users,low,high\r\ns1,5,4,6\r\ns2,9,8,10\r\n");
+  expect(layerCsv({ cells: null }, { ...layer, measures: [] })).toMatch(/^cell_id,west,south,east,north\r\n/);
 });
 
 test("Web Mercator's unit square", () => {

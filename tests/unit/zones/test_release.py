@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from sfumato.transforms.locations.shards import ShardGroup, key_dtype
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.release.metadata import ReleaseMetadata
+from sfumato.transforms.report.map_figure import measure_values
 from sfumato.transforms.report.report import render_page
 from sfumato.transforms.statistics.tree_least_squares import NoisyLevel, fit_levels
 from sfumato.transforms.zones import view as zones_view
@@ -276,11 +278,11 @@ def test_intervals_of_every_level_cover_95_per_cent() -> None:
 EVIL = "<script>alert(1)</script>"
 
 
-def files_of(zones: Zones) -> dict[str, bytes]:
+def files_of(zones: Zones, **stated: float) -> dict[str, bytes]:
     shares = (0.8, *[0.0] * (len(zones.levels) - 1), 0.2) if zones.levels else (1.0,)
     own = central(zones, shares)
     codes = seeded_rng(1).integers(0, len(zones), 900).astype(np.uint64)
-    return zones_files(state_of(codes, own), own, own.method, METADATA)
+    return zones_files(state_of(codes, own), own, own.method, replace(METADATA, parameters={"zones": stated}))
 
 
 def with_rows(zones: Zones) -> Zones:
@@ -305,3 +307,16 @@ def test_every_level_is_a_layer_of_polygons_the_finest_last() -> None:
     assert abs(sum(fine.area) - 1) < 1e-3  # shares of the region
     assert fine.cell_id == [str(i) for i in range(40)]
     assert EVIL not in render_page(view)
+
+
+def test_zones_around_points_are_coloured_by_users() -> None:
+    """Others are coloured by users per km²."""
+    for stated, unit in ({"radius": 300.0}, "users"), ({}, "users per km²"):
+        body = zones_view.zones_view(files_of(zones_of(voronoi(40, seed=1)), **stated)).body
+        assert isinstance(body, MapBody)
+        layer = body.layers[-1]
+        users = layer.measures[0]
+        assert users.scale.unit == unit
+        values = measure_values(layer, users, body.region)
+        assert (values == np.array(users.value)).all() == bool(stated)
+        assert 0.5 < users.scale.high / values.max() <= 1.1

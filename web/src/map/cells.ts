@@ -99,9 +99,9 @@ export class Cells {
     return -1;
   }
 
-  /** The value that a cell's colour shows: of a count, its users per area. */
-  private coloured({ kind, value }: Measure, i: number): number {
-    return kind === "count" ? (value[i] ?? 0) / this.area(i) : value[i] ?? 0;
+  /** The value that a cell's colour shows: of a count, its users per area, unless its scale is of users. */
+  private coloured({ kind, value, unit, scale }: Measure, i: number): number {
+    return kind === "count" && scale.unit !== unit ? (value[i] ?? 0) / this.area(i) : value[i] ?? 0;
   }
 
   /** Which cells have no colour: a value is not known, or there may be no user, so that neither a count nor a rate is. */

@@ -30,7 +30,7 @@ export class Legend {
   show(measure: Measure, without: boolean[], missing: string | null, note: string, outlined: boolean): void {
     this.measure = measure;
     const [noun, ...slot] = measure.name.split(", ");
-    this.title.replaceChildren(measure.kind === "count" ? [`${noun} per km²`, ...slot].join(", ") : [measure.name, measure.unit].filter(Boolean).join(", "));
+    this.title.replaceChildren(measure.kind === "count" && measure.scale.unit !== measure.unit ? [`${noun} per km²`, ...slot].join(", ") : [measure.name, measure.kind === "count" ? "" : measure.unit].filter(Boolean).join(", "));
     this.ticks.replaceChildren(...measure.scale.ticks.map(([value, text]) => {
       const tick = h("span", {}, text);
       tick.style.left = `${100 * shadeOf(value, measure.scale)}%`;

@@ -3,6 +3,7 @@ import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
 import { atLeast, atMost, capital, clamp, interval, metres, notNegative, percent, place, shareWords, significant, within } from "../format";
 import { geographyOf } from "../map/basemap";
+import type { Cells } from "../map/cells";
 import { MapFigure, type Hit, type TipWords } from "../map/figure";
 import { overlap } from "../map/letters";
 import { SlotPanel } from "../map/slots";
@@ -48,13 +49,17 @@ export function cellWords(figure: MapFigure, body: MapBody, layer: Layer, measur
   return { value: capital(value), margin, facts };
 }
 
-/** The cells of a layer as a table, with all its measures. */
-export function layerCsv(figure: MapFigure, layer: Layer): string {
-  const heads = ["cell_id", "west", "south", "east", "north", ...layer.measures.flatMap(({ name }) => [name, `${name} low`, `${name} high`])];
-  return csv(heads, layer.cell_id.map((name, i) => {
+/** The cells or zones of a layer as a table, with all its measures: of zones, the columns that the release has for them. */
+export function layerCsv(figure: Pick<MapFigure, "cells">, { zones, cell_id, measures }: Layer): string {
+  const values = (i: number): (number | null)[] => measures.flatMap(({ value, low, high }) => [value[i], low[i], high[i]]);
+  const heads = measures.flatMap(({ name, kind, unit }) => (zones && kind === "count" ? [unit, "low", "high"] : [name, `${name} low`, `${name} high`]));
+  if (zones) {
+    const named = zones.some(([, name]) => name !== null);
+    return csv(["zone", ...(named ? ["name"] : []), ...heads], zones.map(([zone, name], i) => [zone, ...(named ? [name] : []), ...values(i)]));
+  }
+  return csv(["cell_id", "west", "south", "east", "north", ...heads], cell_id.map((name, i) => {
     const bounds = figure.cells?.bounds(i);
-    return [name, bounds?.west ?? null, bounds?.south ?? null, bounds?.east ?? null, bounds?.north ?? null,
-      ...layer.measures.flatMap((measure) => [measure.value[i], measure.low[i], measure.high[i]])];
+    return [name, bounds?.west ?? null, bounds?.south ?? null, bounds?.east ?? null, bounds?.north ?? null, ...values(i)];
   }));
 }
 
@@ -71,6 +76,11 @@ export function distinct(listed: Measure["listed"], bounds: (row: number) => Bou
   const boxes = listed.map(([row]) => bounds(row));
   return listed.filter((_, i) => !boxes.slice(0, i).some((one) =>
     one.west <= boxes[i].east + slack && boxes[i].west <= one.east + slack && one.south <= boxes[i].north + slack && boxes[i].south <= one.north + slack));
+}
+
+/** Gives the bars of a list of places the colours that their cells have now. */
+export function tint(bars: Iterable<HTMLElement>, cells: Cells | null): void {
+  for (const bar of bars) bar.style.background = cells?.colour(Number(bar.dataset.row)) ?? "";
 }
 
 /** The list of the highest lower bounds. A click shows the cell on the map. */
@@ -126,9 +136,9 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
       const cell = figure.cells?.bounds(row);
       const [longitude, latitude] = cell ? [(cell.west + cell.east) / 2, (cell.south + cell.north) / 2] : [0, 0];
       const [words, detail] = listWords(figure, body, measure, one, sameSize || isOfZones);
-      const bar = h("i");
+      const bar = h("i", { "data-row": row });
       bar.style.width = `${clamp((100 * bound(one)) / most, 1, 100)}%`;
-      bar.style.background = figure.cells?.colour(row) ?? "";
+      tint([bar], figure.cells);
       const zone = figure.cells?.layer.shapes ? figure.cells.layer.cell_id[row] : null;
       const near = figure.nearest(longitude, latitude, zone);
       const name = zone ?? near ?? place(longitude, latitude, finest);
@@ -207,6 +217,7 @@ export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { pane
     number = tools.link.index("measure", body.layers[last].measures.length, 0);
     show();
   });
+  tools.theme.onChange(() => tint(list.querySelectorAll<HTMLElement>("[data-row]"), figure.cells));
   figure.setTip((hit) => cellWords(figure, body, ...current(), hit));
   show();
   if (body.slots) times = new SlotPanel(body.slots, body.region, figure, tools, show);

@@ -9,7 +9,7 @@ import type { Product, Tools } from "../product";
 import { changeLayer, compare, RATE, type Change } from "../timeline/changes";
 import { NightMaps } from "../timeline/nights";
 import type { Layer, MapBody, Night, NightMap, PageView, PlaceChange, Scale, TimelineBody } from "../views";
-import { cellWords, layerCsv } from "./map";
+import { cellWords, layerCsv, tint } from "./map";
 
 const DAY = 86_400_000;
 const Z = 1.96;
@@ -123,6 +123,7 @@ class Timeline {
       this.readLink();
       void this.show();
     });
+    tools.theme.onChange(() => tint(this.listed.querySelectorAll<HTMLElement>("[data-row]"), this.figure?.cells ?? null));
     tools.addButton("Picture", async () => {
       if (this.figure) offer(`${view.file_name}-${this.file()}.png`, await this.figure.toPNG(this.title()));
     });
@@ -290,9 +291,9 @@ class Timeline {
     const items = listed.slice(0, LISTED).map(([row, difference, low, high]) => {
       const cell = figure.cells?.bounds(row);
       const [longitude, latitude] = cell ? [(cell.west + cell.east) / 2, (cell.south + cell.north) / 2] : [0, 0];
-      const mark = h("i");
+      const mark = h("i", { "data-row": row });
       mark.style.width = `${(100 * Math.abs(difference)) / most}%`;
-      mark.style.background = figure.cells?.colour(row) ?? "";
+      tint([mark], figure.cells);
       const item = button("", () => figure.goTo(row), { title: "Show on the map" });
       item.append(h("span", {}, this.placeOf(figure, longitude, latitude)), h("b", {}, `${points(difference, (high - low) / (2 * Z))}`), h("span", { class: "bar", "aria-hidden": "true" }, mark));
       return h("li", {}, item);
