@@ -54,7 +54,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def small_pictures() -> Iterator[None]:
     """Pictures are small outside of the tests that look at them."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("canvas", "chart_figure", "map_figure"):
+        for module in ("canvas", "chart_figure", "map_figure", "map_names"):
             patch.setattr(f"sfumato.transforms.report.{module}.DPI", SMALL_DPI)
         yield
 

@@ -34,11 +34,11 @@ RUN = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(RUN)
 # Run in the kernel before the first cell: what `tests/conftest.py` does for all tests takes half of the time away.
 QUICKER = f"""
-from sfumato.transforms.report import canvas, chart_figure, map_figure
+from sfumato.transforms.report import canvas, chart_figure, map_figure, map_names
 from tests.beam_caches import beam_caches
 _caches = beam_caches()
 _caches.__enter__()
-canvas.DPI = chart_figure.DPI = map_figure.DPI = {SMALL_DPI}
+canvas.DPI = chart_figure.DPI = map_figure.DPI = map_names.DPI = {SMALL_DPI}
 """
 
 

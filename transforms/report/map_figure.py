@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection, PolyCollection
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
 from matplotlib.transforms import Affine2D
 from numpy.typing import NDArray
@@ -22,11 +20,11 @@ from sfumato.schemas.views import PageView
 from sfumato.schemas.views.flow_views import FlowTable
 from sfumato.schemas.views.map_views import Basemap, Layer, MapBody, Measure
 from sfumato.schemas.views.view_parts import Bounds, Scale
-from sfumato.transforms.report.canvas import DPI, FAINT, INK, SOFT, VOID, Canvas, label, on_pixels, palette
+from sfumato.transforms.report.canvas import DPI, FAINT, INK, SOFT, VOID, Canvas, on_pixels, palette
+from sfumato.transforms.report.map_frame import Frame
+from sfumato.transforms.report.map_names import Names, draw_names, draw_zone_names
 from sfumato.transforms.report.scales import FADE, nice, position
 
-MAX_LATITUDE = 85.0511287798066  # of a square world map
-_POLE = 89.99
 UNKNOWN = "#1b1922"  # a cell without a value: none of any scale's colours
 _INCHES = 8.0  # the map's longer side
 _LEFT, _RIGHT, _ABOVE, _BELOW = 0.95, 1.45, 0.14, 0.42  # inches round the map, for ticks and colour bar
@@ -35,15 +33,8 @@ _MARGIN = 0.03  # of the region's longer side, around it, where geography goes o
 _LEAST = 0.03  # inches of a cell on bare ground, at least
 _CROWD = 20_000  # cells, among which a small one is not lost
 _HATCH, _HATCH_PIXELS = "#ffffff2c", 7  # from line to line, of cells
-_MOST_NAMES, _MOST_ZONES = 24, 40  # of a basemap; of a layer
-_NAME_SIZE, _NARROW = 8, 0.5  # points; inches: a narrower zone may have its name beside it
-_LED = 12  # the busiest zones: their names may stand farther away, at the end of a line
-_REACHES = np.arange(0.12, 2.0, 0.06)  # inches from such a zone's middle to its name
-_WAYS = np.arange(0, 2 * math.pi, math.pi / 24)
-_APART = 0.06  # inches, at least, from such a line to the middle of another of these zones
 _MOST_ARCS, _WIDEST_ARC, _BEND = 60, 5.0, 0.18  # arcs; points; of an arc's length, to the left of its direction
 _ARCS = "Arcs: the largest flows. Wider arcs carry more trips; each runs from its blue end to its red end."
-_ZONE = 1000  # the rank of a zone's name, behind those of all places
 _AREAS = {"land": "#17151d", "water": "#0d1119"}
 _HATCHED = {
     "count": "No colour: may be empty.",
@@ -51,58 +42,6 @@ _HATCHED = {
     "change": "Hatched: within noise and sampling error.",
 }
 _FAINT_CELLS = 0.3  # opacity of the cells under arcs
-
-
-def mercator(latitude: NDArray[np.float64] | float) -> NDArray[np.float64]:
-    """Returns northing in radians. Latitudes beyond the poles' rim are moved to it."""
-    return np.asarray(np.arcsinh(np.tan(np.radians(np.clip(latitude, -_POLE, _POLE)))))
-
-
-def _latitude(northing: float) -> float:
-    return math.atan(math.sinh(northing))
-
-
-@dataclass(frozen=True)
-class Frame:
-    """A rectangle of a Web Mercator map, in degrees, as `width` x `height` pixels."""
-
-    bounds: Bounds
-    width: int
-    height: int
-
-    @classmethod
-    def around(cls, region: Bounds, longer: int, margin: float = 0.0) -> Frame:
-        """Returns the frame of a region. Its longer side, margins included, has `longer` pixels.
-
-        Parts of the region beyond 85 degrees north or south are left out, unless nothing else is in it. margin: how
-        much wider the frame is on each side, as a share of the region's longer side.
-        """
-        rim = MAX_LATITUDE if region.south < MAX_LATITUDE and region.north > -MAX_LATITUDE else _POLE
-        west, east = math.radians(region.west), math.radians(region.east)
-        south, north = mercator(np.clip([region.south, region.north], -rim, rim)).tolist()
-        spare = margin * max(east - west, north - south)
-        west, east = max(west - spare, -math.pi), min(east + spare, math.pi)
-        edge = float(mercator(rim))
-        south, north = max(south - spare, -edge), min(north + spare, edge)
-        scale = longer / max(east - west, north - south)
-        width, height = (max(round(side * scale), 1) for side in (east - west, north - south))
-        west, south, east, north = map(math.degrees, (west, _latitude(south), east, _latitude(north)))
-        return cls(Bounds(west=west, south=south, east=east, north=north), width, height)
-
-    @property
-    def middle_latitude(self) -> float:
-        """Returns latitude half way up the frame, for which its scale bar holds."""
-        low, high = mercator(self.bounds.south), mercator(self.bounds.north)
-        return math.degrees(_latitude((float(low) + float(high)) / 2))
-
-    def columns(self, longitude: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns pixels from the left edge, float64 of the input's shape."""
-        return np.asarray((longitude - self.bounds.west) * (self.width / (self.bounds.east - self.bounds.west)))
-
-    def rows(self, latitude: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns pixels from the upper edge, float64 of the input's shape."""
-        low, high = (float(mercator(side)) for side in (self.bounds.south, self.bounds.north))
-        return np.asarray((high - mercator(latitude)) * (self.height / (high - low)))
 
 
 def map_canvas(view: PageView, body: MapBody, measure: int = 0, flows: FlowTable | None = None) -> Canvas:
@@ -130,10 +69,10 @@ def map_canvas(view: PageView, body: MapBody, measure: int = 0, flows: FlowTable
     draw_cells(axes, body, values, frame, opacity)
     if basemap is not None:
         _draw_lines(axes, basemap, frame, body.region)
-    names = _Names(axes, frame)
-    _draw_zone_names(names, body, values)
+    names = Names(axes, frame)
+    draw_zone_names(names, body, values)
     if basemap is not None:
-        _draw_names(names, basemap)
+        draw_names(names, basemap)
     if flows is not None:
         _draw_arcs(axes, flows, body.region, frame)
     _draw_degrees(axes, frame, wide, tall)
@@ -166,7 +105,7 @@ def draw_cells(axes: Axes, body: MapBody, measure: Measure, frame: Frame, opacit
     if layer.shapes is None:
         _draw_squares(axes, *_squares(layer, colours, hatched, body, frame), frame)
         return
-    paths = [_area([_pixels(frame, ring) for ring in rings]) for rings in layer.shapes]
+    paths = [_area([frame.pixels(ring) for ring in rings]) for rings in layer.shapes]
     for place, path in enumerate(paths):
         if max(path.get_extents().size) < 1:  # the pixel in which it begins
             paths[place] = Path.unit_rectangle().transformed(Affine2D().translate(*np.floor(path.get_extents().min)))
@@ -294,17 +233,12 @@ def _notes(body: MapBody, measure: Measure, basemap: Basemap | None) -> list[str
     ]
 
 
-def _pixels(frame: Frame, points: list[tuple[float, float]]) -> NDArray[np.float64]:
-    at = np.array(points, dtype=np.float64)
-    return np.stack([frame.columns(at[:, 0]), frame.rows(at[:, 1])], axis=1)
-
-
 def _draw_areas(axes: Axes, basemap: Basemap, frame: Frame) -> None:
     """Draws land and water under the cells. On a map with only land, the rest is water."""
     if basemap.land:
         axes.set_facecolor(_AREAS["water"])
     for name in ("land", "water"):
-        areas = [_area([_pixels(frame, ring) for ring in one]) for one in getattr(basemap, name)]
+        areas = [_area([frame.pixels(ring) for ring in one]) for one in getattr(basemap, name)]
         axes.add_collection(PathCollection(areas, facecolors=_AREAS[name], edgecolors="none", zorder=1))
 
 
@@ -323,9 +257,9 @@ def _area(rings: list[NDArray[np.float64]]) -> Path:
 
 def _draw_lines(axes: Axes, basemap: Basemap, frame: Frame, region: Bounds) -> None:
     """Draws shores, lines and zones over the cells, and the region's border."""
-    shores = [_pixels(frame, ring) for area in (*basemap.land, *basemap.water) for ring in area]
-    zones = [_pixels(frame, ring) for zone in basemap.zones for ring in zone.rings]
-    lines = [_pixels(frame, line) for line in basemap.lines]
+    shores = [frame.pixels(ring) for area in (*basemap.land, *basemap.water) for ring in area]
+    zones = [frame.pixels(ring) for zone in basemap.zones for ring in zone.rings]
+    lines = [frame.pixels(line) for line in basemap.lines]
     for paths, style in (
         (shores, {"colors": "#9fb6cf", "alpha": 0.5, "linewidths": 0.7}),
         (lines, {"colors": "#ffffff", "alpha": 0.3, "linewidths": 0.5}),
@@ -335,142 +269,6 @@ def _draw_lines(axes: Axes, basemap: Basemap, frame: Frame, region: Bounds) -> N
     west, east = frame.columns(np.array([region.west, region.east])).tolist()
     north, south = frame.rows(np.array([region.north, region.south])).tolist()
     axes.add_patch(Rectangle((west, north), east - west, south - north, fill=False, ec=FAINT, lw=0.8, zorder=3))
-
-
-class _Names:
-    """Names on a map: each where nothing else is written, and once."""
-
-    def __init__(self, axes: Axes, frame: Frame):
-        self.axes, self.frame = axes, frame
-        bar = frame.width * 0.78, frame.height - 0.55 * DPI  # the scale bar's corner
-        self._taken = [(*bar, float(frame.width), float(frame.height))]
-        self._written: set[str] = set()
-        self._lines: list[shapely.LineString] = []
-
-    def __len__(self) -> int:
-        return len(self._written)
-
-    def write(
-        self,
-        name: str,
-        x: float,
-        y: float,
-        size: float = _NAME_SIZE,
-        style: str = "normal",
-        most: float = math.inf,
-        others: NDArray[np.float64] | None = None,
-    ) -> bool:
-        """Writes a name over the pixel (x, y), if it is at most `most` pixels wide and has room.
-
-        others: left, top, right and bottom of places that it must not cover, float64[n, 4], in pixels.
-
-        Returns:
-            Whether it was written.
-        """
-        text, (wide, high) = label(name, 24), _size(name, size)
-        box = np.array([x - wide / 2, y - high, x + wide / 2, y + 0.05 * DPI])
-        if name in self._written or wide > most or box[:2].min() < 0:
-            return False
-        if box[2] > self.frame.width or box[3] > self.frame.height:
-            return False
-        taken = np.array(self._taken)
-        if _overlap(box, taken).any() or (others is not None and _overlap(box, others).any()):
-            return False
-        if shapely.intersects(shapely.box(*box), self._lines).any():
-            return False
-        self._taken.append(tuple(box.tolist()))
-        self._written.add(name)
-        self.axes.annotate(
-            text, (x, y), (0, 4), textcoords="offset points", ha="center", va="bottom", color=INK, fontsize=size,
-            path_effects=[withStroke(linewidth=2.2, foreground=VOID, alpha=0.75)], style=style, parse_math=False,
-            zorder=4,
-        )  # fmt: skip
-        return True
-
-    def lead(self, name: str, point: shapely.Point, points: list[shapely.Point], others: NDArray[np.float64]) -> None:
-        """Writes a name as near to a point as it covers nothing, at the end of a line that crosses no other.
-
-        points: that the line must not come near to, unless it begins there. others: see `write`.
-        """
-        (wide, high), below = _size(name, _NAME_SIZE), 0.05 * DPI
-        reach, way = (one.ravel() for one in np.meshgrid(_REACHES * DPI, _WAYS, indexing="ij"))
-        left = point.x + np.cos(way) * (reach + wide / 2)
-        low = point.y + np.sin(way) * (reach + high / 2) + high / 2
-        boxes = np.stack([left - wide / 2, low - high, left + wide / 2, low + below], axis=1)
-        taken, away = np.array(self._taken), [one for one in points if one != point]
-        crossed, covered = [*shapely.box(*taken.T), *self._lines], np.concatenate([taken, others])
-        for at, box in enumerate(boxes):
-            if _overlap(box, covered).any():
-                continue
-            line = shapely.shortest_line(point, shapely.box(*box))
-            if shapely.intersects(line, crossed).any() or shapely.dwithin(line, away, _APART * DPI).any():
-                continue
-            if self.write(name, float(left[at]), float(low[at])):
-                stroke = [withStroke(linewidth=2.2, foreground=VOID, alpha=0.75)]
-                self.axes.plot(*line.xy, "o-", color=INK, lw=0.7, ms=2.4, markevery=2, path_effects=stroke, zorder=3.9)
-                self._lines.append(line)
-                return
-
-
-def _size(name: str, size: float) -> tuple[float, float]:
-    """Returns the width and height of a name on a map, in pixels. size: of its letters, points."""
-    return len(label(name, 24)) * size * 0.62 * DPI / 72, size * 1.5 * DPI / 72
-
-
-def _overlap(box: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Returns which rectangles, float64[n, 4] of left, top, right and bottom, share an area with one: bool[n]."""
-    return np.asarray((box[:2] < others[:, 2:]).all(axis=1) & (others[:, :2] < box[2:]).all(axis=1))
-
-
-def _draw_zone_names(names: _Names, body: MapBody, measure: Measure) -> None:
-    """Names a layer's zones, the highest values first: in a zone that is wide enough, else next to it.
-
-    So a name never seems to be that of a neighbour. The busiest zones have their names at the end of a line where there
-    is no room next to them.
-    """
-    layer = body.layers[-1]
-    if layer.shapes is None or not layer.named:
-        return
-    pixels = [_pixels(names.frame, [point for ring in rings for point in ring]) for rings in layer.shapes]
-    boxes = np.array([[*one.min(axis=0), *one.max(axis=0)] for one in pixels]).reshape(-1, 4)
-    values = [-math.inf if one is None else one for one in measure.value]
-    high, below = _NAME_SIZE * 1.5 * DPI / 72, 0.05 * DPI
-    order = np.argsort(-np.array(values), kind="stable").tolist()
-    led = {row: _middle(names.frame, layer.shapes[row]) for row in order[:_LED] if not measure.uncertain[row]}
-    for row in order:
-        if len(names) >= _MOST_ZONES:
-            return
-        name, (left, top, right, bottom) = layer.cell_id[row], boxes[row].tolist()
-        x = (left + right) / 2
-        if names.write(name, x, (top + bottom + high) / 2, most=right - left) or right - left >= _NARROW * DPI:
-            continue
-        others = np.delete(boxes, row, axis=0)
-        if any(names.write(name, x, at, others=others) for at in (top - below, bottom + high + below)):
-            continue
-        if row in led:
-            names.lead(name, led[row], list(led.values()), boxes)
-
-
-def _middle(frame: Frame, rings: list[list[tuple[float, float]]]) -> shapely.Point:
-    """Returns a pixel within a polygon's largest part, in its middle if it is a circle or one that was cut."""
-    part = max((shapely.Polygon(_pixels(frame, ring)) for ring in rings), key=shapely.area)
-    return part.centroid if part.contains(part.centroid) else part.representative_point()
-
-
-def _draw_names(names: _Names, basemap: Basemap) -> None:
-    """Names the most important places, then zones at the middle of their extent."""
-    axes, frame, before = names.axes, names.frame, len(names)
-    named = [(place.name, place.longitude, place.latitude, place.rank) for place in basemap.places]
-    for zone in basemap.zones:
-        x, y = np.array([point for ring in zone.rings for point in ring]).T
-        named.append((zone.name, float(x.min() + x.max()) / 2, float(y.min() + y.max()) / 2, _ZONE))
-    for name, longitude, latitude, rank in sorted(named, key=lambda one: one[3]):
-        if len(names) - before >= _MOST_NAMES:
-            break
-        x, y = float(frame.columns(np.array(longitude))), float(frame.rows(np.array(latitude)))
-        style, size = ("italic" if rank == _ZONE else "normal"), 9.5 if rank == 0 else _NAME_SIZE
-        if names.write(name, x, y, size, style) and rank != _ZONE:
-            axes.plot([x], [y], "o", ms=2.6, color=INK, mec=VOID, mew=0.6, zorder=4)
 
 
 def _draw_arcs(axes: Axes, flows: FlowTable, region: Bounds, frame: Frame) -> None:

@@ -11,6 +11,6 @@ import pytest
 def whole_pictures() -> Iterator[None]:
     """These tests look at the pictures."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("canvas", "map_figure", "chart_figure"):
+        for module in ("canvas", "map_figure", "map_names", "chart_figure"):
             patch.setattr(f"sfumato.transforms.report.{module}.DPI", 160)
         yield

@@ -21,7 +21,8 @@ from sfumato.schemas.views.view_parts import Bounds  # fmt: skip
 from sfumato.transforms.release.builder import picture
 from sfumato.transforms.report.canvas import drawable, label, palette
 from sfumato.transforms.report.chart_figure import axis_ends
-from sfumato.transforms.report.map_figure import UNKNOWN, Frame, draw_cells, map_canvas, measure_values, mercator
+from sfumato.transforms.report.map_figure import UNKNOWN, draw_cells, map_canvas, measure_values
+from sfumato.transforms.report.map_frame import Frame, mercator
 from tests.seeds import seeded_rng
 from tests.unit.report.samples import REGION, layer_of, map_of, pixels, view_of
 

@@ -1,0 +1,159 @@
+"""Names on a map figure: of places and of zones, none over another. Pure."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import shapely
+from matplotlib.axes import Axes
+from matplotlib.patheffects import withStroke
+from numpy.typing import NDArray
+
+from sfumato.schemas.views.map_views import Basemap, MapBody, Measure
+from sfumato.transforms.report.canvas import DPI, INK, VOID, label
+from sfumato.transforms.report.map_frame import Frame
+
+_MOST_NAMES, _MOST_ZONES = 24, 40  # of a basemap; of a layer
+_NAME_SIZE, _NARROW = 8, 0.5  # points; inches: a narrower zone may have its name beside it
+_LED = 12  # the busiest zones: their names may stand farther away, at the end of a line
+_REACHES = np.arange(0.12, 2.0, 0.06)  # inches from such a zone's middle to its name
+_WAYS = np.arange(0, 2 * math.pi, math.pi / 24)
+_APART = 0.06  # inches, at least, from such a line to the middle of another of these zones
+_ZONE = 1000  # the rank of a zone's name, behind those of all places
+
+
+class Names:
+    """Names on a map: each where nothing else is written, and once."""
+
+    def __init__(self, axes: Axes, frame: Frame):
+        self.axes, self.frame = axes, frame
+        bar = frame.width * 0.78, frame.height - 0.55 * DPI  # the scale bar's corner
+        self._taken = [(*bar, float(frame.width), float(frame.height))]
+        self._written: set[str] = set()
+        self._lines: list[shapely.LineString] = []
+
+    def __len__(self) -> int:
+        return len(self._written)
+
+    def write(
+        self,
+        name: str,
+        x: float,
+        y: float,
+        size: float = _NAME_SIZE,
+        style: str = "normal",
+        most: float = math.inf,
+        others: NDArray[np.float64] | None = None,
+    ) -> bool:
+        """Writes a name over the pixel (x, y), if it is at most `most` pixels wide and has room.
+
+        others: left, top, right and bottom of places that it must not cover, float64[n, 4], in pixels.
+
+        Returns:
+            Whether it was written.
+        """
+        text, (wide, high) = label(name, 24), _size(name, size)
+        box = np.array([x - wide / 2, y - high, x + wide / 2, y + 0.05 * DPI])
+        if name in self._written or wide > most or box[:2].min() < 0:
+            return False
+        if box[2] > self.frame.width or box[3] > self.frame.height:
+            return False
+        taken = np.array(self._taken)
+        if _overlap(box, taken).any() or (others is not None and _overlap(box, others).any()):
+            return False
+        if shapely.intersects(shapely.box(*box), self._lines).any():
+            return False
+        self._taken.append(tuple(box.tolist()))
+        self._written.add(name)
+        self.axes.annotate(
+            text, (x, y), (0, 4), textcoords="offset points", ha="center", va="bottom", color=INK, fontsize=size,
+            path_effects=[withStroke(linewidth=2.2, foreground=VOID, alpha=0.75)], style=style, parse_math=False,
+            zorder=4,
+        )  # fmt: skip
+        return True
+
+    def lead(self, name: str, point: shapely.Point, points: list[shapely.Point], others: NDArray[np.float64]) -> None:
+        """Writes a name as near to a point as it covers nothing, at the end of a line that crosses no other.
+
+        points: that the line must not come near to, unless it begins there. others: see `write`.
+        """
+        (wide, high), below = _size(name, _NAME_SIZE), 0.05 * DPI
+        reach, way = (one.ravel() for one in np.meshgrid(_REACHES * DPI, _WAYS, indexing="ij"))
+        left = point.x + np.cos(way) * (reach + wide / 2)
+        low = point.y + np.sin(way) * (reach + high / 2) + high / 2
+        boxes = np.stack([left - wide / 2, low - high, left + wide / 2, low + below], axis=1)
+        taken, away = np.array(self._taken), [one for one in points if one != point]
+        crossed, covered = [*shapely.box(*taken.T), *self._lines], np.concatenate([taken, others])
+        for at, box in enumerate(boxes):
+            if _overlap(box, covered).any():
+                continue
+            line = shapely.shortest_line(point, shapely.box(*box))
+            if shapely.intersects(line, crossed).any() or shapely.dwithin(line, away, _APART * DPI).any():
+                continue
+            if self.write(name, float(left[at]), float(low[at])):
+                stroke = [withStroke(linewidth=2.2, foreground=VOID, alpha=0.75)]
+                self.axes.plot(*line.xy, "o-", color=INK, lw=0.7, ms=2.4, markevery=2, path_effects=stroke, zorder=3.9)
+                self._lines.append(line)
+                return
+
+
+def _size(name: str, size: float) -> tuple[float, float]:
+    """Returns the width and height of a name on a map, in pixels. size: of its letters, points."""
+    return len(label(name, 24)) * size * 0.62 * DPI / 72, size * 1.5 * DPI / 72
+
+
+def _overlap(box: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Returns which rectangles, float64[n, 4] of left, top, right and bottom, share an area with one: bool[n]."""
+    return np.asarray((box[:2] < others[:, 2:]).all(axis=1) & (others[:, :2] < box[2:]).all(axis=1))
+
+
+def draw_zone_names(names: Names, body: MapBody, measure: Measure) -> None:
+    """Names a layer's zones, the highest values first: in a zone that is wide enough, else next to it.
+
+    So a name never seems to be that of a neighbour. The busiest zones have their names at the end of a line where there
+    is no room next to them.
+    """
+    layer = body.layers[-1]
+    if layer.shapes is None or not layer.named:
+        return
+    pixels = [names.frame.pixels([point for ring in rings for point in ring]) for rings in layer.shapes]
+    boxes = np.array([[*one.min(axis=0), *one.max(axis=0)] for one in pixels]).reshape(-1, 4)
+    values = [-math.inf if one is None else one for one in measure.value]
+    high, below = _NAME_SIZE * 1.5 * DPI / 72, 0.05 * DPI
+    order = np.argsort(-np.array(values), kind="stable").tolist()
+    led = {row: _middle(names.frame, layer.shapes[row]) for row in order[:_LED] if not measure.uncertain[row]}
+    for row in order:
+        if len(names) >= _MOST_ZONES:
+            return
+        name, (left, top, right, bottom) = layer.cell_id[row], boxes[row].tolist()
+        x = (left + right) / 2
+        if names.write(name, x, (top + bottom + high) / 2, most=right - left) or right - left >= _NARROW * DPI:
+            continue
+        others = np.delete(boxes, row, axis=0)
+        if any(names.write(name, x, at, others=others) for at in (top - below, bottom + high + below)):
+            continue
+        if row in led:
+            names.lead(name, led[row], list(led.values()), boxes)
+
+
+def _middle(frame: Frame, rings: list[list[tuple[float, float]]]) -> shapely.Point:
+    """Returns a pixel within a polygon's largest part, in its middle if it is a circle or one that was cut."""
+    part = max((shapely.Polygon(frame.pixels(ring)) for ring in rings), key=shapely.area)
+    return part.centroid if part.contains(part.centroid) else part.representative_point()
+
+
+def draw_names(names: Names, basemap: Basemap) -> None:
+    """Names the most important places, then zones at the middle of their extent."""
+    axes, frame, before = names.axes, names.frame, len(names)
+    named = [(place.name, place.longitude, place.latitude, place.rank) for place in basemap.places]
+    for zone in basemap.zones:
+        x, y = np.array([point for ring in zone.rings for point in ring]).T
+        named.append((zone.name, float(x.min() + x.max()) / 2, float(y.min() + y.max()) / 2, _ZONE))
+    for name, longitude, latitude, rank in sorted(named, key=lambda one: one[3]):
+        if len(names) - before >= _MOST_NAMES:
+            break
+        x, y = float(frame.columns(np.array(longitude))), float(frame.rows(np.array(latitude)))
+        style, size = ("italic" if rank == _ZONE else "normal"), 9.5 if rank == 0 else _NAME_SIZE
+        if names.write(name, x, y, size, style) and rank != _ZONE:
+            axes.plot([x], [y], "o", ms=2.6, color=INK, mec=VOID, mew=0.6, zorder=4)
