@@ -48,13 +48,12 @@ class Region:
         if not (self.west >= -180 and self.east <= 180 and self.south >= -90 and self.north <= 90):
             raise RequestError(
                 "region: must be WEST,SOUTH,EAST,NORTH with longitudes between -180 and 180, latitudes between -90 and "
-                f"90, got {self}"
-                + (self._meant_text() or "; to scale plain coordinates to degrees, see docs/how_to/your_logs.md")
+                f"90, got {self}; to scale plain coordinates to degrees, see docs/how_to/your_logs.md"
             )
         if not _has_area(self.west, self.south, self.east, self.north):
             raise RequestError(
                 "region: must be WEST,SOUTH,EAST,NORTH with west < east and south < north, at least "
-                f"{_LEAST_DEGREES:g} degrees apart, got {self}{self._meant_text()}"
+                f"{_LEAST_DEGREES:g} degrees apart, got {self}"
             )
 
     @classmethod
@@ -64,35 +63,25 @@ class Region:
             west, south, east, north = (float(part) for part in text.split(","))
         except ValueError:
             raise RequestError(f"region: must be four numbers WEST,SOUTH,EAST,NORTH in degrees, got {text!r}") from None
-        region = cls(west, south, east, north)
-        meant = region._meant()
-        size = region._square_degrees
-        if meant is not None and size > max(meant[1]._square_degrees * _MUCH_SMALLER, _CONTINENT):
-            raise RequestError(f"region: must be WEST,SOUTH,EAST,NORTH, got {region}{region._meant_text()}")
-        return region
+        meant = _other_order(west, south, east, north)
+        if meant is None:
+            return cls(west, south, east, north)
+        least = max(meant[1]._square_degrees * _MUCH_SMALLER, _CONTINENT)
+        if not _has_area(west, south, east, north) or (east - west) * (north - south) > least:
+            raise RequestError(
+                f"region: must be WEST,SOUTH,EAST,NORTH, got {text}: these are probably {meant[0]}; give "
+                f"--region={meant[1]}"
+            )
+        return cls(west, south, east, north)
 
     @property
     def _square_degrees(self) -> float:
         return (self.east - self.west) * (self.north - self.south)
 
-    def _meant(self) -> tuple[str, Region] | None:
-        """Returns the other order in which these numbers are the smallest region, and this region; None without one.
-
-        Smallest, because a longitude that is paired with a latitude is rarely close to it.
-        """
-        numbers = self.west, self.south, self.east, self.north
-        ordered = {name: [numbers[at] for at in places] for name, places in _ORDERS.items()}
-        found = {name: Region(*borders) for name, borders in ordered.items() if _has_area(*borders)}
-        return min(found.items(), key=lambda one: one[1]._square_degrees, default=None)
-
     def with_axes_swapped(self) -> Region | None:
         """Returns the region of the same numbers as SOUTH,WEST,NORTH,EAST; None if that is none."""
         borders = self.south, self.west, self.north, self.east
         return Region(*borders) if _has_area(*borders) else None
-
-    def _meant_text(self) -> str:
-        meant = self._meant()
-        return "" if meant is None else f": these are probably {meant[0]}; give --region={meant[1]}"
 
     def holds(self, longitude: NDArray[np.float64], latitude: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Returns whether points are in the region, borders included: bool[n]. NaN is outside."""
@@ -101,6 +90,17 @@ class Region:
 
     def __str__(self) -> str:
         return f"{self.west:.10g},{self.south:.10g},{self.east:.10g},{self.north:.10g}"
+
+
+def _other_order(west: float, south: float, east: float, north: float) -> tuple[str, Region] | None:
+    """Returns the other order in which these numbers are the smallest region, and this region; None without one.
+
+    Smallest, because a longitude that is paired with a latitude is rarely close to it.
+    """
+    numbers = west, south, east, north
+    ordered = {name: [numbers[at] for at in places] for name, places in _ORDERS.items()}
+    found = {name: Region(*borders) for name, borders in ordered.items() if _has_area(*borders)}
+    return min(found.items(), key=lambda one: one[1]._square_degrees, default=None)
 
 
 def _has_area(west: float, south: float, east: float, north: float) -> bool:

@@ -218,7 +218,7 @@ def test_noise_is_that_of_the_whole_epsilon() -> None:
 
 
 def test_spec_with_rho_states_equal_laplace_noise() -> None:
-    spec = replace(spec_of(6, 4000.0, 0.5), cost=0.01, noise=GAUSSIAN)
+    spec = replace(spec_of(6, 4000.0, 0.5), cost=0.01, noise_kind=GAUSSIAN)
     grid = PlainGrid(8 * spec.field.cell_metres[1]).collect(PEOPLE, spec, run_key(1))
     assert (spec.noise_kind, spec.cost) == (GAUSSIAN, 0.01)
     assert grid.noise_stddev == GAUSSIAN.stddev(0.01)
