@@ -122,7 +122,7 @@ def test_find_sudden_changes_finds_the_node(sign: int) -> None:
     changed = {int(NODES[row]) for one in found for row in one.rows}
     inside = [node for node in changed if _within(node, (1 << 6) + 16) or _within((1 << 6) + 16, node)]
     assert inside
-    assert sign * sum(sum(one.excess) for one in found) > 1000
+    assert sign * sum(sum(one.excess) for one in found) > 300  # of 2,400, of which a part is found
 
 
 def test_find_sudden_changes_finds_a_square_between_nodes() -> None:
