@@ -58,7 +58,7 @@ ADJACENCY_TEXTS: Mapping[str, str] = {
 
 # Assumptions, one sentence or two each.
 ONE_ID = "A user is one user id. A person with two ids counts as two users."
-# Where the logs are the input, whoever adds the noise.
+# Where the logs are the input, in every trust model.
 SHARED_ASSUMPTIONS = (
     ONE_ID,
     "The key is secret, and the input does not change during the run.",

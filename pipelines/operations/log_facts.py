@@ -29,8 +29,16 @@ from sfumato.schemas.slots import UTC
 from sfumato.transforms.inputs.local_time import DAY_SECONDS, local_seconds
 from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import format_of, open_raw, slice_file
-from sfumato.transforms.inputs.text_lines import first_fields
-from sfumato.transforms.inputs.text_values import as_bytes, decoded, iso_dates, nulls, parsed, with_point, without_views
+from sfumato.transforms.inputs.text_lines import conversion, first_fields
+from sfumato.transforms.inputs.text_values import (
+    decoded,
+    iso_dates,
+    nulls,
+    parsed,
+    utf8_texts,
+    with_point,
+    without_views,
+)
 from sfumato.transforms.privacy.user_hashes import hash_users
 from sfumato.transforms.release.basemap_file import MUCH_NEARER, distance_text, nearest_city
 
@@ -159,7 +167,8 @@ def inspect_logs(logs: Sequence[LogFile], given: Mapping[str, str], region: Regi
             ids = _plain(batch, name)
             known = ~nulls(ids)
             _count(facts.unusable, "have no user id", ~known)
-            _count(facts.signs, "not UTF-8", _are_not_utf8(ids))
+            if (readable := utf8_texts(ids)) is not None:
+                _count(facts.signs, "not UTF-8", ~readable)
             user[known] = hash_users(ids.filter(pa.array(known)), key)
             hashes.append(user[known])
         if (name := roles.get("time_column")) is not None:
@@ -264,7 +273,7 @@ def _round_up(value: float) -> float:
 def causes(facts: Facts) -> list[str]:
     """Returns what is probably wrong with logs as a whole, each with what to do, the most certain first."""
     if not facts.columns:
-        return ["no line is a JSON object in UTF-8; for Windows-1252, convert it: iconv -f CP1252 -t UTF-8 OLD > NEW"]
+        return [f"no line is a JSON object in UTF-8; for Windows-1252, convert it: {conversion('CP1252')}"]
     found, rows = [], max(facts.rows, 1)
     latitude, longitude = (facts.roles.get(name, "?") for name in ("latitude_column", "longitude_column"))
     exchange = f"give --latitude_column {longitude} --longitude_column {latitude}"
@@ -321,7 +330,7 @@ def causes(facts: Facts) -> list[str]:
         found.append(
             f"{facts.roles['user_id_column']} holds text that is not UTF-8 in {number:,} rows, probably Windows-1252. "
             "Ids are compared by their bytes, so a user whose id another file has in UTF-8 counts twice; convert the "
-            "files: iconv -f CP1252 -t UTF-8 OLD > NEW"
+            f"files: {conversion('CP1252')}"
         )
     if facts.users > 1 and facts.users == facts.rows - facts.unusable.get("have no user id", 0):
         found.append(
@@ -406,22 +415,6 @@ def _note_places(facts: Facts, batch: pa.RecordBatch, layout: LogLayout) -> tupl
     _count(facts.signs, "swapped", (np.abs(latitude) > 90) & (np.abs(latitude) <= 180) & (np.abs(longitude) <= 90))
     kept = inside & ~null_island
     return kept, np.stack([longitude[kept], latitude[kept]])
-
-
-def _are_not_utf8(column: pa.Array) -> NDArray[np.bool_]:
-    """Returns which values are text in another encoding than UTF-8: bool[n]."""
-    found = np.zeros(len(column), dtype=bool)
-    if not pt.is_string(column.type) and not pt.is_large_string(column.type):
-        return found
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid:
-        for row, value in enumerate(as_bytes(column).to_pylist()):
-            try:
-                _ = value is not None and value.decode("utf-8")
-            except UnicodeDecodeError:
-                found[row] = True
-    return found
 
 
 def _degrees(facts: Facts, batch: pa.RecordBatch, option: str, layout: LogLayout) -> Array:

@@ -21,7 +21,7 @@ from sfumato.schemas.locations import DROP_REASONS, ItemColumns, LocationColumns
 from sfumato.schemas.moments import OTHER
 from sfumato.schemas.region import Grid
 from sfumato.transforms.histogram.user_sample import Sample
-from sfumato.transforms.inputs.text_values import decoded, without_views
+from sfumato.transforms.inputs.text_values import decoded, utf8_texts, without_views
 from sfumato.transforms.locations.encode import NULL_USER, encode_locations
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash
 from sfumato.transforms.privacy.user_hashes import hash_users
@@ -161,7 +161,10 @@ class ColumnItems:
         is_text = not pt.is_integer(values.type)
         usable = None
         if is_text:
-            usable, reason = _readable(values), _NOT_UTF8  # for all users: the draw must not decide whether a run fails
+            usable, reason = (
+                utf8_texts(values),
+                _NOT_UTF8,
+            )  # for all users: the draw must not decide whether a run fails
         elif self.digits is not None:
             numbers = values.to_numpy(zero_copy_only=False)
             usable, reason = (numbers >= 0) & (numbers < 10**self.digits), _NO_CODE
@@ -263,19 +266,6 @@ def _drawn_users(rows: pa.RecordBatch, key: RunKey, drawn: Drawn) -> tuple[NDArr
         block = slice(first, first + _BLOCK_ROWS)
         kept[block] = drawn(users[block])
     return users[kept], pa.array(kept)
-
-
-def _readable(values: pa.Array) -> NDArray[np.bool_] | None:
-    """Returns whether each text is UTF-8, bool[n]; None if all are."""
-    if pt.is_dictionary(values.type):
-        readable = _readable(values.dictionary)
-        return None if readable is None else readable[values.indices.to_numpy(zero_copy_only=False)]
-    try:
-        values.validate(full=True)
-    except pa.ArrowInvalid:
-        raw = values.cast(pa.large_binary()).to_pylist()
-        return np.array([text.decode(errors="ignore").encode() == text for text in raw])
-    return None
 
 
 def _sample_texts(users: NDArray[np.uint64], values: pa.Array, key: RunKey) -> Sample:

@@ -73,7 +73,7 @@ class LineFile:
 
     def of_encoding(self, encoding: str) -> DataError:
         """Returns the error for a file in another encoding than UTF-8, with the command that converts it."""
-        return DataError(f"{self.path}: must be UTF-8, got {encoding}; {_convert(encoding)}")
+        return DataError(f"{self.path}: must be UTF-8, got {encoding}; convert it: {conversion(encoding)}")
 
     @cached_property
     def _size(self) -> int:
@@ -192,12 +192,16 @@ def reading_text(path: str, kind: str) -> AbstractContextManager[None]:
     return reading_file(path, kind, problem_of)
 
 
-def _convert(encoding: str) -> str:
-    return f"convert it: iconv -f {encoding} -t UTF-8 OLD > NEW"
+def conversion(encoding: str) -> str:
+    """Returns the command that converts a file from an encoding."""
+    return f"iconv -f {encoding} -t UTF-8 OLD > NEW"
 
 
 _PROBLEMS = (
-    (r"UTF-?8|utf-8", f"the header is not UTF-8; if it is Windows-1252, as Excel writes it, {_convert('CP1252')}"),
+    (
+        r"UTF-?8|utf-8",
+        f"the header is not UTF-8; if it is Windows-1252, as Excel writes it, convert it: {conversion('CP1252')}",
+    ),
     (r"[Tt]runcated compressed|zlib|gzip", "the gzip data are damaged or truncated"),
 )
 

@@ -166,6 +166,19 @@ def without_views(column: pa.Array) -> pa.Array:
     return column.cast(pa.large_binary()) if pt.is_binary_view(column.type) else column
 
 
+def utf8_texts(values: pa.Array) -> NDArray[np.bool_] | None:
+    """Returns whether each text is UTF-8 or missing, bool[n]; None if all are."""
+    if pt.is_dictionary(values.type):
+        readable = utf8_texts(values.dictionary)
+        return None if readable is None else readable[values.indices.to_numpy(zero_copy_only=False)]
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        raw = values.cast(pa.large_binary()).to_pylist()
+        return np.array([text is None or text.decode(errors="ignore").encode() == text for text in raw])
+    return None
+
+
 def nulls(column: pa.Array) -> NDArray[np.bool_]:
     """Returns whether each value is missing: bool[n]."""
     return np.asarray(column.is_null().to_numpy(zero_copy_only=False), dtype=bool)

@@ -85,10 +85,8 @@ class Names:
         boxes = np.stack([left - wide / 2, low - high, left + wide / 2, low + below], axis=1)
         taken, away = np.array(self._taken), [one for one in points if one != point]
         crossed, covered = [*shapely.box(*taken.T), *self._lines], np.concatenate([taken, others])
-        for at, box in enumerate(boxes):
-            if _overlap(box, covered).any():
-                continue
-            line = shapely.shortest_line(point, shapely.box(*box))
+        for at in np.flatnonzero(~_overlap(boxes[:, None], covered).any(axis=1)).tolist():
+            line = shapely.shortest_line(point, shapely.box(*boxes[at]))
             if shapely.intersects(line, crossed).any() or shapely.dwithin(line, away, _APART * DPI).any():
                 continue
             if self.write(name, float(left[at]), float(low[at])):
@@ -104,8 +102,11 @@ def _size(name: str, size: float) -> tuple[float, float]:
 
 
 def _overlap(box: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Returns which rectangles, float64[n, 4] of left, top, right and bottom, share an area with one: bool[n]."""
-    return np.asarray((box[:2] < others[:, 2:]).all(axis=1) & (others[:, :2] < box[2:]).all(axis=1))
+    """Returns which rectangles share an area: bool[...].
+
+    box, others: float64[..., 4] of left, top, right and bottom, broadcast against each other.
+    """
+    return np.asarray((box[..., :2] < others[..., 2:]).all(axis=-1) & (others[..., :2] < box[..., 2:]).all(axis=-1))
 
 
 def draw_zone_names(names: Names, body: MapBody, measure: Measure) -> None:

@@ -198,7 +198,7 @@ def test_nothing_raw_is_shown_unless_asked_for(
     command = arguments(pattern, tmp_path / "out", *WITH_WARNING, *public, "--log_format", log_format)
     assert cli.main(command) == 0
     shown = capfd.readouterr().err
-    # The noisy count of users may be the exact one by chance, so it is left out.
+    # The noisy count of users may equal the exact one, so it is left out.
     assert not any(raw.search(line) for line in shown.splitlines() if "noisy count" not in line)
     assert not re.search(r"8,?247", shown)
     assert cli.main([*command, "--overwrite", "--verbose"]) == 0

@@ -219,7 +219,7 @@ def test_a_count_without_noise_counts_what_the_data_say(
     assert {*found, *times, *counted_by_heatmaps, *bit_pushing, *of_days} == set(METRICS)  # each is counted by some job
 
 
-@pytest.mark.pinned  # a noisy count may be the exact one by chance
+@pytest.mark.pinned  # a noisy count may equal the exact one
 def test_nothing_raw_that_is_counted_is_in_a_release(private: tuple[dict, Path]) -> None:
     found, output = private
     manifest, page = ((output / name).read_text() for name in ("manifest.json", "index.html"))
