@@ -61,6 +61,7 @@ from sfumato.schemas.release import (
     QUANTILES_SCHEMA,
     ZONES_FILE,
     cells_schema,
+    counted_zones_schema,
     flows_schema,
     hot_cells_schema,
     items_schema,
@@ -68,6 +69,7 @@ from sfumato.schemas.release import (
 )
 from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.transforms.counting.rates import published_categories
+from sfumato.transforms.histogram.item_encoding import ZoneItems
 from sfumato.transforms.inputs.rows import fields_of
 from sfumato.transforms.io.files import is_remote
 from sfumato.transforms.locations.read import RowCounts
@@ -227,7 +229,7 @@ class PrivateFlows(_PrivateJob):
 class PrivateHistogram(_PrivateJob):
     """Rows or paths of logs -> a row for each item that enough users hold, as `sfumato histogram` publishes them.
 
-    The rows are those of `items.parquet`, or with a region of `cells.parquet`. Items are text.
+    The rows are those of `items.parquet`, or for places of `cells.parquet` or `zones.parquet`. Items are text.
 
     Example:
         >>> with beam.Pipeline() as pipeline:
@@ -243,6 +245,8 @@ class PrivateHistogram(_PrivateJob):
 
     def table(self, job: Any) -> tuple[str, pa.Schema]:
         noisy = job.request.trust != Trust.SECAGG
+        if isinstance(job.counted, ZoneItems):
+            return ZONES_FILE, counted_zones_schema(noisy, job.request.label_column is not None)
         if job.request.column is None:
             return CELLS_FILE, hot_cells_schema(noisy)
         return ITEMS_FILE, items_schema(pa.string(), noisy)

@@ -74,7 +74,7 @@ class Release(published_release.Release):
 
         table, weights = self.arrow_table(ZONES_FILE), np.asarray(rows, dtype=np.float64)
         if "users" not in table.column_names:
-            raise RequestError(f"{self.path}: this release contains statistics of a value, not users to add up")
+            raise RequestError(f"{self.path}: the rows of this release do not add up, as those of `sfumato zones` do")
         if weights.shape != (table.num_rows,):
             raise RequestError(f"rows: must hold one value for each of {table.num_rows} zones, got {weights.shape}")
         levels = self.manifest["zones"]["levels"]
@@ -230,7 +230,7 @@ class Release(published_release.Release):
             self._plot_cells(ax)
         elif MODEL_FILE in listed:
             self._plot_model(ax)
-        elif "zones" in self.tables and "users" in self.table("zones"):
+        elif "zones" in self.tables and "moments" not in self.tables:
             self._plot_zones(ax)
         else:
             has = f"it has {', '.join(sorted(listed))}" if listed else "its manifest lists no files"
@@ -269,12 +269,16 @@ class Release(published_release.Release):
         from matplotlib.patches import PathPatch
         from matplotlib.path import Path as Outline
 
-        zones = self.arrow_table(ZONES_FILE).to_pandas().query("level == level.iloc[0]")
+        zones = self.arrow_table(ZONES_FILE).to_pandas()
+        if "level" in zones:
+            zones = zones[zones["level"] == zones["level"].iloc[0]]
         shapes = [
             Outline.make_compound_path(*(Outline(ring.coords) for ring in shapely.get_rings(one)))
             for one in shapely.from_wkb(zones["geometry"])
         ]
-        drawn = PatchCollection(map(PathPatch, shapes), cmap="inferno_r", array=zones["users"].to_numpy())
+        drawn = PatchCollection(
+            map(PathPatch, shapes), cmap="inferno_r", array=zones["users" if "users" in zones else "count"].to_numpy()
+        )
         ax.add_collection(drawn)
         ax.autoscale_view()
         self._finish_map(ax, drawn, "users")

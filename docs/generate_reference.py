@@ -243,8 +243,8 @@ TABLES: dict[str, tuple[str, Mapping[str, pa.Schema]]] = {
         {release.ZONES_FILE: release.zones_schema(("true", "false"), ("true",))},
     ),
     "histogram, hotspots": (
-        "`cells.parquet` for places, `items.parquet` for a column's values: one row for each published cell, item or "
-        "prefix.",
+        "`cells.parquet` for the cells of a map, `zones.parquet` for zones, `items.parquet` for a column's values: one "
+        "row for each published cell, zone, item or prefix.",
         {release.CELLS_FILE: release.hot_cells_schema(), release.ITEMS_FILE: release.items_schema(pa.string())},
     ),
     "histogram, hotspots with `--trust central`": (
@@ -252,6 +252,7 @@ TABLES: dict[str, tuple[str, Mapping[str, pa.Schema]]] = {
         {
             release.CELLS_FILE: release.hot_cells_schema(noisy=True),
             release.ITEMS_FILE: release.items_schema(pa.string(), noisy=True),
+            release.ZONES_FILE: release.counted_zones_schema(noisy=True),
         },
     ),
     "quantiles": (

@@ -5,15 +5,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from sfumato.pipelines.frame.job import Inputs, ReleaseJob, ResultsAndFiles
+from sfumato.pipelines.frame.job import Inputs, ReleaseJob, ResultsAndFiles, geography_of
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns
 from sfumato.transforms.histogram.central_counts import CentralCountPlan
-from sfumato.transforms.histogram.item_encoding import Items
+from sfumato.transforms.histogram.item_encoding import Items, ZoneItems
 from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.histogram.release import CountMetadata, central_files, trie_files
 from sfumato.transforms.histogram.request import (
@@ -46,7 +47,7 @@ class ItemJob(ReleaseJob):
 
     STATED_AS: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("region", "cells", "user_id_column", "latitude_column", "longitude_column"), "counted"),
-        **dict.fromkeys(("range", "bits", "items_file"), "counted"),
+        **dict.fromkeys(("range", "bits", "items_file", "zones", "id_column", "h3", "quadkey"), "counted"),
         "levels": "rounds",
     }
 
@@ -78,6 +79,11 @@ class ItemJob(ReleaseJob):
         """Returns the function from the published result to the release's files."""
         return central_files if isinstance(self.plan, CentralCountPlan) else trie_files
 
+    @cached_property
+    def geography(self) -> bytes | None:
+        zones = self.counted.zones if isinstance(self.counted, ZoneItems) else None
+        return geography_of(self.request, None if zones is None else zones.region)
+
     def columns(self) -> Columns:
         return self.counted.columns
 
@@ -91,8 +97,7 @@ class ItemJob(ReleaseJob):
         return self.plan.accuracy()
 
     def stated(self) -> dict[str, Any]:
-        counted = asdict(self.counted)  # type: ignore[call-overload]
-        return {**asdict(self.plan), "rounds": self.plan.rounds, "counted": counted}
+        return {**asdict(self.plan), "rounds": self.plan.rounds, "counted": self.counted.stated()}
 
     def plan_text(self) -> str:
         return self.plan.text(self.counted)

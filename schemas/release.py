@@ -229,7 +229,18 @@ def _auxiliary_fields(categories: Sequence[str], rates: Sequence[str], place: st
     return fields
 
 
-_ZONE_NAME = described("name", "readable name of the zone; null if it has none", pa.string(), null=True)
+_AREA_AND_DENSITY = (
+    pa.field("area", _NUMBER, False, {"unit": "square kilometres"}),
+    pa.field("density", _NUMBER, False, {"unit": "users per square kilometre"}),
+)
+
+
+def _zone_schema(named: bool, *columns: pa.Field) -> pa.Schema:
+    """Returns the columns of a table of zones. named: whether zones have names for people."""
+    name = described("name", "readable name of the zone; null if it has none", pa.string(), null=True)
+    own = [described("zone", "id of the zone", pa.string()), *([name] if named else [])]
+    geometry = described("geometry", "WKB, the zone's polygon", pa.binary())
+    return pa.schema([*own, *columns, geometry], metadata=CELLS_SCHEMA.metadata)
 
 
 def zones_schema(categories: Sequence[str] = (), rates: Sequence[str] = (), named: bool = False) -> pa.Schema:
@@ -237,45 +248,29 @@ def zones_schema(categories: Sequence[str] = (), rates: Sequence[str] = (), name
 
     named: whether zones have names for people. See `cells_schema`.
     """
-    return pa.schema(
-        [
-            described("zone", "id of the zone", pa.string()),
-            *([_ZONE_NAME] if named else []),
-            described("level", "name of its level: the column that names the level's zones", pa.string()),
-            described(
-                "parent",
-                "id of the zone of the next coarser level that holds it; null for none",
-                pa.string(),
-                null=True,
-            ),
-            described("users", f"estimated users, unbiased; {NEGATIVE}"),
-            described("stddev", "standard deviation of the noise in users, after the levels were made consistent"),
-            described("low", "lower end of a 95% interval of the zone's users, for each zone separately"),
-            described("high", "upper end of the interval"),
-            pa.field("area", _NUMBER, False, {"unit": "square kilometres"}),
-            pa.field("density", _NUMBER, False, {"unit": "users per square kilometre"}),
-            *_auxiliary_fields(categories, rates, "zone"),
-            described("geometry", "WKB, the zone's polygon", pa.binary()),
-        ],
-        metadata=CELLS_SCHEMA.metadata,
+    return _zone_schema(
+        named,
+        described("level", "name of its level: the column that names the level's zones", pa.string()),
+        described("parent", "id of the next coarser level's zone that holds it; null for none", pa.string(), null=True),
+        described("users", f"estimated users, unbiased; {NEGATIVE}"),
+        described("stddev", "standard deviation of the noise in users, after the levels were made consistent"),
+        described("low", "lower end of a 95% interval of the zone's users, for each zone separately"),
+        described("high", "upper end of the interval"),
+        *_AREA_AND_DENSITY,
+        *_auxiliary_fields(categories, rates, "zone"),
     )
 
 
 def release_zones_schema(named: bool) -> pa.Schema:
     """Returns the columns of the table of `sfumato zones --release`. named: whether zones have names for people."""
-    return pa.schema(
-        [
-            described("zone", "id of the zone", pa.string()),
-            *([_ZONE_NAME] if named else []),
-            described("users", f"estimated users in the zone; {NEGATIVE}; null off the map", null=True),
-            described("stddev", "standard deviation of users: noise, and places inside cells that are cut", null=True),
-            described("low", "lower end of a 95% interval, for each zone separately", null=True),
-            described("high", "upper end of the interval", null=True),
-            described("noise_stddev", "the part of stddev that is the noise's", null=True),
-            described("share_in_map", "share of the zone's area inside the map"),
-            described("geometry", "WKB, the zone's polygon", pa.binary()),
-        ],
-        metadata=CELLS_SCHEMA.metadata,
+    return _zone_schema(
+        named,
+        described("users", f"estimated users in the zone; {NEGATIVE}; null off the map", null=True),
+        described("stddev", "standard deviation of users: noise, and places inside cells that are cut", null=True),
+        described("low", "lower end of a 95% interval, for each zone separately", null=True),
+        described("high", "upper end of the interval", null=True),
+        described("noise_stddev", "the part of stddev that is the noise's", null=True),
+        described("share_in_map", "share of the zone's area inside the map"),
     )
 
 
@@ -321,6 +316,14 @@ def hot_cells_schema(noisy: bool = False) -> pa.Schema:
         ],
         metadata=CELLS_SCHEMA.metadata,
     )
+
+
+def counted_zones_schema(noisy: bool = False, named: bool = False) -> pa.Schema:
+    """Returns the columns of `zones.parquet` of counted zones. named: whether zones have names for people.
+
+    See `hot_cells_schema`.
+    """
+    return _zone_schema(named, *(_NOISY_COUNT if noisy else _SAMPLED_COUNT), *_AREA_AND_DENSITY)
 
 
 QUANTILES_SCHEMA = pa.schema(
@@ -377,16 +380,11 @@ def items_schema(item: pa.DataType, noisy: bool = False) -> pa.Schema:
 
 def flow_zones_schema(named: bool = False) -> pa.Schema:
     """Returns the columns of `flow_zones.parquet`. named: whether zones have names for people."""
-    return pa.schema(
-        [
-            described("zone", "id of the zone", pa.string()),
-            *([_ZONE_NAME] if named else []),
-            pa.field("longitude", pa.float64(), False, {"unit": "degrees", "description": "of a point in the zone"}),
-            pa.field("latitude", pa.float64(), False, {"unit": "degrees", "description": "of the point"}),
-            pa.field("area", pa.float64(), False, {"unit": "square kilometres"}),
-            described("geometry", "WKB, the zone's polygon", pa.binary()),
-        ],
-        metadata=CELLS_SCHEMA.metadata,
+    return _zone_schema(
+        named,
+        pa.field("longitude", pa.float64(), False, {"unit": "degrees", "description": "of a point in the zone"}),
+        pa.field("latitude", pa.float64(), False, {"unit": "degrees", "description": "of the point"}),
+        pa.field("area", pa.float64(), False, {"unit": "square kilometres"}),
     )
 
 

@@ -30,6 +30,7 @@ _SMALL = (*_CELLS, "--depth", "5", "--epsilon", "4", "--shard_size", "300")
 _CURATED = ("--trust", "central")
 _LOOSE = ("--epsilon", "4", "--delta", "1e-3")
 _KINDS = ("--auxiliary", "kind", "--categories", "k0,k1,k2,k3,k4")
+_THREE = ("--max_items_per_user", "3")
 _LATITUDE = ("--column", "latitude")
 
 # Commands by the kind of release, without input, key and output.
@@ -42,6 +43,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "histogram": ("histogram", *_CELLS, "--cells", "4", *_LOOSE),
     "empty": ("histogram", *_CELLS, "--cells", "4", "--epsilon", "0.5"),
     "central": ("histogram", *_CELLS, "--cells", "4", *_CURATED),
+    "visits": ("histogram", "--zones", "{city}/zones.geojson", "--id_column", "tract", *_CURATED, *_THREE),
     "hotspots": ("hotspots", *_CELLS, "--depth", "6", "--levels", "3", *_LOOSE),
     "hotspots, central": ("hotspots", *_CELLS, "--depth", "4", "--levels", "2", *_CURATED, *_LOOSE),
     "quantiles": ("quantiles", *_LATITUDE, "--range", "37,38", "--bits", "4"),

@@ -102,6 +102,7 @@ COUNTED = [
 OF_ZONES: dict[str, Any] = {"region": None, "zones": "tracts", "id_column": "tract"}
 OF_INDEX: dict[str, Any] = {"zones": None, "id_column": None, "region": HERE}
 CELLS = {**ON_MAP, "cells": 3}
+VISITS = {"column": None, "zones": "tracts", "id_column": "tract"}
 MEANS_OF_CELLS = {"cells": 2, "region": HERE}
 MEANS_OF_ZONES = {"zones": "tracts", "id_column": "tract"}
 GROUPS = {"group_by": "kind", "groups": "a,b"}
@@ -134,6 +135,10 @@ CHANGES: dict[str, list[Change]] = {
         *of(CENTRAL, "one", items_file="two"),
         *of(CELLS, region=THERE, cells=4),
         *places(CELLS),
+        *of(VISITS, zones="moved", id_column="county", label_column="county"),
+        *of({**VISITS, "zones": "stops"}, 300, radius=400),
+        *of({**ON_MAP, "cells": None}, 7, h3=6),
+        *of({**ON_MAP, "cells": None}, 12, quadkey=11),
     ],
     "hotspots": [
         *COUNTED,

@@ -193,7 +193,7 @@ def contradictions(release: Release) -> list[str]:
     if CELLS_FILE in files and any("noise_stddev" in one for one in privacy.get("rounds", ())):
         stated = {one["level"]: one["noise_stddev"] for one in privacy["rounds"]}
         found += _other_noise(table_of(release, CELLS_FILE), "depth", stated)
-    return found + (_broken_sums(release) if ZONES_FILE in files else [])
+    return found + (_broken_sums(release) if ZONES_FILE in files and "sub_queries" in privacy else [])
 
 
 def _other_noise(table: pa.Table, column: str, stated: Mapping[int, float]) -> Iterator[str]:

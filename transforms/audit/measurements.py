@@ -132,6 +132,9 @@ def _answers(release: Release) -> Iterator[Measurement]:
 
 
 def _zones(release: Release) -> Iterator[Measurement]:
+    if "sub_queries" not in release.manifest["privacy"]:
+        yield from _rounds(release)  # of a histogram; the statistics of moments are in another table
+        return
     queried = [level for level in release.manifest["zones"]["levels"] if level["noise_stddev"] is not None]
     if len(queried) == 1:  # with several levels the published users are estimates from all of them
         zones, (noise,) = table_of(release, ZONES_FILE), sub_query_noises(release.manifest)
@@ -151,15 +154,15 @@ def _rounds(release: Release) -> Iterator[Measurement]:
     rounds = manifest["privacy"].get("rounds")
     if not rounds or manifest["job"] == "flows":
         return
-    file = next(name for name in (BINS_FILE, ITEMS_FILE, CELLS_FILE) if name in files)
+    file = next(name for name in (BINS_FILE, ITEMS_FILE, CELLS_FILE, ZONES_FILE) if name in files)
     table, level = table_of(release, file), "depth" if file == CELLS_FILE else "level"
-    key = {CELLS_FILE: "cell_id", ITEMS_FILE: "item", BINS_FILE: "low"}[file]
+    key = {CELLS_FILE: "cell_id", ITEMS_FILE: "item", BINS_FILE: "low", ZONES_FILE: "zone"}[file]
     bound = entry_of(manifest["parameters"], "bound")
     items, records, top = bound.get("max_items", 1), bound.get("max_records", 1), manifest["parameters"].get("top")
     shown: frozenset[str] | None = None
     for index, one in enumerate(rounds):
         at = one["level"] if len(rounds) > 1 or file != ITEMS_FILE else 0
-        part = table.filter(pc.equal(table[level], at))
+        part = table if file == ZONES_FILE else table.filter(pc.equal(table[level], at))
         sampled, is_gaussian = "sampled" in table.column_names, one.get("noise") == "gaussian"
         keys = tuple(map(str, part[key].to_pylist()))
         values = part["sampled" if sampled else "count"].to_numpy().astype(float)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.locations import LocationColumns, TripColumns
 from sfumato.schemas.region import Locator, Region, deinterleave, ground_metres
-from sfumato.transforms.histogram.item_encoding import Drawn, EncodedItems
+from sfumato.transforms.histogram.item_encoding import Drawn, EncodedItems, Items
 from sfumato.transforms.histogram.user_sample import ItemCounts, Sample, add_pairs, run_starts, sum_by_item
 from sfumato.transforms.locations.encode import EncodedLocations, encode_locations
 from sfumato.transforms.privacy.keys import RunKey, random_bits
@@ -65,7 +65,7 @@ def count_prefixes(codes: Codes, counts: NDArray[np.int64], nodes: Codes, bits: 
 
 
 @dataclass(frozen=True)
-class TripItems:
+class TripItems(Items):
     """Rows with two places, as Items: pairs of the locator's cells, which are of level MAX_PAIR_DEPTH."""
 
     columns: TripColumns
@@ -96,7 +96,7 @@ class TripItems:
 
 
 @dataclass(frozen=True)
-class RecordItems:
+class RecordItems(Items):
     """Records with a time, as Items: the upper bits are the time in seconds, the lower ones the cell."""
 
     columns: LocationColumns

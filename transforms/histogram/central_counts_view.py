@@ -11,7 +11,7 @@ from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.known_digits import NOISE_Z, not_negative, with_interval
 from sfumato.schemas.views import PageView
 from sfumato.schemas.views.view_parts import Fact, Scale, Section, Table
-from sfumato.transforms.histogram.view import SampledPage, view_of
+from sfumato.transforms.histogram.view import SampledPage, noun_of, view_of
 from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.report.numbers import plural
 from sfumato.transforms.report.released import Files, Released
@@ -52,12 +52,14 @@ class CentralPage(SampledPage):
         parameters = release.manifest["parameters"]
         most, records = parameters["bound"]["max_items"], parameters["bound"]["max_records"]
         self.UNIT = "users" if records == 1 else "records"
-        kept = "one item" if most == 1 else f"at most {most} different items"
+        noun = noun_of(release)
+        kept = f"one {noun}" if most == 1 else f"at most {most} different {noun}s"
         drawn = "sampled at random in proportion to their records"
         self.ONE_RECORD = f"Of each user {kept} count{'s'[: most == 1]}, {drawn}" + (
             "." if records == 1 else f", with at most {records} records each."
         )
-        self.ONE_RECORD += " A user's other items are not counted, so more users than the count may have an item."
+        held = "have an item" if noun == "item" else f"have been in a {noun}"
+        self.ONE_RECORD += f" A user's other {noun}s are not counted, so more users than the count may {held}."
         if release.manifest["privacy"].get("devices"):
             sent = "one cell" if records == 1 else f"weights of cells, {records} in all"
             self.ONE_RECORD = f"Each device sent {sent}."
@@ -88,8 +90,9 @@ class CentralPage(SampledPage):
     def held(self, table: pa.Table) -> str:
         if not self._added_up:
             return super().held(table)
-        what = "records" if self.UNIT == "records" else "pairs of a user and an item"
-        return f"about {self.total(table)} {what}, of {self.all_users_text} users"
+        if self.UNIT == "records":
+            return f"about {self.total(table)} records of {self.all_users_text} users"
+        return f"about {self.all_users_text} users, counted {self.total(table)} times in all"
 
     def own_chip(self) -> Fact:
         if self.hidden:
@@ -122,7 +125,7 @@ class CentralPage(SampledPage):
     def round_text(self, round_: dict[str, Any]) -> str:
         noise = f"{_NOISE[round_['noise']]}, with a standard deviation of {round_['noise_stddev']:.3g}"
         if round_["threshold"] is None:
-            return f"The noise ({noise}) was added to every count, including those of empty cells."
+            return f"The noise ({noise}) was added to every count, including those that are 0."
         least = f"{round_['threshold']:,}"
         return f"The noise ({noise}) was added to every count above 0. Noisy counts below {least} were dropped."
 

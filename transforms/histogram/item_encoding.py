@@ -1,14 +1,15 @@
-"""What is counted: cells, values of a column, or bins of its numbers.
+"""What is counted: cells, public zones, values of a column, or bins of its numbers.
 
 Encodes Arrow batches as (user hash, item code) pairs of the drawn users; drops and counts bad rows. Pure.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,12 +20,14 @@ from numpy.typing import NDArray
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import DROP_REASONS, ItemColumns, LocationColumns, TripColumns, holds_text
 from sfumato.schemas.moments import OTHER
-from sfumato.schemas.region import Grid
+from sfumato.schemas.region import Grid, Locator
 from sfumato.transforms.histogram.user_sample import Sample
 from sfumato.transforms.inputs.text_values import decoded, utf8_texts, without_views
 from sfumato.transforms.locations.encode import NULL_USER, encode_locations
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash
 from sfumato.transforms.privacy.user_hashes import hash_users
+from sfumato.transforms.zones.zone_file import Zones
+from sfumato.transforms.zones.zone_raster import ZoneLocator
 
 MAX_BITS = 30
 _BLOCK_ROWS = 1 << 16  # drawn at once: temporary columns stay in the processor's cache
@@ -121,30 +124,62 @@ class EncodedItems:
     clamped: int = 0
 
 
-class Items(Protocol):
-    """The source of items: the columns to read, and how to encode a batch's records of the drawn users."""
+class Items(ABC):
+    """The source of items. Implementations are dataclasses, and have the `columns` to read."""
 
-    @property
-    def columns(self) -> LocationColumns | ItemColumns | TripColumns: ...
+    columns: LocationColumns | ItemColumns | TripColumns
 
-    def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems: ...
+    @abstractmethod
+    def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
+        """Encodes a batch's records of the drawn users."""
+
+    def stated(self) -> dict[str, Any]:
+        """Returns what tells these items from others, in JSON's types: the run's key is bound to it."""
+        return asdict(self)  # type: ignore[call-overload,no-any-return]
+
+    def place(self) -> dict[str, Any]:
+        """Returns where the items are, for the manifest; empty for items that are no places."""
+        return {}
 
 
 @dataclass(frozen=True)
-class CellItems:
+class CellItems(Items):
     """Cells of a grid: codes with two bits for each level of its depth."""
 
     columns: LocationColumns
     grid: Grid
 
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
-        encoded = encode_locations(batch, self.columns, self.grid, key.subkey("users"), drawn)
-        sample = Sample.from_arrays(encoded.users, encoded.codes)
-        return EncodedItems(sample, encoded.rows, encoded.dropped)
+        return _encode_places(batch, self.columns, self.grid, key, drawn)
+
+    def place(self) -> dict[str, Any]:
+        return {"region": asdict(self.grid.region), "grid": {"depth": self.grid.depth, "side": self.grid.side}}
 
 
 @dataclass(frozen=True)
-class ColumnItems:
+class ZoneItems(Items):
+    """Public zones: the code of a place is the index of its zone."""
+
+    columns: LocationColumns
+    locator: ZoneLocator
+
+    @property
+    def zones(self) -> Zones:
+        """The zones, without coarser levels."""
+        return self.locator.zones
+
+    def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
+        return _encode_places(batch, self.columns, self.locator, key, drawn)
+
+    def stated(self) -> dict[str, Any]:
+        return {"columns": asdict(self.columns), "zones": self.zones.digest}
+
+    def place(self) -> dict[str, Any]:
+        return self.zones.place()
+
+
+@dataclass(frozen=True)
+class ColumnItems(Items):
     """Values of a column: texts as keyed hashes, booleans and dates as texts, integers unchanged.
 
     digits: length of the prefix code; integers outside 0..10^digits - 1 are dropped. None accepts all integers.
@@ -182,7 +217,7 @@ class ColumnItems:
 
 
 @dataclass(frozen=True)
-class ListedItems:
+class ListedItems(Items):
     """Values of a column by their place in a public list of distinct texts; all others are one more item, `other`."""
 
     columns: ItemColumns
@@ -211,7 +246,7 @@ class ListedItems:
 
 
 @dataclass(frozen=True)
-class NumberItems:
+class NumberItems(Items):
     """Numbers in [low, high] as the index of their bin. Values outside are clamped and counted.
 
     low, high, bits, edges: see NumberBins.
@@ -245,6 +280,13 @@ class NumberItems:
         np.clip(drawn_numbers, self.low, self.high, out=drawn_numbers)
         items = self.scale.of(drawn_numbers).view(np.uint32)
         return EncodedItems(Sample.from_arrays(users, items), batch.num_rows, tuple(dropped.tolist()), clamped)
+
+
+def _encode_places(
+    batch: pa.RecordBatch, columns: LocationColumns, locator: Locator, key: RunKey, drawn: Drawn
+) -> EncodedItems:
+    encoded = encode_locations(batch, columns, locator, key.subkey("users"), drawn)
+    return EncodedItems(Sample.from_arrays(encoded.users, encoded.codes), encoded.rows, encoded.dropped)
 
 
 def _present(batch: pa.RecordBatch, columns: ItemColumns) -> tuple[pa.RecordBatch, NDArray[np.int64]]:

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.histogram.accountant import check_delta, delta, largest_rate, max_rate, rounds_delta
-from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems
+from sfumato.transforms.histogram.item_encoding import CellItems, Items, NumberItems, ZoneItems
 from sfumato.transforms.histogram.sampling_round import Sampling, check_count, hidden_count
 from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.privacy.admission import CountedBudget
@@ -346,4 +346,6 @@ def _item_bits(counted: Items) -> int | None:
     """Returns bits of an item's code; None if clients send the values of a column unchanged."""
     if isinstance(counted, CellItems):
         return 2 * counted.grid.depth
+    if isinstance(counted, ZoneItems):
+        return (len(counted.zones) - 1).bit_length()
     return counted.bits if isinstance(counted, NumberItems) else None

@@ -21,17 +21,25 @@ from sfumato.schemas.guarantee import (
     Trust,
 )
 from sfumato.schemas.region import Grid, area_km2, deinterleave
-from sfumato.schemas.release import CELLS_FILE, ITEMS_FILE, hot_cells_schema, items_schema
+from sfumato.schemas.release import (
+    CELLS_FILE,
+    ITEMS_FILE,
+    ZONES_FILE,
+    counted_zones_schema,
+    hot_cells_schema,
+    items_schema,
+)
 from sfumato.schemas.tree import node_names
 from sfumato.transforms.geo.cell_indexes import index_columns
 from sfumato.transforms.histogram.central_counts import CentralCountPlan, NoisyHistogram, NoisyLevels
 from sfumato.transforms.histogram.central_counts_view import counts_view
-from sfumato.transforms.histogram.item_encoding import CellItems, Items, ListedItems
+from sfumato.transforms.histogram.item_encoding import CellItems, Items, ListedItems, ZoneItems
 from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.histogram.sampling_round import WHOLE, Histogram, Trie
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
+from sfumato.transforms.zones.zone_file import Zones
 
 BOUND = "one record a user, chosen uniformly among their records by the key"
 _MECHANISM = "sample and threshold: no noise is added to the counts of items"
@@ -68,6 +76,21 @@ def cells_table(histogram: Histogram | NoisyHistogram, grid: Grid) -> pa.Table:
         "geometry": shapely.to_wkb(shapely.box(west, south, east, north)),
     }
     return pa.table(table, schema=hot_cells_schema(isinstance(histogram, NoisyHistogram)))
+
+
+def zones_table(histogram: Histogram | NoisyHistogram, zones: Zones) -> pa.Table:
+    """Returns published zones by counted_zones_schema, in the order of the zones."""
+    codes = histogram.items.astype(np.int64)
+    table = {
+        "zone": np.array(zones.ids, dtype=object)[codes],
+        **({} if zones.labels is None else {"name": np.array(zones.labels, dtype=object)[codes]}),
+        **measured(histogram),
+        "area": zones.areas_km2[codes],
+        "density": histogram.counts / zones.areas_km2[codes],
+        "geometry": shapely.to_wkb(zones.geometries[codes]),
+    }
+    schema = counted_zones_schema(isinstance(histogram, NoisyHistogram), zones.labels is not None)
+    return pa.table(table, schema=schema)
 
 
 def item_names(histogram: Histogram | NoisyHistogram) -> list[str]:
@@ -115,7 +138,7 @@ def sample_manifest(
         SampleRound(number, round_level(level, metadata.counted), sampling.rate, sampling.threshold, published)
         for number, (level, published) in enumerate(rounds)
     ]
-    content = _map_entries(metadata.counted)
+    content = metadata.counted.place()
     privacy = privacy_entries(
         metadata,
         Trust.SECAGG,
@@ -137,12 +160,6 @@ def sample_manifest(
     content["results"] = {"published": rounds[-1][1], "estimated_users": users, "hidden_count": hidden}
     warnings = [*_delta_warnings(plan.delta, plan.population or users), *warnings]
     return release_manifest(metadata.release, content, warnings)
-
-
-def _map_entries(counted: Items) -> dict[str, Any]:
-    if not isinstance(counted, CellItems):
-        return {}
-    return {"region": asdict(counted.grid.region), "grid": {"depth": counted.grid.depth, "side": counted.grid.side}}
 
 
 def privacy_entries(
@@ -212,6 +229,8 @@ def count_tables(levels: Sequence[Histogram | NoisyHistogram], counted: Items) -
     """Returns the table of published cells or items of all levels, by file name."""
     if isinstance(counted, CellItems):
         return {CELLS_FILE: pa.concat_tables([cells_table(one, counted.grid) for one in levels])}
+    if isinstance(counted, ZoneItems):
+        return {ZONES_FILE: zones_table(levels[-1], counted.zones)}
     if isinstance(counted, ListedItems):
         levels = [replace(one, texts=tuple(counted.names[one.items.astype(np.int64)].tolist())) for one in levels]
     return {ITEMS_FILE: pa.concat_tables([items_table(one) for one in levels])}
@@ -258,12 +277,12 @@ def central_files(counts: NoisyLevels, metadata: CountMetadata[CentralCountPlan]
         composition,
         plan.ASSUMPTIONS,
     )
-    content = {**_map_entries(metadata.counted), "privacy": {**privacy, **plan.STATED}}
+    content = {**metadata.counted.place(), "privacy": {**privacy, **plan.STATED}}
     hidden = rounds[-1].hidden_count
     content["results"] = {"published": len(last), "estimated_users": users, "hidden_count": hidden}
     warnings = _delta_warnings(plan.delta, plan.population or users)
     if not len(last):
-        noun = "cell" if isinstance(metadata.counted, CellItems) else "item"
+        noun = {CellItems: "cell", ZoneItems: "zone"}.get(type(metadata.counted), "item")
         warnings.append(f"No {noun} has a noisy count above the threshold: this release is empty at its last level.")
     parts = {**count_tables(counts.levels, metadata.counted), **metadata.release.geography_files}
     return build_release(parts, release_manifest(metadata.release, content, warnings), counts_view)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
@@ -22,10 +23,13 @@ from sfumato.schemas.requests.publish_request import (
 from sfumato.schemas.requests.request_base import MAP, METHOD, PRIVACY, option
 from sfumato.transforms.histogram.central_counts import CentralCountPlan, SplitCountPlan
 from sfumato.transforms.histogram.count_noise import ItemBound
-from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, ListedItems
+from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, ListedItems, ZoneItems
 from sfumato.transforms.histogram.plan import PaperSamplePlan, SamplePlan
 from sfumato.transforms.histogram.sampling_round import spread_levels
 from sfumato.transforms.io.files import read_lines
+from sfumato.transforms.zones.request import NO_ID_COLUMN, ZoneOptions
+from sfumato.transforms.zones.zone_file import MAX_SHOWN
+from sfumato.transforms.zones.zone_raster import ZoneLocator
 
 # Levels of the quadtree, digits of integers, characters of text and of dates, where --depth is not given.
 CELL_DEPTH, DIGITS, CHARACTERS, DATE_CHARACTERS = 12, 9, 16, 10
@@ -112,9 +116,12 @@ class ItemCountRequest(UserColumn, ReleaseRequest):
 
 
 class ItemRequest(PlaceColumns, MapGeography, ItemCountRequest):
-    """Options that name items: the values of a column, or the cells of a region."""
+    """Options that name items: the values of a column, or places.
 
-    CELL_OPTIONS: ClassVar[str]
+    PLACES: the options of which one is given instead of a column, and how they are typed.
+    """
+
+    PLACES: ClassVar[Mapping[str, str]]
 
     noise: Literal["auto", "laplace", "truncated", "gaussian"] = option(
         "auto",
@@ -147,18 +154,21 @@ class ItemRequest(PlaceColumns, MapGeography, ItemCountRequest):
         None, "column whose values are counted: text, integers, booleans or dates", MAP, common=True, metavar="NAME"
     )
     region: RegionOption | None = option(
-        None, f"count map cells instead of a column: {REGION_HELP}", MAP, common=True, metavar=REGION_METAVAR
+        None, f"{REGION_HELP}, to count places instead of a column", MAP, common=True, metavar=REGION_METAVAR
     )
 
     @property
     def has_map(self) -> bool:
         """See MapGeography.has_map."""
-        return self.region is not None
+        return self.column is None
 
     @model_validator(mode="after")
-    def _column_or_cells(self) -> Self:
-        if (self.column is None) == (self.region is None):
-            raise RequestError(f"column, region: exactly one is required: --column NAME, or {self.CELL_OPTIONS}")
+    def _column_or_places(self) -> Self:
+        given = self.changed(("column", *self.PLACES))
+        if not given:
+            raise RequestError(f"column: required; give --column NAME, or {', or '.join(self.PLACES.values())}")
+        if len(given) > 1:
+            raise RequestError(f"{' and '.join(given)}: cannot be combined; give one of them")
         if self.trust != Trust.CENTRAL:
             self.refuse(("noise",), "applies only with --trust central")
         if self.trust == Trust.SECAGG:
@@ -183,18 +193,25 @@ class ItemRequest(PlaceColumns, MapGeography, ItemCountRequest):
 
     def _cells(self, depth: int) -> CellItems:
         assert self.region is not None
-        columns = LocationColumns(self.user_id_column, self.latitude_column, self.longitude_column)
-        return CellItems(columns, Grid(self.region, depth))
+        return CellItems(self._places(), Grid(self.region, depth))
+
+    def _places(self) -> LocationColumns:
+        return LocationColumns(self.user_id_column, self.latitude_column, self.longitude_column)
 
 
-class HistogramRequest(ItemRequest):
-    """Publishes how many users have each category or visit each map cell, by sample and threshold, or with noise of a
-    trusted curator.
+class HistogramRequest(ZoneOptions, ItemRequest):
+    """Publishes how many users have each category or visit each map cell or zone, by sample and threshold, or with
+    noise of a trusted curator.
     """
 
     JOB: ClassVar[str] = "histogram"
     EXAMPLE: ClassVar[str] = "--input 'logs/*.parquet' --column district --population 100000 --output histogram"
-    CELL_OPTIONS: ClassVar[str] = "--cells DEPTH --region W,S,E,N"
+    PLACES: ClassVar[Mapping[str, str]] = {
+        "cells": "--cells DEPTH --region W,S,E,N",
+        "zones": "--zones FILE --id_column NAME",
+        "h3": "--h3 RESOLUTION --region W,S,E,N",
+        "quadkey": "--quadkey LEVEL --region W,S,E,N",
+    }
 
     cells: int | None = option(
         None, "count the 2^DEPTH x 2^DEPTH cells of the region", MAP, common=True, metavar="DEPTH"
@@ -208,21 +225,34 @@ class HistogramRequest(ItemRequest):
     )
 
     @model_validator(mode="after")
-    def _grid(self) -> Self:
-        if self.region is not None and self.cells is None:
-            raise RequestError("cells: required with --region, as --cells DEPTH")
+    def _items_of_options(self) -> Self:
+        if self.cells is not None or self.index is not None:
+            if self.region is None:
+                raise RequestError("region: required with --cells, --h3 and --quadkey, as W,S,E,N")
+        else:
+            self.refuse(("region",), "requires --cells DEPTH, --h3 RESOLUTION or --quadkey LEVEL")
+        if self.zones is None:
+            self.refuse(("id_column", "label_column", "radius"), "requires --zones FILE")
+        elif not self.id_column:
+            raise RequestError(NO_ID_COLUMN)
         if self.items_file is not None and (self.column is None or self.trust == Trust.SECAGG):
             raise RequestError("items_file: requires --column NAME and --trust central or split")
         if self.column is not None and self.trust == Trust.SPLIT and self.items_file is None:
             raise RequestError("items_file: required with --column and --trust split, which counts public items only")
-        if self.region is None and self.cells is not None:
-            raise RequestError("cells: requires --region W,S,E,N")
         return self
 
     def resolve(self) -> RequestedCount:
         """Returns the plan and the items. Raises RequestError."""
         if self.cells is not None:
             return RequestedCount(self._plan((4**self.cells,)), self._cells(self.cells))
+        if self.column is None:
+            zones = self.public_zones(self.region)
+            if len(zones) > MAX_SHOWN:
+                raise RequestError(
+                    f"{self.zone_sources[0]}: must be at most {MAX_SHOWN:,} zones for the page, got {len(zones):,}; "
+                    "use larger zones"
+                )
+            return RequestedCount(self._plan((len(zones),)), ZoneItems(self._places(), ZoneLocator(zones)))
         columns = ItemColumns(str(self.column), self.user_id_column, CATEGORIES)
         if self.items_file is not None:
             listed = ListedItems(columns, read_lines("items_file", self.items_file))
@@ -239,7 +269,7 @@ class HotspotsRequest(ItemRequest):
     EXAMPLE: ClassVar[str] = (
         "--input 'logs/*.parquet' --region 3.00,1.00,3.13,1.13 --top 20 --population 100000 --output hotspots"
     )
-    CELL_OPTIONS: ClassVar[str] = "--region W,S,E,N [--depth DEPTH]"
+    PLACES: ClassVar[Mapping[str, str]] = {"region": "--region W,S,E,N [--depth DEPTH]"}
 
     depth: int | None = option(
         None,

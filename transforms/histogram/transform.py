@@ -73,7 +73,8 @@ class Rounds:
         def stated(value: Any) -> Any:
             return [type(value).__name__, asdict(value)] if value is not None else None
 
-        bound = {"items": stated(self.items), "sampling": stated(use), "prefixes": stated(self.prefixes)}
+        items = [type(self.items).__name__, self.items.stated()]
+        bound = {"items": items, "sampling": stated(use), "prefixes": stated(self.prefixes)}
         return self.key.narrowed({"levels": self.levels, **bound})
 
     def sampler(self, sampling: Sampling) -> Sampler:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import shapely
 
 from sfumato.schemas.charts import readable
 from sfumato.schemas.guarantee import Trust
@@ -22,6 +23,7 @@ from sfumato.schemas.release import (
     ITEMS_FILE,
     MANIFEST_FILE,
     QUANTILES_PICTURE,
+    ZONES_FILE,
 )
 from sfumato.schemas.tree import nodes_from_names
 from sfumato.schemas.views import Body, PageView
@@ -29,12 +31,13 @@ from sfumato.schemas.views.chart_views import Bar, BarsBody
 from sfumato.schemas.views.map_views import Layer, MapBody, Measure
 from sfumato.schemas.views.view_parts import Bounds, Fact, Scale, Section, Table
 from sfumato.transforms.observability.text_tables import significant
-from sfumato.transforms.report.layers import cell_layer
+from sfumato.transforms.report.layers import cell_layer, finest_metres, zone_layer
 from sfumato.transforms.report.numbers import length, percent, plural, shown_values
 from sfumato.transforms.report.released import Files, Released
-from sfumato.transforms.report.scales import published_scale
+from sfumato.transforms.report.scales import density_scale, published_scale
 from sfumato.transforms.report.sections import get
 from sfumato.transforms.statistics.shrinkage import simultaneous_z
+from sfumato.transforms.zones.zone_file import INDEXES
 
 _LISTED = 50  # cells in the list of the most crowded
 _TABLE_ROWS = 100
@@ -46,6 +49,7 @@ _PICTURES = {"histogram": HISTOGRAM_PICTURE, "hotspots": HOTSPOTS_PICTURE, "quan
 _FILES = {
     ITEMS_FILE: "one row for each published item or prefix: estimated users, standard deviation",
     CELLS_FILE: "one row for each published cell: bounds, estimated users, standard deviation, shape",
+    ZONES_FILE: "one row for each published zone: estimated users, standard deviation, polygon",
     HISTOGRAM_PICTURE: "the same as a picture",
     HOTSPOTS_PICTURE: "the same as a picture",
     MANIFEST_FILE: "the guarantee, every round, every parameter, every version",
@@ -75,6 +79,11 @@ def view_of(files: Files, sampled: type[SampledPage], central: type[SampledPage]
     )
 
 
+def noun_of(release: Released) -> str:
+    """Returns what one row of a release of counted items is called."""
+    return "cell" if CELLS_FILE in release.files else "zone" if ZONES_FILE in release.files else "item"
+
+
 class SampledPage:
     """Texts of the page of a release by sample and threshold, from its tables and its manifest."""
 
@@ -96,6 +105,7 @@ class SampledPage:
         self._release, self.files, self._manifest = release, release.files, manifest
         self.parameters, self._results = manifest["parameters"], manifest["results"]
         self.rounds: list[dict[str, Any]] = manifest["privacy"]["rounds"]
+        self.noun = noun_of(release)
         self.column = readable(str(self.parameters.get("column", "value")))
         self.hidden = self._results["hidden_count"]
         privacy = manifest["privacy"]
@@ -121,9 +131,13 @@ class SampledPage:
         return math.sqrt(max(users, 0.0) * (1 - rate) / rate)
 
     def ends(self, table: pa.Table, level: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ends of 95% intervals of counts: pointwise, or for all cells of a `level` at once."""
+        """Returns the ends of 95% intervals of counts: pointwise, or for all cells of a `level`, or all zones, at once.
+
+        level: 0 for zones.
+        """
         count, stddev, sampled = (np.asarray(table[name]).astype(float) for name in ("count", "stddev", "sampled"))
-        margin = (Z if level is None else simultaneous_z(4**level)) * stddev
+        places = 4**level if level else get(self._manifest, "zones.levels", [{"zones": 1}])[0]["zones"]
+        margin = (Z if level is None else simultaneous_z(places)) * stddev
         return np.maximum(count - margin, sampled), count + margin
 
     @staticmethod
@@ -162,7 +176,7 @@ class SampledPage:
 
     def content(self) -> tuple[Body, str, list[Section]]:
         """Returns the page's body, its headline, and the sections before "How it was made"."""
-        return self.cells() if CELLS_FILE in self.files else self.items()
+        return {"cell": self.cells, "zone": self.zones, "item": self.items}[self.noun]()
 
     # ---------------------------------------------------------------- cells of a map
 
@@ -186,9 +200,7 @@ class SampledPage:
             region=self._release.bounds,
             depth=grid.depth,
             layers=layers,
-            missing=f"Not published: at most {self.hidden:,} {self.UNIT}, possibly none"
-            if self.hidden
-            else "All cells are published",
+            missing=self._unpublished(),
             finest_metres=(wide / grid.side, tall / grid.side),
             start=_around(shown, region) if self._manifest["job"] == "hotspots" else None,
         )
@@ -200,23 +212,51 @@ class SampledPage:
             size = min(east[i] - west[i], north[i] - south[i])
             centre = names.of((south[i] + north[i]) / 2, (west[i] + east[i]) / 2, size)
             rows.append([shown.cell_id[i], centre, *texts])
-        reading = [
-            f"{self.ONE_RECORD} A cell's number {self.COUNTED}",
-            "Relative errors are small in crowded cells and large in quiet ones.",
-            *([f"{self.missing('A cell')} On the map they have no colour, which does not mean a count of zero.",
-               f"A cell {self.NEAR_THRESHOLD}"] if self.hidden else [self.missing("A cell")]),
-        ]  # fmt: skip
         title = f"Cells with the most {self.UNIT}"
-        return body, headline, [reading_section(reading), self._item_table(title, ["Cell", "Centre"], rows)]
+        return body, headline, [self._map_reading(), self._item_table(title, ["Cell", "Centre"], rows)]
+
+    def _unpublished(self) -> str:
+        """Describes a place on the map that has no row."""
+        if self.hidden:
+            return f"Not published: at most {self.hidden:,} {self.UNIT}, possibly none"
+        return "No zone here" if self.noun == "zone" else "All cells are published"
+
+    def _map_reading(self) -> Section:
+        one = f"A {self.noun}"
+        hidden = [self.missing(one)]
+        if self.hidden:
+            hidden[0] += " On the map they have no colour, which does not mean a count of zero."
+            hidden.append(f"{one} {self.NEAR_THRESHOLD}")
+        return reading_section(
+            [
+                f"{self.ONE_RECORD} A {self.noun}'s number {self.COUNTED}",
+                f"Relative errors are small in crowded {self.noun}s and large in quiet ones.",
+                *hidden,
+            ]
+        )
 
     def _layer(self, table: pa.Table, level: int, levels: int) -> Layer:
         """Returns the cells of one level, listed by their lower bounds."""
+        title = f"Level {level}" if levels > 1 else "Published cells"
+        nodes = nodes_from_names(table["cell_id"].to_pylist(), level)
+        return cell_layer(title, self._note(table, level), nodes, [self._measure(table, level)])
+
+    def _note(self, table: pa.Table, level: int) -> str:
+        round_ = next((one for one in self.rounds if (one["level"] or level) == level), self.rounds[-1])
+        rows = plural(table.num_rows, self.noun)
+        return f"{rows} with {self.held(table)}. {self.round_text(round_)}"
+
+    def _measure(self, table: pa.Table, level: int) -> Measure:
+        """Returns the counts of the cells of one level, or of zones, level 0."""
         count, density = (np.asarray(table[name]).astype(np.float64) for name in ("count", "density"))
         low, high = self.ends(table)
-        scale = self.scale(level, density, low)
+        if self.parameters.get("radius") is not None:  # areas around points are cut where they overlap
+            scale = density_scale(np.maximum(count, 0), np.maximum(low, 0), "users")
+        else:
+            scale = self.scale(level, density, low)
         least, most = self.ends(table, level)
         order = np.argsort(-least, kind="stable")[:_LISTED].tolist()
-        measure = Measure(
+        return Measure(
             name=self.UNIT.capitalize(),
             kind="count",
             unit=self.UNIT,
@@ -226,12 +266,33 @@ class SampledPage:
             uncertain=(least <= 0).tolist(),
             scale=scale,
             listed=[(i, float(count[i]), float(least[i]), float(most[i])) for i in order],
-            listed_note="These bounds hold for all cells of the grid at once.",
+            listed_note=f"These bounds hold for all {self.noun}s{' of the grid' if level else ''} at once.",
         )
-        round_ = next((one for one in self.rounds if (one["level"] or level) == level), self.rounds[-1])
-        title = f"Level {level}" if levels > 1 else "Published cells"
-        note = f"{plural(len(count), 'cell')} with about {self.total(table)} {self.UNIT}. {self.round_text(round_)}"
-        return cell_layer(title, note, nodes_from_names(table["cell_id"].to_pylist(), level), [measure])
+
+    # ---------------------------------------------------------------- zones of a map
+
+    def zones(self) -> tuple[Body, str, list[Section]]:
+        table = self._release.table(ZONES_FILE)
+        shapes, areas = shapely.from_wkb(table["geometry"].to_numpy(zero_copy_only=False)), np.asarray(table["area"])
+        named = get(self._manifest, "zones.levels", [])[0]["name"] not in INDEXES
+        measures = [self._measure(table, 0)]
+        region = self._release.region
+        layer = zone_layer("Published zones", self._note(table, 0), table, shapes, areas, region, measures, named)
+        hold = "no zone has enough users to be published"
+        if table.num_rows:
+            hold = f"{plural(table.num_rows, 'zone')} hold{'s'[: table.num_rows == 1]} {self.held(table)}"
+        body = MapBody(
+            region=self._release.bounds,
+            depth=0,
+            layers=[layer],
+            missing=self._unpublished(),
+            finest_metres=finest_metres(areas, region),
+        )
+        order = np.argsort(-np.asarray(table["count"]), kind="stable")[:_TABLE_ROWS]
+        estimates, ids = self.estimates(table.take(pa.array(order))), table["zone"].to_pylist()
+        rows = [[ids[i], layer.cell_id[i], *texts] for i, texts in zip(order.tolist(), estimates, strict=True)]
+        title = f"Zones with the most {self.UNIT}"
+        return body, f"{self.HEADLINE}: {hold}", [self._map_reading(), self._item_table(title, ["Id", "Name"], rows)]
 
     # ---------------------------------------------------------------- items and prefixes
 

@@ -154,10 +154,7 @@ class ZoneGroups(Groups):
         return {"zones": self.zones.digest, "latitude": self.latitude, "longitude": self.longitude}
 
     def place(self) -> dict[str, Any]:
-        zones = self.zones
-        levels = [{"name": zones.name, "zones": len(zones)}]
-        stated = {"source": zones.source, "sha256": zones.digest, "levels": levels}
-        return {"region": asdict(zones.region), "zones": stated}
+        return self.zones.place()
 
     def __getstate__(self) -> dict[str, Any]:  # the locator's raster does not travel
         return {"zones": self.zones, "latitude": self.latitude, "longitude": self.longitude}

@@ -136,7 +136,7 @@ def collected_files(collected: Collected, task: Task, created: str, code: str | 
         "task": {**json.loads(task.text), "id": task.id.hex()},
         **asdict(plan),
         "rounds": plan.rounds,
-        "counted": asdict(counted),
+        "counted": counted.stated(),
     }
     metadata = ReleaseMetadata(
         "histogram", release_id_of(task), created, "keys of two operators", True, parameters, code=code

@@ -25,9 +25,8 @@ from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import colour_weight, density_scale
 from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, number, tail_sums
-from sfumato.transforms.zones.zone_file import MAX_SHOWN
+from sfumato.transforms.zones.zone_file import INDEXES, MAX_SHOWN
 
-_INDEXES = {"h3": "H3 cells", "quadkey": "Quadkey tiles"}
 _NOISE = {  # by trust model
     Trust.CENTRAL: "A trusted curator saw the exact sums and added noise to each once.",
     Trust.SPLIT: "Two servers received shares of the reports, which disclose nothing. Each added its own noise to its "
@@ -117,7 +116,7 @@ def _layer(table: pa.Table, level: Mapping[str, Any], manifest: Manifest, region
             count_measure(users, stddev, low, high, scale, sums, listed, "zone"),
             *rate_measures(rows, manifest, "zone"),
         ],
-        named=level["name"] not in _INDEXES,
+        named=level["name"] not in INDEXES,
     )
 
 
@@ -134,7 +133,7 @@ def _margin(stddev: float) -> str:
 def _title(level: Mapping[str, Any], levels: Sequence[Any]) -> str:
     """Returns the name of a level's zones; that of the only level is a column's, which says nothing to a reader."""
     name = str(level["name"])
-    return _INDEXES.get(name, readable(name) if len(levels) > 1 else "Zones")
+    return INDEXES.get(name, readable(name) if len(levels) > 1 else "Zones")
 
 
 def _how_to_read_it(manifest: Manifest, is_cut: bool) -> Section:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +20,7 @@ from sfumato.schemas.region import EARTH_RADIUS_KM, Region
 from sfumato.transforms.geo.cell_indexes import index_cells
 from sfumato.transforms.geo.feature_files import feature_bytes, read_features
 
+INDEXES = {"h3": "H3 cells", "quadkey": "Quadkey tiles"}  # whose cells are zones
 MAX_FILE_BYTES = 400 << 20
 MAX_ZONES = 1 << 20
 MAX_SHOWN = 20_000  # zones of a level; a page omits a level with more
@@ -79,6 +80,12 @@ class Zones:
     def ids_of_levels(self) -> tuple[tuple[str, ...], ...]:
         """The ids of the zones of every level, from the finest to the coarsest."""
         return (self.ids, *(level.ids for level in self.levels))
+
+    def place(self) -> dict[str, Any]:
+        """Returns where the finest zones are, for a manifest."""
+        levels = [{"name": self.name, "zones": len(self)}]
+        zones = {"source": self.source, "sha256": self.digest, "levels": levels}
+        return {"region": asdict(self.region), "zones": zones}
 
     @cached_property
     def ancestors(self) -> tuple[NDArray[np.int64], ...]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from scipy import stats
+from shapely import box
 
 from sfumato.pipelines.command_line import cli
 from sfumato.schemas.region import Grid, Region
@@ -23,6 +24,7 @@ from tests.rejections import rejects
 from tests.releases import assert_page_follows
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
+from tests.unit.zones.polygons import write_geojson
 
 REGION = ["--region", "-1,50,1,51"]
 CENTRAL = ["--trust", "central"]
@@ -105,6 +107,33 @@ def test_small_maps_have_noise_everywhere_and_no_delta(pattern: str, tmp_path: P
     assert covered >= stats.binom.ppf(1e-9, 256, 0.95)
     assert "Negative counts are noise" in page_text((tmp_path / "out" / "index.html").read_text())
     assert_page_follows(tmp_path / "out")
+
+
+@pytest.mark.false_alarm(1e-7)  # above all, that all nine draws are 0
+def test_zones_count_each_user_in_every_zone_of_theirs(pattern: str, tmp_path: Path) -> None:
+    """Every user has three records, so at most three zones. Two of the zones have a name; the last is empty."""
+    boxes = [(box(x / 2, 50 + y / 2, (x + 1) / 2, 50 + (y + 1) / 2), f"{x},{y}") for x in range(-2, 2) for y in (0, 1)]
+    names = {"-2,0": "Harbour", "0,1": "Market"}
+    rows = [(shape, {"ward": ward, "title": names.get(ward)}) for shape, ward in [*boxes, (box(2, 50, 3, 51), "sea")]]
+    zones = write_geojson(tmp_path / "wards.geojson", rows)
+    more = ["--zones", zones, "--id_column", "ward", "--label_column", "title", "--max_items_per_user", "3", *CENTRAL]
+    assert run("histogram", pattern, tmp_path / "out", *more) == 0
+    release = open_release(tmp_path / "out")
+    published, (round_,) = release.table("zones"), release.manifest["privacy"]["rounds"]
+    assert published["zone"].tolist() == [row["ward"] for _, row in rows]
+    assert dict(published[["zone", "name"]].dropna().to_numpy()) == names
+    assert (release.manifest["privacy"]["delta"], round_["threshold"]) == (0, None)
+    frame = table().to_pandas()
+    column, row = np.floor(2 * frame["longitude"]), np.floor(2 * frame["latitude"]) - 100
+    frame["ward"] = column.astype(int).astype(str) + "," + row.astype(int).astype(str)
+    exact = exact_counts(frame, "ward", 1)
+    errors = published["count"] - published["zone"].map(exact).fillna(0)
+    noise = choose_noise(round_["epsilon"], 0, ItemBound(3), public=True)
+    assert round_["noise_stddev"] == noise.stddev
+    assert 0 < np.abs(errors).max() <= noise.simultaneous(10**9)
+    page = page_text((tmp_path / "out" / "index.html").read_text())
+    assert "Harbour" in page
+    assert "counted" in page
 
 
 # --- a public list of items: pure differential privacy, and every item is published, present or not ---

@@ -190,9 +190,9 @@ LENGTH = "quantiles --column length --range 0,9"
 WRONG = {
     "histogram --column kind": {
         "epsilon": ("nan", "0"), "delta": ("nan", "0", "1"), "population": ("0", "20"), "items": ("-1",),
-        "max_bad_fraction": ("2",), "contact": ("limited", "fixed"), "parameters": ("ours",), "cells": ("3",),
+        "max_bad_fraction": ("2",), "contact": ("limited", "fixed"), "parameters": ("ours",),
         "noise": ("gaussian",), "max_items_per_user": ("3",), "max_records_per_item": ("2",), "column": ("user_id",),
-        "items_file": ("nowhere",),
+        "items_file": ("nowhere",), "id_column": ("tract",), "label_column": ("name",), "radius": ("9",),
     },
     "histogram --column kind --parameters paper": {"items": ("9",), "population": ("180",)},
     "histogram --column kind --trust central": {
@@ -212,9 +212,20 @@ WRONG = {
     f"{LENGTH} --method interactive": {"ranges": ("3:4",)},
 }  # fmt: skip
 TOGETHER = [
-    ("histogram", "column, region"),
-    (f"histogram --column kind {GRID}", "column, region"),
-    (f"histogram {GRID}", "cells"),
+    ("histogram", "column"),
+    ("histogram --column kind --cells 3", "column and cells"),
+    ("histogram --h3 7 --zones tracts.geojson", "zones and h3"),
+    (f"histogram --column kind {GRID}", "region"),
+    (f"histogram {GRID}", "column"),
+    ("histogram --cells 3", "region"),
+    ("histogram --quadkey 9", "region"),
+    (f"histogram --h3 7 --radius 9 {GRID}", "radius"),
+    (f"histogram --zones tracts.geojson --id_column tract {GRID}", "region"),
+    ("histogram --zones tracts.geojson", "id_column"),
+    ("histogram --zones nowhere.geojson --id_column tract", "zones"),
+    (f"histogram --quadkey 23 {GRID}", "quadkey"),
+    ("hotspots", "column"),
+    (f"hotspots --column kind {GRID}", "column and region"),
     (f"histogram --cells 21 {GRID}", "depth"),
     ("quantiles --range 0,1", "column"),
 ]
