@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ from sfumato.schemas.requests.request_base import Request
 from sfumato.transforms.counting.plan import Plan, make_plan
 from sfumato.transforms.heatmap.request import PlanRequest
 from sfumato.transforms.inputs.log_reader import format_of
-from sfumato.transforms.observability.text_tables import markdown_table, significant
+from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.release.basemap_file import distance_text
 from sfumato.transforms.zones.zone_file import Zones
 
@@ -68,13 +69,15 @@ def report_lines(facts: Facts, files: str, given: Mapping[str, str]) -> list[str
         if facts.users < _FEW_USERS:
             plan = _plan(facts)
             lines.append(
-                f"few users: at epsilon 1 a place with {significant(plan.min_visible_users or 0)} users or more is "
+                f"few users: at epsilon 1 a place with {math.ceil(plan.min_visible_users or 0):,} users or more is "
                 f"visible, so at most {plan.most_visible} places are; choose few and large places, or a longer time"
             )
     for reason, rows in facts.unusable.items():
         lines.append(f"unusable: {rows:,} rows ({rows / facts.rows:.1%}) {reason}")
     if (lost := facts.signs.get("at 0, 0", 0)) > 0:
         lines.append(f"places: {lost:,} rows are at 0, 0, where devices without a position report themselves")
+    if (timeless := facts.signs.get("no time", 0)) > 0:
+        lines.append(f"times: {timeless:,} rows have no time in {facts.roles['time_column']}; --day_column skips them")
     if "time_column" not in facts.roles:
         lines.append("times: no column was recognised; if there is one, name it with --time_column")
     if facts.signs.get("naive"):
@@ -106,6 +109,14 @@ def next_lines(request: InspectRequest, facts: Facts, form: Mapping[str, str]) -
         named = [word for option in facts.roles for word in (f"--{option}", facts.roles[option])]
         words = ["sfumato", "inspect", *logs, *named, *(word for option in missing for word in (f"--{option}", "NAME"))]
         return ["Next: name the columns that were not recognised:", f"    {shlex.join(words)}"]
+    if facts.are_columns_swapped:
+        exchanged = {
+            "latitude_column": facts.roles["longitude_column"],
+            "longitude_column": facts.roles["latitude_column"],
+        }
+        roles = {**facts.roles, **exchanged}
+        words = ["sfumato", "inspect", *logs, *(word for name in roles for word in (f"--{name}", roles[name]))]
+        return ["Next: look again with the two columns exchanged:", f"    {shlex.join(words)}"]
     if facts.region is None:
         return ["Next: no row has a place in degrees, so there is no map to make; see the probable causes above"]
     for option, default in _DEFAULTS.items():

@@ -125,6 +125,14 @@ class Facts:
         return self.outside > MAX_BAD_FRACTION
 
     @property
+    def are_columns_swapped(self) -> bool:
+        """Returns whether latitude and longitude are almost certainly in each other's column."""
+        if self.signs.get("swapped", 0) > _SOME * self.rows:
+            return True
+        turned = None if self.given is None else self.given.with_axes_swapped()
+        return self.swapped > _MOST and (turned is None or _are_swapped(self))
+
+    @property
     def period(self) -> Period | None:
         """Returns the days of nearly all rows that have a time; None without times, or over more than a century."""
         days = sorted(self.days)
@@ -287,24 +295,18 @@ def causes(facts: Facts) -> list[str]:
             f"{latitude} and {longitude} are not degrees but perhaps metres of a projected grid, such as UTM: "
             'convert them to longitude and latitude, as "A projected grid" of docs/how_to/your_logs.md shows'
         )
-    if signs.get("swapped", 0) > _SOME:
+    if facts.are_columns_swapped:
+        why = f"{latitude} holds values beyond 90 degrees where {longitude} does not"
+        if facts.swapped > _MOST:
+            why = f"only if they are, {facts.swapped:.0%} of the places are in the region"
+        found.append(f"{latitude} and {longitude} are probably swapped: {why}; {exchange}")
+    elif facts.given is not None and facts.swapped > _MOST:
+        turned = facts.given.with_axes_swapped()
         found.append(
-            f"{latitude} holds values beyond 90 degrees where {longitude} does not: the two are probably swapped; "
-            f"{exchange}"
+            f"the region given is probably in the order SOUTH,WEST,NORTH,EAST: {facts.swapped:.0%} of the places "
+            f"are in {turned}; give --region={turned}, or, if rather {latitude} and {longitude} are swapped, "
+            f"{exchange.removeprefix('give ')}"
         )
-    elif facts.swapped > _MOST:
-        turned = None if facts.given is None else facts.given.with_axes_swapped()
-        if turned is None or _are_swapped(facts):
-            found.append(
-                f"{latitude} and {longitude} are probably swapped: only if they are, {facts.swapped:.0%} of the places "
-                f"are in the region; {exchange}"
-            )
-        else:
-            found.append(
-                f"the region given is probably in the order SOUTH,WEST,NORTH,EAST: {facts.swapped:.0%} of the places "
-                f"are in {turned}; give --region={turned}, or, if rather {latitude} and {longitude} are swapped, "
-                f"{exchange.removeprefix('give ')}"
-            )
     elif facts.swapped > 0:
         found.append(
             f"{facts.swapped:.1%} of the places are in the region only with {latitude} and {longitude} swapped: "

@@ -99,3 +99,16 @@ def test_inspect_command_holds_the_options_of_the_job(tmp_path: Path) -> None:
         "time_column": "t",
     }  # fmt: skip
     assert inspect_command(request_of("key", {"action": "new", "file": "k"})) is None
+
+
+def test_inspect_looks_again_with_exchanged_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its next command is not a map of the wrong place, and finds nothing more to exchange."""
+    logs = tmp_path / "taxis.csv"
+    rows = (f"{n % 90},{-122.4 + n / 1e4},{37.7 + n / 1e4},2026-11-20T08:00:00Z\n" for n in range(300))
+    logs.write_text("rider,lat,lon,time\n" + "".join(rows))
+    assert main(["inspect", "--input", str(logs)]) == 0
+    again = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    assert again[:2] == ["sfumato", "inspect"]
+    assert again[again.index("--latitude_column") + 1] == "lon"
+    assert main(again[1:]) == 0
+    assert "sfumato heatmap" in capsys.readouterr().out

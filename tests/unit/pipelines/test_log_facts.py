@@ -111,12 +111,14 @@ def test_completely_swapped_places_are_named(tmp_path: Path) -> None:
     assert (facts.outside, facts.swapped) == (1.0, pytest.approx(1.0, abs=0.01))
     (cause,) = causes(facts)
     assert "--latitude_column lon" in cause
+    assert facts.are_columns_swapped
 
 
 def test_a_region_in_another_order_is_named(tmp_path: Path) -> None:
     (cause,) = causes(facts_of(rides(), tmp_path, region=Region(52.0, 13.0, 53.0, 14.0)))
     assert "--region=13,52,14,53" in cause
     assert cause.startswith("the region")
+    assert not facts_of(rides(), tmp_path, region=Region(52.0, 13.0, 53.0, 14.0)).are_columns_swapped
 
 
 def test_a_wrong_region_is_named(tmp_path: Path) -> None:
