@@ -35,7 +35,7 @@ def dry_run_text(job: ReleaseJob, files: Sequence[InputFile], settings: RunnerSe
         reads.append(f"fewer than {request.min_users:,} users, by a noisy count, would be refused")
     sections = {
         "reads": reads,
-        "charges": job.accounting.forecast(cost, request.release_id) if job.accounting else _no_ledger(cost),
+        "charges": job.accounting.forecast(cost, request.release_id) if job.accounting else [unrecorded(cost)],
         "publishes": _publishes(request),
         "memory": memory_lines(settings, max(job.run_bytes(1).held, 1), request.memory),
         "trust": trust_lines(job),
@@ -78,12 +78,13 @@ def _with_margin(heading: str, lines: Sequence[str]) -> list[str]:
     return [f"{heading if number == 0 else '':<{_MARGIN}}{line}" for number, line in enumerate(wrapped)]
 
 
-def _no_ledger(cost: Cost) -> list[str]:
+def unrecorded(cost: Cost) -> str:
+    """Returns what a run without a ledger spends, for the person who runs it."""
     if not math.isfinite(cost.epsilon):
-        return ["nothing: there is no differential privacy that a ledger could account for"]
+        return "nothing: there is no differential privacy that a ledger could account for"
     epsilon, delta = parse_amount("epsilon", cost.epsilon), parse_amount("delta", cost.delta)
     amounts = f"epsilon {format_amount(epsilon)}" + (f" and delta {format_amount(delta)}" if delta else "")
-    return [f"no ledger (--ledger): the {amounts} spent will not be recorded"]
+    return f"no ledger (--ledger): the {amounts} spent will not be recorded"
 
 
 def _publishes(request: ReleaseRequest) -> list[str]:

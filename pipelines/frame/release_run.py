@@ -16,7 +16,7 @@ from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from sfumato.pipelines.frame.accounting import LedgerGate, admission_cost, rho_amount
 from sfumato.pipelines.frame.console import identify, log_metrics, show_progress
-from sfumato.pipelines.frame.dry_run import dry_run_text
+from sfumato.pipelines.frame.dry_run import dry_run_text, unrecorded
 from sfumato.pipelines.frame.inputs import (
     ICEBERG,
     InputFile,
@@ -256,8 +256,10 @@ def _publish_refusal(job: ReleaseJob, metadata: ReleaseMetadata, rule: Admission
 
 
 def log_assumptions(job: ReleaseJob) -> None:
-    """Logs what a run takes for granted where no option says otherwise: local times, and a map without geography."""
+    """Logs what a run takes for granted where no option says otherwise: local times, no ledger, no geography."""
     request = job.request
+    if job.accounting is None and request.seed is None and not job.discloses:
+        log_event("no_ledger", unrecorded(job.cost()))
     if request.reads_local_times() and request.time_zone is None:
         log_event("local_times", "no --time_zone: times without a zone count as local times, others as UTC")
     files = {} if job.geography is None else {"basemap.json": job.geography}

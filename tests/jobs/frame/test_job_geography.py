@@ -115,15 +115,18 @@ def test_changes_show_the_geography_of_the_later_map(pattern: str, basemap: str,
 def test_a_run_logs_what_it_takes_for_granted(
     pattern: str, basemap: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A map without geography, and times that may be local: one line each, and none where an option says it."""
+    """No geography, times that may be local, no ledger: one line each, and none where an option says it."""
 
     def events(name: str, *more: str) -> set[str]:
         arguments = words("heatmap", pattern, tmp_path / name, "--log_format=json", *more)
         assert cli.main(arguments) == 0
         return {json.loads(line)["event"] for line in capfd.readouterr().err.splitlines()}
 
-    taken = {"no_coast", "local_times"}
-    assert taken & events("plain") == {"no_coast"}
+    taken = {"no_coast", "local_times", "no_ledger"}
+    assert taken & events("plain") == {"no_coast"}  # with a seed, which protects nobody
     hours = ["--day_column=weight", "--hours=0-24", f"--basemap={basemap}"]
     assert taken & events("hours", *hours) == {"local_times"}
     assert not taken & events("zone", *hours, "--time_zone=Europe/Lisbon")
+    arguments = [word for word in words("heatmap", pattern, tmp_path / "keyed") if word != "--seed=1"]
+    assert cli.main([*arguments, f"--basemap={basemap}"]) == 0
+    assert "--ledger" in capfd.readouterr().err
