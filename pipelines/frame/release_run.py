@@ -263,7 +263,9 @@ def log_assumptions(job: ReleaseJob) -> None:
     if request.reads_local_times() and request.time_zone is None:
         log_event("local_times", "no --time_zone: times without a zone count as local times, others as UTC")
     files = {} if job.geography is None else {"basemap.json": job.geography}
-    if isinstance(request, MapGeography) and request.has_map and Geography.of(files).basemap is None:
+    basemap = Geography.of(files).basemap
+    is_bare = basemap is None or not (basemap.land or basemap.water or request.given(("basemap",)))
+    if isinstance(request, MapGeography) and request.has_map and is_bare:
         log_event("no_coast", "the map will show no coast: give --basemap FILE, or pip install 'sfumato[coast]'")
 
 

