@@ -20,6 +20,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.transforms.audit import noise_tests
 from sfumato.transforms.audit.facts import SINGLE
 from sfumato.transforms.audit.request import JobAuditRequest
+from sfumato.transforms.audit.sequential import EpsilonTest
 from tests.releases import COMMANDS
 
 
@@ -59,8 +60,10 @@ FALSE_ALARMS = {
 
 @pytest.fixture
 def seldom_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An audit draws its keys anew. It accuses right code with p below 1e-5, which ten of them would add up."""
+    """An audit draws its keys anew, and accuses right code with p up to 1e-5, and 0.05 of runs with fresh keys."""
     monkeypatch.setattr(noise_tests, "_LEVEL", noise_tests._LEVEL / 100)
+    monkeypatch.setattr(audit_job, "_LEVEL", 1e-7)
+    monkeypatch.setattr(EpsilonTest.refutes, "__defaults__", (1e-7,))
 
 
 TRIED = (*SELF_TEST_JOBS, *FALSE_ALARMS)
@@ -91,6 +94,8 @@ def test_large_logs_are_audited_on_a_sample(logs: Path, tmp_path: Path, monkeypa
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("seldom_wrong")
+@pytest.mark.false_alarm(3e-7)
 def test_runs_with_fresh_keys_do_not_refute_a_heatmap(logs: Path, tmp_path: Path) -> None:
     status, found = report_of("heatmap", logs, tmp_path, "--minutes=0.05")
     assert status == 0
