@@ -17,8 +17,10 @@ from sfumato.pipelines.operations import audit_job, audit_runs, audit_self_test
 from sfumato.pipelines.operations.audit_runs import Audit
 from sfumato.pipelines.operations.audit_self_test import FAULTS, SELF_TEST_JOBS, city, copy_package, plant, tried
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.audit import noise_tests
 from sfumato.transforms.audit.facts import SINGLE
 from sfumato.transforms.audit.request import JobAuditRequest
+from sfumato.transforms.audit.sequential import EpsilonTest
 from tests.releases import COMMANDS
 
 
@@ -55,11 +57,22 @@ FALSE_ALARMS = {
     "large epsilon": "histogram --region=-1,50,1,51 --cells=3 --trust=central --epsilon=12",
 }
 
+
+@pytest.fixture
+def seldom_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An audit draws its keys anew, and accuses right code with p up to 1e-5, and 0.05 of runs with fresh keys."""
+    monkeypatch.setattr(noise_tests, "_LEVEL", noise_tests._LEVEL / 100)
+    monkeypatch.setattr(audit_job, "_LEVEL", 1e-7)
+    monkeypatch.setattr(EpsilonTest.refutes, "__defaults__", (1e-7,))
+
+
 TRIED = (*SELF_TEST_JOBS, *FALSE_ALARMS)
 LIKE_OTHERS = ("histogram", "hotspots, top", "hotspots, sampled", "moments, central", "large epsilon")  # and no cheaper
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("seldom_wrong")
+@pytest.mark.false_alarm(1e-7)
 @pytest.mark.parametrize(
     "job", [pytest.param(one, marks=pytest.mark.exhaustive if one in LIKE_OTHERS else ()) for one in TRIED]
 )
@@ -71,6 +84,8 @@ def test_no_job_is_accused(job: str, logs: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("seldom_wrong")
+@pytest.mark.false_alarm(1e-7)
 def test_large_logs_are_audited_on_a_sample(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_job, "_SAMPLE", 700)
     status, _ = report_of("moments, central", logs, tmp_path, "--minutes=0")
@@ -79,6 +94,8 @@ def test_large_logs_are_audited_on_a_sample(logs: Path, tmp_path: Path, monkeypa
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("seldom_wrong")
+@pytest.mark.false_alarm(3e-7)
 def test_runs_with_fresh_keys_do_not_refute_a_heatmap(logs: Path, tmp_path: Path) -> None:
     status, found = report_of("heatmap", logs, tmp_path, "--minutes=0.05")
     assert status == 0

@@ -109,9 +109,10 @@ def test_nothing_raw_is_in_the_release_or_the_log(
     assert run(pattern, tmp_path / "out", *COLUMN) == 0
     manifest, page = ((tmp_path / "out" / name).read_text() for name in ("manifest.json", "index.html"))
     text = capfd.readouterr().err + manifest + page_text(page)
-    assert "4,987" not in text
-    assert "12,468" not in text
-    assert not {4987, 12468} & set(numbers_in(json.loads(manifest)))
+    # The noise on the number of users, of a deviation of 141, may be 0: once in 200 keys.
+    raw = {USERS, 12468} - {json.loads(manifest)["privacy"]["admission"]["users"]}
+    assert not [number for number in raw if f"{number:,}" in text]
+    assert not raw & set(numbers_in(json.loads(manifest)))
 
 
 WRONG = [

@@ -79,6 +79,7 @@ def heatmap(folder: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.false_alarm(5e-9)  # two errors at 6.2 deviations, of noise that is a sum over many cells
 def test_the_release_answers_where_people_are(folder: Path, published: Path) -> None:
     assert {path.name for path in published.iterdir()} == FILES
     model, manifest = open_model(published), open_release(published).manifest
@@ -87,9 +88,14 @@ def test_the_release_answers_where_people_are(folder: Path, published: Path) -> 
     assert manifest["parameters"]["options"] == {"cell_width": 4000.0}
     logs = pq.read_table(folder / "logs")
     x, y = logs["longitude"].to_numpy(), logs["latitude"].to_numpy()
-    middle = int(np.argmin(abs(x) + abs(y - 50.5)))  # somebody's place, far from the borders
-    size = 30_000.0
-    inside = (abs(x - x[middle]) < size / 141_458) & (abs(y - y[middle]) < size / 111_195 / 2)
+    size = 15_000.0
+
+    def in_square(middle: int) -> np.ndarray:
+        return (abs(x - x[middle]) < size / 141_458) & (abs(y - y[middle]) < size / 111_195 / 2)
+
+    # The place among some with the most people round it: one of five lumps, none of which is near the borders.
+    middle = max(range(300), key=lambda one: in_square(one).sum())
+    inside = in_square(middle)
     share = np.bincount(np.unique(logs["user_id"].to_numpy(), return_inverse=True)[1], inside / RECORDS)
     assert share.sum() > 100
     answers, covered = model.answer(np.array([x[middle], -1.0]), np.array([y[middle], 51.0]), np.array([size, 2000.0]))
@@ -133,18 +139,22 @@ def test_nothing_raw_is_in_the_release_or_in_the_log(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     rows = USERS * RECORDS
-    raw = [USERS, rows, *(file.stat().st_size for file in (folder / "logs").iterdir())]
     assert build(folder, tmp_path / "out", *GRID, "--log_format", "json") == 0
     told = capfd.readouterr().err
-    ids = pq.read_table(folder / "logs")["user_id"].to_pylist()[:100]
+    population = open_release(tmp_path / "out").manifest["privacy"]["population"]
+    raw = [rows, *(file.stat().st_size for file in (folder / "logs").iterdir())]
+    if population["users"] != USERS:  # noise may be 0, once in some hundred keys
+        raw.append(USERS)
+    # Ids of nine digits, as numbers of their own: others may be part of a fraction or digest, once in 500 seeds.
+    ids = [user for user in pq.read_table(folder / "logs")["user_id"].to_pylist()[:100] if user > 10**8]
+    assert len(ids) > 50
     for text in (told, *((tmp_path / "out" / name).read_text() for name in ("manifest.json", "index.html"))):
         assert [number for number in raw if shows(text, number)] == []
-        assert not any(str(user) in text for user in ids)
+        assert not any(shows(text, user) for user in ids)
     for content in (*contents(tmp_path / "out").values(), told.encode()):
         assert not holds(content, SECRET)
     events = [json.loads(line) for line in told.splitlines()]
     assert [one["event"] for one in events if one["event"] not in ("read_file", "no_coast")] == ["files", "read_logs"]
-    population = open_release(tmp_path / "out").manifest["privacy"]["population"]
     (read,) = [one for one in events if one["event"] == "read_logs"]
     assert (read["users"], read["epsilon"]) == (population["users"], population["epsilon"])
     # What the search is worth: operations data are shown when asked for.

@@ -33,6 +33,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = seeded_rng(1)
     lump = rng.integers(0, 30, USERS)
     centres = rng.random((30, 2))
+    centres[0, 0] = 0.1  # so that, whatever is drawn, the logs begin near the region's border
     x, y = (np.clip(centres[lump] + rng.normal(0, 0.02, (USERS, 2)), 0, 0.999)).T
     east, north = 10 + 0.1 * x, 50 + 0.06 * y
     east[::50] = 70.0

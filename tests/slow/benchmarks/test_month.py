@@ -68,17 +68,17 @@ def _state(night: CountNight, way: Way, trust: Trust) -> CountState:
     return night.run(way.cohorts, way.parameters(trust), run_key(1, way, night.day, trust), None)
 
 
-@pytest.mark.parametrize("trust", [Trust.SECAGG, Trust.CENTRAL])
-def test_noise_has_the_stated_deviation(night: CountNight, trust: Trust) -> None:
-    """The mean square of the errors of n entries is its variance within 6 standard deviations: kurtosis at most 6."""
-    state = _state(night, REFERENCE, trust)
-    assert len(state.results) == 2
-    for result in state.results:
-        if result.shard_range is not None:  # asks a part of the users
-            continue
-        errors = result.counts - night.entry_counts(result.tree)
-        mean = (errors**2).mean() / result.noise_stddev**2
-        assert abs(mean - 1) < 6 * np.sqrt(5 / len(errors))
+@pytest.mark.false_alarm(1e-7)  # of 256 Laplace variates; there are more than 600
+def test_noise_has_the_stated_deviation(night: CountNight) -> None:
+    """The mean square of the errors of n entries is its variance within 8 standard deviations: kurtosis at most 6.
+
+    Without a curator each sub-query asks a part of the users; the test of measurements below has these.
+    """
+    state = _state(night, REFERENCE, Trust.CENTRAL)
+    assert [one.shard_range for one in state.results] == [None, None]
+    errors = [(one.counts - night.entry_counts(one.tree)) / one.noise_stddev for one in state.results]
+    squares = np.concatenate(errors) ** 2
+    assert abs(squares.mean() - 1) < 8 * np.sqrt(5 / len(squares))
 
 
 def test_paper_has_the_noise_of_a_run(night: CountNight) -> None:

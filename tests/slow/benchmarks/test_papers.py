@@ -202,13 +202,14 @@ def test_colluders_who_pick_the_bit_add_more() -> None:
 # Kendall's tau from classes, against SciPy's, and from one bit of each client.
 
 
+@pytest.mark.false_alarm(1e-9)  # 6.2 deviations
 def test_one_bit_of_each_client_shows_tau() -> None:
     """By docs/results/bit_pairs.md the classes err by 0.03, and the noise of 200,000 clients by 0.024."""
     values = DATA[0].clients(200_000, seeded_rng(1))
     exact = stats.kendalltau(values.real, values.imag).statistic
     found, of_classes = estimated(values, DATA[0], 8, 4.0, 0)
     assert abs(of_classes - exact) < 0.05
-    assert abs(found - of_classes) < 0.1
+    assert abs(found - of_classes) < 0.15
 
 
 # The tree without noise: exact counts, and every node of more than 10 users split, level by level.

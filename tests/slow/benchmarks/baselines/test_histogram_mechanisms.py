@@ -83,7 +83,8 @@ UNBIASED = [
 ]
 
 
-@pytest.mark.false_alarm(1e-8)  # two p-values for each of five buckets
+# Two p-values of two sides for each of five buckets. The variance of 3,000 Laplace variates is skew: 2e-8 above.
+@pytest.mark.false_alarm(2e-7)
 @pytest.mark.parametrize("mechanism", UNBIASED, ids=repr)
 def test_estimates_are_unbiased_with_the_stated_variance(mechanism: HistogramMechanism) -> None:
     sample, expected = estimates(mechanism), variance(mechanism)

@@ -30,6 +30,7 @@ def test_parts_cover_the_field_once_by_key(epsilon: float) -> None:
     assert_a_partition_by_key(Dawa(), PEOPLE, epsilon)
 
 
+@pytest.mark.false_alarm(1e-9)  # one p-value
 def test_buckets_are_counted_with_the_rest_of_epsilon() -> None:
     added, stated = noise(Dawa(dawa_share=0.4), PEOPLE, 1.0, 20)
     assert_discrete_laplace(added, 0.6, wrong=1.0)
@@ -102,7 +103,7 @@ def probabilities(counts: list[int], epsilon: float, penalty: float, reach: int 
 FOUR = [[0, 0, 0, 0], [3, 0, 0, 0], [2, 2, 5, 1], [40, 0, 3, 3]]
 
 
-@pytest.mark.false_alarm(1e-9)  # one p-value
+@pytest.mark.false_alarm(1e-8)  # one p-value, of bins that expect 20 and so have a heavier tail than chi-square
 @pytest.mark.parametrize("counts", FOUR)
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
 def test_partitions_follow_the_stated_noise(counts: list[int], epsilon: float) -> None:
@@ -116,15 +117,17 @@ def test_partitions_follow_the_stated_noise(counts: list[int], epsilon: float) -
     expected = probabilities(counts, epsilon, 0.7)
     assert expected.sum() == pytest.approx(1, abs=1e-9)
     assert p_value(seen, expected) > FLAKE_RATE
-    if counts != FOUR[0]:
+    if counts in FOUR[1:3]:  # of the others the partition says less about epsilon
         assert p_value(seen, probabilities(counts, 2 * epsilon, 0.7)) < 1e-4
 
 
 def p_value(seen: np.ndarray, expected: np.ndarray) -> float:
-    often = expected * seen.sum() > 5
-    pooled = [np.append(one[often], one[~often].sum()) for one in (seen, expected * seen.sum())]
-    kept = pooled[1] > 1e-9
-    return float(stats.chisquare(pooled[0][kept], pooled[1][kept] * seen.sum() / pooled[1][kept].sum()).pvalue)
+    """Of a chi-square test. The rarest are pooled until 20 are expected."""
+    order = np.argsort(expected)
+    wanted, found = expected[order] * seen.sum(), seen[order]
+    rare = 1 + np.searchsorted(np.cumsum(wanted), 20)
+    pooled = [np.append(one[:rare].sum(), one[rare:]) for one in (found, wanted)]
+    return float(stats.chisquare(pooled[0], pooled[1] * seen.sum() / pooled[1].sum()).pvalue)
 
 
 @pytest.mark.parametrize("counts", [*FOUR, [0, 1, 0, 0], [0, 9, 0, 0], [7, 8, 8, 8], [1, 30, 30, 30], [0, 9, 50, 3]])

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from benchmarks.baselines.range_methods import privtree
 from benchmarks.baselines.range_methods.privtree import PrivTree, SplitRule
 from tests.slow.benchmarks.baselines.range_methods.partition_checks import (
     assert_a_partition_by_key,
@@ -25,12 +26,14 @@ PEOPLE = town(6, 4000)
 LARGEST = 60.0
 
 
-@pytest.mark.parametrize("epsilon", [0.05, 1.0, 20.0])
+@pytest.mark.parametrize("epsilon", [0.05, 1.0, 5.0])
 def test_parts_cover_the_field_once_by_key(epsilon: float) -> None:
     assert_a_partition_by_key(PrivTree(), PEOPLE, epsilon)
 
 
-def test_split_by_biased_counts_without_noise() -> None:
+def test_split_by_biased_counts_without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise is taken away: of a hundred nodes at the border of a split, the largest epsilon would move one in 4,000."""
+    monkeypatch.setattr(privtree, "add_noise", lambda counts, *_: counts)
     base, rule = image(PEOPLE), SplitRule.from_epsilon(LARGEST / 2)
     assert rule.delta == 1
     leaves = []
