@@ -43,9 +43,10 @@ def noisy_map(expected: np.ndarray, rng: np.random.Generator, noise: float = 5.0
     return MapCounts(REGION, unbiased, tree, sums)
 
 
-def two_maps(trial: int, move: np.ndarray | None = None, sums: int = 1) -> Changes:
+def two_maps(trial: int, move: np.ndarray | None = None, sums: int = 1, most: float = 60.0) -> Changes:
+    """Changes between two maps with 0 users in the first cell and `most` in the last."""
     rng = seeded_rng(trial)
-    expected = np.linspace(0, 60, 4**LEVEL)
+    expected = np.linspace(0, most, 4**LEVEL)
     after = expected if move is None else expected + move
     return find_changes(noisy_map(expected, rng, sums=sums), noisy_map(after, rng, sums=sums))
 
@@ -84,8 +85,9 @@ def test_find_changes_finds_moves_of_four_deviations() -> None:
         wrong.append((changes.changed & (np.abs(truth) < 1e-9)).sum() / max(changes.changed.sum(), 1))
         inside = (changes.changed_low <= truth) & (truth <= changes.changed_high)
         covered.append(inside[changes.changed].mean() if changes.changed.any() else 1.0)
-    assert np.mean(hits) >= 0.8
-    # Means over 40 pairs of shares whose deviation is below 0.05: 6 standard errors are below 0.05.
+    # Means over 40 pairs. Hits are 0.86, with a deviation of 0.074 a pair: 0.79 is six standard errors below.
+    assert np.mean(hits) >= 0.79
+    # The deviation of the other shares is below 0.05: 6 standard errors are below 0.05.
     assert np.mean(wrong) <= 0.05 + 0.05
     assert np.mean(covered) >= 0.95 - 0.05
 
@@ -99,10 +101,12 @@ def expected_by_node(node: np.ndarray, move: np.ndarray) -> np.ndarray:
     return np.asarray(total[(path + 1) * width] - total[path * width])
 
 
+@pytest.mark.false_alarm(1e-10)
 def test_find_changes_finds_a_move_within_a_node() -> None:
+    """Of 17 deviations: of two noises of 5, and of Poisson numbers of 188 and 716. One of 4 is found."""
     move = np.zeros(4**LEVEL)
-    move[200], move[[201, 202, 203]] = 132.0, -44.0
-    changes = two_maps(3, move)
+    move[200], move[[201, 202, 203]] = 528.0, -176.0
+    changes = two_maps(3, move, most=240.0)
     cells = changes.node[changes.shown] - np.uint64(4**LEVEL)
     assert 200 in cells.tolist()
 

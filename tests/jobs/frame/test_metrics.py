@@ -96,7 +96,7 @@ def run_heatmap(pattern: str, output: Path, options: tuple[str, ...] = (), popul
 
 
 def run_quantiles(pattern: str) -> dict:
-    items = NumberItems(ItemColumns("latitude", "user_id", NUMBERS), 50.25, 50.75, 6)
+    items = NumberItems(ItemColumns("latitude", "user_id", NUMBERS), 50.45, 50.55, 6)
 
     def build(root: beam.Pipeline) -> None:
         _ = root | beam.Create(paths_of(pattern)) | TrieHeavyHitters(Rounds(items, KEY), Sampling.from_rate(0.5, 10))
@@ -204,7 +204,7 @@ def test_a_count_without_noise_counts_what_the_data_say(
     counted_by_heatmaps, _ = private
     found = run_quantiles(pattern)
     values = table["latitude"].filter(pa.compute.is_valid(table["user_id"])).to_numpy()
-    outside = int(((values < 50.25) | (values > 50.75)).sum())
+    outside = int(((values < 50.45) | (values > 50.55)).sum())
     missing = table["latitude"].null_count
     times = {"slice_read_milliseconds": FILES, "group_count_milliseconds": 1 << DEFAULT_GROUP_BITS}
     check_times(found, times)
@@ -214,7 +214,7 @@ def test_a_count_without_noise_counts_what_the_data_say(
         **{f"dropped_{reason}_rows": dropped.get(reason, 0) for reason in metrics.DROP_REASONS},
         "clamped_rows": outside,
     }
-    assert outside > 100
+    assert outside > 100  # a third at least, wherever the clusters are: their deviation is half of the range
     of_days = {"earlier_days_rows", "later_days_rows"}  # see tests/jobs/refresh/test_nights.py
     assert {*found, *times, *counted_by_heatmaps, *bit_pushing, *of_days} == set(METRICS)  # each is counted by some job
 

@@ -54,7 +54,7 @@ def exact_counts(frame: pd.DataFrame, item: str, most: int) -> dict:
     return pairs.groupby(level=item).sum().to_dict()
 
 
-@pytest.mark.false_alarm(1e-8)
+@pytest.mark.false_alarm(1e-7)  # so rarely the noises of 30 items are all 0, each with probability 0.58
 @pytest.mark.parametrize(
     ("column", "options", "most"), [("kind", CENTRAL, 1), ("code", [*CENTRAL, "--max_records_per_item", "2"], 2)]
 )

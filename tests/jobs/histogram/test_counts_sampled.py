@@ -162,10 +162,10 @@ def test_a_wrong_population_publishes_its_refusal_alone(
 def test_nothing_raw_is_in_the_release_or_the_log(
     pattern: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """12,000 rows of 6,000 users, and a category that one user has: none of it anywhere."""
+    """12,000 rows of 6,000 users, and categories of too few users for any threshold: none of it anywhere."""
     assert run("histogram", pattern, tmp_path / "out", "--column", "kind") == 0
     kinds = Counter(table()["kind"].to_pylist())
-    rare = [kind for kind, rows in kinds.items() if rows <= 3]
+    rare = [kind for kind, rows in kinds.items() if rows <= 20]  # of geometric numbers there always are some
     assert rare
     manifest_text, page = ((tmp_path / "out" / name).read_text() for name in ("manifest.json", "index.html"))
     text = capfd.readouterr().err + manifest_text + page_text(page)

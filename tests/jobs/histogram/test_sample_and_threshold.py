@@ -177,7 +177,12 @@ def test_integers_and_text_in_one_input() -> None:
     assert 20 < found["-7"] <= 42.2  # 40 users, sampled at 0.95
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_searches_on_beam_are_searches_in_memory(tmp_path: Path) -> None:
+    """A value that is off by 0.75 or more, three bins, takes a wrong step at an edge 0.6 from the median.
+
+    There a tenth of the users lies between, seven deviations of the share of 1,200 sampled users.
+    """
     table = with_items(4000, 1)
     pattern = write_files(table, tmp_path / "logs", 3, row_group_size=300)
     items = NumberItems(ItemColumns("length", kinds=NUMBERS), 0.0, 16.0, 6)
@@ -201,7 +206,7 @@ def test_searches_on_beam_are_searches_in_memory(tmp_path: Path) -> None:
     assert found.quantiles == wanted.quantiles
     assert np.array_equal(found.curve.share, wanted.curve.share)
     truth = np.quantile(table["length"].to_numpy(), [0.25, 0.5])
-    assert [one.value for one in found.quantiles] == pytest.approx(truth, abs=0.5)
+    assert [one.value for one in found.quantiles] == pytest.approx(truth, abs=0.75)
 
 
 def with_unusable(usable: int, unusable: int, both: int, without_id: int) -> pa.Table:
@@ -281,7 +286,7 @@ def test_the_choice_depends_on_the_users_own_records_alone() -> None:
     parts = [sample_of(part) for part in np.array_split(shuffled, 4)]
     assert by_user(choose_items(merge(parts), 3, BOUNDED_KEY)) == kept
     alone = by_user(choose_items(sample_of(some), 3, BOUNDED_KEY))
-    assert len(alone) == 7
+    assert len(alone) == len(np.unique(some[:, 0]))
     assert alone.items() <= kept.items()
 
 

@@ -184,6 +184,7 @@ def test_links_to_folders_are_followed_and_no_file_is_read_twice(day: Path, tmp_
     assert names(day.parent / "*" / "*.parquet") == expected
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_inspect_shows_a_command_that_runs_and_no_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = seeded_rng(3)
     log = pd.DataFrame({"rider": [f"secret-{number}" for number in rng.integers(0, 3000, 9000)]})
@@ -197,5 +198,6 @@ def test_inspect_shows_a_command_that_runs_and_no_id(tmp_path: Path, capsys: pyt
     words = shlex.split(command)[1:]
     words[words.index("--output") + 1] = str(tmp_path / "map")
     assert cli.main([*words, "--depth", "6", "--seed", "1"]) == 0
-    users = sfumato.open_release(tmp_path / "map").manifest["results"]["users"]
-    assert abs(users - log.rider.nunique()) < 200
+    results = sfumato.open_release(tmp_path / "map").manifest["results"]
+    # About normal: the noisy count of users, whose tails are longer, has a small part in it.
+    assert abs(results["users"] - log.rider.nunique()) < 8 * results["users_stddev"] < 500
