@@ -305,7 +305,8 @@ def test_sequential_test_refutes_half_of_the_epsilon_only() -> None:
     assert test.pairs == 1000
     assert not test.refutes(2.0, 1e-6)
     assert test.refutes(1.0)
-    assert 1.0 < test.lower_bound() < 2.0
+    # At the usual level of 5% the bound would be above the true epsilon in some runs.
+    assert 1.0 < test.lower_bound(1e-6) < 2.0
 
 
 def test_a_threshold_leak_refutes_epsilon_beyond_delta() -> None:

@@ -212,8 +212,12 @@ def test_intervals_hold_clipped_covariances_and_correlations(spans: tuple[ValueR
     assert np.median(widths) < 0.4
 
 
+@pytest.mark.false_alarm(FLAKE_RATE)
 def test_nothing_is_known_of_a_correlation_of_few_users() -> None:
-    (row,) = [
-        one for one in run_centrally(pairs(20, 1), of_pairs(0.1), key()).estimates() if one.statistic == "correlation"
-    ]
-    assert (row.low, row.high) == (-1.0, 1.0)
+    """An interval narrower than all that is possible is an error of a 95% interval: it may happen in 5% of runs."""
+    values, keys = pairs(20, 1), 12
+    runs = [run_centrally(values, of_pairs(0.1), key(number)).estimates() for number in range(keys)]
+    found = [one for rows in runs for one in rows if one.statistic == "correlation"]
+    narrower = sum((one.low, one.high) != (-1.0, 1.0) for one in found)
+    assert len(found) == keys
+    assert narrower <= stats.binom.isf(FLAKE_RATE, keys, 0.05)
