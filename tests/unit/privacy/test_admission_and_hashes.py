@@ -161,7 +161,9 @@ def test_a_run_that_found_hardly_any_user_warns(users: int, warnings: int, caplo
     Of nobody a count is above two deviations of its noise in 3% of runs, but at epsilon 25 it is 0 in all but 2e-11.
     """
     with caplog.at_level("WARNING", "sfumato.progress"):
-        ChargeAndAdmit(AdmissionRule(25.0))(UserCounts(usable=users, unusable=1), RunKey.derive(SECRET, {}))
+        ChargeAndAdmit(AdmissionRule(25.0, max_bad_fraction=1.0))(
+            UserCounts(usable=users, unusable=1), RunKey.derive(SECRET, {})
+        )
     assert len(caplog.records) == warnings
 
 
