@@ -111,6 +111,7 @@ def test_files_below_and_beside_a_release_are_facts(tmp_path: Path) -> None:
     assert facts["release/a.npy"]["value"].tolist() == [0, 1, 2]
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_a_fact_that_separates_all_pairs_is_found() -> None:
     """At epsilon 1 each pair of right code separates with a probability of at most 0.54."""
     apart, rng = Separation(), seeded_rng(4)
@@ -192,8 +193,9 @@ def test_noise_of_another_size_is_found(factor: float, is_right: bool) -> None:
 
 
 @pytest.mark.false_alarm(1e-6)
-@pytest.mark.parametrize(("factor", "is_right"), [(1.0, True), (0.4, False)])
+@pytest.mark.parametrize(("factor", "is_right"), [(1.0, True), (0.3, False)])
 def test_noise_of_one_count_is_judged_over_many_runs(factor: float, is_right: bool) -> None:
+    """Of 100 differences: below 0.56 of the stated size is a fault, nine deviations from 0.3 of it."""
     runs = [outcome(measured(10 + np.round(factor * each), stddev=30.0)) for each in drawn(1, 200, stddev=30.0)]
     assert noise_report(runs[0], [(runs[0], runs[1])]).weak == ["counts"]
     report = noise_report(runs[0], list(zip(runs[::2], runs[1::2], strict=True)))
@@ -224,8 +226,9 @@ def test_noise_is_judged_where_few_users_are(is_right: bool) -> None:
 
 @pytest.mark.false_alarm(1e-6)
 def test_noise_far_above_a_threshold_is_judged() -> None:
+    """Of 200 counts far above it: below 0.67 of the stated size is a fault, ten deviations from 0.4 of it."""
     users, noise = np.resize([3, 400], 400), drawn(400, 3)
-    for factor in (1.0, 0.5):
+    for factor in (1.0, 0.4):
         shown = []
         for each in noise:
             (values,) = [users + np.round(factor * each)]
@@ -305,7 +308,8 @@ def test_sequential_test_refutes_half_of_the_epsilon_only() -> None:
     assert test.pairs == 1000
     assert not test.refutes(2.0, 1e-6)
     assert test.refutes(1.0)
-    assert 1.0 < test.lower_bound() < 2.0
+    # At the usual level of 5% the bound would be above the true epsilon in some runs.
+    assert 1.0 < test.lower_bound(1e-6) < 2.0
 
 
 def test_a_threshold_leak_refutes_epsilon_beyond_delta() -> None:

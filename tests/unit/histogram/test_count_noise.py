@@ -201,12 +201,13 @@ def test_noisy_levels_publish_counts_from_the_threshold_on() -> None:
 def test_noisy_levels_bind_noise_to_plan_round_and_key() -> None:
     plan = CentralCountPlan(epsilon=2.0, delta=1e-6, domains=(None, None))
     even = replace(plan, domains=(None,))
-    drawn = [*noisy_levels([COUNTS, COUNTS], plan, LEVELS_KEY, (0, 0)).levels]
-    drawn += noisy_levels([COUNTS], even, LEVELS_KEY, (0,)).levels
-    drawn += noisy_levels([COUNTS], replace(even, epsilon=2.001), LEVELS_KEY, (0,)).levels
-    drawn += noisy_levels([COUNTS], even, LEVELS_KEY.narrowed({"other": 1}), (0,)).levels
-    tops = [tuple((one.noisy[-20:] - COUNTS.counts[-20:]).tolist()) for one in drawn]
-    assert len(set(tops)) == len(tops)
+    large = replace(COUNTS, counts=COUNTS.counts + 400)  # above the threshold and the noise of any round: all are shown
+    drawn = [*noisy_levels([large, large], plan, LEVELS_KEY, (0, 0)).levels]
+    drawn += noisy_levels([large], even, LEVELS_KEY, (0,)).levels
+    drawn += noisy_levels([large], replace(even, epsilon=2.001), LEVELS_KEY, (0,)).levels
+    drawn += noisy_levels([large], even, LEVELS_KEY.narrowed({"other": 1}), (0,)).levels
+    noises = [tuple((one.noisy - large.counts).tolist()) for one in drawn]
+    assert len(set(noises)) == len(noises)  # two draws of 200 are equal with a probability of 0.6^200
 
 
 @pytest.mark.false_alarm(1e-9)

@@ -313,12 +313,14 @@ def test_many_empty_groups_are_seldom_shown() -> None:
     assert shown <= 23  # P < 1e-9 at 5%
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_cells_have_a_map_and_intervals_that_hold_together() -> None:
+    """One cell's mean is 60 above the others', and so everybody's 3.75: eight deviations of a mean of 500 users."""
     grid = Grid(REGION, 2)
     grouping = Grouping(CellGroups(grid), 50)
     rng = seeded_rng(3)
     groups = rng.integers(0, 16, 8000)
-    values = np.clip(rng.normal(40 + 30 * (groups == 5), 10), 0, 120)
+    values = np.clip(rng.normal(30 + 60 * (groups == 5), 10), 0, 120)
     files = made(curated(values, ("mean", "count"), groups, 17), grouping)
     cells = table(files, "cells.parquet").to_pandas().set_index("cell_id")
     assert len(cells) == 16

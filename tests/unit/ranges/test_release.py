@@ -79,7 +79,8 @@ def released(
 @pytest.mark.slow
 @pytest.mark.parametrize("safe", [True, False])
 def test_what_shards_counted_is_told_as_a_heatmap_tells_it(safe: bool) -> None:
-    shards = {"shard_size": 400, "dropout": 0.2, "population": USERS, "epsilon": 2.0}
+    # A shard has 400 users with a deviation of 18: hashes leave none with fewer than 240.
+    shards = {"shard_size": 400, "dropout": 0.4, "population": USERS, "epsilon": 2.0}
     planned, metadata = plan("grid", trust="secagg", cell_width=9000.0, **shards), replace(FACTS, safe=safe)
     collected = counted(planned)
     manifest = json.loads(ranges_files(build(collected, planned, ()), planned, metadata)[MANIFEST_FILE])
@@ -96,8 +97,10 @@ def test_what_shards_counted_is_told_as_a_heatmap_tells_it(safe: bool) -> None:
     assert ["seed" in one for one in manifest["warnings"]] == ([] if safe else [True])
 
 
+@pytest.mark.false_alarm(1e-8)
 @pytest.mark.parametrize("trust", ["central", "secagg"])
 def test_the_adaptive_tree(trust: str) -> None:
+    """The stated error of a tree is a lower bound, as its manifest says: here two thirds of the error of all users."""
     planned = plan("adaptive", trust=trust, depth=7, population=USERS, epsilon=1.0, dropout=0.2)
     _, manifest, model = released(planned)
     assert (manifest["results"]["kind"], manifest["privacy"]["trust"]) == ("tree", trust)
@@ -108,7 +111,8 @@ def test_the_adaptive_tree(trust: str) -> None:
     assert manifest["privacy"]["adjacency"].startswith("add or remove one user")
     box = Boxes(*map(np.array, ([0.0], [0.0], [2048.0], [2048.0])))
     answer = model.model.answer(box)
-    assert abs(answer.users[0] - USERS) < 6.2 * answer.stddev[0]
+    assert abs(answer.users[0] - USERS) < 10 * answer.stddev[0]
+    assert answer.stddev[0] < 0.04 * USERS
 
 
 # The page of a model of range queries: what it holds of the model, its first square, and its map.

@@ -88,13 +88,14 @@ def key(number: int) -> RunKey:
     return RunKey.derive(FixedSecret(b"automatic ranges" * 2), {"number": number})
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_every_value_is_in_the_one_bin_whose_edges_hold_it() -> None:
-    """With all users in one bin and a large epsilon the range is that bin."""
+    """With all users in one bin and an epsilon of 30 the range is that bin: noise is not 0 with a rate of 2e-13."""
     values = [1.0, -1.0, 0.75, 2.0, 1023.9, -2.5, 3e-9, -7e18, 2.0**63]
     for number, value in enumerate(values):
         counts = 10_000 * count_magnitudes(np.array([value]))
         assert counts.sum() == 10_000
-        span, sure = find_range(counts, 20.0, key(number))
+        span, sure = find_range(counts, 30.0, key(number))
         power = math.copysign(2.0 ** math.floor(math.log2(abs(value))), value)
         wide = (power, 2 * power) if value > 0 else (2 * power, power)
         assert sure
@@ -102,8 +103,9 @@ def test_every_value_is_in_the_one_bin_whose_edges_hold_it() -> None:
         assert span.low <= value <= span.high
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_zeros_and_extremes_have_bins_too() -> None:
-    zero, _ = find_range(10_000 * count_magnitudes(np.array([0.0])), 20.0, key(0))
+    zero, _ = find_range(10_000 * count_magnitudes(np.array([0.0])), 30.0, key(0))
     assert (zero.low, zero.high) == (0.0, 2.0**-32)
     tiny = count_magnitudes(np.array([5e-324, -1e-300, 2.0**-33]))
     assert tiny[BINS // 2] == 3
@@ -121,18 +123,21 @@ def test_not_negative_numbers_have_a_range_from_zero() -> None:
     assert 16 <= span.high < 16 * 2**7
 
 
-@pytest.mark.false_alarm(2e-9)
+@pytest.mark.false_alarm(1e-8)
 @pytest.mark.parametrize("epsilon", [0.02, 0.5])
 def test_noise_seldom_widens_the_range(epsilon: float) -> None:
     """Beyond a bin that all users are in, the noise is above the line of a step with 5% at most, at either side."""
     counts = np.round(2_000_000 / epsilon) * count_magnitudes(np.array([100.0]))
     runs = [find_range(counts.astype(np.int64), epsilon, key(number))[0] for number in range(300)]
-    for wider in (sum(span.low < 64 for span in runs), sum(span.high > 128 for span in runs)):
+    sides = sum(span.low < 64 for span in runs), sum(span.high > 128 for span in runs)
+    for wider in sides:
         assert stats.binomtest(wider, 300, 0.05, "greater").pvalue > FLAKE_RATE
-        assert wider  # the test would see a line that is far too high: P[none] < 1e-6
+    # The test would see a line that is far too high: steps of whole noise have 3.1% at least, and none 6e-9.
+    assert sum(sides)
     assert all(span.low <= 64 and span.high >= 128 for span in runs)
 
 
+@pytest.mark.false_alarm(1e-6)  # as the product has it that a bin of nobody looks certainly filled
 def test_few_users_have_a_guess_and_it_is_said() -> None:
     """No bin is sure, but 250 users in adjacent bins stand out from noise of deviation 7."""
     counts = count_magnitudes(seeded_rng(0).normal(600, 100, 250))

@@ -127,7 +127,7 @@ def test_a_mean_has_fiellers_interval() -> None:
         assert one.high == pytest.approx(min(fieller(state, line, 1), SPAN.high), abs=1e-9)
 
 
-@pytest.mark.false_alarm(6 * FLAKE_RATE)
+@pytest.mark.false_alarm(2e-8)
 @pytest.mark.parametrize(("users", "epsilon", "skewed"), [(60, 1.0, True), (400, 0.1, False), (5_000, 0.5, True)])
 def test_intervals_hold_the_truth(users: int, epsilon: float, skewed: bool) -> None:
     """95% or more, with up to 7% misses allowed by the goal: refused only where misses exceed 5% beyond chance."""
@@ -141,7 +141,8 @@ def test_intervals_hold_the_truth(users: int, epsilon: float, skewed: bool) -> N
         # Too wide an interval is a fault as well; at few users a range may end it.
         if users == 5_000:
             error = math.sqrt(np.mean([(one.value - exact) ** 2 for one in rows]))
-            assert np.median([one.stddev for one in rows]) < 1.5 * error
+            # Of 150 squares, whose mean has a deviation of 16%, the root is below 1 / 1.7 with less than 1e-8.
+            assert np.median([one.stddev for one in rows]) < 1.7 * error
 
 
 @pytest.mark.false_alarm(3 * FLAKE_RATE)
@@ -212,8 +213,13 @@ def test_intervals_hold_clipped_covariances_and_correlations(spans: tuple[ValueR
     assert np.median(widths) < 0.4
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered in divide")  # of a variance that noise leads to next to 0
+@pytest.mark.false_alarm(FLAKE_RATE)
 def test_nothing_is_known_of_a_correlation_of_few_users() -> None:
-    (row,) = [
-        one for one in run_centrally(pairs(20, 1), of_pairs(0.1), key()).estimates() if one.statistic == "correlation"
-    ]
-    assert (row.low, row.high) == (-1.0, 1.0)
+    """An interval narrower than all that is possible is an error of a 95% interval: it may happen in 5% of runs."""
+    values, keys = pairs(20, 1), 12
+    runs = [run_centrally(values, of_pairs(0.1), key(number)).estimates() for number in range(keys)]
+    found = [one for rows in runs for one in rows if one.statistic == "correlation"]
+    narrower = sum((one.low, one.high) != (-1.0, 1.0) for one in found)
+    assert len(found) == keys
+    assert narrower <= stats.binom.isf(FLAKE_RATE, keys, 0.05)

@@ -119,7 +119,8 @@ def test_every_statistic_is_near_numpys(
 ) -> None:
     """Within what its own stated error allows; and that is small beside the number itself."""
     rng = seeded_rng(5)
-    values = np.clip(np.rint((shift + rng.normal(0, 25, 300_000)) / form.step) * form.step, max(form.low, -125), 250)
+    steps = np.rint((shift + rng.normal(0, 25, 300_000)) / form.step)
+    values = np.clip(steps * form.step, max(form.low, -125), min(form.high, 250))
     values = np.maximum(values, form.step) if form.signed == "no" else values
     _, clamped = encode(values, form)
     assert clamped == 0
@@ -173,17 +174,21 @@ def test_bit_charts_tell_how_often_each_bit_was_set_and_read() -> None:
         assert not one.squashed[0]
 
 
-def test_what_is_squashed_is_left_out_and_said() -> None:
+@pytest.mark.false_alarm(1e-8)
+@pytest.mark.parametrize("squash", [None, 2.5])
+def test_what_is_squashed_is_left_out_and_said(squash: float | None) -> None:
+    """By chance an empty bit stands out of the noise in 2% of runs, and 8% beyond doubt: not in all of eight."""
     values = DATA["normal"](seeded_rng(3), 20_000)
-    loose = MomentsPlan(form=FixedPoint(20), epsilon=2.0)
-    for plan in (loose, replace(loose, tuning=Tuning(squash=2.5))):
-        found = run_in_memory(values, plan, key())
-        assert found.bits[0].squashed.tolist() == [False] * 9 + found.bits[0].squashed[9:].tolist()
-        assert found.bits[0].squashed[11:].all()
-        assert found.estimates[0].stddev < 20
-    everything = run_in_memory(values, replace(loose, tuning=Tuning(squash=0.0)), key())
-    assert not everything.bits[0].squashed.any()
-    assert everything.estimates[0].stddev > 200
+    plan = MomentsPlan(form=FixedPoint(20), epsilon=2.0)
+    left_out = []
+    for number in range(8):
+        found = run_in_memory(values, replace(plan, tuning=Tuning(squash=squash)), key(number))
+        assert not found.bits[0].squashed[:9].any()
+        left_out.append(found.bits[0].squashed[11:].all() and found.estimates[0].stddev < 20)
+    assert any(left_out)
+    everything = run_in_memory(values, replace(plan, tuning=Tuning(squash=0.0)), key()).bits[0]
+    assert not everything.squashed.any()
+    assert np.hypot.reduce(everything.weight * everything.stddev) > 200
 
 
 @pytest.mark.false_alarm(2 * ODDS)
