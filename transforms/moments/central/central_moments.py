@@ -212,7 +212,8 @@ class _Means:
         order widen the interval. Where a variance may be 0, nothing is known.
         """
         mean, stddev, error, factor, known = zip(*map(self._standardised, (first, second)), strict=True)
-        value = np.clip(self.covariance(first, second)[0] / (stddev[0] * stddev[1]), -1, 1)
+        with np.errstate(over="ignore"):  # noise may lead a deviation to almost 0; its value is not known then
+            value = np.clip(self.covariance(first, second)[0] / (stddev[0] * stddev[1]), -1, 1)
         centres = [one.tolist() for one in mean]
         units = [np.where(is_known, one, 1.0).tolist() for one, is_known in zip(stddev, known, strict=True)]
         polynomials = []

@@ -213,7 +213,6 @@ def test_intervals_hold_clipped_covariances_and_correlations(spans: tuple[ValueR
     assert np.median(widths) < 0.4
 
 
-@pytest.mark.filterwarnings("ignore:overflow encountered in divide")  # of a variance that noise leads to next to 0
 @pytest.mark.false_alarm(FLAKE_RATE)
 def test_nothing_is_known_of_a_correlation_of_few_users() -> None:
     """An interval narrower than all that is possible is an error of a 95% interval: it may happen in 5% of runs."""
