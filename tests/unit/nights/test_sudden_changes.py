@@ -110,10 +110,12 @@ def test_find_sudden_changes_skips_coarse_nodes() -> None:
     assert not find_sudden_changes(replace(few, measured=2 * few.expected))
 
 
+@pytest.mark.false_alarm(1e-9)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_find_sudden_changes_finds_the_node(sign: int) -> None:
+    """4,800 users more, measured with a deviation of 440, where 1,000 are a change."""
     extra = np.zeros(4**DEPTH)
-    extra[256:272] = 150.0
+    extra[256:272] = 300.0
     errors = night(3, extra=extra)
     if sign < 0:
         errors = replace(errors, measured=2 * errors.expected - errors.measured)
@@ -122,7 +124,7 @@ def test_find_sudden_changes_finds_the_node(sign: int) -> None:
     changed = {int(NODES[row]) for one in found for row in one.rows}
     inside = [node for node in changed if _within(node, (1 << 6) + 16) or _within((1 << 6) + 16, node)]
     assert inside
-    assert sign * sum(sum(one.excess) for one in found) > 300  # of 2,400, of which a part is found
+    assert sign * sum(sum(one.excess) for one in found) > 600  # of 4,800, of which a part is found
 
 
 def test_find_sudden_changes_finds_a_square_between_nodes() -> None:
