@@ -166,8 +166,8 @@ def errors(truth: np.ndarray, found: list[AreaUsers]) -> tuple[np.ndarray, float
 def test_wards_that_end_at_a_shore_are_covered() -> None:
     """With independent errors of cut cells half of the intervals hold, and with what the levels above show 88% do.
 
-    So it is of seven other draws of some 190 wards. By the binomial law either is as far as 72% with a probability below
-    5e-9.
+    So it is of seven other draws of some 190 wards. By the binomial law either is as far as 72% with a probability of
+    5e-9 at most.
     """
     truth, found, plain = estimates(island=True, cut_by_the_shore=True)
     _, covered = errors(truth, found)
