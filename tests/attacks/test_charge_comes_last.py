@@ -365,7 +365,8 @@ def test_an_empty_file_is_not_a_file_that_was_used_before(tmp_path: Path) -> Non
 def test_the_papers_model_is_charged_for_what_it_protects(tmp_path: Path) -> None:
     folder = tmp_path / "day"
     _day(folder)
-    paper = ["--participation=paper", "--dropout=0.4"]
+    # Planned for a noisy number far above 900, each of too many shards would have too few users.
+    paper = ["--participation=paper", "--dropout=0.4", "--population=900"]
     assert _sharded(folder, *paper, "--budget=9/1d") != 0
     assert not charges(folder)
     assert _sharded(folder, *paper, "--budget=9/1d@zero-out") == 0

@@ -111,18 +111,18 @@ def test_damaged_copies_do_not_displace_a_report(city: City) -> None:
 @pytest.mark.parametrize("name", ["a", "z"])
 def test_two_reports_with_one_id_do_not_count(city: City, name: str) -> None:
     """Otherwise the order of files would let anyone exchange a report for another one."""
-    honest = city.report([5] * 300, "m")
+    honest = city.report([5] * 400, "m")
     size = Formats(city.task).report.itemsize
     randomness = honest[:16] + os.urandom(Formats(city.task).randomness_size - 16)
     city.report([9], name, randomness=randomness)
     city.write("copy", honest[size : 2 * size])  # equal byte for byte: it counts once
     city.run()
-    assert counts_of(city) == [299 * (cell == 5) for cell in range(16)]
+    assert counts_of(city) == [399 * (cell == 5) for cell in range(16)]
 
 
 @EXACTLY
 def test_a_request_repeated_with_another_verifier_is_refused(city: City) -> None:
-    city.report([5] * 300)
+    city.report([5] * 400)
     assert city.aggregate("leader") == 0
 
     def repeated(requests: np.ndarray) -> np.ndarray:
@@ -132,14 +132,14 @@ def test_a_request_repeated_with_another_verifier_is_refused(city: City) -> None
 
     city.exchanged("requests", change=repeated)
     assert city.aggregate("helper") == 0
-    assert city.exchanged("responses")["type"].tolist() == [2, 2] + [0] * 298
+    assert city.exchanged("responses")["type"].tolist() == [2, 2] + [0] * 398
 
 
 @EXACTLY
 def test_only_an_operator_writes_to_the_exchange(city: City) -> None:
     """A device knows all of its report but the point of the check, which the leader's request would show it. With that
     it could forge a request for any report: here the one that the leader's own proof check does not see."""
-    city.report([5] * 300)
+    city.report([5] * 400)
     assert city.aggregate("leader") == 0
     path = city.folder / "exchange" / "requests" / "00000000.bin"
     good = path.read_bytes()
@@ -157,7 +157,7 @@ def test_only_an_operator_writes_to_the_exchange(city: City) -> None:
 
 def test_a_block_of_requests_has_a_bound(city: City) -> None:
     """Or a leader could have the helper hold any number of reports in memory at once."""
-    city.report([5] * 300)
+    city.report([5] * 400)
     assert city.aggregate("leader") == 0
     city.exchanged("requests", change=lambda requests: np.resize(requests, 513))
     assert city.aggregate("helper") == DataError.exit_code

@@ -111,7 +111,8 @@ def noisy(exact: np.ndarray, rate: float, rng: np.random.Generator) -> np.ndarra
 def test_posteriors_of_a_known_prior_are_bayes_rule(rate: float, error: float) -> None:
     """Counts are 0 with probability 0.6, else geometric of mean 10: Bayes' rule by hand beside what is learned.
 
-    Over other draws all three figures are 7 deviations or more below their limits.
+    Over other draws the first two figures are 8 deviations or more below their limits. The third has a deviation of
+    0.007 / rate, by the mean of the noise, and an excess of 0.02.
     """
     rng = seeded_rng(3)
     exact = np.where(rng.random(40_000) < 0.6, 0, rng.geometric(0.1, 40_000))
@@ -124,7 +125,7 @@ def test_posteriors_of_a_known_prior_are_bayes_rule(rate: float, error: float) -
     expected = (masses @ counts / masses.sum(axis=1))[places]
     assert np.abs(found.mean - expected).mean() < error  # the noise has a mean absolute value of 1 / rate
     assert np.abs(found.mean - exact).mean() < 1.05 * np.abs(expected - exact).mean()
-    assert found.mean.mean() == pytest.approx(exact.mean(), abs=0.1)
+    assert found.mean.mean() == pytest.approx(exact.mean(), abs=0.02 + 0.05 / rate)
 
 
 @pytest.mark.false_alarm(6 * FLAKE_RATE)

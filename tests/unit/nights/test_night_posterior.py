@@ -45,7 +45,7 @@ def test_accumulated_is_the_weighted_mean_of_its_nights() -> None:
         precision += once
         total += once * share[0]
         known = infer_night(FULL, known, 3, float(TRUTH[0][0]), 0.0, sums).accumulated
-    np.testing.assert_allclose(known.mean[1][:, 3], total / precision, rtol=1e-9)
+    np.testing.assert_allclose(known.mean[1][:, 3], total / precision, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(known.precision[1][:, 3], precision, rtol=1e-9)
     assert not known.precision[1][:, [0, 1, 2, 4, 5, 6]].any()
 

@@ -59,12 +59,23 @@ def _is_crowd(change: PlaceChange) -> bool:
     return any(name.startswith(place) or (place.startswith(name) and len(name) > 3) for name in names)
 
 
+def _reports_crowd(one: NightMap) -> bool:
+    """Whether a night reports a change at the crowd's place of at least half of the crowd.
+
+    By the family-wise rate of 5% the night would report one of the places that touch the crowd's node by chance in 8 of
+    10,000 cases. Half of the crowd is 10 deviations and more of each of these places.
+    """
+    return any(_is_crowd(change) and abs(change.users - change.expected) > 0.5 * 4 * EXTRA for change in one.changes)
+
+
 def interval(one: NightMap) -> tuple[np.ndarray, np.ndarray]:
     """The ends of the 95% intervals of the leaves' users."""
     return user_intervals(one.estimate.counts, one.estimate.stddev)
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_update_knows_more_by_many_nights(maps: list[NightMap]) -> None:
+    """Over other draws a night alone has 14 times the error, with a deviation of 1, and Friday's density 17 times."""
     friday, saturday = density_of(25), density_of(26)
     _, (alone,) = run_nights([25])
     error, one = (((found.estimate.counts - friday) ** 2).mean() for found in (maps[25], alone))
@@ -104,8 +115,8 @@ def test_update_sees_a_crowd_tonight_and_not_tomorrow(learned: NightsState) -> N
     """A thirtieth of 12,800 users is asked, so the crowd's count has a deviation of 600: 4,800 are eight of them."""
     state, (tonight,) = run_nights([28], learned, CROWD, EXTRA)
     _, (quiet,) = run_nights([28], learned)
+    assert _reports_crowd(tonight)
     found = [change for change in tonight.changes if _is_crowd(change)]
-    assert found
     assert found[0].low > found[0].expected
     shown = (tonight.estimate.counts - quiet.estimate.counts)[CROWD].sum()
     assert 0.6 * 4 * EXTRA < shown < 1.4 * 4 * EXTRA
@@ -114,10 +125,12 @@ def test_update_sees_a_crowd_tonight_and_not_tomorrow(learned: NightsState) -> N
     _, (without,) = run_nights([29], run_nights([28], learned)[0])
     left = (after.estimate.counts - without.estimate.counts)[CROWD].sum()
     assert abs(left) < 0.1 * 4 * EXTRA
-    assert not any(_is_crowd(change) for change in after.changes)
+    assert not _reports_crowd(after)
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_update_sees_users_who_are_missing(learned: NightsState) -> None:
+    """The fullest 4 cells have 2,800 users and more, the noise of their count has a deviation of 84: 0.3 are ten."""
     counts = counts_of(28)
     crowded = int(counts.reshape(-1, 4).sum(axis=1).argmax())
     counts[4 * crowded : 4 * crowded + 4] = 0
@@ -128,18 +141,22 @@ def test_update_sees_users_who_are_missing(learned: NightsState) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.false_alarm(1e-9)
 def test_update_learns_a_lasting_change(learned: NightsState) -> None:
+    """The crowd is expected with an error of 350 after three nights: half of it is 17 deviations."""
     state, maps = run_nights(range(28, 31), learned, CROWD, EXTRA)
     assert maps[0].changes
     expected = state.predict(night_of(31), USERS + 4 * EXTRA).counts[CROWD].sum()
     usual = density_of(31)[CROWD].sum()
     assert expected - usual > 0.5 * 4 * EXTRA
     _, (later,) = run_nights([31], state, CROWD, EXTRA)
-    assert not any(_is_crowd(change) for change in later.changes)
+    assert not _reports_crowd(later)
 
 
 @pytest.mark.slow
+@pytest.mark.false_alarm(1e-9)
 def test_update_learns_a_crowd_of_saturdays(learned: NightsState) -> None:
+    """Over other draws 10,300 of 12,000 are expected on Saturdays, with a deviation of 460, 0 on Mondays, with 80."""
     state = learned
     for number in (33, 40, 47):  # Saturdays
         state, _ = run_nights([number], state, CROWD, EXTRA)

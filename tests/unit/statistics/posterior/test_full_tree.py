@@ -213,7 +213,7 @@ def test_unbiased_counts_are_dense_least_squares(users_variance: float) -> None:
     users = (170.0 * weights[0] + root.users[0][0] * weights[1]) / sum(weights)
     unbiased = UnbiasedCounts.from_measurements(full, own, users, 1 / sum(weights))
     users, covariance = dense_counts(full, own, 170.0, users_variance)
-    np.testing.assert_allclose(unbiased.leaf_users, users, rtol=1e-5)
+    np.testing.assert_allclose(unbiased.leaf_users, users, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(unbiased.leaf_variances(), np.diag(covariance), rtol=1e-5)
     rng = seeded_rng(1)
     for weights in (*(rng.random((5, len(users))) < 0.4).astype(float), rng.random(len(users)), np.ones(len(users))):
@@ -272,12 +272,14 @@ def learned_within(users: np.ndarray, noise: float, rng: np.random.Generator) ->
     return learn_within_cells(unbiased, users.astype(float), np.full(len(users), noise**2))
 
 
+@pytest.mark.false_alarm(1e-9)
 @pytest.mark.parametrize("rho", [0.02, 0.1, 0.4])
 @pytest.mark.parametrize("noise", [1.0, 10.0])
 def test_learn_within_cells_finds_the_roughness_of_a_cascade(rho: float, noise: float) -> None:
     """One level below the finest known one, on average over 8 maps.
 
-    The law is continued to families of a quarter of the users, so it is not exact: within a third.
+    The law is continued to families of a quarter of the users, so it is not exact. Over other draws 0.95 to 1.27 of rho
+    is found, with a deviation of 0.034 of it at most, and of 0.021 where it is 1.27.
     """
     found = []
     for key in range(8):
@@ -285,4 +287,4 @@ def test_learn_within_cells_finds_the_roughness_of_a_cascade(rho: float, noise: 
         users = cascade(rho, 400_000, rng)
         within = learned_within(users, noise, rng)
         found.append(np.average(within.roughness[:, 0], weights=np.maximum(within.squared, 0)))
-    assert np.mean(found) == pytest.approx(rho, rel=1 / 3)
+    assert np.mean(found) == pytest.approx(rho, rel=0.45)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -116,17 +117,21 @@ def test_infer_has_no_negative_users_and_families_add_up(
 @pytest.mark.false_alarm(1e-9)
 @pytest.mark.parametrize("seed", range(3))
 def test_infer_keeps_the_users_of_a_crowded_cell(seed: int) -> None:
-    """300 users in one of 65,536 cells, 9,700 over a city: the finest noise is 1.4, that of its sums far more."""
+    """300 users in one of 65,536 cells, 9,700 over a city: the finest noise is 1.4, that of its sums far more.
+
+    Over other draws the error is -1 with a deviation of 1.3.
+    """
     rng = seeded_rng(seed)
     cells = rng.multinomial(9_700, city(8)).astype(float)
     crowded = rng.integers(len(cells))
     cells[crowded] += 300
     first, last = result(cells, Tree.uniform(8, 5), 7.0, rng), result(cells, Tree.uniform(8, 8), 1.4, rng)
     posterior = learned(cells.sum(), first, last)
-    assert abs(posterior.users[8][crowded] - cells[crowded]) < 6.2 * 1.4
+    assert abs(posterior.users[8][crowded] - cells[crowded]) < 1 + 6.2 * 1.4
     assert squared_error(posterior, cells) < ((last.counts - cells) ** 2).sum() / 5
 
 
+@pytest.mark.false_alarm(1e-9)
 @pytest.mark.parametrize(
     ("share", "users"),
     [(city(6), 10_000), (city(6), 30_000), (np.full(4096, 1 / 4096), 10_000)],
@@ -136,7 +141,8 @@ def test_infer_states_the_variance_of_its_error(share: np.ndarray, users: int) -
     """Over 20 keys the mean squared error is that of the stated variance, in all and where there are users.
 
     It is not exact: what is learned from the data is taken for known, and shrunk errors are not independent of what is
-    shown. Within half and double it is an honest deviation within a factor of 1.4.
+    shown. Within half and double it is an honest deviation within a factor of 1.4. Over other draws the ratios are 1.5
+    or less with deviations of 0.05.
     """
     shown, error, stated = [], [], []
     for seed in range(20):
@@ -154,11 +160,16 @@ def test_infer_states_the_variance_of_its_error(share: np.ndarray, users: int) -
             assert 0.5 < squared[some].sum() / variance[some].sum() < 2
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_infer_adds_the_variance_of_a_sample() -> None:
-    """A thousandth of everybody: the map is of the others too, and a cell of T users is sqrt(T) off at least."""
-    share, error, stated, ignored = city(5), 0.0, 0.0, 0.0
+    """A thousandth of everybody: the map is of the others too, and a cell of T users is sqrt(T) off at least.
+
+    Over other cities the error is 1.08 of the stated one with a deviation of 0.05, so 0.01 of the mean of 20. Without
+    the variance it is larger by 0.7% with a deviation of 0.4%, so 8 deviations of the mean.
+    """
+    error, stated, ignored = 0.0, 0.0, 0.0
     for seed in range(20):
-        rng = seeded_rng(seed)
+        share, rng = city(5, seed), seeded_rng(seed)
         cells = rng.multinomial(20_000, share).astype(float)
         last = result(cells, Tree.uniform(5, 5), 2.0, rng)
         full = FullTree.from_trees(last.tree)
@@ -171,27 +182,41 @@ def test_infer_adds_the_variance_of_a_sample() -> None:
     assert error < ignored
 
 
-def guided_error(guide: np.ndarray | None) -> float:
-    """The squared error of ten days of a city of 3,000 users, with a guide of shares by code."""
+def yesterday_of(seed: int) -> np.ndarray:
+    """The exact users of another day of a city."""
+    return seeded_rng([99, seed]).multinomial(3_000, city(6, seed)).astype(float)
+
+
+def guided_error(guide_of: Callable[[int], np.ndarray] | None) -> float:
+    """The squared error of a day of each of ten cities of 3,000 users, with a guide of shares by code."""
     error = 0.0
     for seed in range(10):
         rng = seeded_rng(seed)
-        cells = rng.multinomial(3_000, city(6)).astype(float)
+        cells = rng.multinomial(3_000, city(6, seed)).astype(float)
         last = result(cells, Tree.uniform(6, 6), 2.0, rng)
-        posterior = learned(3_000, last, guide=None if guide is None else by_level(guide))
+        posterior = learned(3_000, last, guide=None if guide_of is None else by_level(guide_of(seed)))
         error += squared_error(posterior, cells)
     return error
 
 
 @pytest.mark.slow
+@pytest.mark.false_alarm(1e-9)
 def test_guide_helps_where_right_and_hardly_hurts_elsewhere() -> None:
+    """Over other cities the errors are 0.71 and 0.86 of that without a guide, with deviations of 0.02 for one city.
+
+    The nonsense makes it 1.003 with a deviation of 0.002.
+    """
     without = guided_error(None)
-    yesterday = seeded_rng(99).multinomial(3_000, city(6)).astype(float)
-    assert guided_error(city(6)) < 0.8 * without
-    assert guided_error(yesterday) < 0.95 * without
-    for nonsense in (city(6, 77), seeded_rng(1).permutation(yesterday), np.eye(1, 4096, 5)[0]):
-        assert guided_error(nonsense) < 1.03 * without
-    assert guided_error(np.zeros(4096)) == pytest.approx(without)
+    assert guided_error(lambda seed: city(6, seed)) < 0.8 * without
+    assert guided_error(yesterday_of) < 0.95 * without
+    nonsense: list[Callable[[int], np.ndarray]] = [
+        lambda seed: city(6, 77 + seed),
+        lambda seed: seeded_rng(seed).permutation(yesterday_of(seed)),
+        lambda _: np.eye(1, 4096, 5)[0],
+    ]
+    for guide_of in nonsense:
+        assert guided_error(guide_of) < 1.03 * without
+    assert guided_error(lambda _: np.zeros(4096)) == pytest.approx(without)
 
 
 @pytest.mark.false_alarm(1e-8)

@@ -1,6 +1,7 @@
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -108,11 +109,15 @@ def test_next_tree_is_full_and_within_the_levels(
             assert above <= levels
 
 
+@pytest.mark.false_alarm(1e-9)
 def test_next_tree_splits_only_where_users_are() -> None:
-    """All users in the north-western quarter: the other three stay as coarse as they may."""
+    """All users in the north-western quarter: the other three stay as coarse as they may.
+
+    Of 158 draws the worst had 36 leaves there. Beyond 20 every 5 more are e times as rare.
+    """
     cells = np.zeros(4**8)
     cells[: 4**7] = some_city(7, 20_000)
-    grown = FullTree.from_trees(next_tree(seen(cells, 4, 8.0, 8), NOISE, 0.0, 1.0, 2.0, 6))
+    grown = FullTree.from_trees(next_tree(seen(cells, 4, 4.0, 8), NOISE, 0.0, 1.0, 2.0, 6))
     inside = [codes < 4**level / 4 for level, codes in enumerate(grown.codes)]
     assert len(grown.codes) == 9
     assert inside[8].all()
