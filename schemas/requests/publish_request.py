@@ -348,8 +348,8 @@ class MapGeography(ReleaseRequest):
     basemap: str | None = option(
         None,
         "coast, streets, zones and place names to draw on the map (GeoJSON, GeoParquet, GeoPackage or shapefile). They "
-        "are published with the map. Default: the world's coasts and borders on maps of 5 degrees or more; on "
-        "smaller maps the coast, if the extra `coast` is installed",
+        "are published with the map. Default: cities; on maps of 5 degrees or more the world's coasts and borders; on "
+        "smaller ones the coast, if the extra `coast` is installed",
         OUTPUT,
         metavar="FILE",
     )
