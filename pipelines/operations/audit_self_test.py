@@ -34,7 +34,7 @@ _REGION = "--region=-1,50,1,51"
 SELF_TEST_JOBS = {
     "heatmap": f"heatmap {_REGION} --depth=7 --trust=central",
     "heatmap, secagg": f"heatmap {_REGION} --depth=5 --method=flat --shard_size=300",
-    "zones": f"zones {_REGION} --quadkey=13 --trust=central",
+    "zones": f"zones {_REGION} --quadkey=12 --trust=central",
     "flows": f"flows {_REGION} --origin=longitude,latitude --destination=to_longitude,to_latitude",
     "histogram": "histogram --column=kind --delta=1e-3 --epsilon=2",
     "histogram, central": f"histogram {_REGION} --cells=5 --trust=central",

@@ -169,7 +169,7 @@ def test_20000_hostile_rows_change_no_other_user(reader: str, column: str, tmp_p
     rng = random.Random(f"{column} {reader}")
     short = [value for value in VALUES if len(repr(value)) < 200]
     for place in PLACES:
-        attack(reader, column, rng.sample(short, 2), [place], 20_000, tmp_path)
+        attack(reader, column, rng.sample(short, 1), [place], 20_000, tmp_path)
 
 
 POINT = {"geometry_column": "geometry"}
@@ -239,12 +239,13 @@ def test_a_hostile_value_in_a_row_changes_no_other_user(column: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("column", hostile.COLUMNS)
 def test_a_hostile_value_in_a_frame_changes_no_other_user(column: str) -> None:
+    """Half of the values beside ids that are text, half beside integers."""
     layout = LogLayout(columns=tuple(COLUMNS.names()))
-    others = of_others()
-    for ids in ("text", "integers"):
+    others, values = of_others(), [value for value in VALUES if not isinstance(value, Raw)]
+    for part, ids in enumerate(("text", "integers")):
         if ids == "integers":  # and pandas has other types for all of them once a guest is there
             others = [{**row, "user_id": 1000 + number, "t": 1_795_168_800} for number, row in enumerate(others)]
         expected = kept_of(table_of(frame_of(others), COLUMNS, layout))
-        for number, value in enumerate(value for value in VALUES if not isinstance(value, Raw)):
+        for number, value in enumerate(values[part::2]):
             rows = placed(others, of_guest(column, value), PLACES[number % 3])
             check_others(kept_of(table_of(frame_of(rows), COLUMNS, layout)), expected, (column, repr(value)[:80]))
