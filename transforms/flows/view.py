@@ -249,9 +249,13 @@ class ZoneFlows(FlowPage):
     def map(self) -> MapBody:
         areas = np.asarray(self.zones["area"], dtype=np.float64)
         shapes = shapely.from_wkb(self.zones["geometry"].to_numpy(zero_copy_only=False))
+        unit, sizes = "trips per km²", areas
+        if (
+            get(self.release.manifest, "parameters.radius") is not None
+        ):  # areas around points are cut where they overlap
+            unit, sizes = "trips", np.ones(len(areas))
         measures = [
-            self._measure(title, self._sums(getattr(self, end), len(areas)), areas, "trips per km²")
-            for title, end in _ENDS
+            self._measure(title, self._sums(getattr(self, end), len(areas)), sizes, unit) for title, end in _ENDS
         ]
         layer = zone_layer(*_LAYER, self.zones, shapes, areas, self.region, measures)
         return self._map(layer, 0, "No zone here.", finest_metres(areas, self.region))

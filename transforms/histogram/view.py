@@ -73,7 +73,7 @@ def view_of(files: Files, sampled: type[SampledPage], central: type[SampledPage]
         page.FILES,
         [_PICTURES[job]],
         page.DRAWN,
-        title=_TITLES[job],
+        title="Users by zone" if page.noun == "zone" else _TITLES[job],
         headline=headline,
         description=f"{headline}. Every user is protected by differential privacy.",
     )

@@ -17,6 +17,8 @@ from sfumato.pipelines.command_line import cli
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Grid, deinterleave
 from sfumato.schemas.release import flow_zones_schema, flows_schema
+from sfumato.schemas.views.flow_views import FlowsBody
+from sfumato.transforms.flows.view import flows_view
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import REGION, write_files
 from tests.releases import assert_page_follows
@@ -183,6 +185,13 @@ def test_the_files_of_a_release(zones: bool, tmp_path: Path) -> None:
         assert (found.destination_zone.map(county).dropna() == found.destination_name.dropna()).all()
         shapes = shapely.from_wkb(places["geometry"].to_pylist())
         assert shapely.contains_xy(shapes, places["longitude"], places["latitude"]).all()
+        files = {path.name: path.read_bytes() for path in published.iterdir()}
+        for radius, unit in ((None, "trips per km²"), (300.0, "trips")):  # around points areas say nothing
+            manifest = json.loads(files["manifest.json"])
+            manifest["parameters"]["radius"] = radius
+            body = flows_view({**files, "manifest.json": json.dumps(manifest).encode()}).body
+            assert isinstance(body, FlowsBody)
+            assert {one.scale.unit for one in body.map.layers[0].measures} == {unit}
 
 
 def test_few_trips_make_a_release_that_says_so(tmp_path: Path) -> None:
