@@ -52,9 +52,14 @@ class Result:
 
     @classmethod
     def clipped(cls, parts: Parts, ends: tuple[float, float], z: float) -> Result:
-        """Returns the result, clipped to the ends of its range. z: standard deviations on each side of the interval."""
+        """Returns the result, clipped to the ends of its range. z: standard deviations on each side of the interval.
+
+        The standard deviation is that of the interval before, which noise may lead beyond the range, so never 0.
+        """
         value, low, high = (np.clip(column, *ends) for column in parts[:3])
-        return cls(value, (high - low) / (2 * z), low, high, parts[3])
+        with np.errstate(invalid="ignore"):  # both of its ends may be infinite: then nothing is known
+            width = np.fmin(parts[2] - parts[1], ends[1] - ends[0])
+        return cls(value, width / (2 * z), low, high, parts[3])
 
     def rows(self, statistic: Statistic, names: Sequence[str]) -> Iterator[MomentEstimate]:
         """Yields an estimate for each group. names: of the groups."""

@@ -224,6 +224,7 @@ def test_noise_beyond_the_range_is_published_as_its_end() -> None:
     files = assembled(state, planned)
     (one,) = table(files, "moments.parquet").to_pylist()
     assert one["value"] == one["high"] == planned.form.high
+    assert one["stddev"] > 0  # not that of an exact value, to which groups would be drawn
     wide = ran(ages(50), plan(statistics=SPREAD[:1], epsilon=0.2))
     warnings = manifest_of(assembled(wide, plan(statistics=SPREAD[:1], epsilon=0.2)))["warnings"]
     assert any("The mean is not known" in one for one in warnings)
