@@ -25,14 +25,14 @@ from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from benchmarks.speed import MODES, REGION, data_set, watch
 from sfumato.schemas.region import Places
 from sfumato.transforms.counting.parameters import CountParameters
+from sfumato.transforms.geo.zone_file import ZoneLevel, Zones
+from sfumato.transforms.geo.zone_raster import ZoneLocator
 from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.synth.city import build_city
 from sfumato.transforms.zones.plan import ZoneLevels, level_shares
 from sfumato.transforms.zones.release import zone_counts
-from sfumato.transforms.zones.zone_file import ZoneLevel, Zones
-from sfumato.transforms.zones.zone_raster import ZoneLocator
 
 SIZES = (2_500, 60, 6)
 EPSILON, POPULATION_SHARE = 1.0, 0.002

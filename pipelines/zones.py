@@ -17,14 +17,14 @@ from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.plan import accuracy, count_plan_text
 from sfumato.transforms.counting.state import CountState
 from sfumato.transforms.counting.sub_queries import check_first_query
+from sfumato.transforms.geo.zone_file import Zones
+from sfumato.transforms.geo.zone_raster import ZoneLocator
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.zones.plan import ZoneLevels, zones_parameters
 from sfumato.transforms.zones.release import zones_files
 from sfumato.transforms.zones.request import ZonesRequest
 from sfumato.transforms.zones.transform import CountZones
-from sfumato.transforms.zones.zone_file import Zones
-from sfumato.transforms.zones.zone_raster import ZoneLocator
 
 # Of a trusted curator's sums, to which noise is added once: fewer and larger parts are added up faster.
 _CENTRAL_SHARD_SIZE = 1 << 20

@@ -23,11 +23,11 @@ from sfumato.schemas.requests.commands import InspectRequest
 from sfumato.schemas.requests.publish_request import LogOptions, ReleaseRequest
 from sfumato.schemas.requests.request_base import Request
 from sfumato.transforms.counting.plan import Plan, make_plan
+from sfumato.transforms.geo.zone_file import Zones
 from sfumato.transforms.heatmap.request import PlanRequest
 from sfumato.transforms.inputs.log_reader import format_of
 from sfumato.transforms.observability.text_tables import markdown_table
 from sfumato.transforms.release.basemap_file import distance_text
-from sfumato.transforms.zones.zone_file import Zones
 
 _SECRET = "For your eyes only: these figures are exact and not private. Nothing was published or charged."
 _FEW_USERS = 1000

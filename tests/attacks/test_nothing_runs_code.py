@@ -21,11 +21,11 @@ import shapely
 
 from sfumato.pipelines.command_line import cli
 from sfumato.schemas.errors import SfumatoError
+from sfumato.transforms.geo.zone_file import read_zones
 from sfumato.transforms.ranges import open_model
 from sfumato.transforms.ranges.model_file import archive_bytes, read_archive
 from sfumato.transforms.ranges.tuner import FORMAT, TREE_DEPTH, Forest, Tuner, open_tuner, save_tuner
 from sfumato.transforms.release.published_release import open_release
-from sfumato.transforms.zones.zone_file import read_zones
 from tests.attacks.jobs import JOBS, city
 from tests.rejections import rejects
 from tests.seeds import seeded_rng

@@ -19,13 +19,13 @@ from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.region import Places
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.state import CountState
+from sfumato.transforms.geo.zone_file import ZoneLevel, Zones
+from sfumato.transforms.geo.zone_raster import ZoneLocator
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.zones.plan import ZoneLevels, level_shares
 from sfumato.transforms.zones.release import zones_files
-from sfumato.transforms.zones.zone_file import ZoneLevel, Zones
-from sfumato.transforms.zones.zone_raster import ZoneLocator
 from tests.seeds import seeded_rng
 
 KEY = RunKey.derive(FixedSecret(b"attack on zones" * 3), {"job": "attack"})

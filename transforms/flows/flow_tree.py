@@ -22,10 +22,10 @@ from sfumato.schemas.region import Grid, deinterleave
 from sfumato.transforms.flows.flow_estimate import MeasuredLevel, posterior_counts
 from sfumato.transforms.flows.plan import FlowPlan
 from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, Codes, count_prefixes, split_pairs
+from sfumato.transforms.geo.zone_file import Zones
+from sfumato.transforms.geo.zone_raster import ZoneLocator
 from sfumato.transforms.privacy.discrete_laplace import discrete_laplace
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.zones.zone_file import Zones
-from sfumato.transforms.zones.zone_raster import ZoneLocator
 
 
 def measure_flows(

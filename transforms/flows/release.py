@@ -26,11 +26,11 @@ from sfumato.transforms.flows.flow_estimate import Flows, MeasuredLevel, estimat
 from sfumato.transforms.flows.plan import FlowPlan
 from sfumato.transforms.flows.user_trips import TripRule, split_pairs
 from sfumato.transforms.flows.view import flows_view
+from sfumato.transforms.geo.zone_file import Zones
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import ReleaseMetadata, csv_bytes, release_manifest
-from sfumato.transforms.zones.zone_file import Zones
 
 _NOTHING = "No pair has trips with enough certainty: all trips are in the rests."
 

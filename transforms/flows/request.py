@@ -17,8 +17,8 @@ from sfumato.schemas.requests.request_base import COLUMNS, MAP, PRIVACY, Several
 from sfumato.transforms.flows.flow_tree import ZonedCells
 from sfumato.transforms.flows.plan import MAX_TRIPS, MAX_ZONES, FlowPlan
 from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, RecordItems, TripItems, TripRule
-from sfumato.transforms.zones.request import NO_ID_COLUMN, ZoneOptions
-from sfumato.transforms.zones.zone_file import Zones
+from sfumato.transforms.geo.zone_file import Zones
+from sfumato.transforms.geo.zone_options import NO_ID_COLUMN, ZoneOptions
 
 DEPTH = 10  # where it is not given
 MAX_GAP, MIN_DISTANCE = 4 * 3600.0, 100.0  # where they are not given

@@ -9,11 +9,11 @@ from sfumato.transforms.flows.flow_estimate import MeasuredLevel
 from sfumato.transforms.flows.flow_tree import ZonedCells, measure_flows, measure_zone_flows
 from sfumato.transforms.flows.plan import FlowPlan
 from sfumato.transforms.flows.user_trips import PAIR_BITS, RecordItems, TripItems, TripRule, count_trips
+from sfumato.transforms.geo.zone_file import Zones
 from sfumato.transforms.histogram.transform import CountedRounds, CountOptions, CountRounds
 from sfumato.transforms.histogram.user_sample import Everybody
 from sfumato.transforms.privacy.admission import ChargeAndAdmit, NoisyUserCounts
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.zones.zone_file import Zones
 
 Measured = tuple[list[MeasuredLevel], NoisyUserCounts]  # noisy counts of trips, and of users, that admitted the run
 

@@ -21,13 +21,13 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import DROP_REASONS, ItemColumns, LocationColumns, TripColumns, holds_text
 from sfumato.schemas.moments import OTHER
 from sfumato.schemas.region import Grid, Locator
+from sfumato.transforms.geo.zone_file import Zones
+from sfumato.transforms.geo.zone_raster import ZoneLocator
 from sfumato.transforms.histogram.user_sample import Sample
 from sfumato.transforms.inputs.text_values import decoded, utf8_texts, without_views
 from sfumato.transforms.locations.encode import NULL_USER, encode_locations
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash
 from sfumato.transforms.privacy.user_hashes import hash_users
-from sfumato.transforms.zones.zone_file import Zones
-from sfumato.transforms.zones.zone_raster import ZoneLocator
 
 MAX_BITS = 30
 _BLOCK_ROWS = 1 << 16  # drawn at once: temporary columns stay in the processor's cache

@@ -31,6 +31,7 @@ from sfumato.schemas.release import (
 )
 from sfumato.schemas.tree import node_names
 from sfumato.transforms.geo.cell_indexes import index_columns
+from sfumato.transforms.geo.zone_file import Zones
 from sfumato.transforms.histogram.central_counts import CentralCountPlan, NoisyHistogram, NoisyLevels
 from sfumato.transforms.histogram.central_counts_view import counts_view
 from sfumato.transforms.histogram.item_encoding import CellItems, Items, ListedItems, ZoneItems
@@ -39,7 +40,6 @@ from sfumato.transforms.histogram.sampling_round import WHOLE, Histogram, Trie
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
-from sfumato.transforms.zones.zone_file import Zones
 
 BOUND = "one record a user, chosen uniformly among their records by the key"
 _MECHANISM = "sample and threshold: no noise is added to the counts of items"

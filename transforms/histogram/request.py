@@ -21,15 +21,15 @@ from sfumato.schemas.requests.publish_request import (
     ReleaseRequest,
 )  # fmt: skip
 from sfumato.schemas.requests.request_base import MAP, METHOD, PRIVACY, option
+from sfumato.transforms.geo.zone_file import MAX_SHOWN
+from sfumato.transforms.geo.zone_options import NO_ID_COLUMN, ZoneOptions
+from sfumato.transforms.geo.zone_raster import ZoneLocator
 from sfumato.transforms.histogram.central_counts import CentralCountPlan, SplitCountPlan
 from sfumato.transforms.histogram.count_noise import ItemBound
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, ListedItems, ZoneItems
 from sfumato.transforms.histogram.plan import PaperSamplePlan, SamplePlan
 from sfumato.transforms.histogram.sampling_round import spread_levels
 from sfumato.transforms.io.files import read_lines
-from sfumato.transforms.zones.request import NO_ID_COLUMN, ZoneOptions
-from sfumato.transforms.zones.zone_file import MAX_SHOWN
-from sfumato.transforms.zones.zone_raster import ZoneLocator
 
 # Levels of the quadtree, digits of integers, characters of text and of dates, where --depth is not given.
 CELL_DEPTH, DIGITS, CHARACTERS, DATE_CHARACTERS = 12, 9, 16, 10

@@ -30,6 +30,7 @@ from sfumato.schemas.views import Body, PageView
 from sfumato.schemas.views.chart_views import Bar, BarsBody
 from sfumato.schemas.views.map_views import Layer, MapBody, Measure
 from sfumato.schemas.views.view_parts import Bounds, Fact, Scale, Section, Table
+from sfumato.transforms.geo.zone_file import INDEXES
 from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.report.layers import cell_layer, finest_metres, zone_layer
 from sfumato.transforms.report.numbers import length, percent, plural, shown_values
@@ -37,7 +38,6 @@ from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import density_scale, published_scale
 from sfumato.transforms.report.sections import get
 from sfumato.transforms.statistics.shrinkage import simultaneous_z
-from sfumato.transforms.zones.zone_file import INDEXES
 
 _LISTED = 50  # cells in the list of the most crowded
 _TABLE_ROWS = 100

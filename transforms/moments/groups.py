@@ -23,9 +23,9 @@ from sfumato.schemas.locations import holds_text
 from sfumato.schemas.moments import EVERYBODY, OTHER
 from sfumato.schemas.region import Grid
 from sfumato.schemas.tree import node_names
+from sfumato.transforms.geo.zone_file import Zones
+from sfumato.transforms.geo.zone_raster import ZoneLocator
 from sfumato.transforms.inputs.text_values import without_views
-from sfumato.transforms.zones.zone_file import Zones
-from sfumato.transforms.zones.zone_raster import ZoneLocator
 
 MAX_GROUPS = 1 << 14
 _MAX_CHARACTERS = 500_000  # the job's graph has them several times, and services bound its size

@@ -24,6 +24,8 @@ from sfumato.schemas.requests.publish_request import (
     ReleaseRequest,
 )  # fmt: skip
 from sfumato.schemas.requests.request_base import COLUMNS, GROUPS, INPUT, METHOD, PRIVACY, Pair, Several, option
+from sfumato.transforms.geo.zone_file import read_zones
+from sfumato.transforms.geo.zone_options import NO_ID_COLUMN
 from sfumato.transforms.io.files import read_lines
 from sfumato.transforms.moments.central.plan import CentralMomentsPlan
 from sfumato.transforms.moments.client_values import Values
@@ -31,8 +33,6 @@ from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping
 from sfumato.transforms.moments.local.allocation import PriorRelease, Tuning
 from sfumato.transforms.moments.local.plan import MomentsPlan
 from sfumato.transforms.release.published_release import open_start
-from sfumato.transforms.zones.request import NO_ID_COLUMN
-from sfumato.transforms.zones.zone_file import read_zones
 
 DEFAULT_MIN_GROUP = 100
 MAX_CELL_DEPTH = 7  # 4^7 groups

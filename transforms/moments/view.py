@@ -21,6 +21,7 @@ from sfumato.schemas.views import PageView
 from sfumato.schemas.views.chart_views import Bar, BarsBody, BitRow, BitTexts, MomentsBody, StatisticRow
 from sfumato.schemas.views.map_views import MapBody, Measure
 from sfumato.schemas.views.view_parts import Fact, Section, Table
+from sfumato.transforms.geo.zone_file import areas_km2
 from sfumato.transforms.moments.central.view import PROMISE, made, measured, reading, values_chip
 from sfumato.transforms.moments.statistic_kinds import Forms, shrunk, value_range
 from sfumato.transforms.report.layers import cell_layer, finest_metres, zone_layer
@@ -28,7 +29,6 @@ from sfumato.transforms.report.numbers import length, percent, plural, shown_val
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import uncertain, value_scale
 from sfumato.transforms.report.sections import facts, get, guarantee, table_section
-from sfumato.transforms.zones.zone_file import areas_km2
 
 _VAGUE = 0.45  # a share whose standard deviation is this large may be any in 0..1
 _LISTED = 50

@@ -1,8 +1,6 @@
 """Users in public zones: the sub-queries of `transforms/counting`, with nested zones instead of a tree's cells.
 
 request           the options of `sfumato zones`, from logs and from a published heatmap
-zone_file         polygons or points of a file, or the cells of an index, with the levels that they add up to: `Zones`
-zone_raster       the zone of a point: `ZoneLocator`
 plan              the levels to query, with their shares of the budget: `ZoneLevels`
 transform         `CountZones`: from paths of logs to the last state
 release, view     that state -> the estimates of all levels, as files -> the page

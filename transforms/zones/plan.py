@@ -28,11 +28,11 @@ from sfumato.schemas.errors import RequestError
 from sfumato.transforms.counting.methods.base import Method
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.state import ALL_REMAINING, CountState, Estimate, Query
+from sfumato.transforms.geo.zone_file import Zones
 from sfumato.transforms.locations.shards import ShardGroup
 from sfumato.transforms.privacy.additive_noise import AdditiveNoise
 from sfumato.transforms.secagg.encodings import Encoding, parts_and_cells, tally
 from sfumato.transforms.statistics.tree_least_squares import upward_variances
-from sfumato.transforms.zones.zone_file import Zones
 
 MAX_LEVELS = 6
 MAX_FINEST_NOISE = 1.25  # standard deviations of the finest level's noise, in those of a query of only this level

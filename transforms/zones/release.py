@@ -18,13 +18,13 @@ from sfumato.transforms.counting.manifest import auxiliary_content, category_nam
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.rates import auxiliary_columns, rates_of_counts
 from sfumato.transforms.counting.state import CountState
+from sfumato.transforms.geo.zone_file import Zones
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
 from sfumato.transforms.statistics.tree_least_squares import LevelEstimate, NoisyLevel, fit_levels
 from sfumato.transforms.zones.plan import ZoneLevels
 from sfumato.transforms.zones.view import zones_view
-from sfumato.transforms.zones.zone_file import Zones
 
 Array = NDArray[np.float64]
 _LEAST_LEVEL = 0.945  # of an interval of integers, which cannot hold 95.0%

@@ -18,10 +18,10 @@ from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE, TOTALS_FILE, release_zones_schema
 from sfumato.schemas.tree import Tree, nodes_from_names
 from sfumato.transforms.geo.feature_files import in_degrees
+from sfumato.transforms.geo.zone_file import Zones, check_zones, read_zones
 from sfumato.transforms.statistics.posterior.full_tree import FullTree
 from sfumato.transforms.statistics.posterior.unbiased import UnbiasedCounts, WithinCells, learn_within_cells
 from sfumato.transforms.zones.area_estimates import estimate_areas
-from sfumato.transforms.zones.zone_file import Zones, check_zones, read_zones
 
 if TYPE_CHECKING:
     from sfumato.transforms.release.published_release import Release

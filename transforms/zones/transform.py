@@ -5,11 +5,11 @@ from __future__ import annotations
 from sfumato.schemas.locations import LocationColumns
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.transform import CountLocations
+from sfumato.transforms.geo.zone_raster import ZoneLocator
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.admission import ChargeAndAdmit
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.zones.plan import ZoneLevels
-from sfumato.transforms.zones.zone_raster import ZoneLocator
 
 
 class CountZones(CountLocations):

@@ -18,6 +18,7 @@ from sfumato.schemas.release import MANIFEST_FILE, RATES_PICTURE, ZONES_FILE, ZO
 from sfumato.schemas.views import PageView
 from sfumato.schemas.views.map_views import Layer, MapBody
 from sfumato.schemas.views.view_parts import Section, Table
+from sfumato.transforms.geo.zone_file import INDEXES, MAX_SHOWN
 from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.report.count_measures import count_measure, rate_measures, rate_names
 from sfumato.transforms.report.layers import finest_metres, zone_layer
@@ -25,7 +26,6 @@ from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import colour_weight, density_scale
 from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, number, tail_sums
-from sfumato.transforms.zones.zone_file import INDEXES, MAX_SHOWN
 
 _NOISE = {  # by trust model
     Trust.CENTRAL: "A trusted curator saw the exact sums and added noise to each once.",

@@ -82,7 +82,7 @@ def test_a_remote_runner_needs_a_kept_key(tmp_path: Path):
         (lambda: PrivateHotspots(region=REGION, epsilon=1, delta=2), "delta"),
         (lambda: PrivateHeatmap(region=REGION, shard_sise=9), "shard_sise: .*did you mean shard_size?"),
         (lambda: PrivateHeatmap(region=REGION, shard_size=9.5), "shard_size: must be a whole number"),
-        (lambda: PrivateHistogram(epsilon=1, delta=1e-6), "column, region: "),
+        (lambda: PrivateHistogram(epsilon=1, delta=1e-6), "column: "),
         (lambda: PrivateQuantiles(column="x", range=(0, 1), epsilon=1, delta=1e-6, quantiles=(2,)), "quantiles"),
         (lambda: PrivateMoments(column="x", epsilon=1, bits=99), "bits"),
         (lambda: PrivateRanges(region=REGION, method="none"), "method"),

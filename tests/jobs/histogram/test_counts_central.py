@@ -89,7 +89,8 @@ def test_counts_are_exact_but_for_the_stated_noise(
 def test_small_maps_have_noise_everywhere_and_no_delta(pattern: str, tmp_path: Path) -> None:
     more = ["--cells", "4", *REGION, *CENTRAL, "--max_items_per_user", "3"]
     assert run("histogram", pattern, tmp_path / "out", *more) == 0
-    assert set(os.listdir(tmp_path / "out")) == {"index.html", "manifest.json", "cells.parquet", "histogram.png"}
+    files = {"index.html", "manifest.json", "cells.parquet", "histogram.png", "basemap.json"}
+    assert set(os.listdir(tmp_path / "out")) == files
     release = open_release(tmp_path / "out")
     assert (release.manifest["privacy"]["delta"], release.manifest["results"]["hidden_count"]) == (0, 0)
     cells = release.cells

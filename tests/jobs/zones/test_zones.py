@@ -24,11 +24,11 @@ from sfumato.pipelines.zones import ZonesJob
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.counting.state import CountState
 from sfumato.transforms.counting.transform import CountLocations
+from sfumato.transforms.geo.zone_raster import ZoneLocator
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.zones.request import ZonesRequest
-from sfumato.transforms.zones.zone_raster import ZoneLocator
 from tests.conftest import make_logs, write_files
 from tests.keys import write_key
 from tests.rejections import rejects

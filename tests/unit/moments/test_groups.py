@@ -15,13 +15,13 @@ from scipy import stats
 
 from sfumato.schemas.moments import OTHER, FixedPoint
 from sfumato.schemas.region import Grid, Region
+from sfumato.transforms.geo.zone_file import Zones
 from sfumato.transforms.moments.groups import CellGroups, ColumnGroups, Grouping, ZoneGroups
 from sfumato.transforms.moments.local.plan import MomentsPlan
 from sfumato.transforms.moments.local.tally import Tally, with_noise
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.privacy.mechanism import discrete_laplace_stddev
 from sfumato.transforms.statistics.shrinkage import simultaneous_z
-from sfumato.transforms.zones.zone_file import Zones
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE, chi_square_p, discrete_laplace_pmf
 from tests.unit.zones.polygons import brute_force, voronoi, zones_of

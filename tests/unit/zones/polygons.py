@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from shapely.geometry import mapping
 from shapely.geometry.base import BaseGeometry
 
-from sfumato.transforms.zones.zone_file import Zones
+from sfumato.transforms.geo.zone_file import Zones
 from tests.seeds import seeded_rng
 
 

@@ -20,6 +20,8 @@ from sfumato.schemas.region import Places
 from sfumato.schemas.views.map_views import MapBody
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.state import CountState
+from sfumato.transforms.geo.zone_file import ZoneLevel, Zones
+from sfumato.transforms.geo.zone_raster import ZoneLocator
 from sfumato.transforms.locations.shards import ShardGroup, key_dtype
 from sfumato.transforms.privacy.additive_noise import GAUSSIAN, LAPLACE, AdditiveNoise
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey, keyed_hash
@@ -36,8 +38,6 @@ from sfumato.transforms.zones.release import (
     zone_counts,
     zones_files,
 )
-from sfumato.transforms.zones.zone_file import ZoneLevel, Zones
-from sfumato.transforms.zones.zone_raster import ZoneLocator
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 from tests.unit.zones.polygons import voronoi, zones_of

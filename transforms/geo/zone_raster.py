@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.rectangle import MAX_DEPTH
 from sfumato.schemas.region import Region
-from sfumato.transforms.zones.zone_file import Zones
+from sfumato.transforms.geo.zone_file import Zones
 
 Floats = NDArray[np.float64]
 _CELLS_PER_ZONE = 1600  # of the raster, on average, within these bounds of its longer side

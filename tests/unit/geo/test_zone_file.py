@@ -20,9 +20,9 @@ from shapely.geometry import MultiPolygon, Point, Polygon, box
 from shapely.geometry.base import BaseGeometry
 
 from sfumato.schemas.errors import RequestError
+from sfumato.transforms.geo.zone_file import areas_of_points, read_zones
+from sfumato.transforms.geo.zone_raster import OUTSIDE, ZoneLocator
 from sfumato.transforms.report.layers import zone_names
-from sfumato.transforms.zones.zone_file import areas_of_points, read_zones
-from sfumato.transforms.zones.zone_raster import OUTSIDE, ZoneLocator
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
 from tests.unit.zones.polygons import (
