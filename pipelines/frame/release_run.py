@@ -46,7 +46,7 @@ from sfumato.transforms.io.files import is_remote
 from sfumato.transforms.observability.logs import log_event
 from sfumato.transforms.privacy.admission import AdmissionRule, ChargeAndAdmit
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.release.basemap_file import order_warning
+from sfumato.transforms.release.basemap_file import CITIES_SOURCE, order_warning
 from sfumato.transforms.release.catalog import check_not_lost
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.notices import refusal_files
@@ -264,7 +264,7 @@ def log_assumptions(job: ReleaseJob) -> None:
         log_event("local_times", "no --time_zone: times without a zone count as local times, others as UTC")
     files = {} if job.geography is None else {"basemap.json": job.geography}
     basemap = Geography.of(files).basemap
-    is_bare = basemap is None or not (basemap.land or basemap.water or request.given(("basemap",)))
+    is_bare = basemap is None or basemap.source == CITIES_SOURCE
     if isinstance(request, MapGeography) and request.has_map and is_bare:
         log_event("no_coast", "the map will show no coast: give --basemap FILE, or pip install 'sfumato[coast]'")
 

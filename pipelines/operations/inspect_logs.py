@@ -76,8 +76,8 @@ def report_lines(facts: Facts, files: str, given: Mapping[str, str]) -> list[str
         lines.append(f"unusable: {rows:,} rows ({rows / facts.rows:.1%}) {reason}")
     if (lost := facts.signs.get("at 0, 0", 0)) > 0:
         lines.append(f"places: {lost:,} rows are at 0, 0, where devices without a position report themselves")
-    if (timeless := facts.signs.get("no time", 0)) > 0:
-        lines.append(f"times: {timeless:,} rows have no time in {facts.roles['time_column']}; --day_column skips them")
+    if facts.timeless is not None:
+        lines.append(facts.timeless)
     if "time_column" not in facts.roles:
         lines.append("times: no column was recognised; if there is one, name it with --time_column")
     if facts.signs.get("naive"):
@@ -104,19 +104,24 @@ def next_lines(request: InspectRequest, facts: Facts, form: Mapping[str, str]) -
         logs += ["--input_format", request.input_format]
     for name, value in form.items():
         logs += [f"--{name}", value]
+
+    def again(title: str, roles: Mapping[str, str]) -> list[str]:
+        region = [] if request.region is None else [f"--region={request.region}"]
+        named = (word for option, name in roles.items() for word in (f"--{option}", name))
+        return [title, f"    sfumato {shlex.join(['inspect', *logs, *region, *named])}"]
+
     missing = [option for option in _DEFAULTS if option not in facts.roles]
     if missing:
-        named = [word for option in facts.roles for word in (f"--{option}", facts.roles[option])]
-        words = ["sfumato", "inspect", *logs, *named, *(word for option in missing for word in (f"--{option}", "NAME"))]
-        return ["Next: name the columns that were not recognised:", f"    {shlex.join(words)}"]
+        return again(
+            "Next: name the columns that were not recognised:", {**facts.roles, **dict.fromkeys(missing, "NAME")}
+        )
+    exchanged = {
+        **facts.roles,
+        "latitude_column": facts.roles["longitude_column"],
+        "longitude_column": facts.roles["latitude_column"],
+    }
     if facts.are_columns_swapped:
-        exchanged = {
-            "latitude_column": facts.roles["longitude_column"],
-            "longitude_column": facts.roles["latitude_column"],
-        }
-        roles = {**facts.roles, **exchanged}
-        words = ["sfumato", "inspect", *logs, *(word for name in roles for word in (f"--{name}", roles[name]))]
-        return ["Next: look again with the two columns exchanged:", f"    {shlex.join(words)}"]
+        return again("Next: look again with the two columns exchanged:", exchanged)
     if facts.region is None:
         return ["Next: no row has a place in degrees, so there is no map to make; see the probable causes above"]
     for option, default in _DEFAULTS.items():
@@ -129,13 +134,18 @@ def next_lines(request: InspectRequest, facts: Facts, form: Mapping[str, str]) -
     depth = (_plan(facts).visible_level or 0) + 1  # places with more users than others fill finer cells
     heatmap = ["heatmap", *logs, f"--region={region}", "--trust", "central", "--epsilon", "1", "--depth"]
     commands = {"Next, a map:": [*heatmap, str(depth), "--output", "map"]}
+    swapped = facts.may_be_swapped and facts.given is None
+    first = again("Next, if the two columns are swapped, look again; if not, see below:", exchanged) if swapped else []
     if time:
         slots = [str(max(depth - 2, 1)), "--time_column", time, "--slots", "hour", "--output", "hours"]
         commands["Or a map of every hour of the day:"] = [*heatmap, *slots]
         zones = ["--zones", "FILE", "--id_column", "NAME", "--label_column", "NAME", "--hours", "8-9"]
         title = "Or the users of zones in a file (of points, such as stops, with --radius METRES), from eight to nine:"
         commands[title] = ["zones", *logs, *zones, "--output", "at_eight"]
-    return [line for title, words in commands.items() for line in (title, f"    sfumato {shlex.join(words)}")]
+    return [
+        *first,
+        *(line for title, words in commands.items() for line in (title, f"    sfumato {shlex.join(words)}")),
+    ]
 
 
 def _plan(facts: Facts) -> Plan:

@@ -126,11 +126,25 @@ class Facts:
 
     @property
     def are_columns_swapped(self) -> bool:
-        """Returns whether latitude and longitude are almost certainly in each other's column."""
-        if self.signs.get("swapped", 0) > _SOME * self.rows:
+        """Returns whether latitude and longitude are probably in each other's column."""
+        if self.signs.get("swapped", 0) > _MOST * self.rows:
             return True
         turned = None if self.given is None else self.given.with_axes_swapped()
-        return self.swapped > _MOST and (turned is None or _are_swapped(self))
+        return self.swapped > _MOST and (turned is None or self.may_be_swapped)
+
+    @property
+    def may_be_swapped(self) -> bool:
+        """Returns whether the places are much nearer to a city with latitude and longitude swapped."""
+        near, swapped = self.near, self.near_swapped
+        return near is not None and swapped is not None and swapped[1] * MUCH_NEARER < near[1]
+
+    @property
+    def timeless(self) -> str | None:
+        """Returns the number of rows without a time in words, if these are too few to be a cause of trouble."""
+        number = self.signs.get("no time", 0)
+        if not 0 < number <= _SOME * self.rows:
+            return None
+        return f"times: {number:,} rows have no value in {self.roles['time_column']}; jobs with --day_column skip them"
 
     @property
     def period(self) -> Period | None:
@@ -300,6 +314,11 @@ def causes(facts: Facts) -> list[str]:
         if facts.swapped > _MOST:
             why = f"only if they are, {facts.swapped:.0%} of the places are in the region"
         found.append(f"{latitude} and {longitude} are probably swapped: {why}; {exchange}")
+    elif signs.get("swapped", 0) > _SOME:
+        found.append(
+            f"{latitude} holds values beyond 90 degrees in {signs['swapped']:.1%} of the rows, where {longitude} does "
+            "not: the two are probably swapped there; correct these rows"
+        )
     elif facts.given is not None and facts.swapped > _MOST:
         turned = facts.given.with_axes_swapped()
         found.append(
@@ -312,7 +331,7 @@ def causes(facts: Facts) -> list[str]:
             f"{facts.swapped:.1%} of the places are in the region only with {latitude} and {longitude} swapped: "
             "correct these rows"
         )
-    elif facts.near and facts.near_swapped and _are_swapped(facts):
+    elif facts.near and facts.near_swapped and facts.may_be_swapped:
         found.append(
             f"{latitude} and {longitude} may be swapped: the places are {distance_text(facts.near)}, and with both "
             f"swapped {distance_text(facts.near_swapped)}; if that is right, {exchange}"
@@ -345,12 +364,6 @@ def causes(facts: Facts) -> list[str]:
             "identifies a person with --user_id_column"
         )
     return found
-
-
-def _are_swapped(facts: Facts) -> bool:
-    """Returns whether the places are much nearer to a large city with latitude and longitude swapped."""
-    near, swapped = facts.near, facts.near_swapped
-    return near is not None and swapped is not None and swapped[1] * MUCH_NEARER < near[1]
 
 
 def suggested_form(facts: Facts) -> dict[str, str]:

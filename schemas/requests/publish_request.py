@@ -378,7 +378,7 @@ class MapGeography(ReleaseRequest):
             except ValueError as error:
                 raise RequestError(str(error)) from None
         if not self.has_map:
-            self.refuse(("basemap", "tiles"), "requires a map; give --region W,S,E,N")
+            self.refuse(("basemap", "tiles"), "applies only to maps")
         return self
 
 

@@ -114,13 +114,18 @@ def answer_layers(release: Release) -> list[Layer]:
         if ZONES_FILE in files:
             return [*_user_count(release.manifest), _zone_layer(release)]
     rounds, bound = privacy.get("rounds"), entry_of(release.manifest["parameters"], "bound")
-    if CELLS_FILE in files and rounds and set(bound.values()) == {1}:
-        cells, counted = table_of(release, CELLS_FILE), privacy["admission"]
+    table = next((name for name in (CELLS_FILE, ZONES_FILE) if name in files), None)
+    if table and rounds and set(bound.values()) == {1}:
+        cells, counted = table_of(release, table), privacy["admission"]
         layers = [Layer("the noisy user count", [_ROOT], np.array([counted["users"]]), _noise(counted))]
         # Of the last level only the largest counts are published where there is a `top`.
         for one in rounds[:-1] if release.manifest["parameters"].get("top") else rounds:
             if one["threshold"] is not None:
                 raise ValueError("items below a threshold are not published")
+            if table == ZONES_FILE:
+                nodes = [f"{_ROOT}{number}" for number in range(len(cells))]
+                layers.append(Layer("zones", nodes, cells["count"].to_numpy(), _noise(one)))
+                continue
             part = cells.filter(pc.equal(cells["depth"], one["level"]))
             layers.append(
                 Layer(f"level {one['level']}", part["cell_id"].to_pylist(), part["count"].to_numpy(), _noise(one))
@@ -190,9 +195,13 @@ def contradictions(release: Release) -> list[str]:
     if ANSWERS_FILE in files:
         stated = {one["index"]: one["noise_stddev"] for one in privacy["sub_queries"]}
         found += _other_noise(table_of(release, ANSWERS_FILE), "sub_query", stated)
-    if CELLS_FILE in files and any("noise_stddev" in one for one in privacy.get("rounds", ())):
+    if any("noise_stddev" in one for one in privacy.get("rounds", ())):
         stated = {one["level"]: one["noise_stddev"] for one in privacy["rounds"]}
-        found += _other_noise(table_of(release, CELLS_FILE), "depth", stated)
+        if CELLS_FILE in files:
+            found += _other_noise(table_of(release, CELLS_FILE), "depth", stated)
+        if ZONES_FILE in files:
+            zones = table_of(release, ZONES_FILE)
+            found += _other_noise(zones.append_column("level", pa.array([0] * len(zones))), "level", stated)
     return found + (_broken_sums(release) if ZONES_FILE in files and "sub_queries" in privacy else [])
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from sfumato.schemas.guarantee import Trust
-from sfumato.schemas.known_digits import NOISE_Z, not_negative, with_interval
+from sfumato.schemas.known_digits import NOISE_Z, Z, about, not_negative, with_interval
 from sfumato.schemas.views import PageView
 from sfumato.schemas.views.view_parts import Fact, Scale, Section, Table
 from sfumato.transforms.histogram.view import SampledPage, noun_of, view_of
@@ -92,6 +92,11 @@ class CentralPage(SampledPage):
             return super().held(table)
         if self.UNIT == "records":
             return f"about {self.total(table)} records of {self.all_users_text} users"
+        if self.hidden:  # how many users the published ones hold is not known
+            pairs = f"pairs of a user and {'an' if self.noun == 'item' else 'a'} {self.noun}"
+            return f"about {self.total(table)} {pairs}, of {self.all_users_text} users"
+        if self.all_users < Z * self.all_stddev:
+            return f"fewer than {about(self.all_users + Z * self.all_stddev, self.all_stddev)} users, perhaps none"
         return f"about {self.all_users_text} users, counted {self.total(table)} times in all"
 
     def own_chip(self) -> Fact:

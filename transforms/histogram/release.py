@@ -44,7 +44,7 @@ from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifes
 BOUND = "one record a user, chosen uniformly among their records by the key"
 _MECHANISM = "sample and threshold: no noise is added to the counts of items"
 ADMISSION = "discrete Laplace noise on two counts of users, which admit the run"
-EMPTY = "No item has enough sampled users to be published: this release is empty."
+EMPTY = "Nothing has enough sampled users to be published: this release is empty."
 _Plan = TypeVar("_Plan")
 
 

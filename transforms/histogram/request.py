@@ -166,7 +166,8 @@ class ItemRequest(PlaceColumns, MapGeography, ItemCountRequest):
     def _column_or_places(self) -> Self:
         given = self.changed(("column", *self.PLACES))
         if not given:
-            raise RequestError(f"column: required; give --column NAME, or {', or '.join(self.PLACES.values())}")
+            *others, last = "--column NAME", *self.PLACES.values()
+            raise RequestError(f"column: required; give {', '.join(others)} or {last}")
         if len(given) > 1:
             raise RequestError(f"{' and '.join(given)}: cannot be combined; give one of them")
         if self.trust != Trust.CENTRAL:
@@ -230,7 +231,9 @@ class HistogramRequest(ZoneOptions, ItemRequest):
             if self.region is None:
                 raise RequestError("region: required with --cells, --h3 and --quadkey, as W,S,E,N")
         else:
-            self.refuse(("region",), "requires --cells DEPTH, --h3 RESOLUTION or --quadkey LEVEL")
+            self.refuse(
+                ("region",), "applies only with --cells, --h3 or --quadkey; zones of a file have their own region"
+            )
         if self.zones is None:
             self.refuse(("id_column", "label_column", "radius"), "requires --zones FILE")
         elif not self.id_column:

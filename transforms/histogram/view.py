@@ -32,7 +32,7 @@ from sfumato.schemas.views.map_views import Layer, MapBody, Measure
 from sfumato.schemas.views.view_parts import Bounds, Fact, Scale, Section, Table
 from sfumato.transforms.geo.zone_file import INDEXES
 from sfumato.transforms.observability.text_tables import significant
-from sfumato.transforms.report.layers import cell_layer, finest_metres, zone_layer
+from sfumato.transforms.report.layers import AROUND_POINTS, cell_layer, finest_metres, zone_layer
 from sfumato.transforms.report.numbers import length, percent, plural, shown_values
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import density_scale, published_scale
@@ -215,22 +215,28 @@ class SampledPage:
         title = f"Cells with the most {self.UNIT}"
         return body, headline, [self._map_reading(), self._item_table(title, ["Cell", "Centre"], rows)]
 
+    @property
+    def _is_around_points(self) -> bool:
+        return self.parameters.get("radius") is not None
+
     def _unpublished(self) -> str:
         """Describes a place on the map that has no row."""
         if self.hidden:
-            return f"Not published: at most {self.hidden:,} {self.UNIT}, possibly none"
+            where = "In no zone, or not published" if self.noun == "zone" else "Not published"
+            return f"{where}: at most {self.hidden:,} {self.UNIT}, possibly none"
         return "No zone here" if self.noun == "zone" else "All cells are published"
 
     def _map_reading(self) -> Section:
         one = f"A {self.noun}"
         hidden = [self.missing(one)]
         if self.hidden:
-            hidden[0] += " On the map they have no colour, which does not mean a count of zero."
+            hidden[0] += " On the map it has no colour, which does not mean a count of zero."
             hidden.append(f"{one} {self.NEAR_THRESHOLD}")
         return reading_section(
             [
                 f"{self.ONE_RECORD} A {self.noun}'s number {self.COUNTED}",
                 f"Relative errors are small in crowded {self.noun}s and large in quiet ones.",
+                *([AROUND_POINTS] if self._is_around_points else []),
                 *hidden,
             ]
         )
@@ -244,13 +250,14 @@ class SampledPage:
     def _note(self, table: pa.Table, level: int) -> str:
         round_ = next((one for one in self.rounds if (one["level"] or level) == level), self.rounds[-1])
         rows = plural(table.num_rows, self.noun)
-        return f"{rows} with {self.held(table)}. {self.round_text(round_)}"
+        held = f" with {self.held(table)}" if table.num_rows else ""
+        return f"{rows}{held}. {self.round_text(round_)}"
 
     def _measure(self, table: pa.Table, level: int) -> Measure:
         """Returns the counts of the cells of one level, or of zones, level 0."""
         count, density = (np.asarray(table[name]).astype(np.float64) for name in ("count", "density"))
         low, high = self.ends(table)
-        if self.parameters.get("radius") is not None:  # areas around points are cut where they overlap
+        if self._is_around_points:
             scale = density_scale(np.maximum(count, 0), np.maximum(low, 0), "users")
         else:
             scale = self.scale(level, density, low)
@@ -274,10 +281,11 @@ class SampledPage:
     def zones(self) -> tuple[Body, str, list[Section]]:
         table = self._release.table(ZONES_FILE)
         shapes, areas = shapely.from_wkb(table["geometry"].to_numpy(zero_copy_only=False)), np.asarray(table["area"])
-        named = get(self._manifest, "zones.levels", [])[0]["name"] not in INDEXES
+        level = self._manifest["zones"]["levels"][0]["name"]
         measures = [self._measure(table, 0)]
         region = self._release.region
-        layer = zone_layer("Published zones", self._note(table, 0), table, shapes, areas, region, measures, named)
+        title, note, named = INDEXES.get(level, "Published zones"), self._note(table, 0), level not in INDEXES
+        layer = zone_layer(title, note, table, shapes, areas, region, measures, named)
         hold = "no zone has enough users to be published"
         if table.num_rows:
             hold = f"{plural(table.num_rows, 'zone')} hold{'s'[: table.num_rows == 1]} {self.held(table)}"
@@ -289,10 +297,15 @@ class SampledPage:
             finest_metres=finest_metres(areas, region),
         )
         order = np.argsort(-np.asarray(table["count"]), kind="stable")[:_TABLE_ROWS]
-        estimates, ids = self.estimates(table.take(pa.array(order))), table["zone"].to_pylist()
-        rows = [[ids[i], layer.cell_id[i], *texts] for i, texts in zip(order.tolist(), estimates, strict=True)]
+        heads = {"Zone": "zone", **({"Name": "name"} if "name" in table.column_names else {})}
+        named_rows = list(zip(*(table[column].to_pylist() for column in heads.values()), strict=True))
+        estimates = self.estimates(table.take(pa.array(order)))
+        rows = [
+            [*(readable(one or "") for one in named_rows[i]), *texts]
+            for i, texts in zip(order.tolist(), estimates, strict=True)
+        ]
         title = f"Zones with the most {self.UNIT}"
-        return body, f"{self.HEADLINE}: {hold}", [self._map_reading(), self._item_table(title, ["Id", "Name"], rows)]
+        return body, f"{self.HEADLINE}: {hold}", [self._map_reading(), self._item_table(title, [*heads], rows)]
 
     # ---------------------------------------------------------------- items and prefixes
 
@@ -373,8 +386,8 @@ class SampledPage:
         rounds = len(self.rounds)
         paragraphs = [
             self.round_text(first),
-            "Everything shown occurs in the data; rare items are missing. Each estimate is the number of sampled users "
-            f"times {1 / first['sampling_rate']:.3g}.",
+            "Everything shown occurs in the data; what is rare is missing. Each estimate is the number of sampled "
+            f"users times {1 / first['sampling_rate']:.3g}.",
         ]
         if rounds > 1:
             inside = {

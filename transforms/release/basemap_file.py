@@ -29,11 +29,12 @@ from sfumato.transforms.geo.feature_files import read_features
 
 MAX_FILE_BYTES = 200 << 20  # of what is read
 MAX_BYTES = 512 << 10  # of what is published, in JSON
-MAX_PLACES = 500  # of a file
+MAX_PLACES = 500  # that are read from a file
 WORLD_DEGREES = 5.0  # the longer side of the smallest region that the shipped map of the world is good for
 MUCH_NEARER = 3  # times as near to a large city: coordinates that are probably swapped
 _RESOLUTION = 2048  # of the region's longer side: what is finer is left out
 _MARGIN, _COAST_MARGIN = 0.1, 0.5  # of the region's longer side, around it
+CITIES_SOURCE = "GeoNames, CC BY 4.0"
 _WORLD = "world_map.json.gz"
 _LITTLE_FARTHER = 15  # kilometres
 _MAX_CITIES = 120  # on a map, of those that ship here
@@ -74,13 +75,14 @@ def geography_bytes(region: Region, basemap: Basemap | None, tiles: str | None) 
     """Returns the content of `basemap.json`, None if it would be empty.
 
     basemap: of a file; None without one. A file without land and water, and no file, take those of the world, or for
-    smaller regions the coast, if it is installed; and no file takes cities. tiles: pattern of a tile server's
-    addresses; None without one.
+    smaller regions the coast, if it is installed. A file without places takes cities. tiles: pattern of a tile
+    server's addresses; None without one.
     """
     place = place_of(region, basemap)
     if basemap is None or not (basemap.land or basemap.water):
-        ground = world_basemap(region) or coast_basemap(region) or cities_basemap(region)
-        basemap = _over(ground, basemap)
+        basemap = _over(world_basemap(region) or coast_basemap(region), basemap)
+    if basemap is None or not basemap.places:
+        basemap = _with_cities(region, basemap)
     if basemap is None and tiles is None and place is None:
         return None
     return (Geography(basemap=basemap, tiles=tiles, place=place).model_dump_json() + "\n").encode()
@@ -121,9 +123,9 @@ def place_of(region: Region, basemap: Basemap | None) -> str | None:
 
 
 def nearest_city(longitude: float, latitude: float) -> tuple[str, float]:
-    """Returns the name of the nearest city, and its distance in kilometres.
+    """Returns the name and the distance in kilometres of the nearest city, or of a more important one nearby.
 
-    It may be a larger one that is little farther, because its name says more. longitude, latitude: in degrees.
+    longitude, latitude: in degrees.
     """
     places = _world().places
     x, y = np.radians([[place.longitude, place.latitude] for place in places]).T
@@ -135,7 +137,7 @@ def nearest_city(longitude: float, latitude: float) -> tuple[str, float]:
 
 
 def order_warning(region: Region) -> str | None:
-    """Returns a warning if a region lies near a large city only with its numbers read as SOUTH,WEST,NORTH,EAST.
+    """Returns a warning if a region lies near a city only with its numbers read as SOUTH,WEST,NORTH,EAST.
 
     It follows from the four numbers only. None if they are probably right.
     """
@@ -198,17 +200,17 @@ def file_basemap(name: str, content: bytes, region: Region) -> Basemap:
 
 
 def world_basemap(region: Region) -> Basemap | None:
-    """Returns coasts, borders and cities of the world; None for a region of less than WORLD_DEGREES."""
+    """Returns coasts and borders of the world; None for a region of less than WORLD_DEGREES."""
     if max(region.east - region.west, region.north - region.south) < WORLD_DEGREES:
         return None
     cut = _Cut(region)
     cut.land.extend(cut.areas(_world().land))
     cut.lines.extend(cut.paths(_world().borders))
-    return cut.with_cities(_world().source)
+    return cut.basemap(_world().source)
 
 
 def coast_basemap(region: Region) -> Basemap | None:
-    """Returns the coast, lakes and their islands, to some 100 m, and cities; None without the extra `coast`."""
+    """Returns the coast, lakes and their islands, to some 100 m; None without the extra `coast`."""
     try:
         folder = resources.files(_COAST)
         points = np.frombuffer(folder.joinpath(_COAST_POINTS).read_bytes(), "<f4").reshape(-1, 2)
@@ -229,13 +231,17 @@ def coast_basemap(region: Region) -> Basemap | None:
                 clipped = shapely.clip_by_rect(shapely.Polygon(np.stack([x, ring[:, 1]], axis=1)), *cut.box)
                 (cut.land if int(level) % 2 else cut.water).extend(cut.areas(_parts(clipped)))
     cut.land = sorted(cut.land, key=lambda area: -len(area[0]))[:_MAX_LANDS]
-    return cut.with_cities(_COAST_SOURCE)
+    return cut.basemap(_COAST_SOURCE)
 
 
-def cities_basemap(region: Region) -> Basemap | None:
-    """Returns the cities in and around a region; None without any."""
-    found = _Cut(region).with_cities("")
-    return found if found.places else None
+def _with_cities(region: Region, basemap: Basemap | None) -> Basemap | None:
+    """Returns a basemap with the most important cities in and around a region; None without any of both."""
+    cut = _Cut(region)
+    cities = [place for place in _world().places if cut.holds(place.longitude, place.latitude)][:_MAX_CITIES]
+    if not cities:
+        return basemap
+    source = CITIES_SOURCE if basemap is None else f"{basemap.source}; {CITIES_SOURCE}"
+    return (basemap or Basemap(source=source)).model_copy(update={"source": source, "places": cities})
 
 
 @dataclass
@@ -264,12 +270,6 @@ class _Cut:
         return Basemap(
             source=source, water=self.water, land=self.land, lines=self.lines, zones=self.zones, places=places
         )
-
-    def with_cities(self, source: str) -> Basemap:
-        """Returns the whole geography with the largest of the cities that ship here. source: of the rest, or empty."""
-        cities = [place for place in _world().places if self.holds(place.longitude, place.latitude)][:_MAX_CITIES]
-        self.places += cities
-        return self.basemap("; ".join(filter(None, (source, _world().names if cities else ""))))
 
     def add(self, properties: Mapping[str, Any], geometry: BaseGeometry) -> tuple[float, float, float, float]:
         """Takes what a feature is by its shape and properties. Returns its extent: west, south, east, north."""
@@ -353,7 +353,6 @@ def _rank(properties: Mapping[str, Any]) -> int:
 
 class _World(NamedTuple):
     source: str
-    names: str  # the source of the smaller cities
     land: list[BaseGeometry]
     borders: list[BaseGeometry]
     places: list[Place]  # the most important first
@@ -370,4 +369,4 @@ def _world() -> _World:
     land = [shapely.Polygon(points(rings[0]), [points(hole) for hole in rings[1:]]) for rings in data["land"]]
     borders = [shapely.LineString(points(line)) for line in data["borders"]]
     places = [Place(name=name, longitude=x, latitude=y, rank=rank) for name, x, y, rank in data["places"]]
-    return _World(data["source"], data["names"], land, borders, places)
+    return _World(data["source"], land, borders, places)

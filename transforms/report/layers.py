@@ -16,6 +16,7 @@ from sfumato.schemas.tree import node_names, node_positions
 from sfumato.schemas.views.map_views import Layer, Measure
 from sfumato.schemas.views.view_parts import Path
 
+AROUND_POINTS = "Colours show users, not users per km²: a zone is cut where a neighbouring point is nearer."
 _MOST_POINTS = 150_000  # of the borders of a level
 _RESOLUTION = 2048  # of the region's longer side: finer parts of a border are left out
 

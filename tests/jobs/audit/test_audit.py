@@ -48,7 +48,7 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
 HEATMAPS = ("heatmap", "heatmap, central", "monday", "rates", "gaussian", "gaussian, central", "distributions")
 UNDERSTATED = (*HEATMAPS, "colluding", "zones", "zones, levels", "central", "hotspots, central", "threshold")
 UNDERSTATED += tuple(f"{kind}, split" for kind in ("heatmap", "gaussian", "zones", "histogram", "quantiles"))
-UNDERSTATED += ("truncated", "gaussian counts", "hierarchy", "moments", "moments, central", "words", "ranges")
+UNDERSTATED += ("visits", "truncated", "gaussian counts", "hierarchy", "moments", "moments, central", "words", "ranges")
 DEAR = ("gaussian, central", "gaussian, split", "gaussian counts", "distributions")  # to account for, like "gaussian"
 COSTS = ("epsilon", "epsilon_spent", "rho", "rho_spent", "admission", "tallies", "outside", "sums", "range")
 
@@ -219,6 +219,12 @@ def test_audit_finds_zone_that_is_not_the_sum_of_its_zones(copied: Folder) -> No
         values[-1] += 50 * table["stddev"][-1].as_py()
 
     forge_table(folder, "zones.parquet", "users", add)
+    assert [one.check for one in found(folder)] == ["Tables agree with the manifest and in themselves"]
+
+
+def test_audit_finds_counted_zones_with_other_noise(copied: Folder) -> None:
+    folder = copied("visits")
+    forge_table(folder, "zones.parquet", "stddev", lambda _, values: np.multiply(values, 0.9, out=values))
     assert [one.check for one in found(folder)] == ["Tables agree with the manifest and in themselves"]
 
 

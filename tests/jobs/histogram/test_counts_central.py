@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +16,20 @@ from scipy import stats
 from shapely import box
 
 from sfumato.pipelines.command_line import cli
+from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid, Region
+from sfumato.schemas.views.map_views import MapBody
+from sfumato.transforms.geo.zone_raster import ZoneLocator
+from sfumato.transforms.histogram.central_counts import CentralCountPlan, noisy_levels
+from sfumato.transforms.histogram.central_counts_view import counts_view
 from sfumato.transforms.histogram.count_noise import ItemBound, choose_noise
+from sfumato.transforms.histogram.item_encoding import ZoneItems
+from sfumato.transforms.histogram.release import CountMetadata, central_files
 from sfumato.transforms.histogram.request import HistogramRequest
+from sfumato.transforms.histogram.user_sample import ItemCounts
+from sfumato.transforms.privacy.admission import NoisyUserCounts
+from sfumato.transforms.privacy.keys import FixedSecret, RunKey
+from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.published_release import open_release
 from tests.conftest import make_logs, write_files
 from tests.digests import page_text
@@ -24,7 +37,7 @@ from tests.rejections import rejects
 from tests.releases import assert_page_follows
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
-from tests.unit.zones.polygons import write_geojson
+from tests.unit.zones.polygons import write_geojson, zones_of
 
 REGION = ["--region", "-1,50,1,51"]
 CENTRAL = ["--trust", "central"]
@@ -135,6 +148,29 @@ def test_zones_count_each_user_in_every_zone_of_theirs(pattern: str, tmp_path: P
     page = page_text((tmp_path / "out" / "index.html").read_text())
     assert "Harbour" in page
     assert "counted" in page
+
+
+@pytest.mark.parametrize("published", [0, 2])
+def test_a_page_of_hidden_zones_credits_no_users_to_the_others(published: int) -> None:
+    """A threshold hid most of 5,000 zones: nobody knows how many users the published ones hold."""
+    zones = zones_of([box(i / 50, j / 50, (i + 1) / 50, (j + 1) / 50) for i in range(50) for j in range(100)])
+    counted, plan = (
+        ZoneItems(LocationColumns(), ZoneLocator(zones)),
+        CentralCountPlan(bound=ItemBound(3), domains=(5000,)),
+    )
+    exact = ItemCounts(np.arange(published, dtype=np.uint64), np.full(published, 9_000))
+    counts = noisy_levels([exact], plan, RunKey.derive(FixedSecret(b"zones" * 7), {"job": "page"}), (0,))
+    parameters = {"bound": {"max_items": 3, "max_records": 1}}
+    described = ReleaseMetadata("histogram", "page", "2026-11-29T00:00:00", "test", True, parameters)
+    users = NoisyUserCounts(50_000.0, 0.0, 0.01, 141.0)
+    files = central_files(replace(counts, admission=users), CountMetadata(described, plan, counted))
+    assert pq.read_table(io.BytesIO(files["zones.parquet"])).num_rows == published
+    view = counts_view(files)
+    assert ("pairs of a user and a zone" in view.headline) == (published == 2)
+    assert ("no zone" in view.headline) == (published == 0)
+    assert "hold about 50,000" not in view.model_dump_json()
+    assert isinstance(view.body, MapBody)
+    assert view.body.missing.startswith("In no zone, or not published")
 
 
 # --- a public list of items: pure differential privacy, and every item is published, present or not ---

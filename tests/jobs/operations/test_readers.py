@@ -101,14 +101,23 @@ def test_inspect_command_holds_the_options_of_the_job(tmp_path: Path) -> None:
     assert inspect_command(request_of("key", {"action": "new", "file": "k"})) is None
 
 
-def test_inspect_looks_again_with_exchanged_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its next command is not a map of the wrong place, and finds nothing more to exchange."""
-    logs = tmp_path / "taxis.csv"
-    rows = (f"{n % 90},{-122.4 + n / 1e4},{37.7 + n / 1e4},2026-11-20T08:00:00Z\n" for n in range(300))
+@pytest.mark.parametrize("swapped", [6, 300])
+def test_inspect_looks_again_with_exchanged_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], swapped: int
+) -> None:
+    """Not for a few rows. Its next command is not a map of the wrong place, and finds nothing more to exchange."""
+    logs, region = tmp_path / "taxis.csv", "--region=-122.5,37.6,-122.3,37.8"
+    places = [(37.7 + n / 1e4, -122.4 + n / 1e4) for n in range(300)]
+    places = [place[::-1] if n < swapped else place for n, place in enumerate(places)]
+    rows = (f"{n % 90},{lat},{lon},2026-11-20T08:00:00Z\n" for n, (lat, lon) in enumerate(places))
     logs.write_text("rider,lat,lon,time\n" + "".join(rows))
-    assert main(["inspect", "--input", str(logs)]) == 0
-    again = shlex.split(capsys.readouterr().out.splitlines()[-1])
-    assert again[:2] == ["sfumato", "inspect"]
-    assert again[again.index("--latitude_column") + 1] == "lon"
-    assert main(again[1:]) == 0
-    assert "sfumato heatmap" in capsys.readouterr().out
+    assert main(["inspect", "--input", str(logs), region]) == 0
+    first = capsys.readouterr().out
+    assert ("sfumato heatmap" in first) == (swapped < 300)
+    if swapped == 300:
+        again = shlex.split(first.splitlines()[-1])
+        assert again[:2] == ["sfumato", "inspect"]
+        assert again[again.index("--latitude_column") + 1] == "lon"
+        assert region in again
+        assert main(again[1:]) == 0
+        assert "sfumato heatmap" in capsys.readouterr().out

@@ -15,7 +15,15 @@ import shapely
 
 from sfumato.schemas.region import Region
 from sfumato.schemas.views.map_views import Basemap, Geography, Place
-from sfumato.transforms.release.basemap_file import MAX_BYTES, file_basemap, geography_bytes, order_warning, place_of
+from sfumato.transforms.release.basemap_file import (
+    CITIES_SOURCE,
+    MAX_BYTES,
+    file_basemap,
+    geography_bytes,
+    nearest_city,
+    order_warning,
+    place_of,
+)
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
 
@@ -201,6 +209,23 @@ def test_a_region_is_named_after_its_foremost_place(region: Region, name: str | 
         assert place_of(region, Basemap(source="Survey", places=stops)) == name
 
 
+def test_cities_stand_on_maps_without_places_and_are_credited() -> None:
+    region = Region(13.1, 52.3, 13.8, 52.7)
+    basemap = Geography.of({"basemap.json": geography_bytes(region, None, None) or b""}).basemap
+    assert basemap is not None
+    assert basemap.source == CITIES_SOURCE
+    assert {"Berlin", "Potsdam"} <= {place.name for place in basemap.places}
+    large = Geography.of({"basemap.json": geography_bytes(Region(-10, 35, 30, 60), None, None) or b""}).basemap
+    assert large is not None
+    assert len(large.places) == 120
+    assert large.places[0].rank < 9  # those of Natural Earth, its capitals among them, come first
+    own = Basemap(source="Survey", land=[[[(13.2, 52.4), (13.3, 52.4), (13.3, 52.5), (13.2, 52.4)]]])
+    drawn = Geography.of({"basemap.json": geography_bytes(region, own, None) or b""}).basemap
+    assert drawn == own.model_copy(update={"source": f"Survey; {CITIES_SOURCE}", "places": basemap.places})
+    assert nearest_city(13.4, 52.5)[0] == "Berlin"  # not its nearest district
+    assert nearest_city(-0.375, 39.47) == ("Valencia", pytest.approx(1, abs=1))
+
+
 def test_order_warning_knows_swapped_borders_of_cities() -> None:
     warning = order_warning(Region(52.3, 13.0, 52.7, 13.8))
     assert warning is not None
@@ -236,7 +261,8 @@ def test_the_coast_of_the_extra_is_drawn_without_a_file(tmp_path: Path, monkeypa
     ).basemap
     assert both is not None
     assert (both.land, both.water, both.places) == (basemap.land, basemap.water, stops.places)
-    assert both.source == f"{stops.source}; {basemap.source}"
+    assert basemap.source == "GSHHG (Wessel and Smith); GeoNames, CC BY 4.0"
+    assert both.source == f"{stops.source}; GSHHG (Wessel and Smith)"  # no city of GeoNames is shown
     lake = read(feature("Polygon", [SQUARE], natural="water"))
     assert Geography.of({"basemap.json": geography_bytes(REGION, lake, None) or b""}).basemap == lake
     (folder / "gshhs_f.dat").unlink()
