@@ -309,7 +309,7 @@ def test_push_bits_ends_if_clients_report_too_much(tmp_path: Path, monkeypatch: 
         run(pattern, transform(grouping=BY_KIND))
 
 
-@pytest.mark.false_alarm(1e-9)
+@pytest.mark.false_alarm(2e-7)  # the admission refuses falsely with 1e-7 where nobody is unusable
 def test_push_bits_of_nobody(tmp_path: Path) -> None:
     """The existence of a release does not depend on who is there. Its intervals say that nothing is known."""
     table = logs(200, 1).append_column("empty", pa.nulls(200, pa.float64()))
