@@ -178,11 +178,15 @@ def test_cabs_stay_near_the_non_private_yardstick(data: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.false_alarm(1e-8)
 def test_the_default_is_nearer_to_the_cabs_than_the_paper(data: Path) -> None:
-    """10,000 users, epsilon 1: 0.99 was measured, with an earlier release 0.92, and for the paper's schedule 1.28."""
+    """10,000 users, epsilon 1: over keys 1.005 with a deviation of 0.010, with an earlier release 0.915 with 0.002.
+
+    The paper's schedule has 1.278.
+    """
     rows = compared("sf_cabs", data, "--methods adaptive --schedule auto,paper --earlier_releases 0,1", 5)
     found = ratios(rows, "schedule", "earlier_releases")
-    assert found["auto", 1] < found["auto", 0] < 1.06 < 1.2 < found["paper", 0]
+    assert found["auto", 1] < found["auto", 0] < 1.08 < 1.2 < found["paper", 0]
 
 
 @pytest.mark.slow

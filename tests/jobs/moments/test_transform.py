@@ -309,10 +309,12 @@ def test_push_bits_ends_if_clients_report_too_much(tmp_path: Path, monkeypatch: 
         run(pattern, transform(grouping=BY_KIND))
 
 
+@pytest.mark.false_alarm(2e-7)  # the admission refuses falsely with 1e-7 where nobody is unusable
 def test_push_bits_of_nobody(tmp_path: Path) -> None:
     """The existence of a release does not depend on who is there. Its intervals say that nothing is known."""
     table = logs(200, 1).append_column("empty", pa.nulls(200, pa.float64()))
-    push = transform("empty", grouping=BY_KIND)
+    # At an epsilon of 2, the noise of one release in 600 seems to be reports of more than nothing.
+    push = transform("empty", grouping=BY_KIND, epsilon=0.1)
     found = run(write_files(table, tmp_path / "logs", 2), push)
     (one,) = found.estimates()
     assert found.finished_stages == 2

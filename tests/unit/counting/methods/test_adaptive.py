@@ -207,13 +207,17 @@ def test_warm_start_asks_once_and_is_better() -> None:
 
 @pytest.mark.false_alarm(1e-8)
 def test_adaptive_map_is_better_than_the_papers() -> None:
-    """10,000 users, against the exact cells: the last answer alone, and the paper's schedule and estimator."""
+    """Against the exact cells: the last answer alone, and the paper's schedule and estimator.
+
+    With 30,000 users, one draw's ratios are 0.74 and 0.36 with deviations of 0.07 and 0.10; with 10,000 users the
+    first is 0.91, and near 1 for some.
+    """
     bayes, last, paper = (
-        sum(squared_error(parameters, finished(parameters, seed=seed), seed) for seed in (1, 2, 3))
+        sum(squared_error(parameters, finished(parameters, seed=seed), seed) for seed in (1, 2, 3, 4))
         for parameters in (
-            parameters_of(10_000),
-            parameters_of(10_000, estimator="last"),
-            parameters_of(10_000, schedule="paper", estimator="last"),
+            parameters_of(30_000),
+            parameters_of(30_000, estimator="last"),
+            parameters_of(30_000, schedule="paper", estimator="last"),
         )
     )
     assert bayes < last

@@ -19,8 +19,9 @@ from tests.unit.ranges.networks.common import clumped, coarse, counted
 SIDE, CELLS = 256, 64
 USERS, NOISE, SMOOTHING = 20_000, 56.0, 20.0  # epsilon is 0.025: n * epsilon is 500
 SQUARES = QueryDistribution((2.4, 2.4), (9.6, 9.6))  # a cell is 4 x 4
-PEOPLE = clumped(SIDE, 500, USERS, 3.0, 2)
-GRID = counted(coarse(PEOPLE, SIDE // CELLS), NOISE, cell=SIDE // CELLS)
+# The same with every SFUMATO_TEST_SEED: what one training on one grid comes to differs much between grids.
+PEOPLE = clumped(SIDE, 500, USERS, 3.0, np.random.default_rng(2))
+GRID = counted(coarse(PEOPLE, SIDE // CELLS), NOISE, np.random.default_rng(2), SIDE // CELLS)
 TRAINING = LocalTraining(GRID, float(USERS), SMOOTHING, SQUARES, 1)
 
 
@@ -64,6 +65,7 @@ def trained() -> Weights:
 
 
 @pytest.mark.slow
+@pytest.mark.false_alarm(1e-9)  # 0.59 and 1.45 with deviations of 0.015 and 0.03 over squares
 def test_trained_network_beats_its_counts(trained: Weights) -> None:
     boxes, truth = squares(4000)
 
@@ -71,20 +73,20 @@ def test_trained_network_beats_its_counts(trained: Weights) -> None:
         return float(np.mean(np.abs(model.answer(boxes).users - truth) / np.maximum(truth, SMOOTHING)))
 
     plain, found = error(GridModel(GRID)), error(LocalNetwork(GRID, SMOOTHING, SQUARES, [trained]))
-    # 0.59 of it was seen.
     assert found < 0.8 * plain
     assert error(LocalNetwork(GRID, SMOOTHING, SQUARES, [some_weights(1)])) > 1.2 * found  # not any will do
 
 
 @pytest.mark.slow
+@pytest.mark.false_alarm(1e-8)
 def test_the_stated_error_is_that_of_most_answers(trained: Weights) -> None:
     boxes, truth = squares(4000)
     found = LocalNetwork(GRID, SMOOTHING, SQUARES, [trained]).answer(boxes)
-    # A seed of the tests changes the noise of the grid, and not the weights: 0.93 was seen.
+    # 0.79 was seen, with a deviation of 0.006 over squares.
     assert 0.5 < np.mean(np.abs(found.users - truth) < found.stddev) < 0.96
-    # On worlds and noise that it was not trained on, too.
+    # On worlds and noise that it was not trained on, too: 0.79 with 0.016 over the worlds, and 0.59 with 0.035.
     rng = seeded_rng(77)
-    held_out = make_examples(GRID, float(USERS), SMOOTHING, SQUARES, 2, 4000, rng)
+    held_out = make_examples(GRID, float(USERS), SMOOTHING, SQUARES, 12, 600, rng)
     users, stddev = local._forward(trained, held_out.inputs, held_out.own, held_out.deviation)
     assert 0.5 < np.mean(np.abs(users - held_out.users) < stddev) < 0.9
     assert np.corrcoef(np.abs(users - held_out.users), stddev)[0, 1] > 0.3  # it tells hard squares from easy ones
@@ -223,7 +225,6 @@ def tiles(size: float) -> Boxes:
     return Boxes.between(edges, edges)
 
 
-@pytest.mark.pinned  # one training, whose network need not be the better one at every size
 @pytest.mark.parametrize("size", [2.4, 50.0])
 def test_additive_answers_to_tiles_sum_to_all_users(trained: Weights, size: float) -> None:
     model, boxes = LocalNetwork(GRID, SMOOTHING, SQUARES, [trained]), tiles(size)
