@@ -32,7 +32,7 @@ from tests.keys import SECRET, write_key
 from tests.leaks import holds
 
 USERS, RECORDS = 1877, 3
-FILES = {"index.html", "manifest.json", "model.npz", "ranges.png"}
+FILES = {"basemap.json", "index.html", "manifest.json", "model.npz", "ranges.png"}
 REGION = ["--region", "-1,50,1,51"]
 SIZES = ["--sizes", "500,4000"]
 GAUSSIAN = ["--delta", "1e-6"]
@@ -154,7 +154,10 @@ def test_nothing_raw_is_in_the_release_or_in_the_log(
     for content in (*contents(tmp_path / "out").values(), told.encode()):
         assert not holds(content, SECRET)
     events = [json.loads(line) for line in told.splitlines()]
-    assert [one["event"] for one in events if one["event"] not in ("read_file", "no_coast")] == ["files", "read_logs"]
+    assert [one["event"] for one in events if one["event"] not in ("read_file", "no_coast", "no_ledger")] == [
+        "files",
+        "read_logs",
+    ]
     (read,) = [one for one in events if one["event"] == "read_logs"]
     assert (read["users"], read["epsilon"]) == (population["users"], population["epsilon"])
     # What the search is worth: operations data are shown when asked for.

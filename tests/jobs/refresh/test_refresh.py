@@ -43,7 +43,7 @@ def started_from(place: Place, day: str) -> str | None:
 def test_backfill_publishes_each_day_and_its_page(backfilled: Place) -> None:
     published = backfilled.published
     assert {path.name for path in published.iterdir()} == {
-        "index.html", "latest.json", "maps", "releases", "timeline.json"
+        "basemap.json", "index.html", "latest.json", "maps", "releases", "timeline.json"
     }  # fmt: skip
     assert sorted(path.name for path in (published / "releases").iterdir()) == DAYS
     latest = json.loads((published / "latest.json").read_text())

@@ -38,6 +38,7 @@ Forbidden = pytest.importorskip("google.api_core.exceptions", reason="needs apac
 
 RELEASE = [
     "answers.parquet",
+    "basemap.json",
     "cells.parquet",
     "density.npy",
     "heatmap.png",

@@ -175,7 +175,7 @@ def test_the_files_of_a_release(folder: Path, tmp_path: Path) -> None:
         == 0
     )
     release = open_release(str(out))
-    assert set(release.listed or ()) == {"index.html", "zones.parquet", "zones.png", "rates.png"}
+    assert set(release.listed or ()) == {"basemap.json", "index.html", "zones.parquet", "zones.png", "rates.png"}
     table = release.table("zones")
     job = ZonesJob.of(request(folder, levels="tract,county,state", auxiliary="sick", epsilon=4))
     assert table["zone"].tolist() == [*job.zones.ids, *job.zones.levels[0].ids, "7"]
