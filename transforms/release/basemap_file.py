@@ -127,13 +127,17 @@ def nearest_city(longitude: float, latitude: float) -> tuple[str, float]:
 
     longitude, latitude: in degrees.
     """
-    places = _world().places
-    x, y = np.radians([[place.longitude, place.latitude] for place in places]).T
+    kilometres = _kilometres(longitude, latitude)
+    nearest = int(np.argmax(kilometres < kilometres.min() + _LITTLE_FARTHER))  # the most important stand first
+    return _world().places[nearest].name, float(kilometres[nearest])
+
+
+def _kilometres(longitude: float, latitude: float) -> NDArray[np.float64]:
+    """Returns the distance to each of the world's cities, float64[n]."""
+    x, y = np.radians([[place.longitude, place.latitude] for place in _world().places]).T
     east, north = math.radians(longitude), math.radians(latitude)
     cosine = np.sin(y) * math.sin(north) + np.cos(y) * math.cos(north) * np.cos(x - east)
-    kilometres = EARTH_RADIUS_KM * np.arccos(np.minimum(cosine, 1.0))
-    nearest = int(np.argmax(kilometres < kilometres.min() + _LITTLE_FARTHER))  # the most important stand first
-    return places[nearest].name, float(kilometres[nearest])
+    return np.asarray(EARTH_RADIUS_KM * np.arccos(np.minimum(cosine, 1.0)), dtype=np.float64)
 
 
 def order_warning(region: Region) -> str | None:
@@ -144,9 +148,11 @@ def order_warning(region: Region) -> str | None:
     other = region.with_axes_swapped()
     if other is None:
         return None
-    here, there = (nearest_city((one.west + one.east) / 2, (one.south + one.north) / 2) for one in (region, other))
-    if there[1] * MUCH_NEARER >= here[1]:
+    centres = [((one.west + one.east) / 2, (one.south + one.north) / 2) for one in (region, other)]
+    nearest, turned = (_kilometres(*centre).min() for centre in centres)
+    if turned * MUCH_NEARER >= nearest:
         return None
+    here, there = (nearest_city(*centre) for centre in centres)
     return (
         f"the region {region}, read as WEST,SOUTH,EAST,NORTH, is {distance_text(here)}; as SOUTH,WEST,NORTH,EAST it "
         f"would be {distance_text(there)}: if you meant that, give --region={other}"

@@ -18,7 +18,8 @@ from sfumato.schemas.views.view_parts import Fact, Section, Table
 from sfumato.transforms.report.numbers import tiny
 
 _VAGUE = 10  # an epsilon above this one promises next to nothing
-_NOUNS = dict.fromkeys(("heatmap", "hotspots", "ranges", "flows"), "map") | {"histogram": "list", "quantiles": "curve"}
+_NOUNS = dict.fromkeys(("heatmap", "ranges", "flows"), "map")
+_NOUNS |= {"histogram": "list", "hotspots": "list", "quantiles": "curve"}  # without a region
 _SOURCES = {
     "operating system": "a secret key from the operating system",
     "key file": "a secret key from a file: private as long as it stays secret",
@@ -76,7 +77,7 @@ def table_section(title: str, heads: list[str], rows: list[list[str]], *, names:
 
 def noun(manifest: Manifest) -> str:
     """Returns the noun for the release, such as `map`."""
-    return _NOUNS.get(str(manifest.get("job")).split()[0], "release")
+    return "map" if get(manifest, "region") else _NOUNS.get(str(manifest.get("job")).split()[0], "release")
 
 
 def is_safe(manifest: Manifest) -> bool:

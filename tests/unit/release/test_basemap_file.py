@@ -232,6 +232,7 @@ def test_order_warning_knows_swapped_borders_of_cities() -> None:
     assert "Berlin" in warning
     assert "--region=13,52.3,13.8,52.7" in warning
     assert order_warning(Region(13.0, 52.3, 13.8, 52.7)) is None
+    assert order_warning(Region(31.04, 30.02, 31.24, 30.22)) is None  # near Cairo, and next to a smaller city
     assert order_warning(Region(3.0, 1.0, 3.13, 1.13)) is None  # as far from cities in either order
 
 
