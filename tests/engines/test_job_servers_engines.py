@@ -156,7 +156,8 @@ def test_a_workers_error_is_one_line(
     arguments = command("heatmap", folder, tmp_path / "out", *more, *open_server, logs=logs)
     status, out, err = terminal(arguments, tmp_path / "temporary")
     assert (status, out) == (1, "")
-    start, files, ledger, coast, failure = (line for line in err.splitlines() if not line.startswith("  "))  # no progress
+    lines = [line for line in err.splitlines() if not line.startswith("  ")]  # without progress
+    start, files, ledger, coast, failure = lines
     assert start == "sfumato heatmap: starting"
     assert files.endswith("files to read")
     assert "--ledger" in ledger
