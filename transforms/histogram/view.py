@@ -14,7 +14,7 @@ import shapely
 from sfumato.schemas.charts import readable
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.known_digits import Z, about, figures, not_negative
-from sfumato.schemas.region import Grid, Region, ground_metres
+from sfumato.schemas.region import Grid, ground_metres
 from sfumato.schemas.release import (
     CELLS_FILE,
     HISTOGRAM_PICTURE,
@@ -29,10 +29,10 @@ from sfumato.schemas.tree import nodes_from_names
 from sfumato.schemas.views import Body, PageView
 from sfumato.schemas.views.chart_views import Bar, BarsBody
 from sfumato.schemas.views.map_views import Layer, MapBody, Measure
-from sfumato.schemas.views.view_parts import Bounds, Fact, Scale, Section, Table
+from sfumato.schemas.views.view_parts import Fact, Scale, Section, Table
 from sfumato.transforms.geo.zone_file import INDEXES
 from sfumato.transforms.observability.text_tables import significant
-from sfumato.transforms.report.layers import AROUND_POINTS, cell_layer, finest_metres, zone_layer
+from sfumato.transforms.report.layers import AROUND_POINTS, around_cells, cell_layer, finest_metres, zone_layer
 from sfumato.transforms.report.numbers import length, percent, plural, shown_values
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import density_scale, published_scale
@@ -42,7 +42,6 @@ from sfumato.transforms.statistics.shrinkage import simultaneous_z
 _LISTED = 50  # cells in the list of the most crowded
 _TABLE_ROWS = 100
 _NOT_SHOWN = {*(field.name for field in INDEX_FIELDS), "geometry"}
-_MOST_OF_REGION = 0.5  # of its area: cells that fill more are shown in the whole region
 _COMPLETE = re.compile(r"\d+|\d{4}-\d{2}-\d{2}")  # numbers and dates, which no trie cuts on its last level
 _TITLES = {"histogram": "Private histogram", "hotspots": "Private hot spots", "quantiles": "Private quantiles"}
 _PICTURES = {"histogram": HISTOGRAM_PICTURE, "hotspots": HOTSPOTS_PICTURE, "quantiles": QUANTILES_PICTURE}
@@ -202,7 +201,7 @@ class SampledPage:
             layers=layers,
             missing=self._unpublished(),
             finest_metres=(wide / grid.side, tall / grid.side),
-            start=_around(shown, region) if self._manifest["job"] == "hotspots" else None,
+            start=around_cells(shown, region) if self._manifest["job"] == "hotspots" else None,
         )
         order = np.argsort(-np.asarray(finest["count"]), kind="stable")[:_TABLE_ROWS]
         estimates = self.estimates(finest.take(pa.array(order)))
@@ -410,27 +409,6 @@ class SampledPage:
         rows = [[str(one["index"] + 1), str(one["level"] or "whole"), f"{one['published']:,}"] for one in self.rounds]
         heads = ["Round", "Level", "Published"]
         return Table(title="Round by round", heads=heads, rows=rows, numeric=[True] * 3) if len(rows) > 1 else None
-
-
-def _around(layer: Layer, region: Region) -> Bounds | None:
-    """Returns the part of the region around the cells; None if they fill most of the region."""
-    if not layer.level:
-        return None
-    x, y, side = np.array(layer.x), np.array(layer.y), 1 << layer.level[0]
-    ends = [(int(one.min()), int(one.max()) + 1) for one in (x, y)]
-    reach = max(high - low for low, high in ends)
-    (west, east), (north, south) = (
-        (max(low - reach / 2, 0) / side, min(high + reach / 2, side) / side) for low, high in ends
-    )
-    if (east - west) * (south - north) > _MOST_OF_REGION:
-        return None
-    wide, tall = region.east - region.west, region.north - region.south
-    return Bounds(
-        west=region.west + west * wide,
-        east=region.west + east * wide,
-        north=region.north - north * tall,
-        south=region.north - south * tall,
-    )
 
 
 def reading_section(paragraphs: list[str]) -> Section:

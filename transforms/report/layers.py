@@ -14,9 +14,10 @@ from sfumato.schemas.charts import readable
 from sfumato.schemas.region import Region, area_km2, ground_metres
 from sfumato.schemas.tree import node_names, node_positions
 from sfumato.schemas.views.map_views import Layer, Measure
-from sfumato.schemas.views.view_parts import Path
+from sfumato.schemas.views.view_parts import Bounds, Path
 
 AROUND_POINTS = "Colours show users, not users per km²: a zone is cut where a neighbouring point is nearer."
+_MOST_OF_REGION = 0.5  # of its area: cells that fill more are shown in the whole region
 _MOST_POINTS = 150_000  # of the borders of a level
 _RESOLUTION = 2048  # of the region's longer side: finer parts of a border are left out
 
@@ -31,6 +32,27 @@ def cell_layer(
     level, x, y = (position.tolist() for position in node_positions(nodes))
     area = [1.0] * len(nodes) if area is None else area
     return Layer(title=title, note=note, level=level, x=x, y=y, area=area, cell_id=node_names(nodes), measures=measures)
+
+
+def around_cells(layer: Layer, region: Region) -> Bounds | None:
+    """Returns the part of the region around the cells; None if they fill most of the region."""
+    if not layer.level:
+        return None
+    x, y, side = np.array(layer.x), np.array(layer.y), 1 << layer.level[0]
+    ends = [(int(one.min()), int(one.max()) + 1) for one in (x, y)]
+    reach = max(high - low for low, high in ends)
+    (west, east), (north, south) = (
+        (max(low - reach / 2, 0) / side, min(high + reach / 2, side) / side) for low, high in ends
+    )
+    if (east - west) * (south - north) > _MOST_OF_REGION:
+        return None
+    wide, tall = region.east - region.west, region.north - region.south
+    return Bounds(
+        west=region.west + west * wide,
+        east=region.west + east * wide,
+        north=region.north - north * tall,
+        south=region.north - south * tall,
+    )
 
 
 def zone_names(table: pa.Table) -> list[str]:
