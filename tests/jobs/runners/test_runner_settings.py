@@ -143,7 +143,7 @@ def test_every_example_is_a_request(job: str) -> None:
         (["ledger", "show"], "--ledger: required"),
         (
             ["histogram", "--input", "x", "--output", "y"],
-            "--column: required; give --column NAME, or --cells DEPTH --region W,S,E,N, or --zones FILE",
+            "--column: required; give --column NAME, --cells DEPTH --region W,S,E,N, --zones FILE",
         ),
         (["ranges", "bild"], "no job named 'ranges bild'; did you mean ranges build?"),
     ],
