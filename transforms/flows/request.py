@@ -18,7 +18,7 @@ from sfumato.transforms.flows.flow_tree import ZonedCells
 from sfumato.transforms.flows.plan import MAX_TRIPS, MAX_ZONES, FlowPlan
 from sfumato.transforms.flows.user_trips import MAX_PAIR_DEPTH, RecordItems, TripItems, TripRule
 from sfumato.transforms.geo.zone_file import Zones
-from sfumato.transforms.geo.zone_options import NO_ID_COLUMN, ZoneOptions
+from sfumato.transforms.geo.zone_options import ZoneOptions
 
 DEPTH = 10  # where it is not given
 MAX_GAP, MIN_DISTANCE = 4 * 3600.0, 100.0  # where they are not given
@@ -122,12 +122,10 @@ class FlowsRequest(ZoneOptions, PlaceColumns, UserColumn, MapGeography):
         if self.has_zones:
             source = self.one_zone_source()
             self.refuse(("depth",), f"cannot be combined with --{source}: flows then connect whole zones")
+        self.check_zone_file()
         if self.zones is None:
-            self.refuse(("id_column", "label_column", "radius"), "requires --zones FILE")
             if self.region is None:
                 raise RequestError("region: required, as W,S,E,N, or give --zones FILE")
-        elif not self.id_column:
-            raise RequestError(NO_ID_COLUMN)
         else:
             self.refuse(("region",), "cannot be combined with --zones, because the zones define the region")
         return self

@@ -78,6 +78,13 @@ class ZoneOptions(Request):
             raise RequestError(f"{' and '.join(sources)}: cannot be combined; give one of them")
         return sources[0]
 
+    def check_zone_file(self) -> None:
+        """Raises RequestError for options of a file of zones without one, and for a file without --id_column."""
+        if self.zones is None:
+            self.refuse(("id_column", "label_column", "radius"), "requires --zones FILE")
+        elif not self.id_column:
+            raise RequestError(NO_ID_COLUMN)
+
     def refuse_with_index(self, names: Sequence[str]) -> None:
         """Raises RequestError for options of a file of zones, if the zones are cells of an index."""
         if self.index is not None:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -127,6 +127,7 @@ class EncodedItems:
 class Items(ABC):
     """The source of items. Implementations are dataclasses, and have the `columns` to read."""
 
+    NOUN: ClassVar[str] = "item"
     columns: LocationColumns | ItemColumns | TripColumns
 
     @abstractmethod
@@ -146,6 +147,7 @@ class Items(ABC):
 class CellItems(Items):
     """Cells of a grid: codes with two bits for each level of its depth."""
 
+    NOUN: ClassVar[str] = "cell"
     columns: LocationColumns
     grid: Grid
 
@@ -160,6 +162,7 @@ class CellItems(Items):
 class ZoneItems(Items):
     """Public zones: the code of a place is the index of its zone."""
 
+    NOUN: ClassVar[str] = "zone"
     columns: LocationColumns
     locator: ZoneLocator
 

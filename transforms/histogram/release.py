@@ -282,7 +282,7 @@ def central_files(counts: NoisyLevels, metadata: CountMetadata[CentralCountPlan]
     content["results"] = {"published": len(last), "estimated_users": users, "hidden_count": hidden}
     warnings = _delta_warnings(plan.delta, plan.population or users)
     if not len(last):
-        noun = {CellItems: "cell", ZoneItems: "zone"}.get(type(metadata.counted), "item")
+        noun = metadata.counted.NOUN
         warnings.append(f"No {noun} has a noisy count above the threshold: this release is empty at its last level.")
     parts = {**count_tables(counts.levels, metadata.counted), **metadata.release.geography_files}
     return build_release(parts, release_manifest(metadata.release, content, warnings), counts_view)

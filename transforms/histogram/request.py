@@ -22,7 +22,7 @@ from sfumato.schemas.requests.publish_request import (
 )  # fmt: skip
 from sfumato.schemas.requests.request_base import MAP, METHOD, PRIVACY, option
 from sfumato.transforms.geo.zone_file import MAX_SHOWN
-from sfumato.transforms.geo.zone_options import NO_ID_COLUMN, ZoneOptions
+from sfumato.transforms.geo.zone_options import ZoneOptions
 from sfumato.transforms.geo.zone_raster import ZoneLocator
 from sfumato.transforms.histogram.central_counts import CentralCountPlan, SplitCountPlan
 from sfumato.transforms.histogram.count_noise import ItemBound
@@ -234,10 +234,7 @@ class HistogramRequest(ZoneOptions, ItemRequest):
             self.refuse(
                 ("region",), "applies only with --cells, --h3 or --quadkey; zones of a file have their own region"
             )
-        if self.zones is None:
-            self.refuse(("id_column", "label_column", "radius"), "requires --zones FILE")
-        elif not self.id_column:
-            raise RequestError(NO_ID_COLUMN)
+        self.check_zone_file()
         if self.items_file is not None and (self.column is None or self.trust == Trust.SECAGG):
             raise RequestError("items_file: requires --column NAME and --trust central or split")
         if self.column is not None and self.trust == Trust.SPLIT and self.items_file is None:

@@ -135,9 +135,12 @@ class SampledPage:
         level: 0 for zones.
         """
         count, stddev, sampled = (np.asarray(table[name]).astype(float) for name in ("count", "stddev", "sampled"))
-        places = 4**level if level else get(self._manifest, "zones.levels", [{"zones": 1}])[0]["zones"]
-        margin = (Z if level is None else simultaneous_z(places)) * stddev
+        margin = (Z if level is None else simultaneous_z(self._places(level))) * stddev
         return np.maximum(count - margin, sampled), count + margin
+
+    def _places(self, level: int) -> int:
+        """Returns how many cells a level has, or how many zones there are. level: 0 for zones."""
+        return 4**level if level else int(self._manifest["zones"]["levels"][0]["zones"])
 
     @staticmethod
     def total(table: pa.Table) -> str:

@@ -134,10 +134,16 @@ def nearest_city(longitude: float, latitude: float) -> tuple[str, float]:
 
 def _kilometres(longitude: float, latitude: float) -> NDArray[np.float64]:
     """Returns the distance to each of the world's cities, float64[n]."""
-    x, y = np.radians([[place.longitude, place.latitude] for place in _world().places]).T
+    x, y = _radians()
     east, north = math.radians(longitude), math.radians(latitude)
     cosine = np.sin(y) * math.sin(north) + np.cos(y) * math.cos(north) * np.cos(x - east)
     return np.asarray(EARTH_RADIUS_KM * np.arccos(np.minimum(cosine, 1.0)), dtype=np.float64)
+
+
+@cache
+def _radians() -> NDArray[np.float64]:
+    """Returns the longitudes and latitudes of the world's cities, float64[2, n]."""
+    return np.radians([[place.longitude, place.latitude] for place in _world().places]).T
 
 
 def order_warning(region: Region) -> str | None:

@@ -106,6 +106,5 @@ class ReleaseZonesRequest(LogOptions, ZoneOptions):
     def _of_one_source(self) -> Self:
         self.one_zone_source()
         self.refuse_with_index(("id_column",))
-        if self.zones is not None and self.id_column is None:
-            raise RequestError(NO_ID_COLUMN)
+        self.check_zone_file()
         return self

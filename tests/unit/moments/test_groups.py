@@ -126,7 +126,7 @@ def test_cells_are_those_of_the_grid_and_the_rest_is_in_none() -> None:
 def test_zone_groups_are_those_that_hold_the_points() -> None:
     zones, rng = zones_of(voronoi(30, 1)[:-3]), seeded_rng(0)  # with gaps
     east, north = rng.uniform(2.95, 3.25, 4000), rng.uniform(0.95, 1.25, 4000)
-    inside = shapely.point_on_surface(zones.geometries)  # however small a zone is, somebody is in it
+    inside = shapely.point_on_surface(zones.geometries)  # however small a zone is, one point is in it
     east[-len(zones) :], north[-len(zones) :] = shapely.get_x(inside), shapely.get_y(inside)
     east[:5], north[5:10] = np.nan, np.inf
     batch = pa.RecordBatch.from_pydict({"y": pa.array(north, mask=np.arange(4000) == 20), "x": east})

@@ -177,7 +177,7 @@ def test_bit_charts_tell_how_often_each_bit_was_set_and_read() -> None:
 @pytest.mark.false_alarm(1e-8)
 @pytest.mark.parametrize("squash", [None, 2.5])
 def test_what_is_squashed_is_left_out_and_said(squash: float | None) -> None:
-    """By chance an empty bit stands out of the noise in 2% of runs, and 8% beyond doubt: not in all of eight."""
+    """Noise lifts an empty bit in 2% of runs, and 8% beyond doubt: not in all of eight."""
     values = DATA["normal"](seeded_rng(3), 20_000)
     plan = MomentsPlan(form=FixedPoint(20), epsilon=2.0)
     left_out = []

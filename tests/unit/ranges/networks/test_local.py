@@ -104,7 +104,7 @@ def test_it_learns_from_other_worlds_than_it_is_judged_by(monkeypatch: pytest.Mo
     train_local(TRAINING)
     learned, judged = Examples(*seen["data"]), Examples(*seen["validation"])
     assert len(judged.users) < len(learned.users) <= 180  # of up to 60 and up to 180 examples
-    # Whole rows: of so many pairs, single numbers are equal to all digits of a float32 in one run of 2,000.
+    # Whole rows: single numbers of that many pairs are equal to all digits of a float32 in one run of 2,000.
     assert not (judged.inputs[:, None] == learned.inputs[None]).all(axis=2).any()
     assert (seen["epochs"], seen["batch"], seen["seed"]) == (5, 512, 1)
 
