@@ -14,7 +14,7 @@ from sfumato.releases import Release, open_release
 from sfumato.runs import Folder, run
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import CHANGES_FILE
-from sfumato.transforms.changes.map_changes import compare_releases
+from sfumato.transforms.changes.release import compare_releases
 from sfumato.transforms.counting.plan import Plan, make_plan
 from sfumato.transforms.heatmap.request import PlanRequest
 from sfumato.transforms.nights.plan import RotationPlan, make_rotation_plan
@@ -33,19 +33,21 @@ def changes(
     output: Folder | None = None,
     overwrite: bool = False,
 ) -> pd.DataFrame:
-    """Finds where two heatmaps of one region differ by more than noise explains. It costs no privacy budget.
+    """Finds where two heatmaps, or two releases of zones, differ by more than noise explains.
+
+    It costs no privacy budget.
 
     Args:
-        before: a release of `heatmap`, or its folder.
-        after: another.
+        before: a release of `heatmap` or of `zones`, or its folder.
+        after: another, of the same region or of the same zones.
         rate: false discovery rate: the expected share of wrong ones among the changed rows, at most.
-        shares: compare shares of all users, for maps of different numbers of users.
+        shares: compare shares of all users, for releases of different numbers of users.
         output: folder for the table, its manifest and a page; by default nothing is written.
         overwrite: replace the changes that are there.
 
     Returns:
-        A (Geo)DataFrame with one row for each place that both maps know, from single cells to the whole region:
-        `before`, `after`, `difference` and its 95% interval `low`, `high`, `q_value` and `changed`. `shown` marks
+        A (Geo)DataFrame with one row for each place that both know, from single cells to the whole region, or each
+        zone: `before`, `after`, `difference` and its 95% interval `low`, `high`, `q_value` and `changed`. `shown` marks
         disjoint changed places. Their interval `changed_low`, `changed_high` allows for having been selected.
 
     Raises:

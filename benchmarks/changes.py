@@ -28,7 +28,7 @@ from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from benchmarks.few_users import markdown
 from sfumato.schemas.region import Grid, Places
 from sfumato.schemas.tree import node_levels
-from sfumato.transforms.changes.map_changes import Changes, MapCounts, find_changes
+from sfumato.transforms.changes.map_changes import MapChanges, MapCounts, find_changes
 from sfumato.transforms.counting.estimator import unbiased_counts
 from sfumato.transforms.counting.state import Estimate
 from sfumato.transforms.heatmap.request import heatmap_parameters
@@ -102,7 +102,7 @@ class Move:
         return found
 
 
-def yekutieli(changes: Changes) -> np.ndarray:
+def yekutieli(changes: MapChanges) -> np.ndarray:
     """Nodes found by a descent from the quarters: Benjamini-Hochberg in each family whose parent was found.
 
     The root is not tested, since its sum does not change. The level is that of Yekutieli's bound for a whole tree.
@@ -119,7 +119,7 @@ def yekutieli(changes: Changes) -> np.ndarray:
     return np.isin(changes.node, np.array(sorted(found), dtype=np.uint64))
 
 
-def methods(changes: Changes) -> dict[str, np.ndarray]:
+def methods(changes: MapChanges) -> dict[str, np.ndarray]:
     """Found nodes, bool[n], by method."""
     p = np.nan_to_num(changes.p_value, nan=1.0)
     return {
@@ -130,7 +130,7 @@ def methods(changes: Changes) -> dict[str, np.ndarray]:
     }
 
 
-def is_found(changes: Changes, found: np.ndarray, move: Move, number: int) -> tuple[bool, bool]:
+def is_found(changes: MapChanges, found: np.ndarray, move: Move, number: int) -> tuple[bool, bool]:
     """Whether origin and target of a move were found, by themselves, by a node within, or by one around."""
     level = node_levels(changes.node)
     ends = []

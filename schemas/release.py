@@ -156,6 +156,23 @@ SLOTS_SCHEMA = pa.schema(
 )
 
 
+_CHANGE = (
+    described("before", f"unbiased users of the first release, scaled if shares are compared; {NEGATIVE}"),
+    described("after", f"unbiased users of the second release; {NEGATIVE}"),
+    described("difference", "after - before, in users"),
+    described("stddev", "standard deviation of the difference if nothing changed: noise and sampling"),
+    *(described(end, f"{side} end of the difference's 95% interval, for each row separately") for end, side in _ENDS),
+    described("changed", "q_value is at most the stated false discovery rate", pa.bool_()),
+    described("shown", "of changed rows that lie within each other the most significant", pa.bool_()),
+    described("p_value", "two-sided; null where nearly nobody is in either release: not tested", null=True),
+    described("q_value", "least false discovery rate at which it is changed; null if not tested", null=True),
+    *(
+        described(f"changed_{end}", f"{side} end of an interval that allows for the selection; or null", null=True)
+        for end, side in _ENDS
+    ),
+)
+
+
 def changes_schema() -> pa.Schema:
     """Returns the table of changes between two heatmaps: one row for each node of the quadtree that both know."""
     return pa.schema(
@@ -164,24 +181,7 @@ def changes_schema() -> pa.Schema:
             described("depth", "level of the node, 0 for the whole region", pa.int8()),
             *_SIDES,
             described("leaf", "the finest cell that both maps know; otherwise a merged region", pa.bool_()),
-            described("before", f"unbiased users of the first map, scaled if shares are compared; {NEGATIVE}"),
-            described("after", f"unbiased users of the second map; {NEGATIVE}"),
-            described("difference", "after - before, in users"),
-            described("stddev", "standard deviation of the difference if nothing changed: noise and sampling"),
-            *(
-                described(end, f"{side} end of the difference's 95% interval, for each row separately")
-                for end, side in _ENDS
-            ),
-            described("changed", "q_value is at most the stated false discovery rate", pa.bool_()),
-            described("shown", "of changed rows that lie within each other the most significant", pa.bool_()),
-            described("p_value", "two-sided; null where nearly nobody is in either map: not tested", null=True),
-            described("q_value", "least false discovery rate at which it is changed; null if not tested", null=True),
-            *(
-                described(
-                    f"changed_{end}", f"{side} end of an interval that allows for the selection; or null", null=True
-                )
-                for end, side in _ENDS
-            ),
+            *_CHANGE,
             *INDEX_FIELDS,
             described("geometry", "WKB, the node's rectangle", pa.binary()),
         ],
@@ -243,6 +243,17 @@ def _zone_schema(named: bool, *columns: pa.Field) -> pa.Schema:
     return pa.schema([*own, *columns, geometry], metadata=CELLS_SCHEMA.metadata)
 
 
+_LEVEL = (
+    described("level", "name of its level: the column that names the level's zones", pa.string()),
+    described("parent", "id of the next coarser level's zone that holds it; null for none", pa.string(), null=True),
+)
+
+
+def changed_zones_schema(named: bool) -> pa.Schema:
+    """Returns the table of changes between two releases of zones: one row for each zone that both have."""
+    return _zone_schema(named, *_LEVEL, *_CHANGE, _AREA_AND_DENSITY[0])
+
+
 def zones_schema(categories: Sequence[str] = (), rates: Sequence[str] = (), named: bool = False) -> pa.Schema:
     """Returns the columns of `zones.parquet`: a row for each zone of each level, the finest level first.
 
@@ -250,8 +261,7 @@ def zones_schema(categories: Sequence[str] = (), rates: Sequence[str] = (), name
     """
     return _zone_schema(
         named,
-        described("level", "name of its level: the column that names the level's zones", pa.string()),
-        described("parent", "id of the next coarser level's zone that holds it; null for none", pa.string(), null=True),
+        *_LEVEL,
         described("users", f"estimated users, unbiased; {NEGATIVE}"),
         described("stddev", "standard deviation of the noise in users, after the levels were made consistent"),
         described("low", "lower end of a 95% interval of the zone's users, for each zone separately"),

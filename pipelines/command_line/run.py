@@ -144,7 +144,7 @@ JOBS = {
         "pipelines.split:run_key",
     ),
     "changes": Command(
-        "find where two published heatmaps differ, with a stated false discovery rate",
+        "find where two published maps or zones differ, with a stated false discovery rate",
         "schemas.requests.commands:ChangesRequest",
         "pipelines.operations.readers:run_changes",
     ),

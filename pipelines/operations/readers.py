@@ -11,8 +11,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import CHANGES_FORMAT, MANIFEST_FILE
 from sfumato.schemas.requests.commands import ChangesRequest, ExportRequest
 from sfumato.schemas.views import PageView
-from sfumato.transforms.changes.map_changes import compare_releases
-from sfumato.transforms.changes.release import changes_files, report
+from sfumato.transforms.changes.release import changes_files, compare_releases, report
 from sfumato.transforms.export.formats import export_release
 from sfumato.transforms.export.vectors import ZONES_SUFFIXES, zones_bytes
 from sfumato.transforms.io.files import check_new_file, write_output
@@ -35,7 +34,7 @@ def release_view(release: Release) -> PageView:
 
 
 def run_changes(request: ChangesRequest) -> None:
-    """Finds where two published heatmaps differ. Raises RequestError."""
+    """Finds where two published releases differ. Raises RequestError."""
     from sfumato.transforms.release.release_folder import check_output, publish  # Beam takes seconds to import
 
     if request.output is not None:

@@ -281,17 +281,23 @@ class ExportRequest(LogOptions):
 
 
 class ChangesRequest(LogOptions):
-    """Finds where two published heatmaps differ by more than noise and sampling error explain, at a stated false
-    discovery rate. It reads only the releases, and spends no privacy budget.
+    """Finds where two published heatmaps, or two releases of zones, differ by more than noise and sampling error
+    explain, at a stated false discovery rate. It reads only the releases, and spends no privacy budget.
     """
 
     JOB: ClassVar[str] = "changes"
     EXAMPLE: ClassVar[str] = "monday tuesday --output changes"
 
     before: str = option(
-        ..., "a release of `sfumato heatmap`, local or gs://", INPUT, metavar="BEFORE", style="positional"
+        ...,
+        "a release of `sfumato heatmap` or `sfumato zones`, local or gs://",
+        INPUT,
+        metavar="BEFORE",
+        style="positional",
     )
-    after: str = option(..., "another release of the same region", INPUT, metavar="AFTER", style="positional")
+    after: str = option(
+        ..., "another release of the same region, or of the same zones", INPUT, metavar="AFTER", style="positional"
+    )
     output: str | None = option(
         None,
         "folder for changes.parquet, manifest and page; default: print only a summary",
@@ -309,7 +315,7 @@ class ChangesRequest(LogOptions):
         common=True,
     )
     shares: bool = option(
-        False, "compare shares of all users, for maps with different numbers of users", METHOD, common=True
+        False, "compare shares of all users, for releases with different numbers of users", METHOD, common=True
     )
 
 

@@ -212,7 +212,8 @@ class ExportSource:
 
     @property
     def _raster_file(self) -> str | None:
-        return next((name for name in (CELLS_FILE, CHANGES_FILE) if name in (self.release.listed or {})), None)
+        files = (CELLS_FILE, CHANGES_FILE) if self.release.grid else ()  # changes between zones have no cells
+        return next((name for name in files if name in (self.release.listed or {})), None)
 
     def _table(self, name: str) -> pa.Table:
         if name not in self.release.tables:

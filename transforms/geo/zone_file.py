@@ -353,3 +353,8 @@ def areas_of_points(points: NDArray[np.object_], radius: float, ids: Sequence[st
 def _named(name: str, ids: Sequence[str]) -> str:
     shown = ", ".join(readable(str(one)) for one in ids[:_SHOWN])
     return f"{name} {shown}" + (f" and {len(ids) - _SHOWN:,} more" if len(ids) > _SHOWN else "")
+
+
+def level_title(name: str, levels: int) -> str:
+    """Returns the name of a level's zones; that of the only level is a column's, which says nothing to a reader."""
+    return INDEXES.get(name, readable(name) if levels > 1 else "Zones")

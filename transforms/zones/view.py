@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import shapely
 
-from sfumato.schemas.charts import readable
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.known_digits import NOISE_Z, Z, about
 from sfumato.schemas.region import Region, ground_metres
@@ -18,7 +17,7 @@ from sfumato.schemas.release import MANIFEST_FILE, RATES_PICTURE, ZONES_FILE, ZO
 from sfumato.schemas.views import PageView
 from sfumato.schemas.views.map_views import Layer, MapBody
 from sfumato.schemas.views.view_parts import Section, Table
-from sfumato.transforms.geo.zone_file import INDEXES, MAX_SHOWN
+from sfumato.transforms.geo.zone_file import INDEXES, MAX_SHOWN, level_title
 from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.report.count_measures import count_measure, rate_measures, rate_names
 from sfumato.transforms.report.layers import AROUND_POINTS, finest_metres, zone_layer
@@ -75,12 +74,14 @@ def zones_view(files: Files) -> PageView:
         [
             _how_to_read_it(manifest, len(shown) < len(levels)),
             Section(title="How it was made", paragraphs=made),
-            _level_table(manifest),
+            *([_level_table(manifest)] if len(levels) > 1 else []),
         ],
         facts(
             (
                 "Zones",
-                ", ".join(f"{_title(level, levels)}: {level['zones']:,}" for level in levels).removeprefix("Zones: "),
+                ", ".join(
+                    f"{level_title(level['name'], len(levels))}: {level['zones']:,}" for level in levels
+                ).removeprefix("Zones: "),
             ),
             ("Error of a zone", f"{_margin(levels[0]['stddev'])} users (95%)"),
         ),
@@ -105,7 +106,7 @@ def _layer(table: pa.Table, level: Mapping[str, Any], manifest: Manifest, region
     listed = np.ones(len(users))  # by their users: a zone is a place of its own, whatever its area
     sums = tail_sums(manifest)
     return zone_layer(
-        _title(level, get(manifest, "zones.levels", [])),
+        level_title(level["name"], len(get(manifest, "zones.levels", []))),
         f"{plural(level['zones'], 'zone')}. Each user counts in one of them. The error of each count is "
         f"±\u00a0{significant(NOISE_Z * level['stddev'], 2)} users (95%, for this zone only).",
         rows,
@@ -128,12 +129,6 @@ def _is_around_points(manifest: Manifest) -> bool:
 def _margin(stddev: float) -> str:
     """Returns half the width of a 95% interval."""
     return f"± {significant(NOISE_Z * stddev, 2)}"
-
-
-def _title(level: Mapping[str, Any], levels: Sequence[Any]) -> str:
-    """Returns the name of a level's zones; that of the only level is a column's, which says nothing to a reader."""
-    name = str(level["name"])
-    return INDEXES.get(name, readable(name) if len(levels) > 1 else "Zones")
 
 
 def _how_to_read_it(manifest: Manifest, is_cut: bool) -> Section:
@@ -163,7 +158,7 @@ def _level_table(manifest: Manifest) -> Section:
     levels = get(manifest, "zones.levels", [])
     rows = [
         [
-            _title(level, levels),
+            level_title(level["name"], len(levels)),
             f"{level['zones']:,}",
             f"{level['share']:.1%}" if level["share"] else "not queried",
             "" if level["noise_stddev"] is None else _margin(level["noise_stddev"]),

@@ -18,8 +18,9 @@ from sfumato.schemas.region import Region
 from sfumato.schemas.tree import Tree, node_levels
 from sfumato.schemas.views import PageView
 from sfumato.schemas.views.map_views import MapBody
-from sfumato.transforms.changes.map_changes import Changes, MapCounts, _Tails, find_changes
-from sfumato.transforms.changes.release import changes_view
+from sfumato.transforms.changes.differences import _Tails
+from sfumato.transforms.changes.map_changes import MapChanges, MapCounts, find_changes
+from sfumato.transforms.changes.view import changes_view
 from sfumato.transforms.release.metadata import parquet_bytes
 from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.statistics.posterior.full_tree import FullTree, TreeMeasurement, measure
@@ -43,7 +44,7 @@ def noisy_map(expected: np.ndarray, rng: np.random.Generator, noise: float = 5.0
     return MapCounts(REGION, unbiased, tree, sums)
 
 
-def two_maps(trial: int, move: np.ndarray | None = None, sums: int = 1, most: float = 60.0) -> Changes:
+def two_maps(trial: int, move: np.ndarray | None = None, sums: int = 1, most: float = 60.0) -> MapChanges:
     """Changes between two maps with 0 users in the first cell and `most` in the last."""
     rng = seeded_rng(trial)
     expected = np.linspace(0, most, 4**LEVEL)
@@ -222,7 +223,7 @@ def test_changes_command_rejects_bad_arguments(published: Releases, tmp_path: Pa
     assert main(["changes", *(one.format(**names) for one in arguments)]) == 2
 
 
-def page_of(changes: Changes, **more: Any) -> PageView:
+def page_of(changes: MapChanges, **more: Any) -> PageView:
     manifest = {
         "release_id": "test", "region": asdict(REGION), "grid": {"depth": DEPTH}, "created": "2026-11-22T00:00:00",
         "privacy": {"randomness": {"safe": True}, "note": ""},

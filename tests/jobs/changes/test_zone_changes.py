@@ -1,0 +1,134 @@
+"""Changes between two releases of zones: what is compared, what is found, and what cannot be compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import sfumato
+from sfumato.pipelines.command_line.cli import main
+from sfumato.schemas.release import zones_schema
+from sfumato.schemas.views.map_views import MapBody
+from sfumato.transforms.changes.differences import Side, differences
+from sfumato.transforms.changes.view import changes_view
+from sfumato.transforms.changes.zone_changes import compare_zones
+from sfumato.transforms.release.metadata import parquet_bytes
+from sfumato.transforms.release.published_release import Release, open_release
+from tests.releases import Releases
+from tests.seeds import seeded_rng
+
+# Four wards of six blocks each, level by level from the finest, and the wards that hold the blocks.
+WARDS, BLOCKS = 4, 24
+PARENTS = np.concatenate([BLOCKS + np.arange(BLOCKS) % WARDS, np.full(WARDS, -1)])
+
+
+def side(blocks: np.ndarray, noise: float, rng: np.random.Generator) -> Side:
+    """One day of blocks and of wards, their sums: Poisson users with Laplace noise."""
+    noisy = rng.poisson(blocks) + rng.laplace(0, noise / np.sqrt(2), BLOCKS)
+    wards = np.bincount(np.arange(BLOCKS) % WARDS, noisy, WARDS)
+    variance = np.concatenate([np.full(BLOCKS, noise**2), np.full(WARDS, noise**2 * BLOCKS / WARDS)])
+    return Side(np.concatenate([noisy, wards]), variance, (wards.sum(), noise**2 * BLOCKS), 1)
+
+
+@pytest.mark.false_alarm(1e-9)
+def test_differences_of_equal_days_are_rarely_found() -> None:
+    rng, blocks = seeded_rng(1), np.linspace(5, 300, BLOCKS)
+    pairs = [differences(*(side(blocks, 5.0, rng) for _ in range(2)), PARENTS) for _ in range(200)]
+    # Each of 200 independent pairs is wrong with a probability of at most 5%: more than 32 have one of 4e-10.
+    assert sum(bool(one.changed.any()) for one in pairs) <= 32
+    assert sum(bool(one.shown.any()) for one in pairs) <= 32
+
+
+@pytest.mark.false_alarm(1e-9)
+def test_differences_show_the_block_or_the_ward_but_not_both() -> None:
+    """A move of 200 users is 11 deviations of a block of 150 before and 150 after with noise of 5."""
+    rng, blocks = seeded_rng(2), np.full(BLOCKS, 150.0)
+    crowd = np.where(np.arange(BLOCKS) == 9, 200.0, 0.0)
+    found = differences(side(blocks, 5.0, rng), side(blocks + crowd, 5.0, rng), PARENTS)
+    assert found.changed[9]
+    assert found.shown[9] != found.shown[BLOCKS + 9 % WARDS]
+
+
+def test_differences_never_show_the_zone_that_holds_all() -> None:
+    rng = seeded_rng(3)
+    parents = np.where(PARENTS < 0, BLOCKS + WARDS, PARENTS)
+    before, after = (side(np.full(BLOCKS, users), 5.0, rng) for users in (100.0, 300.0))
+    whole = [Side(*(np.append(a, b) for a, b in zip((one.users, one.variance), one.total, strict=True)), one.total, 1)
+             for one in (before, after)]  # fmt: skip
+    found = differences(*whole, np.append(parents, -1))
+    assert found.changed[-1]
+    assert not found.shown[-1]
+    assert found.shown.any()
+    assert not differences(*whole, np.append(parents, -1), shares=True).changed[-1]
+
+
+@pytest.fixture(scope="module")
+def later(published: Releases, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Zones with levels as they are published a day later, under another key."""
+    folder, city = tmp_path_factory.mktemp("later"), published.city
+    main(["key", "new", str(folder / "key")])
+    job = ["zones", "--zones", str(city / "tracts.geojson"), "--levels", "tract,county", "--trust", "central"]
+    logs = ["--input", str(city / "logs" / "*.parquet"), "--key_file", str(folder / "key"), "--release_id", "later"]
+    assert main([*job, *logs, "--output", str(folder / "release")]) == 0
+    return folder / "release"
+
+
+def test_command_compares_zones_of_all_levels(
+    published: Releases, later: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = str(published["zones, levels"]), str(later)
+    assert main(["changes", *pair, "--output", str(tmp_path / "changes")]) == 0
+    assert capsys.readouterr().out
+    table = pq.read_table(tmp_path / "changes" / "changes.parquet")
+    zones = [open_release(one).arrow_table("zones.parquet") for one in pair]
+    assert table["zone"].to_pylist() == zones[1]["zone"].to_pylist()
+    users = [dict(zip(zip(one["level"].to_pylist(), one["zone"].to_pylist(), strict=True), one["users"].to_pylist(),
+                      strict=True)) for one in zones]  # fmt: skip
+    keys = list(zip(table["level"].to_pylist(), table["zone"].to_pylist(), strict=True))
+    assert table["before"].to_pylist() == [users[0][key] for key in keys]
+    assert table["after"].to_pylist() == [users[1][key] for key in keys]
+    manifest = json.loads((tmp_path / "changes" / "manifest.json").read_text())
+    assert [one["name"] for one in manifest["zones"]["levels"]] == ["tract", "county"]
+    assert sfumato.changes(*pair)["difference"].to_list() == table["difference"].to_pylist()
+    files = {name: (tmp_path / "changes" / name).read_bytes() for name in ("changes.parquet", "manifest.json")}
+    body = changes_view(files).body
+    assert isinstance(body, MapBody)
+    assert [len(layer.cell_id) for layer in body.layers] == [one["zones"] for one in manifest["zones"]["levels"][::-1]]
+
+
+def test_export_of_zone_changes_has_shapes_and_no_raster(published: Releases, later: Path, tmp_path: Path) -> None:
+    folder = str(tmp_path / "changes")
+    assert main(["changes", str(published["zones, levels"]), str(later), "--output", folder]) == 0
+    assert main(["export", folder, "--output", str(tmp_path / "map.geojson")]) == 0
+    exported = json.loads((tmp_path / "map.geojson").read_text())["features"]
+    assert [one["properties"]["zone"] for one in exported] == pq.read_table(f"{folder}/changes.parquet")[
+        "zone"
+    ].to_pylist()
+    assert main(["export", folder, "--output", str(tmp_path / "map.tif")]) == 2
+
+
+@pytest.mark.parametrize("pair", [("zones, levels", "monday"), ("monday", "zones, levels"), ("zones", "zones, levels"),
+                                  ("visits", "zones"), ("zones", "zones")])  # fmt: skip
+def test_changes_reject_releases_without_common_zones(published: Releases, pair: tuple[str, str]) -> None:
+    assert main(["changes", *(str(published[kind]) for kind in pair)]) == 2
+
+
+def test_zones_with_another_border_are_not_compared(published: Releases, tmp_path: Path) -> None:
+    """A zone whose polygon moved has another population: its id alone does not make it the same."""
+    release = open_release(published["zones"])
+    table = release.arrow_table("zones.parquet")
+    shapes = table["geometry"].to_pylist()
+    shapes[3], shapes[4] = shapes[4], shapes[3]
+    field = zones_schema().field("geometry")
+    moved = table.set_column(table.schema.get_field_index("geometry"), field, pa.array(shapes, field.type))
+    (tmp_path / "zones.parquet").write_bytes(parquet_bytes(moved))
+    other = Release(str(tmp_path), {**release.manifest, "release_id": "moved", "files": None}, release.digest)
+    found = compare_zones(release, other, 0.05, shares=False)
+    kept = [zone for row, zone in enumerate(table["zone"].to_pylist()) if row not in (3, 4)]
+    assert found.rows["zone"].to_pylist() == kept
+    assert not found.changed.any()

@@ -1,0 +1,255 @@
+"""The page of changes between two published releases, made of its files only. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import shapely
+from numpy.typing import NDArray
+
+from sfumato.schemas.known_digits import Z, about, between
+from sfumato.schemas.region import Region, ground_metres
+from sfumato.schemas.release import CHANGES_FILE, CHANGES_PICTURE, MANIFEST_FILE
+from sfumato.schemas.tree import node_levels, nodes_from_names
+from sfumato.schemas.views import PageView
+from sfumato.schemas.views.map_views import Layer, MapBody, Measure
+from sfumato.schemas.views.view_parts import Scale, Section
+from sfumato.transforms.geo.zone_file import INDEXES, MAX_SHOWN, level_title
+from sfumato.transforms.report.layers import cell_layer, finest_metres, zone_layer
+from sfumato.transforms.report.numbers import length, plural
+from sfumato.transforms.report.released import Files, Released
+from sfumato.transforms.report.sections import Manifest, facts, get, is_safe
+
+_MAX_CELLS = 1 << 16
+_LISTED = 48
+_END = 8.0  # standard deviations at the ends of the colours
+_COLUMNS = ("difference", "stddev", "low", "high", "shown", "changed_low", "changed_high")
+_NOTE = "Hatched: the difference is within noise and sampling error."
+_FILES = {
+    CHANGES_FILE: "one row for each place: users before and after, difference, intervals, q-value",
+    MANIFEST_FILE: "both releases, the false discovery rate, every version",
+}
+
+
+def changes_view(files: Files) -> PageView:
+    """Returns the page of what `sfumato changes` wrote. files: by name."""
+    release = Released(files)
+    manifest, table = release.manifest, release.table(CHANGES_FILE)
+    wide, tall = ground_metres(release.region)
+    if "cell_id" in table.column_names:
+        depth = int(manifest["grid"]["depth"])
+        layer, finest = _cells(table, depth)
+        metres = (wide / 2**finest, tall / 2**finest)
+        body = MapBody(region=release.bounds, depth=depth, layers=[layer], finest_metres=metres)
+    else:
+        layers = _zones(table, get(manifest, "zones.levels"), release.region)
+        metres = finest_metres(np.asarray(table["area"]), release.region)
+        body = MapBody(
+            region=release.bounds, depth=0, layers=layers, finest_metres=metres, missing="No zone of both maps here."
+        )
+    ground = f"{length(wide)} × {length(tall)}"
+    rate, shown = float(get(manifest, "results.false_discovery_rate")), int(get(manifest, "results.shown"))
+    found = f"At most {rate:.0%} of these changes are expected to be wrong." if shown else "No change is shown."
+    promise = f"{found} This page uses only two published maps."
+    before, after = (_release_name(manifest, side) for side in ("before", "after"))
+    chips = facts(
+        ("Before", before),
+        ("After", after),
+        ("False discovery rate", f"{rate:.0%}"),
+        ("Places tested", f"{get(manifest, 'results.tested'):,}"),
+    )
+    rows = []
+    for side in ("before", "after"):
+        epsilon, identity = get(manifest, f"{side}.epsilon"), get(manifest, f"{side}.release_id")
+        rows.append((f"The map {side}", f"release {identity}, ε = {epsilon:g}" if epsilon else f"release {identity}"))
+    costs = Section(title="What it costs", paragraphs=[str(get(manifest, "privacy.note"))], facts=facts(*rows))
+    return release.page(
+        body,
+        [_reading(manifest, table), costs],
+        [],
+        _FILES,
+        [CHANGES_PICTURE],
+        title="Changes between two maps",
+        headline=_headline(manifest, table),
+        period=f"{before}, then {after}",
+        description=f"Where the number of users changed on {ground}, without exposing anyone.",
+        chips=chips,
+        guarantee=promise if is_safe(manifest) else "A demonstration seed made these maps. They protect nobody.",
+    )
+
+
+def _headline(manifest: Manifest, table: pa.Table) -> str:
+    """Returns what was found, with the total before and after."""
+    shown = table["shown"].to_numpy()
+    more = table["difference"].to_numpy()[shown] > 0
+    up, down = int(more.sum()), int((~more).sum())
+    shares = get(manifest, "results.compared") != "users"
+    gain, loss = ("A larger share of users", "a smaller share") if shares else ("More users", "fewer users")
+    whole = len(shown) > 0 and "cell_id" in table.column_names and shown[0]
+    where = "the whole region" if whole else plural(up or down, "place")
+    if not len(more):
+        found = "No significant change"
+    elif up and down:
+        found = f"{gain} in {where}, {loss} in {down:,}"
+    else:
+        found = f"{gain if up else loss.capitalize()} in {where}"
+    total = _total(table)
+    users = [get(manifest, f"{side}.users") or total[side] for side in ("before", "after")]
+    before, after = (about(float(one), total["stddev"]) for one in users)
+    return f"{found}; in all about {before} users before, {after} after"
+
+
+def _total(table: pa.Table) -> dict[str, float]:
+    """Returns the users of all places before and after, their difference's interval and standard deviation."""
+    level = table["depth" if "depth" in table.column_names else "level"]
+    rows = table.filter(pc.equal(level, level[0] if "depth" in table.column_names else level[-1]))  # the outermost
+    if len(rows) == 1:
+        return {name: float(rows[name][0].as_py()) for name in ("before", "after", "low", "high", "stddev")}
+    before, after, difference = (float(pc.sum(rows[name]).as_py()) for name in ("before", "after", "difference"))
+    stddev = float(np.linalg.norm(rows["stddev"].to_numpy()))  # errors of zones of one level add up as independent ones
+    low, high = difference - Z * stddev, difference + Z * stddev
+    return {"before": before, "after": after, "low": low, "high": high, "stddev": stddev}
+
+
+def _release_name(manifest: Manifest, side: str) -> str:
+    """Returns the days of a map; without stated days its name, or when it was made."""
+    if days := get(manifest, f"{side}.period"):
+        return str(days)
+    name = str(get(manifest, f"{side}.release_id", ""))
+    is_random = len(name) == 32 and all(one in "0123456789abcdef" for one in name)
+    return str(get(manifest, f"{side}.created", "unknown"))[:16].replace("T", " ") if is_random or not name else name
+
+
+def _cells(table: pa.Table, depth: int) -> tuple[Layer, int]:
+    """Returns the layer and its finest level: whole changed places, elsewhere the finest known cells."""
+    nodes = nodes_from_names(table["cell_id"].to_pylist(), depth)
+    level, shown = node_levels(nodes), table["shown"].to_numpy()
+    finest = int(level.max())
+    while (level <= finest).sum() > _MAX_CELLS:
+        finest -= 1
+    inside = _within(nodes, level, shown)
+    kept = (level <= finest) & ~inside
+    share = _own_share(nodes, level, kept | inside, shown)
+    drawn = kept & (share > 0)
+    # A node that some of its known children fill in part: the rest of it is not known.
+    unknown = (share[drawn] < 1) & ~shown[drawn]
+    own = np.round(share[drawn], 6).tolist()
+    return cell_layer(
+        "What changed", _NOTE, nodes[drawn], _measures(table.filter(pa.array(drawn)), unknown), own
+    ), finest
+
+
+def _zones(table: pa.Table, levels: Sequence[Mapping[str, Any]], region: Region) -> list[Layer]:
+    """Returns a layer for each level, the coarsest first."""
+    layers = []
+    for level in reversed([one for one in levels if one["zones"] <= MAX_SHOWN]):
+        rows = table.filter(pc.equal(table["level"], level["name"]))
+        shapes = shapely.from_wkb(rows["geometry"].to_numpy(zero_copy_only=False))
+        measures = _measures(rows, np.zeros(len(rows), dtype=bool))
+        named = level["name"] not in INDEXES
+        title = level_title(level["name"], len(levels))
+        layers.append(zone_layer(title, _NOTE, rows, shapes, np.asarray(rows["area"]), region, measures, named))
+    return layers
+
+
+def _measures(table: pa.Table, unknown: NDArray[np.bool_]) -> list[Measure]:
+    """Returns the differences of places in their standard deviations, and in users.
+
+    table: of the places. unknown: bool[n], places without a value.
+    """
+    columns = {name: table[name].to_numpy(zero_copy_only=False) for name in _COLUMNS}
+    difference, changed = columns["difference"], columns["shown"]
+    z = difference / columns["stddev"]
+    rows = np.flatnonzero(changed)
+    rows = rows[np.argsort(-np.abs(z[rows]), kind="stable")][:_LISTED]
+    significance = Measure(
+        name="Fewer or more users",
+        kind="change",
+        unit="in standard deviations of noise and sampling error",
+        value=_rounded(np.clip(z, -99, 99), 2, unknown),
+        low=_rounded(np.clip(z - Z, -99, 99), 2, unknown),
+        high=_rounded(np.clip(z + Z, -99, 99), 2, unknown),
+        uncertain=(~changed).tolist(),
+        scale=_scale(_END, "", [4.0]),
+        listed=[
+            (row, *(float(f"{one[row]:.4g}") for one in (difference, columns["changed_low"], columns["changed_high"])))  # type: ignore[misc]
+            for row in rows.tolist()
+        ],
+        listed_note="Users gained or lost, with 95% intervals adjusted for the selection. Most significant first."
+        if len(rows)
+        else "No difference is significant.",
+    )
+    most = max(float(np.abs(difference[changed] if changed.any() else difference).max()), 1.0)
+    users = Measure(
+        name="Difference",
+        kind="change",
+        unit="users",
+        value=_rounded(difference, 1, unknown),
+        low=_rounded(columns["low"], 1, unknown),
+        high=_rounded(columns["high"], 1, unknown),
+        uncertain=(~changed).tolist(),
+        scale=_scale(float(f"{most:.1g}"), "users", []),
+    )
+    return [significance, users]
+
+
+def _within(nodes: NDArray[np.uint64], level: NDArray[np.int64], shown: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Returns whether a node lies within a shown one, which is not itself: bool[n]."""
+    found = np.zeros(len(nodes), dtype=bool)
+    for above in range(int(level.max())):
+        chosen = nodes[shown & (level == above)]
+        below = level > above
+        ancestors = nodes[below] >> (2 * (level[below] - above)).astype(np.uint64)
+        found[below] |= np.isin(ancestors, chosen)
+    return found
+
+
+def _own_share(
+    nodes: NDArray[np.uint64], level: NDArray[np.int64], present: NDArray[np.bool_], whole: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Returns the share of each node's area that its present children do not fill: float64[n]; 1 for the whole ones."""
+    parents = nodes[present & (level > 0)] >> np.uint64(2)
+    place = np.searchsorted(nodes, parents)
+    filled = np.bincount(place, minlength=len(nodes)) / 4
+    return np.where(whole, 1.0, 1.0 - filled)
+
+
+def _scale(end: float, unit: str, between: list[float]) -> Scale:
+    places = sorted([-end, *(-one for one in between), 0.0, *between, end])
+    texts = [f"{'≤ ' if one == -end else '≥ ' if one == end else ''}{one:+,.0f}".replace("-", "−") for one in places]
+    ticks = [(one, "0" if one == 0 else text) for one, text in zip(places, texts, strict=True)]
+    return Scale(kind="diverging", low=-end, high=end, unit=unit, ticks=ticks)
+
+
+def _rounded(values: NDArray[np.float64], digits: int, unknown: NDArray[np.bool_]) -> list[float | None]:
+    return [None if out else one for one, out in zip((np.round(values, digits) + 0.0).tolist(), unknown, strict=True)]
+
+
+def _reading(manifest: Manifest, table: pa.Table) -> Section:
+    rate, shares = float(get(manifest, "results.false_discovery_rate")), get(manifest, "results.compared") != "users"
+    total = _total(table)
+    scaled = " The first map is scaled to the total of the second, so shares are compared." if shares else ""
+    return Section(
+        title="How to read it",
+        paragraphs=[
+            f"A place is marked if its number of users differs by more than noise and sampling error explain.{scaled} "
+            f"At most {rate:.0%} of the marked places are expected to be wrong: the expected number of users there is "
+            "the same in both maps.",
+            "The intervals of marked places are adjusted for their selection. The interval of any other place is "
+            "pointwise: it holds for a place chosen before looking at the numbers.",
+            "Unmarked places may have changed by less than these maps can show.",
+        ],
+        facts=facts(
+            ("All users before", f"about {about(total['before'], 100)}"),
+            ("All users after", f"about {about(total['after'], 100)}"),
+            ("Their difference", None if shares else f"{between(total['low'], total['high'])} at 95%"),
+            (
+                "Places tested",
+                f"{get(manifest, 'results.tested'):,} of {table.num_rows:,}; the others are almost empty",
+            ),
+        ),
+    )

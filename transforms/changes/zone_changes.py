@@ -1,0 +1,103 @@
+"""Changes between two published releases of zones, over the zones that both have. Pure post-processing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from sfumato.schemas.errors import RequestError
+from sfumato.schemas.release import ZONES_FILE, changed_zones_schema
+from sfumato.transforms.changes.differences import Changes, Side, differences, whole_of
+from sfumato.transforms.release.published_release import Release
+from sfumato.transforms.report.layers import zone_names
+from sfumato.transforms.report.sections import tail_sums
+
+_PLACE = ("zone", "name", "level", "parent", "area", "geometry")  # columns of both tables
+
+
+@dataclass(frozen=True, eq=False)
+class ZoneChanges(Changes):
+    """The zones that two releases share, level by level from the finest, and how their users differ."""
+
+    rows: pa.Table  # of the later release, see `zones_schema`
+    parents: NDArray[np.int64]  # int64[n], see `differences`
+    region: dict[str, float]  # that holds the zones
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """Returns the manifest's entries about the places."""
+        levels = {"levels": [{"name": name, "zones": number} for name, number in _levels(self.rows).items()]}
+        return {"region": self.region, "zones": levels}
+
+    @property
+    def whole(self) -> int | None:
+        """Returns the row of the zone that holds all others, or None."""
+        return whole_of(self.parents)
+
+    def table(self) -> pa.Table:
+        """Returns one row per zone as GeoParquet (`changed_zones_schema`)."""
+        places = {name: self.rows[name] for name in _PLACE if name in self.rows.column_names}
+        return pa.table({**places, **self.columns}, schema=changed_zones_schema("name" in places))
+
+    def texts(self, rows: NDArray[np.int64]) -> list[str]:
+        """Returns the names of some zones."""
+        names = zone_names(self.rows)
+        return [names[row] for row in rows.tolist()]
+
+
+def _levels(rows: pa.Table) -> dict[str, int]:
+    """Returns the number of zones by level, the finest first."""
+    counts = rows["level"].value_counts().to_pylist()
+    return {one["values"]: one["counts"] for one in counts}
+
+
+def compare_zones(before: Release, after: Release, rate: float, *, shares: bool) -> ZoneChanges:
+    """Returns the changes between two releases of `sfumato zones`; see `differences`.
+
+    Zones are the same if their level, their id and their polygon are. Raises RequestError if none are.
+    """
+    tables = [_with_identity(one) for one in (before, after)]
+    keys, *rows = np.intersect1d(*(one["identity"].to_numpy() for one in tables), return_indices=True)
+    if not len(keys):
+        raise RequestError(
+            f"{after.path}: no zone has the same level, id and polygon as in {before.path}; changes require two "
+            "releases with the same --zones, --h3 or --quadkey"
+        )
+    order = np.argsort(rows[1])  # as in the later table
+    shared = [one.take(places[order]) for one, places in zip(tables, rows, strict=True)]
+    place = {(level, zone): row for row, (level, zone) in enumerate(_pairs(shared[1], "level", "zone"))}
+    above = dict(zip(levels := list(_levels(tables[1])), [*levels[1:], None], strict=True))
+    parents = np.array([place.get((above[level], one), -1) for level, one in _pairs(shared[1], "level", "parent")])
+    first, second = (_side(one, table) for one, table in zip((before, after), shared, strict=True))
+    return ZoneChanges(
+        **vars(differences(first, second, parents, rate, shares=shares)),
+        rows=shared[1],
+        parents=parents,
+        region=dict(after.manifest["region"]),
+    )
+
+
+def _with_identity(release: Release) -> pa.Table:
+    """Returns the table of zones with what makes a zone the same in another release."""
+    table = release.arrow_table(ZONES_FILE)
+    shapes = table["geometry"].cast(pa.binary())
+    parts = zip(*(table[name].to_pylist() for name in ("level", "zone")), shapes.to_pylist(), strict=True)
+    return table.append_column("identity", pa.array([repr(one) for one in parts]))
+
+
+def _pairs(table: pa.Table, *names: str) -> list[tuple[Any, ...]]:
+    return list(zip(*(table[name].to_pylist() for name in names), strict=True))
+
+
+def _side(release: Release, table: pa.Table) -> Side:
+    """Returns the users of zones with their errors, which are independent between zones of the coarsest level."""
+    users, stddev = (table[name].to_numpy() for name in ("users", "stddev"))
+    variance = np.maximum(stddev**2, np.finfo(np.float64).tiny)
+    outermost = pc.equal(table["level"], table["level"][-1]).to_numpy()
+    total = float(users[outermost].sum()), float(variance[outermost].sum())
+    return Side(users, variance, total, tail_sums(release.manifest))
