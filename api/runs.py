@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import shutil
 import tempfile
 import weakref
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 Folder = str | os.PathLike[str]
 Logs: TypeAlias = Any  # Folder, a pandas data frame or a pyarrow table, whose packages have no types
+_OPTION = re.compile(r"(`[^`]*`)|--(?=[a-z])")  # of the command line, outside of a quoted command
 
 
 def publish(job: str, arguments: dict[str, Any]) -> Release:
@@ -40,8 +42,28 @@ def publish(job: str, arguments: dict[str, Any]) -> Release:
         raise RequestError(
             f"dry_run: is only available on the command line; run `sfumato {job} ... --dry_run`, or see sfumato.plan"
         )
-    with _zones_file(values) as zones, _files_of(job, input, {**values, **zones}) as files:
-        return _publish_files(job, {**values, **zones, "input": files}, output)
+    tables: dict[str, str] = {}
+    with _errors_for_python(tables), _zones_file(values) as zones:
+        tables |= zones
+        with _files_of(job, input, {**values, **zones}) as files:
+            tables |= {} if files is input else {"input": files}
+            return _publish_files(job, {**values, **zones, "input": files}, output)
+
+
+@contextlib.contextmanager
+def _errors_for_python(tables: Mapping[str, str]) -> Iterator[None]:
+    """Rewrites an error's message for who called a function: options without dashes, tables by their arguments' names.
+
+    tables: files of a caller's tables, by argument.
+    """
+    try:
+        yield
+    except SfumatoError as error:
+        text = _OPTION.sub(lambda found: found[1] or "", str(error))
+        for name, file in tables.items():
+            text = text.replace(f"{name}: {file}: ", f"{name}: ").replace(file, name)
+        error.args = (text,)
+        raise
 
 
 def _publish_files(job: str, values: Mapping[str, Any], output: Folder | None) -> Release:
@@ -129,6 +151,11 @@ def _request(job: str, values: Mapping[str, Any]) -> Request:
 
 def run(job: str, values: Mapping[str, Any]) -> None:
     """Runs a job for options by name. Raises SfumatoError."""
+    with _errors_for_python({}):
+        _run(job, values)
+
+
+def _run(job: str, values: Mapping[str, Any]) -> None:
     request = _request(job, values)
     # The command line prints the path of the page; here the release is returned.
     with shown_on(Console(job, "text", bool(values.get("verbose")))), contextlib.redirect_stdout(io.StringIO()):

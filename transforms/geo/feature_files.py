@@ -32,6 +32,12 @@ _ZIP = b"PK\x03\x04"  # of a shapefile
 SHAPEFILE = b"\x00\x00\x27\x0a"
 _MAX_PART_BYTES = 1 << 30  # of a shapefile, unpacked
 SHAPEFILE_PARTS = (".shp", ".shx", ".dbf", ".prj", ".cpg")
+_SHAPEFILE_ADVICE = {  # where a part of a shapefile is missing
+    "shx": "; a shapefile is several files: copy it next to the .shp",
+    "dbf": "; a shapefile is several files: copy it next to the .shp",
+    "prj": "; it states the coordinate system: copy it next to the .shp, or, if you know the system's EPSG number, run "
+    "ogr2ogr -a_srs EPSG:NUMBER zones.gpkg {path}",
+}
 _DEGREES = "OGC:CRS84"
 _NO_FEATURE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ShapelyError, RecursionError)
 _KNOWN_CRS = re.compile(r"(?:urn:ogc:def:crs:)?(?:OGC:(?:1\.3|2)?:?CRS84|EPSG:[0-9.]*:?4326)", re.IGNORECASE)
@@ -51,12 +57,12 @@ def feature_bytes(option: str, path: str, most: int) -> bytes:
             raise RequestError(f"{option}: the folder {path} must contain one .shp, got {', '.join(found) or 'none'}")
         path = os.path.join(path, found[0])
 
-    def content(part: str) -> bytes:
+    def content(part: str, advice: str = "") -> bytes:
         try:
             with open_file(part) as file:
                 read = file.read(most + 1)
         except OSError as error:
-            raise RequestError(f"{option}: {part} cannot be read ({reason_of(error)})") from None
+            raise RequestError(f"{option}: {part} cannot be read ({reason_of(error)}){advice}") from None
         if len(read) > most:
             raise RequestError(
                 f"{option}: {part} has more than {most >> 20} MiB; cut out the region, or simplify the shapes, first"
@@ -70,8 +76,8 @@ def feature_bytes(option: str, path: str, most: int) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as file:
         file.writestr("shapes.shp", shapes)
-        for ending in ("shx", "dbf", "prj"):
-            file.writestr(f"shapes.{ending}", content(f"{stem}.{ending}"))
+        for ending, advice in _SHAPEFILE_ADVICE.items():
+            file.writestr(f"shapes.{ending}", content(f"{stem}.{ending}", advice.format(path=path)))
         with suppress(OSError), open_file(f"{stem}.cpg") as encoding:  # of the text, where it is not Latin-1
             file.writestr("shapes.cpg", encoding.read())
     return packed.getvalue()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -266,12 +267,25 @@ def _check_overlaps(zones: Zones, label: str) -> None:
         )
 
 
+def no_id_column(path: str) -> RequestError:
+    """Returns the error of zones of a file without an id_column, with the columns that the file has."""
+    return RequestError(f"id_column: required with --zones{_columns(path) or ', such as --id_column tract'}")
+
+
+def _columns(path: str) -> str:
+    """Returns the properties of a file's first feature, for the end of a message; nothing if there are none."""
+    with suppress(RequestError):
+        _, features = read_features("zones", path, feature_bytes("zones", path, MAX_FILE_BYTES), lambda _: True)
+        properties, _ = next(features, ({}, None))
+        if known := ", ".join(readable(one) for one in list(properties)[:20]):
+            return f"; the file has {known}"
+    return ""
+
+
 def _text_id(path: str, number: int, name: str, properties: Any) -> str:
     """Returns the id of a feature in a column. Raises RequestError."""
     if name not in properties:
-        known = ", ".join(readable(one) for one in list(properties)[:20])
-        has = f"; it has {known}" if known else ""
-        raise RequestError(f"zones: {path}: feature {number} has no property or column {name!r}{has}")
+        raise RequestError(f"zones: {path}: feature {number} has no property or column {name!r}{_columns(path)}")
     value = properties[name]
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         raise RequestError(
@@ -283,8 +297,7 @@ def _text_id(path: str, number: int, name: str, properties: Any) -> str:
 def _label(path: str, number: int, name: str, properties: Any) -> str | None:
     """Returns the name of a feature for people; None if it is empty. Raises RequestError."""
     if name not in properties:
-        known = ", ".join(readable(one) for one in list(properties)[:20])
-        raise RequestError(f"label_column: {path}: feature {number} has no property or column {name!r}; it has {known}")
+        raise RequestError(f"label_column: {path}: feature {number} has no property or column {name!r}{_columns(path)}")
     value = properties[name]
     return None if value is None or value != value or value == "" else str(value)
 

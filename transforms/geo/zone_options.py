@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.requests.request_base import INPUT, MAP, Request, option
-from sfumato.transforms.geo.zone_file import Zones, index_zones, read_zones
-
-NO_ID_COLUMN = "id_column: required with --zones, such as --id_column tract"
+from sfumato.transforms.geo.zone_file import Zones, index_zones, no_id_column, read_zones
 
 
 class ZoneOptions(Request):
@@ -66,7 +64,7 @@ class ZoneOptions(Request):
             return index_zones(*self.index, region)
         assert self.zones is not None
         if self.id_column is None and not levels:
-            raise RequestError(NO_ID_COLUMN)
+            raise no_id_column(self.zones)
         return read_zones(self.zones, self.id_column or levels[0], levels, self.label_column, self.radius)
 
     def one_zone_source(self) -> str:
@@ -83,7 +81,7 @@ class ZoneOptions(Request):
         if self.zones is None:
             self.refuse(("id_column", "label_column", "radius"), "requires --zones FILE")
         elif not self.id_column:
-            raise RequestError(NO_ID_COLUMN)
+            raise no_id_column(self.zones)
 
     def refuse_with_index(self, names: Sequence[str]) -> None:
         """Raises RequestError for options of a file of zones, if the zones are cells of an index."""

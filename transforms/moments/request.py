@@ -24,8 +24,7 @@ from sfumato.schemas.requests.publish_request import (
     ReleaseRequest,
 )  # fmt: skip
 from sfumato.schemas.requests.request_base import COLUMNS, GROUPS, INPUT, METHOD, PRIVACY, Pair, Several, option
-from sfumato.transforms.geo.zone_file import read_zones
-from sfumato.transforms.geo.zone_options import NO_ID_COLUMN
+from sfumato.transforms.geo.zone_file import no_id_column, read_zones
 from sfumato.transforms.io.files import read_lines
 from sfumato.transforms.moments.central.plan import CentralMomentsPlan
 from sfumato.transforms.moments.client_values import Values
@@ -256,7 +255,7 @@ class MomentsRequest(PlaceColumns, UserColumn, MapGeography, ReleaseRequest):
                 raise RequestError("zones: cannot be combined with --cells or --group_by; give one of them")
             self.refuse(("region",), "applies only with --cells; zones of a file have their own region")
             if not self.id_column:
-                raise RequestError(NO_ID_COLUMN)
+                raise no_id_column(self.zones)
             return self
         if self.cells is not None:
             if self.group_by is not None or lists:

@@ -13,8 +13,8 @@ from sfumato.schemas.requests.counting_options import CountingOptions
 from sfumato.schemas.requests.log_columns import LogColumns, RateColumn
 from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, LogOptions, MapGeography, RegionOption
 from sfumato.schemas.requests.request_base import INPUT, MAP, METHOD, OUTPUT, Several, option
-from sfumato.transforms.geo.zone_file import MAX_SHOWN, Zones
-from sfumato.transforms.geo.zone_options import NO_ID_COLUMN, ZoneOptions
+from sfumato.transforms.geo.zone_file import MAX_SHOWN, Zones, no_id_column
+from sfumato.transforms.geo.zone_options import ZoneOptions
 
 
 class ZonesRequest(ZoneOptions, RateColumn, LogColumns, MapGeography, CountingOptions):
@@ -55,7 +55,7 @@ class ZonesRequest(ZoneOptions, RateColumn, LogColumns, MapGeography, CountingOp
         """The columns of all levels, from the finest; one without --levels. Raises RequestError."""
         named = self.levels or (() if self.id_column is None else (self.id_column,))
         if not all(named) or not named:
-            raise RequestError(NO_ID_COLUMN)
+            raise no_id_column(str(self.zones))
         if self.id_column not in (None, named[0]):
             raise RequestError(f"levels: must begin with {self.id_column}, the --id_column, got {named[0]}")
         return tuple(named)

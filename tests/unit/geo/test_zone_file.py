@@ -139,7 +139,7 @@ def test_tracts_with_slivers_are_read(tmp_path: Path) -> None:
         ([(A, {"id": "1"}), (B, {"id": "1"})], {}, "id 1 occurs more than once; .* MultiPolygon"),
         ([(A, {"id": None})], {}, "feature 0 has None in id"),
         ([(A, {"id": True})], {}, "feature 0 has True in id"),
-        ([(A, {"tract": "1"})], {}, "has no property or column 'id'; it has tract"),
+        ([(A, {"tract": "1"})], {}, "has no property or column 'id'; the file has tract"),
         ([(Point(0, 0), {"id": "1"})], {}, "id 1 has a Point"),
         ([(BOW_TIE, {"id": "knot"})], {}, r"id knot is not a valid polygon \(Self-int.*MultiPolygon with 2 parts"),
         ([(A, {"id": "1"}), (box(0.5, 0, 1.5, 1), {"id": "2"})], {}, "1 pair of zones overlaps, .*id 1 and 2 by 0.5"),
