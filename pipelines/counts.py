@@ -14,11 +14,10 @@ from sfumato.pipelines.frame.job import Inputs, ReleaseJob, ResultsAndFiles, geo
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns
 from sfumato.transforms.histogram.central_counts import CentralCountPlan
-from sfumato.transforms.histogram.item_encoding import Items, ZoneItems
+from sfumato.transforms.histogram.item_encoding import CellItems, Items, ZoneItems
 from sfumato.transforms.histogram.plan import SamplePlan
 from sfumato.transforms.histogram.release import CountMetadata, central_files, trie_files
 from sfumato.transforms.histogram.request import (
-    CELL_DEPTH,
     CHARACTERS,
     DATE_CHARACTERS,
     DIGITS,
@@ -131,8 +130,8 @@ class HotspotsJob(ItemJob):
     def prefixes(self, kind: str | None) -> Prefixes:
         """Returns the prefix code of map cells (None), or of a column that holds values of this kind."""
         depth = self.request.depth
-        if kind is None:
-            return NumberPrefixes(4, depth or CELL_DEPTH)
+        if isinstance(self.counted, CellItems):
+            return NumberPrefixes(4, self.counted.grid.depth)
         if kind == "integers":
             return NumberPrefixes(10, depth or DIGITS)
         return TextPrefixes(depth or (DATE_CHARACTERS if kind == "dates" else CHARACTERS))

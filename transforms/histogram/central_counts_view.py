@@ -89,7 +89,9 @@ class CentralPage(SampledPage):
 
     def held(self, table: pa.Table) -> str:
         if not self._added_up:
-            return super().held(table)
+            # Where all places are published, all users count in them, whose number is often known better.
+            is_better = not self.hidden and float(np.linalg.norm(np.asarray(table["stddev"]))) > self.all_stddev > 0
+            return f"about {self.all_users_text} users" if is_better else super().held(table)
         if self.UNIT == "records":
             return f"about {self.total(table)} records of {self.all_users_text} users"
         if self.hidden:  # how many users the published ones hold is not known

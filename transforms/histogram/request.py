@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
@@ -11,7 +12,7 @@ from pydantic import model_validator
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import CentralOrSecagg, CentralSplitOrSecagg, Trust
 from sfumato.schemas.locations import CATEGORIES, PREFIXES, ItemColumns, LocationColumns
-from sfumato.schemas.region import Grid
+from sfumato.schemas.region import Grid, Region, ground_metres
 from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
 from sfumato.schemas.requests.publish_request import (
     REGION_HELP,
@@ -31,8 +32,9 @@ from sfumato.transforms.histogram.plan import PaperSamplePlan, SamplePlan
 from sfumato.transforms.histogram.sampling_round import spread_levels
 from sfumato.transforms.io.files import read_lines
 
-# Levels of the quadtree, digits of integers, characters of text and of dates, where --depth is not given.
-CELL_DEPTH, DIGITS, CHARACTERS, DATE_CHARACTERS = 12, 9, 16, 10
+# Digits of integers, characters of text and of dates, metres of a map's cells, where --depth is not given.
+DIGITS, CHARACTERS, DATE_CHARACTERS, CELL_METRES = 9, 16, 10, 100
+_MAX_LEVEL = 12  # of cells, where --depth is not given
 
 
 @dataclass(frozen=True)
@@ -260,6 +262,11 @@ class HistogramRequest(ZoneOptions, ItemRequest):
         return RequestedCount(self._plan((None,)), ColumnItems(columns))
 
 
+def _cell_depth(region: Region) -> int:
+    """Returns the level of a region's quadtree with cells of about `CELL_METRES`: finer ones hold too few users."""
+    return min(max(round(math.log2(max(ground_metres(region)) / CELL_METRES)), 1), _MAX_LEVEL)
+
+
 class HotspotsRequest(ItemRequest):
     """Publishes popular places, words or codes, found level by level by TrieHH++ (sample and threshold), or with noise
     of a trusted curator.
@@ -273,8 +280,8 @@ class HotspotsRequest(ItemRequest):
 
     depth: int | None = option(
         None,
-        f"longest prefix: level of the region's quadtree (default: {CELL_DEPTH}), characters of text ({CHARACTERS}), "
-        f"or digits of integers ({DIGITS})",
+        f"longest prefix: level of the region's quadtree (default: that of cells of some {CELL_METRES} m), characters "
+        f"of text ({CHARACTERS}), or digits of integers ({DIGITS})",
         MAP,
         common=True,
         ge=1,
@@ -298,14 +305,14 @@ class HotspotsRequest(ItemRequest):
     def resolve(self) -> RequestedCount:
         """Returns the plan and the items. Raises RequestError."""
         if self.region is not None:
-            cells = self._cells(self.depth or CELL_DEPTH)
-            levels = spread_levels(cells.grid.depth, self._rounds())
+            depth = self.depth or _cell_depth(self.region)
+            cells, levels = self._cells(depth), spread_levels(depth, self._rounds(depth))
             return RequestedCount(self._plan(tuple(4**level for level in levels)), cells)
-        levels = spread_levels(self.depth or CHARACTERS, self._rounds())  # refuses too many before any search
+        depth = self.depth or CHARACTERS
+        levels = spread_levels(depth, self._rounds(depth))  # refuses too many before any search
         columns = ItemColumns(str(self.column), self.user_id_column, PREFIXES)
         return RequestedCount(self._plan((None,) * len(levels)), ColumnItems(columns, digits=self.depth or DIGITS))
 
-    def _rounds(self) -> int:
-        """Returns the number of levels: 3 by default; 2 with a trusted curator if the depth allows."""
-        few = 3 if self.trust == Trust.SECAGG else min(2, self.depth or 2)
-        return few if self.levels is None else self.levels
+    def _rounds(self, depth: int) -> int:
+        """Returns the number of levels: 3 by default, 2 with a trusted curator, or fewer if the depth is smaller."""
+        return min(3 if self.trust == Trust.SECAGG else 2, depth) if self.levels is None else self.levels

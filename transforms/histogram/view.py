@@ -13,7 +13,7 @@ import shapely
 
 from sfumato.schemas.charts import readable
 from sfumato.schemas.guarantee import Trust
-from sfumato.schemas.known_digits import Z, about, figures, not_negative
+from sfumato.schemas.known_digits import NOISE_Z, Z, about, figures, not_negative
 from sfumato.schemas.region import Grid, ground_metres
 from sfumato.schemas.release import (
     CELLS_FILE,
@@ -41,6 +41,7 @@ from sfumato.transforms.statistics.shrinkage import simultaneous_z
 
 _LISTED = 50  # cells in the list of the most crowded
 _TABLE_ROWS = 100
+_LARGE_ERROR = 0.05  # of a number of users: a 95% margin that is stated with it
 _NOT_SHOWN = {*(field.name for field in INDEX_FIELDS), "geometry"}
 _COMPLETE = re.compile(r"\d+|\d{4}-\d{2}-\d{2}")  # numbers and dates, which no trie cuts on its last level
 _TITLES = {"histogram": "Private histogram", "hotspots": "Private hot spots", "quantiles": "Private quantiles"}
@@ -153,15 +154,17 @@ class SampledPage:
 
     def held(self, table: pa.Table) -> str:
         """Returns the number of the rows' users as text, followed by that of all users if it is larger."""
-        of_all = f" of {self.all_users_text}" if self.all_users > float(np.asarray(table["count"]).sum()) else ""
-        return f"about {self.total(table)}{of_all} users"
+        if self.all_users <= float(np.asarray(table["count"]).sum()):  # the rows' noise added up
+            return f"about {self.all_users_text} users"
+        return f"about {self.total(table)} of {self.all_users_text} users"
 
     @property
     def all_users_text(self) -> str:
-        """Returns the number of all users, rounded by its standard deviation."""
-        return about(
-            self.all_users, self.all_stddev or 10 ** max(math.floor(math.log10(max(self.all_users, 1))) - 2, 0)
-        )
+        """Returns the number of all users, rounded by its standard deviation, with a large error."""
+        digits = 10 ** max(math.floor(math.log10(max(self.all_users, 1))) - 2, 0)
+        margin = NOISE_Z * self.all_stddev
+        error = f" (±\u00a0{significant(margin, 1)})" if margin > _LARGE_ERROR * self.all_users else ""
+        return about(self.all_users, self.all_stddev or digits) + error
 
     def own_chip(self) -> Fact:
         """Returns the fact next to the title that other jobs do not have."""

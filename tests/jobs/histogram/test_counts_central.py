@@ -23,9 +23,9 @@ from sfumato.transforms.geo.zone_raster import ZoneLocator
 from sfumato.transforms.histogram.central_counts import CentralCountPlan, noisy_levels
 from sfumato.transforms.histogram.central_counts_view import counts_view
 from sfumato.transforms.histogram.count_noise import ItemBound, choose_noise
-from sfumato.transforms.histogram.item_encoding import ZoneItems
+from sfumato.transforms.histogram.item_encoding import CellItems, ZoneItems
 from sfumato.transforms.histogram.release import CountMetadata, central_files
-from sfumato.transforms.histogram.request import HistogramRequest
+from sfumato.transforms.histogram.request import HistogramRequest, HotspotsRequest
 from sfumato.transforms.histogram.user_sample import ItemCounts
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
@@ -148,6 +148,35 @@ def test_zones_count_each_user_in_every_zone_of_theirs(pattern: str, tmp_path: P
     page = page_text((tmp_path / "out" / "index.html").read_text())
     assert "Harbour" in page
     assert "counted" in page
+
+
+def test_a_page_with_all_zones_states_users_as_they_are_known() -> None:
+    """The counts of 3,600 zones add up to noise of some thousands; the run's own count of users is better."""
+    zones = zones_of([box(i / 60, j / 60, (i + 1) / 60, (j + 1) / 60) for i in range(60) for j in range(60)])
+    counted, plan = ZoneItems(LocationColumns(), ZoneLocator(zones)), CentralCountPlan(epsilon=0.02, domains=(3_600,))
+    exact = ItemCounts(np.arange(3, dtype=np.uint64), np.full(3, 1_000))
+    counts = noisy_levels([exact], plan, RunKey.derive(FixedSecret(b"users" * 7), {"job": "page"}), (0,))
+    described = ReleaseMetadata(
+        "histogram", "page", "2026-11-29T00:00:00", "test", True, {"bound": {"max_items": 1, "max_records": 1}}
+    )
+    headlines = []
+    for stddev in (10.0, 140.0):
+        users = NoisyUserCounts(3_050.0, 0.0, 0.01, stddev)
+        files = central_files(replace(counts, admission=users), CountMetadata(described, plan, counted))
+        assert pq.read_table(io.BytesIO(files["zones.parquet"])).num_rows == 3_600
+        headlines.append(counts_view(files).headline)
+    assert headlines[0].endswith("3,600 zones hold about 3,050 users")
+    assert headlines[1].endswith("about 3,000 (±\u00a0300) users")
+
+
+@pytest.mark.parametrize(("metres", "depth"), [(150, 1), (12_800, 7), (26_000, 8), (4e6, 12)])
+def test_hotspots_count_in_cells_of_some_100_metres(metres: float, depth: int) -> None:
+    side = metres / 111_195
+    options = {"input": "x", "output": "y", "region": f"0,0,{side},{side}", "trust": "central"}
+    for more, expected in (({}, depth), ({"depth": 5}, 5)):
+        counted = HotspotsRequest(**options, **more).resolve().counted
+        assert isinstance(counted, CellItems)
+        assert counted.grid.depth == expected
 
 
 @pytest.mark.parametrize("published", [0, 2])
