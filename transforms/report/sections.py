@@ -137,9 +137,15 @@ def chips(manifest: Manifest, *own: Fact) -> list[Fact]:
 
 
 def period(manifest: Manifest) -> str | None:
-    """Returns the days and hours of the records, as in `9 to 15 Nov 2026, 8-9 h`; None if a manifest states none."""
-    first, last = (_day(day) for day in days_of(manifest))
-    days = f"{first} to {last}" if first and last and first != last else first
+    """Returns the days and hours of the records, as in `9 Nov 2026 to 15 Nov 2026 (7 days together), 8-9 h`.
+
+    None if a manifest states none.
+    """
+    begin, end = days_of(manifest)
+    days, last = _day(begin), _day(end)
+    if days and last and days != last:
+        number = (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).days + 1
+        days = f"{days} to {last} ({number} days together)"
     hours = get(manifest, "parameters.hours")
     return ", ".join(part for part in (days, hours and f"{hours} h") if part) or None
 

@@ -27,10 +27,9 @@ from sfumato.transforms.zones.plan import ZoneLevels
 from sfumato.transforms.zones.view import zones_view
 
 Array = NDArray[np.float64]
-_LEAST_LEVEL = 0.945  # of an interval of integers, which cannot hold 95.0%
 _LATTICE = 8  # sums of this many discrete Laplace variables have intervals of their own, which are exact
 _STDDEV = "standard deviation of the noise, after all levels were made to agree by least squares"
-_INTERVALS = "95%, for each zone separately: only of the noise, as the zone's users are what is estimated"
+_INTERVALS = "95% or more, for each zone separately, of the users who count in it; each user counts in one zone"
 _SUMS = (
     "a zone of a coarser level is exactly the sum of its zones, and has the error of that sum; errors of zones of one "
     "level add up as independent ones do where one level was queried, and otherwise by the levels' noise (noise_stddev)"
@@ -62,14 +61,13 @@ def zone_counts(state: CountState, method: ZoneLevels) -> ZoneCounts:
     for estimate, ancestor in zip(levels, zones.ancestors, strict=True):
         users = estimate.counts.sum(axis=0)
         half = margins(state.categories * estimate.variance, estimate.kurtosis / state.categories)
-        below, above = half, half
         if len(method.queried) == 1 and state.gamma == 1 and state.noise.kind == LAPLACE and last.shards_lost == 0:
             # The counts are integers: sums of a few discrete Laplace variables have exact intervals.
             added = np.bincount(ancestor, minlength=len(users)) * sums * state.categories
             exact = lattice_margins(last.cost, added)
-            below, above = (np.where(np.isnan(one), half, one) for one in exact)
-        low.append(users - below)
-        high.append(users + above)
+            half = np.where(np.isnan(exact), half, exact)
+        low.append(users - half)
+        high.append(users + half)
     return ZoneCounts(levels, low, high, sums, state.shard_plan.shards / last.shards_answered)
 
 
@@ -81,18 +79,16 @@ def margins(variance: Array, kurtosis: Array) -> Array:
     return np.asarray((NORMAL_Z + (NORMAL_Z**3 - 3 * NORMAL_Z) / 24 * kurtosis) * np.sqrt(variance))
 
 
-def lattice_margins(epsilon: float, sums: NDArray[np.int64]) -> tuple[Array, Array]:
-    """Returns how far 95% intervals of integer counts reach below and above them, where few Laplace variables were
-    added up.
+def lattice_margins(epsilon: float, sums: NDArray[np.int64]) -> Array:
+    """Returns half the width of a 95% interval around an integer count, where few Laplace variables were added up.
 
-    A symmetric interval of integers holds one discrete Laplace variable with 92.7% or 97.3% at epsilon 1. One that is
-    longer by one at one side holds it with 95.0%. This is the shortest with at least 94.5%; of two, the one that
-    reaches further below.
+    It is the shortest symmetric interval of integers that holds the noise with at least 95%: at epsilon 1 it holds one
+    discrete Laplace variable with 97.3%, and the next shorter one 92.7%.
 
-    epsilon: of each variable. sums: int64[n], number of variables in the noise of each count. Returns float64[n] each;
-    NaN for more than 8 variables, where `margins` are as good.
+    epsilon: of each variable. sums: int64[n], number of variables in the noise of each count. Returns float64[n]; NaN
+    for more than 8 variables, where `margins` are as good.
     """
-    below, above = np.full(len(sums), np.nan), np.full(len(sums), np.nan)
+    half = np.full(len(sums), np.nan)
     decay = math.exp(-epsilon)
     reach = math.ceil(8 + 40 / epsilon)  # beyond it lies e^-40 of the mass
     variable = decay ** np.abs(np.arange(-reach, reach + 1)) * (1 - decay) / (1 + decay)
@@ -101,11 +97,9 @@ def lattice_margins(epsilon: float, sums: NDArray[np.int64]) -> tuple[Array, Arr
         chosen = sums == number
         if chosen.any():
             tail = np.cumsum(mass[::-1])[::-1][len(mass) // 2 :]  # P(Z >= 0), P(Z >= 1), ...
-            least = int(np.argmax(2 * tail[1:] <= 1 - _LEAST_LEVEL))  # of a symmetric interval
-            is_enough = least > 0 and tail[least] + tail[least + 1] <= 1 - _LEAST_LEVEL
-            below[chosen], above[chosen] = least, least - is_enough
+            half[chosen] = np.argmax(2 * tail[1:] <= 0.05)
         mass = np.convolve(mass, variable)
-    return below, above
+    return half
 
 
 def zones_files(

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import shapely
+from numpy.typing import NDArray
 
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.known_digits import NOISE_Z, Z, about
@@ -31,6 +32,10 @@ _NOISE = {  # by trust model
     Trust.SPLIT: "Two servers received shares of the reports, which disclose nothing. Each added its own noise to its "
     "share of each sum, and only the total of both was seen.",
 }
+_ONE_ZONE = (
+    "Each user counts in one of them, that of one record drawn at random. So a zone's count is not the number of its "
+    "visitors, who may have been in other zones too."
+)
 _FILES = {
     ZONES_FILE: "one row for each zone of each level: estimated users with their intervals, density, rates, polygon",
     ZONES_PICTURE: "the map of users as a picture",
@@ -59,6 +64,10 @@ def zones_view(files: Files) -> PageView:
     if users < Z * deviation:
         most = about(max(users, 0) + Z * deviation, deviation)
         headline = f"Fewer than {most} users in {zones}: indistinguishable from none"
+    errors = {}
+    for level in levels:
+        rows = table.filter(pc.equal(table["level"], level["name"]))
+        errors[level["name"]] = _error(*(np.asarray(rows[name], dtype=np.float64) for name in ("low", "high")))
     queries, groups = get(manifest, "privacy.sub_queries", []), get(manifest, "privacy.cohort.shards") or 1
     made = [
         "Every user reports one zone of each queried level, in "
@@ -72,9 +81,9 @@ def zones_view(files: Files) -> PageView:
     return release.page(
         body,
         [
-            _how_to_read_it(manifest, len(shown) < len(levels)),
+            _how_to_read_it(manifest, errors[levels[0]["name"]], len(shown) < len(levels)),
             Section(title="How it was made", paragraphs=made),
-            *([_level_table(manifest)] if len(levels) > 1 else []),
+            *([_level_table(manifest, errors)] if len(levels) > 1 else []),
         ],
         facts(
             (
@@ -83,7 +92,7 @@ def zones_view(files: Files) -> PageView:
                     f"{level_title(level['name'], len(levels))}: {level['zones']:,}" for level in levels
                 ).removeprefix("Zones: "),
             ),
-            ("Error of a zone", f"{_margin(levels[0]['stddev'])} users (95%)"),
+            ("Error of a zone", f"{errors[levels[0]['name']]} users (95%)"),
         ),
         _FILES,
         [ZONES_PICTURE, *([RATES_PICTURE] if rate_names(manifest, one=True) else [])],
@@ -107,8 +116,8 @@ def _layer(table: pa.Table, level: Mapping[str, Any], manifest: Manifest, region
     sums = tail_sums(manifest)
     return zone_layer(
         level_title(level["name"], len(get(manifest, "zones.levels", []))),
-        f"{plural(level['zones'], 'zone')}. Each user counts in one of them. The error of each count is "
-        f"±\u00a0{significant(NOISE_Z * level['stddev'], 2)} users (95%, for this zone only).",
+        f"{plural(level['zones'], 'zone')}. {_ONE_ZONE} The error of each count is {_error(low, high)} users (95%, for "
+        "this zone only).",
         rows,
         shapely.from_wkb(rows["geometry"].to_numpy(zero_copy_only=False)),
         areas,
@@ -126,17 +135,24 @@ def _is_around_points(manifest: Manifest) -> bool:
     return get(manifest, "parameters.zones.radius") is not None
 
 
-def _margin(stddev: float) -> str:
-    """Returns half the width of a 95% interval."""
-    return f"± {significant(NOISE_Z * stddev, 2)}"
+def _error(low: NDArray[np.float64], high: NDArray[np.float64]) -> str:
+    """Returns half the width of the 95% intervals of a level's zones; of their median, where they differ."""
+    return f"±\u00a0{significant(float(np.median(high - low)) / 2, 2)}"
 
 
-def _how_to_read_it(manifest: Manifest, is_cut: bool) -> Section:
+def _own_noise(stddev: float) -> str:
+    """Returns half the width of a 95% interval of a sub-query's noise."""
+    return f"±\u00a0{significant(NOISE_Z * stddev, 2)}"
+
+
+def _how_to_read_it(manifest: Manifest, error: str, is_cut: bool) -> Section:
+    """Returns the section. error: of a zone of the finest level. is_cut: whether levels are not shown."""
     levels = get(manifest, "zones.levels", [])
     texts = [
+        _ONE_ZONE,
         "Every count contains random noise, drawn once, including that of an empty zone. Negative counts are caused by "
         "noise and are published unchanged, because raising them to zero would bias every total upward. The error of a "
-        f"zone of the finest level is {_margin(levels[0]['stddev'])} users (95%).",
+        f"zone{' of the finest level' if len(levels) > 1 else ''} is {error} users (95%).",
         "A zone without a colour may be empty: noise could explain its count, with all zones considered.",
     ]
     if _is_around_points(manifest):
@@ -153,7 +169,8 @@ def _how_to_read_it(manifest: Manifest, is_cut: bool) -> Section:
     return Section(title="How to read it", paragraphs=texts)
 
 
-def _level_table(manifest: Manifest) -> Section:
+def _level_table(manifest: Manifest, errors: Mapping[str, str]) -> Section:
+    """Returns the table of levels. errors: of a zone of each level, by the level's name."""
     heads = ["Level", "Zones", "Share of the budget", "Own noise, users (95%)", "Error of a zone, users (95%)"]
     levels = get(manifest, "zones.levels", [])
     rows = [
@@ -161,8 +178,8 @@ def _level_table(manifest: Manifest) -> Section:
             level_title(level["name"], len(levels)),
             f"{level['zones']:,}",
             f"{level['share']:.1%}" if level["share"] else "not queried",
-            "" if level["noise_stddev"] is None else _margin(level["noise_stddev"]),
-            _margin(level["stddev"]),
+            "" if level["noise_stddev"] is None else _own_noise(level["noise_stddev"]),
+            errors[level["name"]],
         ]
         for level in levels
     ]
