@@ -52,6 +52,8 @@ def flows_view(files: Files) -> PageView:
     rows = ZoneFlows(release) if "zones" in manifest else CellFlows(release)
     wide, tall = ground_metres(release.region)
     trips = about(results["trips"], max(results["trips_stddev"], results["trips"] / 200))
+    most = int(get(manifest, "parameters.max_trips", 1))
+    counted = "one per user" if most == 1 else f"at most {most} per user"
     listed, ground = int(results["published"]), f"{length(wide)} × {length(tall)}"
     matrix = rows.matrix() if isinstance(rows, CellFlows) else None
     return release.page(
@@ -61,9 +63,9 @@ def flows_view(files: Files) -> PageView:
         _FILES,
         [FLOWS_PICTURE],
         title="Private flows",
-        headline=f"{plural(listed, 'flow')} of about {trips} trips"
+        headline=f"{plural(listed, 'flow')} of about {trips} trips, {counted}"
         if listed
-        else f"About {trips} trips, no flow large enough to list",
+        else f"About {trips} trips, {counted}, no flow large enough to list",
         description=f"Origins and destinations of about {trips} trips, on {ground}, without exposing anyone.",
     )
 
@@ -305,11 +307,12 @@ class ZoneFlows(FlowPage):
 
 
 def _how_to_read_it(page: CellFlows | ZoneFlows) -> Section:
-    rest, total = float(page.trips[page.is_rest].sum()), max(float(page.trips.sum()), 1.0)
+    total = max(float(page.trips.sum()), 1.0)
+    rest = max(float(page.trips[page.is_rest].sum()), 0.0) / total  # noise can lead below 0
     flow, rests, sums = page.FLOW
     paragraphs = [
         f"A flow is a pair of {flow}",
-        f"All other trips, about {rest / total:.0%}, are summed in rows marked as rests: {rests} So all rows together "
+        f"All other trips, about {rest:.0%}, are summed in rows marked as rests: {rests} So all rows together "
         "count every trip once.",
         f"{_READING} The trips of a flow are shrunk: the part that noise explains is removed. All rows of {sums}",
     ]
