@@ -245,7 +245,7 @@ class Release(published_release.Release):
         region = self._region()
         norm = PowerNorm(0.5, vmin=0.0, vmax=float(np.quantile(shown, 0.9995)) or float(shown.max()) or 1.0)
         extent = (region["west"], region["east"], region["south"], region["north"])
-        image = ax.imshow(shown, cmap="inferno", norm=norm, extent=extent, interpolation="nearest")
+        image = ax.imshow(shown, cmap="inferno_r", norm=norm, extent=extent, interpolation="nearest")
         self._finish_map(ax, image, unit)
 
     def _plot_cells(self, ax: Axes) -> None:
@@ -258,8 +258,7 @@ class Release(published_release.Release):
             for west, south, east, north in cells[["west", "south", "east", "north"]].to_numpy()
         ]
         region = self._region()
-        ax.set_facecolor("#0b0a0f")
-        drawn = ax.add_collection(PatchCollection(boxes, cmap="inferno", array=cells["count"].to_numpy()))
+        drawn = ax.add_collection(PatchCollection(boxes, cmap="inferno_r", array=cells["count"].to_numpy()))
         ax.set_xlim(region["west"], region["east"])
         ax.set_ylim(region["south"], region["north"])
         self._finish_map(ax, drawn, "users")

@@ -1,4 +1,4 @@
-"""Shared parts of pictures: colours, palettes, and a dark canvas with title and captions."""
+"""Shared parts of pictures: colours, palettes, and a sheet with title and captions. The colours are the page's."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ from PIL.PngImagePlugin import PngInfo
 from sfumato.schemas.charts import readable
 from sfumato.schemas.views import PageView
 
-GROUND, VOID, INK, SOFT, FAINT, ALARM = "#0b0a0f", "#08070b", "#f1ece4", "#b3aba0", "#4a4453", "#ff6b6b"
+GROUND, VOID, INK, SOFT, FAINT, ALARM = "#faf7f2", "#fffdf6", "#1f1a24", "#564e5a", "#b8ada0", "#b91c1c"
 DPI = 160
 FONT, TITLE_FONT = "DejaVu Sans", "DejaVu Serif"  # come with matplotlib: the picture is the same everywhere
 LEFT_EDGE = 0.45  # inches, of titles and captions
+_LEAST_SHADE = 0.12  # of a count's colours on the bare ground
 _LINE, _TITLE = 0.22, 0.36  # inches: a line of text, and the title's
 _CHARACTER = 0.083  # inches, of a text of ten points
 
-# Blue over green to white, every eighth colour: evenly lighter (in OKLab), so that it can be read without telling hues
-# apart, and nowhere like inferno, the palette of users.
+# From white over green to blue, every eighth colour: evenly darker (in OKLab), so that it can be read without telling
+# hues apart, and nowhere like inferno, the palette of users. Written from its dark end.
 _RATES = (
     "1a2f6b1b35731b3c7a1c42821c498a1b4f921b569a1a5e9d1866a0166ea41576a7127eaa1487ab198faa1f97a9249fa8"
     "2aa8a635afa549b6a459bca368c2a277c9a084cf9f94d4a3a4d9a8b2ddacc1e2b1cfe7b5dbecbfe6f1ccf0f6d9fbfbe6"
 )
 # Blue for less, orange for more, the ground's colour for the same; apart for every eye.
-_CHANGES = "c4ecff7cc4fb3f8fe02a62b024406f1d263d1c1a2242261e7a3617bb5213ec7d25fbb25effe3b0"
+_CHANGES = "0b2a5e14458a2767b54a8dd187b5e4c3d9f0f4f1ecf6dbb9efb577e08a3bc2601c943f0d5f2606"
+_PAPER = "fdf9dc"  # of the lowest count
 
 
 def palette(kind: str, *, on_ground: bool = False) -> NDArray[np.float64]:
@@ -42,13 +44,18 @@ def palette(kind: str, *, on_ground: bool = False) -> NDArray[np.float64]:
 
     on_ground: whether cells lie on the bare ground, from which the lowest colour must differ.
     """
-    if kind != "count":
-        stops = [list(bytes.fromhex(one)) for one in re.findall("......", _CHANGES if kind == "change" else _RATES)]
-        channels = np.array(stops).T / 255
-        places = np.linspace(0, 1, len(stops))
-        return np.stack([np.interp(np.linspace(0, 1, 256), places, channel) for channel in channels], axis=1)
-    shades = np.linspace(0.28 if on_ground else 0.0, 1.0, 256)
-    return np.asarray(matplotlib.colormaps["inferno"](shades)[:, :3], dtype=np.float64)
+    if kind == "count":
+        inferno = np.asarray(matplotlib.colormaps["inferno"](np.arange(16, 248, 8)), dtype=np.float64)[:, :3]
+        stops = np.vstack([inferno, _stops(_PAPER)])[::-1]
+    else:
+        stops = _stops(_CHANGES) if kind == "change" else _stops(_RATES)[::-1]
+    shades = np.linspace(_LEAST_SHADE if on_ground and kind == "count" else 0.0, 1.0, 256)
+    return np.stack([np.interp(shades, np.linspace(0, 1, len(stops)), channel) for channel in stops.T], axis=1)
+
+
+def _stops(colours: str) -> NDArray[np.float64]:
+    """Returns the colours of a text of hexadecimal digits: float64[n, 3] in 0..1."""
+    return np.array([list(bytes.fromhex(one)) for one in re.findall("......", colours)]) / 255
 
 
 def on_pixels(inches: float) -> float:
@@ -57,7 +64,7 @@ def on_pixels(inches: float) -> float:
 
 
 class Canvas:
-    """A dark figure with a title and headline above, captions below, and room for axes between.
+    """A figure with a title and headline above, captions below, and room for axes between.
 
     The view's title, headline, place, days and guarantee are written; a demonstration seed's alarm replaces the
     guarantee.

@@ -17,7 +17,7 @@ from sfumato.schemas.views import PageView
 from sfumato.schemas.views.chart_views import BarsBody, BitRow, BitTexts, CurveBody, MomentsBody, QuantileRow, RangeRow
 from sfumato.transforms.report.canvas import DPI, FAINT, GROUND, INK, SOFT, Canvas, drawable, label, on_pixels, palette
 
-SQUASHED = "#5b5566"
+SQUASHED = "#b8ada0"
 REACH = (-0.6, 1.6)  # the shares of bits that a chart shows at most: noise beyond them is written as a number
 ChartBody = BarsBody | CurveBody | MomentsBody
 Chart = tuple[float, float, Callable[[Axes], None]]  # height and left edge in inches, and what draws it
@@ -124,7 +124,7 @@ def _number_axis(axes: Axes, unit: str) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(_number))
     axes.set_xlabel(drawable(unit), color=SOFT, fontsize=10, labelpad=7, parse_math=False)
-    axes.grid(color="#ffffff14", lw=0.7)
+    axes.grid(color="#1f1a2418", lw=0.7)
 
 
 def _number(value: float, _: int) -> str:
@@ -166,7 +166,7 @@ def _draw_histogram(axes: Axes, body: CurveBody) -> None:
     axes.bar(low, users, high - low, align="edge", color=_BAND, ec=GROUND, lw=0.6, zorder=2)
     axes.errorbar((low + high) / 2, users, yerr=margins, fmt="none", **_WHISKERS)
     if body.hidden:
-        axes.axhspan(0, body.hidden, facecolor="none", edgecolor="#ffffff30", hatch="////", lw=0, zorder=1)
+        axes.axhspan(0, body.hidden, facecolor="none", edgecolor="#1f1a2438", hatch="////", lw=0, zorder=1)
     axes.set(xlim=_value_ends(body), ylim=(0, float(most.max()) * 1.05))
     axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(_number))
@@ -233,7 +233,7 @@ def _draw_bits(axes: Axes, bits: list[BitRow], texts: BitTexts, is_first: bool) 
     margins = np.where(known, np.maximum([share - low, high - share], 0), 0)
     bottom = max(float(low.min(where=known, initial=0)), REACH[0])
     top = min(float(high.max(where=known, initial=1)), REACH[1])
-    axes.axhspan(0, 1, fc="#ffffff0d", ec=FAINT, lw=0.9, zorder=0)
+    axes.axhspan(0, 1, fc="#1f1a240d", ec=FAINT, lw=0.9, zorder=0)
     bars = axes.bar(place, np.clip(share, *REACH), width=0.78, zorder=2)
     axes.errorbar(place[known], share[known], yerr=margins[:, known], fmt="none", **_WHISKERS)
     for bar, bit, is_known in zip(bars, bits, known, strict=True):
@@ -255,7 +255,7 @@ def _draw_bits(axes: Axes, bits: list[BitRow], texts: BitTexts, is_first: bool) 
     )
     axes.yaxis.set_major_locator(MaxNLocator(6 if is_first else 3, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(_percent))
-    axes.grid(axis="y", color="#ffffff10", lw=0.7)
+    axes.grid(axis="y", color="#1f1a2414", lw=0.7)
     if is_first:
         _head(axes, texts.share)
         keys = [Patch(color=_BAR, label="carries signal")]

@@ -9,6 +9,7 @@ import numpy as np
 import shapely
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection, PolyCollection
+from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
@@ -25,17 +26,19 @@ from sfumato.transforms.report.map_frame import Frame
 from sfumato.transforms.report.map_names import Names, draw_names, draw_zone_names
 from sfumato.transforms.report.scales import FADE, nice, position
 
-UNKNOWN = "#1b1922"  # a cell without a value: none of any scale's colours
+UNKNOWN = "#e3dcd0"  # a cell without a value: none of any scale's colours
 _INCHES = 8.0  # the map's longer side
 _LEFT, _RIGHT, _ABOVE, _BELOW = 0.95, 1.45, 0.14, 0.42  # inches round the map, for ticks and colour bar
 _NARROWEST = 7.4  # inches, of a picture
 _MARGIN = 0.03  # of the region's longer side, around it, where geography goes on
 _LEAST = 0.03  # inches of a cell on bare ground, at least
 _CROWD = 20_000  # cells, among which a small one is not lost
-_HATCH, _HATCH_PIXELS = "#ffffff2c", 7  # from line to line, of cells
+_HATCH, _HATCH_PIXELS = "#1f1a2430", 7  # from line to line, of cells
 _MOST_ARCS, _WIDEST_ARC, _BEND = 60, 5.0, 0.18  # arcs; points; of an arc's length, to the left of its direction
+_ARC_ENDS = "#0b63ad", "#b0103f"  # of origins and destinations
 _ARCS = "Arcs: the largest flows. Wider arcs carry more trips; each runs from its blue end to its red end."
-_AREAS = {"land": "#17151d", "water": "#0d1119"}
+_AREAS = {"land": "#f6f1e8", "water": "#dfe8ee"}
+_FADED, _UNDER = 0.3, "#ece8e0"  # what a hatched cell keeps of its colour, and the colour of the rest
 _HATCHED = {
     "count": "No colour: may be empty.",
     "trips": "No colour: may have none.",
@@ -99,8 +102,7 @@ def draw_cells(axes: Axes, body: MapBody, measure: Measure, frame: Frame, opacit
     shades = position(measure.scale, np.where(known, values, measure.scale.low))
     colours = _ramp(measure, body)[np.rint(255 * shades).astype(np.int64)]
     colours[~known, :3] = np.array(list(bytes.fromhex(UNKNOWN[1:]))) / 255
-    grey = 0.25 * (colours[hatched, :3] @ (0.3, 0.55, 0.15))[:, None] + 9 / 255
-    colours[hatched, :3] = 0.5 * colours[hatched, :3] + grey
+    colours[hatched, :3] = _FADED * colours[hatched, :3] + (1 - _FADED) * np.array(to_rgb(_UNDER))
     colours[:, 3] *= opacity * _has_colour(layer, measure, body.region)
     if layer.shapes is None:
         _draw_squares(axes, *_squares(layer, colours, hatched, body, frame), frame)
@@ -166,7 +168,8 @@ def _draw_squares(
     raster = np.rint(255 * np.vstack([colours, np.zeros(4)])).astype(np.uint8)[cells]
     diagonal = np.add.outer(np.arange(frame.height), np.arange(frame.width)) % _HATCH_PIXELS == 0
     lined = np.append(hatched, False)[cells] & diagonal
-    raster[lined, :3] += ((255 - raster[lined, :3]) * (int(_HATCH[-2:], 16) / 255)).astype(np.uint8)
+    *ink, opacity = to_rgba(_HATCH)
+    raster[lined, :3] = np.rint((1 - opacity) * raster[lined, :3] + opacity * 255 * np.array(ink)).astype(np.uint8)
     axes.imshow(raster, extent=(0, frame.width, frame.height, 0), interpolation="nearest", aspect="auto", zorder=2)
 
 
@@ -227,7 +230,7 @@ def _notes(body: MapBody, measure: Measure, basemap: Basemap | None) -> list[str
     value, unsure = np.array([one is not None for one in measure.value], bool), np.array(measure.uncertain, bool)
     return [
         hatching if (value & unsure).any() and not measure.smooth else "",
-        "Dark: too few users for an estimate." if not value.all() else "",
+        "Grey: too few users for an estimate." if not value.all() else "",
         f"No colour: {missing[:1].lower()}{missing[1:]}." if missing and is_bare else "",
         f"Geography: {basemap.source}." if basemap else "",
     ]
@@ -261,9 +264,9 @@ def _draw_lines(axes: Axes, basemap: Basemap, frame: Frame, region: Bounds) -> N
     zones = [frame.pixels(ring) for zone in basemap.zones for ring in zone.rings]
     lines = [frame.pixels(line) for line in basemap.lines]
     for paths, style in (
-        (shores, {"colors": "#9fb6cf", "alpha": 0.5, "linewidths": 0.7}),
-        (lines, {"colors": "#ffffff", "alpha": 0.3, "linewidths": 0.5}),
-        (zones, {"colors": "#ffffff", "alpha": 0.45, "linewidths": 0.6, "linestyles": (0, (4, 3))}),
+        (shores, {"colors": "#305478", "alpha": 0.6, "linewidths": 0.7}),
+        (lines, {"colors": "#2d2337", "alpha": 0.26, "linewidths": 0.5}),
+        (zones, {"colors": "#2d2337", "alpha": 0.5, "linewidths": 0.6, "linestyles": (0, (4, 3))}),
     ):
         axes.add_collection(LineCollection(paths, zorder=3, **style))
     west, east = frame.columns(np.array([region.west, region.east])).tolist()
@@ -298,10 +301,11 @@ def _draw_arcs(axes: Axes, flows: FlowTable, region: Bounds, frame: Frame) -> No
     points = np.stack([columns, rows], axis=2)
     segments = np.stack([points[:, :-1], points[:, 1:]], axis=2)
     shades = np.clip(np.linspace(-0.3, 1.3, segments.shape[1]), 0, 1)
-    colours = np.array([0x6C, 0xC6, 0xFF]) + np.outer(shades, np.array([0xFF - 0x6C, 0x86 - 0xC6, 0xAD - 0xFF]))
+    origin, destination = (np.array(to_rgb(colour)) for colour in _ARC_ENDS)
+    colours = origin + np.outer(shades, destination - origin)
     lines = LineCollection(
         list(segments[::-1].reshape(-1, 2, 2)),  # the largest last
-        colors=np.tile(colours / 255, (len(moving), 1)),
+        colors=np.tile(colours, (len(moving), 1)),
         linewidths=np.repeat(widths[::-1], len(shades)),
         zorder=3.5,
     )

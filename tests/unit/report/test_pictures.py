@@ -41,8 +41,8 @@ def map_picture(view: PageView, body: MapBody) -> bytes:
 
 
 def cells_of(body: MapBody, frame: Frame) -> NDArray[np.float64]:
-    """The pixels of the cells on a black ground, without anything else: float64[height, width, 3] in 0..1."""
-    figure = Figure(figsize=(frame.width / 100, frame.height / 100), dpi=100, facecolor="black")
+    """The pixels of the cells on a white ground, without anything else: float64[height, width, 3] in 0..1."""
+    figure = Figure(figsize=(frame.width / 100, frame.height / 100), dpi=100, facecolor="white")
     axes = figure.add_axes((0, 0, 1, 1))
     axes.axis("off")
     axes.set(xlim=(0, frame.width), ylim=(frame.height, 0))
@@ -66,8 +66,8 @@ def test_each_kind_of_cell_looks_its_own_way() -> None:
     assert [len(np.unique(np.round(one, 4), axis=0)) for one in (low, high, unknown)] == [1, 1, 1]
     assert len(np.unique(np.round(poor, 4), axis=0)) == 2  # the tone, and lines
     np.testing.assert_allclose(unknown[0], [int(UNKNOWN[at : at + 2], 16) / 255 for at in (1, 3, 5)], atol=1 / 255)
-    assert low[0].sum() + 0.5 < high[0].sum()  # a light colour stands for more
-    assert poor.mean(axis=0).sum() < high[0].sum() - 0.4
+    assert low[0].sum() > high[0].sum() + 0.5  # a dark colour stands for more
+    assert poor.mean(axis=0).sum() > high[0].sum() + 0.4
 
 
 @pytest.mark.parametrize("smooth", [False, True])
@@ -76,9 +76,9 @@ def test_a_count_that_may_be_zero_has_no_colour_unless_smooth(smooth: bool) -> N
     layer = layer_of({(0, 0, 0): 1e6, (1, 0, 0): 1e6, (1, 1, 1): 0.0}, kind="count", uncertain=[(1, 0, 0)])
     counted = layer.measures[0].model_copy(update={"smooth": smooth})
     first, second, third, none = quarters(map_of(layer.model_copy(update={"measures": [counted]})))
-    assert second.min() == third.min() > 0
-    assert (first > 0).all() == smooth
-    assert (none == 0).all()  # a count of 0 fades out
+    assert second.max() == third.max() < 1
+    assert (first < 1).all() == smooth
+    assert (none == 1).all()  # a count of 0 fades out
 
 
 @pytest.mark.slow
@@ -86,14 +86,14 @@ def test_the_picture_says_what_it_shows_and_is_the_same_again() -> None:
     body = map_of(FOUR, missing="Not published: at most 12 users.")
     data = map_picture(view_of(body), body)
     assert data == map_picture(view_of(body), body)
-    for text in ("Private map", "About 200,000 users", "Hatched: too uncertain", "Dark: too few users", "with ε = 1"):
+    for text in ("Private map", "About 200,000 users", "Hatched: too uncertain", "Grey: too few users", "with ε = 1"):
         assert text.encode() in data
     assert b"at most 12" not in data  # cells cover the region
     sure = map_of(layer_of({(1, 0, 0): 0.5}), missing="Not published: at most 12 users.")
     data = map_picture(view_of(sure), sure)
     assert b"No colour: not published, at most 12 users." in data
     assert b"Hatched" not in data
-    assert b"Dark" not in data
+    assert b"Grey" not in data
     counted = map_of(layer_of({(0, 0, 0): 5.0}, kind="count", uncertain=[(0, 0, 0)]))
     assert b"No colour: may be empty." in map_picture(view_of(counted), counted)
 
@@ -190,14 +190,14 @@ def test_zones_have_names_outlines_and_days() -> None:
     x = round(axes.x0 + float(frame.columns(np.array(0.7))))
     y = round(image.shape[0] - axes.y1 + float(frame.rows(np.array(0.45))))
     line = image[y, x - 6 : x + 7].sum(axis=1)
-    assert line[4:9].max() > line[[0, 1, -2, -1]].max() + 0.2
+    assert line[4:9].min() < line[[0, 1, -2, -1]].min() - 0.2
 
 
 def test_draw_cells_north_is_up_and_west_is_left() -> None:
     body = map_of(layer_of({(3, 0, 0): 1.0}), missing="None.")
     image = cells_of(body, Frame.around(REGION, 64))
-    assert image[:8, :8].sum(axis=2).min() > 2.5
-    assert image[8:].sum(axis=2).max() < 0.3
+    assert image[:8, :8].sum(axis=2).max() < 0.8
+    assert image[8:].sum(axis=2).min() > 2.7
 
 
 def test_draw_cells_paints_deep_cells_over_their_parents() -> None:
@@ -217,7 +217,7 @@ def test_draw_cells_paints_deep_cells_over_their_parents() -> None:
 
 def test_draw_cells_loses_no_cell_however_small() -> None:
     cells = {(9, 100, 100): 1.0, (18, 3, 9): 1.0, (20, 524_287, 1000): 1.0, (20, 1_048_575, 1_048_575): 1.0}
-    lit = cells_of(map_of(layer_of(cells)), Frame.around(REGION, 256)).sum(axis=2) > 2
+    lit = cells_of(map_of(layer_of(cells)), Frame.around(REGION, 256)).sum(axis=2) < 1
     assert lit.sum() == 4
     assert lit[255, 255]
 
@@ -240,7 +240,7 @@ def test_draw_cells_polygons_have_holes_and_none_is_lost() -> None:
     layer = layer.model_copy(
         update={**zeros, "area": [0.1] * 4, "cell_id": list("abcd"), "measures": [measure], "shapes": shapes}
     )
-    lit = cells_of(map_of(layer), Frame(REGION, 100, 100)).sum(axis=2) > 2.5
+    lit = cells_of(map_of(layer), Frame(REGION, 100, 100)).sum(axis=2) < 1
     frame = Frame(REGION, 100, 100)
 
     def at(x: float, y: float) -> bool:
