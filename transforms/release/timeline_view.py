@@ -91,8 +91,7 @@ def timeline_view(files: Mapping[str, bytes]) -> PageView:
     return PageView(
         title=f"Nightly releases{of}",
         headline=f"{count}, {spoken(first)}" + (f" to {spoken(last)}" if first != last else ""),
-        description=f"{count} of private releases{of}"
-        + (": each night's map and what changed." if has_maps else "."),
+        description=f"{count} of private releases{of}" + (": each night's map and what changed." if has_maps else "."),
         place=geography.place,
         file_name=re.sub(r"[\W_]+", "-", f"nightly {content['title']}".lower()).strip("-"),
         job="refresh",
