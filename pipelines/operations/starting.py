@@ -22,8 +22,8 @@ _DAYS = 30  # of the budget
 _MIN_SHARE = 10  # a night with fewer than a tenth of the usual users is refused,
 _SURE = 10  # where these are so many standard deviations of the noisy count of users
 _CONFIGURATION = """\
-# Configuration of `sfumato refresh` for about {users} users a night. All paths, in options too, are relative
-# to this file.
+# Configuration of `sfumato refresh` for about {users} users a night.
+# All paths, in options too, are relative to this file.
 dataset: city                 # its name in the ledger and in the ids of releases
 input: logs                   # with a folder dt=YYYY-MM-DD of log files for every day
 output: published             # releases/DATE/, latest.json, index.html
