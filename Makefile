@@ -56,7 +56,7 @@ demo: $(VENV)/.installed
 	rm -rf demo/nightly
 	$(BIN)/sfumato synth --users 100000 --days 2026-11-04:2026-11-07 --output demo/nightly/logs
 	$(BIN)/sfumato key new demo/nightly/key
-	sed 's#^options: .*#&\n  basemap: demo/penumbra.geojson#' runner_configs/schedules/refresh.yaml >demo/nightly/refresh.yaml
+	sed 's#^options: .*#&\n  basemap: ../penumbra.geojson#' runner_configs/schedules/refresh.yaml >demo/nightly/refresh.yaml
 	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --date 2026-11-04
 	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --date 2026-11-04
 	$(BIN)/sfumato refresh --config demo/nightly/refresh.yaml --backfill 2026-11-05:2026-11-07

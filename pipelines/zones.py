@@ -74,7 +74,7 @@ class ZonesJob(CountingJob):
         return geography_of(self.request, self.zones.region)
 
     def plan_text(self) -> str:
-        return count_plan_text(self.count_parameters)
+        return count_plan_text(self.count_parameters, places=len(self.zones))
 
     def accuracy(self) -> str:
         return accuracy(self.count_parameters, place="a zone's count")

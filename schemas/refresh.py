@@ -44,15 +44,21 @@ def _limit(value: dict[str, Any]) -> Limit:
     return Limit.from_numbers(**{"delta": 0, "adjacency": ADD_OR_REMOVE, **value})
 
 
-def _resolved(place: str, info: ValidationInfo) -> str:
-    """Returns the path of a place in the file. Relative paths are relative to the file's folder."""
-    folder: str = (info.context or {})["folder"]
+def resolved_place(name: str, place: str, folder: str) -> str:
+    """Returns the path of a place in the configuration, which is relative to the configuration's folder.
+
+    name: of the setting, for messages. Raises RequestError: the place is neither local nor gs://.
+    """
     if "://" in place and not place.startswith("gs://"):
-        raise RequestError(f"{info.field_name}: must be a local path or gs://BUCKET/..., got {place!r}")
+        raise RequestError(f"{name}: must be a local path or gs://BUCKET/..., got {place!r}")
     if "://" in place or os.path.isabs(place):
         return place
     place = re.sub(r"^(\./)+", "", place)
     return f"{folder.rstrip('/')}/{place}" if "://" in folder else os.path.normpath(os.path.join(folder, place))
+
+
+def _resolved(place: str, info: ValidationInfo) -> str:
+    return resolved_place(str(info.field_name), place, (info.context or {})["folder"])
 
 
 def _plain_folder(place: str, info: ValidationInfo) -> str:

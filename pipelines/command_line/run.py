@@ -206,7 +206,7 @@ JOBS = {
 def request_class(job: str) -> type[Request]:
     """Returns the class of a job's requests. Raises RequestError, with the nearest name, if there is no such job."""
     if job not in JOBS:
-        hint = did_you_mean(job, JOBS) or f"; jobs are {', '.join(JOBS)}"
+        hint = did_you_mean(job, JOBS) or "; sfumato --help lists all jobs"
         raise RequestError(f"no job named {job!r}{hint}")
     found: type[Request] = _load(JOBS[job].request)
     return found

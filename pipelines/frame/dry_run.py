@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import get_args
 
-from sfumato.pipelines.frame.inputs import InputFile
+from sfumato.pipelines.frame.inputs import InputFile, layout_of
 from sfumato.pipelines.frame.job import ReleaseJob
 from sfumato.pipelines.frame.scratch import memory_lines
 from sfumato.pipelines.runners.runner_settings import RunnerSettings
@@ -28,7 +28,7 @@ def dry_run_text(job: ReleaseJob, files: Sequence[InputFile], settings: RunnerSe
     request, cost = job.request, job.cost()
     number = f"{len(files):,} file{'s'[: len(files) != 1]}"
     reads = [", ".join(request.input), f"{number}, {byte_text(sum(file.size for file in files))}B"]
-    reads.append(f"columns {', '.join(job.columns().names())}")
+    reads.append(f"columns {', '.join(layout_of(request, job.columns()).columns)}")
     if request.day_rows is not None:
         reads.append(f"only rows of {request.day_rows}")
     if request.min_users:

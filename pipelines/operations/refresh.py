@@ -16,7 +16,13 @@ from sfumato.pipelines.command_line.run import request_of, run_job
 from sfumato.pipelines.frame.console import identify
 from sfumato.pipelines.frame.inputs import InputFile, has_logs, layout_of, log_late_files, match_files, select_input
 from sfumato.pipelines.operations.published_nights import PublishedNights, clock_problem
-from sfumato.pipelines.operations.refresh_config import check_arguments, example_request, newest_day, read_config
+from sfumato.pipelines.operations.refresh_config import (
+    check_arguments,
+    example_request,
+    newest_day,
+    options_of_day,
+    read_config,
+)
 from sfumato.pipelines.runners.runner_settings import (
     RunnerSettings,
     flags_of,
@@ -222,7 +228,7 @@ class Refresh:
         if missing := self._missing(day):
             raise NotReadyError(f"input: no data for {day} ({', '.join(missing)}); nothing was charged")
         values: dict[str, Any] = {
-            **config.options,
+            **options_of_day(config, day),
             "input": self._logs(day),
             "output": self.folder(day),
             "overwrite": self.attempt > 1,
@@ -238,8 +244,6 @@ class Refresh:
             "dry_run": self.dry_run,
             **(given or {}),
         }
-        if (rows := config.rows_of_day) is not None:
-            values |= {"day_column": rows.time_column, "time_zone": rows.time_zone}
         if config.rotation > 1:
             values["rotation"] = Rotation.of_night(day, config.rotation)
         if self._follows_nights(day):
@@ -287,7 +291,7 @@ class Refresh:
         if config.job != "heatmap" or not config.warm_start:
             return False
         try:
-            request_of("heatmap", {**config.options, "input": config.input, "output": config.output, "night": day})
+            example_request(config, night=day)
         except RequestError:  # such as a map with slots; `example_request` is in order
             return False
         return True

@@ -22,7 +22,8 @@ _DAYS = 30  # of the budget
 _MIN_SHARE = 10  # a night with fewer than a tenth of the usual users is refused,
 _SURE = 10  # where these are so many standard deviations of the noisy count of users
 _CONFIGURATION = """\
-# Configuration of `sfumato refresh` for about {users} users a night. Paths are relative to this file.
+# Configuration of `sfumato refresh` for about {users} users a night.
+# All paths, in options too, are relative to this file.
 dataset: city                 # its name in the ledger and in the ids of releases
 input: logs                   # with a folder dt=YYYY-MM-DD of log files for every day
 output: published             # releases/DATE/, latest.json, index.html
@@ -31,9 +32,10 @@ key_file: key                 # made by sfumato key new
 budget:                       # the largest epsilon for the data of any DAYS consecutive days
   - {{epsilon: {epsilon}, days: {days}}}
 rotation: {cohorts:<19} # each night queries one of N cohorts of users; the best number for these users
-# rows_of_day: {{time_column: time, time_zone: Europe/Berlin}}  # days by the rows' times, not by folders
+# rows_of_day: {{time_column: time, time_zone: Europe/Berlin}}  # days by the rows' times; `hours: 8-9` requires it
 min_users: {least:<18} # with fewer, by a noisy count, the day is refused; 0 for any
-job: heatmap
+job: heatmap                  # with rotation: 1 also zones, histogram, flows,
+                              # hotspots, quantiles, moments, ranges build
 options:
   region: [{region}]
   epsilon: {night}

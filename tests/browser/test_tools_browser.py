@@ -181,6 +181,13 @@ def test_two_nights_are_chosen_and_their_change_is_shown(opened: Open, pages: di
     assert sorted(maps) == (["2026-11-18.js", "2026-11-19.js"] if browser == "chromium" else [])
 
 
+def test_night_without_a_map_here_leads_to_its_page(opened: Open, pages: dict[str, Path]) -> None:
+    tab = opened(pages["timeline"], "#night=2026-11-22")
+    tab.until("document.querySelector('.absent a') !== null")
+    assert tab.run("document.querySelector('.absent a').getAttribute('href')") == "2026-11-22/index.html"
+    assert "from sfumato histogram, is shown on its own page" in tab.text(".absent")
+
+
 def test_night_names_its_sources_and_shows_changes_on_the_map(opened: Open, pages: dict[str, Path]) -> None:
     tab = opened(pages["rotated"])
     tab.until("document.querySelector('.listed .places') !== null")

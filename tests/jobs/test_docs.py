@@ -49,6 +49,7 @@ FOREIGN = {  # options of other programs, of Beam, and of the benchmarks
     *("--runner", "--jobEndpoint", "--defaultEnvironmentType", "--defaultEnvironmentConfig", "--endpoint"),
     *("--environmentCacheMillis", "--job-port", "--artifact-port", "--expansion-port", "--flink-master"),
     *("--no-deps", "--wheel-dir"),
+    *("--headless", "--no-pdf-header-footer", "--print-to-pdf"),
     *("--map-root-user", "--net", "--number_of_execution_retries", "--help", "--help-all", "--directory"),
     *(
         "--requirements_file",

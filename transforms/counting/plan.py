@@ -195,11 +195,13 @@ def plan_details(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def count_plan_text(parameters: CountParameters, prior: Estimate | None = None) -> str:
+def count_plan_text(parameters: CountParameters, prior: Estimate | None = None, places: float = math.inf) -> str:
     """Returns the text of a heatmap's plan. Without a public number of users it has bounds, and a table by that number.
 
     With a rotation the plan is for the users of one cohort. The users of a prior, the map of an earlier release of all
     users, replace an unknown number. Raises RequestError where a run would raise it too.
+
+    places: number of places that are counted, if it is known before the run.
     """
     cohorts, parameters = parameters.rotation, replace(parameters, rotation=1)
     if parameters.population or parameters.users:
@@ -230,7 +232,8 @@ def count_plan_text(parameters: CountParameters, prior: Estimate | None = None) 
         bits = [] if is_central else [f"{plan.bits:,}", significant(plan.bits / 8000)]
         row = [f"{users:,}", f"{len(plan.sub_queries)}", f"{plan.entries:,}", *bits, significant(plan.noise_stddev)]
         seen, most = plan.min_visible_users, plan.most_visible
-        rows.append([*row, "-" if seen is None else significant(seen), "-" if most is None else f"{most:,}"])
+        most_text = "-" if most is None else f"{min(most, places):,}"
+        rows.append([*row, "-" if seen is None else significant(seen), most_text])
     return "\n".join(lines) + "\n" + markdown_table(rows, left=())
 
 

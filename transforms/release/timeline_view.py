@@ -50,6 +50,10 @@ _CHANGE = (
     "The page treats the errors of cells as independent and tests cells individually. The command sfumato changes also "
     "tests the regions that cells form, and so finds changes that are spread out.",
 )
+_ZONE_CHANGE = (
+    "The command sfumato changes tests which zones differ between two of these nights by more than noise and sampling "
+    "error explain. It reads only the two releases and costs nothing."
+)
 
 
 def timeline_bytes(title: str, nights: Sequence[DatedRelease], spending: Sequence[Spending]) -> bytes:
@@ -81,10 +85,13 @@ def timeline_view(files: Mapping[str, bytes]) -> PageView:
     some = "all of these releases" if unsafe == len(nights) else f"{unsafe:,} of these releases"
     some = "this release" if len(nights) == 1 else "one of them" if unsafe == 1 else some
     worst = max(nights, key=lambda night: night.epsilon)
+    has_maps = any(night.map is not None for night in nights)
+    change = list(_CHANGE) if has_maps else []
+    change += [_ZONE_CHANGE] if any(night.job == "zones" for night in nights) else []
     return PageView(
         title=f"Nightly releases{of}",
         headline=f"{count}, {spoken(first)}" + (f" to {spoken(last)}" if first != last else ""),
-        description=f"{count} of private releases{of}: each night's map and what changed.",
+        description=f"{count} of private releases{of}" + (": each night's map and what changed." if has_maps else "."),
         place=geography.place,
         file_name=re.sub(r"[\W_]+", "-", f"nightly {content['title']}".lower()).strip("-"),
         job="refresh",
@@ -98,7 +105,7 @@ def timeline_view(files: Mapping[str, bytes]) -> PageView:
             FileLink(name=TIMELINE_FILE, description="all content of this page except the maps"),
         ],
         sections=[
-            Section(title="How to read the change", paragraphs=list(_CHANGE)),
+            *([Section(title="How to read the change", paragraphs=change)] if change else []),
             *_dependence(nights),
             Section(title="Budget spent", paragraphs=_spending_texts(nights, spending)),
             Section(title="All releases", lead="Newest first.", table=_table(nights)),

@@ -14,10 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from shapely.geometry import box
 
 from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.operations import refresh_config
 from sfumato.pipelines.operations.refresh_config import example_request, newest_day, read_config
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.timeline import DatedRelease
@@ -29,6 +31,7 @@ from tests.conftest import make_logs
 from tests.refreshes import NIGHTS, ROTATING, Place
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
+from tests.unit.zones.polygons import write_geojson
 
 # --- rotating cohorts, and the nights that a map rests on ---
 
@@ -217,6 +220,31 @@ def test_day_of_berlin_has_its_own_hours(
     assert sum(found.values()) == 20 * 48  # of the two folders
     stated = place.manifest(day)["parameters"]
     assert (stated["day_column"], stated["time_zone"], stated["days_read"]) == ("time", "Europe/Berlin", day)
+
+
+def test_nights_of_zones_count_one_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of Berlin, by zones of a file whose name is relative to the configuration, not to the working directory."""
+    logs = utc_days(tmp_path / "logs", "2026-11-20", 1, 1)
+    write_geojson(tmp_path / "halves.geojson", [(box(-1, 50, 0, 51), {"id": "W"}), (box(0, 50, 1, 51), {"id": "E"})])
+    options = {"zones": "../halves.geojson", "id_column": "id", "hours": "8-9", "epsilon": 8, "max_bad_fraction": 1}
+    place = Place(
+        tmp_path / "place", logs, job="zones", rows_of_day={**BERLIN, "folders": [0]}, options=options, budget=BUDGET
+    )
+    monkeypatch.chdir("/")
+    for day in ("2026-11-19", "2026-11-20"):
+        assert counted(place, day, capsys)["read_rows"] == 20
+        stated = place.manifest(day)["parameters"]
+        assert (stated["hours"], stated["days_read"], stated["day_column"]) == ("8-9", day, "time")
+        assert abs(place.release(day).zones_table["users"].sum() - 20) < 10  # of 480 in the day
+    assert place.verify() == 0
+    place.write(job="zones", options=options, budget=BUDGET)
+    with pytest.raises(RequestError, match=r"^config: options: hours: requires `rows_of_day"):
+        place.run("--date", "2026-11-21")
+    place.write(job="zones", options={"zones": "no.geojson", "id_column": "id", "epsilon": 8}, budget=BUDGET)
+    with pytest.raises(RequestError, match=re.escape(f"zones: {place.folder / 'no.geojson'} ")):
+        place.run("--date", "2026-11-21")
 
 
 @pytest.mark.slow

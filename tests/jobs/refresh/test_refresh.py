@@ -297,8 +297,13 @@ def test_refresh_publishes_each_job_once_a_day(place: Place, job: str) -> None:
     assert place.entries == history.entries
 
 
-def test_jobs_of_a_refresh_are_those_that_publish() -> None:
+def test_jobs_of_a_refresh_are_those_that_publish(tmp_path: Path) -> None:
     assert {name for name, job in JOBS.items() if job.publishes} == {"heatmap", *OTHER_JOBS}
+    new = tmp_path / "refresh.yaml"
+    assert cli.main(["refresh", "--init", str(tmp_path), "--users", "9000", "--region", "13,52,14,53"]) == 0
+    for file in (new, Path(__file__).parents[3] / "runner_configs" / "schedules" / "refresh.yaml"):
+        comment = " ".join(file.read_text().partition("job: heatmap")[2].partition("options:")[0].split())
+        assert [job for job in OTHER_JOBS if job not in comment] == []
 
 
 @pytest.mark.parametrize(("left", "expected"), [("4", (1, 4)), ("2", (1, 2)), ("0.5", (0.5, 0.5))])

@@ -45,6 +45,9 @@ def place(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
     [
         ({"options": {**OPTIONS, "epsilonn": 1}}, "config: options"),
         ({"options": {**OPTIONS, "seed": 1}}, "config: options"),
+        ({"options": {**OPTIONS, "day_column": "time"}}, "config: options: day_column"),
+        ({"options": {**OPTIONS, "hours": "8-9"}}, "config: options: hours"),
+        ({"options": {**OPTIONS, "basemap": "s3://bucket/city.geojson"}}, "config: options: basemap"),
         ({"options": {**OPTIONS, "epsilon": "much"}}, "epsilon"),
         ({"options": {"depth": 6}}, "region"),
         ({"job": "heatmaps"}, "config: job"),

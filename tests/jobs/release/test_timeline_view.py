@@ -216,6 +216,18 @@ def test_pruned_night_leads_to_its_manifest() -> None:
     assert [night.pruned for night in made.body.nights] == [True, False]
 
 
+def test_change_between_nights_of_zones_is_the_commands() -> None:
+    """Only heatmaps have a map that the page itself compares."""
+    zones = [a_night(i, job="zones", map=None) for i in range(2)]
+    texts = [
+        [" ".join(one.paragraphs) for one in view(nights).sections if one.title == "How to read the change"]
+        for nights in (zones, [a_night(0), a_night(1)], [a_night(0, job="flows", map=None)])
+    ]
+    assert [len(one) for one in texts] == [1, 1, 0]
+    assert "change map" not in texts[0][0]
+    assert "sfumato changes" in texts[0][0]
+
+
 def test_pages_without_a_night_or_with_one_twice_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
         timeline_bytes("bay", [], [])

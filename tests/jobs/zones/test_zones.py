@@ -290,3 +290,14 @@ def test_noise_of_a_zone_at_epsilon_1(folder: Path, delta: float, noise: Additiv
     assert (job.count_parameters.noise_kind, job.cost().delta) == (noise, delta)
     assert job.admission().cost + 0.998 <= 1
     assert LAPLACE.stddev(1 - job.admission().cost) <= 1.36
+
+
+def test_dry_run_names_the_time_column_and_caps_places(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zones = ["--zones", str(folder / "tracts.geojson"), "--id_column", "tract", "--dry_run"]
+    assert run(folder, tmp_path / "out", *zones, "--day_column", "time", "--hours", "8-9") == 0
+    text = capsys.readouterr().out
+    assert "columns user_id, latitude, longitude, time" in " ".join(text.split())
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("|")]
+    assert [row[-2].strip() for row in rows[-2:]] == [str(ZONES)] * 2

@@ -76,6 +76,12 @@ function spendingChart(body: TimelineBody): ChartOptions | null {
 
 const points = (share: number, stddev: number): string => `${share > 0 ? "+" : ""}${known(100 * share, 100 * stddev)} points`;
 
+/** Why this page draws no map of a night, and where its release is shown. */
+function absent({ date, folder, job, pruned }: Night): (string | Node)[] {
+  if (pruned) return [`The map of ${shortDate(date)} was removed to save space. Its cost and its manifest are kept.`];
+  return [`The release of ${shortDate(date)}, from sfumato ${job}, is shown on `, h("a", { href: `${folder}/index.html` }, "its own page"), ". This page draws only maps of sfumato heatmap."];
+}
+
 /** What is shown: night B, the night A that it is compared with, and which of them or their change is on the map. */
 class Timeline {
   private readonly nights: Night[];
@@ -189,15 +195,17 @@ class Timeline {
     this.chart.draw(nightsChart(this.nights, [a, b]));
     this.chart.setTip(this.nights.map(({ date }) => time(date)), (at) => {
       const night = this.nights[at];
-      const { date, epsilon, job, map, safe } = night;
-      return { x: time(date), y: Math.max(night.users ?? 0, 0), value: longDate(date), margin: usersOf(night) ?? "users unknown", facts: [["Budget", `ε ${significant(epsilon)}`], ["Job", map ? job : `${job}, no map`], ...(safe ? [] : [["Noise", "known source: not private"] as const])] };
+      const { date, epsilon, job, map, pruned, safe } = night;
+      return { x: time(date), y: Math.max(night.users ?? 0, 0), value: longDate(date), margin: usersOf(night) ?? "users unknown", facts: [["Budget", `ε ${significant(epsilon)}`], ["Job", map ? job : pruned ? `${job}, removed` : `${job}, on its own page`], ...(safe ? [] : [["Noise", "known source: not private"] as const])] };
     });
     this.kinds.replaceChildren(choice("Map", a ? [shortDate(a.date), shortDate(b.date), "Change"] : [shortDate(b.date)], a ? this.shown : 0, (kind) => this.showKind(a ? kind : B)));
+    const wanted = this.shown === A ? [a, null] : this.shown === B ? [null, b] : [a, b];
+    const missing = wanted.find((night) => night && !night.map);
+    if (missing) {
+      this.refuse(...absent(missing));
+      return;
+    }
     try {
-      const wanted = this.shown === A ? [a, null] : this.shown === B ? [null, b] : [a, b];
-      const missing = wanted.find((night) => night && !night.map);
-      if (missing?.pruned) throw new Error(`The map of ${shortDate(missing.date)} was removed to save space. Its cost and its manifest are kept.`);
-      if (missing) throw new Error(`The release of ${shortDate(missing.date)} is from sfumato ${missing.job} and has no map. See its own page.`);
       const maps = await Promise.all(wanted.map((night) => (night ? this.maps.load(night) : null)));
       if (mine === this.requests) this.paint(maps);
     } catch (error) {
@@ -239,10 +247,10 @@ class Timeline {
       h("p", {}, night.pruned ? h("a", { href: `${night.folder}/manifest.json` }, "Manifest of this night") : h("a", { href: `${night.folder}/index.html` }, "Full page of this night"), start)];
   }
 
-  private refuse(message: string): void {
+  private refuse(...message: (string | Node)[]): void {
     this.current = null;
     this.figure = null;
-    this.mapPlace.replaceChildren(h("p", { class: "absent" }, message));
+    this.mapPlace.replaceChildren(h("p", { class: "absent" }, ...message));
     this.words.replaceChildren(h("h2", {}, this.title()), ...this.nightWords(this.night));
     this.listed.replaceChildren();
   }
