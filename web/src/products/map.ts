@@ -173,7 +173,7 @@ export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { pane
   const caption = (view: PageView): Caption => {
     const listed = [...list.querySelectorAll(".places button")].map((one, i) => `${i + 1}\u00a0${one.firstElementChild?.lastChild?.textContent ?? ""} ${one.querySelector("b")?.textContent ?? ""}`);
     const { notes, ...heads } = captionOf(view);
-    return { ...heads, notes: [listed.length ? `${list.querySelector("h2")?.textContent ?? ""}: ${listed.join("; ")}.` : "", ...notes] };
+    return { ...heads, notes: [listed.length ? `${list.querySelector("h2")?.textContent ?? ""}: ${listed.join("; ")}. ${list.querySelector(".quiet")?.textContent ?? ""}` : "", ...notes] };
   };
   const show = (): void => {
     const [layer, measure] = current();
