@@ -6,25 +6,28 @@ import csv
 import json
 import math
 import re
+import struct
 import time
+import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
-from shapely.geometry import box
+from shapely.geometry import Polygon, box
 
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.slots import Slots
-from sfumato.schemas.views.map_views import Basemap, MapBody, TimeSlots, Zone
-from sfumato.schemas.views.view_parts import Bounds
+from sfumato.schemas.views.map_views import Basemap, MapBody, Place, TimeSlots, Zone
+from sfumato.schemas.views.view_parts import Bounds, Section, Table
 from sfumato.transforms.heatmap.view import heatmap_view
 from sfumato.transforms.report.count_measures import count_measure
 from sfumato.transforms.report.layers import zone_layer
 from sfumato.transforms.report.report import render_page
 from sfumato.transforms.report.scales import density_scale
-from tests.browser.browsers import Tab
+from tests.browser.browsers import ChromiumTab, Tab
 from tests.browser.conftest import Open, barriers
 from tests.unit.release.city import REGION, CityRelease, city_release
 from tests.unit.report.samples import layer_of, map_of, view_of
@@ -180,7 +183,68 @@ def test_downloads_hold_what_is_shown(opened: Open, page: Path, release: CityRel
         rows = list(csv.DictReader(file))
     assert [row["cell_id"] for row in rows] == layer.cell_id
     assert [float(row["Users"]) for row in rows] == layer.measures[0].value
-    assert (downloads / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    picture = (downloads / f"{name}.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) < 1_000_000
+    width, height = struct.unpack(">II", picture[16:24])
+    canvas = tab.run(f"(({{clientWidth: w, clientHeight: h}}) => [w, h])(document.querySelector('{MAP} canvas'))")
+    assert width == 2 * canvas[0]
+    assert height > 2 * (canvas[1] + 200)  # with a title, the legend, the list, the guarantee and its epsilon
+
+
+def printed(pdf: bytes) -> tuple[float, float]:
+    """Widths divided by heights of the largest image in a PDF file: in pixels, and as it is drawn."""
+    pixels, drawn = [(0, 0)], [(0.0, 0.0)]
+    for found in re.finditer(rb"<<(.*?)>>\s*stream\r?\n", pdf, re.DOTALL):
+        if sides := re.search(rb"/Width (\d+)\s*/Height (\d+)", found[1]):
+            pixels.append((int(sides[1]), int(sides[2])))
+        elif b"FlateDecode" in found[1] and b"/Font" not in found[1]:
+            with suppress(zlib.error):
+                content = zlib.decompressobj().decompress(pdf[found.end() :])
+                for one in re.finditer(rb"([\d.]+) 0 0 -?([\d.]+) \S+ \S+ cm\s+/X\d+ Do", content):
+                    drawn.append((float(one[1]), float(one[2])))
+    (wide, high), (across, down) = max(pixels), max(drawn)
+    return wide / high, across / down
+
+
+@pytest.mark.parametrize("browser", ["chromium"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_printed_map_keeps_its_proportions(opened: Open, page: Path, width: int) -> None:
+    tab = opened(page, width=width)
+    assert isinstance(tab, ChromiumTab)
+    pixels, drawn = printed(tab.page.pdf(format="A4"))
+    assert drawn == pytest.approx(pixels, rel=0.01)
+
+
+def test_a_print_is_light_and_sharp_and_the_map_returns(opened: Open, page: Path) -> None:
+    tab = opened(page, "#map=13.00/40.7400/-73.9700")
+    canvas = f"document.querySelector('{MAP} canvas')"
+    state = f"(() => {{ const c = {canvas}; return [c.width, c.height, c.clientWidth, c.clientHeight]; }})()"
+    ground = "getComputedStyle(document.body).backgroundColor"
+    before, dark, shown = tab.run(state), tab.run(ground), place(tab)
+    tab.run("(() => { dispatchEvent(new Event('beforeprint')); return true; })()")
+    width, height, wide, high = tab.run(state)  # a browser prints before the next frame
+    assert (width, height) == pytest.approx((3 * wide, 3 * high), abs=1)
+    assert wide <= 600
+    assert high <= 420
+    assert wide / high == pytest.approx(before[2] / before[3], rel=0.01)
+    assert tab.run(ground) != dark
+    tab.run("(() => { dispatchEvent(new Event('afterprint')); return true; })()")
+    tab.settle()
+    assert (tab.run(state), tab.run(ground)) == (before, dark)
+    assert place(tab) == pytest.approx(shown)
+
+
+@pytest.mark.parametrize("browser", ["chromium"])
+def test_a_page_has_loaded_when_its_map_is_drawn(opened: Open, page: Path) -> None:
+    """A program that prints or photographs pages does it as soon as they have loaded."""
+    tab = opened(page)
+    assert isinstance(tab, ChromiumTab)
+    count = "document.querySelectorAll('.places li').length"
+    tab.page.add_init_script(f"addEventListener('load', () => window.items = {count})")
+    for _ in range(5):
+        tab.page.reload()
+        assert tab.until("window.items ?? null") == 12
 
 
 def test_the_policy_lets_nothing_else_run_or_be_fetched(opened: Open, page: Path) -> None:
@@ -396,24 +460,34 @@ def test_a_tap_opens_a_sheet_that_leaves_the_cell_in_sight(opened: Open, page: P
     tab.until("document.querySelector('.tip').hidden")
 
 
+def zones_page(folder: Path, boxes: dict[str, Polygon], counts: list[float], basemap: Basemap) -> Path:
+    """A page of zones of a region of one degree."""
+    users = np.array(counts)
+    ones = np.ones(len(users))
+    measure = count_measure(users, ones, users - 2, users + 2, density_scale(users, users), 1, ones, "zone")
+    rows = pa.table({"zone": [f"z{i}" for i in range(len(boxes))], "name": list(boxes)})
+    layer = zone_layer("Zones", "", rows, np.array(list(boxes.values())), ones, Region(0, 0, 1, 1), [measure])
+    body = MapBody(
+        region=Bounds(west=0, south=0, east=1, north=1), depth=0, layers=[layer], finest_metres=(99, 99),
+        missing="No zone here",
+    )  # fmt: skip
+    heads = ["Level", "Zones", "Share of the budget", "Own noise, users (95%)", "Error of a zone, users (95%)"]
+    levels = [["Neighbourhoods", "1,234", "87.5%", "± 1,234", "± 1,234"]]
+    table = Table(title="Levels", heads=heads, rows=levels, numeric=[False, True, True, True, True])
+    view = view_of(body, basemap=basemap, sections=[Section(title="Level by level", table=table)])
+    (folder / "index.html").write_text(render_page(view))
+    return folder / "index.html"
+
+
 def test_names_of_zones_are_offered_and_listed_once(opened: Open, tmp_path: Path) -> None:
     """The same names are in the geography and in the layer."""
     boxes = {"Westend": box(0, 0, 0.5, 1), "Ostend": box(0.5, 0, 1, 1)}
     places = [Zone(name=name, rings=[list(shape.exterior.coords)]) for name, shape in boxes.items()]
-    counts = np.array([900.0, 400.0])
-    measure = count_measure(
-        counts, np.ones(2), counts - 2, counts + 2, density_scale(counts, counts), 1, np.ones(2), "zone"
-    )
-    rows = pa.table({"zone": ["w", "o"], "name": list(boxes)})
-    layer = zone_layer("Zones", "", rows, np.array(list(boxes.values())), np.ones(2), Region(0, 0, 1, 1), [measure])
-    body = MapBody(region=Bounds(west=0, south=0, east=1, north=1), depth=0, layers=[layer], finest_metres=(99, 99))
-    view = view_of(body, basemap=Basemap(source="", zones=places))
-    (tmp_path / "index.html").write_text(render_page(view))
-    tab = opened(tmp_path / "index.html")
+    tab = opened(zones_page(tmp_path, boxes, [900, 400], Basemap(source="", zones=places)))
     assert tab.run("[...document.querySelectorAll('#names option')].map(one => one.value)") == list(boxes)
     assert tab.run("document.querySelectorAll('.places .wide-line').length") == 0
     users = tab.run("[...document.querySelectorAll('.places b')].map(one => one.innerText)")
-    assert users == ["890", "390"]  # lower ends of intervals for both zones at once, rounded down
+    assert users == ["900 (895 to 905)", "400 (395 to 405)"]  # for both zones at once
     first = "document.querySelector('.places .bar i').style.background"
     colours = [tab.run(first)]
     for _ in range(2):
@@ -421,3 +495,29 @@ def test_names_of_zones_are_offered_and_listed_once(opened: Open, tmp_path: Path
         tab.until(f"{first} !== {json.dumps(colours[-1])}")
         colours.append(tab.run(first))
     assert colours[0] == colours[2]  # dark and light
+
+
+@pytest.mark.parametrize("browser", ["chromium"])  # Firefox's driver makes no clicks of taps
+def test_a_tap_next_to_a_small_zone_means_the_zone(opened: Open, tmp_path: Path) -> None:
+    stops = {"Mill": box(0.49, 0.49, 0.51, 0.51), "Port": box(0.1, 0.1, 0.12, 0.12)}
+    city = Place(name="City", longitude=0.4, latitude=0.4, rank=0)
+    tab = opened(zones_page(tmp_path, stops, [900, 400], Basemap(source="", places=[city])), width=390, touch=True)
+    tab.centre(MAP)
+    tab.rest()
+    x, y, side, high = tab.run(
+        f"(({{x, y, width, height}}) => [x, y, width, height])(document.querySelector('{MAP}').getBoundingClientRect())"
+    )
+    edge = x + side / 2 + 0.01 * min(side, high)  # roughly: the whole region fills the map but for a margin
+    tab.fingers([[(edge + 10, y + high / 2)]])
+    tab.until("!document.querySelector('.tip').hidden")
+    assert "900 users" in tab.text(".tip")
+    assert "Mill" in tab.text(".tip")
+    assert "City" not in tab.text(".tip")  # which the name says better
+    tab.fingers([[(edge + 40, y + high / 2)]])
+    tab.until("document.querySelector('.tip').innerText.includes('No value here')")
+    assert tab.run("document.querySelectorAll('.places .wide-line').length") == 0
+
+
+def test_the_tables_of_a_page_fit_a_phone(opened: Open, tmp_path: Path) -> None:
+    tab = opened(zones_page(tmp_path, {"Mill": box(0, 0, 1, 1)}, [9], Basemap(source="")), width=390, touch=True)
+    assert tab.run("(({scrollWidth, clientWidth}) => scrollWidth - clientWidth)(document.querySelector('.wide'))") <= 0

@@ -32,6 +32,7 @@ from sfumato.schemas.views.map_views import Layer, MapBody, Measure
 from sfumato.schemas.views.view_parts import Fact, Scale, Section, Table
 from sfumato.transforms.geo.zone_file import INDEXES
 from sfumato.transforms.observability.text_tables import significant
+from sfumato.transforms.report.count_measures import listed_note
 from sfumato.transforms.report.layers import AROUND_POINTS, around_cells, cell_layer, finest_metres, zone_layer
 from sfumato.transforms.report.numbers import length, percent, plural, shown_values
 from sfumato.transforms.report.released import Files, Released
@@ -267,7 +268,7 @@ class SampledPage:
         else:
             scale = self.scale(level, density, low)
         least, most = self.ends(table, level)
-        order = np.argsort(-least, kind="stable")[:_LISTED].tolist()
+        order = [i for i in np.argsort(-least, kind="stable")[:_LISTED].tolist() if least[i] > 0]
         return Measure(
             name=self.UNIT.capitalize(),
             kind="count",
@@ -278,7 +279,7 @@ class SampledPage:
             uncertain=(least <= 0).tolist(),
             scale=scale,
             listed=[(i, float(count[i]), float(least[i]), float(most[i])) for i in order],
-            listed_note=f"These bounds hold for all {self.noun}s{' of the grid' if level else ''} at once.",
+            listed_note=listed_note(bool(order), self.noun, " of the grid" if level else "") if len(least) else "",
         )
 
     # ---------------------------------------------------------------- zones of a map

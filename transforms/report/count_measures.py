@@ -67,14 +67,20 @@ def count_measure(
         smooth=smooth,
         scale=scale,
         listed=listed,
-        listed_note=""
-        if areas is None
-        else (
-            f"These bounds hold for all {place}s at once."
-            if listed
-            else f"No {place} has a lower bound above zero, by bounds that hold for all {place}s at once (95%): noise "
-            "could explain each count separately. Sums of several are known better."
-        ),
+        listed_note="" if areas is None else listed_note(bool(listed), place),
+    )
+
+
+def listed_note(found: bool, place: str, where: str = "") -> str:
+    """Returns the sentence under a list of counts, or instead of one without rows.
+
+    place: what a row is, in one word. where: what its intervals hold for, in words after that one's plural.
+    """
+    if found:
+        return f"The intervals hold for all {place}s{where} at once (95%); their lower ends decide the order."
+    return (
+        f"No {place} has a lower bound above zero, by bounds that hold for all {place}s{where} at once (95%): noise "
+        "could explain each count separately. Sums of several are known better."
     )
 
 

@@ -59,11 +59,6 @@ export function atMost(value: number, high: number): string {
   const unit = Math.max(10 ** Math.floor(Math.log10(Math.max(most, 1)) - 1), 0.1);
   return significant(Math.ceil(most / unit - 1e-6) * unit, 2);
 }
-/** A lower bound of a count, of two digits, rounded down. */
-export function atLeast(low: number): string {
-  const unit = 10 ** (Math.floor(Math.log10(Math.max(low, 1e-9))) - 1);
-  return significant(Math.floor(low / unit + 1e-6) * unit, 2);
-}
 
 /** The smallest of 1, 2, 5 times a power of ten that is not below `least`. */
 export function niceStep(least: number): number {

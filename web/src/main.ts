@@ -69,6 +69,14 @@ function scrollToParts(): void {
   });
 }
 
+/** Keeps the document loading until the view is shown: `chromium --print-to-pdf` prints as soon as it has loaded. Returns what ends that. */
+function keepLoading(): () => void {
+  const frame = h("iframe", { hidden: true });
+  document.body.append(frame);
+  frame.contentDocument?.open(); // a document that is open delays the load event of the one around it
+  return () => frame.remove();
+}
+
 async function begin(): Promise<void> {
   const [data, stage, bar] = ["view", "stage", "tools"].map((id) => document.getElementById(id));
   if (!data || !stage || !bar) return;
@@ -85,4 +93,4 @@ async function begin(): Promise<void> {
   makeSortable(document.getElementById("report") ?? document);
 }
 
-void begin();
+void begin().finally(keepLoading());

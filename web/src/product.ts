@@ -1,4 +1,5 @@
 // What a product is given: one module of products/ for each kind of body, registered in main.ts.
+import type { Caption } from "./map/picture";
 import type { Permalink } from "./permalink";
 import type { Theme } from "./theme";
 import type { PageView } from "./views";
@@ -14,8 +15,12 @@ export interface Tools {
   addButton(label: string, act: () => void | Promise<void>): HTMLButtonElement;
 }
 
-/** What a saved picture is called: the page's heading with its place and days. */
-export const captionOf = (view: PageView): string => [view.heading ?? view.headline, view.place, view.period].filter((one) => one !== null).join(" · ");
+/** What is written on a saved map: heading, place and days, then the page's figures, its guarantee and the geography's source. */
+export const captionOf = (view: PageView): Caption => ({
+  title: view.heading ?? view.headline,
+  subtitle: [view.heading && view.headline, view.place, view.period].filter(Boolean).join(" · "),
+  notes: [view.chips.map(({ term, text }) => `${term}: ${text}`).join(" · "), view.alarm ?? view.guarantee, view.basemap ? `Geography: ${view.basemap.source}` : ""],
+});
 
 /** Fills `root`, the empty first screen, with what needs a script. The static report stands under it already. */
 export type Product = (view: PageView, root: HTMLElement, tools: Tools) => void;

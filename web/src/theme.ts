@@ -8,14 +8,17 @@ export class Theme {
   private chosen: Mode | null = null;
 
   private readonly paper = matchMedia("print");
+  private printing = false;
 
   constructor() {
     this.paper.addEventListener("change", () => this.notify());
     this.system.addEventListener("change", () => this.notify());
+    addEventListener("beforeprint", () => this.print(true));
+    addEventListener("afterprint", () => this.print(false));
   }
 
   get mode(): Mode {
-    if (this.paper.matches) return "light";
+    if (this.printing || this.paper.matches) return "light";
     return this.chosen ?? (this.system.matches ? "dark" : "light");
   }
 
@@ -33,6 +36,15 @@ export class Theme {
   /** Calls `listener` after the mode has changed. */
   onChange(listener: () => void): void {
     this.listeners.push(listener);
+  }
+
+  /** Makes the page light for paper, or ends that. Before a print, because a canvas cannot be repainted once the browser lays out its paper. */
+  private print(on: boolean): void {
+    this.printing = on;
+    const theme = on ? "light" : this.chosen;
+    if (theme) document.documentElement.dataset.theme = theme;
+    else delete document.documentElement.dataset.theme;
+    this.notify();
   }
 
   private notify(): void {

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { Cells } from "../src/map/cells";
 import { coloursOf, shadeOf, shaded } from "../src/map/colours";
 import { unitX, unitY } from "../src/map/projection";
-import { distinct, layerCsv, tint } from "../src/products/map";
+import { distinct, layerCsv, nearestTo, tint } from "../src/products/map";
 import type { Layer, Measure, Scale } from "../src/views";
 
 const region = { west: 3, south: 1, east: 3.16, north: 1.16 };
@@ -127,4 +127,21 @@ test("a listed cell that touches a higher one is no place of its own", () => {
   const boxes = [[0, 0], [5, 0], [1, 1], [6, 2]].map(([west, south]) => ({ west, south, east: west + 1, north: south + 1 }));
   const listed = boxes.map((_, row): [number, number, number, number] => [row, 9, 8, 10]);
   expect(distinct(listed, (row) => boxes[row]).map(([row]) => row)).toEqual([0, 1, 3]);
+});
+
+test("a zone's own name is enough, unless another zone has it or it is a code", () => {
+  const zones: Layer = { ...layer, cell_id: ["Mill (s1)", "Mill (s2)", "Port", "41103"], shapes: [[], [], [], []], zones: [["s1", "Mill"], ["s2", "Mill"], ["s3", "Port"], ["41103", null]], named: true };
+  const figure = { nearest: () => "near City" };
+  expect([0, 1, 2, 3, -1].map((row) => nearestTo(figure, zones, row, 3, 1))).toEqual(["near City", "near City", null, "near City", "near City"]);
+  expect(nearestTo(figure, { ...zones, named: false }, 2, 3, 1)).toBe("near City");
+  expect(nearestTo(figure, layer, 0, 3, 1)).toBe("near City");
+});
+
+test("the middle of a polygon is that of its largest ring", () => {
+  const triangle: [number, number][] = [[3, 1], [3.03, 1], [3, 1.03], [3, 1]];
+  const speck: [number, number][] = [[3.1, 1.1], [3.101, 1.1], [3.101, 1.101], [3.1, 1.1]];
+  const [x, y] = new Cells({ ...layer, level: [0], x: [0], y: [0], area: [0.1], cell_id: ["a"], shapes: [[speck, triangle]] }, region).middle(0);
+  expect(x).toBeCloseTo(3.01, 9);
+  expect(y).toBeCloseTo(1.01, 9);
+  expect(new Cells(layer, region).middle(1)).toEqual([3.12, 1.04].map((one) => expect.closeTo(one, 9) as number));
 });

@@ -1,7 +1,10 @@
 import { beforeEach, expect, test, vi } from "vitest";
 import { choice, h } from "../src/dom";
 import { csv } from "../src/download";
+import { wrap } from "../src/map/picture";
 import { Permalink } from "../src/permalink";
+import { captionOf } from "../src/product";
+import type { PageView } from "../src/views";
 
 beforeEach(() => history.replaceState(null, "", location.pathname));
 
@@ -56,4 +59,18 @@ test("a choice tells which was chosen", () => {
   expect([users.checked, rate.checked, users.name === rate.name]).toEqual([true, false, true]);
   rate.click();
   expect(chosen).toHaveBeenCalledWith(1);
+});
+
+test("a saved picture has place and days, the epsilon, the guarantee and the geography's source", () => {
+  const view = { heading: null, headline: "About 900 users", place: "Harbour", period: "6 Oct 2026", chips: [{ term: "Privacy budget", text: "\u03b5 = 1" }, { term: "Made", text: "today" }], alarm: null, guarantee: "Nobody.", basemap: { source: "GeoNames, CC BY 4.0" } };
+  const caption = captionOf(view as unknown as PageView);
+  expect(caption.title).toBe("About 900 users");
+  expect(caption.subtitle).toBe("Harbour · 6 Oct 2026");
+  expect(caption.notes).toEqual(["Privacy budget: \u03b5 = 1 · Made: today", "Nobody.", "Geography: GeoNames, CC BY 4.0"]);
+  expect(captionOf({ ...view, alarm: "A known seed." } as unknown as PageView).notes[1]).toBe("A known seed.");
+});
+
+test("a long text is broken into lines between its words", () => {
+  expect(wrap("one two three, four", 9, (text) => text.length)).toEqual(["one two", "three,", "four"]);
+  expect(wrap("extraordinarily long", 4, (text) => text.length)).toEqual(["extraordinarily", "long"]);
 });

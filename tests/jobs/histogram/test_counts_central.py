@@ -179,6 +179,26 @@ def test_hotspots_count_in_cells_of_some_100_metres(metres: float, depth: int) -
         assert counted.grid.depth == expected
 
 
+@pytest.mark.parametrize("users", [0, 9_000])
+def test_a_page_lists_no_zone_that_may_be_empty(users: int) -> None:
+    """A list of the highest lower bounds contains none at or below zero, however few others there are."""
+    zones = zones_of([box(i, 50, i + 1, 51) for i in range(8)])
+    counted, plan = ZoneItems(LocationColumns(), ZoneLocator(zones)), CentralCountPlan(bound=ItemBound(3), domains=(8,))
+    exact = ItemCounts(np.arange(8, dtype=np.uint64), np.array([users] + [0] * 7))
+    counts = noisy_levels([exact], plan, RunKey.derive(FixedSecret(b"zones" * 7), {"job": "page"}), (0,))
+    parameters = {"bound": {"max_items": 3, "max_records": 1}}
+    described = ReleaseMetadata("histogram", "page", "2026-11-29T00:00:00", "test", True, parameters)
+    admitted = NoisyUserCounts(9_000.0, 0.0, 0.01, 141.0)
+    body = counts_view(central_files(replace(counts, admission=admitted), CountMetadata(described, plan, counted))).body
+    assert isinstance(body, MapBody)
+    (measure,) = body.layers[0].measures
+    assert len(measure.value) == 8
+    assert {row for row, *_ in measure.listed} == {row for row in range(8) if not measure.uncertain[row]}
+    assert all(low > 0 for _, _, low, _ in measure.listed)
+    assert users == 0 or measure.listed[0][0] == 0
+    assert measure.listed_note
+
+
 @pytest.mark.parametrize("published", [0, 2])
 def test_a_page_of_hidden_zones_credits_no_users_to_the_others(published: int) -> None:
     """A threshold hid most of 5,000 zones: nobody knows how many users the published ones hold."""

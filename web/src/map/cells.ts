@@ -68,6 +68,23 @@ export class Cells {
     return this.layer.shapes ? this.sides[i] : this.square(i);
   }
 
+  /** The middle of a cell, or of a polygon's largest ring. */
+  middle(i: number): [longitude: number, latitude: number] {
+    const { west, south, east, north } = this.bounds(i);
+    let [area, x, y] = [0, (west + east) / 2, (south + north) / 2];
+    const [left, low] = [x, y]; // near the ring, so that no digits are lost
+    for (const ring of this.layer.shapes?.[i] ?? []) {
+      let [twice, u, v] = [0, 0, 0];
+      ring.forEach(([x1, y1], j) => {
+        const [x0, y0] = ring[(j || ring.length) - 1];
+        const part = (x0 - left) * (y1 - low) - (x1 - left) * (y0 - low);
+        [twice, u, v] = [twice + part, u + part * (x0 + x1 - 2 * left), v + part * (y0 + y1 - 2 * low)];
+      });
+      if (Math.abs(twice) > area) [area, x, y] = [Math.abs(twice), left + u / (3 * twice), low + v / (3 * twice)];
+    }
+    return [x, y];
+  }
+
   private square(i: number): Bounds {
     const { level, x, y } = this.layer;
     const side = 2 ** level[i];

@@ -2,13 +2,13 @@
 import * as L from "leaflet";
 import { button, h } from "../dom";
 import { clamp, metres, niceStep } from "../format";
-import { pngOf } from "../download";
 import type { Tools } from "../product";
 import type { Bounds, Layer, Measure } from "../views";
 import { Cells, type Window } from "./cells";
 import type { Box, Ground, Named, Overlay, Scene } from "./ground";
 import { Letters } from "./letters";
 import { Legend } from "./legend";
+import { type Caption, pictureOf } from "./picture";
 import { Search } from "./search";
 import { unitX, unitY, worldMetres } from "./projection";
 
@@ -45,7 +45,11 @@ const WORLD = 256; // CSS pixels of the world at Leaflet's zoom 0
 const HINT_MS = 1600;
 const NARROW = 60; // CSS pixels: a narrower zone may have its name beside it
 const MOST_BESIDE = 400; // zones whose names are tried beside them: far more than a map has names
-const SYMBOL = 36; // CSS pixels: a narrower zone is a symbol, such as a stop's circle
+/** CSS pixels: a narrower zone is a symbol, such as a stop's circle. */
+export const SYMBOL = 36;
+const FINGER = 16; // CSS pixels around a tap in which the nearest cell is meant
+const [PAPER_WIDTH, PAPER_HEIGHT] = [600, 420]; // CSS pixels of a printed map, at most: with its legend and a list it fills a page
+const [PICTURE, PRINT] = [2, 3]; // pixels a CSS pixel, at least
 const still = (): boolean => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 export class MapFigure {
@@ -74,6 +78,8 @@ export class MapFigure {
   private keyboard = false;
   private fitted = true;
   private frame = 0;
+  private sharpness = 1; // pixels a CSS pixel, at least
+  private isTouched = false; // by a finger, not a mouse
   private hinting = 0;
   private tiles: L.TileLayer | null = null;
 
@@ -96,6 +102,7 @@ export class MapFigure {
     this.map.on("move zoom viewreset", () => this.paint());
     this.map.on("moveend", () => this.keepPlace());
     this.listen(holder);
+    this.listenToPrinting(frame);
     new ResizeObserver(() => this.resize()).observe(holder);
     tools.theme.onChange(() => this.redress());
     tools.link.onChange(() => this.showLinked());
@@ -159,7 +166,7 @@ export class MapFigure {
   onClick(listener: (hit: Hit) => void): void {
     if (!this.clicks.length) this.keysHelp.append(" Enter selects the place at the centre.");
     this.clicks.push(listener);
-    this.map.on("click", (event: L.LeafletMouseEvent) => listener(this.hitAt(event.latlng)));
+    this.map.on("click", (event: L.LeafletMouseEvent) => listener(this.clicked(event)));
   }
 
   /** Repaints the map in the next frame. */
@@ -205,24 +212,14 @@ export class MapFigure {
     return found.join(", ") || null;
   }
 
-  /** What is shown, as a PNG file with a title, the legend and the scale of lengths. */
-  async toPNG(title: string): Promise<Blob> {
-    const { width, height } = this.canvas;
-    const ratio = this.ratio();
-    const colour = (name: string): string => this.tools.theme.colour(name);
-    const sheet = Object.assign(document.createElement("canvas"), { width, height: height + Math.round(118 * ratio) });
-    const pen = sheet.getContext("2d");
-    if (!pen) throw new Error("the browser has no canvas");
-    pen.fillStyle = colour("--sheet");
-    pen.fillRect(0, 0, sheet.width, sheet.height);
-    pen.drawImage(this.canvas, 0, Math.round(38 * ratio));
-    pen.scale(ratio, ratio);
-    pen.fillStyle = colour("--ink");
-    pen.font = `18px ${colour("--serif")}`;
-    pen.fillText(title, 14, 25, width / ratio - 28);
-    pen.translate(0, 38 + height / ratio);
-    this.legend.draw(pen, width / ratio, this.scaleBar());
-    return pngOf(sheet);
+  /** What is shown, as a PNG file with a caption, the legend and the scale of lengths. */
+  toPNG(caption: Caption): Promise<Blob> {
+    this.sharpness = PICTURE;
+    this.paint();
+    const made = pictureOf(this.canvas, this.ratio(), caption, this.legend, this.scaleBar(), this.tools.theme);
+    this.sharpness = 1;
+    this.paint();
+    return made;
   }
 
   // ---------------------------------------------------------------- view
@@ -292,10 +289,40 @@ export class MapFigure {
     this.paint();
   }
 
+  /**
+   * Gives the map a size of its own on paper, where the frame's would change without a repaint, and paints it for that size. What was shown is
+   * shown there, and again afterwards.
+   */
+  private listenToPrinting({ style }: HTMLElement): void {
+    let before: [L.LatLng, number] | null = null;
+    const show = (centre: L.LatLng, zoom: number): void => {
+      this.map.invalidateSize({ pan: false, animate: false });
+      this.setLimits();
+      this.map.setView(centre, zoom, { animate: false });
+      this.paint();
+    };
+    addEventListener("beforeprint", () => {
+      const { x: width, y: height } = this.map.getSize();
+      if (!width || !height || before) return;
+      const scale = Math.min(PAPER_WIDTH / width, PAPER_HEIGHT / height);
+      before = [this.map.getCenter(), this.map.getZoom()];
+      Object.assign(style, { width: `${Math.round(width * scale)}px`, height: `${Math.round(height * scale)}px`, maxHeight: "none" });
+      this.sharpness = PRINT;
+      show(before[0], before[1] + Math.log2(scale));
+    });
+    addEventListener("afterprint", () => {
+      if (!before) return;
+      Object.assign(style, { width: "", height: "", maxHeight: "" });
+      this.sharpness = 1;
+      show(...before);
+      before = null;
+    });
+  }
+
   // ---------------------------------------------------------------- painting
 
   private ratio(): number {
-    return Math.min(window.devicePixelRatio || 1, 3);
+    return clamp(window.devicePixelRatio || 1, this.sharpness, 3);
   }
 
   private scene(): Scene & Window {
@@ -339,7 +366,8 @@ export class MapFigure {
     scaled(() => {
       if (!this.cells?.layer.shapes) this.outline(pen, scene, this.region, [[1, this.tools.theme.colour("--line")]]);
       if (!this.tiles) this.ground?.over(pen, scene);
-      const letters = new Letters(pen, scene, [...this.covered(), ...(this.overlay?.(pen, scene) ?? [])]);
+      const covered = this.covered();
+      const letters = new Letters(pen, scene, [...covered, ...(this.overlay?.(pen, scene, covered) ?? [])]);
       this.letterZones(scene, letters);
       if (!this.tiles) this.ground?.letter(pen, scene, letters);
       this.mark(pen, scene);
@@ -370,8 +398,9 @@ export class MapFigure {
     letters.symbols = boxes.filter(([x0, , x1]) => x1 - x0 < SYMBOL);
   }
 
-  /** What the search and the buttons cover of the canvas. */
+  /** What the search and the buttons cover of the canvas, if it is for the screen. */
   private covered(): Box[] {
+    if (this.sharpness > 1) return [];
     const { left, top } = this.canvas.getBoundingClientRect();
     return [...this.element.querySelectorAll(".find, .zoom")].map((one) => {
       const side = one.getBoundingClientRect();
@@ -465,6 +494,19 @@ export class MapFigure {
     return { row: this.cells?.at(lng, lat) ?? -1, longitude: lng, latitude: lat };
   }
 
+  /** The place of a click; of a tap that misses all cells the nearest one that a finger covers. */
+  private clicked({ latlng, containerPoint }: L.LeafletMouseEvent): Hit {
+    const hit = this.hitAt(latlng);
+    if (hit.row >= 0 || !this.isTouched) return hit;
+    for (let away = 2; away <= FINGER; away += 2) {
+      for (let way = 0; way < 2 * Math.PI; way += Math.PI / 12) {
+        const near = this.hitAt(this.map.containerPointToLatLng(containerPoint.add([away * Math.cos(way), away * Math.sin(way)])));
+        if (near.row >= 0) return near;
+      }
+    }
+    return hit;
+  }
+
   private showTip(): void {
     const hit = this.current();
     const words = hit && this.words?.(hit);
@@ -528,6 +570,7 @@ export class MapFigure {
       this.showHint(`${/Mac|iP/.test(navigator.platform) ? "⌘" : "Ctrl"} + scroll zooms the map`);
     }, { capture: true, passive: true });
     frame.addEventListener("pointerdown", (event) => {
+      this.isTouched = event.pointerType === "touch";
       this.map.dragging[event.pointerType === "touch" ? "disable" : "enable"]();
     }, { capture: true });
     for (const name of ["touchstart", "touchmove"]) // while the page still scrolls, fingers cannot move the map
@@ -552,7 +595,7 @@ export class MapFigure {
     holder.addEventListener("pointerleave", (event) => {
       if (event.pointerType !== "touch") this.setHover(null);
     });
-    this.map.on("click", (event: L.LeafletMouseEvent) => this.setHover(this.hitAt(event.latlng))); // a tap, on phones
+    this.map.on("click", (event: L.LeafletMouseEvent) => this.setHover(this.clicked(event))); // a tap, on phones
     holder.addEventListener("touchmove", () => this.setHover(null), { passive: true });
     holder.addEventListener("dblclick", (event) => {
       const zoom = this.map.getZoom() + (event.shiftKey ? -1 : 1);

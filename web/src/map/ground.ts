@@ -18,8 +18,8 @@ export interface Scene {
 /** A part of the canvas in CSS pixels: left, top, right, bottom. */
 export type Box = [number, number, number, number];
 
-/** Paints over the cells and says where no name may stand. */
-export type Overlay = (pen: CanvasRenderingContext2D, scene: Scene) => readonly Box[];
+/** Paints over the cells, but not over what is `covered`, and says where no name may stand. */
+export type Overlay = (pen: CanvasRenderingContext2D, scene: Scene, covered: readonly Box[]) => readonly Box[];
 
 /** A name and where it lies; the sides of a point are equal. */
 export interface Named {

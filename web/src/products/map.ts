@@ -1,11 +1,12 @@
 // A map of cells: what its colours show, its layers, the list of the highest lower bounds, and the value under the pointer.
 import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
-import { atLeast, atMost, capital, clamp, interval, metres, notNegative, percent, place, shareWords, significant, within } from "../format";
+import { atMost, capital, clamp, interval, metres, notNegative, percent, place, shareWords, significant, within } from "../format";
 import { geographyOf } from "../map/basemap";
+import { drawBadges, placeBadges, type Spot } from "../map/badges";
 import type { Cells } from "../map/cells";
-import { MapFigure, type Hit, type TipWords } from "../map/figure";
-import { overlap } from "../map/letters";
+import { MapFigure, SYMBOL, type Hit, type TipWords } from "../map/figure";
+import type { Caption } from "../map/picture";
 import { SlotPanel } from "../map/slots";
 import { captionOf, type Product, type Tools } from "../product";
 import type { Bounds, Layer, MapBody, Measure, PageView } from "../views";
@@ -32,10 +33,18 @@ function sizeWords(figure: MapFigure, body: MapBody, row: number): string {
   return `${metres(body.finest_metres[0] * side)} × ${metres(body.finest_metres[1] * side)}`;
 }
 
+/** The named place nearest to a point, unless it lies in a zone whose own name no other zone has. */
+export function nearestTo(figure: Pick<MapFigure, "nearest">, { zones, cell_id, named }: Layer, row: number, longitude: number, latitude: number): string | null {
+  const own = zones && row >= 0 ? (zones[row][1] ?? zones[row][0]) : null;
+  const isName = named && own !== null && /[\p{Ll}\p{Lo}]/u.test(own); // and no number or code
+  if (isName && zones?.filter(([zone, name]) => (name ?? zone) === own).length === 1) return null;
+  return figure.nearest(longitude, latitude, own === null ? null : cell_id[row]);
+}
+
 /** What the tip says of a cell: the measure that is shown, where it lies, and the other measures. */
 export function cellWords(figure: MapFigure, body: MapBody, layer: Layer, measure: Measure, { row, longitude, latitude }: Hit): TipWords {
   const finest = Math.min(...body.finest_metres);
-  const near = figure.nearest(longitude, latitude, layer.shapes && row >= 0 ? layer.cell_id[row] : null);
+  const near = nearestTo(figure, layer, row, longitude, latitude);
   const where: [string, string][] = [...(near === null ? [] : [["Where", near] as [string, string]]), ["Place", place(longitude, latitude, finest)]];
   if (row < 0 || !figure.cells) return { value: "No value here", margin: body.missing ?? "", facts: where };
   const [value, margin] = valueWords(measure, row);
@@ -63,11 +72,12 @@ export function layerCsv(figure: Pick<MapFigure, "cells">, { zones, cell_id, mea
   }));
 }
 
-/** The list's text for a cell, and a longer one. */
+/** The list's text for a cell, and a longer one: the estimate and its interval. */
 function listWords(figure: MapFigure, body: MapBody, measure: Measure, [row, value, low, high]: Measure["listed"][number], byUsers: boolean): [string, string] {
   if (measure.kind === "rate") return [shareWords(value, low, high), shareWords(value, low, high)];
-  if (measure.kind !== "count") return [`${within(value, low, high)} (${interval(low, high)})`, interval(low, high)];
-  return [atLeast(byUsers ? low : low / (figure.cells?.area(row) ?? 1)), `at least ${atLeast(low)} ${measure.unit} in ${sizeWords(figure, body, row)}`];
+  const words = (area: number): string => `${within(value / area, low / area, high / area)} (${interval(low / area, high / area)})`;
+  if (measure.kind !== "count") return [words(1), interval(low, high)];
+  return [words(byUsers ? 1 : (figure.cells?.area(row) ?? 1)), `${words(1)} ${measure.unit} in ${sizeWords(figure, body, row)}`];
 }
 
 /** The listed cells that are places of their own: those that touch one before them in the list are a part of it. */
@@ -85,7 +95,7 @@ export function tint(bars: Iterable<HTMLElement>, cells: Cells | null): void {
 
 /** The list of the highest lower bounds. A click shows the cell on the map. */
 function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement {
-  const title = measure.kind === "count" ? "Busiest places (95% sure)" : measure.kind === "change" ? "Most significant changes" : `Highest (95% sure): ${measure.name.replace(/^Rate: /, "").toLowerCase()}`;
+  const title = measure.kind === "count" ? "Busiest places" : measure.kind === "change" ? "Most significant changes" : `Highest (95% sure): ${measure.name.replace(/^Rate: /, "").toLowerCase()}`;
   const finest = Math.min(...body.finest_metres);
   const isKnown = (row: number): boolean => measure.kind !== "rate" || !measure.uncertain[row]; // else a bar would say too much
   const isOfZones = Boolean(figure.cells?.layer.shapes); // which people compare by their users, whatever their areas
@@ -98,30 +108,15 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
   const sameSize = !figure.cells?.layer.shapes && new Set(measure.listed.map(([row]) => figure.cells?.layer.level[row])).size === 1;
   let shown = Math.min(window.innerWidth < WIDE ? LISTED : WIDE_LISTED, places.length);
   const list = h("ol", { class: "places" });
-  /** The list's numbers next to its cells on the map, unless one would cover an earlier one. */
-  figure.setOverlay((pen, { project, mode }) => {
-    const taken: [number, number][] = [];
-    const symbols = figure.symbols({ project });
-    pen.font = "600 11px system-ui, sans-serif";
-    pen.textAlign = "center";
-    pen.textBaseline = "middle";
-    places.slice(0, shown).forEach(([row], i) => {
-      const cell = figure.cells?.bounds(row);
-      if (!cell) return;
-      const [[west, south], [east, north]] = [project(cell.west, cell.south), project(cell.east, cell.north)];
-      const corners = [[east + 7, north - 7], [west - 7, north - 7], [east + 7, south + 7], [west - 7, south + 7]];
-      const isFree = ([x, y]: number[]): boolean => !symbols.some((one, other) => other !== row && overlap(one, [x - 7, y - 7, x + 7, y + 7]));
-      const [x, y] = east - west > 22 ? [(west + east) / 2, (south + north) / 2] : corners.find(isFree) ?? corners[0];
-      if (taken.some(([a, b]) => Math.hypot(a - x, b - y) < 17)) return;
-      taken.push([x, y]);
-      pen.beginPath();
-      pen.arc(x, y, 8.5, 0, 2 * Math.PI);
-      pen.fillStyle = mode === "dark" ? "#f1ece4" : "#1f1a24";
-      pen.fill();
-      pen.fillStyle = mode === "dark" ? "#0b0a0f" : "#faf7f2";
-      pen.fillText(String(i + 1), x, y + 0.5);
+  figure.setOverlay((pen, { project, width, height, mode }, covered) => {
+    const zones = figure.symbols({ project });
+    const spots = places.slice(0, shown).flatMap(([row]): Spot[] => {
+      if (!cells) return [];
+      const { west, south, east, north } = cells.bounds(row);
+      const [x, y] = project(...cells.middle(row));
+      return [{ x, y, box: zones[row] ?? [...project(west, north), ...project(east, south)] }];
     });
-    return taken.map(([x, y]) => [x - 9, y - 9, x + 9, y + 9]);
+    return drawBadges(pen, placeBadges(spots, zones.filter(([x0, , x1]) => x1 - x0 < SYMBOL), covered, width, height), mode);
   });
   const more = button("Show more", () => {
     const before = shown;
@@ -140,7 +135,7 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
       bar.style.width = `${clamp((100 * bound(one)) / most, 1, 100)}%`;
       tint([bar], figure.cells);
       const zone = figure.cells?.layer.shapes ? figure.cells.layer.cell_id[row] : null;
-      const near = figure.nearest(longitude, latitude, zone);
+      const near = cells && nearestTo(figure, cells.layer, row, longitude, latitude);
       const name = zone ?? near ?? place(longitude, latitude, finest);
       const item = button("", () => figure.goTo(row), { title: `Show on the map: ${detail}` });
       item.append(h("span", {}, h("i", { class: "key-number" }, String(i + 1)), name), h("b", {}, words), zone !== null && near !== null ? h("span", { class: "wide-line" }, near) : "", isKnown(row) && h("span", { class: "bar", "aria-hidden": "true" }, bar) || "");
@@ -150,12 +145,12 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
   };
   fill();
   const unit = measure.kind !== "count" || !measure.listed.length ? "" // cells of several sizes are compared by their density
-    : `${places.length < measure.listed.length ? "A cell that touches a busier one is left out. " : ""}${capital(measure.unit)} ${isOfZones ? "in a zone" : sameSize ? `in a cell of ${sizeWords(figure, body, measure.listed[0][0])}` : "per km²"}, at least. `;
+    : `${places.length < measure.listed.length ? "A cell that touches a busier one is left out. " : ""}${capital(measure.unit)} ${isOfZones ? "in a zone" : sameSize ? `in a cell of ${sizeWords(figure, body, measure.listed[0][0])}` : "per km²"}. `;
   return h("section", { class: "listed" }, h("h2", {}, title), h("p", { class: "quiet" }, unit + measure.listed_note), list, more);
 }
 
 /** The controls next to the map. Shows the layer and the measure that the link names. */
-export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { panel: HTMLElement; current: () => [Layer, Measure] } {
+export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { panel: HTMLElement; current: () => [Layer, Measure]; caption: (view: PageView) => Caption } {
   const last = body.layers.length - 1;
   let place = tools.link.index("layer", body.layers.length, last);
   let number = tools.link.index("measure", body.layers[last].measures.length, 0);
@@ -173,6 +168,12 @@ export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { pane
     if (body.slots && times && times.slot >= 0) return [body.slots.layer, body.slots.layer.measures[times.slot]];
     const layer = body.layers[place];
     return [layer, layer.measures[Math.min(number, layer.measures.length - 1)]];
+  };
+  /** The view's caption with the list, to which the numbers on the map belong. */
+  const caption = (view: PageView): Caption => {
+    const listed = [...list.querySelectorAll(".places button")].map((one, i) => `${i + 1}\u00a0${one.firstElementChild?.lastChild?.textContent ?? ""} ${one.querySelector("b")?.textContent ?? ""}`);
+    const { notes, ...heads } = captionOf(view);
+    return { ...heads, notes: [listed.length ? `${list.querySelector("h2")?.textContent ?? ""}: ${listed.join("; ")}. ${list.querySelector(".quiet")?.textContent ?? ""}` : "", ...notes] };
   };
   const show = (): void => {
     const [layer, measure] = current();
@@ -222,7 +223,7 @@ export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { pane
   show();
   if (body.slots) times = new SlotPanel(body.slots, body.region, figure, tools, show);
   if (times) show();
-  return { panel: h("aside", { class: "panel", "aria-label": "Controls" }, times?.element, hasLevels && steps, colours, list, !hasLevels && steps), current };
+  return { panel: h("aside", { class: "panel", "aria-label": "Controls" }, times?.element, hasLevels && steps, colours, list, !hasLevels && steps), current, caption };
 }
 
 /** The first screen of a map. */
@@ -230,9 +231,9 @@ export const showMap: Product = (view: PageView, root: HTMLElement, tools: Tools
   const body = view.body as MapBody;
   const figure = new MapFigure(root, body.region, { label: view.title, finestMetres: body.finest_metres, missing: body.missing, start: body.start }, tools);
   geographyOf(view, tools)(figure);
-  const { panel, current } = mapPanel(figure, body, tools);
+  const { panel, current, caption } = mapPanel(figure, body, tools);
   root.append(panel);
   panel.append(h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "Read the full report"))));
-  tools.addButton("Picture", async () => offer(`${view.file_name}.png`, await figure.toPNG(captionOf(view))));
+  tools.addButton("Picture", async () => offer(`${view.file_name}.png`, await figure.toPNG(caption(view))));
   tools.addButton("Table", () => offer(`${view.file_name}.csv`, layerCsv(figure, current()[0])));
 };

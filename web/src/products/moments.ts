@@ -5,7 +5,7 @@ import { csv, offer, pngOfSvg } from "../download";
 import { clamp, rounded, whole } from "../format";
 import { geographyOf } from "../map/basemap";
 import { MapFigure } from "../map/figure";
-import { captionOf, type Product, type Tools } from "../product";
+import type { Product, Tools } from "../product";
 import type { BitRow, BitTexts, MomentsBody, PageView, StatisticRow } from "../views";
 import { addPicture, barTable } from "./bars";
 import { layerCsv, mapPanel } from "./map";
@@ -89,10 +89,10 @@ export const showMoments: Product = (view: PageView, root: HTMLElement, tools: T
     root.append(h("div", {}, inner)); // the headline has the value of all users
     const figure = new MapFigure(inner, body.map.region, { label: view.title, finestMetres: body.map.finest_metres, missing: body.map.missing, start: body.map.start }, tools);
     geographyOf(view, tools)(figure);
-    const { panel, current } = mapPanel(figure, body.map, tools);
+    const { panel, current, caption } = mapPanel(figure, body.map, tools);
     panel.append(pledge);
     inner.append(panel);
-    tools.addButton("Picture", async () => offer(`${view.file_name}.png`, await figure.toPNG(captionOf(view))));
+    tools.addButton("Picture", async () => offer(`${view.file_name}.png`, await figure.toPNG(caption(view))));
     tools.addButton("Table", () => offer(`${view.file_name}.csv`, layerCsv(figure, current()[0])));
     if (body.bits.length) root.append(h("div", { class: "board" }, bitSection(body, tools, false)));
     return;

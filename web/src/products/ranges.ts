@@ -1,11 +1,11 @@
 // Range queries: a square drawn on the map, put there by a click or a key, or typed in; and how many users it holds.
 import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
-import { atMost, clamp, interval, known, metres, percent, place } from "../format";
+import { atMost, capital, clamp, interval, known, metres, percent, place } from "../format";
 import { geographyOf } from "../map/basemap";
 import { MapFigure, type Hit } from "../map/figure";
 import type { Box, Scene } from "../map/ground";
-import type { Product, Tools } from "../product";
+import { captionOf, type Product, type Tools } from "../product";
 import { RangeModel, type Answer, type Model, type Square } from "../ranges/model";
 import { networkAnswers } from "../ranges/network";
 import type { PageView, RangesBody } from "../views";
@@ -243,7 +243,7 @@ export const showRanges: Product = (view: PageView, root: HTMLElement, tools: To
   const panel = tool.panel();
   panel.append(h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "Read the full report"))));
   root.append(panel);
-  tools.addButton("Picture", async () => offer(`${view.file_name}.png`, await figure.toPNG(`${answerWords(tool.answered[1], false)[0]} in this square`)));
+  tools.addButton("Picture", async () => offer(`${view.file_name}.png`, await figure.toPNG({ ...captionOf(view), title: capital(`${answerWords(tool.answered[1], false)[0]} in this square`) })));
   tools.addButton("Table", () => {
     const [square, answer] = tool.answered;
     offer(`${view.file_name}-square.csv`, csv(["x", "y", "size", "users", "stddev", "inside"], [[square.x, square.y, square.size, answer.users, answer.stddev, answer.inside]]));

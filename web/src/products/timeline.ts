@@ -5,7 +5,7 @@ import { csv, offer } from "../download";
 import { capital, clamp, counted, interval, known, metres, percent, place, plural, significant, whole } from "../format";
 import { geographyOf } from "../map/basemap";
 import { MapFigure, type Hit, type TipWords } from "../map/figure";
-import type { Product, Tools } from "../product";
+import { captionOf, type Product, type Tools } from "../product";
 import { changeLayer, compare, RATE, type Change } from "../timeline/changes";
 import { NightMaps } from "../timeline/nights";
 import type { Layer, MapBody, Night, NightMap, PageView, PlaceChange, Scale, TimelineBody } from "../views";
@@ -131,7 +131,7 @@ class Timeline {
     });
     tools.theme.onChange(() => tint(this.listed.querySelectorAll<HTMLElement>("[data-row]"), this.figure?.cells ?? null));
     tools.addButton("Picture", async () => {
-      if (this.figure) offer(`${view.file_name}-${this.file()}.png`, await this.figure.toPNG(this.title()));
+      if (this.figure) offer(`${view.file_name}-${this.file()}.png`, await this.figure.toPNG({ ...captionOf(view), title: this.title() }));
     });
     tools.addButton("Table", () => {
       if (this.current && this.figure) offer(`${view.file_name}-${this.file()}.csv`, this.shown === CHANGE ? this.changesCsv() : layerCsv(this.figure, this.current.layer));

@@ -1,0 +1,34 @@
+import { expect, test } from "vitest";
+import { placeBadges, type Spot } from "../src/map/badges";
+import type { Box } from "../src/map/ground";
+import { overlap } from "../src/map/letters";
+
+const spot = (x: number, y: number, radius = 8): Spot => ({ x, y, box: [x - radius, y - radius, x + radius, y + radius] });
+const around = ({ x, y }: { x: number; y: number }): Box => [x - 8.5, y - 8.5, x + 8.5, y + 8.5];
+
+test("a large place has its number in it, a small one beside it at the end of a line", () => {
+  const [large, small] = [spot(100, 100, 20), spot(300, 100)];
+  const badges = placeBadges([large, small], [small.box], [], 400, 200);
+  expect(badges[0]).toEqual({ number: 1, x: 100, y: 100, from: null });
+  expect(badges[1].from).toBe(small);
+  expect(overlap(around(badges[1]), small.box)).toBe(false);
+});
+
+test("numbers of crowded places cover neither each other nor a place", () => {
+  const spots = Array.from({ length: 12 }, (_, i) => spot(170 + 15 * (i % 4), 170 + 15 * Math.floor(i / 4)));
+  const badges = placeBadges(spots, spots.map(({ box }) => box), [[0, 0, 400, 60]], 400, 400);
+  expect(badges.slice(0, 3).map(({ number }) => number)).toEqual([1, 2, 3]);
+  expect(badges.length).toBeGreaterThan(6);
+  badges.forEach((one, i) => {
+    expect([...spots.map(({ box }) => box), ...badges.slice(0, i).map(around), [0, 0, 400, 60] as Box].some((other) => overlap(other, around(one)))).toBe(false);
+  });
+});
+
+test("the first three numbers are shown where there is no room", () => {
+  const spots = Array.from({ length: 6 }, (_, i) => spot(100 + i, 100));
+  expect(placeBadges(spots, [[0, 0, 200, 200]], [], 200, 200).map(({ number }) => number)).toEqual([1, 2, 3]);
+});
+
+test("a place out of sight has no number", () => {
+  expect(placeBadges([spot(-5, 50), spot(50, 50)], [], [], 100, 100).map(({ number }) => number)).toEqual([2]);
+});
