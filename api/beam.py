@@ -45,7 +45,7 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from sfumato.pipelines.command_line.run import release_job
 from sfumato.pipelines.frame.elements import LogsOfKey, stays_here
 from sfumato.pipelines.frame.job import Inputs
-from sfumato.pipelines.frame.release_run import gate_of, resumed_charge
+from sfumato.pipelines.frame.release_run import gate_of, log_times, resumed_charge
 from sfumato.pipelines.frame.run_key import key_and_metadata
 from sfumato.schemas.errors import DataError, RequestError, shown
 from sfumato.schemas.guarantee import Trust
@@ -142,6 +142,7 @@ class _PrivateJob(beam.PTransform):
                 f"ledger: workers on other machines cannot reach {job.accounting.ledger!r}; name a place in a bucket, "
                 "gs://..."
             )
+        log_times(job.request, (), job.columns())
         key, metadata = key_and_metadata(job, (), local=local)
         gate, metadata = gate_of(job, key, metadata)
         logs, bound = elements | "Logs" >> LogsOfKey(key, job, gate)  # PCollection[LogFile], PCollection[LedgerGate]

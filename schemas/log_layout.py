@@ -56,7 +56,7 @@ class DayRows:
     """
 
     column: str  # of timestamps, or of seconds since 1970
-    time_zone: str  # name in the IANA database
+    time_zone: str | None  # name in the IANA database; None for the logs' own local times
     first: date | None  # None for all days
     last: date | None  # included
     hours: tuple[int, int] | None = None  # from the first to before the second, over midnight if that is less
@@ -65,7 +65,9 @@ class DayRows:
         last = "" if self.last == self.first else f":{self.last}"
         given = [] if self.first is None else [f"--period {self.first}{last}"]
         given += [] if self.hours is None else ["--hours {}-{}".format(*self.hours)]
-        return f"{' and '.join(given)}, in {self.time_zone}, by --day_column {self.column}"
+        return (
+            f"{' and '.join(given)}, in {self.time_zone or 'local time, as in the logs'}, by --day_column {self.column}"
+        )
 
 
 def hours_of(text: str) -> tuple[int, int]:

@@ -296,7 +296,7 @@ class ReleaseRequest(RunnerOptions, KeyOptions):
             return None
         first, last = (None, None) if self.period is None else (self.period.first, self.period.last)
         hours = None if self.hours is None else hours_of(self.hours)
-        return DayRows(self.day_column, self.time_zone or UTC, first, last, hours)
+        return DayRows(self.day_column, self.time_zone, first, last, hours)
 
     def reads_local_times(self) -> bool:
         """Returns whether an option of the request needs a time zone."""

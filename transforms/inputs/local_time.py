@@ -9,6 +9,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from sfumato.schemas.log_layout import DayRows
+from sfumato.schemas.slots import UTC
 from sfumato.transforms.inputs.text_values import decoded, nulls
 
 _HOUR_SECONDS = 3600
@@ -39,7 +40,7 @@ def local_seconds(column: pa.Array, time_zone: str) -> tuple[NDArray[np.int64], 
 
 def of_days(column: pa.Array, days: DayRows) -> tuple[NDArray[np.bool_], int, int]:
     """Returns which moments are in the days and hours, bool[n], and the numbers before and after the days."""
-    local, known = local_seconds(column, days.time_zone)
+    local, known = local_seconds(column, days.time_zone or UTC)
     date = local // DAY_SECONDS
     before = after = np.zeros(len(local), dtype=bool)
     if days.first is not None and days.last is not None:
