@@ -73,6 +73,12 @@ class Zones:
         return Region(west, south, east, north)
 
     @property
+    def span(self) -> str:
+        """The borders of this rectangle as W,S,E,N, in degrees to some 100 metres."""
+        region = self.region
+        return ",".join(f"{round(one, 3):g}" for one in (region.west, region.south, region.east, region.north))
+
+    @property
     def level_names(self) -> tuple[str, ...]:
         """Names of all levels, from the finest to the coarsest."""
         return (self.name, *(level.name for level in self.levels))

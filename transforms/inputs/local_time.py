@@ -12,8 +12,8 @@ from sfumato.schemas.log_layout import DayRows
 from sfumato.schemas.slots import UTC
 from sfumato.transforms.inputs.text_values import decoded, nulls
 
-_HOUR_SECONDS = 3600
-DAY_SECONDS = 24 * _HOUR_SECONDS
+HOUR_SECONDS = 3600
+DAY_SECONDS = 24 * HOUR_SECONDS
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _FIRST_SECOND, _END_SECOND = -62_135_510_400, 253_402_214_400  # of the years 1 to 9999, a day inside
 _MAX_SECONDS = 1e15
@@ -50,6 +50,6 @@ def of_days(column: pa.Array, days: DayRows) -> tuple[NDArray[np.bool_], int, in
     kept = known & ~before & ~after
     if days.hours is not None:
         begin, end = days.hours
-        hour = local % DAY_SECONDS // _HOUR_SECONDS
+        hour = local % DAY_SECONDS // HOUR_SECONDS
         kept &= (hour - begin) % 24 < ((end - begin) % 24 or 24)
     return kept, int(before.sum()), int(after.sum())
