@@ -74,7 +74,6 @@ from sfumato.transforms.inputs.rows import fields_of
 from sfumato.transforms.io.files import is_remote
 from sfumato.transforms.locations.read import RowCounts
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.privacy.admission import ChargeAndAdmit
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.model_file import read_model
 from sfumato.transforms.release.catalog import check_not_lost
@@ -148,7 +147,7 @@ class _PrivateJob(beam.PTransform):
         logs, bound = elements | "Logs" >> LogsOfKey(key, job, gate)  # PCollection[LogFile], PCollection[LedgerGate]
         counted: list[beam.PCollection] = []
         side = gate and beam.pvalue.AsSingleton(bound)
-        charge_and_admit = ChargeAndAdmit(job.admission(), side, job.request.day_rows, counted.append)
+        charge_and_admit = job.charge_and_admit(side, counted.append)
         files = job.files(logs, Inputs({}, Spill(), charge_and_admit), key, metadata)
         if self._output is not None:
             _ = (

@@ -46,7 +46,7 @@ from sfumato.transforms.inputs.bigquery_table import BIGQUERY
 from sfumato.transforms.inputs.log_reader import bundled
 from sfumato.transforms.io.files import is_remote
 from sfumato.transforms.observability.logs import log_event
-from sfumato.transforms.privacy.admission import AdmissionRule, ChargeAndAdmit
+from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.basemap_file import CITIES_SOURCE, order_warning
 from sfumato.transforms.release.catalog import check_not_lost
@@ -128,7 +128,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings, audit: bool = False) 
             show_progress(len(files), settings.verbose, settings.log_format),
             settings.pipeline() as root,
         ):
-            inputs = Inputs(column_types, spill, ChargeAndAdmit(rule, gate, request.day_rows))
+            inputs = Inputs(column_types, spill, job.charge_and_admit(gate))
             bundles = root | "Files" >> beam.Create(bundled(logs))  # PCollection[tuple[LogFile, ...]]
             _ = (
                 job.files(bundles, inputs, key, metadata)  # PCollection[dict[file name, bytes]]

@@ -216,7 +216,8 @@ class ReleaseRequest(RunnerOptions, KeyOptions):
     )
     hours: HoursOption | None = option(
         None,
-        "read only the rows of these hours of the day, by --day_column, such as 8-9 for 08:00 to before 09:00, or 22-5",
+        "read only the rows of these hours of the day, by --day_column, such as 8-9, or 8, for 08:00 to before 09:00, "
+        "or 22-5",
         INPUT,
         metavar="FROM-TO",
         common=True,

@@ -171,7 +171,7 @@ def read_zones(
     if radius is not None:
         geometries = areas_of_points(geometries, radius, columns[0])
     named = tuple(labels) if label_column is not None else None
-    zones = Zones(columns[0], geometries, names[0], _nested(path, names, columns), source, named)
+    zones = Zones(columns[0], geometries, names[0], _nested(path, names, columns), source or _file_name(path), named)
     check_zones(zones, path)
     return zones
 
@@ -276,6 +276,10 @@ def _check_overlaps(zones: Zones, label: str) -> None:
 def no_id_column(path: str) -> RequestError:
     """Returns the error of zones of a file without an id_column, with the columns that the file has."""
     return RequestError(f"id_column: required with --zones{_columns(path) or ', such as --id_column tract'}")
+
+
+def _file_name(path: str) -> str:
+    return readable(path.rsplit("/", 1)[-1])
 
 
 def _columns(path: str) -> str:
