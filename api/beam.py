@@ -45,7 +45,7 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from sfumato.pipelines.command_line.run import release_job
 from sfumato.pipelines.frame.elements import LogsOfKey, stays_here
 from sfumato.pipelines.frame.job import Inputs
-from sfumato.pipelines.frame.release_run import gate_of, resumed_charge
+from sfumato.pipelines.frame.release_run import gate_of, log_times, resumed_charge
 from sfumato.pipelines.frame.run_key import key_and_metadata
 from sfumato.schemas.errors import DataError, RequestError, shown
 from sfumato.schemas.guarantee import Trust
@@ -74,7 +74,6 @@ from sfumato.transforms.inputs.rows import fields_of
 from sfumato.transforms.io.files import is_remote
 from sfumato.transforms.locations.read import RowCounts
 from sfumato.transforms.locations.spill import Spill
-from sfumato.transforms.privacy.admission import ChargeAndAdmit
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.model_file import read_model
 from sfumato.transforms.release.catalog import check_not_lost
@@ -142,12 +141,13 @@ class _PrivateJob(beam.PTransform):
                 f"ledger: workers on other machines cannot reach {job.accounting.ledger!r}; name a place in a bucket, "
                 "gs://..."
             )
+        log_times(job.request, (), job.columns())
         key, metadata = key_and_metadata(job, (), local=local)
         gate, metadata = gate_of(job, key, metadata)
         logs, bound = elements | "Logs" >> LogsOfKey(key, job, gate)  # PCollection[LogFile], PCollection[LedgerGate]
         counted: list[beam.PCollection] = []
         side = gate and beam.pvalue.AsSingleton(bound)
-        charge_and_admit = ChargeAndAdmit(job.admission(), side, job.request.day_rows, counted.append)
+        charge_and_admit = job.charge_and_admit(side, counted.append)
         files = job.files(logs, Inputs({}, Spill(), charge_and_admit), key, metadata)
         if self._output is not None:
             _ = (

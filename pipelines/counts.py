@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from sfumato.pipelines.frame.job import Inputs, ReleaseJob, ResultsAndFiles, geography_of
+from sfumato.pipelines.frame.job import Inputs, ReleaseJob, ResultsAndFiles
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import Columns
+from sfumato.transforms.geo.zone_file import Zones
 from sfumato.transforms.histogram.central_counts import CentralCountPlan
 from sfumato.transforms.histogram.item_encoding import CellItems, Items, ZoneItems
 from sfumato.transforms.histogram.plan import SamplePlan
@@ -78,10 +78,9 @@ class ItemJob(ReleaseJob):
         """Returns the function from the published result to the release's files."""
         return central_files if isinstance(self.plan, CentralCountPlan) else trie_files
 
-    @cached_property
-    def geography(self) -> bytes | None:
-        zones = self.counted.zones if isinstance(self.counted, ZoneItems) else None
-        return geography_of(self.request, None if zones is None else zones.region)
+    @property
+    def zones_counted(self) -> Zones | None:
+        return self.counted.zones if isinstance(self.counted, ZoneItems) else None
 
     def columns(self) -> Columns:
         return self.counted.columns

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from sfumato.pipelines.frame.job import Inputs, ReleaseJob, ResultsAndFiles, geography_of
+from sfumato.pipelines.frame.job import Inputs, ReleaseJob, ResultsAndFiles
 from sfumato.schemas.ledger import Cost
 from sfumato.schemas.locations import LocationColumns, TripColumns
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
@@ -16,6 +15,7 @@ from sfumato.transforms.flows.plan import FlowPlan
 from sfumato.transforms.flows.release import FlowMetadata, flow_files
 from sfumato.transforms.flows.request import FlowsRequest, RequestedFlows
 from sfumato.transforms.flows.transform import CountFlows, Measured
+from sfumato.transforms.geo.zone_file import Zones
 from sfumato.transforms.histogram.transform import CountOptions
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
@@ -35,9 +35,9 @@ class FlowsJob(ReleaseJob):
     request: FlowsRequest
     requested: RequestedFlows
 
-    @cached_property
-    def geography(self) -> bytes | None:
-        return geography_of(self.request, self.requested.region)
+    @property
+    def zones_counted(self) -> Zones | None:
+        return self.requested.zones
 
     @property
     def plan(self) -> FlowPlan:

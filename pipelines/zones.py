@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import apache_beam as beam
 
 from sfumato.pipelines.frame.counting_job import CountingJob
-from sfumato.pipelines.frame.job import Inputs, ResultsAndFiles, geography_of
+from sfumato.pipelines.frame.job import Inputs, ResultsAndFiles
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.requests.log_columns import IN_COLUMNS
 from sfumato.transforms.counting.parameters import CountParameters
@@ -69,9 +69,9 @@ class ZonesJob(CountingJob):
         assert isinstance(method, ZoneLevels)
         return method
 
-    @cached_property
-    def geography(self) -> bytes | None:
-        return geography_of(self.request, self.zones.region)
+    @property
+    def zones_counted(self) -> Zones:
+        return self.zones
 
     def plan_text(self) -> str:
         return count_plan_text(self.count_parameters, places=len(self.zones))

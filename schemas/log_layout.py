@@ -14,7 +14,7 @@ MAX_H3, MAX_QUADKEY = 15, 30
 _EARTH_METRES = 40_075_016.686  # the equator, as Web Mercator has it
 _H3_METRES = 1_281_256.011  # the mean edge of a cell of resolution 0; each resolution divides it by the root of 7
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
-_HOURS = re.compile(r"([0-9]{1,2})(?:-([0-9]{1,2}))?")
+_HOURS = re.compile(r"([0-9]{1,2})(?::00)?(?:-([0-9]{1,2})(?::00)?)?")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class DayRows:
     """
 
     column: str  # of timestamps, or of seconds since 1970
-    time_zone: str  # name in the IANA database
+    time_zone: str | None  # name in the IANA database; None for the logs' own local times
     first: date | None  # None for all days
     last: date | None  # included
     hours: tuple[int, int] | None = None  # from the first to before the second, over midnight if that is less
@@ -65,11 +65,11 @@ class DayRows:
         last = "" if self.last == self.first else f":{self.last}"
         given = [] if self.first is None else [f"--period {self.first}{last}"]
         given += [] if self.hours is None else ["--hours {}-{}".format(*self.hours)]
-        return f"{' and '.join(given)}, in {self.time_zone}, by --day_column {self.column}"
+        return f"{' and '.join(given)} (by {self.column}, in {self.time_zone or 'local time, as in the logs'})"
 
 
 def hours_of(text: str) -> tuple[int, int]:
-    """Returns the hours of `FROM-TO`, such as (8, 9) for `8-9` or `8`, the hour from 08:00 to before 09:00.
+    """Returns the hours of `FROM-TO`, such as (8, 9) for `8-9`, `08:00-09:00` or `8`, the hour from 08:00.
 
     Raises RequestError.
     """

@@ -9,6 +9,7 @@ from typing import Any
 from sfumato.schemas.errors import RequestError, did_you_mean
 
 UTC = "UTC"
+LOGS_OWN = "as in the logs"
 KINDS = ("hour", "weekday", "hour_of_week")
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
@@ -109,6 +110,27 @@ _ABBREVIATIONS = {
     "CDT": "America/Chicago", "EDT": "America/New_York", "BST": "Europe/London", "CEST": "Europe/Berlin",
     "IST": "Asia/Kolkata", "JST": "Asia/Tokyo", "AEST": "Australia/Sydney",
 }  # fmt: skip
+
+
+def times_text(time_zone: str | None) -> tuple[str, str]:
+    """Returns how times without a zone are read, and what to do if that is wrong.
+
+    time_zone: the option's value; None without it.
+    """
+    if time_zone is None:
+        return "times without a zone count as local times, others as UTC", "if all are in UTC, give --time_zone"
+    return (
+        f"times without a zone are read as UTC and converted to {time_zone}",
+        "if they are local times already, leave out --time_zone",
+    )
+
+
+def clocks_text(time_zone: str | None, times: str | None) -> str:
+    """Returns by whose clocks days, hours and slots are, for pages: the zone's, or those of the logs.
+
+    time_zone: the option's value; None without it. times: what the manifest states of times without a zone, if any.
+    """
+    return time_zone or (UTC if times is None else LOGS_OWN)
 
 
 def check_time_zone(option: str, name: str) -> str:

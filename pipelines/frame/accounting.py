@@ -25,6 +25,7 @@ from sfumato.schemas.ledger import (
     rounded_up,
 )
 from sfumato.schemas.requests.publish_request import ReleaseRequest
+from sfumato.schemas.slots import UTC
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.ledger.charge_rules import check_budget, check_disclosure, check_limits
 from sfumato.transforms.privacy.ledger.ledger import Ledger, open_ledger
@@ -53,7 +54,8 @@ class Accounting:
         assert request.dataset is not None
         assert request.period is not None  # a request with a ledger has both
         ledger = absolute_location(request.ledger)
-        rows_by = None if request.day_rows is None else f"{request.day_rows.column} {request.day_rows.time_zone}"
+        days = request.day_rows
+        rows_by = None if days is None else f"{days.column} {days.time_zone or UTC}"
         return cls(ledger, request.dataset, request.period, request.budget or (), request.allow_reuse, rows_by)
 
     def open(self) -> Ledger:

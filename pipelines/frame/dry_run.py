@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import get_args
 
-from sfumato.pipelines.frame.inputs import InputFile, layout_of
+from sfumato.pipelines.frame.inputs import InputFile, layout_of, times_notice
 from sfumato.pipelines.frame.job import ReleaseJob
 from sfumato.pipelines.frame.scratch import memory_lines
 from sfumato.pipelines.runners.runner_settings import RunnerSettings
@@ -31,6 +31,8 @@ def dry_run_text(job: ReleaseJob, files: Sequence[InputFile], settings: RunnerSe
     reads.append(f"columns {', '.join(layout_of(request, job.columns()).columns)}")
     if request.day_rows is not None:
         reads.append(f"only rows of {request.day_rows}")
+    if notice := times_notice(request, (), job.columns()):
+        reads.append("; ".join(notice))
     if request.min_users:
         reads.append(f"fewer than {request.min_users:,} users, by a noisy count, would be refused")
     sections = {

@@ -26,6 +26,7 @@ from sfumato.schemas.requests.commands import InspectRequest
 from sfumato.schemas.requests.log_columns import PlaceColumns
 from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.schemas.requests.request_base import Request
+from sfumato.schemas.slots import UTC, times_text
 from sfumato.transforms.inputs.bigquery_table import BIGQUERY, table_digest, table_state
 from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import LogMetadata, count_rows, format_by_name, inspect_log, kinds_of
@@ -345,6 +346,19 @@ def inspect(files: Sequence[InputFile], source: Columns) -> tuple[int, dict[str,
     footers = _each(lambda file: _inspected(file.log, source), files, [file.log for file in files])
     kinds = kinds_of((file.path, footer.column_types) for file, footer in zip(files, footers, strict=True))
     return sum(footer.rows for footer in footers), kinds
+
+
+def times_notice(request: ReleaseRequest, files: Sequence[InputFile], columns: Columns) -> tuple[str, str] | None:
+    """Returns how times without a zone are read, and what to do if that is wrong, see `times_text`.
+
+    None if no column's type allows such times, no option needs a time zone, or it is UTC, which is no conversion.
+    files: none for the elements of a pipeline, whose types are known only when it runs.
+    """
+    if not request.reads_local_times() or request.time_zone == UTC:
+        return None
+    if files and not any(_inspected(file.log, columns).may_lack_zones for file in files):
+        return None
+    return times_text(request.time_zone)
 
 
 def with_rows(files: Sequence[InputFile], columns: Columns | None = None) -> list[InputFile]:

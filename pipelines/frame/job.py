@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -19,6 +19,7 @@ from sfumato.schemas.release import MANIFEST_FORMAT
 from sfumato.schemas.requests.publish_request import MapGeography, ReleaseRequest
 from sfumato.schemas.requests.request_base import Request
 from sfumato.transforms.geo.feature_files import feature_bytes
+from sfumato.transforms.geo.zone_file import Zones
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.privacy.admission import AdmissionRule, ChargeAndAdmit
 from sfumato.transforms.privacy.keys import RunKey, Secret
@@ -133,6 +134,18 @@ class ReleaseJob(ABC):
         return RunBytes(rows * BYTES_PER_ROW, rows * BYTES_PER_ROW, PLAIN_BYTES)
 
     @property
+    def zones_counted(self) -> Zones | None:
+        """The public zones in which users are counted; None without."""
+        return None
+
+    def charge_and_admit(self, gate: Any, row_counts: Callable[[Any], None] | None = None) -> ChargeAndAdmit:
+        """Returns the charge and the decision that follows it; see ChargeAndAdmit."""
+        zones, rule, request = self.zones_counted, self.admission(), self.request
+        if zones is not None:
+            rule = replace(rule, span=zones.span)
+        return ChargeAndAdmit(rule, gate, request.day_rows, request.dates, row_counts)
+
+    @property
     def read_by_workers(self) -> tuple[str, ...]:
         """Folders of earlier releases that the graph reads when it runs."""
         return ()
@@ -150,7 +163,7 @@ class ReleaseJob(ABC):
     @cached_property
     def geography(self) -> bytes | None:
         """What the release publishes of the map's geography, None without any. Raises RequestError."""
-        return geography_of(self.request)
+        return geography_of(self.request, None if self.zones_counted is None else self.zones_counted.region)
 
     @cached_property
     def accounting(self) -> Accounting | None:

@@ -26,6 +26,7 @@ from sfumato.pipelines.frame.inputs import (
     match_files,
     named_by_content,
     select_input,
+    times_notice,
 )
 from sfumato.pipelines.frame.job import Inputs, ReleaseJob
 from sfumato.pipelines.frame.run_key import key_and_metadata, secret_of
@@ -35,16 +36,17 @@ from sfumato.pipelines.runners.runner_settings import RunnerSettings, flex_launc
 from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, RequestError
 from sfumato.schemas.guarantee import ADD_OR_REMOVE, ADJACENCY_TEXTS
 from sfumato.schemas.ledger import Reservation, parse_amount
+from sfumato.schemas.locations import Columns
 from sfumato.schemas.region import ground_metres
 from sfumato.schemas.release import PAGE_FILE
 from sfumato.schemas.requests.log_columns import PlaceColumns
-from sfumato.schemas.requests.publish_request import MapGeography
+from sfumato.schemas.requests.publish_request import MapGeography, ReleaseRequest
 from sfumato.schemas.views.map_views import Geography
 from sfumato.transforms.inputs.bigquery_table import BIGQUERY
 from sfumato.transforms.inputs.log_reader import bundled
 from sfumato.transforms.io.files import is_remote
 from sfumato.transforms.observability.logs import log_event
-from sfumato.transforms.privacy.admission import AdmissionRule, ChargeAndAdmit
+from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.basemap_file import CITIES_SOURCE, order_warning
 from sfumato.transforms.release.catalog import check_not_lost
@@ -116,6 +118,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings, audit: bool = False) 
     settings = settings.with_workers(memory.workers) if settings.local else settings
     log_event("files", f"{len(files)} file{'s'[: len(files) != 1]} to read", files=len(files))
     log_assumptions(job)
+    log_times(request, files, job.columns())
     logs = named_by_content(files) if job.is_repeatable else [file.log for file in files]
     # 8. The graph: it charges the ledger, draws all noise and publishes.
     rule = job.admission()
@@ -125,7 +128,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings, audit: bool = False) 
             show_progress(len(files), settings.verbose, settings.log_format),
             settings.pipeline() as root,
         ):
-            inputs = Inputs(column_types, spill, ChargeAndAdmit(rule, gate, request.day_rows))
+            inputs = Inputs(column_types, spill, job.charge_and_admit(gate))
             bundles = root | "Files" >> beam.Create(bundled(logs))  # PCollection[tuple[LogFile, ...]]
             _ = (
                 job.files(bundles, inputs, key, metadata)  # PCollection[dict[file name, bytes]]
@@ -256,17 +259,22 @@ def _publish_refusal(job: ReleaseJob, metadata: ReleaseMetadata, rule: Admission
 
 
 def log_assumptions(job: ReleaseJob) -> None:
-    """Logs what a run takes for granted where no option says otherwise: local times, no ledger, no geography."""
+    """Logs what a run takes for granted where no option says otherwise: no ledger, no geography."""
     request = job.request
     if job.accounting is None and request.seed is None and not job.discloses:
         log_event("no_ledger", unrecorded(job.cost()))
-    if request.reads_local_times() and request.time_zone is None:
-        log_event("local_times", "no --time_zone: times without a zone count as local times, others as UTC")
     files = {} if job.geography is None else {"basemap.json": job.geography}
     basemap = Geography.of(files).basemap
     is_bare = basemap is None or basemap.source == CITIES_SOURCE
     if isinstance(request, MapGeography) and request.has_map and is_bare:
         log_event("no_coast", "the map will show no coast: give --basemap FILE, or pip install 'sfumato[coast]'")
+
+
+def log_times(request: ReleaseRequest, files: Sequence[InputFile], columns: Columns) -> None:
+    """Logs how times without a zone are read: a warning if they are converted, because that may move them by hours."""
+    if (notice := times_notice(request, files, columns)) is not None:
+        level = logging.INFO if request.time_zone is None else logging.WARNING
+        log_event("local_times", "; ".join(notice), level)
 
 
 def warn_of_region(job: ReleaseJob) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sfumato.pipelines.frame.inputs import InputFile, content_fingerprint, with_rows
+from sfumato.pipelines.frame.inputs import InputFile, content_fingerprint, times_notice, with_rows
 from sfumato.pipelines.frame.job import ReleaseJob
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import PAGE_FILE
@@ -36,6 +36,7 @@ def key_and_metadata(
     secret = secret_of(job, local)
     release_id = request.release_id or (uuid.uuid4().hex if request.seed is None else f"seed-{request.seed}")
     key = RunKey.derive(secret, key_binding(job, [] if audit else files, release_id))
+    notice = times_notice(request, files, job.columns())
     metadata = ReleaseMetadata(
         job=request.JOB,
         release_id=release_id,
@@ -47,6 +48,7 @@ def key_and_metadata(
         geography=job.geography,
         corrects=request.corrects,
         title=request.title,
+        times=notice and notice[0],
         code=code_digest(),
     )
     return key, metadata

@@ -5,25 +5,23 @@ from __future__ import annotations
 import math
 import shlex
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from sfumato.pipelines.frame.inputs import layout_of, match_files
-from sfumato.pipelines.operations.log_facts import (
-    ROLES,
-    Facts,
-    causes,
-    inspect_logs,
-    other_ids,
-    suggested_form,
-)
+from sfumato.pipelines.operations.log_causes import causes, suggested_form
+from sfumato.pipelines.operations.log_facts import HOUR, ROLES, Facts, inspect_logs, other_ids
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.requests.commands import InspectRequest
 from sfumato.schemas.requests.publish_request import LogOptions, ReleaseRequest
 from sfumato.schemas.requests.request_base import Request
+from sfumato.schemas.slots import times_text
 from sfumato.transforms.counting.plan import Plan, make_plan
-from sfumato.transforms.geo.zone_file import Zones
+from sfumato.transforms.geo.feature_files import feature_bytes, read_features
+from sfumato.transforms.geo.zone_file import MAX_FILE_BYTES, Zones, read_zones
+from sfumato.transforms.geo.zone_raster import ZoneLocator
 from sfumato.transforms.heatmap.request import PlanRequest
 from sfumato.transforms.inputs.log_reader import format_of
 from sfumato.transforms.observability.text_tables import markdown_table
@@ -31,28 +29,43 @@ from sfumato.transforms.release.basemap_file import distance_text
 
 _SECRET = "For your eyes only: these figures are exact and not private. Nothing was published or charged."
 _FEW_USERS = 1000
+_SEVERAL = 0.1  # a share of the users, at several places in one hour
+_MOST_PLACES = 10  # of a user that are counted
+_RADIUS = 300.0  # metres, around points
+_ZONE_WORDS = ("--zones", "FILE", "--id_column", "NAME", "--label_column", "NAME")
+_ZONES_HINT = " (of points, such as stops, with --radius METRES; inspect --zones FILE finds these options)"
 _DEFAULTS = {"user_id_column": "user_id", "latitude_column": "latitude", "longitude_column": "longitude"}
 
 
 def run(request: InspectRequest) -> None:
     """Runs the command. Raises RequestError or DataError."""
+    zones = None if request.zones is None else file_of_zones(request.zones)
+    locator = None if zones is None else ZoneLocator(zones.zones)
     logs = [file.log for file in match_files(request.input, layout_of(request))]
-    given = request.given(ROLES)
-    facts, form = inspect_logs(logs, given, request.region), request.given(("decimal", "dates"))
+    given, time_zone = request.given(ROLES), request.time_zone
+    facts, form = inspect_logs(logs, given, request.region, time_zone, locator), request.given(("decimal", "dates"))
     more = {**suggested_form(facts), **form} if format_of(logs[0]) == "csv" else form
     if more != form:  # read them as the next command will
         form = more
         logs = [replace(log, layout=replace(log.layout, **form)) for log in logs]
-        facts = inspect_logs(logs, given, request.region)
+        facts = inspect_logs(logs, given, request.region, time_zone, locator)
+    if time_zone is not None and facts.signs.get("naive"):
+        facts = inspect_logs(logs, given, request.region, None, locator)
     number = f"{len(logs):,} file{'s'[: len(logs) != 1]}"
     if form:
         number += f" read with {' '.join(f'--{name} {value}' for name, value in form.items())}"
-    lines = report_lines(facts, number, given)
-    sys.stdout.write("\n".join([_SECRET, "", *lines, "", *next_lines(request, facts, form)]) + "\n")
+    lines = report_lines(facts, number, given, time_zone)
+    if zones is not None:
+        lines += zone_lines(facts, zones.zones)
+    words = _ZONE_WORDS if zones is None else zones.words
+    sys.stdout.write("\n".join([_SECRET, "", *lines, "", *next_lines(request, facts, form, words)]) + "\n")
 
 
-def report_lines(facts: Facts, files: str, given: Mapping[str, str]) -> list[str]:
-    """Returns what logs hold, in lines for a terminal. given: columns by the option that named them."""
+def report_lines(facts: Facts, files: str, given: Mapping[str, str], time_zone: str | None = None) -> list[str]:
+    """Returns what logs hold, in lines for a terminal.
+
+    given: columns by the option that named them. time_zone: the one given.
+    """
     used = {name: option for option, name in facts.roles.items()}
     table = [("column", "type", "read as")]
     table += [(name, kind, f"--{used[name]}" if name in used else "") for name, kind in facts.columns.items()]
@@ -81,10 +94,8 @@ def report_lines(facts: Facts, files: str, given: Mapping[str, str]) -> list[str
     if "time_column" not in facts.roles:
         lines.append("times: no column was recognised; if there is one, name it with --time_column")
     if facts.signs.get("naive"):
-        lines.append(
-            f"times: {facts.roles['time_column']} states no time zone, so jobs read local times; if they are in UTC, "
-            "give the jobs --time_zone, such as Europe/Berlin"
-        )
+        text, remedy = times_text(time_zone)
+        lines.append(f"times: {facts.roles['time_column']} states no time zone; {text}; {remedy}")
     if facts.period is not None:
         lines.append(f"period: {facts.period.first} to {facts.period.last} contain nearly all times")
     if facts.region is not None and facts.near is not None:
@@ -97,24 +108,67 @@ def report_lines(facts: Facts, files: str, given: Mapping[str, str]) -> list[str
     return [*lines, *(f"probable cause of trouble: {cause}" for cause in causes(facts))]
 
 
-def next_lines(request: InspectRequest, facts: Facts, form: Mapping[str, str]) -> list[str]:
-    """Returns the commands that fit logs, or what they lack. form: options of CSV that the logs were read with."""
-    logs = ["--input", *request.input]
-    if request.input_format is not None:
-        logs += ["--input_format", request.input_format]
-    for name, value in form.items():
-        logs += [f"--{name}", value]
+def zone_lines(facts: Facts, zones: Zones) -> list[str]:
+    """Returns how many records are in the zones, in lines for a terminal."""
+    if facts.in_zones is None:
+        return []
+    lines = [f"zones: {len(zones):,} zones hold {facts.in_zones:.1%} of the rows with a place"]
+    if facts.are_zones_elsewhere:
+        lines.append(
+            f"probable cause of trouble: the zones span {zones.span}; if they lie elsewhere, check the "
+            "coordinate system that their file states (of a shapefile, its .prj)"
+        )
+    return lines
 
-    def again(title: str, roles: Mapping[str, str]) -> list[str]:
-        region = [] if request.region is None else [f"--region={request.region}"]
-        named = (word for option, name in roles.items() for word in (f"--{option}", name))
-        return [title, f"    sfumato {shlex.join(['inspect', *logs, *region, *named])}"]
+
+@dataclass(frozen=True)
+class ZonesFile:
+    """A file of zones as jobs read it: the options that name it and its columns, and its zones."""
+
+    words: tuple[str, ...]
+    zones: Zones
+
+
+def file_of_zones(path: str) -> ZonesFile:
+    """Returns a file of zones with the columns that fit: ids are the first text, or else number, that none share.
+
+    Raises RequestError: the file cannot be read, or its zones cannot be used.
+    """
+    _, features = read_features("zones", path, feature_bytes("zones", path, MAX_FILE_BYTES), lambda _: True)
+    found = list(features)
+    names = dict.fromkeys(name for properties, _ in found for name in properties)
+    columns = {name: [properties.get(name) for properties, _ in found] for name in names}
+    texts = [name for name, values in columns.items() if all(isinstance(one, str) for one in values)]
+    integers = [name for name, values in columns.items() if all(type(one) is int for one in values)]
+    ids = [name for name in (*texts, *integers) if len(set(columns[name]) - {""}) == len(found)]
+    if not ids:
+        raise RequestError(f"zones: {path} has no column with a text or an integer of its own for each zone; add one")
+    labels = [name for name in texts if name != ids[0] and 2 * len(set(columns[name])) > len(found)]
+    radius = _RADIUS if any(shape is not None and shape.geom_type == "Point" for _, shape in found) else None
+    words = ["--zones", path, "--id_column", ids[0]]
+    words += ["--label_column", labels[0]] if labels else []
+    words += [] if radius is None else ["--radius", f"{radius:g}"]
+    return ZonesFile(tuple(words), read_zones(path, ids[0], (), labels[0] if labels else None, radius))
+
+
+def next_lines(
+    request: InspectRequest, facts: Facts, form: Mapping[str, str], zone_words: Sequence[str] = _ZONE_WORDS
+) -> list[str]:
+    """Returns the commands that fit logs, or what they lack.
+
+    form: options of CSV that the logs were read with. zone_words: options that name a file of zones and its columns.
+    """
+    logs = ["--input", *request.input, *_options(request.given(("input_format",))), *_options(form)]
+
+    def again(title: str, roles: Mapping[str, str], region: Region | None = request.region) -> list[str]:
+        words = [*logs, *_options(request.given(("time_zone", "zones"))), *_options(roles)]
+        borders = [] if region is None else [f"--region={region}"]
+        return [title, f"    sfumato {shlex.join(['inspect', *words, *borders])}"]
 
     missing = [option for option in _DEFAULTS if option not in facts.roles]
     if missing:
-        return again(
-            "Next: name the columns that were not recognised:", {**facts.roles, **dict.fromkeys(missing, "NAME")}
-        )
+        named = {**facts.roles, **dict.fromkeys(missing, "NAME")}
+        return again("Next: name the columns that were not recognised:", named)
     exchanged = {
         **facts.roles,
         "latitude_column": facts.roles["longitude_column"],
@@ -124,28 +178,43 @@ def next_lines(request: InspectRequest, facts: Facts, form: Mapping[str, str]) -
         return again("Next: look again with the two columns exchanged:", exchanged)
     if facts.region is None:
         return ["Next: no row has a place in degrees, so there is no map to make; see the probable causes above"]
-    for option, default in _DEFAULTS.items():
-        if facts.roles[option] != default:
-            logs += [f"--{option}", facts.roles[option]]
-    logs += ["--coordinates", "e7"] if facts.is_e7 else []
+    if facts.may_be_swapped and facts.given is None:
+        return [
+            *again("Next: look again with the two columns exchanged:", exchanged),
+            *again("Or, if they are right as they are, with the borders of your place:", facts.roles, facts.region),
+        ]
+    renamed = {option: facts.roles[option] for option, name in _DEFAULTS.items() if facts.roles[option] != name}
+    job = [*logs, *_options(renamed), *(["--coordinates", "e7"] if facts.is_e7 else [])]
     region = request.region if request.region and not facts.is_outside else facts.region
     time = facts.roles.get("time_column", "") if facts.period is not None else ""
-    logs += ["--day_column", time, "--period", str(facts.period)] if time else []
+    if time:
+        zone = {} if facts.signs.get("naive") else request.given(("time_zone",))
+        job += ["--day_column", time, "--period", str(facts.period), *_options(zone)]
     depth = (_plan(facts).visible_level or 0) + 1  # places with more users than others fill finer cells
-    heatmap = ["heatmap", *logs, f"--region={region}", "--trust", "central", "--epsilon", "1", "--depth"]
+    heatmap = ["heatmap", *job, f"--region={region}", "--trust", "central", "--epsilon", "1", "--depth"]
     commands = {"Next, a map:": [*heatmap, str(depth), "--output", "map"]}
-    swapped = facts.may_be_swapped and facts.given is None
-    first = again("Next, if the two columns are swapped, look again; if not, see below:", exchanged) if swapped else []
     if time:
         slots = [str(max(depth - 2, 1)), "--time_column", time, "--slots", "hour", "--output", "hours"]
         commands["Or a map of every hour of the day:"] = [*heatmap, *slots]
-        zones = ["--zones", "FILE", "--id_column", "NAME", "--label_column", "NAME", "--hours", "8-9"]
-        title = "Or the users of zones in a file (of points, such as stops, with --radius METRES), from eight to nine:"
-        commands[title] = ["zones", *logs, *zones, "--output", "at_eight"]
-    return [
-        *first,
-        *(line for title, words in commands.items() for line in (title, f"    sfumato {shlex.join(words)}")),
-    ]
+    if time and not facts.are_zones_elsewhere:
+        zones = [*job, *zone_words, "--hours", f"{HOUR}-{HOUR + 1}", "--trust", "central", "--epsilon", "1"]
+        file = "" if request.zones else f" in a file{_ZONES_HINT}"
+        if facts.several > _SEVERAL:
+            most = max(min(facts.places_a_user, _MOST_PLACES), 2)
+            title = (
+                f"Or the visitors of each zone{file}, from eight to nine. {facts.several:.0%} of the users are then at "
+                "several places; `sfumato zones` would count each of them at one, chosen at random:"
+            )
+            commands[title] = ["histogram", *zones, "--max_items_per_user", str(most), "--output", "at_eight"]
+        else:
+            title = f"Or the users of each zone{file}, from eight to nine:"
+            commands[title] = ["zones", *zones, "--output", "at_eight"]
+    return [line for title, words in commands.items() for line in (title, f"    sfumato {shlex.join(words)}")]
+
+
+def _options(values: Mapping[str, str]) -> list[str]:
+    """Returns options as words of a command."""
+    return [word for name, value in values.items() for word in (f"--{name}", value)]
 
 
 def _plan(facts: Facts) -> Plan:
@@ -164,8 +233,6 @@ def inspect_command(request: Request) -> str | None:
     own = request.given(name for name in InspectRequest.model_fields if name not in LogOptions.model_fields)
     if request.day_column is not None:
         own.setdefault("time_column", request.day_column)
-    if isinstance(zones := request.resolve(), Zones):
-        own.setdefault("region", zones.region)
     words = ["sfumato", "inspect", "--input", *own.pop("input")]
     for name, value in own.items():
         words += [f"--{name}={value}"] if isinstance(value, Region) else [f"--{name}", str(value)]

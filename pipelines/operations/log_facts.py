@@ -26,10 +26,11 @@ from sfumato.schemas.log_layout import LogLayout
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.requests.publish_request import MAX_BAD_FRACTION
 from sfumato.schemas.slots import UTC
-from sfumato.transforms.inputs.local_time import DAY_SECONDS, local_seconds
+from sfumato.transforms.geo.zone_raster import OUTSIDE, ZoneLocator
+from sfumato.transforms.inputs.local_time import DAY_SECONDS, HOUR_SECONDS, local_seconds
 from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import format_of, open_raw, slice_file
-from sfumato.transforms.inputs.text_lines import conversion, first_fields
+from sfumato.transforms.inputs.text_lines import first_fields
 from sfumato.transforms.inputs.text_values import (
     decoded,
     iso_dates,
@@ -40,7 +41,7 @@ from sfumato.transforms.inputs.text_values import (
     without_views,
 )
 from sfumato.transforms.privacy.user_hashes import hash_users
-from sfumato.transforms.release.basemap_file import MUCH_NEARER, distance_text, nearest_city
+from sfumato.transforms.release.basemap_file import MUCH_NEARER, nearest_city
 
 Array = NDArray[np.float64]
 ROLES = ("user_id_column", "latitude_column", "longitude_column", "time_column")
@@ -71,12 +72,15 @@ _LOCAL_DATE = r"^\s*[0-9]{1,2}[./-][0-9]{1,2}[./-][0-9]{4}\b|[0-9]\s*[AaPp]\.?[M
 _TIME = rf"^\s*[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[T ][0-9]|{_LOCAL_DATE}"
 _MONTH_FIRST = r"^\s*[0-9]{1,2}[./-](1[3-9]|2[0-9]|3[01])[./-]"
 _ZONED = r"([zZ]|[+-][0-9]{2}:?[0-9]{2})\s*$"
-_SOME, _MOST = 0.01, 0.5  # shares of the rows or places that are a sign of a cause
+SOME, MOST = 0.01, 0.5  # shares of the rows or places that are a sign of a cause
 _STRAY = 0.001  # share of the rows on days at either end that do not belong to the period
 _CENTURY = 36_525  # days
 _E7 = 1e7
 _TURN = 360.0  # degrees: no longitude of any convention is beyond
 _POLE = 90.0
+HOUR = 8  # of the day whose visits are counted, from 08:00 to before 09:00
+_NEARBY = 0.003  # degrees, about 300 m: records in one square of this size are at one place
+_NEARLY_ALL = 0.95  # of the users
 
 
 @dataclass
@@ -100,6 +104,9 @@ class Facts:
         outside: the share of the places, one a user, that are outside of the given region, or of `region` without one.
         rows_outside: the share of the rows with a place that are outside of the same region.
         swapped: the share that are outside, and within with swapped coordinates.
+        in_zones: the share of the rows with a place that are in a zone; None without zones or places.
+        several: the share of the users at HOUR who are then at several places: zones, or squares of some 300 m.
+        places_a_user: the number of places that nearly all users at HOUR are then at, at most.
     """
 
     columns: dict[str, str]
@@ -118,6 +125,9 @@ class Facts:
     outside: float = 0.0
     rows_outside: float = 0.0
     swapped: float = 0.0
+    in_zones: float | None = None
+    several: float = 0.0
+    places_a_user: int = 0
 
     @property
     def is_outside(self) -> bool:
@@ -127,10 +137,10 @@ class Facts:
     @property
     def are_columns_swapped(self) -> bool:
         """Returns whether latitude and longitude are probably in each other's column."""
-        if self.signs.get("swapped", 0) > _MOST * self.rows:
+        if self.signs.get("swapped", 0) > MOST * self.rows:
             return True
         turned = None if self.given is None else self.given.with_axes_swapped()
-        return self.swapped > _MOST and (turned is None or self.may_be_swapped)
+        return self.swapped > MOST and (turned is None or self.may_be_swapped)
 
     @property
     def may_be_swapped(self) -> bool:
@@ -139,10 +149,15 @@ class Facts:
         return near is not None and swapped is not None and swapped[1] * MUCH_NEARER < near[1]
 
     @property
+    def are_zones_elsewhere(self) -> bool:
+        """Returns whether few of the places are in a zone."""
+        return self.in_zones is not None and self.in_zones < MOST
+
+    @property
     def timeless(self) -> str | None:
         """Returns the number of rows without a time in words, if these are too few to be a cause of trouble."""
         number = self.signs.get("no time", 0)
-        if not 0 < number <= _SOME * self.rows:
+        if not 0 < number <= SOME * self.rows:
             return None
         return f"times: {number:,} rows have no value in {self.roles['time_column']}; jobs with --day_column skip them"
 
@@ -157,13 +172,21 @@ class Facts:
         return Period(*(date(1970, 1, 1) + timedelta(days=day) for day in (first, last)))
 
 
-def inspect_logs(logs: Sequence[LogFile], given: Mapping[str, str], region: Region | None = None) -> Facts:
+def inspect_logs(
+    logs: Sequence[LogFile],
+    given: Mapping[str, str],
+    region: Region | None = None,
+    time_zone: str | None = None,
+    locator: ZoneLocator | None = None,
+) -> Facts:
     """Reads all rows of logs and returns what they hold.
 
     Args:
         logs: one or more files.
         given: columns by the option that names them; the others are recognised by their names.
         region: of which to count the places outside; None for the one that is suggested.
+        time_zone: of days and hours; None for UTC, and the logs' own local times.
+        locator: of the zones whose visitors are to be counted; None without zones.
 
     Raises:
         RequestError: a given column is missing.
@@ -181,6 +204,7 @@ def inspect_logs(logs: Sequence[LogFile], given: Mapping[str, str], region: Regi
     facts = Facts(columns, roles, given=region, is_e7=bool(axes) and all("int" in kind for kind in axes))
     hashes, places, visitors = [np.empty(0, np.uint64)], [np.empty((2, 0))], [np.empty(0, np.uint64)]
     step = max(rows // _PLACES, 1)
+    visits, in_zones = [np.empty((2, 0), np.uint64)], list[NDArray[np.bool_]]()
     key = os.urandom(32)  # hashes are compared within this process only
     for batch in _batches(logs, list(roles.values()) or list(columns)[:1]):
         facts.rows += batch.num_rows
@@ -193,17 +217,33 @@ def inspect_logs(logs: Sequence[LogFile], given: Mapping[str, str], region: Regi
                 _count(facts.signs, "not UTF-8", ~readable)
             user[known] = hash_users(ids.filter(pa.array(known)), key)
             hashes.append(user[known])
+        is_then = np.zeros(batch.num_rows, bool)
         if (name := roles.get("time_column")) is not None:
-            _note_times(facts, _plain(batch, name), logs[0].layout)
+            is_then = _note_times(facts, _plain(batch, name), logs[0].layout, time_zone or UTC)
         if len(axes) == 2:
             kept, found = _note_places(facts, batch, logs[0].layout)
             places.append(found[:, ::step])
             visitors.append(user[kept][::step])
+            is_counted = is_then[kept]
+            if locator is None:
+                row, column = np.floor(found / _NEARBY).astype(np.int64)
+                place = row << 32 ^ column
+            else:
+                place = locator.zone_of(*found)
+                in_zones.append(place != OUTSIDE)
+                is_counted &= place != OUTSIDE
+            visits.append(np.unique(np.stack([user[kept], place.view(np.uint64)])[:, is_counted], axis=1))
     _, each = np.unique(np.concatenate(hashes), return_counts=True)
     if len(each):
         facts.users = len(each)
         middle, high = np.quantile(each, (0.5, 0.99), method="higher").tolist()
         facts.rows_a_user = int(middle), int(high), int(each.max())
+    _, each = np.unique(np.unique(np.concatenate(visits, axis=1), axis=1)[0], return_counts=True)
+    if len(each):
+        facts.several = float(np.mean(each > 1))
+        facts.places_a_user = int(np.quantile(each, _NEARLY_ALL, method="higher"))
+    if sum(map(len, in_zones)):
+        facts.in_zones = float(np.mean(np.concatenate(in_zones)))
     all_places = of_rows = np.concatenate(places, axis=1)
     if "user_id_column" in roles:  # one place of each user, so that no user with many rows decides
         all_places = all_places[:, np.unique(np.concatenate(visitors), return_index=True)[1]]
@@ -292,90 +332,6 @@ def _round_up(value: float) -> float:
     return next(step * power for step in (1, 2, 5, 10) if step * power >= value * (1 - 1e-9))
 
 
-def causes(facts: Facts) -> list[str]:
-    """Returns what is probably wrong with logs as a whole, each with what to do, the most certain first."""
-    if not facts.columns:
-        return [f"no line is a JSON object in UTF-8; for Windows-1252, convert it: {conversion('CP1252')}"]
-    found, rows = [], max(facts.rows, 1)
-    latitude, longitude = (facts.roles.get(name, "?") for name in ("latitude_column", "longitude_column"))
-    exchange = f"give --latitude_column {longitude} --longitude_column {latitude}"
-    signs = {name: number / rows for name, number in facts.signs.items()}
-    if signs.get("comma", 0) > _SOME:
-        found.append(
-            f"{latitude} and {longitude} hold decimal commas: give --decimal , with CSV; in other formats write numbers"
-        )
-    if signs.get("beyond degrees", 0) > _MOST:
-        found.append(
-            f"{latitude} and {longitude} are not degrees but perhaps metres of a projected grid, such as UTM: "
-            'convert them to longitude and latitude, as "A projected grid" of docs/how_to/your_logs.md shows'
-        )
-    if facts.are_columns_swapped:
-        why = f"{latitude} holds values beyond 90 degrees where {longitude} does not"
-        if facts.swapped > _MOST:
-            why = f"only if they are, {facts.swapped:.0%} of the places are in the region"
-        found.append(f"{latitude} and {longitude} are probably swapped: {why}; {exchange}")
-    elif signs.get("swapped", 0) > _SOME:
-        found.append(
-            f"{latitude} holds values beyond 90 degrees in {signs['swapped']:.1%} of the rows, where {longitude} does "
-            "not: the two are probably swapped there; correct these rows"
-        )
-    elif facts.given is not None and facts.swapped > _MOST:
-        turned = facts.given.with_axes_swapped()
-        found.append(
-            f"the region given is probably in the order SOUTH,WEST,NORTH,EAST: {facts.swapped:.0%} of the places "
-            f"are in {turned}; give --region={turned}, or, if rather {latitude} and {longitude} are swapped, "
-            f"{exchange.removeprefix('give ')}"
-        )
-    elif facts.swapped > 0:
-        found.append(
-            f"{facts.swapped:.1%} of the places are in the region only with {latitude} and {longitude} swapped: "
-            "correct these rows"
-        )
-    elif facts.near and facts.near_swapped and facts.may_be_swapped:
-        found.append(
-            f"{latitude} and {longitude} may be swapped: the places are {distance_text(facts.near)}, and with both "
-            f"swapped {distance_text(facts.near_swapped)}; if that is right, {exchange}"
-        )
-    if facts.is_outside and facts.swapped <= _MOST and facts.region is not None:
-        found.append(
-            f"{facts.outside:.0%} of the users' places are outside of the region given: give the borders of a public "
-            f"place around {facts.region}"
-        )
-    if signs.get("no time", 0) > _SOME:
-        name, number = facts.roles["time_column"], facts.signs["no time"]
-        form, remedy = "no time", "write times as 2026-11-27T08:30:00"
-        if signs.get("local date", 0) > _SOME:
-            form, remedy = "dates such as 27.11.2026 or 11/27/2026", "give --dates dmy or --dates mdy"
-        found.append(f"{name} holds {form} in {number:,} rows, which jobs that read times leave out: {remedy}")
-    if number := facts.signs.get("not UTF-8", 0):
-        found.append(
-            f"{facts.roles['user_id_column']} holds text that is not UTF-8 in {number:,} rows, probably Windows-1252. "
-            "Ids are compared by their bytes, so a user whose id another file has in UTF-8 counts twice; convert the "
-            f"files: {conversion('CP1252')}"
-        )
-    if facts.users > 1 and facts.users == facts.rows - facts.unusable.get("have no user id", 0):
-        found.append(
-            f"each value of {facts.roles['user_id_column']} occurs once, so a release would protect rows, not people: "
-            "name the column that identifies a person with --user_id_column"
-        )
-    if facts.users == 1 and facts.rows > 1:
-        found.append(
-            f"{facts.roles['user_id_column']} holds one value, so a release would have one user: name the column that "
-            "identifies a person with --user_id_column"
-        )
-    return found
-
-
-def suggested_form(facts: Facts) -> dict[str, str]:
-    """Returns the options of CSV that fit logs that were read without them, by name: `decimal` and `dates`."""
-    rows, found = max(facts.rows, 1), dict[str, str]()
-    if facts.signs.get("comma", 0) / rows > _SOME:
-        found["decimal"] = ","
-    if facts.signs.get("local date", 0) / rows > _SOME:
-        found["dates"] = "mdy" if "month first" in facts.signs else "dmy"
-    return found
-
-
 def _batches(logs: Sequence[LogFile], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     for log in logs:
         for part in slice_file(log):
@@ -394,8 +350,11 @@ def _count(counts: dict[str, int], name: str, where: pa.BooleanArray | NDArray[n
         counts[name] = counts.get(name, 0) + number
 
 
-def _note_times(facts: Facts, column: pa.Array, layout: LogLayout) -> None:
-    """Counts times that are missing, that have no zone, and that are written as 27.11.2026 or 11/27/2026."""
+def _note_times(facts: Facts, column: pa.Array, layout: LogLayout, time_zone: str) -> NDArray[np.bool_]:
+    """Counts times that are missing, that have no zone, and that are written as 27.11.2026 or 11/27/2026.
+
+    Returns whether each time is in HOUR of a day: bool[n].
+    """
     if is_text(column.type):
         if layout.dates is not None:
             column = iso_dates(column, layout.dates)
@@ -407,10 +366,12 @@ def _note_times(facts: Facts, column: pa.Array, layout: LogLayout) -> None:
         column = times
     elif pt.is_timestamp(column.type) and column.type.tz is None:
         _count(facts.signs, "naive", column.is_valid())
-    seconds, known = local_seconds(column, UTC)
+    seconds, known = local_seconds(column, time_zone)
     _count(facts.signs, "no time", ~known)
     days, rows = np.unique(seconds[known] // DAY_SECONDS, return_counts=True)
     facts.days.update(dict(zip(days.tolist(), rows.tolist(), strict=True)))
+    is_then: NDArray[np.bool_] = known & (seconds % DAY_SECONDS // HOUR_SECONDS == HOUR)
+    return is_then
 
 
 def _note_places(facts: Facts, batch: pa.RecordBatch, layout: LogLayout) -> tuple[NDArray[np.bool_], Array]:

@@ -6,7 +6,7 @@ import datetime
 import re
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import PlainValidator, model_validator
+from pydantic import AfterValidator, PlainValidator, model_validator
 
 from sfumato.schemas.errors import RequestError, shown
 from sfumato.schemas.ledger import Period, parse_day
@@ -27,6 +27,7 @@ from sfumato.schemas.requests.publish_request import (
     decimal_option,
 )
 from sfumato.schemas.requests.request_base import COLUMNS, INPUT, KEY, MAP, METHOD, OUTPUT, PRIVACY, RUN, option
+from sfumato.schemas.slots import check_time_zone
 
 MAX_REASON = 300
 
@@ -340,6 +341,16 @@ class InspectRequest(LogOptions):
         None, "column of the longitude (default: found by name)", COLUMNS, common=True
     )
     time_column: str | None = option(None, "column of times (default: by its name)", COLUMNS)
+    time_zone: Annotated[str, AfterValidator(lambda name: check_time_zone("time_zone", name))] | None = option(
+        None, "time zone of the jobs, such as Europe/Berlin (default: local times, as in the logs)", INPUT
+    )
+    zones: str | None = option(
+        None,
+        "file of zones whose visitors are to be counted: polygons, or points, such as stops; the next command names "
+        "its columns",
+        INPUT,
+        metavar="FILE",
+    )
     region: RegionOption | None = option(
         None, f"{REGION_HELP}: count the rows outside of it (default: suggest a region)", MAP, metavar=REGION_METAVAR
     )

@@ -216,7 +216,8 @@ class ReleaseRequest(RunnerOptions, KeyOptions):
     )
     hours: HoursOption | None = option(
         None,
-        "read only the rows of these hours of the day, by --day_column, such as 8-9 for 08:00 to before 09:00, or 22-5",
+        "read only the rows of these hours of the day, by --day_column, such as 8-9, or 8, for 08:00 to before 09:00, "
+        "or 22-5",
         INPUT,
         metavar="FROM-TO",
         common=True,
@@ -296,7 +297,7 @@ class ReleaseRequest(RunnerOptions, KeyOptions):
             return None
         first, last = (None, None) if self.period is None else (self.period.first, self.period.last)
         hours = None if self.hours is None else hours_of(self.hours)
-        return DayRows(self.day_column, self.time_zone or UTC, first, last, hours)
+        return DayRows(self.day_column, self.time_zone, first, last, hours)
 
     def reads_local_times(self) -> bool:
         """Returns whether an option of the request needs a time zone."""

@@ -157,7 +157,7 @@ class Basemap(ViewPart):
     """Geography under and over the cells, clipped to the region and simplified.
 
     Attributes:
-        source: what to name as its source.
+        source: what to name as its source; empty if the file states none.
         water, land: areas under the cells; each is its outer ring and then its holes. Shores are drawn over the cells.
         lines: streets, borders and other lines, over the cells.
         zones: named polygons, drawn as outlines over the cells.

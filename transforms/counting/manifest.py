@@ -25,6 +25,7 @@ from sfumato.schemas.guarantee import (
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import TOTALS_FILE
 from sfumato.schemas.rotation import Rotation
+from sfumato.schemas.slots import clocks_text
 from sfumato.transforms.counting.methods import Errors
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.rates import LEVEL, published_categories
@@ -225,7 +226,8 @@ def _contribution(parameters: CountParameters, metadata: ReleaseMetadata, place:
         bound = _ONE.format(_WEIGHTED if weighted else _UNIFORMLY)
     if parameters.slots > 1:
         stated, most = columns["slots"], parameters.records_per_user
-        slots = (len(stated["names"]), stated["kind"], stated["time_zone"])
+        clocks = clocks_text(metadata.parameters.get("time_zone"), metadata.times)
+        slots = len(stated["names"]), stated["kind"], clocks
         return _SEVERAL_SLOTS.format(most, *slots) if most > 1 else bound + _ONE_SLOT.format(*slots)
     if parameters.rotation > 1:
         bound += _COHORT.format(metadata.parameters["rotation"].replace("/", " of "))

@@ -99,13 +99,13 @@ def in_degrees(option: str, frame: Any) -> Any:
 def read_features(
     option: str, name: str, content: bytes, wanted: Callable[[str], bool]
 ) -> tuple[str, Iterator[Feature]]:
-    """Returns the source that a file names, and its features in order.
+    """Returns the source that a file states, empty if it states none, and its features in order.
 
     A shape is None where the feature has none, and may be empty or invalid. Its coordinates are finite.
 
     Args:
         option: that names the file, for messages.
-        name: of the file, for messages and as the source if the file names none.
+        name: of the file, for messages.
         content: GeoJSON, GeoParquet, GeoPackage or a zipped shapefile. Coordinates in a system that the file states
             are converted to longitude and latitude, by geopandas, which also reads the last two formats.
         wanted: whether a column of a GeoParquet file is read as a property. GeoJSON is read with all properties.
@@ -116,7 +116,7 @@ def read_features(
     if content[:4] == _PARQUET:
         return _parquet_features(option, name, content, wanted)
     if content.startswith((_GEOPACKAGE, _ZIP)):
-        return _source(name), _converted_features(option, name, content)
+        return "", _converted_features(option, name, content)
     return _json_features(option, name, content)
 
 
@@ -133,11 +133,11 @@ def _json_features(option: str, name: str, content: bytes) -> tuple[str, Iterato
         if not isinstance(stated, str) or not _KNOWN_CRS.fullmatch(stated):
             if not isinstance(stated, str):
                 raise _unknown_crs(option, name, stated)
-            return _source(name), _converted_features(option, name, content)
+            return "", _converted_features(option, name, content)
     features = data.get("features") if data["type"] == "FeatureCollection" else [data]
     if not isinstance(features, list):
         raise RequestError(f"{option}: {name} is not GeoJSON: a FeatureCollection must have a list of features")
-    source = next((str(data[key]) for key in ("attribution", "source", "name") if isinstance(data.get(key), str)), name)
+    source = next((readable(data[key]) for key in ("attribution", "source") if isinstance(data.get(key), str)), "")
 
     def rows() -> Iterator[Feature]:
         for number, feature in enumerate(features):
@@ -149,7 +149,7 @@ def _json_features(option: str, name: str, content: bytes) -> tuple[str, Iterato
                 raise RequestError(f"{option}: {name}: feature {number} is not GeoJSON ({error})") from None
             yield properties, made
 
-    return _source(source), rows()
+    return source, rows()
 
 
 def _parquet_features(
@@ -179,7 +179,7 @@ def _parquet_features(
         if not isinstance(stated, str) or not _KNOWN_CRS.fullmatch(stated):
             if crs is None:
                 raise _unknown_crs(option, name, crs)
-            return _source(name), _converted_features(option, name, content, (column, crs))
+            return "", _converted_features(option, name, content, (column, crs))
     kept = [one for one in file.schema_arrow.names if one != column and wanted(one)]
 
     def rows() -> Iterator[Feature]:
@@ -191,7 +191,7 @@ def _parquet_features(
         except (pa.ArrowException, OSError, ValueError, TypeError, ShapelyError) as error:
             raise RequestError(f"{option}: {name} cannot be read as GeoParquet ({error})") from None
 
-    return _source(name), rows()
+    return "", rows()
 
 
 def _storage(column: pa.Array) -> pa.Array:
@@ -211,7 +211,7 @@ def _converted_features(
         import pyogrio
     except ImportError as error:
         raise RequestError(
-            f"{option}: {name} requires {error.name}; run: pip install 'sfumato[export]', or convert the file: "
+            f"{option}: {name} requires {error.name}; run: pip install 'sfumato[geo]', or convert the file: "
             f"ogr2ogr -t_srs EPSG:4326 {option}.geojson {name}"
         ) from None
     try:
@@ -268,7 +268,25 @@ def _unpacked(folder: str, content: bytes) -> str:
                     raise ValueError(f"{readable(member)} is no shapefile")
                 with open(os.path.join(folder, f"file{ending.lower()}"), "wb") as file:
                     file.write(part)
+    encoding, table = os.path.join(folder, "file.cpg"), os.path.join(folder, "file.dbf")
+    if not os.path.exists(encoding) and os.path.exists(table) and _is_utf8(table):
+        with open(encoding, "w") as file:
+            file.write("UTF-8")
     return os.path.join(folder, "file.shp")
+
+
+def _is_utf8(path: str) -> bool:
+    """Returns whether the records of a .dbf have characters beyond ASCII, and all are UTF-8, as no other text is."""
+    with open(path, "rb") as file:
+        table = file.read()
+    records = table[int.from_bytes(table[8:10], "little") :]
+    if records.isascii():
+        return False
+    try:
+        records.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _finite(made: BaseGeometry) -> BaseGeometry:
@@ -282,10 +300,6 @@ def _member(data: Any, *names: str) -> Any:
     for name in names:
         data = data.get(name) if isinstance(data, dict) else None
     return data
-
-
-def _source(text: str) -> str:
-    return readable(text.rsplit("/", 1)[-1] if "://" not in text else text)
 
 
 def _unknown_crs(option: str, name: str, crs: Any) -> RequestError:

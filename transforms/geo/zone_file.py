@@ -73,6 +73,12 @@ class Zones:
         return Region(west, south, east, north)
 
     @property
+    def span(self) -> str:
+        """The borders of this rectangle as W,S,E,N, in degrees to some 100 metres."""
+        region = self.region
+        return ",".join(f"{round(one, 3):g}" for one in (region.west, region.south, region.east, region.north))
+
+    @property
     def level_names(self) -> tuple[str, ...]:
         """Names of all levels, from the finest to the coarsest."""
         return (self.name, *(level.name for level in self.levels))
@@ -165,7 +171,7 @@ def read_zones(
     if radius is not None:
         geometries = areas_of_points(geometries, radius, columns[0])
     named = tuple(labels) if label_column is not None else None
-    zones = Zones(columns[0], geometries, names[0], _nested(path, names, columns), source, named)
+    zones = Zones(columns[0], geometries, names[0], _nested(path, names, columns), source or _file_name(path), named)
     check_zones(zones, path)
     return zones
 
@@ -270,6 +276,10 @@ def _check_overlaps(zones: Zones, label: str) -> None:
 def no_id_column(path: str) -> RequestError:
     """Returns the error of zones of a file without an id_column, with the columns that the file has."""
     return RequestError(f"id_column: required with --zones{_columns(path) or ', such as --id_column tract'}")
+
+
+def _file_name(path: str) -> str:
+    return readable(path.rsplit("/", 1)[-1])
 
 
 def _columns(path: str) -> str:

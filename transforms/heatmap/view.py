@@ -24,7 +24,7 @@ from sfumato.schemas.release import (
     SLOTS_FILE,
     TOTALS_FILE,
 )
-from sfumato.schemas.slots import Slots
+from sfumato.schemas.slots import Slots, clocks_text
 from sfumato.schemas.timeline import stated_rotation
 from sfumato.schemas.tree import Tree, node_levels, node_positions, nodes_from_names
 from sfumato.schemas.views import PageView
@@ -192,8 +192,9 @@ def _slots(release: Released, grid: Grid) -> TimeSlots | None:
     title = {"hour": "By hour", "weekday": "By weekday", "hour_of_week": "By hour of the week", "edges": "By hours"}
     most = most_slots(manifest)
     counted = "once, in the slot of one of their records" if most == 1 else f"in at most {most} slots, once in each"
+    clocks = clocks_text(get(manifest, "parameters.time_zone"), get(manifest, "times"))
     note = (
-        f"Local time, {slots.time_zone}. Each user counts {counted}: the map of a slot shows the users counted "
+        f"Local time, {clocks}. Each user counts {counted}: the map of a slot shows the users counted "
         "in it, not all users present."
     )
     return TimeSlots(

@@ -9,10 +9,11 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from sfumato.schemas.log_layout import DayRows
+from sfumato.schemas.slots import UTC
 from sfumato.transforms.inputs.text_values import decoded, nulls
 
-_HOUR_SECONDS = 3600
-DAY_SECONDS = 24 * _HOUR_SECONDS
+HOUR_SECONDS = 3600
+DAY_SECONDS = 24 * HOUR_SECONDS
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _FIRST_SECOND, _END_SECOND = -62_135_510_400, 253_402_214_400  # of the years 1 to 9999, a day inside
 _MAX_SECONDS = 1e15
@@ -39,7 +40,7 @@ def local_seconds(column: pa.Array, time_zone: str) -> tuple[NDArray[np.int64], 
 
 def of_days(column: pa.Array, days: DayRows) -> tuple[NDArray[np.bool_], int, int]:
     """Returns which moments are in the days and hours, bool[n], and the numbers before and after the days."""
-    local, known = local_seconds(column, days.time_zone)
+    local, known = local_seconds(column, days.time_zone or UTC)
     date = local // DAY_SECONDS
     before = after = np.zeros(len(local), dtype=bool)
     if days.first is not None and days.last is not None:
@@ -49,6 +50,6 @@ def of_days(column: pa.Array, days: DayRows) -> tuple[NDArray[np.bool_], int, in
     kept = known & ~before & ~after
     if days.hours is not None:
         begin, end = days.hours
-        hour = local % DAY_SECONDS // _HOUR_SECONDS
+        hour = local % DAY_SECONDS // HOUR_SECONDS
         kept &= (hour - begin) % 24 < ((end - begin) % 24 or 24)
     return kept, int(before.sum()), int(after.sum())

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from sfumato.schemas.errors import DataError, RequestError
-from sfumato.schemas.locations import Columns, check_time, field_type
+from sfumato.schemas.locations import TIME_TYPE, Columns, check_time, field_type
 from sfumato.transforms.inputs.bigquery_table import BIGQUERY, open_bigquery_log, table_state
 from sfumato.transforms.inputs.csv_log import open_csv_log
 from sfumato.transforms.inputs.local_time import of_days
@@ -58,17 +58,30 @@ def format_by_name(path: str) -> str | None:
 
 @dataclass(frozen=True)
 class LogMetadata:
-    """The number of rows of a file, exact or estimated where it has no footer, and the kinds of `Columns.check`."""
+    """What a file states before its rows are read.
+
+    Attributes:
+        rows: their number; an estimate where the file has no footer.
+        column_types: the kinds of `Columns.check`.
+        is_exact: whether the number of rows is exact.
+        may_lack_zones: whether the type of a column of times allows times without a zone, as text does.
+    """
 
     rows: int
     column_types: dict[str, str]
     is_exact: bool
+    may_lack_zones: bool
 
 
 def inspect_log(log: LogFile, columns: Columns) -> LogMetadata:
     """Reads a file's footer or first rows. Raises RequestError if a column is missing or has a wrong type."""
     with open_log(log, columns) as (file, reading):
-        return LogMetadata(file.rows, reading.column_types, format_of(log) in _WITH_ROWS)
+        times = [name for name, kind in types_of(columns, log.layout).items() if kind == TIME_TYPE]
+        held = [field_type(file.schema, name, name, log.path) for name in times if name in file.schema.names]
+        may_lack_zones = any(pt.is_timestamp(kind) and kind.tz is None for kind in held)
+        has_rows = format_of(log) in _WITH_ROWS
+        # Formats of text give every column of times the type of its role.
+        return LogMetadata(file.rows, reading.column_types, has_rows, may_lack_zones or not has_rows)
 
 
 def kinds_of(inspected: Iterable[tuple[str, Mapping[str, str]]]) -> dict[str, str]:

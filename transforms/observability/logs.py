@@ -62,8 +62,8 @@ COUNTED_USERS = Event("read_logs", "read and grouped the logs: {counted}, by a n
 COUNTED_COHORT = Event("read_logs", f"{COUNTED_USERS.text}, in the active cohort, one of {{cohorts}}")
 FEW_USERS = Event(
     "few_users",
-    "perhaps no users in the {rows}: {counted}, by a noisy count; check {check} before the next run, with sfumato "
-    "inspect; this one continues, and spends its complete epsilon{advice}",
+    "perhaps no users in the {rows}: {counted}, by a noisy count; {check} (sfumato inspect); the run continues and "
+    "spends its epsilon{advice}",
     logging.WARNING,
 )
 SAMPLED_USERS = Event("read_logs", "read the logs")

@@ -67,6 +67,7 @@ class AdmissionRule:
             run's key. Below 1 the noise must be Laplace noise.
         noise_kind: distribution of the noise of both counts.
         cohorts: number of rotating cohorts, one of which is counted; `min_users` applies to the users of all cohorts.
+        span: public borders of the zones that are counted, W,S,E,N, for messages; None without zones.
 
     Raises:
         RequestError: max_bad_fraction is out of range.
@@ -79,6 +80,7 @@ class AdmissionRule:
     sampling_rate: float = 1.0
     noise_kind: AdditiveNoise = LAPLACE
     cohorts: int = 1
+    span: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.max_bad_fraction <= 1:
@@ -195,6 +197,7 @@ class ChargeAndAdmit:
         gate: charges the ledger; None without one. While a graph is built also a side input that holds the gate, where
             the charge is bound to input that is known only when the graph runs.
         day_rows: the public days and hours whose rows are read; None for all rows. A warning names them.
+        dates: the option of the order of dates in text; None without it.
         row_counts: called with the graph's PCollection of RowCounts while the graph is built; None for nobody.
 
     >>> from sfumato.transforms.privacy.keys import FixedSecret
@@ -211,6 +214,7 @@ class ChargeAndAdmit:
     rule: AdmissionRule
     gate: ChargeGate | Any | None = None
     day_rows: DayRows | None = None
+    dates: str | None = None
     row_counts: Callable[[Any], None] | None = None
 
     def __call__(self, counts: UserCounts, key: RunKey) -> NoisyUserCounts:
@@ -247,13 +251,16 @@ class ChargeAndAdmit:
 
         The run goes on: this count has a small share of the budget, so the map may well show users that it does not.
         """
-        rows, check = "logs", "the names of columns and the form of times (--dates)"
+        rows, check = "logs", "check the names of columns"
         if self.day_rows is not None:
-            rows = f"rows of {self.day_rows}"
-            check = f"that the logs have such rows, the time zone (--time_zone), {check}"
+            rows, check = f"rows of {self.day_rows}", "check --time_zone and the names of columns"
+            if self.dates is None:  # a time that cannot be read leaves its row out, and no count shows it
+                check = f"give --dates dmy if times look like 27.11.2026, or {check}"
+        if self.rule.span is not None:
+            check += f"; or the zones lie elsewhere: they span {self.rule.span}"
         noise = 2 * counted.noise_stddev * self.rule.cohorts
         unit = 10 ** math.floor(math.log10(max(noise, 1)))
-        advice = f"; with --min_users {math.ceil(noise / unit) * unit} such a run ends here, and costs only this count"
+        advice = f"; --min_users {math.ceil(noise / unit) * unit} would end it here"
         FEW_USERS.emit(
             users=counted.users,
             noise_stddev=counted.noise_stddev,
@@ -294,7 +301,8 @@ def check_admission(counted: NoisyUserCounts, rule: AdmissionRule) -> None:
         some_bad = f"about {shown(unusable, counted.noise_stddev)} of {about(users + unusable, counted.noise_stddev)}"
         raise NotAdmittedError(
             f"{'nearly all users' if users <= margin else some_bad} have no usable record, more than "
-            f"--max_bad_fraction {limit:g} allows; check the columns and the region, fix the files, or raise "
+            f"--max_bad_fraction {limit:g} allows; check the columns and "
+            f"{'the region' if rule.span is None else _zones_text(rule.span)}, fix the files, or raise "
             "--max_bad_fraction (`sfumato inspect` shows the operator the reasons)"
         )
     if rule.population is not None:
@@ -307,6 +315,10 @@ def check_admission(counted: NoisyUserCounts, rule: AdmissionRule) -> None:
         if rule.cohorts > 1:
             some += f" in one of {rule.cohorts} cohorts, so about {max(users, 0) * rule.cohorts:,.0f} in all"
         raise TooFewUsersError(f"{some}, fewer than --min_users {rule.min_users:,}")
+
+
+def _zones_text(span: str) -> str:
+    return f"the zones (they span {span})"
 
 
 def _sampling_slack(squares: float, rate: float) -> float:

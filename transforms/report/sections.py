@@ -132,6 +132,7 @@ def chips(manifest: Manifest, *own: Fact) -> list[Fact]:
     return [
         *facts(("Privacy budget", budget + (f", δ = {tiny(delta)}" if delta > 0 else ""))),
         *own,
+        *facts(("Times", get(manifest, "times"))),
         *facts(("Made", _day(manifest.get("created")))),
     ]
 

@@ -6,6 +6,8 @@ import json
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sfumato.pipelines.command_line import cli
@@ -116,18 +118,39 @@ def test_changes_show_the_geography_of_the_later_map(pattern: str, basemap: str,
 def test_a_run_logs_what_it_takes_for_granted(
     pattern: str, basemap: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """No geography, times that may be local, no ledger: one line each, and none where an option says it."""
+    """No geography, times that may be local or are converted, no ledger: one line each, and none for types with a zone.
+
+    The page's manifest states what times without a zone are.
+    """
+    table = pq.read_table(Path(pattern).parent)
+    seconds = table["weight"].cast(pa.int64()).cast(pa.timestamp("s"))
+    for name, kind in (("naive", pa.timestamp("s")), ("zoned", pa.timestamp("s", "UTC"))):
+        table = table.append_column(name, seconds.cast(kind))
+    (tmp_path / "logs").mkdir()
+    pattern = write_files(table, tmp_path / "logs", 1)
+    levels = dict[str, str]()
 
     def events(name: str, *more: str) -> set[str]:
         arguments = words("heatmap", pattern, tmp_path / name, "--log_format=json", *more)
         assert cli.main(arguments) == 0
-        return {json.loads(line)["event"] for line in capfd.readouterr().err.splitlines()}
+        lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+        levels.update({line["event"]: line["severity"] for line in lines})
+        return {line["event"] for line in lines}
+
+    def times(name: str) -> str | None:
+        return json.loads((tmp_path / name / "manifest.json").read_text()).get("times")
 
     taken = {"no_coast", "local_times", "no_ledger"}
     assert taken & events("plain") == {"no_coast"}  # with a seed, which protects nobody
-    hours = ["--day_column=weight", "--hours=0-24", f"--basemap={basemap}"]
-    assert taken & events("hours", *hours) == {"local_times"}
-    assert not taken & events("zone", *hours, "--time_zone=Europe/Lisbon")
+    hours, lisbon = ["--hours=0-24", f"--basemap={basemap}"], "--time_zone=Europe/Lisbon"
+    assert taken & events("hours", *hours, "--day_column=naive") == {"local_times"}
+    assert levels["local_times"] == "INFO"
+    assert taken & events("moved", *hours, "--day_column=naive", lisbon) == {"local_times"}
+    assert levels["local_times"] == "WARNING"
+    assert "converted to Europe/Lisbon" in str(times("moved"))
+    for name, *more in (("zoned", lisbon), ("zoned",), ("weight", lisbon), ("naive", "--time_zone=UTC")):
+        assert not taken & events(name, *hours, f"--day_column={name}", "--overwrite", *more)
+        assert times(name) is None
     arguments = [word for word in words("heatmap", pattern, tmp_path / "keyed") if word != "--seed=1"]
     assert cli.main([*arguments, f"--basemap={basemap}"]) == 0
     assert "--ledger" in capfd.readouterr().err

@@ -207,6 +207,7 @@ def test_several_records_a_user_are_counted_as_user_slots(tmp_path: Path) -> Non
     Laplace noise is beyond 15 deviations with a probability of 6e-10.
     """
     table = timed_logs(3000, 6)
+    table = table.set_column(3, "time", table["time"].cast(pa.timestamp("us")))  # local times, as in the logs
     pattern, out = write_files(table, tmp_path / "logs", 2), tmp_path / "out"
     slots = ("--time_column", "time", "--slots", "0,8,16,24", "--records_per_user", "3", "--trust", "central")
     assert cli.main(command(pattern, out, "--depth", "5", "--max_bad_fraction", "0.4", *slots)) == 0
@@ -226,7 +227,8 @@ def test_several_records_a_user_are_counted_as_user_slots(tmp_path: Path) -> Non
     assert body.slots is not None
     assert body.layers[-1].measures[0].unit == "user-slots"
     assert body.slots.layer.measures[0].unit == "users"
-    assert "in at most 3 slots, once in each" in body.slots.note
+    assert body.slots.note.startswith("Local time, as in the logs. Each user counts in at most 3 slots, once in each")
+    assert "as in the logs" in manifest["privacy"]["contribution_bound"]
 
 
 def test_bind_key_is_another_for_every_column_slot_and_region() -> None:

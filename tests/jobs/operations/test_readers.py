@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
 import shlex
 import subprocess
@@ -121,3 +123,77 @@ def test_inspect_looks_again_with_exchanged_columns(
         assert region in again
         assert main(again[1:]) == 0
         assert "sfumato heatmap" in capsys.readouterr().out
+
+
+def inspected(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[list[str]]:
+    """Returns the words of the commands that inspect prints. Each parses, and names no option twice."""
+    assert main(["inspect", *arguments]) == 0
+    commands = [shlex.split(line) for line in capsys.readouterr().out.splitlines() if line.startswith("    sfumato ")]
+    for _, command, *words in commands:
+        parse_command(request_class(command), words)
+        options = [word.partition("=")[0] for word in words if word.startswith("--")]
+        assert len(set(options)) == len(options)
+    return commands
+
+
+def write_visits(path: Path, several: int, zone: str = "", swapped: bool = False) -> str:
+    """Writes 400 users' visits at half past eight to places 1.1 km apart; the first `several` are at two of them."""
+    rows = [
+        f"c{user};09.10.2026 08:30{zone};{places}"
+        for user in range(400)
+        for stop in range(2 if user < several else 1)
+        for y, x in [("57,70", f"11,{90 + (user + stop) % 4 * 2}")]
+        for places in [f"{x};{y}" if swapped else f"{y};{x}"]
+    ]
+    path.write_text("card;Tidpunkt;lat;lon\n" + "\n".join(rows) + "\n")
+    return str(path)
+
+
+def test_inspect_of_swapped_columns_names_no_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The commands for exchanged columns, and for right ones with a region, run and lead to maps."""
+    log = write_visits(tmp_path / "log.csv", 100, swapped=True)
+    first, second = inspected(capsys, "--input", log)
+    assert first[first.index("--latitude_column") + 1] == "lon"
+    assert second[second.index("--latitude_column") + 1] == "lat"
+    for again in (first, second):
+        assert again[1] == "inspect"
+        assert inspected(capsys, *again[2:])[0][1] == "heatmap"
+
+
+@pytest.mark.parametrize(("several", "job"), [(0, "zones"), (200, "histogram")])
+def test_inspect_names_the_job_that_counts_visitors(
+    several: int, job: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Zones count users at one place, histogram at several. With a file of zones the command is complete and runs."""
+    log, stops = write_visits(tmp_path / "log.csv", several), tmp_path / "stops.geojson"
+    assert inspected(capsys, "--input", log)[-1][1] == job
+    features = [
+        {
+            "type": "Feature",
+            "properties": {"number": number, "line": "A", "stop": f"s{number}", "name": f"Stop {number}"},
+            "geometry": {"type": "Point", "coordinates": [11.9 + 0.02 * number, 57.7]},
+        }
+        for number in range(4)
+    ]
+    stops.write_text(json.dumps({"type": "FeatureCollection", "features": features}))
+    command = inspected(capsys, "--input", log, "--zones", str(stops))[-1]
+    stated = dict(itertools.pairwise(command))
+    assert (stated["--id_column"], stated["--label_column"], stated["--radius"]) == ("stop", "name", "300")
+    assert stated.get("--max_items_per_user") == (None if job == "zones" else "2")
+    assert main([*command[1:-1], str(tmp_path / "out"), "--epsilon=8"]) == 0
+    assert (tmp_path / "out" / "manifest.json").is_file()
+    stops.write_text(stops.read_text().replace("57.7", "47.7"))
+    assert main(["inspect", "--input", log, "--zones", str(stops)]) == 0
+    text = capsys.readouterr().out
+    assert "47.7" in text
+    assert f"sfumato {job}" not in text
+
+
+@pytest.mark.parametrize(("zone", "is_kept"), [("", False), ("+02:00", True)])
+def test_inspect_keeps_a_time_zone_only_for_zoned_times(
+    zone: str, is_kept: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = write_visits(tmp_path / "log.csv", 0, zone)
+    commands = inspected(capsys, "--input", log, "--time_zone", "Europe/Stockholm")
+    assert len(commands) == 3
+    assert all(("--time_zone" in command) == is_kept for command in commands)

@@ -88,6 +88,17 @@ def test_a_shapefile_is_read_zipped_and_refused_in_parts(tmp_path: Path) -> None
         read_zones(str(tmp_path / "a.shp"), "id")
 
 
+@pytest.mark.parametrize("encoding", ["UTF-8", "ISO-8859-1"])
+def test_names_of_a_shapefile_without_cpg_are_read(encoding: str, tmp_path: Path) -> None:
+    frame = geopandas.GeoDataFrame({"id": ["Korsvägen"]}, geometry=[A], crs="EPSG:4326")
+    frame.to_file(tmp_path / "a.shp", encoding=encoding)
+    (tmp_path / "a.cpg").unlink()
+    table = bytearray((tmp_path / "a.dbf").read_bytes())
+    table[29] = 0  # the code page, which many programs leave out
+    (tmp_path / "a.dbf").write_bytes(table)
+    assert read_zones(str(tmp_path / "a.shp"), "id").ids == ("Korsvägen",)
+
+
 @pytest.mark.filterwarnings("ignore:GPKG")  # by GDAL, about the damaged package
 def test_a_package_of_two_layers_and_damaged_ones_are_refused(tmp_path: Path) -> None:
     frame = geopandas.GeoDataFrame({"id": [7]}, geometry=[A], crs="EPSG:4326")

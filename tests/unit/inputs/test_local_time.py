@@ -103,7 +103,8 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("8-9", {8}), ("23", {23}), ("22-5", {22, 23, 0, 1, 2, 3, 4}), ("0-24", set(range(24)))]
+    ("text", "expected"),
+    [("8-9", {8}), ("08:00-09:00", {8}), ("23", {23}), ("22-5", {22, 23, 0, 1, 2, 3, 4}), ("0-24", set(range(24)))],
 )
 @pytest.mark.parametrize(
     ("zone", "day"), [("Europe/Berlin", "2026-03-29"), ("Asia/Kolkata", "2026-11-20"), ("UTC", None)]
@@ -117,7 +118,7 @@ def test_hours_are_those_of_the_clocks_of_a_zone(text: str, expected: set[int], 
     assert kept.any()
 
 
-@pytest.mark.parametrize("text", ["24", "8-8", "24-3", "8-25", "8:9", "", "-", "5-0"])
+@pytest.mark.parametrize("text", ["24", "8-8", "24-3", "8-25", "8:9", "8:30-9", "", "-", "5-0"])
 def test_hours_that_are_none_are_refused(text: str) -> None:
     with rejects("hours"):
         hours_of(text)

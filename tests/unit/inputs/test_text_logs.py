@@ -417,4 +417,4 @@ def test_dates_are_read_in_the_order_of_the_option(
     record = json.dumps({"user_id": 1, "latitude": 52.5, "longitude": 13.4, "t": text}) + "\n"
     assert rows(tmp_path / "log.ndjson", record, layout, time="t") == [row]
     frame = table_of(pd.DataFrame({"t": [text]}), LocationColumns(time="t"), replace(layout, columns=("t",)))
-    assert frame.to_pylist() == [{"t": expected}]
+    assert frame["t"].cast(TIME_TYPE).to_pylist() == [expected]

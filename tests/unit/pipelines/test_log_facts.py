@@ -10,15 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sfumato.pipelines.operations.log_facts import (
-    Facts,
-    causes,
-    find_roles,
-    inspect_logs,
-    other_ids,
-    suggested_form,
-    suggested_region,
-)
+from sfumato.pipelines.operations.log_causes import causes, suggested_form
+from sfumato.pipelines.operations.log_facts import Facts, find_roles, inspect_logs, other_ids, suggested_region
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.log_layout import LogLayout
 from sfumato.schemas.rectangle import Region

@@ -181,6 +181,29 @@ def test_the_warning_names_hours_and_min_users(caplog: pytest.LogCaptureFixture)
         assert "--min_users 300" in text  # above two deviations of the noise, 283
 
 
+@pytest.mark.false_alarm(1e-9)
+@pytest.mark.parametrize(("dates", "is_named"), [(None, True), ("dmy", False)])
+def test_the_warning_names_dates_first_and_the_zones(
+    dates: str | None, is_named: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """See test_the_warning_names_hours_and_min_users."""
+    rows, rule = DayRows("time", None, None, None, (3, 4)), AdmissionRule(0.01, span="14,57,15,58")
+    with caplog.at_level("WARNING", "sfumato.progress"):
+        for number in range(6):
+            key = RunKey.derive(SECRET, {"number": number})
+            ChargeAndAdmit(rule, day_rows=rows, dates=dates)(UserCounts(), key)
+    assert caplog.messages
+    for text in caplog.messages:
+        assert ("--dates dmy" in text.partition("columns")[0]) == is_named
+        assert "they span 14,57,15,58" in text
+        assert len(text) < 400
+
+
+def test_a_refusal_names_the_zones() -> None:
+    with pytest.raises(NotAdmittedError, match="they span 14,57,15,58"):
+        check_admission(counted(900.0, 200.0), AdmissionRule(1.0, max_bad_fraction=0.1, span="14,57,15,58"))
+
+
 def test_check_admission_refuses_a_share_of_bad_users() -> None:
     check_admission(counted(900.0, 90.0), AdmissionRule(1.0, max_bad_fraction=0.1))
     with pytest.raises(NotAdmittedError, match="--max_bad_fraction"):

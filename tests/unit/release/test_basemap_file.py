@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import shapely
 
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import Region
 from sfumato.schemas.views.map_views import Basemap, Geography, Place
 from sfumato.transforms.release.basemap_file import (
@@ -155,10 +156,29 @@ def parquet(shapes: list[Any], about: Any = None, **columns: list[Any]) -> bytes
     return file.getvalue()
 
 
+def test_points_without_a_name_are_counted_in_the_refusal() -> None:
+    points = [shapely.to_wkb(shapely.Point(3.1, 1.1)), shapely.to_wkb(shapely.Point(3.11, 1.1))]
+    with pytest.raises(RequestError, match=r"2 points lie in it.*`name`; the file has type$"):
+        file_basemap("stops", parquet(points, type=["a", "b"]), REGION)
+
+
+@pytest.mark.parametrize("source", ["", "Survey"])
+def test_a_file_is_credited_only_with_its_source(source: str) -> None:
+    """The name that programs give a collection is that of the file."""
+    content = {**json.loads(geojson(POINT)), "name": "h"} | ({"attribution": source} if source else {})
+    assert file_basemap("h.geojson", json.dumps(content).encode(), REGION).source == source
+    berlin = Region(13.0, 52.3, 13.8, 52.7)
+    land = feature("Polygon", [[[13.2, 52.4], [13.3, 52.4], [13.3, 52.5], [13.2, 52.4]]], natural="land")
+    made = file_basemap("h.geojson", geojson(land), berlin)
+    geography = geography_bytes(berlin, made, None)
+    assert geography is not None
+    assert json.loads(geography)["basemap"]["source"] == CITIES_SOURCE
+
+
 def test_geoparquet_is_read_with_its_names() -> None:
     shapes = [shapely.to_wkb(shapely.Polygon(SQUARE)), None, shapely.to_wkb(shapely.Point(3.1, 1.1))]
     made = file_basemap("zones.parquet", parquet(shapes, NAME=["Old town", "x", "Harbour"], other=[1, 2, 3]), REGION)
-    assert made.source == "zones.parquet"
+    assert made.source == ""
     assert [zone.name for zone in made.zones] == ["Old town"]
     assert [place.name for place in made.places] == ["Harbour"]
     assert file_basemap("z", parquet(shapes[:1]), REGION).lines  # without any property
@@ -263,7 +283,7 @@ def test_the_coast_of_the_extra_is_drawn_without_a_file(tmp_path: Path, monkeypa
     assert both is not None
     assert (both.land, both.water, both.places) == (basemap.land, basemap.water, stops.places)
     assert basemap.source == "GSHHG (Wessel and Smith); GeoNames, CC BY 4.0"
-    assert both.source == f"{stops.source}; GSHHG (Wessel and Smith)"  # no city of GeoNames is shown
+    assert both.source == "GSHHG (Wessel and Smith)"  # no city of GeoNames is shown
     lake = read(feature("Polygon", [SQUARE], natural="water"))
     assert Geography.of({"basemap.json": geography_bytes(REGION, lake, None) or b""}).basemap == lake
     (folder / "gshhs_f.dat").unlink()

@@ -249,6 +249,12 @@ def test_bad_time_zones_are_refused(zone: str) -> None:
         Slots.parse("t", "hour", zone)
 
 
+def test_days_are_local_unless_a_zone_is_given() -> None:
+    values = {"input": "-", "output": "-", "day_column": "t", "hours": "8-9"}
+    assert "in local time, as in the logs" in str(Published.of(values).day_rows)
+    assert "in Asia/Tokyo" in str(Published.of({**values, "time_zone": "Asia/Tokyo"}).day_rows)
+
+
 def test_location_columns_bound_the_records_of_a_user() -> None:
     slots = Slots("time", "edges", "UTC", (0, 8, 16, 24))
     assert LocationColumns(slots=slots, records_per_user=3).records_per_user == 3

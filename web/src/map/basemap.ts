@@ -162,7 +162,7 @@ export class BasemapGround implements Ground {
 export function geographyOf(view: PageView, tools: Tools): (figure: MapFigure) => void {
   const ground = view.basemap && new BasemapGround(view.basemap);
   const pattern = view.tiles;
-  let words = view.basemap ? `Geography: ${view.basemap.source}. ` : "";
+  let words = view.basemap?.source ? `Geography: ${view.basemap.source}. ` : "";
   let latest: MapFigure | null = null;
   let on = false;
   const show = (): void => latest?.setTiles(on ? pattern : null);

@@ -1,0 +1,91 @@
+"""What is probably wrong with logs as a whole, and the options of CSV that fit them, by their exact figures."""
+
+from __future__ import annotations
+
+from sfumato.pipelines.operations.log_facts import MOST, SOME, Facts
+from sfumato.transforms.inputs.text_lines import conversion
+from sfumato.transforms.release.basemap_file import distance_text
+
+
+def causes(facts: Facts) -> list[str]:
+    """Returns what is probably wrong with logs as a whole, each with what to do, the most certain first."""
+    if not facts.columns:
+        return [f"no line is a JSON object in UTF-8; for Windows-1252, convert it: {conversion('CP1252')}"]
+    found, rows = [], max(facts.rows, 1)
+    latitude, longitude = (facts.roles.get(name, "?") for name in ("latitude_column", "longitude_column"))
+    exchange = f"give --latitude_column {longitude} --longitude_column {latitude}"
+    signs = {name: number / rows for name, number in facts.signs.items()}
+    if signs.get("comma", 0) > SOME:
+        found.append(
+            f"{latitude} and {longitude} hold decimal commas: give --decimal , with CSV; in other formats write numbers"
+        )
+    if signs.get("beyond degrees", 0) > MOST:
+        found.append(
+            f"{latitude} and {longitude} are not degrees but perhaps metres of a projected grid, such as UTM: "
+            'convert them to longitude and latitude, as "A projected grid" of docs/how_to/your_logs.md shows'
+        )
+    if facts.are_columns_swapped:
+        why = f"{latitude} holds values beyond 90 degrees where {longitude} does not"
+        if facts.swapped > MOST:
+            why = f"only if they are, {facts.swapped:.0%} of the places are in the region"
+        found.append(f"{latitude} and {longitude} are probably swapped: {why}; {exchange}")
+    elif signs.get("swapped", 0) > SOME:
+        found.append(
+            f"{latitude} holds values beyond 90 degrees in {signs['swapped']:.1%} of the rows, where {longitude} does "
+            "not: the two are probably swapped there; correct these rows"
+        )
+    elif facts.given is not None and facts.swapped > MOST:
+        turned = facts.given.with_axes_swapped()
+        found.append(
+            f"the region given is probably in the order SOUTH,WEST,NORTH,EAST: {facts.swapped:.0%} of the places "
+            f"are in {turned}; give --region={turned}, or, if rather {latitude} and {longitude} are swapped, "
+            f"{exchange.removeprefix('give ')}"
+        )
+    elif facts.swapped > 0:
+        found.append(
+            f"{facts.swapped:.1%} of the places are in the region only with {latitude} and {longitude} swapped: "
+            "correct these rows"
+        )
+    elif facts.near and facts.near_swapped and facts.may_be_swapped:
+        found.append(
+            f"{latitude} and {longitude} may be swapped: the places are {distance_text(facts.near)}, and with both "
+            f"swapped {distance_text(facts.near_swapped)}; if that is right, {exchange}"
+        )
+    if facts.is_outside and facts.swapped <= MOST and facts.region is not None:
+        found.append(
+            f"{facts.outside:.0%} of the users' places are outside of the region given: give the borders of a public "
+            f"place around {facts.region}"
+        )
+    if signs.get("no time", 0) > SOME:
+        name, number = facts.roles["time_column"], facts.signs["no time"]
+        form, remedy = "no time", "write times as 2026-11-27T08:30:00"
+        if signs.get("local date", 0) > SOME:
+            form, remedy = "dates such as 27.11.2026 or 11/27/2026", "give --dates dmy or --dates mdy"
+        found.append(f"{name} holds {form} in {number:,} rows, which jobs that read times leave out: {remedy}")
+    if number := facts.signs.get("not UTF-8", 0):
+        found.append(
+            f"{facts.roles['user_id_column']} holds text that is not UTF-8 in {number:,} rows, probably Windows-1252. "
+            "Ids are compared by their bytes, so a user whose id another file has in UTF-8 counts twice; convert the "
+            f"files: {conversion('CP1252')}"
+        )
+    if facts.users > 1 and facts.users == facts.rows - facts.unusable.get("have no user id", 0):
+        found.append(
+            f"each value of {facts.roles['user_id_column']} occurs once, so a release would protect rows, not people: "
+            "name the column that identifies a person with --user_id_column"
+        )
+    if facts.users == 1 and facts.rows > 1:
+        found.append(
+            f"{facts.roles['user_id_column']} holds one value, so a release would have one user: name the column that "
+            "identifies a person with --user_id_column"
+        )
+    return found
+
+
+def suggested_form(facts: Facts) -> dict[str, str]:
+    """Returns the options of CSV that fit logs that were read without them, by name: `decimal` and `dates`."""
+    rows, found = max(facts.rows, 1), dict[str, str]()
+    if facts.signs.get("comma", 0) / rows > SOME:
+        found["decimal"] = ","
+    if facts.signs.get("local date", 0) / rows > SOME:
+        found["dates"] = "mdy" if "month first" in facts.signs else "dmy"
+    return found
