@@ -49,7 +49,6 @@ MANIFEST_FORMAT = "sfumato-release/2"
 REFUSAL_FORMAT = "sfumato-refusal/2"  # of the notice that replaces a release that was refused after its charge
 REMOVAL_FORMAT = "sfumato-removal/1"  # of the notice that replaces a release that was taken down
 
-
 # What `sfumato changes` writes: post-processing of two releases.
 CHANGES_FILE = "changes.parquet"
 CHANGES_PICTURE = "changes.png"
@@ -167,7 +166,7 @@ _CHANGE = (
     described("p_value", "two-sided; null where nearly nobody is in either release: not tested", null=True),
     described("q_value", "least false discovery rate at which it is changed; null if not tested", null=True),
     *(
-        described(f"changed_{end}", f"{side} end of an interval that allows for the selection; or null", null=True)
+        described(f"changed_{end}", f"{side} end, allowing for the selection; or null", null=True)
         for end, side in _ENDS
     ),
 )
@@ -177,15 +176,13 @@ def changes_schema() -> pa.Schema:
     """Returns the table of changes between two heatmaps: one row for each node of the quadtree that both know."""
     return pa.schema(
         [
-            _CELL_ID,
-            described("depth", "level of the node, 0 for the whole region", pa.int8()),
-            *_SIDES,
+            *CELL_FIELDS,
             described("leaf", "the finest cell that both maps know; otherwise a merged region", pa.bool_()),
             *_CHANGE,
             *INDEX_FIELDS,
             described("geometry", "WKB, the node's rectangle", pa.binary()),
         ],
-        metadata={"geo": json.dumps(_geo("Polygon", "MultiPolygon"))},
+        metadata=CELLS_SCHEMA.metadata,
     )
 
 
@@ -285,8 +282,7 @@ def release_zones_schema(named: bool) -> pa.Schema:
 
 
 def rate_columns(name: str, rates: Sequence[str]) -> tuple[str, ...]:
-    """Returns the columns of one category's rate: the rate, its pointwise interval, shrunk, and its simultaneous
-    interval.
+    """Returns the columns of one category's rate and its intervals.
 
     They end in _NAME if several categories have published rates.
     """

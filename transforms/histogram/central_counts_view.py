@@ -101,6 +101,13 @@ class CentralPage(SampledPage):
             return f"fewer than {about(self.all_users + Z * self.all_stddev, self.all_stddev)} users, perhaps none"
         return f"about {self.all_users_text} users, counted {self.total(table)} times in all"
 
+    def zones_headline(self, table: pa.Table) -> str:
+        if self.hidden or self.UNIT == "records" or self.all_users < Z * self.all_stddev:
+            return super().zones_headline(table)
+        most = self.parameters["bound"]["max_items"]
+        counted = "counted in one of them" if most == 1 else f"counted in at most {most} of them"
+        return f"About {self.all_users_text} users in {plural(table.num_rows, 'zone')}, each {counted}"
+
     def own_chip(self) -> Fact:
         if self.hidden:
             return super().own_chip()

@@ -292,9 +292,6 @@ class SampledPage:
         region = self._release.region
         title, note, named = INDEXES.get(level, "Published zones"), self._note(table, 0), level not in INDEXES
         layer = zone_layer(title, note, table, shapes, areas, region, measures, named)
-        hold = "no zone has enough users to be published"
-        if table.num_rows:
-            hold = f"{plural(table.num_rows, 'zone')} hold{'s'[: table.num_rows == 1]} {self.held(table)}"
         body = MapBody(
             region=self._release.bounds,
             depth=0,
@@ -311,7 +308,14 @@ class SampledPage:
             for i, texts in zip(order.tolist(), estimates, strict=True)
         ]
         title = f"Zones with the most {self.UNIT}"
-        return body, f"{self.HEADLINE}: {hold}", [self._map_reading(), self._item_table(title, [*heads], rows)]
+        return body, self.zones_headline(table), [self._map_reading(), self._item_table(title, [*heads], rows)]
+
+    def zones_headline(self, table: pa.Table) -> str:
+        """Returns the headline of a page of zones. table: of the published ones."""
+        if not table.num_rows:
+            return f"{self.HEADLINE}: no zone has enough users to be published"
+        zones = plural(table.num_rows, "zone")
+        return f"{self.HEADLINE}: {zones} hold{'s'[: table.num_rows == 1]} {self.held(table)}"
 
     # ---------------------------------------------------------------- items and prefixes
 
