@@ -200,14 +200,8 @@ def _auxiliary_fields(categories: Sequence[str], rates: Sequence[str], place: st
     """Returns the columns of rates and of counts by category, of cells or of zones."""
     fields = []
     for name in rates:
-        pointwise = (
-            f"end of the 95% interval of the rate of {name}; includes sampling and noise; pointwise, so not for "
-        )
-        pointwise += f"a {place} that was chosen by its rate"
-        simultaneous = (
-            f"end of an interval of the rate of {name} that holds for all {place}s at once, at 95%; null unless "
-        )
-        simultaneous += "it is above the average"
+        pointwise = f"end of the rate's 95% interval, of sampling and noise; pointwise: not for a {place} chosen by it"
+        simultaneous = f"end of an interval that holds for all {place}s at once (95%); null unless above the average"
         texts = (
             f"share of the {place}'s users in category {name}; null if the interval is 0..1, "
             "which means that nothing is known",
@@ -317,7 +311,7 @@ def hot_cells_schema(noisy: bool = False) -> pa.Schema:
         [
             *CELL_FIELDS,
             *(_NOISY_COUNT if noisy else _SAMPLED_COUNT),
-            pa.field("density", pa.float64(), False, {"unit": "users per square kilometre"}),
+            _AREA_AND_DENSITY[1],
             *INDEX_FIELDS,
             described("geometry", "WKB, the cell", pa.binary()),
         ],
