@@ -132,8 +132,11 @@ class DatedRelease:
         try:
             privacy = manifest["privacy"]
             counted = manifest.get("results") or {}
-            users = counted.get("users", (privacy.get("population") or {}).get("users"))
-            stddev = counted.get("users_stddev")
+            users, stddev = counted.get("users"), counted.get("users_stddev")
+            if users is None:
+                users = (privacy.get("population") or {}).get("users")
+            if users is None and (admission := privacy.get("admission")) and "sampling_rate" not in admission:
+                users, stddev = max(admission["users"], 0.0), admission["noise_stddev"]
             start = (manifest.get("parameters") or {}).get("warm_start") or {}
             over_nights = manifest.get("nights")
             over: dict[str, Any] = {}

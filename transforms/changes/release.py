@@ -41,12 +41,11 @@ def compare_releases(before: Release, after: Release, rate: float, *, shares: bo
     if before.manifest.get("release_id") == after.manifest.get("release_id"):
         raise RequestError(f"{after.path}: same release as {before.path}; name two different releases")
     jobs = [str(one.manifest.get("job")) for one in (before, after)]
-    for one, job in zip((before, after), jobs, strict=True):
-        if job not in _COMPARISONS or job != jobs[0]:
-            raise RequestError(
-                f"{one.path}: must be a release of `sfumato {jobs[0] if jobs[0] in _COMPARISONS else 'heatmap'}`, got "
-                f"one of `sfumato {job}`; compare two heatmaps, or two releases of zones"
-            )
+    if jobs[0] != jobs[1] or jobs[0] not in _COMPARISONS:
+        raise RequestError(
+            f"{after.path}: releases of `sfumato {jobs[0]}` and `sfumato {jobs[1]}` cannot be compared; name two of "
+            "`sfumato heatmap`, or two of `sfumato zones`"
+        )
     return _COMPARISONS[jobs[0]](before, after, rate, shares=shares)
 
 

@@ -33,7 +33,7 @@ from sfumato.schemas.views.view_parts import Fact, Scale, Section, Table
 from sfumato.transforms.geo.zone_file import INDEXES
 from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.report.count_measures import listed_note
-from sfumato.transforms.report.layers import AROUND_POINTS, around_cells, cell_layer, finest_metres, zone_layer
+from sfumato.transforms.report.layers import around_cells, around_points, cell_layer, finest_metres, zone_layer
 from sfumato.transforms.report.numbers import length, percent, plural, shown_values
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import density_scale, published_scale
@@ -242,7 +242,7 @@ class SampledPage:
             [
                 f"{self.ONE_RECORD} A {self.noun}'s number {self.COUNTED}",
                 f"Relative errors are small in crowded {self.noun}s and large in quiet ones.",
-                *([AROUND_POINTS] if self._is_around_points else []),
+                *([around_points(self.UNIT)] if self._is_around_points else []),
                 *hidden,
             ]
         )
@@ -264,7 +264,7 @@ class SampledPage:
         count, density = (np.asarray(table[name]).astype(np.float64) for name in ("count", "density"))
         low, high = self.ends(table)
         if self._is_around_points:
-            scale = density_scale(np.maximum(count, 0), np.maximum(low, 0), "users")
+            scale = density_scale(np.maximum(count, 0), np.maximum(low, 0), self.UNIT)
         else:
             scale = self.scale(level, density, low)
         least, most = self.ends(table, level)

@@ -16,10 +16,14 @@ from sfumato.schemas.tree import node_names, node_positions
 from sfumato.schemas.views.map_views import Layer, Measure
 from sfumato.schemas.views.view_parts import Bounds, Path
 
-AROUND_POINTS = "Colours show users, not users per km²: a zone is cut where a neighbouring point is nearer."
 _MOST_OF_REGION = 0.5  # of its area: cells that fill more are shown in the whole region
 _MOST_POINTS = 150_000  # of the borders of a level
 _RESOLUTION = 2048  # of the region's longer side: finer parts of a border are left out
+
+
+def around_points(unit: str = "users") -> str:
+    """Returns how to read the colours of zones around points. unit: of what is counted."""
+    return f"Colours show {unit}, not {unit} per km²: a zone is cut where a neighbouring point is nearer."
 
 
 def cell_layer(

@@ -19,7 +19,8 @@ _NAME_SIZE, _NARROW = 8, 0.5  # points; inches: a narrower zone may have its nam
 _LED = 12  # the busiest zones: their names may stand farther away, at the end of a line
 _REACHES = np.arange(0.12, 2.0, 0.06)  # inches from such a zone's middle to its name
 _WAYS = np.arange(0, 2 * math.pi, math.pi / 24)
-_APART = 0.06  # inches, at least, from such a line to the middle of another of these zones
+_APART = 0.07  # inches, at least, from such a line to the middle of another zone
+_ASIDE = 0.1  # inches, at least, from such a name to another zone
 _ZONE = 1000  # the rank of a zone's name, behind those of all places
 
 
@@ -76,7 +77,8 @@ class Names:
     def lead(self, name: str, point: shapely.Point, points: list[shapely.Point], others: NDArray[np.float64]) -> None:
         """Writes a name as near to a point as it covers nothing, at the end of a line that crosses no other.
 
-        points: that the line must not come near to, unless it begins there. others: see `write`.
+        points: that the line must not come near to, unless it begins there. others: see `write`; the name keeps a
+        distance from them, because it would seem to be theirs.
         """
         (wide, high), below = _size(name, _NAME_SIZE), 0.05 * DPI
         reach, way = (one.ravel() for one in np.meshgrid(_REACHES * DPI, _WAYS, indexing="ij"))
@@ -84,7 +86,8 @@ class Names:
         low = point.y + np.sin(way) * (reach + high / 2) + high / 2
         boxes = np.stack([left - wide / 2, low - high, left + wide / 2, low + below], axis=1)
         taken, away = np.array(self._taken), [one for one in points if one != point]
-        crossed, covered = [*shapely.box(*taken.T), *self._lines], np.concatenate([taken, others])
+        crossed = [*shapely.box(*taken.T), *self._lines]
+        covered = np.concatenate([taken, others + np.array([-1, -1, 1, 1]) * _ASIDE * DPI])
         for at in np.flatnonzero(~_overlap(boxes[:, None], covered).any(axis=1)).tolist():
             line = shapely.shortest_line(point, shapely.box(*boxes[at]))
             if shapely.intersects(line, crossed).any() or shapely.dwithin(line, away, _APART * DPI).any():
@@ -123,19 +126,22 @@ def draw_zone_names(names: Names, body: MapBody, measure: Measure) -> None:
     values = [-math.inf if one is None else one for one in measure.value]
     high, below = _NAME_SIZE * 1.5 * DPI / 72, 0.05 * DPI
     order = np.argsort(-np.array(values), kind="stable").tolist()
-    led = {row: _middle(names.frame, layer.shapes[row]) for row in order[:_LED] if not measure.uncertain[row]}
+    led = {row for row in order[:_LED] if not measure.uncertain[row]}
+    middles = [_middle(names.frame, rings) for rings in layer.shapes] if led else []
     for row in order:
         if len(names) >= _MOST_ZONES:
             return
         name, (left, top, right, bottom) = layer.cell_id[row], boxes[row].tolist()
-        x = (left + right) / 2
-        if names.write(name, x, (top + bottom + high) / 2, most=right - left) or right - left >= _NARROW * DPI:
+        x, middle = (left + right) / 2, (top + bottom + high) / 2
+        if names.write(name, x, middle, most=right - left) or right - left >= _NARROW * DPI:
             continue
         others = np.delete(boxes, row, axis=0)
-        if any(names.write(name, x, at, others=others) for at in (top - below, bottom + high + below)):
+        aside = _size(name, _NAME_SIZE)[0] / 2 + below
+        beside = (x, top - below), (x, bottom + high + below), (right + aside, middle), (left - aside, middle)
+        if any(names.write(name, *at, others=others) for at in beside):
             continue
         if row in led:
-            names.lead(name, led[row], list(led.values()), boxes)
+            names.lead(name, middles[row], middles, boxes)
 
 
 def _middle(frame: Frame, rings: list[list[tuple[float, float]]]) -> shapely.Point:

@@ -132,9 +132,15 @@ def chips(manifest: Manifest, *own: Fact) -> list[Fact]:
     return [
         *facts(("Privacy budget", budget + (f", δ = {tiny(delta)}" if delta > 0 else ""))),
         *own,
-        *facts(("Times", get(manifest, "times"))),
+        *facts(("Times", get(manifest, "times") and _clocks(manifest))),
         *facts(("Made", _day(manifest.get("created")))),
     ]
+
+
+def _clocks(manifest: Manifest) -> str:
+    """Returns by whose clocks a release reads times, where some may state no zone."""
+    zone = get(manifest, "parameters.time_zone")
+    return f"{zone}; read as UTC without a zone" if zone else "local, as in the logs"
 
 
 def period(manifest: Manifest) -> str | None:

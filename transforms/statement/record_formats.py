@@ -51,7 +51,7 @@ def json_ld_text(record: Fields, manifest: Fields) -> str:
         "@context": ["https://schema.org", {"deployment": {"@id": f"{_REGISTRY}#deployment", "@type": "@json"}}],
         "@type": "Dataset",
         "identifier": manifest.get("release_id"),
-        "name": basic["name"] or manifest.get("release_id"),
+        "name": basic["name"] or manifest.get("title") or manifest.get("release_id"),
         "description": basic["description"],
         "datePublished": basic["publication_date"],
         "creator": [{"@type": "Organization", "name": name} for name in basic["data_curators"] if name],

@@ -21,7 +21,7 @@ from sfumato.schemas.views.view_parts import Section, Table
 from sfumato.transforms.geo.zone_file import INDEXES, MAX_SHOWN, level_title
 from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.report.count_measures import count_measure, rate_measures, rate_names
-from sfumato.transforms.report.layers import AROUND_POINTS, finest_metres, zone_layer
+from sfumato.transforms.report.layers import around_points, finest_metres, zone_layer
 from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import colour_weight, density_scale
@@ -156,7 +156,7 @@ def _how_to_read_it(manifest: Manifest, error: str, is_cut: bool) -> Section:
         "A zone without a colour may be empty: noise could explain its count, with all zones considered.",
     ]
     if _is_around_points(manifest):
-        texts.append(AROUND_POINTS)
+        texts.append(around_points())
     if len(levels) > 1:
         texts.append(
             "Zones of a coarser level are exactly the sums of their parts. The counts of all levels were adjusted to "

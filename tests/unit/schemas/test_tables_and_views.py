@@ -335,6 +335,15 @@ def test_what_a_manifest_does_not_say_is_not_made_up() -> None:
     assert not DatedRelease.from_manifest("2026-11-20", "x", changed(randomness={"source": "seed"})).safe
 
 
+def test_a_night_of_counts_has_the_users_of_its_admission() -> None:
+    admission = {"users": 3_769.0, "noise_stddev": 141.0}
+    counted = {"results": {"published": 30, "estimated_users": 3_769.0}}
+    found = DatedRelease.from_manifest("2026-11-20", "x", changed(population=None, admission=admission) | counted)
+    assert (found.users, found.users_stddev) == (3_769.0, 141.0)
+    sampled = changed(population=None, admission={**admission, "sampling_rate": 0.1}) | counted
+    assert DatedRelease.from_manifest("2026-11-20", "x", sampled).users is None
+
+
 @pytest.mark.parametrize("missing", ["release_id", "job", "created", "privacy"])
 def test_manifests_without_a_promise_are_refused(missing: str) -> None:
     with rejects("x"):

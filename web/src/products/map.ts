@@ -99,8 +99,8 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
   const finest = Math.min(...body.finest_metres);
   const isKnown = (row: number): boolean => measure.kind !== "rate" || !measure.uncertain[row]; // else a bar would say too much
   const isOfZones = Boolean(figure.cells?.layer.shapes); // which people compare by their users, whatever their areas
-  /** The end of the interval nearer to zero: the length of the bars. */
-  const bound = ([row, , low, high]: Measure["listed"][number]): number => (measure.kind === "count" ? (isOfZones ? low : low / (figure.cells?.area(row) ?? 1))
+  /** The length of the bars: of counts the estimate, otherwise the end of the interval nearer to zero. */
+  const bound = ([row, value, low, high]: Measure["listed"][number]): number => (measure.kind === "count" ? (isOfZones ? value : value / (figure.cells?.area(row) ?? 1))
     : measure.kind === "change" ? Math.min(Math.abs(low), Math.abs(high)) : low);
   const { cells } = figure;
   const places = cells && !cells.layer.shapes && measure.kind === "count" ? distinct(measure.listed, (row) => cells.bounds(row)) : measure.listed;
