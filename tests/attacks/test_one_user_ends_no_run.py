@@ -397,6 +397,16 @@ def test_no_users_value_changes_what_is_read_of_others(name: str) -> None:
             assert others_of(both) == others_of(alone), (column, type(odd))
 
 
+@pytest.mark.parametrize("name", ["flows", "heatmap of times"])
+def test_no_users_time_changes_the_type_of_the_column(name: str) -> None:
+    """A value of another type makes objects of pandas' times with a zone. Whether times lack zones is published."""
+    logs = frame()
+    logs["time"] = logs["time"].dt.tz_localize("Asia/Tokyo")
+    odd = logs.astype({"time": object})
+    odd.loc[3, "time"] = "2026-11-19 15:03"
+    assert read(name, odd).schema == read(name, logs).schema
+
+
 @pytest.mark.parametrize("name", REQUESTS)
 def test_columns_of_numbers_give_the_values_of_their_objects(name: str) -> None:
     """Columns of one type are converted together, and others value by value."""

@@ -66,9 +66,9 @@ def _arrays(
         if name == layout.place_column:
             made[name] = text_array([_place(value, layout.cells) for value in column])
         elif pt.is_timestamp(kind):
-            times = _times(column, layout)
-            has_zone = getattr(column.dtype, "tz", None) is not None or column.dtype.kind in "iuf"
-            made[name] = times if has_zone else times.cast(pa.timestamp("us"))  # which is read as the same moments
+            # Without a zone, as text: one row can change the column's type, so whether times may lack zones is not told
+            # by it. They are read as the same moments.
+            made[name] = _times(column, layout).cast(pa.timestamp("us"))
         else:
             made[name] = _numbers(column, layout) if pt.is_floating(kind) else parsed(_texts(column), kind)
     return made

@@ -8,6 +8,7 @@ import { Cells, type Window } from "./cells";
 import type { Box, Ground, Named, Overlay, Scene } from "./ground";
 import { Letters } from "./letters";
 import { Legend } from "./legend";
+import { listenToPrinting } from "./paper";
 import { type Caption, pictureOf } from "./picture";
 import { Search } from "./search";
 import { unitX, unitY, worldMetres } from "./projection";
@@ -45,11 +46,7 @@ const WORLD = 256; // CSS pixels of the world at Leaflet's zoom 0
 const HINT_MS = 1600;
 const NARROW = 60; // CSS pixels: a narrower zone may have its name beside it
 const MOST_BESIDE = 400; // zones whose names are tried beside them: far more than a map has names
-/** CSS pixels: a narrower zone is a symbol, such as a stop's circle. */
-export const SYMBOL = 36;
-const FINGER = 16; // CSS pixels around a tap in which the nearest cell is meant
-const [PAPER_WIDTH, PAPER_HEIGHT] = [600, 420]; // CSS pixels of a printed map, at most: with its legend and a list it fills a page
-const [PICTURE, PRINT] = [2, 3]; // pixels a CSS pixel, at least
+export const SYMBOL = 36; // CSS pixels: a narrower zone is a symbol, such as a stop's circle
 const still = (): boolean => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 export class MapFigure {
@@ -102,7 +99,7 @@ export class MapFigure {
     this.map.on("move zoom viewreset", () => this.paint());
     this.map.on("moveend", () => this.keepPlace());
     this.listen(holder);
-    this.listenToPrinting(frame);
+    listenToPrinting(frame, this.map, (...shown) => this.show(...shown));
     new ResizeObserver(() => this.resize()).observe(holder);
     tools.theme.onChange(() => this.redress());
     tools.link.onChange(() => this.showLinked());
@@ -214,7 +211,7 @@ export class MapFigure {
 
   /** What is shown, as a PNG file with a caption, the legend and the scale of lengths. */
   toPNG(caption: Caption): Promise<Blob> {
-    this.sharpness = PICTURE;
+    this.sharpness = 2;
     this.paint();
     const made = pictureOf(this.canvas, this.ratio(), caption, this.legend, this.scaleBar(), this.tools.theme);
     this.sharpness = 1;
@@ -289,34 +286,13 @@ export class MapFigure {
     this.paint();
   }
 
-  /**
-   * Gives the map a size of its own on paper, where the frame's would change without a repaint, and paints it for that size. What was shown is
-   * shown there, and again afterwards.
-   */
-  private listenToPrinting({ style }: HTMLElement): void {
-    let before: [L.LatLng, number] | null = null;
-    const show = (centre: L.LatLng, zoom: number): void => {
-      this.map.invalidateSize({ pan: false, animate: false });
-      this.setLimits();
-      this.map.setView(centre, zoom, { animate: false });
-      this.paint();
-    };
-    addEventListener("beforeprint", () => {
-      const { x: width, y: height } = this.map.getSize();
-      if (!width || !height || before) return;
-      const scale = Math.min(PAPER_WIDTH / width, PAPER_HEIGHT / height);
-      before = [this.map.getCenter(), this.map.getZoom()];
-      Object.assign(style, { width: `${Math.round(width * scale)}px`, height: `${Math.round(height * scale)}px`, maxHeight: "none" });
-      this.sharpness = PRINT;
-      show(before[0], before[1] + Math.log2(scale));
-    });
-    addEventListener("afterprint", () => {
-      if (!before) return;
-      Object.assign(style, { width: "", height: "", maxHeight: "" });
-      this.sharpness = 1;
-      show(...before);
-      before = null;
-    });
+  /** Shows the map around a centre, in the size that its frame has now, with so many pixels a CSS pixel at least. */
+  private show(centre: L.LatLng, zoom: number, sharpness: number): void {
+    this.sharpness = sharpness;
+    this.map.invalidateSize({ pan: false, animate: false });
+    this.setLimits();
+    this.map.setView(centre, zoom, { animate: false });
+    this.paint();
   }
 
   // ---------------------------------------------------------------- painting
@@ -498,7 +474,7 @@ export class MapFigure {
   private clicked({ latlng, containerPoint }: L.LeafletMouseEvent): Hit {
     const hit = this.hitAt(latlng);
     if (hit.row >= 0 || !this.isTouched) return hit;
-    for (let away = 2; away <= FINGER; away += 2) {
+    for (let away = 2; away <= 16; away += 2) { // CSS pixels under a finger
       for (let way = 0; way < 2 * Math.PI; way += Math.PI / 12) {
         const near = this.hitAt(this.map.containerPointToLatLng(containerPoint.add([away * Math.cos(way), away * Math.sin(way)])));
         if (near.row >= 0) return near;
