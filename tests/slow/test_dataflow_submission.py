@@ -75,10 +75,15 @@ def running() -> Iterator[Dataflow]:
         yield stub
 
 
-@pytest.fixture
-def stub(running: Dataflow) -> Dataflow:
+def renew(running: Dataflow) -> None:
+    """Makes a stub as it was: a job will be done, and none was made yet."""
     running.states, running.errors, running.polls, running.runs = DONE, (), 0, True
     running.created.clear()
+
+
+@pytest.fixture
+def stub(running: Dataflow) -> Dataflow:
+    renew(running)
     return running
 
 
@@ -130,6 +135,7 @@ def run(arguments: list[str]) -> int:
 @pytest.fixture(scope="module")
 def submitted(running: Dataflow, checkout: Path) -> tuple[str, dict[str, Any], dict[str, bytes]]:
     """Path and content of the request that made the job, and the staged files by name."""
+    renew(running)  # another test may have come first
     setup = ["--setup_file", str(checkout / "setup.py"), "--release_id", "monday"]
     shipped = (ROOT / "runner_configs" / "dataflow.yaml").read_text()
     (checkout / "europe.yaml").write_text(f"{shipped}region: europe-west1\n")
