@@ -149,13 +149,9 @@ def _request(job: str, values: Mapping[str, Any]) -> Request:
     return request_of(job, plain)
 
 
+@_errors_for_python({})
 def run(job: str, values: Mapping[str, Any]) -> None:
     """Runs a job for options by name. Raises SfumatoError."""
-    with _errors_for_python({}):
-        _run(job, values)
-
-
-def _run(job: str, values: Mapping[str, Any]) -> None:
     request = _request(job, values)
     # The command line prints the path of the page; here the release is returned.
     with shown_on(Console(job, "text", bool(values.get("verbose")))), contextlib.redirect_stdout(io.StringIO()):

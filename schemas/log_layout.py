@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.slots import LOGS_OWN
 
 E7 = "e7"
 MAX_H3, MAX_QUADKEY = 15, 30
@@ -65,7 +66,7 @@ class DayRows:
         last = "" if self.last == self.first else f":{self.last}"
         given = [] if self.first is None else [f"--period {self.first}{last}"]
         given += [] if self.hours is None else ["--hours {}-{}".format(*self.hours)]
-        return f"{' and '.join(given)} (by {self.column}, in {self.time_zone or 'local time, as in the logs'})"
+        return f"{' and '.join(given)} (by {self.column}, in {self.time_zone or f'local time, {LOGS_OWN}'})"
 
 
 def hours_of(text: str) -> tuple[int, int]:

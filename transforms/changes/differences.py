@@ -120,7 +120,7 @@ def differences(
         before, after: the releases, with the same n places.
         parents: int64[n], the row of the smallest other place that holds it; -1 for none.
         rate: false discovery rate, in 0..1: the expected share of wrong ones among the changed places, at most.
-        shares: compare shares of all users: `before` is scaled to as many users as `after` has.
+        shares: compare shares of all users: `before` is scaled to the number of users of `after`.
     """
     users_before, noise_before, noise_after = before.users, before.variance, after.variance
     (total_before, variance_before), (total_after, variance_after) = before.total, after.total

@@ -28,8 +28,6 @@ _RATE = (
     "At most this share of the rows that are `changed`, and of those that are `shown`, is expected to be wrong: the "
     "expected number of users there is the same in both releases."
 )
-
-
 _COMPARISONS = {"heatmap": compare_maps, "zones": compare_zones}  # by the job of both releases
 
 

@@ -105,8 +105,10 @@ def _headline(manifest: Manifest, table: pa.Table) -> str:
 
 def _total(table: pa.Table) -> dict[str, float]:
     """Returns the users of all places before and after, their difference's interval and standard deviation."""
-    level = table["depth" if "depth" in table.column_names else "level"]
-    rows = table.filter(pc.equal(level, level[0] if "depth" in table.column_names else level[-1]))  # the outermost
+    if "cell_id" in table.column_names:
+        rows = table.slice(0, 1)  # the region
+    else:
+        rows = table.filter(pc.equal(table["level"], table["level"][-1]))  # the zones of the coarsest level
     if len(rows) == 1:
         return {name: float(rows[name][0].as_py()) for name in ("before", "after", "low", "high", "stddev")}
     before, after, difference = (float(pc.sum(rows[name]).as_py()) for name in ("before", "after", "difference"))

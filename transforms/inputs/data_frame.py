@@ -66,8 +66,8 @@ def _arrays(
         if name == layout.place_column:
             made[name] = text_array([_place(value, layout.cells) for value in column])
         elif pt.is_timestamp(kind):
-            # Without a zone, as text: one row can change the column's type, so whether times may lack zones is not told
-            # by it. They are read as the same moments.
+            # Without a zone, as text: one row can change the column's type, so whether times may lack zones must not
+            # follow from it. They are read as the same moments.
             made[name] = _times(column, layout).cast(pa.timestamp("us"))
         else:
             made[name] = _numbers(column, layout) if pt.is_floating(kind) else parsed(_texts(column), kind)

@@ -14,6 +14,7 @@ from typing import Any
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import SEES, TAIL_SUMS
+from sfumato.schemas.slots import LOGS_OWN
 from sfumato.schemas.views.view_parts import Fact, Section, Table
 from sfumato.transforms.report.numbers import tiny
 
@@ -140,7 +141,7 @@ def chips(manifest: Manifest, *own: Fact) -> list[Fact]:
 def _clocks(manifest: Manifest) -> str:
     """Returns by whose clocks a release reads times, where some may state no zone."""
     zone = get(manifest, "parameters.time_zone")
-    return f"{zone}; read as UTC without a zone" if zone else "local, as in the logs"
+    return f"{zone}; read as UTC without a zone" if zone else f"local, {LOGS_OWN}"
 
 
 def period(manifest: Manifest) -> str | None:

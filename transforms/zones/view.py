@@ -50,10 +50,12 @@ def zones_view(files: Files) -> PageView:
     manifest, table = release.manifest, release.table(ZONES_FILE)
     levels = get(manifest, "zones.levels", [])
     shown = [level for level in levels if level["zones"] <= MAX_SHOWN]
+    rows = {level["name"]: table.filter(pc.equal(table["level"], level["name"])) for level in levels}
+    errors = {name: _error(*(np.asarray(zones[end]) for end in ("low", "high"))) for name, zones in rows.items()}
     body = MapBody(
         region=release.bounds,
         depth=0,
-        layers=[_layer(table, level, manifest, release.region) for level in reversed(shown)],
+        layers=[_layer(rows[level["name"]], level, manifest, release.region) for level in reversed(shown)],
         missing="No zone here.",
         finest_metres=finest_metres(np.asarray(table["area"]), release.region),
     )
@@ -64,10 +66,6 @@ def zones_view(files: Files) -> PageView:
     if users < Z * deviation:
         most = about(max(users, 0) + Z * deviation, deviation)
         headline = f"Fewer than {most} users in {zones}: indistinguishable from none"
-    errors = {}
-    for level in levels:
-        rows = table.filter(pc.equal(table["level"], level["name"]))
-        errors[level["name"]] = _error(*(np.asarray(rows[name], dtype=np.float64) for name in ("low", "high")))
     queries, groups = get(manifest, "privacy.sub_queries", []), get(manifest, "privacy.cohort.shards") or 1
     made = [
         "Every user reports one zone of each queried level, in "
@@ -102,9 +100,8 @@ def zones_view(files: Files) -> PageView:
     )
 
 
-def _layer(table: pa.Table, level: Mapping[str, Any], manifest: Manifest, region: Region) -> Layer:
-    """Returns the zones of a level, with their users and rates."""
-    rows = table.filter(pc.equal(table["level"], level["name"]))
+def _layer(rows: pa.Table, level: Mapping[str, Any], manifest: Manifest, region: Region) -> Layer:
+    """Returns the zones of a level, with their users and rates. rows: of the level in the release's table."""
     users, stddev, low, high, areas = (
         np.asarray(rows[name], dtype=np.float64) for name in ("users", "stddev", "low", "high", "area")
     )

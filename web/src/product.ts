@@ -19,7 +19,7 @@ export interface Tools {
 export const captionOf = (view: PageView): Caption => ({
   title: view.heading ?? view.headline,
   subtitle: [view.heading && view.headline, view.place, view.period].filter(Boolean).join(" · "),
-  notes: [view.chips.map(({ term, text }) => `${term}: ${text}`).join(" · "), view.alarm ?? view.guarantee, view.basemap ? `Geography: ${view.basemap.source}` : ""],
+  notes: [view.chips.map(({ term, text }) => `${term}: ${text}`).join(" · "), view.alarm ?? view.guarantee, view.basemap?.source ? `Geography: ${view.basemap.source}` : ""],
 });
 
 /** Fills `root`, the empty first screen, with what needs a script. The static report stands under it already. */

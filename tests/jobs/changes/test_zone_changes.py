@@ -119,7 +119,7 @@ def test_changes_reject_releases_without_common_zones(published: Releases, pair:
 
 
 def test_zones_with_another_border_are_not_compared(published: Releases, tmp_path: Path) -> None:
-    """A zone whose polygon moved has another population: its id alone does not make it the same."""
+    """A zone whose polygon moved has another population: its id does not make it the same."""
     release = open_release(published["zones"])
     table = release.arrow_table("zones.parquet")
     shapes = table["geometry"].to_pylist()

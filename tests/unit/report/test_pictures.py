@@ -67,7 +67,7 @@ def test_each_kind_of_cell_looks_its_own_way() -> None:
     assert [len(np.unique(np.round(one, 4), axis=0)) for one in (low, high, unknown)] == [1, 1, 1]
     assert len(np.unique(np.round(poor, 4), axis=0)) == 2  # the tone, and lines
     np.testing.assert_allclose(unknown[0], [int(UNKNOWN[at : at + 2], 16) / 255 for at in (1, 3, 5)], atol=1 / 255)
-    assert low[0].sum() > high[0].sum() + 0.5  # a dark colour stands for more
+    assert low[0].sum() > high[0].sum() + 0.5  # a dark colour means more
     assert poor.mean(axis=0).sum() > high[0].sum() + 0.4
 
 
@@ -126,6 +126,7 @@ def test_geography_lies_under_and_over_the_cells() -> None:
     body = map_of(layer_of({(1, 1, 1): 0.5}), missing="No cell.")  # the south-east
     plain, drawn = map_picture(view_of(body), body), map_picture(view_of(body, basemap=COAST), body)
     assert b"Geography: Survey." in drawn
+    assert b"Geography" not in map_picture(view_of(body, basemap=COAST.model_copy(update={"source": ""})), body)
     assert b"Geography" not in plain
     frame, image = Frame.around(REGION, 1280, 0.03), pixels(drawn)
     rows, columns = image.shape[:2]
@@ -164,7 +165,7 @@ def test_odd_regions_and_values_are_drawn(region: tuple[float, float, float, flo
 
 
 def test_zones_have_names_outlines_and_days() -> None:
-    """A name that is wider than its zone stands over, under or beside it, where it covers no neighbour."""
+    """A name that is wider than its zone is over, under or beside it, where it covers no neighbour."""
 
     def square(west: float, south: float, side: float) -> list[list[tuple[float, float]]]:
         return [[(west + x * side, south + y * side) for x, y in ((0, 0), (1, 0), (1, 1), (0, 1), (0, 0))]]

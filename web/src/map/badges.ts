@@ -10,7 +10,7 @@ export interface Spot {
   readonly box: Box; // around it
 }
 
-/** Where a number stands, and whether a line leads to it from its place. */
+/** Where a number is, and whether a line leads to it from its place. */
 export interface Badge {
   readonly number: number;
   readonly x: number;

@@ -286,7 +286,7 @@ export class MapFigure {
     this.paint();
   }
 
-  /** Shows the map around a centre, in the size that its frame has now, with so many pixels a CSS pixel at least. */
+  /** Shows the map around a centre, in the size that its frame has now, with `sharpness` pixels a CSS pixel at least. */
   private show(centre: L.LatLng, zoom: number, sharpness: number): void {
     this.sharpness = sharpness;
     this.map.invalidateSize({ pan: false, animate: false });

@@ -7,7 +7,7 @@ const SHARPNESS = 3; // pixels a CSS pixel, at least
 /**
  * Gives a map a size of its own on paper, where its frame's would change without a repaint. What was shown is shown there, and again afterwards.
  *
- * show: shows the map around a centre at a zoom, in the size that its frame has then, with so many pixels a CSS pixel at least.
+ * show: shows the map around a centre at a zoom, in the size that its frame has then, with `sharpness` pixels a CSS pixel at least.
  */
 export function listenToPrinting({ style }: HTMLElement, map: L.Map, show: (centre: L.LatLng, zoom: number, sharpness: number) => void): void {
   let before: [L.LatLng, number] | null = null;

@@ -13,7 +13,7 @@ export interface Caption {
 const [EDGE, LEGEND] = [14, 80]; // CSS pixels
 const [TITLE, TEXT] = [25, 18]; // CSS pixels from line to line
 
-/** Breaks a text into lines of at most so many pixels. */
+/** Breaks a text into lines of at most `width` pixels. */
 export function wrap(text: string, width: number, measure: (text: string) => number): string[] {
   const lines: string[] = [];
   for (const word of text.split(" ")) {
