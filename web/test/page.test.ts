@@ -68,6 +68,7 @@ test("a saved picture has place and days, the epsilon, the guarantee and the geo
   expect(caption.subtitle).toBe("Harbour · 6 Oct 2026");
   expect(caption.notes).toEqual(["Privacy budget: \u03b5 = 1 · Made: today", "Nobody.", "Geography: GeoNames, CC BY 4.0"]);
   expect(captionOf({ ...view, alarm: "A known seed." } as unknown as PageView).notes[1]).toBe("A known seed.");
+  expect(captionOf({ ...view, basemap: { source: "" } } as unknown as PageView).notes.join(" ")).not.toContain("Geography");
 });
 
 test("a long text is broken into lines between its words", () => {
