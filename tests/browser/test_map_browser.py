@@ -464,7 +464,7 @@ def zones_page(folder: Path, boxes: dict[str, Polygon], counts: list[float], bas
     """A page of zones of a region of one degree."""
     users = np.array(counts)
     ones = np.ones(len(users))
-    measure = count_measure(users, ones, users - 2, users + 2, density_scale(users, users), 1, ones, "zone")
+    measure = count_measure(users, ones, users - 2, users + 2, density_scale(users, users), 1, ones, place="zone")
     rows = pa.table({"zone": [f"z{i}" for i in range(len(boxes))], "name": list(boxes)})
     layer = zone_layer("Zones", "", rows, np.array(list(boxes.values())), ones, Region(0, 0, 1, 1), [measure])
     body = MapBody(

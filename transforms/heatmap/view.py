@@ -41,7 +41,7 @@ from sfumato.transforms.heatmap.view_texts import (
     rests_on_several,
     round_table,
 )
-from sfumato.transforms.report.count_measures import count_measure, rate_measures, rate_names
+from sfumato.transforms.report.count_measures import cell_boxes, count_measure, rate_measures, rate_names
 from sfumato.transforms.report.layers import cell_layer
 from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.released import Files, Released
@@ -278,8 +278,9 @@ def _users(
     tails: see `count_measure`. listed: whether to list the most crowded. smooth: see `count_measure`.
     """
     areas = np.where(cells.area > 0, _area_of(cells, grid), 0) if listed else None
+    boxes = cell_boxes(cells.nodes, grid.region) if listed else None
     values = cells.users, cells.stddev, cells.low, cells.high
-    return count_measure(*values, scale, tails, areas, noun=noun, smooth=smooth)
+    return count_measure(*values, scale, tails, areas, boxes, noun=noun, smooth=smooth)
 
 
 def _figure(value: float) -> float:

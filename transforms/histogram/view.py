@@ -32,7 +32,7 @@ from sfumato.schemas.views.map_views import Layer, MapBody, Measure
 from sfumato.schemas.views.view_parts import Fact, Scale, Section, Table
 from sfumato.transforms.geo.zone_file import INDEXES
 from sfumato.transforms.observability.text_tables import significant
-from sfumato.transforms.report.count_measures import listed_note
+from sfumato.transforms.report.count_measures import cell_boxes, distinct_places, listed_note
 from sfumato.transforms.report.layers import around_cells, around_points, cell_layer, finest_metres, zone_layer
 from sfumato.transforms.report.numbers import length, percent, plural, shown_values
 from sfumato.transforms.report.released import Files, Released
@@ -40,7 +40,6 @@ from sfumato.transforms.report.scales import density_scale, published_scale
 from sfumato.transforms.report.sections import get
 from sfumato.transforms.statistics.shrinkage import simultaneous_z
 
-_LISTED = 50  # cells in the list of the most crowded
 _TABLE_ROWS = 100
 _LARGE_ERROR = 0.05  # of a number of users: a 95% margin that is stated with it
 _NOT_SHOWN = {*(field.name for field in INDEX_FIELDS), "geometry"}
@@ -251,7 +250,8 @@ class SampledPage:
         """Returns the cells of one level, listed by their lower bounds."""
         title = f"Level {level}" if levels > 1 else "Published cells"
         nodes = nodes_from_names(table["cell_id"].to_pylist(), level)
-        return cell_layer(title, self._note(table, level), nodes, [self._measure(table, level)])
+        boxes = cell_boxes(nodes, self._release.region)
+        return cell_layer(title, self._note(table, level), nodes, [self._measure(table, level, boxes)])
 
     def _note(self, table: pa.Table, level: int) -> str:
         round_ = next((one for one in self.rounds if (one["level"] or level) == level), self.rounds[-1])
@@ -259,8 +259,8 @@ class SampledPage:
         held = f" with {self.held(table)}" if table.num_rows else ""
         return f"{rows}{held}. {self.round_text(round_)}"
 
-    def _measure(self, table: pa.Table, level: int) -> Measure:
-        """Returns the counts of the cells of one level, or of zones, level 0."""
+    def _measure(self, table: pa.Table, level: int, boxes: NDArray[np.float64] | None = None) -> Measure:
+        """Returns the counts of the cells of one level, or of zones, level 0. boxes: see `distinct_places`."""
         count, density = (np.asarray(table[name]).astype(np.float64) for name in ("count", "density"))
         low, high = self.ends(table)
         if self._is_around_points:
@@ -268,7 +268,9 @@ class SampledPage:
         else:
             scale = self.scale(level, density, low)
         least, most = self.ends(table, level)
-        order = [i for i in np.argsort(-least, kind="stable")[:_LISTED].tolist() if least[i] > 0]
+        order = np.argsort(-least, kind="stable")
+        rows, left_out = distinct_places(order[least[order] > 0], boxes)
+        note = listed_note(bool(len(rows)), self.noun, " of the grid" if level else "") if len(least) else ""
         return Measure(
             name=self.UNIT.capitalize(),
             kind="count",
@@ -278,8 +280,8 @@ class SampledPage:
             high=shown_values(high),
             uncertain=(least <= 0).tolist(),
             scale=scale,
-            listed=[(i, float(count[i]), float(least[i]), float(most[i])) for i in order],
-            listed_note=listed_note(bool(order), self.noun, " of the grid" if level else "") if len(least) else "",
+            listed=[(i, float(count[i]), float(least[i]), float(most[i])) for i in rows.tolist()],
+            listed_note=note + left_out,
         )
 
     # ---------------------------------------------------------------- zones of a map

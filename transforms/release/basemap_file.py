@@ -25,15 +25,17 @@ from sfumato.schemas.rectangle import Region
 from sfumato.schemas.region import EARTH_RADIUS_KM
 from sfumato.schemas.views.map_views import Basemap, Geography, Place, Zone
 from sfumato.schemas.views.view_parts import Path
-from sfumato.transforms.geo.feature_files import read_features
+from sfumato.transforms.geo.feature_files import Feature, read_features
 
 MAX_FILE_BYTES = 200 << 20  # of what is read
 MAX_BYTES = 512 << 10  # of what is published, in JSON
 MAX_PLACES = 500  # that are read from a file
 WORLD_DEGREES = 5.0  # the longer side of the smallest region that the shipped map of the world is good for
 MUCH_NEARER = 3  # times as near to a large city: coordinates that are probably swapped
+_NEAR_POLE = 80.0  # degrees of latitude: beyond it, margins grow no wider
 _RESOLUTION = 2048  # of the region's longer side: what is finer is left out
-_MARGIN, _COAST_MARGIN = 0.1, 0.5  # of the region's longer side, around it
+# Of the region's longer side, around it: a page shows as much beside a narrow region. The small one is for large files.
+_MARGIN, _SMALL_MARGIN = 0.75, 0.1
 CITIES_SOURCE = "GeoNames, CC BY 4.0"
 _WORLD = "world_map.json.gz"
 _LITTLE_FARTHER = 15  # kilometres
@@ -119,13 +121,17 @@ def place_of(region: Region, basemap: Basemap | None) -> str | None:
         [
             place
             for place in sorted(places, key=lambda one: one.rank)
-            if region.west <= place.longitude <= region.east and region.south <= place.latitude <= region.north
+            if _is_in(region, place)
         ]
         for places in ([] if basemap is None else basemap.places, _world().places)
     )
     if len(own) > 1 and own[0].rank == own[1].rank >= _SMALL_PLACE:
         own = []
     return next((place.name for place in [*own, *large]), None)
+
+
+def _is_in(region: Region, place: Place) -> bool:
+    return region.west <= place.longitude <= region.east and region.south <= place.latitude <= region.north
 
 
 def nearest_city(longitude: float, latitude: float) -> tuple[str, float]:
@@ -188,8 +194,22 @@ def file_basemap(name: str, content: bytes, region: Region) -> Basemap:
     Raises:
         RequestError: the file cannot be read, is not in degrees, has nothing in the region, or too much.
     """
-    source, features = read_features("basemap", name, content, lambda column: column.lower() in _READ)
-    cut = _Cut(region)
+    source, read = read_features("basemap", name, content, lambda column: column.lower() in _READ)
+    features = list(read)
+    made = _of_features(name, source, features, _Cut(region))
+    if len(made.model_dump_json()) > MAX_BYTES:
+        made = _of_features(name, source, features, _Cut(region, _SMALL_MARGIN))
+    if (size := len(made.model_dump_json())) > MAX_BYTES:
+        raise RequestError(
+            f"basemap: {name} has {size >> 10:,} KiB in the region, and at most {MAX_BYTES >> 10} KiB are allowed; "
+            "remove small features such as footpaths and buildings"
+        )
+    return made
+
+
+def _of_features(name: str, source: str, features: Iterable[Feature], cut: _Cut) -> Basemap:
+    """Returns the geography of a file's features in a cut. Raises RequestError; see `file_basemap`."""
+    region = cut.region
     extents, columns = list[tuple[float, float, float, float]](), dict[str, None]()
     for properties, geometry in features:
         if geometry is not None and not geometry.is_empty:
@@ -212,13 +232,7 @@ def file_basemap(name: str, content: bytes, region: Region) -> Basemap:
             known = ", ".join(map(readable, list(columns)[:_SHOWN]))
             why = f"{number} in it, without the property `name`" + (f"; the file has {known}" if known else "")
         raise RequestError(f"basemap: {name} has nothing to draw in the region {region}; {why}")
-    made = cut.basemap(source)
-    if (size := len(made.model_dump_json())) > MAX_BYTES:
-        raise RequestError(
-            f"basemap: {name} has {size >> 10:,} KiB in the region, and at most {MAX_BYTES >> 10} KiB are allowed; "
-            "remove small features such as footpaths and buildings"
-        )
-    return made
+    return cut.basemap(source)
 
 
 def world_basemap(region: Region) -> Basemap | None:
@@ -239,7 +253,7 @@ def coast_basemap(region: Region) -> Basemap | None:
         lines = folder.joinpath(_COAST_LINES).read_text().splitlines()
     except (ImportError, OSError):
         return None
-    cut = _Cut(region, _COAST_MARGIN)
+    cut = _Cut(region)
     west, south, east, north = cut.box
     for line in lines:  # level, area, points, south, north, first byte, bytes
         level, _, number, low, high, first = line.split()[:6]
@@ -281,15 +295,18 @@ class _Cut:
 
     def __post_init__(self) -> None:
         region = self.region
-        longer = max(region.east - region.west, region.north - region.south)
-        spare = longer * self.margin
-        self.box = (region.west - spare, region.south - spare, region.east + spare, region.north + spare)
-        self.finest = longer / _RESOLUTION
+        wide, tall = region.east - region.west, region.north - region.south
+        narrowing = math.cos(math.radians(min(abs(region.north + region.south) / 2, _NEAR_POLE)))
+        y = self.margin * max(wide * narrowing, tall)
+        x = y / narrowing  # as long on the ground as y
+        self.box = (region.west - x, region.south - y, region.east + x, region.north + y)
+        self.finest = max(wide, tall) / _RESOLUTION
         self.digits = max(math.ceil(0.5 - math.log10(self.finest)), 0)  # to a third of it, or finer
 
     def basemap(self, source: str) -> Basemap:
-        """Returns the whole geography; of many places only the most important."""
-        places = sorted(self.places, key=lambda place: place.rank)[:MAX_PLACES]
+        """Returns the whole geography; of many places only the most important, those in the region first."""
+        kept = sorted(self.places, key=lambda place: (not _is_in(self.region, place), place.rank))
+        places = sorted(kept[:MAX_PLACES], key=lambda place: place.rank)
         return Basemap(
             source=source, water=self.water, land=self.land, lines=self.lines, zones=self.zones, places=places
         )

@@ -10,13 +10,18 @@ from numpy.typing import NDArray
 
 from sfumato.schemas.charts import readable
 from sfumato.schemas.known_digits import Z
+from sfumato.schemas.rectangle import Region
+from sfumato.schemas.region import ground_metres
 from sfumato.schemas.release import rate_columns
+from sfumato.schemas.tree import node_positions
 from sfumato.schemas.views.map_views import Measure
 from sfumato.schemas.views.view_parts import Scale
+from sfumato.transforms.report.numbers import length
 from sfumato.transforms.report.scales import WIDE, rate_scale
 from sfumato.transforms.report.sections import Manifest, get
 
-_LISTED = 24
+LISTED = 50
+_APART = 1 / 40  # of the map's longer side: cells nearer to a listed one are the same place
 _FINEST = 0.01  # users: no count is written finer than a hundredth of it
 _TAIL = 0.025  # of each end of the intervals
 Array = NDArray[np.float64]
@@ -30,6 +35,7 @@ def count_measure(
     scale: Scale,
     tail_sums: int,
     areas: Array | None = None,
+    boxes: Array | None = None,
     place: str = "cell",
     noun: str = "users",
     smooth: bool = False,
@@ -42,20 +48,22 @@ def count_measure(
         tail_sums: see `sections.tail_sums`.
         areas: for the list of what is certainly crowded: float64[n] in the scale's unit, 0 for what is not listed; None
             makes no list.
+        boxes: see `distinct_places`; None lists neighbours too.
         place: what a row is, in one word.
         noun: what is counted.
         smooth: whether counts that noise could explain follow their surroundings. If not, all counts are judged at
             once, so that noise seldom gives one of many empty cells a colour.
     """
-    listed: list[tuple[int, float, float, float]] = []
+    listed, left_out = list[tuple[int, float, float, float]](), ""
     at_once = simultaneous_deviations(len(users), tail_sums) if len(users) else 0.0
     if areas is not None:
         # Of the interval, not of the count, which shrinkage may have moved to one of its ends.
         middle, margin = (low + high) / 2, (high - low) / 2 * (at_once / Z)
         least, most = middle - margin, middle + margin
         density = np.where(areas > 0, least / np.where(areas > 0, areas, 1), 0)
-        order = np.argsort(-density, kind="stable")[:_LISTED]
-        listed = _listed(order[least[order] > 0], users, least, most)
+        order = np.argsort(-density, kind="stable")
+        rows, left_out = distinct_places(order[least[order] > 0], boxes)
+        listed = _listed(rows, users, least, most)
     return Measure(
         name=noun.capitalize(),
         kind="count",
@@ -67,8 +75,39 @@ def count_measure(
         smooth=smooth,
         scale=scale,
         listed=listed,
-        listed_note="" if areas is None else listed_note(bool(listed), place),
+        listed_note="" if areas is None else listed_note(bool(listed), place) + left_out,
     )
+
+
+def distinct_places(rows: NDArray[np.int64], boxes: Array | None) -> tuple[NDArray[np.int64], str]:
+    """Returns the rows of a list, at most `LISTED`, and a sentence on what it leaves out, with a space before it.
+
+    Without this, all rows could be cells of one place.
+
+    Args:
+        rows: in the order of the list.
+        boxes: float64[n, 4], the west, south, east and north ends of all cells in metres; None leaves out nothing.
+    """
+    if boxes is None or not len(rows):
+        return rows[:LISTED], ""
+    apart = float((boxes[:, 2:].max(axis=0) - boxes[:, :2].min(axis=0)).max()) * _APART
+    kept, left, are_close = [], rows, False
+    while len(left) and len(kept) < LISTED:
+        kept.append(left[0])
+        here, others = boxes[left[0]], boxes[left[1:]]
+        gaps = np.maximum(others[:, :2] - here[2:], here[:2] - others[:, 2:]).max(axis=1)
+        are_close |= bool(np.any(gaps < apart))
+        left = left[1:][gaps >= apart]
+    note = f" Cells within {length(float(f'{apart:.2g}'))} of a busier one are left out." if are_close else ""
+    return np.array(kept, np.int64), note
+
+
+def cell_boxes(nodes: NDArray[np.uint64], region: Region) -> Array:
+    """Returns the ends of a quadtree's cells, as `distinct_places` takes them, from the region's south-west corner."""
+    level, x, y = node_positions(nodes)
+    wide, tall = ground_metres(region)
+    cells = np.exp2(level)
+    return np.stack([x * wide, (cells - 1 - y) * tall, (x + 1) * wide, (cells - y) * tall], axis=1) / cells[:, None]
 
 
 def listed_note(found: bool, place: str, where: str = "") -> str:
@@ -103,7 +142,7 @@ def rate_measures(table: pa.Table, manifest: Manifest, place: str = "cell") -> l
         rate = np.clip(shrunk, low, high)
         scale = rate_scale(rate, high - low)
         rows = np.flatnonzero(np.isfinite(least))
-        rows = rows[np.argsort(-least[rows], kind="stable")][:_LISTED]
+        rows = rows[np.argsort(-least[rows], kind="stable")][:LISTED]
         title = column if name == "true" else f"not {column}" if name == "false" else f"{column} = {name}"
         measures.append(
             Measure(

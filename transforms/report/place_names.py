@@ -12,7 +12,7 @@ from sfumato.schemas.region import EARTH_RADIUS_KM
 from sfumato.schemas.views.map_views import Basemap
 from sfumato.transforms.report.numbers import coordinates, length
 
-_NEAR = 0.03  # of the extent of all names: a place within it is "near", one farther has its distance and direction
+_NEAR = 0.015  # of the extent of all names: a place within it is "near", one farther has its distance and direction
 _DIRECTIONS = ("north", "north-east", "east", "south-east", "south", "south-west", "west", "north-west")
 
 

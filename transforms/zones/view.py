@@ -120,7 +120,7 @@ def _layer(rows: pa.Table, level: Mapping[str, Any], manifest: Manifest, region:
         areas,
         region,
         [
-            count_measure(users, stddev, low, high, scale, sums, listed, "zone"),
+            count_measure(users, stddev, low, high, scale, sums, listed, place="zone"),
             *rate_measures(rows, manifest, "zone"),
         ],
         named=level["name"] not in INDEXES,

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { Cells } from "../src/map/cells";
 import { coloursOf, shadeOf, shaded } from "../src/map/colours";
 import { unitX, unitY } from "../src/map/projection";
-import { distinct, layerCsv, nearestTo, tint } from "../src/products/map";
+import { layerCsv, nearestTo, tint } from "../src/products/map";
 import type { Layer, Measure, Scale } from "../src/views";
 
 const region = { west: 3, south: 1, east: 3.16, north: 1.16 };
@@ -121,12 +121,6 @@ test("counts fade out towards 0, rates do not", () => {
   expect(shaded(colours, 0, "count")).toMatch(/^rgba\(.*,0\.000\)$/);
   expect(shaded(colours, 255, "count")).toMatch(/^rgb\(/);
   expect(shaded(colours, 0, "rate")).toMatch(/^rgb\(/);
-});
-
-test("a listed cell that touches a higher one is no place of its own", () => {
-  const boxes = [[0, 0], [5, 0], [1, 1], [6, 2]].map(([west, south]) => ({ west, south, east: west + 1, north: south + 1 }));
-  const listed = boxes.map((_, row): [number, number, number, number] => [row, 9, 8, 10]);
-  expect(distinct(listed, (row) => boxes[row]).map(([row]) => row)).toEqual([0, 1, 3]);
 });
 
 test("a zone's own name is enough, unless another zone has it or it is a code", () => {

@@ -7,17 +7,23 @@ import logging
 import math
 from datetime import date, timedelta
 
+import numpy as np
 import pytest
 
 from sfumato.schemas.known_digits import NOISE_Z, about, between, figures, not_negative, with_interval
+from sfumato.schemas.rectangle import Region
+from sfumato.schemas.region import Grid, ground_metres
 from sfumato.schemas.timeline import PlaceChange
+from sfumato.schemas.tree import node_positions
 from sfumato.schemas.views.map_views import Basemap, Place, Zone
 from sfumato.transforms.observability.logs import COUNTED_USERS, FEW_USERS, SUB_QUERY
 from sfumato.transforms.observability.text_tables import counted
 from sfumato.transforms.privacy.additive_noise import LAPLACE
+from sfumato.transforms.report.count_measures import LISTED, cell_boxes, distinct_places
 from sfumato.transforms.report.numbers import changes_table, column_texts, length, percent, plural, rests_sentence, tiny
 from sfumato.transforms.report.place_names import PlaceNames
 from tests import ROOT
+from tests.seeds import seeded_rng
 from tests.seeds import seeded_rng
 
 # The pages' script has the same rules, and tests them against the same file.
@@ -146,3 +152,34 @@ def test_places_have_the_names_of_the_geography() -> None:
     assert names.of(1.0501, 3.0501, 0.01).startswith("4.7 km north-east of Harbour")  # in the hole
     assert names.of(1.0801, 3.2, 0.01).startswith("12 km east of Mill")
     assert PlaceNames(None).of(1.0201, 3.0201, 0.01) == "1.02, 3.02"
+
+
+def test_distinct_places_keeps_the_busiest_cell_of_each() -> None:
+    """Cell by cell: kept is what no kept cell before it in the list is closer to than a fortieth of the longer side."""
+    rng = seeded_rng(31)
+    for sides in ((8.0, 5.0), (1.0, 3.0)):
+        west, south = rng.uniform(0, sides, (300, 2)).T
+        boxes = np.stack([west, south, west + rng.uniform(0, 0.2, 300), south + rng.uniform(0, 0.2, 300)], axis=1)
+        rows = rng.permutation(300)[:250]
+        apart = (boxes[:, 2:].max(axis=0) - boxes[:, :2].min(axis=0)).max() / 40
+        kept: list[int] = []
+        for row in rows.tolist():
+            w, s, e, n = boxes[row]
+            others = [boxes[one] for one in kept]
+            kept += [row] * all(max(o[0] - e, w - o[2], o[1] - n, s - o[3]) >= apart for o in others)
+        found, note = distinct_places(rows, boxes)
+        assert found.tolist() == kept[:LISTED]
+        assert "left out" in note
+    assert distinct_places(rows, None)[0].tolist() == rows[:LISTED].tolist()
+    assert distinct_places(rows[:0], boxes) == (pytest.approx([]), "")
+    assert distinct_places(np.arange(2), np.array([[0.0, 0, 1, 1], [9, 9, 10, 10]]))[1] == ""
+
+
+def test_cell_boxes_are_those_of_the_grid_in_metres() -> None:
+    grid = Grid(Region(3.0, 1.0, 3.2, 1.1), 3)
+    nodes = np.array([1, 7, 70, 127], np.uint64)
+    level, x, y = node_positions(nodes)
+    wide, tall = ground_metres(grid.region)
+    west, south, east, north = grid.bounds(x, y, level)
+    expected = [(west - 3) / 0.2 * wide, (south - 1) / 0.1 * tall, (east - 3) / 0.2 * wide, (north - 1) / 0.1 * tall]
+    np.testing.assert_allclose(cell_boxes(nodes, grid.region), np.stack(expected, axis=1), atol=1e-6)

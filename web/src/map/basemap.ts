@@ -3,7 +3,7 @@ import { h } from "../dom";
 import { metres } from "../format";
 import type { Tools } from "../product";
 import type { Mode } from "../theme";
-import type { Basemap, PageView, Place } from "../views";
+import type { Basemap, Bounds, PageView, Place } from "../views";
 import { inside } from "./cells";
 import type { MapFigure } from "./figure";
 import type { Box, Ground, Named, Scene } from "./ground";
@@ -13,7 +13,7 @@ import { unitX, unitY } from "./projection";
 type Point = [number, number];
 
 const EARTH_RADIUS_M = 6371008.8;
-const NEAR = 0.03; // of the geography's extent: a place within it is "near", one farther has its distance and direction
+const NEAR = 0.015; // of the geography's extent: a place within it is "near", one farther has its distance and direction
 const COLOURS: Record<Mode, { land: string; water: string; shore: string; line: string; zone: string }> = {
   dark: { land: "#17151d", water: "#0d1119", shore: "rgba(159,182,207,.55)", line: "rgba(255,255,255,.28)", zone: "rgba(255,255,255,.45)" },
   light: { land: "#f6f1e8", water: "#dfe8ee", shore: "rgba(48,84,120,.6)", line: "rgba(45,35,55,.26)", zone: "rgba(45,35,55,.5)" },
@@ -47,7 +47,7 @@ export class BasemapGround implements Ground {
   private readonly near: number; // metres
   private readonly places: Place[];
   private readonly box: Box; // of all geography, which was cut there
-  private readonly hasAreas: boolean;
+  readonly extent: Bounds | null;
   private readonly hasLand: boolean;
 
   constructor(basemap: Basemap) {
@@ -66,7 +66,7 @@ export class BasemapGround implements Ground {
       ...this.places.map(({ name, longitude, latitude }) => ({ name, box: { west: longitude, south: latitude, east: longitude, north: latitude } })),
       ...this.zones.map(({ name, box: [west, south, east, north] }) => ({ name, box: { west, south, east, north } })),
     ];
-    this.hasAreas = areas.length > 0;
+    this.extent = areas.length > 0 ? { west, south, east, north } : null;
     this.hasLand = basemap.land.length > 0;
   }
 
@@ -99,7 +99,7 @@ export class BasemapGround implements Ground {
   }
 
   under(pen: CanvasRenderingContext2D, scene: Scene): void {
-    if (!this.hasAreas) return;
+    if (!this.extent) return;
     const colours = COLOURS[scene.mode];
     pen.fillStyle = this.hasLand ? colours.water : colours.land; // with land only, the rest is water
     const [[x0, y0], [x1, y1]] = [scene.project(this.box[0], this.box[3]), scene.project(this.box[2], this.box[1])];

@@ -101,6 +101,7 @@ export class MapFigure {
     this.listen(holder);
     listenToPrinting(frame, this.map, (...shown) => this.show(...shown));
     new ResizeObserver(() => this.resize()).observe(holder);
+    new ResizeObserver(() => document.documentElement.style.setProperty("--below", `${this.legend.element.offsetHeight + 30}px`)).observe(this.legend.element);
     tools.theme.onChange(() => this.redress());
     tools.link.onChange(() => this.showLinked());
   }
@@ -113,7 +114,6 @@ export class MapFigure {
   setLayer(layer: Layer, measure: Measure, note = ""): void {
     if (this.cells?.layer !== layer) {
       this.cells = new Cells(layer, this.region);
-      this.element.classList.toggle("of-zones", Boolean(layer.shapes));
       this.offerNames();
     }
     this.shown = { layer, measure };
@@ -123,6 +123,7 @@ export class MapFigure {
 
   setBasemap(ground: Ground | null): void {
     this.ground = ground;
+    this.shape();
     this.offerNames();
     this.redraw();
   }
@@ -227,16 +228,15 @@ export class MapFigure {
     return this.cells?.layer.shapes ? whole.pad(0.07) : whole; // zones reach the borders; their names and numbers need room
   }
 
-  /** Tells the style sheet the region's shape and the legend's height, so that the region fills the map's frame. */
+  /** Tells the style sheet the region's shape, and that of the frame beside a panel, as wide as the geography allows. */
   private shape(): void {
     const { west, south, east, north } = this.region;
     const { style } = document.documentElement;
     const aspect = (unitX(east) - unitX(west)) / (unitY(south) - unitY(north));
     style.setProperty("--aspect", clamp(aspect, 0.75, 2.2).toFixed(4));
-    const wide = (room: number): string => clamp(aspect, Math.min(1.3, room * aspect), 2.2).toFixed(4);
-    style.setProperty("--wide", wide(1.2)); // a basemap goes on for a tenth of the region on each side
-    style.setProperty("--wide-zones", wide(1.5)); // names of zones need room
-    new ResizeObserver(() => style.setProperty("--below", `${this.legend.element.offsetHeight + 30}px`)).observe(this.legend.element);
+    const { extent } = this.ground ?? {}; // beyond it, the frame would be empty
+    const spare = extent ? clamp(Math.min(west - extent.west, extent.east - east), 0, 360) / (east - west) : 1; // widths of the region
+    style.setProperty("--wide", clamp(aspect, Math.min(aspect * (1 + 2 * spare), 1.6), 2.2).toFixed(4));
   }
 
   private fitZoom(): number {

@@ -9,7 +9,7 @@ import { MapFigure, SYMBOL, type Hit, type TipWords } from "../map/figure";
 import type { Caption } from "../map/picture";
 import { SlotPanel } from "../map/slots";
 import { captionOf, type Product, type Tools } from "../product";
-import type { Bounds, Layer, MapBody, Measure, PageView } from "../views";
+import type { Layer, MapBody, Measure, PageView } from "../views";
 
 const [LISTED, WIDE_LISTED, WIDE] = [6, 12, 1200]; // places at first, and beside a panel of two columns, from this many pixels; every further click doubles them
 
@@ -80,14 +80,6 @@ function listWords(figure: MapFigure, body: MapBody, measure: Measure, [row, val
   return [words(byUsers ? 1 : (figure.cells?.area(row) ?? 1)), `${words(1)} ${measure.unit} in ${sizeWords(figure, body, row)}`];
 }
 
-/** The listed cells that are places of their own: those that touch one before them in the list are a part of it. */
-export function distinct(listed: Measure["listed"], bounds: (row: number) => Bounds): Measure["listed"] {
-  const slack = 1e-9;
-  const boxes = listed.map(([row]) => bounds(row));
-  return listed.filter((_, i) => !boxes.slice(0, i).some((one) =>
-    one.west <= boxes[i].east + slack && boxes[i].west <= one.east + slack && one.south <= boxes[i].north + slack && boxes[i].south <= one.north + slack));
-}
-
 /** Gives the bars of a list of places the colours that their cells have now. */
 export function tint(bars: Iterable<HTMLElement>, cells: Cells | null): void {
   for (const bar of bars) bar.style.background = cells?.colour(Number(bar.dataset.row)) ?? "";
@@ -103,14 +95,14 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
   const bound = ([row, value, low, high]: Measure["listed"][number]): number => (measure.kind === "count" ? (isOfZones ? value : value / (figure.cells?.area(row) ?? 1))
     : measure.kind === "change" ? Math.min(Math.abs(low), Math.abs(high)) : low);
   const { cells } = figure;
-  const places = cells && !cells.layer.shapes && measure.kind === "count" ? distinct(measure.listed, (row) => cells.bounds(row)) : measure.listed;
-  const most = Math.max(...places.map(bound), 1e-12);
-  const sameSize = !figure.cells?.layer.shapes && new Set(measure.listed.map(([row]) => figure.cells?.layer.level[row])).size === 1;
-  let shown = Math.min(window.innerWidth < WIDE ? LISTED : WIDE_LISTED, places.length);
+  const { listed } = measure;
+  const most = Math.max(...listed.map(bound), 1e-12);
+  const sameSize = !figure.cells?.layer.shapes && new Set(listed.map(([row]) => figure.cells?.layer.level[row])).size === 1;
+  let shown = Math.min(window.innerWidth < WIDE ? LISTED : WIDE_LISTED, listed.length);
   const list = h("ol", { class: "places" });
   figure.setOverlay((pen, { project, width, height, mode }, covered) => {
     const zones = figure.symbols({ project });
-    const spots = places.slice(0, shown).flatMap(([row]): Spot[] => {
+    const spots = listed.slice(0, shown).flatMap(([row]): Spot[] => {
       if (!cells) return [];
       const { west, south, east, north } = cells.bounds(row);
       const [x, y] = project(...cells.middle(row));
@@ -126,7 +118,7 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
   }, { class: "link" });
   const fill = (): void => {
     figure.redraw();
-    list.replaceChildren(...places.slice(0, shown).map((one, i) => {
+    list.replaceChildren(...listed.slice(0, shown).map((one, i) => {
       const [row] = one;
       const cell = figure.cells?.bounds(row);
       const [longitude, latitude] = cell ? [(cell.west + cell.east) / 2, (cell.south + cell.north) / 2] : [0, 0];
@@ -141,11 +133,11 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
       item.append(h("span", {}, h("i", { class: "key-number" }, String(i + 1)), name), h("b", {}, words), zone !== null && near !== null ? h("span", { class: "wide-line" }, near) : "", isKnown(row) && h("span", { class: "bar", "aria-hidden": "true" }, bar) || "");
       return h("li", {}, item);
     }));
-    more.hidden = shown >= places.length;
+    more.hidden = shown >= listed.length;
   };
   fill();
-  const unit = measure.kind !== "count" || !measure.listed.length ? "" // cells of several sizes are compared by their density
-    : `${places.length < measure.listed.length ? "A cell that touches a busier one is left out. " : ""}${capital(measure.unit)} ${isOfZones ? "in a zone" : sameSize ? `in a cell of ${sizeWords(figure, body, measure.listed[0][0])}` : "per km²"}. `;
+  const unit = measure.kind !== "count" || !listed.length ? "" // cells of several sizes are compared by their density
+    : `${capital(measure.unit)} ${isOfZones ? "in a zone" : sameSize ? `in a cell of ${sizeWords(figure, body, listed[0][0])}` : "per km²"}. `;
   return h("section", { class: "listed" }, h("h2", {}, title), h("p", { class: "quiet" }, unit + measure.listed_note), list, more);
 }
 
