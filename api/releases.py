@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from sfumato.notebook import Widget, escaped, make_widget, picture_bundle
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.known_digits import Z
-from sfumato.schemas.release import DENSITY_FILE, MANIFEST_FILE, MODEL_FILE, PAGE_FILE, ZONES_FILE
+from sfumato.schemas.release import BASEMAP_FILE, DENSITY_FILE, MANIFEST_FILE, MODEL_FILE, PAGE_FILE, ZONES_FILE
+from sfumato.schemas.views.map_views import Geography
 from sfumato.transforms.export.export_source import ExportSource
 from sfumato.transforms.export.formats import export_release
 from sfumato.transforms.export.map_dataset import map_dataset, map_frame
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     import xarray
     from matplotlib.axes import Axes
 
-_MAX_BARS = 30
+_MAX_BARS, _MAX_NAMES = 30, 12
 
 
 @dataclass(frozen=True, repr=False)
@@ -202,7 +203,8 @@ class Release(published_release.Release):
         """Draws the release's main result with matplotlib.
 
         A heatmap's density, a map's cells, the users of zones, the most frequent items, the distribution function, the
-        means, or a model's density. Bars and bands are 95% intervals.
+        means, or a model's density. Bars and bands are 95% intervals. Maps have the shores and the main places of the
+        release's geography.
 
         Args:
             ax: where to draw; by default the axes of a new figure.
@@ -290,6 +292,27 @@ class Release(published_release.Release):
         ax.locator_params(nbins=5)
         if (figure := ax.get_figure()) is not None:
             figure.colorbar(drawn, ax=ax, label=unit)
+        self._draw_geography(ax)
+
+    def _draw_geography(self, ax: Axes) -> None:
+        """Draws shores and the names of the main places, where the release has them."""
+        from matplotlib.collections import LineCollection
+
+        listed, region = self.listed or {}, self._region()
+        basemap = Geography.of({BASEMAP_FILE: self.read(BASEMAP_FILE)} if BASEMAP_FILE in listed else {}).basemap
+        if basemap is None:
+            return
+        shores = [ring for area in (*basemap.land, *basemap.water) for ring in area]
+        ax.add_collection(LineCollection(shores, colors="#305478", linewidths=0.7), autolim=False)
+        inside = [
+            place
+            for place in basemap.places
+            if region["west"] < place.longitude < region["east"] and region["south"] < place.latitude < region["north"]
+        ]
+        for place in inside[:_MAX_NAMES]:
+            name = place.name.replace("$", r"\$")
+            ax.plot(place.longitude, place.latitude, ".", color="black", markersize=3)
+            ax.annotate(name, (place.longitude, place.latitude), (3, 3), textcoords="offset points", fontsize=8)
 
     def _plot_items(self, ax: Axes) -> None:
         items = self.items[self.items["level"] == self.items["level"].min()].head(_MAX_BARS)[::-1]

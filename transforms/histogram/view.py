@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import shapely
+from numpy.typing import NDArray
 
 from sfumato.schemas.charts import readable
 from sfumato.schemas.guarantee import Trust

@@ -118,11 +118,7 @@ def place_of(region: Region, basemap: Basemap | None) -> str | None:
     if max(region.east - region.west, region.north - region.south) >= WORLD_DEGREES:
         return None
     own, large = (
-        [
-            place
-            for place in sorted(places, key=lambda one: one.rank)
-            if _is_in(region, place)
-        ]
+        [place for place in sorted(places, key=lambda one: one.rank) if _is_in(region, place)]
         for places in ([] if basemap is None else basemap.places, _world().places)
     )
     if len(own) > 1 and own[0].rank == own[1].rank >= _SMALL_PLACE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import json
 from pathlib import Path
 
 import duckdb
@@ -216,6 +217,19 @@ def test_guarantees_in_two_sentences(privacy: dict[str, object], text: str):
     assert said.count(". ") == 1
 
 
+LAKE = {"type": "Polygon", "coordinates": [[[3.02, 1.02], [3.05, 1.02], [3.05, 1.06], [3.02, 1.02]]]}
+PLACES = {
+    "type": "FeatureCollection",
+    "features": [
+        {"type": "Feature", "properties": {"natural": "water"}, "geometry": LAKE},
+        *(
+            {"type": "Feature", "properties": {"name": name}, "geometry": {"type": "Point", "coordinates": place}}
+            for name, place in {"Mill": [3.04, 1.05], "Outside": [3.15, 1.05]}.items()
+        ),
+    ],
+}
+
+
 @pytest.mark.parametrize("is_table", [False, True])
 def test_zones_of_a_frame_are_those_of_its_file(city: Path, tmp_path: Path, is_table: bool):
     geopandas = pytest.importorskip("geopandas")
@@ -227,10 +241,15 @@ def test_zones_of_a_frame_are_those_of_its_file(city: Path, tmp_path: Path, is_t
     logs = city / "logs" / "*.parquet"
     table = pd.read_parquet(city / "logs") if is_table else logs
     by_frame = sfumato.zones(table, zones=frame, id_column="half", seed=1).zones_table
-    release = sfumato.zones(table, zones=tmp_path / "halves.gpkg", id_column="half", seed=1)
+    (tmp_path / "places.geojson").write_text(json.dumps(PLACES))
+    basemap = tmp_path / "places.geojson"
+    release = sfumato.zones(table, zones=tmp_path / "halves.gpkg", id_column="half", seed=1, basemap=basemap)
     by_file = release.zones_table
-    (drawn,) = release.plot().collections
+    axes = release.plot()
+    drawn, shores = axes.collections
     assert drawn.get_array().tolist() == by_file["users"].to_list()
+    assert len(shores.get_paths()) == 1
+    assert [text.get_text() for text in axes.texts] == ["Mill"]
     assert by_frame["zone"].to_list() == ["west", "east"]
     assert by_file["users"].min() > 100
     # A table is a new file in each run, and so has other noise, of a standard deviation of 1.4.

@@ -24,7 +24,6 @@ from sfumato.transforms.report.numbers import changes_table, column_texts, lengt
 from sfumato.transforms.report.place_names import PlaceNames
 from tests import ROOT
 from tests.seeds import seeded_rng
-from tests.seeds import seeded_rng
 
 # The pages' script has the same rules, and tests them against the same file.
 EXAMPLES = json.loads((ROOT / "web/test/numbers.json").read_text())
