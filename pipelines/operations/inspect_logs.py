@@ -29,6 +29,7 @@ from sfumato.transforms.release.basemap_file import distance_text
 
 _SECRET = "For your eyes only: these figures are exact and not private. Nothing was published or charged."
 _FEW_USERS = 1000
+_NEARLY_ALL = 0.95  # of the rows, in zones: with fewer, a run may be refused for users who are in none
 _SEVERAL = 0.1  # a share of the users, at several places in one hour
 _MOST_PLACES = 10  # of a user that are counted
 _RADIUS = 300.0  # metres, around points
@@ -198,6 +199,8 @@ def next_lines(
         commands["Or a map of every hour of the day:"] = [*heatmap, *slots]
     if time and not facts.are_zones_elsewhere:
         zones = [*job, *zone_words, "--hours", f"{HOUR}-{HOUR + 1}", "--trust", "central", "--epsilon", "1"]
+        if facts.in_zones is not None and facts.in_zones < _NEARLY_ALL:
+            zones += ["--max_bad_fraction", "1"]
         file = "" if request.zones else f" in a file{_ZONES_HINT}"
         if facts.several > _SEVERAL:
             most = max(min(facts.places_a_user, _MOST_PLACES), 2)

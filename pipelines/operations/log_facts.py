@@ -73,6 +73,7 @@ _TIME = rf"^\s*[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[T ][0-9]|{_LOCAL_DATE}"
 _MONTH_FIRST = r"^\s*[0-9]{1,2}[./-](1[3-9]|2[0-9]|3[01])[./-]"
 _ZONED = r"([zZ]|[+-][0-9]{2}:?[0-9]{2})\s*$"
 SOME, MOST = 0.01, 0.5  # shares of the rows or places that are a sign of a cause
+_IN_ZONES = 0.1  # the share of the places below which zones probably lie elsewhere
 _STRAY = 0.001  # share of the rows on days at either end that do not belong to the period
 _CENTURY = 36_525  # days
 _E7 = 1e7
@@ -151,7 +152,7 @@ class Facts:
     @property
     def are_zones_elsewhere(self) -> bool:
         """Returns whether few of the places are in a zone."""
-        return self.in_zones is not None and self.in_zones < MOST
+        return self.in_zones is not None and self.in_zones < _IN_ZONES
 
     @property
     def timeless(self) -> str | None:
