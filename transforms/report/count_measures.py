@@ -91,9 +91,9 @@ def distinct_places(rows: NDArray[np.int64], boxes: Array | None) -> tuple[NDArr
     if boxes is None or not len(rows):
         return rows[:LISTED], ""
     apart = float((boxes[:, 2:].max(axis=0) - boxes[:, :2].min(axis=0)).max()) * _APART
-    kept, left, are_close = [], rows, False
+    kept, left, are_close = list[int](), rows, False
     while len(left) and len(kept) < LISTED:
-        kept.append(left[0])
+        kept.append(int(left[0]))
         here, others = boxes[left[0]], boxes[left[1:]]
         gaps = np.maximum(others[:, :2] - here[2:], here[:2] - others[:, 2:]).max(axis=1)
         are_close |= bool(np.any(gaps < apart))
