@@ -8,7 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -34,8 +34,8 @@ WORLD_DEGREES = 5.0  # the longer side of the smallest region that the shipped m
 MUCH_NEARER = 3  # times as near to a large city: coordinates that are probably swapped
 _NEAR_POLE = 80.0  # degrees of latitude: beyond it, margins grow no wider
 _RESOLUTION = 2048  # of the region's longer side: what is finer is left out
-# Of the region's longer side, around it: a page shows as much beside a narrow region. The small one is for large files.
-_MARGIN, _SMALL_MARGIN = 0.75, 0.1
+# Of the region's longer side, around it: a page shows as much beside a narrow region. The small one is for much detail.
+_MARGIN, _SMALL_MARGIN = 0.5, 0.1
 CITIES_SOURCE = "GeoNames, CC BY 4.0"
 _WORLD = "world_map.json.gz"
 _LITTLE_FARTHER = 15  # kilometres
@@ -192,15 +192,19 @@ def file_basemap(name: str, content: bytes, region: Region) -> Basemap:
     """
     source, read = read_features("basemap", name, content, lambda column: column.lower() in _READ)
     features = list(read)
-    made = _of_features(name, source, features, _Cut(region))
-    if len(made.model_dump_json()) > MAX_BYTES:
-        made = _of_features(name, source, features, _Cut(region, _SMALL_MARGIN))
+    made = _fitting(lambda margin: _of_features(name, source, features, _Cut(region, margin)))
     if (size := len(made.model_dump_json())) > MAX_BYTES:
         raise RequestError(
             f"basemap: {name} has {size >> 10:,} KiB in the region, and at most {MAX_BYTES >> 10} KiB are allowed; "
             "remove small features such as footpaths and buildings"
         )
     return made
+
+
+def _fitting(cut: Callable[[float], Basemap]) -> Basemap:
+    """Returns the geography with a wide margin, or with a small one if it would have more than MAX_BYTES."""
+    made = cut(_MARGIN)
+    return made if len(made.model_dump_json()) <= MAX_BYTES else cut(_SMALL_MARGIN)
 
 
 def _of_features(name: str, source: str, features: Iterable[Feature], cut: _Cut) -> Basemap:
@@ -249,7 +253,11 @@ def coast_basemap(region: Region) -> Basemap | None:
         lines = folder.joinpath(_COAST_LINES).read_text().splitlines()
     except (ImportError, OSError):
         return None
-    cut = _Cut(region)
+    return _fitting(lambda margin: _of_coast(points, lines, _Cut(region, margin)))
+
+
+def _of_coast(points: NDArray[np.float32], lines: list[str], cut: _Cut) -> Basemap:
+    """Returns the land and lakes of a cut. points: float32[n, 2]. lines: of each polygon, as the extra has them."""
     west, south, east, north = cut.box
     for line in lines:  # level, area, points, south, north, first byte, bytes
         level, _, number, low, high, first = line.split()[:6]

@@ -77,12 +77,12 @@ def test_what_lies_beyond_the_margin_is_not_published() -> None:
     made = read(
         feature("LineString", [[-50, 1.1], [50, 1.1]]),
         feature("Polygon", [[[-9, -9], [9, -9], [9, 9], [-9, 9], [-9, -9]]], natural="water"),
-        feature("Point", [3.34, 1.1], name="Just outside"),
-        feature("Point", [3.36, 1.1], name="Elsewhere"),
+        feature("Point", [3.29, 1.1], name="Just outside"),
+        feature("Point", [3.31, 1.1], name="Elsewhere"),
         feature("Polygon", [[[5, 5], [6, 5], [6, 6], [5, 5]]], name="Far zone"),
     )
     points = np.array([*made.lines[0], *made.water[0][0]])
-    np.testing.assert_allclose([points.min(axis=0), points.max(axis=0)], [[2.85, 0.85], [3.35, 1.35]], atol=1e-3)
+    np.testing.assert_allclose([points.min(axis=0), points.max(axis=0)], [[2.9, 0.9], [3.3, 1.3]], atol=1e-3)
     assert [place.name for place in made.places] == ["Just outside"]
     assert made.zones == []
     assert "Elsewhere" not in made.model_dump_json()
@@ -134,6 +134,9 @@ def test_what_is_too_much_for_a_page_is_refused(monkeypatch: pytest.MonkeyPatch)
     with rejects("basemap"):
         read(*lines)
     assert len(read(*lines[:5000]).model_dump_json()) < MAX_BYTES
+    around = [feature("LineString", [[x + 0.222, y] for x, y in one["geometry"]["coordinates"]]) for one in lines]
+    made = read(*lines[:9], *around)
+    assert len(made.lines) == 9  # in a small margin: with the wide one there would be too many
 
 
 # --- GeoParquet ---
