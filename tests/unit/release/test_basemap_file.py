@@ -134,7 +134,11 @@ def test_what_is_too_much_for_a_page_is_refused(monkeypatch: pytest.MonkeyPatch)
     with rejects("basemap"):
         read(*lines)
     assert len(read(*lines[:5000]).model_dump_json()) < MAX_BYTES
-    around = [feature("LineString", [[x + 0.222, y] for x, y in one["geometry"]["coordinates"]]) for one in lines]
+    around = [
+        feature("LineString", [[x + shift, y] for x, y in one["geometry"]["coordinates"]])
+        for one in lines
+        for shift in (-0.222, 0.222)
+    ]
     made = read(*lines[:9], *around)
     assert len(made.lines) == 9  # in a small margin: with the wide one there would be too many
 
