@@ -310,9 +310,9 @@ class Release(published_release.Release):
             if region["west"] < place.longitude < region["east"] and region["south"] < place.latitude < region["north"]
         ]
         for place in inside[:_MAX_NAMES]:
-            name = place.name.replace("$", r"\$")
-            ax.plot(place.longitude, place.latitude, ".", color="black", markersize=3)
-            ax.annotate(name, (place.longitude, place.latitude), (3, 3), textcoords="offset points", fontsize=8)
+            name, point = place.name.replace("$", r"\$"), (place.longitude, place.latitude)
+            ax.plot(*point, ".", color="black", markersize=3)
+            ax.annotate(name, point, (3, 3), textcoords="offset points", fontsize=8, clip_on=True)
 
     def _plot_items(self, ax: Axes) -> None:
         items = self.items[self.items["level"] == self.items["level"].min()].head(_MAX_BARS)[::-1]

@@ -29,9 +29,9 @@ from sfumato.transforms.release.basemap_file import distance_text
 
 _SECRET = "For your eyes only: these figures are exact and not private. Nothing was published or charged."
 _FEW_USERS = 1000
-_NEARLY_ALL = 0.95  # of the rows, in zones: with fewer, a run may be refused for users who are in none
 _SEVERAL = 0.1  # a share of the users, at several places in one hour
 _MOST_PLACES = 10  # of a user that are counted
+_OUT_OF_ZONES = "0.9"  # of the users, at most: many are never near a stop, but if nearly all are, a column is wrong
 _RADIUS = 300.0  # metres, around points
 _ZONE_WORDS = ("--zones", "FILE", "--id_column", "NAME", "--label_column", "NAME")
 _ZONES_HINT = " (of points, such as stops, with --radius METRES; inspect --zones FILE finds these options)"
@@ -198,9 +198,8 @@ def next_lines(
         slots = [str(max(depth - 2, 1)), "--time_column", time, "--slots", "hour", "--output", "hours"]
         commands["Or a map of every hour of the day:"] = [*heatmap, *slots]
     if time and not facts.are_zones_elsewhere:
-        zones = [*job, *zone_words, "--hours", f"{HOUR}-{HOUR + 1}", "--trust", "central", "--epsilon", "1"]
-        if facts.in_zones is not None and facts.in_zones < _NEARLY_ALL:
-            zones += ["--max_bad_fraction", "1"]
+        zones = [*job, *zone_words, "--hours", f"{HOUR}-{HOUR + 1}", "--max_bad_fraction", _OUT_OF_ZONES]
+        zones += ["--trust", "central", "--epsilon", "1"]
         file = "" if request.zones else f" in a file{_ZONES_HINT}"
         if facts.several > _SEVERAL:
             most = max(min(facts.places_a_user, _MOST_PLACES), 2)

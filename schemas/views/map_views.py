@@ -26,7 +26,7 @@ class Measure(ViewPart):
         scale: of the colours.
         listed: cells for the list of the highest (rows of the layer), in the order of what is certainly high, with an
             interval that holds for all cells at once where the method has one; [row, value, low, high].
-        listed_note: one sentence on how the list was chosen.
+        listed_note: how the list was chosen.
     """
 
     name: str
@@ -162,6 +162,7 @@ class Basemap(ViewPart):
         lines: streets, borders and other lines, over the cells.
         zones: named polygons, drawn as outlines over the cells.
         places: names.
+        bounds: what it covers, where land and water may end earlier, as at an open sea; None if this is not known.
     """
 
     source: str
@@ -170,6 +171,7 @@ class Basemap(ViewPart):
     lines: list[Path] = []
     zones: list[Zone] = []
     places: list[Place] = []
+    bounds: Bounds | None = None
 
 
 class Geography(ViewPart):

@@ -518,9 +518,9 @@ def test_a_tap_next_to_a_small_zone_means_the_zone(opened: Open, tmp_path: Path)
     assert tab.run("document.querySelectorAll('.places .wide-line').length") == 0
 
 
-@pytest.mark.parametrize(("margin", "wide"), [(1.0, 1.6), (0.1, 1.2)])
+@pytest.mark.parametrize(("margin", "wide"), [(1.0, 1.6), (0.1, 1.2 / 1.14), (0.02, 1.0)])
 def test_a_map_is_wide_where_its_geography_goes_on(margin: float, wide: float, opened: Open, tmp_path: Path) -> None:
-    """The frame beside the panel ends where land ends, so that it is not empty at its sides."""
+    """The frame next to the panel ends where land ends, so that it is not empty at its sides."""
     land = [list(box(-margin, -margin, 1 + margin, 1 + margin).exterior.coords)]
     tab = opened(zones_page(tmp_path, {"Mill": box(0, 0, 1, 1)}, [9], Basemap(source="", land=[land])), width=1600)
     shape = tab.run(

@@ -24,17 +24,18 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.region import EARTH_RADIUS_KM
 from sfumato.schemas.views.map_views import Basemap, Geography, Place, Zone
-from sfumato.schemas.views.view_parts import Path
-from sfumato.transforms.geo.feature_files import Feature, read_features
+from sfumato.schemas.views.view_parts import Bounds, Path
+from sfumato.transforms.geo.feature_files import read_features
 
 MAX_FILE_BYTES = 200 << 20  # of what is read
 MAX_BYTES = 512 << 10  # of what is published, in JSON
 MAX_PLACES = 500  # that are read from a file
 WORLD_DEGREES = 5.0  # the longer side of the smallest region that the shipped map of the world is good for
 MUCH_NEARER = 3  # times as near to a large city: coordinates that are probably swapped
+_MERCATOR_END = 85.0  # degrees of latitude, near which pages end
 _NEAR_POLE = 80.0  # degrees of latitude: beyond it, margins grow no wider
 _RESOLUTION = 2048  # of the region's longer side: what is finer is left out
-# Of the region's longer side, around it: a page shows as much beside a narrow region. The small one is for much detail.
+# Of the region's longer side: a page shows as much around a narrow region. The small one is for much detail.
 _MARGIN, _SMALL_MARGIN = 0.5, 0.1
 CITIES_SOURCE = "GeoNames, CC BY 4.0"
 _WORLD = "world_map.json.gz"
@@ -190,9 +191,7 @@ def file_basemap(name: str, content: bytes, region: Region) -> Basemap:
     Raises:
         RequestError: the file cannot be read, is not in degrees, has nothing in the region, or too much.
     """
-    source, read = read_features("basemap", name, content, lambda column: column.lower() in _READ)
-    features = list(read)
-    made = _fitting(lambda margin: _of_features(name, source, features, _Cut(region, margin)))
+    made = _fitting(lambda margin: _of_features(name, content, _Cut(region, margin)))
     if (size := len(made.model_dump_json())) > MAX_BYTES:
         raise RequestError(
             f"basemap: {name} has {size >> 10:,} KiB in the region, and at most {MAX_BYTES >> 10} KiB are allowed; "
@@ -207,9 +206,10 @@ def _fitting(cut: Callable[[float], Basemap]) -> Basemap:
     return made if len(made.model_dump_json()) <= MAX_BYTES else cut(_SMALL_MARGIN)
 
 
-def _of_features(name: str, source: str, features: Iterable[Feature], cut: _Cut) -> Basemap:
-    """Returns the geography of a file's features in a cut. Raises RequestError; see `file_basemap`."""
+def _of_features(name: str, content: bytes, cut: _Cut) -> Basemap:
+    """Returns the geography of a file in a cut. Raises RequestError; see `file_basemap`."""
     region = cut.region
+    source, features = read_features("basemap", name, content, lambda column: column.lower() in _READ)
     extents, columns = list[tuple[float, float, float, float]](), dict[str, None]()
     for properties, geometry in features:
         if geometry is not None and not geometry.is_empty:
@@ -242,7 +242,7 @@ def world_basemap(region: Region) -> Basemap | None:
     cut = _Cut(region)
     cut.land.extend(cut.areas(_world().land))
     cut.lines.extend(cut.paths(_world().borders))
-    return cut.basemap(_world().source)
+    return cut.basemap(_world().source, cut.bounds)
 
 
 def coast_basemap(region: Region) -> Basemap | None:
@@ -271,13 +271,17 @@ def _of_coast(points: NDArray[np.float32], lines: list[str], cut: _Cut) -> Basem
                 clipped = shapely.clip_by_rect(shapely.Polygon(np.stack([x, ring[:, 1]], axis=1)), *cut.box)
                 (cut.land if int(level) % 2 else cut.water).extend(cut.areas(_parts(clipped)))
     cut.land = sorted(cut.land, key=lambda area: -len(area[0]))[:_MAX_LANDS]
-    return cut.basemap(_COAST_SOURCE)
+    return cut.basemap(_COAST_SOURCE, cut.bounds)
 
 
 def _with_cities(region: Region, basemap: Basemap | None) -> Basemap | None:
     """Returns a basemap with the most important cities in and around a region; None without any of both."""
     cut = _Cut(region)
-    cities = [place for place in _world().places if cut.holds(place.longitude, place.latitude)][:_MAX_CITIES]
+    cities = [place for place in _world().places if cut.holds(place.longitude, place.latitude)]
+    if len(cities) > _MAX_CITIES:
+        inside = [place for place in cities if _is_in(region, place)][:_MAX_CITIES]
+        outside = [place for place in cities if not _is_in(region, place)][: _MAX_CITIES - len(inside)]
+        cities = [place for place in cities if place in {*inside, *outside}]
     if not cities:
         return basemap
     source = CITIES_SOURCE if basemap is None else _sources(basemap.source, CITIES_SOURCE)
@@ -307,12 +311,26 @@ class _Cut:
         self.finest = max(wide, tall) / _RESOLUTION
         self.digits = max(math.ceil(0.5 - math.log10(self.finest)), 0)  # to a third of it, or finer
 
-    def basemap(self, source: str) -> Basemap:
+    @property
+    def bounds(self) -> Bounds:
+        """Returns the ends of the cut, as the coordinates at them are written."""
+        west, south, east, north = (round(one, self.digits) for one in self.box)
+        return Bounds(
+            west=max(west, -180), south=max(south, -_MERCATOR_END), east=min(east, 180), north=min(north, _MERCATOR_END)
+        )
+
+    def basemap(self, source: str, bounds: Bounds | None = None) -> Basemap:
         """Returns the whole geography; of many places only the most important, those in the region first."""
         kept = sorted(self.places, key=lambda place: (not _is_in(self.region, place), place.rank))
         places = sorted(kept[:MAX_PLACES], key=lambda place: place.rank)
         return Basemap(
-            source=source, water=self.water, land=self.land, lines=self.lines, zones=self.zones, places=places
+            source=source,
+            water=self.water,
+            land=self.land,
+            lines=self.lines,
+            zones=self.zones,
+            places=places,
+            bounds=bounds,
         )
 
     def add(self, properties: Mapping[str, Any], geometry: BaseGeometry) -> tuple[float, float, float, float]:

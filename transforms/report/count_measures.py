@@ -21,7 +21,7 @@ from sfumato.transforms.report.scales import WIDE, rate_scale
 from sfumato.transforms.report.sections import Manifest, get
 
 LISTED = 50
-_APART = 1 / 40  # of the map's longer side: cells nearer to a listed one are the same place
+_APART = 1 / 40  # of the longer side of all cells together: cells nearer to a listed one are the same place
 _FINEST = 0.01  # users: no count is written finer than a hundredth of it
 _TAIL = 0.025  # of each end of the intervals
 Array = NDArray[np.float64]
@@ -62,7 +62,7 @@ def count_measure(
         least, most = middle - margin, middle + margin
         density = np.where(areas > 0, least / np.where(areas > 0, areas, 1), 0)
         order = np.argsort(-density, kind="stable")
-        rows, left_out = distinct_places(order[least[order] > 0], boxes)
+        rows, left_out = distinct_places(order[density[order] > 0], boxes)
         listed = _listed(rows, users, least, most)
     return Measure(
         name=noun.capitalize(),
@@ -98,8 +98,10 @@ def distinct_places(rows: NDArray[np.int64], boxes: Array | None) -> tuple[NDArr
         gaps = np.maximum(others[:, :2] - here[2:], here[:2] - others[:, 2:]).max(axis=1)
         are_close |= bool(np.any(gaps < apart))
         left = left[1:][gaps >= apart]
-    note = f" Cells within {length(float(f'{apart:.2g}'))} of a busier one are left out." if are_close else ""
-    return np.array(kept, np.int64), note
+    if not are_close:
+        return np.array(kept, np.int64), ""
+    distance = length(float(f"{apart:.2g}"))
+    return np.array(kept, np.int64), f" Cells within {distance} of a busier cell in this list are left out."
 
 
 def cell_boxes(nodes: NDArray[np.uint64], region: Region) -> Array:

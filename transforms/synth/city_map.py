@@ -29,7 +29,7 @@ from sfumato.transforms.synth.landscape import (
 )
 
 _SIDE = 1024  # points along a side at which the shores are found
-_AROUND = 8.0  # km of land and water beyond the city's square: what a wide page shows beside it
+_AROUND = 8.0  # km of land and water beyond the city's square: what a wide page shows next to it
 _FINEST = 0.012  # km: what is finer is smoothed away
 _MAIN_STREET = 5  # every fifth street of a district
 _NAMES = {district.name: district.name.title().replace("Of The", "of the") for district in DISTRICTS}

@@ -13,6 +13,7 @@ const BASEMAP: Basemap = {
   source: "Survey", land: [], water: [[square(3.1, 1, 3.2, 1.2), square(3.14, 1.1, 3.16, 1.12)]], lines: [[[3, 1], [3.2, 1.2]]],
   zones: [{ name: "Old town", rings: [square(3, 1, 3.1, 1.1), square(3.04, 1.04, 3.06, 1.06)] }],
   places: [{ name: "Village", longitude: 3.02, latitude: 1.18, rank: 3 }, { name: "City", longitude: 3.15, latitude: 1.11, rank: 0 }],
+  bounds: null,
 };
 const scene = (width = 400): Scene => ({ width, height: 400, zoom: 10, mode: "dark", project: (x, y) => [(x - 3) * 2000, (1.2 - y) * 2000] });
 
@@ -160,4 +161,17 @@ test("without tiles there is no button, and a basemap's source is named", () => 
   expect(addButton).not.toHaveBeenCalled();
   expect(setBasemap).toHaveBeenCalledOnce();
   expect(element.textContent).toBe("Geography: Survey.");
+});
+
+test("geography covers its bounds, where land may end earlier, at an open sea", () => {
+  const island = { ...BASEMAP, water: [], lines: [], zones: [], places: [], land: [[square(3, 1, 3.1, 1.1)]] };
+  expect(new BasemapGround(island).extent).toEqual({ west: 3, south: 1, east: 3.1, north: 1.1 });
+  const bounds = { west: 2.9, south: 0.9, east: 3.3, north: 1.3 };
+  const { pen } = penOf();
+  const sea: number[][] = [];
+  Object.assign(pen, { fillRect: (...box: number[]) => sea.push(box.map(Math.round)) });
+  const ground = new BasemapGround({ ...island, bounds });
+  ground.under(pen, scene());
+  expect(ground.extent).toEqual(bounds);
+  expect(sea).toEqual([[-200, -200, 800, 800]]);
 });

@@ -283,6 +283,9 @@ def test_the_coast_of_the_extra_is_drawn_without_a_file(tmp_path: Path, monkeypa
     assert basemap is not None
     assert [len(basemap.land), len(basemap.water)] == [2, 1]
     assert max(x for x, _ in basemap.land[0][0]) == pytest.approx(-9, abs=1e-3)
+    assert basemap.bounds is not None
+    assert basemap.bounds.west == min(x for x, _ in basemap.land[0][0])  # where the land was cut
+    assert basemap.bounds.east == pytest.approx(-8.95 + 0.5 * 0.3, abs=0.01)  # in the sea
     stops = read(feature("Point", [-9.1, 38.7], name="Stop"), region=Region(-9.25, 38.65, -8.95, 38.85))
     both = Geography.of(
         {"basemap.json": geography_bytes(Region(-9.25, 38.65, -8.95, 38.85), stops, None) or b""}

@@ -13,7 +13,7 @@ import { unitX, unitY } from "./projection";
 type Point = [number, number];
 
 const EARTH_RADIUS_M = 6371008.8;
-const NEAR = 0.015; // of the geography's extent: a place within it is "near", one farther has its distance and direction
+const NEAR = 0.015; // of the extent of all names: a place within it is "near", one farther has its distance and direction
 const COLOURS: Record<Mode, { land: string; water: string; shore: string; line: string; zone: string }> = {
   dark: { land: "#17151d", water: "#0d1119", shore: "rgba(159,182,207,.55)", line: "rgba(255,255,255,.28)", zone: "rgba(255,255,255,.45)" },
   light: { land: "#f6f1e8", water: "#dfe8ee", shore: "rgba(48,84,120,.6)", line: "rgba(45,35,55,.26)", zone: "rgba(45,35,55,.5)" },
@@ -46,7 +46,7 @@ export class BasemapGround implements Ground {
   private readonly zones: { name: string; rings: Point[][]; box: Box }[];
   private readonly near: number; // metres
   private readonly places: Place[];
-  private readonly box: Box; // of all geography, which was cut there
+  private readonly box: Box; // what the geography covers: it was cut there
   readonly extent: Bounds | null;
   private readonly hasLand: boolean;
 
@@ -55,11 +55,13 @@ export class BasemapGround implements Ground {
     this.places = [...basemap.places].sort((a, b) => a.rank - b.rank);
     const areas = [...basemap.land.flat(), ...basemap.water.flat()];
     const zones = basemap.zones.flatMap((zone) => zone.rings);
-    const box = boxOf([...areas.flat(), ...basemap.lines.flat(), ...zones.flat(), ...this.places.map((one): Point => [one.longitude, one.latitude])]);
-    const [west, south, east, north] = (this.box = box);
+    const found = boxOf([...areas.flat(), ...basemap.lines.flat(), ...zones.flat(), ...this.places.map((one): Point => [one.longitude, one.latitude])]);
+    const { bounds } = basemap;
+    const [west, south, east, north] = (this.box = bounds ? [bounds.west, bounds.south, bounds.east, bounds.north] : found);
     this.origin = [unitX(west), unitY(north)];
     this.unit = Math.max(unitX(east) - this.origin[0], unitY(south) - this.origin[1], 1e-12) / 1000;
-    this.near = NEAR * wayTo([west, south], [east, north]).length;
+    const named = boxOf([...zones.flat(), ...this.places.map((one): Point => [one.longitude, one.latitude])]);
+    this.near = NEAR * wayTo([named[0], named[1]], [named[2], named[3]]).length;
     this.paths = { land: this.path(basemap.land.flat()), water: this.path(basemap.water.flat()), shore: this.path(areas, true), line: this.path(basemap.lines), zone: this.path(zones) };
     this.zones = basemap.zones.map(({ name, rings }) => ({ name, rings, box: boxOf(rings.flat()) }));
     this.names = [

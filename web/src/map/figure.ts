@@ -114,7 +114,7 @@ export class MapFigure {
   setLayer(layer: Layer, measure: Measure, note = ""): void {
     if (this.cells?.layer !== layer) {
       this.cells = new Cells(layer, this.region);
-      this.offerNames();
+      this.fitAndOffer();
     }
     this.shown = { layer, measure };
     this.legend.show(measure, this.cells.withoutColour(measure), this.options.missing ?? null, note, Boolean(layer.shapes && layer.named));
@@ -123,12 +123,12 @@ export class MapFigure {
 
   setBasemap(ground: Ground | null): void {
     this.ground = ground;
-    this.shape();
-    this.offerNames();
+    this.fitAndOffer();
     this.redraw();
   }
 
-  private offerNames(): void {
+  private fitAndOffer(): void {
+    this.shape();
     const { cells } = this;
     const zones = cells?.layer.shapes ? cells.layer.cell_id.map((name, row) => ({ name, box: cells.bounds(row) })) : [];
     const own = new Set(zones.map(({ name }) => name));
@@ -228,15 +228,15 @@ export class MapFigure {
     return this.cells?.layer.shapes ? whole.pad(0.07) : whole; // zones reach the borders; their names and numbers need room
   }
 
-  /** Tells the style sheet the region's shape, and that of the frame beside a panel, as wide as the geography allows. */
+  /** Tells the style sheet the region's shape, and that of the frame next to a panel, as wide as the geography allows. */
   private shape(): void {
-    const { west, south, east, north } = this.region;
+    const [{ lng: west, lat: south }, { lng: east, lat: north }] = [this.bounds().getSouthWest(), this.bounds().getNorthEast()];
     const { style } = document.documentElement;
     const aspect = (unitX(east) - unitX(west)) / (unitY(south) - unitY(north));
     style.setProperty("--aspect", clamp(aspect, 0.75, 2.2).toFixed(4));
     const { extent } = this.ground ?? {}; // beyond it, the frame would be empty
-    const spare = extent ? clamp(Math.min(west - extent.west, extent.east - east), 0, 360) / (east - west) : 1; // widths of the region
-    style.setProperty("--wide", clamp(aspect, Math.min(aspect * (1 + 2 * spare), 1.6), 2.2).toFixed(4));
+    const spare = extent ? Math.max(Math.min(west - extent.west, extent.east - east), 0) / (east - west) : 1; // of the region's width
+    style.setProperty("--wide", clamp(aspect, clamp(aspect * (1 + 2 * spare), 0.75, 1.6), 2.2).toFixed(4));
   }
 
   private fitZoom(): number {

@@ -30,7 +30,7 @@ export interface Named {
 /** Geography. It is painted on the map's own canvas, so that it agrees with the cells and is in the PNG. */
 export interface Ground {
   readonly source: string;
-  /** Where land and water end; null without both. */
+  /** What land and water cover, the open sea included; null without both. */
   readonly extent: Bounds | null;
   /** Places by their rank, then zones. */
   readonly names: readonly Named[];

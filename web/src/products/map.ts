@@ -11,7 +11,7 @@ import { SlotPanel } from "../map/slots";
 import { captionOf, type Product, type Tools } from "../product";
 import type { Layer, MapBody, Measure, PageView } from "../views";
 
-const [LISTED, WIDE_LISTED, WIDE] = [6, 12, 1200]; // places at first, and beside a panel of two columns, from this many pixels; every further click doubles them
+const [LISTED, WIDE_LISTED, WIDE] = [6, 12, 1200]; // places at first, and on windows of this many pixels; every further click doubles them
 
 /** A cell's value with what is known of it: [value, margin]. */
 export function valueWords(measure: Measure, row: number): [string, string] {

@@ -80,7 +80,7 @@ def test_processes_at_once_lose_nothing(place: str, emulator: Emulator) -> None:
     for process in processes:
         process.start()
     for process in processes:
-        process.join()
+        process.join(300)
     assert [process.exitcode for process in processes] == [0] * 5
     written = [b"entry %d of process %d" % (entry, number) for number in range(5) for entry in range(10)]
     assert sorted(BucketStore(place).read()) == sorted(written)
