@@ -148,7 +148,8 @@ def _is_kept(log: LogFile, where: Sequence[PartitionFilter]) -> bool:
     values = dict(log.partition)
     for one in where:
         if one.name not in values:
-            raise RequestError(f"where: {log.path} is in no folder {one.name}=...")
+            why = f"{log.path} is in no folder {one.name}=...; to select rows by a column, filter the logs first"
+            raise RequestError(f"where: {why}")
     return all((value := values[one.name]) is not None and one.keeps(value) for one in where)
 
 

@@ -30,7 +30,6 @@ from sfumato.transforms.release.basemap_file import distance_text
 _SECRET = "For your eyes only: these figures are exact and not private. Nothing was published or charged."
 _FEW_USERS = 1000
 _SEVERAL = 0.1  # a share of the users, at several places in one hour
-_MOST_PLACES = 10  # of a user that are counted
 _OUT_OF_ZONES = "0.9"  # of the users, at most: many are never near a stop, but if nearly all are, a column is wrong
 _RADIUS = 300.0  # metres, around points
 _ZONE_WORDS = ("--zones", "FILE", "--id_column", "NAME", "--label_column", "NAME")
@@ -200,16 +199,18 @@ def next_lines(
     if time and not facts.are_zones_elsewhere:
         zones = [*job, *zone_words, "--hours", f"{HOUR}-{HOUR + 1}", "--max_bad_fraction", _OUT_OF_ZONES]
         zones += ["--trust", "central", "--epsilon", "1"]
+        days = 1 if facts.period is None else facts.period.length
+        together = f" of {days} days together (for one day, shorten --period)" if days > 1 else ""
         file = "" if request.zones else f" in a file{_ZONES_HINT}"
         if facts.several > _SEVERAL:
-            most = max(min(facts.places_a_user, _MOST_PLACES), 2)
             title = (
-                f"Or the visitors of each zone{file}, from eight to nine. {facts.several:.0%} of the users are then at "
-                "several places; `sfumato zones` would count each of them at one, chosen at random:"
+                f"Or the visitors of each zone{file}, from eight to nine{together}. {facts.several:.0%} of the users "
+                "are then at several places; `sfumato zones` would count each of them at one, chosen at random:"
             )
-            commands[title] = ["histogram", *zones, "--max_items_per_user", str(most), "--output", "at_eight"]
+            most = str(max(facts.places_a_user, 2))
+            commands[title] = ["histogram", *zones, "--max_items_per_user", most, "--output", "at_eight"]
         else:
-            title = f"Or the users of each zone{file}, from eight to nine:"
+            title = f"Or the users of each zone{file}, from eight to nine{together}:"
             commands[title] = ["zones", *zones, "--output", "at_eight"]
     return [line for title, words in commands.items() for line in (title, f"    sfumato {shlex.join(words)}")]
 

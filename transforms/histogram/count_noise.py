@@ -60,6 +60,7 @@ from sfumato.transforms.privacy.discrete_laplace import MAX_NOISE_EPSILON, MIN_N
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.mechanism import (
     MIN_GAUSSIAN_DELTA,
+    MIN_SIGMA,
     discrete_laplace_stddev,
     gaussian_delta,
     gaussian_rho,
@@ -296,6 +297,8 @@ def choose_noise(
             "truncated noise is for items with a threshold"
             if kind == "truncated"
             else f"gaussian noise needs a delta of at least {MIN_GAUSSIAN_DELTA:g}"
+            if delta < MIN_GAUSSIAN_DELTA
+            else f"gaussian noise is not offered at an epsilon of {epsilon:g}"
         )
         raise RequestError(f"noise: {why}; use --noise auto")
     return min(found, key=lambda one: (one.hidden_count(), one.stddev))
@@ -311,9 +314,10 @@ def _candidates(epsilon: float, delta: float, bound: ItemBound, public: bool) ->
     else:
         yield from _with_threshold(laplace, delta)
     if delta >= MIN_GAUSSIAN_DELTA:
-        sigma = sigma_for_rho(rho_for_delta(epsilon, delta * _SAFETY), shift * math.sqrt(items))
-        gaussian = CountNoise("gaussian", epsilon, delta, bound, sigma)
-        yield gaussian if public else gaussian_with_threshold(gaussian)
+        rho, distance = rho_for_delta(epsilon, delta * _SAFETY), shift * math.sqrt(items)
+        if distance >= MIN_SIGMA * math.sqrt(2 * rho):
+            gaussian = CountNoise("gaussian", epsilon, delta, bound, sigma_for_rho(rho, distance))
+            yield gaussian if public else gaussian_with_threshold(gaussian)
 
 
 def _with_threshold(laplace: CountNoise, delta: float) -> Iterator[CountNoise]:

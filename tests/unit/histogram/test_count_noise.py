@@ -287,3 +287,12 @@ def test_central_plan_rejects_bad_values(option: str, wrong: dict) -> None:
 
 
 # --- tables ---
+
+
+@pytest.mark.parametrize("public", [False, True])
+def test_choose_noise_has_no_gaussian_beyond_its_range(public: bool) -> None:
+    """Its deviation would be below the least one: a large epsilon is no error of the noise that is chosen."""
+    for epsilon in (30.0, 200.0, 1e4):
+        assert choose_noise(epsilon, 1e-8, ItemBound(2), public=public).stddev < 1
+    with rejects("noise"):
+        choose_noise(1e4, 1e-8, ItemBound(2), kind="gaussian", public=public)
