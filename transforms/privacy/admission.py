@@ -30,7 +30,6 @@ from sfumato.transforms.privacy.keys import RunKey
 # times this probability.
 FALSE_REFUSAL_PROBABILITY = 1e-7
 ADMISSION_SHARE = 0.01  # of the budget of a release, for the noisy counts of users
-_PLACES = "and whether coordinates are exchanged or have decimal commas (--decimal ,)"
 POPULATION_TOLERANCE = 0.1  # relative difference allowed between a public number of users and the logs'
 
 
@@ -252,9 +251,9 @@ class ChargeAndAdmit:
 
         The run goes on: this count has a small share of the budget, so the map may well show users that it does not.
         """
-        rows, check = "logs", f"check the names of columns, {_PLACES}"
+        rows, check = "logs", "check --decimal, and the names and order of columns"
         if self.day_rows is not None:
-            rows, check = f"rows of {self.day_rows}", f"check --time_zone, the names of columns, {_PLACES}"
+            rows, check = f"rows of {self.day_rows}", "check --time_zone, --decimal, and the names and order of columns"
             if self.dates is None:  # a time that cannot be read leaves its row out, and no count shows it
                 check = f"give --dates dmy if times look like 27.11.2026, or {check}"
         if self.rule.span is not None:
