@@ -293,13 +293,11 @@ def choose_noise(
         )
     found = [one for one in _candidates(epsilon, delta, bound, public) if kind in ("auto", one.kind)]
     if not found:
-        why = (
-            "truncated noise is for items with a threshold"
-            if kind == "truncated"
-            else f"gaussian noise needs a delta of at least {MIN_GAUSSIAN_DELTA:g}"
-            if delta < MIN_GAUSSIAN_DELTA
-            else f"gaussian noise is not offered at an epsilon of {epsilon:g}"
-        )
+        why = f"gaussian noise is not offered at an epsilon of {epsilon:g}"
+        if kind == "truncated":
+            why = "truncated noise is for items with a threshold"
+        elif delta < MIN_GAUSSIAN_DELTA:
+            why = f"gaussian noise needs a delta of at least {MIN_GAUSSIAN_DELTA:g}"
         raise RequestError(f"noise: {why}; use --noise auto")
     return min(found, key=lambda one: (one.hidden_count(), one.stddev))
 

@@ -131,6 +131,12 @@ def _is_in(region: Region, place: Place) -> bool:
     return region.west <= place.longitude <= region.east and region.south <= place.latitude <= region.north
 
 
+def _foremost(places: list[Place], region: Region, most: int) -> list[Place]:
+    """Returns at most `most` places in their order, the first of those in the region before all others."""
+    chosen = sorted(range(len(places)), key=lambda i: not _is_in(region, places[i]))[:most]
+    return [places[i] for i in sorted(chosen)]
+
+
 def nearest_city(longitude: float, latitude: float) -> tuple[str, float]:
     """Returns the name and the distance in kilometres of the nearest city, or of a more important one nearby.
 
@@ -277,11 +283,8 @@ def _of_coast(points: NDArray[np.float32], lines: list[str], cut: _Cut) -> Basem
 def _with_cities(region: Region, basemap: Basemap | None) -> Basemap | None:
     """Returns a basemap with the most important cities in and around a region; None without any of both."""
     cut = _Cut(region)
-    cities = [place for place in _world().places if cut.holds(place.longitude, place.latitude)]
-    if len(cities) > _MAX_CITIES:
-        inside = [place for place in cities if _is_in(region, place)][:_MAX_CITIES]
-        outside = [place for place in cities if not _is_in(region, place)][: _MAX_CITIES - len(inside)]
-        cities = [place for place in cities if place in {*inside, *outside}]
+    near = [place for place in _world().places if cut.holds(place.longitude, place.latitude)]
+    cities = _foremost(near, region, _MAX_CITIES)
     if not cities:
         return basemap
     source = CITIES_SOURCE if basemap is None else _sources(basemap.source, CITIES_SOURCE)
@@ -321,8 +324,7 @@ class _Cut:
 
     def basemap(self, source: str, bounds: Bounds | None = None) -> Basemap:
         """Returns the whole geography; of many places only the most important, those in the region first."""
-        kept = sorted(self.places, key=lambda place: (not _is_in(self.region, place), place.rank))
-        places = sorted(kept[:MAX_PLACES], key=lambda place: place.rank)
+        places = _foremost(sorted(self.places, key=lambda place: place.rank), self.region, MAX_PLACES)
         return Basemap(
             source=source,
             water=self.water,
