@@ -105,6 +105,19 @@ def test_a_run_removes_what_a_killed_one_left_of_the_page(
     assert one.problems == []
 
 
+def test_a_killed_writer_of_a_map_that_another_run_wrote(
+    tmp_path: Path, logs: Path, steps: dict[str, list[str]]
+) -> None:
+    """No later run writes that map, so none removed the hidden file."""
+    one = scene(tmp_path, logs, "heatmap")
+    assert one.wait([one.start(DAYS[0], steps["heatmap"].index("before rename of a file of the timeline"))]) == [KILLED]
+    [hidden] = Path(one.place.root).glob("maps/.*")
+    hidden.with_name(hidden.name[1:].partition(".js.")[0] + ".js").write_bytes(hidden.read_bytes())
+    assert one.wait([one.start(DAYS[0], None)]) == [0]
+    one.check_finished(DAYS[:1])
+    assert one.problems == []
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_killed_runs(tmp_path: Path, logs: Path, steps: dict[str, list[str]], seed: int) -> None:
     one, _ = play(lambda job: scene(tmp_path, logs, job), steps, seed)

@@ -158,7 +158,7 @@ def write_file(path: str, content: bytes) -> None:
     place = Path(path).absolute()
     with naming_file(path):
         place.parent.mkdir(parents=True, exist_ok=True)
-        _remove_lost(place.parent)
+        remove_partial_files(str(place.parent))
         while not _replace(place, content):
             pass
 
@@ -208,9 +208,14 @@ def _replace(place: Path, content: bytes) -> bool:
     return True
 
 
-def _remove_lost(folder: Path) -> None:
-    """Removes the temporary files of killed processes: those that no process locks."""
-    for path in folder.glob(f".*.{_PARTIAL}*"):
+def remove_partial_files(folder: str) -> None:
+    """Removes what killed processes left of `write_file` in a folder: the temporary files that no process locks.
+
+    A bucket has none.
+    """
+    if is_remote(folder):
+        return
+    for path in Path(folder).glob(f".*.{_PARTIAL}*"):
         with suppress(OSError), path.open("rb") as file:  # it is gone, or its process is alive
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()

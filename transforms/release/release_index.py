@@ -15,7 +15,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from sfumato.schemas.release import BASEMAP_FILE, PAGE_FILE
 from sfumato.schemas.timeline import DatedRelease, Spending
-from sfumato.transforms.io.files import write_file
+from sfumato.transforms.io.files import remove_partial_files, write_file
 from sfumato.transforms.io.storage import matching
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
@@ -99,6 +99,8 @@ def _write_all(
     history: History | None,
 ) -> None:
     entries = [_entry(name, one, name in removed, history) for name, one in releases.items()]
+    # Here, since no map may be missing: another run can have written the one during which a run was killed.
+    remove_partial_files(FileSystems.join(root, MAPS))
     present = {file.path.rsplit("/", 1)[-1] for file in matching(FileSystems.join(root, MAPS, "*"))}
     for entry in entries:
         if entry.map is not None and entry.map.rsplit("/", 1)[-1] not in present:
