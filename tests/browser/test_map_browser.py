@@ -122,7 +122,9 @@ def test_the_value_under_the_pointer_is_the_cells(opened: Open, page: Path, rele
     text = tab.text(".tip")
     (shown,) = re.findall(r"About ([\d,]+) users", text)
     assert (users.low[row] or 0) <= int(shown.replace(",", "")) <= (users.high[row] or 0)
-    assert "(pointwise)" in text
+    [(_, _, low, high)] = [one for one in users.listed if one[0] == row]  # all places at once, as in the list
+    stated = [int(end.replace(",", "")) for end in re.findall(r"([\d,]+) to ([\d,]+), 95%", text)[0]]
+    assert stated == pytest.approx([low, high], abs=(high - low) / 4)
     assert "per km²" in text
     assert "° N" in text
     assert "° W" in text

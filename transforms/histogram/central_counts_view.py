@@ -105,8 +105,8 @@ class CentralPage(SampledPage):
         if self.hidden or self.UNIT == "records" or self.all_users < Z * self.all_stddev:
             return super().zones_headline(table)
         most = self.parameters["bound"]["max_items"]
-        counted = "counted in one of them" if most == 1 else f"counted in at most {most} of them"
-        return f"About {self.all_users_text} users in {plural(table.num_rows, 'zone')}, each {counted}"
+        counted = "one" if most == 1 else f"at most {most}"
+        return f"About {self.all_users_text} users, each in {counted} of {plural(table.num_rows, 'zone')}"
 
     def own_chip(self) -> Fact:
         if self.hidden:

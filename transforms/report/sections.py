@@ -145,7 +145,7 @@ def _clocks(manifest: Manifest) -> str:
 
 
 def period(manifest: Manifest) -> str | None:
-    """Returns the days and hours of the records, as in `9 Nov 2026 to 15 Nov 2026 (7 days together), 8-9 h`.
+    """Returns the days and hours of the records, as in `9 to 15 Nov 2026 (7 days together), 8–9 h`.
 
     None if a manifest states none.
     """
@@ -153,8 +153,10 @@ def period(manifest: Manifest) -> str | None:
     days, last = _day(begin), _day(end)
     if days and last and days != last:
         number = (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).days + 1
-        days = f"{days} to {last} ({number} days together)"
-    hours = get(manifest, "parameters.hours")
+        first = days.split()
+        differing = max(place for place, word in enumerate(last.split()) if word != first[place])
+        days = f"{' '.join(first[: differing + 1])} to {last} ({number} days together)"  # the year is written once
+    hours = str(get(manifest, "parameters.hours", "")).replace("-", "–")
     return ", ".join(part for part in (days, hours and f"{hours} h") if part) or None
 
 

@@ -114,21 +114,24 @@ test("no name covers a symbol, and no place on a symbol or a name has one", () =
   letters.symbols = [circle];
   expect([letters.isFree(200, 200), letters.write("Over", 200, 205)]).toEqual([false, false]);
   const at = (longitude: number, latitude: number, name: string): Basemap["places"][number] => ({ name, longitude, latitude, rank: 3 });
-  new BasemapGround({ ...BASEMAP, zones: [], places: [at(3.1, 1.1, "On the circle"), at(3.075, 1.102, "On the name"), at(3.05, 1.05, "Free")] }).letter(pen, scene(), letters);
+  new BasemapGround({ ...BASEMAP, zones: [], places: [at(3.05, 1.05, "Free"), at(3.1, 1.1, "On the circle"), at(3.075, 1.102, "On the name")] }).letter(pen, scene(), letters);
   expect(written).toEqual(["Beside", "Free"]);
 });
 
-test("names make room for what a product painted, and the foremost one moves under its point", () => {
+test("names make room for what a product painted, and the foremost one moves around its point, which may be covered", () => {
   const city = BASEMAP.places.find(({ name }) => name === "City");
   if (!city) throw new Error("no city");
   const [x, y] = scene().project(city.longitude, city.latitude);
   const ground = new BasemapGround({ ...BASEMAP, zones: [], places: [city] });
   const heights: number[] = [];
   const { pen } = penOf();
-  Object.assign(pen, { fillText: (_: string, __: number, at: number) => heights.push(at) });
+  Object.assign(pen, { fillText: (_: string, __: number, at: number) => heights.push(at), arc: vi.fn() });
   ground.letter(pen, scene(), new Letters(pen, scene(), [[x - 9, y - 18, x + 9, y]]));
-  ground.letter(pen, scene(), new Letters(pen, scene(), [[x - 9, y - 18, x + 9, y + 30]]));
-  expect(heights).toEqual([y + 17]);
+  expect(pen.arc).toHaveBeenCalledTimes(1);
+  ground.letter(pen, scene(), new Letters(pen, scene(), [[x - 9, y - 18, x + 9, y + 24]]));
+  ground.letter(pen, scene(), new Letters(pen, scene(), [[x - 200, y - 200, x + 200, y + 200]]));
+  expect(heights).toEqual([y + 17, y - 28]);
+  expect(pen.arc).toHaveBeenCalledTimes(1);
 });
 
 test("tiles are off until the reader switches them on, and the page says who then watches", () => {

@@ -165,8 +165,8 @@ def test_a_page_with_all_zones_states_users_as_they_are_known() -> None:
         files = central_files(replace(counts, admission=users), CountMetadata(described, plan, counted))
         assert pq.read_table(io.BytesIO(files["zones.parquet"])).num_rows == 3_600
         headlines.append(counts_view(files).headline)
-    assert headlines[0] == "About 3,050 users in 3,600 zones, each counted in one of them"
-    assert headlines[1].startswith("About 3,000 (±\u00a0300) users in ")
+    assert headlines[0] == "About 3,050 users, each in one of 3,600 zones"
+    assert headlines[1].startswith("About 3,000 (±\u00a0300) users, each in ")
 
 
 @pytest.mark.parametrize(("metres", "depth"), [(150, 1), (12_800, 7), (26_000, 8), (4e6, 12)])

@@ -28,7 +28,7 @@ from sfumato.schemas.views.view_parts import FileLink, Section, Table
 from sfumato.transforms.report.layers import simple_paths
 from sfumato.transforms.report.released import Released
 from sfumato.transforms.report.report import render_page
-from sfumato.transforms.report.sections import alarm, common_sections, guarantee, tail_sums
+from sfumato.transforms.report.sections import alarm, common_sections, guarantee, period, tail_sums
 from tests import ROOT
 from tests.seeds import seeded_rng
 from tests.unit.release.city import city_release
@@ -234,3 +234,19 @@ def test_tail_sums_asks_for_the_kind_of_noise() -> None:
     assert tail_sums(stated("laplace"), {"servers": 2}) == 2
     with pytest.raises(RequestError, match="uniform"):
         tail_sums(stated("uniform"))
+
+
+@pytest.mark.parametrize(
+    ("days", "hours", "text"),
+    [
+        ("2026-09-14", None, "14 Sep 2026"),
+        ("2026-09-14:2026-09-14", "8-9", "14 Sep 2026, 8–9 h"),
+        ("2026-09-14:2026-09-16", "8-9", "14 to 16 Sep 2026 (3 days together), 8–9 h"),
+        ("2026-09-14:2026-10-14", None, "14 Sep to 14 Oct 2026 (31 days together)"),
+        ("2025-12-31:2026-01-01", None, "31 Dec 2025 to 1 Jan 2026 (2 days together)"),
+        ("", None, None),
+    ],
+)
+def test_period(days: str, hours: str | None, text: str | None) -> None:
+    stated = {"days_read": days, **({} if hours is None else {"hours": hours})}
+    assert period({"parameters": stated}) == text

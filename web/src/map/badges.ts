@@ -24,6 +24,7 @@ const RADIUS = 8.5; // CSS pixels
 const ROOMY = 22; // CSS pixels: a wider place has its number in it
 const NEVER_LEFT_OUT = 3; // the first places
 const REACHES = [16, 21, 27, 34, 42, 51, 61, 72, 84, 97, 111, 126]; // CSS pixels from a place to its number
+const NEAR = 34; // CSS pixels from a place to its number, at most, unless it is one of the first
 const WAYS = Array.from({ length: 24 }, (_, i) => ((i % 2 ? i + 1 : -i) / 24) * Math.PI - Math.PI / 4); // from the upper right to both sides
 const APART = 6; // CSS pixels, at least, from a line to the middle of another listed place
 
@@ -44,7 +45,8 @@ function cross(a: Point, b: Point, c: Point, d: Point): boolean {
 
 /**
  * Places the numbers of listed places in their order. No number covers another, what is `taken`, or a symbol; no line crosses another or passes a
- * listed place. A number without such room is left out, except the first three, which may cover symbols.
+ * listed place. A number without such room near its place is left out until the map is zoomed, except the first three, which may be farther and
+ * cover symbols.
  */
 export function placeBadges(spots: readonly Spot[], symbols: readonly Box[], taken: readonly Box[], width: number, height: number): Badge[] {
   const badges: Badge[] = [];
@@ -62,9 +64,10 @@ export function placeBadges(spots: readonly Spot[], symbols: readonly Box[], tak
     const others = spots.filter((one) => one !== spot);
     const isClear = (at: Point): boolean => !near.some((one) => overlap(one, around(at))) && !others.some((one) => distance(one, spot, at) < Math.min(APART, Math.hypot(one.x - spot.x, one.y - spot.y) / 2))
       && !badges.some((one) => distance(one, spot, at) < RADIUS + 1 || (one.from !== null && (cross(one.from, one, spot, at) || distance(at, one.from, one) < RADIUS + 1)));
-    const candidates = REACHES.flatMap((away) => WAYS.map((way): Point => ({ x: spot.x + away * Math.cos(way), y: spot.y + away * Math.sin(way) })))
+    const isFirst = i < NEVER_LEFT_OUT;
+    const candidates = REACHES.filter((away) => isFirst || away <= NEAR).flatMap((away) => WAYS.map((way): Point => ({ x: spot.x + away * Math.cos(way), y: spot.y + away * Math.sin(way) })))
       .filter((at) => isIn(around(at)) && isFree(at));
-    const found = candidates.find(isClear) ?? (i < NEVER_LEFT_OUT ? candidates[0] : undefined);
+    const found = candidates.find(isClear) ?? (isFirst ? candidates[0] : undefined);
     if (found) badges.push({ number: i + 1, ...found, from: spot });
   });
   return badges;

@@ -14,6 +14,7 @@ type Point = [number, number];
 
 const EARTH_RADIUS_M = 6371008.8;
 const NEAR = 0.015; // of the extent of all names: a place within it is "near", one farther has its distance and direction
+const AROUND = [[0, -6], [0, 17], [1.2, 4], [-1.2, 4], [0, -28], [0, 39], [1.2, -18], [-1.2, -18], [1.2, 26], [-1.2, 26]]; // half widths of a name and CSS pixels from its point
 const COLOURS: Record<Mode, { land: string; water: string; shore: string; line: string; zone: string }> = {
   dark: { land: "#17151d", water: "#0d1119", shore: "rgba(159,182,207,.55)", line: "rgba(255,255,255,.28)", zone: "rgba(255,255,255,.45)" },
   light: { land: "#f6f1e8", water: "#dfe8ee", shore: "rgba(48,84,120,.6)", line: "rgba(45,35,55,.26)", zone: "rgba(45,35,55,.5)" },
@@ -129,12 +130,16 @@ export class BasemapGround implements Ground {
 
   /** Writes the names that have room: places by their rank, then zones that are wider than their names. */
   letter(pen: CanvasRenderingContext2D, scene: Scene, letters: Letters): void {
-    for (const { name, longitude, latitude, rank } of this.places) {
+    for (const place of this.places) {
+      const { name, longitude, latitude, rank } = place;
       const [x, y] = scene.project(longitude, latitude);
-      if (!letters.isFree(x, y)) continue;
-      letters.font(rank === 0 ? 13.5 : 11.5);
-      // The foremost name may stand under its point too.
-      if (!letters.write(name, x, y - 6) && !(rank === 0 && letters.write(name, x, y + 17))) continue;
+      const isFree = letters.isFree(x, y);
+      const isForemost = rank === 0 || place === this.places[0];
+      letters.font(isForemost ? 13.5 : 11.5);
+      // The foremost name goes where there is room around its point, without the point if that is covered.
+      const rows = isForemost ? AROUND : isFree ? [[0, -6]] : [];
+      const half = letters.half(name);
+      if (!rows.some(([across, down]) => letters.write(name, x + across * half, y + down)) || !isFree) continue;
       pen.beginPath();
       pen.arc(x, y, 2, 0, 2 * Math.PI);
       pen.stroke();

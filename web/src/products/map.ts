@@ -13,12 +13,13 @@ import type { Layer, MapBody, Measure, PageView } from "../views";
 
 const [LISTED, WIDE_LISTED, WIDE] = [6, 12, 1200]; // places at first, and on windows of this many pixels; every further click doubles them
 
-/** A cell's value with what is known of it: [value, margin]. */
+/** A cell's value with what is known of it, which the list of places repeats: [value, margin]. */
 export function valueWords(measure: Measure, row: number): [string, string] {
-  const [value, low, high] = [measure.value[row], measure.low[row], measure.high[row]];
+  const listed = measure.listed.find(([one]) => one === row);
+  const [, value, low, high] = listed ?? [row, measure.value[row], measure.low[row], measure.high[row]];
   if (value === null) return ["unknown", "too few users for an estimate"];
   if (low === null || high === null) return [`about ${significant(value, 2)} ${measure.unit}`.trim(), "interval unknown"];
-  const level = "95% interval for this place only (pointwise)";
+  const level = listed ? "95% interval, as in the list" : "95% interval for this place only (pointwise)";
   if (measure.kind === "rate") return [shareWords(value, low, high), level];
   if (measure.kind === "count" && measure.uncertain[row]) return [`at most about ${atMost(value, high)} ${measure.unit}`, "may be empty: indistinguishable from zero"];
   const shown = measure.kind === "count" ? notNegative(value, low, high) : [value, low, high] as const;
