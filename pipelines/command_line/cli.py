@@ -186,7 +186,8 @@ def parse_command(kind: type[R], arguments: Sequence[str]) -> tuple[R, list[str]
             raise RequestError(f"unknown option {name}; did you mean {near[0]}?")
     if left and not issubclass(kind, RunnerOptions):
         what = f"unknown option {unknown[0]}" if unknown else f"unexpected argument {left[0]!r}"
-        raise RequestError(f"{what}; see sfumato {kind.COMMAND} --help")
+        remedy = "" if unknown or "input" not in kind.model_fields else f"add --input {left[0]}, or "
+        raise RequestError(f"{what}; {remedy}see sfumato {kind.COMMAND} --help")
     return kind.of(vars(values)), left
 
 

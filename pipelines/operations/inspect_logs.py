@@ -168,7 +168,8 @@ def next_lines(
     missing = [option for option in _DEFAULTS if option not in facts.roles]
     if missing:
         named = {**facts.roles, **dict.fromkeys(missing, "NAME")}
-        return again("Next: name the columns that were not recognised:", named)
+        others = ", ".join(name for name in facts.columns if name not in facts.roles.values())
+        return again(f"Next: name the columns that were not recognised{others and f' (of {others})'}:", named)
     exchanged = {
         **facts.roles,
         "latitude_column": facts.roles["longitude_column"],
@@ -192,10 +193,10 @@ def next_lines(
         job += ["--day_column", time, "--period", str(facts.period), *_options(zone)]
     depth = (_plan(facts).visible_level or 0) + 1  # places with more users than others fill finer cells
     heatmap = ["heatmap", *job, f"--region={region}", "--trust", "central", "--epsilon", "1", "--depth"]
-    commands = {"Next, a map:": [*heatmap, str(depth), "--output", "map"]}
+    commands = {"a map:": [*heatmap, str(depth), "--output", "map"]}
     if time:
         slots = [str(max(depth - 2, 1)), "--time_column", time, "--slots", "hour", "--output", "hours"]
-        commands["Or a map of every hour of the day:"] = [*heatmap, *slots]
+        commands["a map of every hour of the day:"] = [*heatmap, *slots]
     if time and not facts.are_zones_elsewhere:
         zones = [*job, *zone_words, "--hours", f"{HOUR}-{HOUR + 1}", "--max_bad_fraction", _OUT_OF_ZONES]
         zones += ["--trust", "central", "--epsilon", "1"]
@@ -204,15 +205,18 @@ def next_lines(
         file = "" if request.zones else f" in a file{_ZONES_HINT}"
         if facts.several > _SEVERAL:
             title = (
-                f"Or the visitors of each zone{file}, from eight to nine{together}. {facts.several:.0%} of the users "
+                f"the visitors of each zone{file}, from eight to nine{together}. {facts.several:.0%} of the users "
                 "are then at several places; `sfumato zones` would count each of them at one, chosen at random:"
             )
             most = str(max(facts.places_a_user, 2))
-            commands[title] = ["histogram", *zones, "--max_items_per_user", most, "--output", "at_eight"]
+            counted = {title: ["histogram", *zones, "--max_items_per_user", most, "--output", "at_eight"]}
         else:
-            title = f"Or the users of each zone{file}, from eight to nine{together}:"
-            commands[title] = ["zones", *zones, "--output", "at_eight"]
-    return [line for title, words in commands.items() for line in (title, f"    sfumato {shlex.join(words)}")]
+            title = f"the users of each zone{file}, from eight to nine{together}:"
+            counted = {title: ["zones", *zones, "--output", "at_eight"]}
+        commands = counted | commands if request.zones else commands | counted  # what was asked for comes first
+    titles = (f"{'Or' if number else 'Next,'} {title}" for number, title in enumerate(commands))
+    shown = (f"    sfumato {shlex.join(words)}" for words in commands.values())
+    return [line for pair in zip(titles, shown, strict=True) for line in pair]
 
 
 def _options(values: Mapping[str, str]) -> list[str]:

@@ -61,7 +61,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 # A name that ends in a word for a person, a device or a card, and perhaps in one for its number: anonymous_rider_id.
 _PERSON = re.compile(
     r"(^|[ _.-])(user|rider|device|person|customer|client|passenger|member|subscriber|account|card|phone|visitor|"
-    r"participant|nutzer|kunden?|fahrgast|karten?|gerät|geraet|utilisateur|usager|carte|appareil|cartão|cartao|cartões|cartoes|"
+    r"participant|nutzer|kund(?:en?)?|fahrgast|kart(?:en?)?|kort|gerät|geraet|användare|resenär|bruger|gebruiker|"
+    r"utilisateur|usager|carte|appareil|cartão|cartao|cartões|cartoes|"
     r"usu[aá]rio|utilizador|cliente|tarjeta|dispositivo|pasajero|passageiro)s?"
     r"[ _.-]*(id|ids|no|nr|num|number|nummer|kennung|hash|key|token|uuid|guid)?$"
 )

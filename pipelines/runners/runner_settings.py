@@ -327,7 +327,9 @@ def _refuse_unknown(flags: Sequence[str], where: str) -> None:
         hint = f"did you mean {near[0]}?" if near else "--help-all lists the job's options"
         raise RequestError(f"{where}: unknown option {name}; {hint}")
     if left:
-        raise RequestError(f"{where}: unexpected argument {left[0]!r} (quote patterns: 'logs/*.parquet')")
+        raise RequestError(
+            f"{where}: unexpected argument {left[0]!r}; --input takes files, patterns in quotes: 'logs/*.parquet'"
+        )
 
 
 def flex_launch(settings: RunnerSettings) -> bool:

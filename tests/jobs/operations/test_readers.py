@@ -176,14 +176,14 @@ def test_inspect_names_the_job_that_counts_visitors(
         for number in range(4)
     ]
     stops.write_text(json.dumps({"type": "FeatureCollection", "features": features}))
-    command = inspected(capsys, "--input", log, "--zones", str(stops))[-1]
+    command = inspected(capsys, "--input", log, "--zones", str(stops))[0]
     stated = dict(itertools.pairwise(command))
     assert (stated["--id_column"], stated["--label_column"], stated["--radius"]) == ("stop", "name", "300")
     assert stated.get("--max_items_per_user") == (None if job == "zones" else "2")
     assert main([*command[1:-1], str(tmp_path / "out"), "--epsilon=8"]) == 0
     assert (tmp_path / "out" / "manifest.json").is_file()
     stops.write_text(json.dumps({"type": "FeatureCollection", "features": features[:1]}))
-    command = inspected(capsys, "--input", log, "--zones", str(stops))[-1]
+    command = inspected(capsys, "--input", log, "--zones", str(stops))[0]
     assert command[1] == "zones"
     assert main([*command[1:-1], str(tmp_path / "few"), "--epsilon=8"]) == 0  # though three in four are in no zone
     stops.write_text(stops.read_text().replace("57.7", "47.7"))
