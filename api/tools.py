@@ -33,12 +33,12 @@ def changes(
     output: Folder | None = None,
     overwrite: bool = False,
 ) -> pd.DataFrame:
-    """Finds where two heatmaps, or two releases of zones, differ by more than noise explains.
+    """Finds where two heatmaps, or two counts of the same zones, differ by more than noise explains.
 
     It costs no privacy budget.
 
     Args:
-        before: a release of `heatmap` or of `zones`, or its folder.
+        before: a release of `heatmap`, of `zones`, or of `histogram` with zones, or its folder.
         after: another, of the same region or of the same zones.
         rate: false discovery rate: the expected share of wrong ones among the changed rows, at most.
         shares: compare shares of all users, for releases of different numbers of users.

@@ -95,24 +95,25 @@ class RowsOfDay:
     """Selection of a day's rows by their time."""
 
     time_column: str  # of timestamps, or of seconds since 1970
-    time_zone: str  # of the days. A day may have 23, 24 or 25 hours there
+    time_zone: str | None  # of the days, which may have 23, 24 or 25 hours there; None for the logs' own local times
     folders: tuple[int, ...] = (0,)  # read for a day, relative to it: -1 is the folder of the day before
 
 
 def _rows_of_day(value: Any) -> RowsOfDay | None:
     if value is None or isinstance(value, RowsOfDay):
         return value
-    if not isinstance(value, dict) or not {"time_column", "time_zone"} <= set(value):
+    if not isinstance(value, dict) or "time_column" not in value:
         raise RequestError(
             f"rows_of_day: must be such as {{time_column: time, time_zone: Europe/Berlin}}, got {value!r}"
         )
     check_known(value, ("time_column", "time_zone", "folders"), "rows_of_day")
-    texts, folders = [value["time_column"], value["time_zone"]], value.get("folders", [0])
-    if not all(isinstance(text, str) and text for text in texts):
+    column, zone, folders = value["time_column"], value.get("time_zone"), value.get("folders", [0])
+    if not all(isinstance(text, str) and text for text in (column, "local" if zone is None else zone)):
         raise RequestError(f"rows_of_day: time_column and time_zone must be names, got {value!r}")
     if folders not in _FOLDERS:
         raise RequestError(f"rows_of_day: folders must be one of {', '.join(map(str, _FOLDERS))}, got {folders!r}")
-    return RowsOfDay(texts[0], check_time_zone("rows_of_day: time_zone", texts[1]), tuple(folders))
+    zone = None if zone is None else check_time_zone("rows_of_day: time_zone", zone)
+    return RowsOfDay(column, zone, tuple(folders))
 
 
 _FOLDERS = ([0], [-1, 0], [0, 1], [-1, 0, 1])
@@ -171,7 +172,7 @@ class RefreshConfig(Request):
     @property
     def time_zone(self) -> str:
         """Returns the time zone of the days."""
-        return UTC if self.rows_of_day is None else self.rows_of_day.time_zone
+        return (self.rows_of_day and self.rows_of_day.time_zone) or UTC
 
     @property
     def folders(self) -> tuple[int, ...]:

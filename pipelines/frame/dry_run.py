@@ -42,7 +42,7 @@ def dry_run_text(job: ReleaseJob, files: Sequence[InputFile], settings: RunnerSe
         "memory": memory_lines(settings, max(job.run_bytes(1).held, 1), request.memory),
         "trust": trust_lines(job),
     }
-    text = [f"sfumato {request.COMMAND}, a dry run: no data file was opened, and nothing was charged or written"]
+    text = [f"sfumato {request.COMMAND}, a dry run: only the files' columns were read; nothing was charged or written"]
     for heading, lines in sections.items():
         text += ["", *_with_margin(heading, lines)]
     return "\n".join([*text, "", "plan", job.plan_text()]).rstrip() + "\n"

@@ -30,7 +30,8 @@ from sfumato.transforms.release.basemap_file import distance_text
 _SECRET = "For your eyes only: these figures are exact and not private. Nothing was published or charged."
 _FEW_USERS = 1000
 _SEVERAL = 0.1  # a share of the users, at several places in one hour
-_OUT_OF_ZONES = "0.9"  # of the users, at most: many are never near a stop, but if nearly all are, a column is wrong
+_MOST_IN_ZONES = 0.7  # a share of the rows
+_OUT_OF_ZONES = ("0.9", "0.5")  # of the users, at most: many are never near a stop, but if too many are, a column is wrong
 _RADIUS = 300.0  # metres, around points
 _ZONE_WORDS = ("--zones", "FILE", "--id_column", "NAME", "--label_column", "NAME")
 _ZONES_HINT = " (of points, such as stops, with --radius METRES; inspect --zones FILE finds these options)"
@@ -198,7 +199,8 @@ def next_lines(
         slots = [str(max(depth - 2, 1)), "--time_column", time, "--slots", "hour", "--output", "hours"]
         commands["a map of every hour of the day:"] = [*heatmap, *slots]
     if time and not facts.are_zones_elsewhere:
-        zones = [*job, *zone_words, "--hours", f"{HOUR}-{HOUR + 1}", "--max_bad_fraction", _OUT_OF_ZONES]
+        most_out = _OUT_OF_ZONES[(facts.in_zones or 0) > _MOST_IN_ZONES]
+        zones = [*job, *zone_words, "--hours", f"{HOUR}-{HOUR + 1}", "--max_bad_fraction", most_out]
         zones += ["--trust", "central", "--epsilon", "1"]
         days = 1 if facts.period is None else facts.period.length
         together = f" of {days} days together (for one day, shorten --period)" if days > 1 else ""

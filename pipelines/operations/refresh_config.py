@@ -38,8 +38,8 @@ def read_config(path: str) -> RefreshConfig:
     for name in config.options:
         if name == "day_column" or (name == "hours" and rows is None):
             raise RequestError(
-                f"config: options: {name}: requires `rows_of_day: {{time_column: NAME, time_zone: ZONE}}` at the top "
-                "level of the file, which names the column of times"
+                f"config: options: {name}: requires `rows_of_day: {{time_column: NAME}}` at the top level of "
+                "the file, which names the column of times"
             )
         if name in _OWN:
             raise RequestError(
@@ -59,7 +59,9 @@ def read_config(path: str) -> RefreshConfig:
         raise RequestError(f"config: rotation: applies only with job: heatmap, got {config.job}")
     example_request(config)
     if rows is not None and config.options.get("time_zone", rows.time_zone) != rows.time_zone:
-        raise RequestError(f"config: time_zone: must equal that of rows_of_day, {rows.time_zone}; omit it")
+        raise RequestError(
+            f"config: time_zone: must equal that of rows_of_day ({rows.time_zone or 'local times'}); omit it"
+        )
     return config
 
 
@@ -67,8 +69,8 @@ def options_of_day(config: RefreshConfig, day: date) -> dict[str, Any]:
     """Returns the job's options for a day: those of the file, and the selection of the day's rows."""
     if (rows := config.rows_of_day) is None:
         return dict(config.options)
-    selection = {"day_column": rows.time_column, "time_zone": rows.time_zone, "period": Period(day, day)}
-    return {**config.options, **selection}
+    zone = {} if rows.time_zone is None else {"time_zone": rows.time_zone}
+    return {**config.options, **zone, "day_column": rows.time_column, "period": Period(day, day)}
 
 
 def example_request(config: RefreshConfig, **given: Any) -> ReleaseRequest:

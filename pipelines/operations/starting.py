@@ -32,7 +32,7 @@ key_file: key                 # made by sfumato key new
 budget:                       # the largest epsilon for the data of any DAYS consecutive days
   - {{epsilon: {epsilon}, days: {days}}}
 rotation: {cohorts:<19} # each night queries one of N cohorts of users; the best number for these users
-# rows_of_day: {{time_column: time, time_zone: Europe/Berlin}}  # days by the rows' times; `hours: 8-9` requires it
+# rows_of_day: {{time_column: time}}  # days by the rows' times; `hours: 8-9` requires it; time_zone: NAME converts
 min_users: {least:<18} # with fewer, by a noisy count, the day is refused; 0 for any
 job: heatmap                  # with rotation: 1 also zones, histogram, flows,
                               # hotspots, quantiles, moments, ranges build
@@ -40,9 +40,9 @@ options:
   region: [{region}]
   epsilon: {night}
   trust: central              # you hold the logs; noise is added once
-  # user_id_column: rider     # the names of your columns
-  # latitude_column: lat
-  # longitude_column: lon
+  user_id_column: user_id     # the names of your columns
+  latitude_column: latitude
+  longitude_column: longitude
 """
 
 

@@ -282,8 +282,8 @@ class ExportRequest(LogOptions):
 
 
 class ChangesRequest(LogOptions):
-    """Finds where two published heatmaps, or two releases of zones, differ by more than noise and sampling error
-    explain, at a stated false discovery rate. It reads only the releases, and spends no privacy budget.
+    """Finds where two published heatmaps, or two counts of the same zones, differ by more than noise and sampling
+    error explain, at a stated false discovery rate. It reads only the releases, and spends no privacy budget.
     """
 
     JOB: ClassVar[str] = "changes"
@@ -291,7 +291,7 @@ class ChangesRequest(LogOptions):
 
     before: str = option(
         ...,
-        "a release of `sfumato heatmap` or `sfumato zones`, local or gs://",
+        "a release of `sfumato heatmap`, `zones` or `histogram --zones`, local or gs://",
         INPUT,
         metavar="BEFORE",
         style="positional",

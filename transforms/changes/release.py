@@ -28,11 +28,11 @@ _RATE = (
     "At most this share of the rows that are `changed`, and of those that are `shown`, is expected to be wrong: the "
     "expected number of users there is the same in both releases."
 )
-_COMPARISONS = {"heatmap": compare_maps, "zones": compare_zones}  # by the job of both releases
+_COMPARISONS = {"heatmap": compare_maps, "zones": compare_zones, "histogram": compare_zones}  # by the job of both
 
 
 def compare_releases(before: Release, after: Release, rate: float, *, shares: bool) -> Changes:
-    """Returns the changes between two published heatmaps, or releases of zones; see `differences`.
+    """Returns the changes between two published heatmaps, or counts by zone; see `differences`.
 
     Raises RequestError if they cannot be compared.
     """
@@ -42,7 +42,7 @@ def compare_releases(before: Release, after: Release, rate: float, *, shares: bo
     if jobs[0] != jobs[1] or jobs[0] not in _COMPARISONS:
         raise RequestError(
             f"{after.path}: releases of `sfumato {jobs[0]}` and `sfumato {jobs[1]}` cannot be compared; name two of "
-            "`sfumato heatmap`, or two of `sfumato zones`"
+            "`sfumato heatmap`, two of `sfumato zones`, or two of `sfumato histogram --zones`"
         )
     return _COMPARISONS[jobs[0]](before, after, rate, shares=shares)
 
@@ -111,11 +111,11 @@ def _randomness(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 def _identity(release: Release) -> dict[str, Any]:
     """Returns the entry of a release in the manifest of the changes."""
-    privacy = release.manifest.get("privacy", {})
+    privacy, results = release.manifest.get("privacy", {}), release.manifest.get("results", {})
     return {
         **{name: release.manifest.get(name) for name in ("release_id", "created")},
         "period": period(release.manifest),
         "manifest_sha256": release.digest,
         **{name: privacy.get(name) for name in ("epsilon", "delta")},
-        "users": release.manifest.get("results", {}).get("users"),
+        "users": results.get("users", results.get("estimated_users")),
     }

@@ -97,10 +97,13 @@ def _headline(manifest: Manifest, table: pa.Table) -> str:
         found = f"{gain} in {where}, {loss} in {down:,}"
     else:
         found = f"{gain if up else loss.capitalize()} in {where}"
-    total = _total(table)
-    users = [get(manifest, f"{side}.users") or total[side] for side in ("before", "after")]
-    before, after = (about(float(one), total["stddev"]) for one in users)
+    before, after = (about(one, _total(table)["stddev"]) for one in _users(manifest, table))
     return f"{found}; in all about {before} users before, {after} after"
+
+
+def _users(manifest: Manifest, table: pa.Table) -> list[float]:
+    """Returns all users before and after: those whom the runs counted, or else those of all places."""
+    return [float(get(manifest, f"{side}.users") or _total(table)[side]) for side in ("before", "after")]
 
 
 def _total(table: pa.Table) -> dict[str, float]:
@@ -233,7 +236,8 @@ def _rounded(values: NDArray[np.float64], digits: int, unknown: NDArray[np.bool_
 
 def _reading(manifest: Manifest, table: pa.Table) -> Section:
     rate, shares = float(get(manifest, "results.false_discovery_rate")), get(manifest, "results.compared") != "users"
-    total = _total(table)
+    total, (before, after) = _total(table), _users(manifest, table)
+    is_sum = get(manifest, "zones.zones_per_user", 1) == 1  # otherwise the zones' differences count users repeatedly
     scaled = " The first map is scaled to the total of the second, so shares are compared." if shares else ""
     return Section(
         title="How to read it",
@@ -246,9 +250,9 @@ def _reading(manifest: Manifest, table: pa.Table) -> Section:
             "Unmarked places may have changed by less than these maps can show.",
         ],
         facts=facts(
-            ("All users before", f"about {about(total['before'], 100)}"),
-            ("All users after", f"about {about(total['after'], 100)}"),
-            ("Their difference", None if shares else f"{between(total['low'], total['high'])} at 95%"),
+            ("All users before", f"about {about(before, 100)}"),
+            ("All users after", f"about {about(after, 100)}"),
+            ("Their difference", f"{between(total['low'], total['high'])} at 95%" if is_sum and not shares else None),
             (
                 "Places tested",
                 f"{get(manifest, 'results.tested'):,} of {table.num_rows:,}; the others are almost empty",

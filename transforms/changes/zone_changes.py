@@ -15,7 +15,7 @@ from sfumato.schemas.release import ZONES_FILE, changed_zones_schema
 from sfumato.transforms.changes.differences import Changes, Side, differences, whole_of
 from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.report.layers import zone_names
-from sfumato.transforms.report.sections import tail_sums
+from sfumato.transforms.report.sections import get, tail_sums
 
 _PLACE = ("zone", "name", "level", "parent", "area", "geometry")  # columns of both tables
 
@@ -27,12 +27,13 @@ class ZoneChanges(Changes):
     rows: pa.Table  # of the later release, see `zones_schema`
     parents: NDArray[np.int64]  # int64[n], see `differences`
     region: dict[str, float]  # that holds the zones
+    zones_per_user: int  # in which a user counts, at most, of one level
 
     @property
     def content(self) -> dict[str, Any]:
         """Returns the manifest's entries about the places."""
-        levels = {"levels": [{"name": name, "zones": number} for name, number in _levels(self.rows).items()]}
-        return {"region": self.region, "zones": levels}
+        levels = [{"name": name, "zones": number} for name, number in _levels(self.rows).items()]
+        return {"region": self.region, "zones": {"levels": levels, "zones_per_user": self.zones_per_user}}
 
     @property
     def whole(self) -> int | None:
@@ -57,9 +58,10 @@ def _levels(rows: pa.Table) -> dict[str, int]:
 
 
 def compare_zones(before: Release, after: Release, rate: float, *, shares: bool) -> ZoneChanges:
-    """Returns the changes between two releases of `sfumato zones`; see `differences`.
+    """Returns the changes between two releases of `sfumato zones`, or `sfumato histogram --zones`; see `differences`.
 
-    Zones are the same if their level, their id and their polygon are. Raises RequestError if none are.
+    Zones are the same if their level, their id and their polygon are. Raises RequestError if none are, or if a
+    histogram does not publish the users of all zones.
     """
     tables = [_with_identity(one) for one in (before, after)]
     keys, *rows = np.intersect1d(*(one["identity"].to_numpy() for one in tables), return_indices=True)
@@ -79,12 +81,32 @@ def compare_zones(before: Release, after: Release, rate: float, *, shares: bool)
         rows=shared[1],
         parents=parents,
         region=dict(after.manifest["region"]),
+        zones_per_user=max(map(_zones_per_user, (before, after))),
     )
+
+
+def _zones_per_user(release: Release) -> int:
+    return int(get(release.manifest, "parameters.bound.max_items", 1))
+
+
+def _zones(release: Release) -> pa.Table:
+    """Returns the table of zones; of a histogram, with the columns of `zones_schema` that are read here."""
+    table, manifest = release.arrow_table(ZONES_FILE), release.manifest
+    if manifest["job"] == "zones":
+        return table
+    if get(manifest, "results.hidden_count") != 0 or get(manifest, "parameters.bound.max_records") != 1:
+        raise RequestError(
+            f"{release.path}: does not hold the users of all zones, so it cannot be compared; publish both with "
+            "`sfumato zones`, or with `sfumato histogram --trust central --zones` without --max_records_per_item"
+        )
+    level = pa.repeat(str(manifest["zones"]["levels"][0]["name"]), table.num_rows)
+    table = table.rename_columns({"count": "users"}).append_column("level", level)
+    return table.append_column("parent", pa.nulls(table.num_rows, pa.string()))
 
 
 def _with_identity(release: Release) -> pa.Table:
     """Returns the table of zones with what makes a zone the same in another release."""
-    table = release.arrow_table(ZONES_FILE)
+    table = _zones(release)
     shapes = table["geometry"].cast(pa.binary())
     parts = zip(*(table[name].to_pylist() for name in ("level", "zone")), shapes.to_pylist(), strict=True)
     return table.append_column("identity", pa.array([repr(one) for one in parts]))
@@ -95,9 +117,15 @@ def _pairs(table: pa.Table, *names: str) -> list[tuple[Any, ...]]:
 
 
 def _side(release: Release, table: pa.Table) -> Side:
-    """Returns the users of zones with their errors, which are independent between zones of the coarsest level."""
+    """Returns the users of zones with their errors, which are independent between zones of the coarsest level.
+
+    Where users count in several zones, all users are those whom the run counted.
+    """
     users, stddev = (table[name].to_numpy() for name in ("users", "stddev"))
     variance = np.maximum(stddev**2, np.finfo(np.float64).tiny)
     outermost = pc.equal(table["level"], table["level"][-1]).to_numpy()
     total = float(users[outermost].sum()), float(variance[outermost].sum())
+    if _zones_per_user(release) > 1:
+        counted = release.manifest["privacy"]["admission"]
+        total = float(counted["users"]), float(counted["noise_stddev"]) ** 2
     return Side(users, variance, total, tail_sums(release.manifest))

@@ -45,6 +45,23 @@ def test_differences_of_equal_days_are_rarely_found() -> None:
 
 
 @pytest.mark.false_alarm(1e-9)
+def test_visits_to_several_places_of_equal_days_are_rarely_found() -> None:
+    """Each of 2,000 people is at up to four of 24 places, which people choose by habits that are the same each day."""
+    rng, alone = seeded_rng(4), np.full(BLOCKS, -1)
+    habits = rng.dirichlet(np.full(BLOCKS, 0.3), 2_000)
+
+    def day() -> Side:
+        visits = np.cumsum(habits, axis=1)[:, None] > rng.random((2_000, 4))[..., None]
+        places = visits.argmax(axis=2)  # int64[people, 4]
+        users = np.array([(places == place).any(axis=1).sum() for place in range(BLOCKS)])
+        return Side(users + rng.laplace(0, 5 / np.sqrt(2), BLOCKS), np.full(BLOCKS, 25.0), (2_000.0, 25.0), 1)
+
+    pairs = [differences(day(), day(), alone) for _ in range(200)]
+    # Each of 200 independent pairs is wrong with a probability of at most 5%: more than 32 have one of 4e-10.
+    assert sum(bool(one.changed.any()) for one in pairs) <= 32
+
+
+@pytest.mark.false_alarm(1e-9)
 def test_differences_show_the_block_or_the_ward_but_not_both() -> None:
     """A move of 200 users is 11 deviations of a block of 150 before and 150 after with noise of 5."""
     rng, blocks = seeded_rng(2), np.full(BLOCKS, 150.0)
@@ -110,6 +127,34 @@ def test_export_of_zone_changes_has_shapes_and_no_raster(published: Releases, la
         "zone"
     ].to_pylist()
     assert main(["export", folder, "--output", str(tmp_path / "map.tif")]) == 2
+
+
+def test_histograms_of_zones_are_compared_by_their_users(
+    published: Releases, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = published["visits"], tmp_path / "after"
+    stated = open_release(before).manifest["parameters"]["bound"]
+    assert stated == {"max_items": 3, "max_records": 1}
+    logs, zones = published.city / "logs" / "*.parquet", published.city / "zones.geojson"
+    job = ["histogram", "--input", str(logs), "--zones", str(zones), "--id_column", "tract", "--trust", "central"]
+    assert main([*job, "--max_items_per_user", "3", "--output", str(after)]) == 0
+    assert main(["changes", str(before), str(after), "--output", str(tmp_path / "changes")]) == 0
+    table = pq.read_table(tmp_path / "changes" / "changes.parquet")
+    counts = [open_release(str(one)).arrow_table("zones.parquet")["count"].to_pylist() for one in (before, after)]
+    assert [table[name].to_pylist() for name in ("before", "after")] == counts
+    manifest = json.loads((tmp_path / "changes" / "manifest.json").read_text())
+    counted = open_release(str(after)).manifest["results"]["estimated_users"]
+    assert (manifest["zones"]["zones_per_user"], manifest["after"]["users"]) == (3, counted)
+    page = (tmp_path / "changes" / "index.html").read_text()
+    assert "All users before" in page
+    assert "Their difference" not in page
+    scaled = sfumato.changes(str(before), str(after), shares=True)["before"] / table["before"].to_numpy()
+    first = open_release(str(before)).manifest["results"]["estimated_users"]
+    assert scaled.to_numpy() == pytest.approx(counted / first)
+    few = tmp_path / "few"  # a threshold selects what is published
+    assert main([*job[:-2], "--delta", "1e-6", "--epsilon", "2", "--output", str(few)]) == 0
+    assert main(["changes", str(before), str(few), "--output", str(tmp_path / "none")]) == 2
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("pair", [("zones, levels", "monday"), ("monday", "zones, levels"), ("zones", "zones, levels"),

@@ -1,4 +1,4 @@
-"""What a dry run refuses: a key or an engine that the run could not use, in the run's words, and nothing is written."""
+"""What a dry run refuses: a key, a column or an engine that the run could not use, in its words. Nothing is written."""
 
 from __future__ import annotations
 
@@ -37,6 +37,13 @@ def test_a_bad_key_is_refused(
         key.chmod(mode)
     assert cli.main(command(tmp_path, "--key_file", str(key), "--release_id", "one", *dry)) == 2
     assert capsys.readouterr().err.startswith("sfumato heatmap: --key_file: ")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("dry", [["--dry_run"], []])
+def test_a_missing_column_is_refused(tmp_path: Path, dry: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*command(tmp_path, "--user_id_column", "rider"), *dry]) == 2
+    assert "--user_id_column" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -272,7 +272,7 @@ def test_neighbouring_days_pay_for_their_own_rows(tmp_path: Path, capsys: pytest
 def test_late_rows_are_counted_for_the_operator_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     yesterday = datetime(2026, 11, 19, 12, tzinfo=UTC).timestamp()
     write_day(tmp_path / "logs", date(2026, 11, 20), also=np.full(37, yesterday))
-    rows = {"time_column": "time", "time_zone": "UTC"}
+    rows = {"time_column": "time"}  # its times have no zone
     place = Place(tmp_path / "place", tmp_path / "logs", rows_of_day=rows, options=OPTIONS)
     assert place.refresh("--date", "2026-11-20") == 0
     quiet = capsys.readouterr()
@@ -281,6 +281,7 @@ def test_late_rows_are_counted_for_the_operator_only(tmp_path: Path, capsys: pyt
     place = Place(tmp_path / "again", tmp_path / "logs", rows_of_day=rows, options=OPTIONS)
     found = counted(place, "2026-11-20", capsys)
     assert found == {"read_rows": 20 * 24, "earlier_days_rows": 37, "later_days_rows": 0}
+    assert place.manifest("2026-11-20")["parameters"].get("time_zone") is None
 
 
 def test_day_waits_for_all_its_folders(tmp_path: Path) -> None:

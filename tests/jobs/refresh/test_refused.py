@@ -63,6 +63,8 @@ def place(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
         ({"late": {"days": 61, "epsilon": 1}}, "config: late"),
         ({"rows_of_day": "time"}, "config: rows_of_day"),
         ({"rows_of_day": {**ROWS, "time_zone": "Berlin"}}, "config: rows_of_day"),
+        ({"rows_of_day": {**ROWS, "time_zone": 1}}, "config: rows_of_day"),
+        ({"rows_of_day": {"time_zone": "Europe/Berlin"}}, "config: rows_of_day"),
         ({"rows_of_day": {**ROWS, "folders": [1]}}, "config: rows_of_day"),
         ({"rows_of_day": {**ROWS, "folder": 0}}, "config: rows_of_day"),
     ],
