@@ -102,7 +102,7 @@ def _headline(manifest: Manifest, table: pa.Table) -> str:
 
 
 def _users(manifest: Manifest, table: pa.Table) -> list[float]:
-    """Returns all users before and after: those whom the runs counted, or else those of all places."""
+    """Returns all users before and after: as the runs counted them, otherwise the sum of all places."""
     return [float(get(manifest, f"{side}.users") or _total(table)[side]) for side in ("before", "after")]
 
 

@@ -119,7 +119,7 @@ def _pairs(table: pa.Table, *names: str) -> list[tuple[Any, ...]]:
 def _side(release: Release, table: pa.Table) -> Side:
     """Returns the users of zones with their errors, which are independent between zones of the coarsest level.
 
-    Where users count in several zones, all users are those whom the run counted.
+    Where users count in several zones, the total is the run's own count of users.
     """
     users, stddev = (table[name].to_numpy() for name in ("users", "stddev"))
     variance = np.maximum(stddev**2, np.finfo(np.float64).tiny)
