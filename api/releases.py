@@ -26,6 +26,7 @@ from sfumato.transforms.export.map_dataset import map_dataset, map_frame
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.model_file import read_model
 from sfumato.transforms.release import published_release
+from sfumato.transforms.report.sections import period
 from sfumato.transforms.zones.release_zones import zones_from, zones_of_release
 
 if TYPE_CHECKING:
@@ -267,6 +268,7 @@ class Release(published_release.Release):
 
     def _plot_zones(self, ax: Axes) -> None:
         from matplotlib.collections import PatchCollection
+        from matplotlib.colors import PowerNorm
         from matplotlib.patches import PathPatch
         from matplotlib.path import Path as Outline
 
@@ -277,9 +279,9 @@ class Release(published_release.Release):
             Outline.make_compound_path(*(Outline(ring.coords) for ring in shapely.get_rings(one)))
             for one in shapely.from_wkb(zones["geometry"])
         ]
-        drawn = PatchCollection(
-            map(PathPatch, shapes), cmap="inferno_r", array=zones["users" if "users" in zones else "count"].to_numpy()
-        )
+        users = zones["users" if "users" in zones else "count"].to_numpy()
+        norm = PowerNorm(0.5, vmin=0.0, vmax=max(float(users.max()), 1.0))
+        drawn = PatchCollection(map(PathPatch, shapes), cmap="inferno_r", array=users, norm=norm)
         ax.add_collection(drawn)
         region = self._region()
         ax.set(xlim=(region["west"], region["east"]), ylim=(region["south"], region["north"]))
@@ -359,8 +361,9 @@ class Release(published_release.Release):
 
     @property
     def _title(self) -> str:
-        epsilon = self.manifest["privacy"]["epsilon"]
-        return f"sfumato {self.manifest['job']}, " + ("no privacy" if epsilon is None else f"ε = {epsilon:g}")
+        epsilon, title = self.manifest["privacy"]["epsilon"], str(self.manifest.get("title") or "")
+        made = f"sfumato {self.manifest['job']}, " + ("no privacy" if epsilon is None else f"ε = {epsilon:g}")
+        return "\n".join(filter(None, (title.replace("$", r"\$"), period(self.manifest), made)))
 
     def widget(self, height: int = 720) -> Widget:
         """Returns the release's page as a widget of a notebook: a map to move, with values, intervals and the
