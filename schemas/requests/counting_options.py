@@ -20,7 +20,7 @@ Fraction = Annotated[float, Interval(ge=0, le=1)]
 Dropout = Annotated[float, Interval(ge=0, le=0.9)]
 Colluding = Annotated[float, Interval(ge=0, le=0.9)]
 
-EPSILON_HELP = "privacy budget of the complete release"
+EPSILON_HELP = "privacy budget of the complete release, above 0; a smaller one means more privacy and more noise"
 DELTA_HELP = (
     "0: Laplace noise; above 0: Gaussian noise, with this delta for the complete release. The cost of Gaussian noise "
     "adds up more slowly over many releases, in a ledger whose limit has a delta"

@@ -11,6 +11,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.locations import LocationColumns, TripColumns
 from sfumato.schemas.region import Grid, Locator, Region
+from sfumato.schemas.requests.counting_options import EPSILON_HELP
 from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
 from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, MapGeography, RegionOption
 from sfumato.schemas.requests.request_base import COLUMNS, MAP, PRIVACY, Several, option
@@ -57,7 +58,7 @@ class FlowsRequest(ZoneOptions, PlaceColumns, UserColumn, MapGeography):
     region: RegionOption | None = option(
         None, f"{REGION_HELP}; not with --zones, which define it", MAP, common=True, metavar=REGION_METAVAR
     )
-    epsilon: float = option(1.0, "privacy budget of the complete release", PRIVACY, common=True)
+    epsilon: float = option(1.0, EPSILON_HELP, PRIVACY, common=True)
     trust: Literal[Trust.CENTRAL] = option(
         Trust.CENTRAL, "central: the operator sees exact counts and adds noise once; the only choice", PRIVACY
     )

@@ -13,6 +13,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import CentralOrSecagg, CentralSplitOrSecagg, Trust
 from sfumato.schemas.locations import CATEGORIES, PREFIXES, ItemColumns, LocationColumns
 from sfumato.schemas.region import Grid, Region, ground_metres
+from sfumato.schemas.requests.counting_options import EPSILON_HELP
 from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
 from sfumato.schemas.requests.publish_request import (
     REGION_HELP,
@@ -59,7 +60,7 @@ class ItemCountRequest(UserColumn, ReleaseRequest):
         common=True,
         metavar="HOW",
     )
-    epsilon: float = option(1.0, "privacy budget of the complete release", PRIVACY, common=True)
+    epsilon: float = option(1.0, EPSILON_HELP, PRIVACY, common=True)
     delta: float = option(
         1e-8,
         "probability that epsilon does not cover; keep it far below 1 / users (always 0 for quantiles with --trust "

