@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MAX_BARS, _MAX_NAMES = 30, 12
+_LETTER, _LINE = 0.02, 0.045  # shares of a plot's width and height: of a letter, and of a line
 
 
 @dataclass(frozen=True, repr=False)
@@ -299,6 +300,7 @@ class Release(published_release.Release):
     def _draw_geography(self, ax: Axes) -> None:
         """Draws shores and the names of the main places, where the release has them."""
         from matplotlib.collections import LineCollection
+        from matplotlib.patheffects import withStroke
 
         listed, region = self.listed or {}, self._region()
         basemap = Geography.of({BASEMAP_FILE: self.read(BASEMAP_FILE)} if BASEMAP_FILE in listed else {}).basemap
@@ -311,10 +313,19 @@ class Release(published_release.Release):
             for place in basemap.places
             if region["west"] < place.longitude < region["east"] and region["south"] < place.latitude < region["north"]
         ]
-        for place in inside[:_MAX_NAMES]:
+        halo, named = [withStroke(linewidth=2, foreground="white")], list[tuple[float, float, float]]()
+        for place in inside:
+            across = (place.longitude - region["west"]) / (region["east"] - region["west"])
+            up = (place.latitude - region["south"]) / (region["north"] - region["south"])
+            end = across + _LETTER * len(place.name)
+            if len(named) == _MAX_NAMES or any(
+                across < other[1] and other[0] < end and abs(up - other[2]) < _LINE for other in named
+            ):
+                continue
+            named.append((across, end, up))
             name, point = place.name.replace("$", r"\$"), (place.longitude, place.latitude)
             ax.plot(*point, ".", color="black", markersize=3)
-            ax.annotate(name, point, (3, 3), textcoords="offset points", fontsize=8, clip_on=True)
+            ax.annotate(name, point, (3, 3), textcoords="offset points", fontsize=8, clip_on=True, path_effects=halo)
 
     def _plot_items(self, ax: Axes) -> None:
         items = self.items[self.items["level"] == self.items["level"].min()].head(_MAX_BARS)[::-1]
