@@ -137,6 +137,10 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
     more.hidden = shown >= listed.length;
   };
   fill();
+  addEventListener("beforeprint", () => { // a page has room for as many as a wide window
+    shown = Math.max(shown, Math.min(WIDE_LISTED, listed.length));
+    fill();
+  }, { capture: true, once: true }); // before the map is painted for paper
   const unit = measure.kind !== "count" || !listed.length ? "" // cells of several sizes are compared by their density
     : `${capital(measure.unit)} ${isOfZones ? "in a zone" : sameSize ? `in a cell of ${sizeWords(figure, body, listed[0][0])}` : "per km²"}. `;
   return h("section", { class: "listed" }, h("h2", {}, title), h("p", { class: "quiet" }, unit + measure.listed_note), list, more);
