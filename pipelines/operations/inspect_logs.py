@@ -31,7 +31,8 @@ _SECRET = "For your eyes only: these figures are exact and not private. Nothing 
 _FEW_USERS = 1000
 _SEVERAL = 0.1  # a share of the users, at several places in one hour
 _MOST_IN_ZONES = 0.7  # a share of the rows
-_OUT_OF_ZONES = ("0.9", "0.5")  # of the users, at most: many are never near a stop, but if too many are, a column is wrong
+# Of the users, at most: many are never near a stop, but beyond this a column is probably wrong.
+_OUT_OF_ZONES = ("0.9", "0.5")
 _RADIUS = 300.0  # metres, around points
 _ZONE_WORDS = ("--zones", "FILE", "--id_column", "NAME", "--label_column", "NAME")
 _ZONES_HINT = " (of points, such as stops, with --radius METRES; inspect --zones FILE finds these options)"
