@@ -13,9 +13,10 @@ from sfumato.pipelines.frame.scratch import memory_lines
 from sfumato.pipelines.runners.runner_settings import RunnerSettings
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import SEES, Trust
-from sfumato.schemas.known_digits import byte_text
+from sfumato.schemas.known_digits import NOISE_Z, byte_text
 from sfumato.schemas.ledger import Cost, format_amount, parse_amount
 from sfumato.schemas.requests.publish_request import ReleaseRequest
+from sfumato.transforms.observability.text_tables import significant
 
 _WIDTH, _MARGIN = 100, 11  # columns of a terminal, and of its left margin for the headings
 
@@ -34,7 +35,11 @@ def dry_run_text(job: ReleaseJob, files: Sequence[InputFile], settings: RunnerSe
     if notice := times_notice(request, (), job.columns()):
         reads.append("; ".join(notice))
     if request.min_users:
-        reads.append(f"fewer than {request.min_users:,} users, by a noisy count, would be refused")
+        rule = job.admission()
+        noise = NOISE_Z * rule.noise_kind.stddev(rule.noise_cost) / rule.sampling_rate * rule.cohorts
+        reads.append(
+            f"fewer than {request.min_users:,} users, by a noisy count (± {significant(noise, 2)}), would be refused"
+        )
     sections = {
         "reads": reads,
         "charges": job.accounting.forecast(cost, request.release_id) if job.accounting else [unrecorded(cost)],

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 from sfumato.pipelines.frame.inputs import layout_of, match_files
 from sfumato.pipelines.operations.log_causes import causes, suggested_form
-from sfumato.pipelines.operations.log_facts import HOUR, ROLES, Facts, inspect_logs, other_ids
+from sfumato.pipelines.operations.log_facts import HOUR, ROLES, Facts, inspect_logs, other_ids, other_people
+from sfumato.pipelines.operations.starting import min_users
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.rectangle import Region
@@ -116,10 +117,12 @@ def zone_lines(facts: Facts, zones: Zones) -> list[str]:
         return []
     lines = [f"zones: {len(zones):,} zones hold {facts.in_zones:.1%} of the rows with a place"]
     if facts.are_zones_elsewhere:
-        lines.append(
-            f"probable cause of trouble: the zones span {zones.span}; if they lie elsewhere, check the "
-            "coordinate system that their file states (of a shapefile, its .prj)"
-        )
+        turned, near = zones.region.with_axes_swapped(), facts.region
+        is_turned = turned is not None and near is not None and turned.west < near.east and near.west < turned.east
+        remedy = "check the coordinate system that their file states (of a shapefile, its .prj)"
+        if is_turned:
+            remedy = "their latitude and longitude are probably swapped in the file"
+        lines.append(f"probable cause of trouble: the zones span {zones.span}; if they lie elsewhere, {remedy}")
     return lines
 
 
@@ -179,6 +182,9 @@ def next_lines(
     }
     if facts.are_columns_swapped:
         return again("Next: look again with the two columns exchanged:", exchanged)
+    if facts.is_of_rows and (people := other_people(facts)):
+        person = {**facts.roles, "user_id_column": people[0]}
+        return again("Next: look again with the column that identifies a person:", person)
     if facts.region is None:
         return ["Next: no row has a place in degrees, so there is no map to make; see the probable causes above"]
     if facts.may_be_swapped and facts.given is None:
@@ -194,7 +200,8 @@ def next_lines(
         zone = {} if facts.signs.get("naive") else request.given(("time_zone",))
         job += ["--day_column", time, "--period", str(facts.period), *_options(zone)]
     depth = (_plan(facts).visible_level or 0) + 1  # places with more users than others fill finer cells
-    heatmap = ["heatmap", *job, f"--region={region}", "--trust", "central", "--epsilon", "1", "--depth"]
+    private = ["--trust", "central", "--epsilon", "1"]
+    heatmap = ["heatmap", *job, f"--region={region}", *private, *_least(facts.users), "--depth"]
     commands = {"a map:": [*heatmap, str(depth), "--output", "map"]}
     if time:
         slots = [str(max(depth - 2, 1)), "--time_column", time, "--slots", "hour", "--output", "hours"]
@@ -202,7 +209,7 @@ def next_lines(
     if time and not facts.are_zones_elsewhere:
         most_out = _OUT_OF_ZONES[(facts.in_zones or 0) > _MOST_IN_ZONES]
         zones = [*job, *zone_words, "--hours", f"{HOUR}-{HOUR + 1}", "--max_bad_fraction", most_out]
-        zones += ["--trust", "central", "--epsilon", "1"]
+        zones += [*private, *_least(facts.users_then)]
         days = 1 if facts.period is None else facts.period.length
         together = f" of {days} days together (for one day, shorten --period)" if days > 1 else ""
         file = "" if request.zones else f" in a file{_ZONES_HINT}"
@@ -225,6 +232,13 @@ def next_lines(
 def _options(values: Mapping[str, str]) -> list[str]:
     """Returns options as words of a command."""
     return [word for name, value in values.items() for word in (f"--{name}", value)]
+
+
+def _least(users: int) -> list[str]:
+    """Returns the option that ends a run, at epsilon 1, with far fewer users than the logs have; none for few users."""
+    least = min_users(users, epsilon=1)
+    digits = len(str(least)) - 1
+    return ["--min_users", str(least // 10**digits * 10**digits)] if least else []
 
 
 def _plan(facts: Facts) -> Plan:

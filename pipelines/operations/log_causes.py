@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sfumato.pipelines.operations.log_facts import MOST, SOME, Facts
+from sfumato.pipelines.operations.log_facts import MOST, SOME, Facts, other_people
 from sfumato.transforms.inputs.text_lines import conversion
 from sfumato.transforms.release.basemap_file import distance_text
 
@@ -68,15 +68,16 @@ def causes(facts: Facts) -> list[str]:
             "Ids are compared by their bytes, so a user whose id another file has in UTF-8 counts twice; convert the "
             f"files: {conversion('CP1252')}"
         )
-    if facts.users > 1 and facts.users == facts.rows - facts.unusable.get("have no user id", 0):
+    named = "".join(f", perhaps {name}," for name in other_people(facts)[:1])
+    person = f"the column that identifies a person{named} with --user_id_column"
+    if facts.is_of_rows:
         found.append(
             f"each value of {facts.roles['user_id_column']} occurs once, so a release would protect rows, not people: "
-            "name the column that identifies a person with --user_id_column"
+            f"name {person}"
         )
     if facts.users == 1 and facts.rows > 1:
         found.append(
-            f"{facts.roles['user_id_column']} holds one value, so a release would have one user: name the column that "
-            "identifies a person with --user_id_column"
+            f"{facts.roles['user_id_column']} holds one value, so a release would have one user: name {person}"
         )
     return found
 

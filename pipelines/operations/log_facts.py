@@ -45,7 +45,8 @@ from sfumato.transforms.privacy.user_hashes import hash_users
 from sfumato.transforms.release.basemap_file import MUCH_NEARER, nearest_city
 
 Array = NDArray[np.float64]
-ROLES = ("user_id_column", "latitude_column", "longitude_column", "time_column")
+AXES = ("latitude_column", "longitude_column")
+ROLES = ("user_id_column", *AXES, "time_column")
 # Names by which a column is recognised, in lower case and the order of preference.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "user_id_column": ("user_id", "userid", "user", "rider_id", "rider", "device_id", "device", "person_id", "person",
@@ -109,6 +110,7 @@ class Facts:
         rows_outside: the share of the rows with a place that are outside of the same region.
         swapped: the share that are outside, and within with swapped coordinates.
         in_zones: the share of the rows with a place that are in a zone; None without zones or places.
+        users_then: number of users at HOUR; with zones, of those in one.
         several: the share of the users at HOUR who are then at several places: zones, or squares of some 300 m.
         places_a_user: the bound on places of a user that keeps nearly all visits at HOUR.
     """
@@ -130,6 +132,7 @@ class Facts:
     rows_outside: float = 0.0
     swapped: float = 0.0
     in_zones: float | None = None
+    users_then: int = 0
     several: float = 0.0
     places_a_user: int = 0
 
@@ -156,6 +159,11 @@ class Facts:
     def are_zones_elsewhere(self) -> bool:
         """Returns whether few of the places are in a zone."""
         return self.in_zones is not None and self.in_zones < _IN_ZONES
+
+    @property
+    def is_of_rows(self) -> bool:
+        """Returns whether each value of the column of user ids occurs once."""
+        return self.users > 1 and self.users == self.rows - self.unusable.get("have no user id", 0)
 
     @property
     def timeless(self) -> str | None:
@@ -204,7 +212,7 @@ def inspect_logs(
     roles = find_roles(columns, given)
     if "time_column" not in roles and (name := _column_of_times(logs[0], set(columns) - set(roles.values()))):
         roles["time_column"] = name
-    axes = [columns[roles[name]] for name in ("latitude_column", "longitude_column") if name in roles]
+    axes = [columns[roles[name]] for name in AXES if name in roles]
     facts = Facts(columns, roles, given=region, is_e7=bool(axes) and all("int" in kind for kind in axes))
     hashes, places, visitors = [np.empty(0, np.uint64)], [np.empty((2, 0))], [np.empty(0, np.uint64)]
     step = max(rows // _PLACES, 1)
@@ -244,7 +252,7 @@ def inspect_logs(
         facts.rows_a_user = int(middle), int(high), int(each.max())
     _, each = np.unique(np.unique(np.concatenate(visits, axis=1), axis=1)[0], return_counts=True)
     if len(each):
-        facts.several = float(np.mean(each > 1))
+        facts.users_then, facts.several = len(each), float(np.mean(each > 1))
         counted = [int(np.minimum(each, bound).sum()) for bound in range(1, _MOST_PLACES + 1)]
         facts.places_a_user = min(bisect_left(counted, _NEARLY_ALL * each.sum()) + 1, _MOST_PLACES)
     if sum(map(len, in_zones)):
@@ -271,7 +279,7 @@ def _within(region: Region, longitude: Array, latitude: Array) -> NDArray[np.boo
 
 
 def find_roles(columns: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:
-    """Returns the column of each role: the given one, or the first whose name is known for it.
+    """Returns the column of each role: the given one, or the first whose name is known for it, such as lat_wgs84.
 
     A user id may also have a name such as hashed_card_number, which is preferred to `id`: that often counts records.
 
@@ -287,6 +295,8 @@ def find_roles(columns: Iterable[str], given: Mapping[str, str]) -> dict[str, st
         found = [by_lower[name] for name in NAMES[option] if name in by_lower]
         if option == "user_id_column" and [name.lower() for name in found[:1]] in ([], ["id"]):
             found = [name for name in names if name not in roles.values() and _PERSON.search(_words(name))] + found
+        if option in AXES and not found:
+            found = [name for name in names if re.split(r"[ _.-]", _words(name))[0] in NAMES[option][:3]]
         if option not in roles and found:
             roles[option] = found[0]
     return roles
@@ -296,6 +306,11 @@ def other_ids(facts: Facts) -> list[str]:
     """Returns the columns, other than those of a role, that are named like ids: of records, trips, vehicles, stops."""
     others = {name: _words(name) for name in facts.columns if name not in facts.roles.values()}
     return [name for name, words in others.items() if _NUMBER.search(words) or _PERSON.search(words)]
+
+
+def other_people(facts: Facts) -> list[str]:
+    """Returns the columns, other than those of a role, that are named like ids of people, devices or cards."""
+    return [name for name in facts.columns if name not in facts.roles.values() and _PERSON.search(_words(name))]
 
 
 def _words(name: str) -> str:

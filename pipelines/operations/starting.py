@@ -96,8 +96,7 @@ def starting_configuration(request: RefreshInitRequest) -> tuple[str, RotationCh
     """Returns the content of the file, and the number of cohorts with the errors of a night. Raises RequestError."""
     planned = PlanRequest.of({"users": request.users, "epsilon": request.epsilon, "trust": "central"})
     choice = make_rotation_plan(planned.settings()[0], _DAYS).best
-    count_stddev = choice.cohorts * LAPLACE.stddev(ADMISSION_SHARE * choice.epsilon)
-    least = request.users // _MIN_SHARE if request.users > _SURE * count_stddev else 0  # else noise would refuse nights
+    least = min_users(request.users, choice.epsilon, choice.cohorts)
     content = _CONFIGURATION.format(
         users=f"{request.users:,}",
         epsilon=f"{request.epsilon:g}",
@@ -108,3 +107,9 @@ def starting_configuration(request: RefreshInitRequest) -> tuple[str, RotationCh
         night=rounded_down(choice.epsilon),
     )
     return content, choice
+
+
+def min_users(users: int, epsilon: float, cohorts: int = 1) -> int:
+    """Returns a tenth of the usual users, below which a run is refused; 0 where noise would refuse runs."""
+    stddev = cohorts * LAPLACE.stddev(ADMISSION_SHARE * epsilon)
+    return users // _MIN_SHARE if users > _SURE * stddev else 0

@@ -29,6 +29,7 @@ from sfumato.transforms.privacy.keys import RunKey
 # Probability that the noise of one count exceeds the margin of a refusal. A clean run is refused with at most a few
 # times this probability.
 FALSE_REFUSAL_PROBABILITY = 1e-7
+_HARDLY_EVER = 5  # standard deviations that Laplace noise exceeds with a probability of 0.0005
 ADMISSION_SHARE = 0.01  # of the budget of a release, for the noisy counts of users
 POPULATION_TOLERANCE = 0.1  # relative difference allowed between a public number of users and the logs'
 
@@ -258,7 +259,7 @@ class ChargeAndAdmit:
                 check = f"give --dates dmy if times look like 27.11.2026, or {check}"
         if self.rule.span is not None:
             check += f"; or the zones lie elsewhere: they span {self.rule.span}"
-        noise = 2 * counted.noise_stddev * self.rule.cohorts
+        noise = _HARDLY_EVER * counted.noise_stddev * self.rule.cohorts
         unit = 10 ** math.floor(math.log10(max(noise, 1)))
         advice = f"; --min_users {math.ceil(noise / unit) * unit} would end it here"
         FEW_USERS.emit(

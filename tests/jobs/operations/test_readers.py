@@ -160,6 +160,22 @@ def test_inspect_of_swapped_columns_names_no_map(tmp_path: Path, capsys: pytest.
         assert inspected(capsys, *again[2:])[0][1] == "heatmap"
 
 
+def test_inspect_with_ids_of_rows_names_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Path(write_visits(tmp_path / "log.csv", 400)).read_text().splitlines()
+    (tmp_path / "rows.csv").write_text("\n".join(f"{row or 'ride'};{line}" for row, line in enumerate(lines)))
+    (again,) = inspected(capsys, "--input", str(tmp_path / "rows.csv"), "--user_id_column", "ride")
+    assert again[again.index("--user_id_column") + 1] == "card"
+    assert inspected(capsys, *again[2:])[0][1] == "heatmap"
+
+
+def test_inspect_ends_runs_with_few_of_many_users(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A mistake then costs a hundredth of the epsilon. The number is one digit of a tenth of the users."""
+    (tmp_path / "log.csv").write_text("user,lat,lon\n" + "".join(f"{user},57.7,11.9\n" for user in range(25_999)))
+    command = inspected(capsys, "--input", str(tmp_path / "log.csv"))[0]
+    assert command[command.index("--min_users") + 1] == "2000"
+    assert "--min_users" not in inspected(capsys, "--input", write_visits(tmp_path / "few.csv", 0))[0]
+
+
 @pytest.mark.parametrize(("several", "job"), [(0, "zones"), (200, "histogram")])
 def test_inspect_names_the_job_that_counts_visitors(
     several: int, job: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -193,6 +193,8 @@ def test_find_roles_prefers_what_is_given_and_knows_usual_names() -> None:
         "user_id_column": "user", "latitude_column": "Lat", "longitude_column": "LNG",
     }  # fmt: skip
     assert find_roles(["a", "user_id"], {"user_id_column": "a"}) == {"user_id_column": "a"}
+    found = find_roles(["kort_nr", "lat_wgs84", "lon_wgs84", "long_name"], {})
+    assert list(found.values()) == ["kort_nr", "lat_wgs84", "lon_wgs84"]
     with rejects("latitude_column"):
         find_roles(["lat"], {"latitude_column": "latt"})
 

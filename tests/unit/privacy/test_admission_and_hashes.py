@@ -178,7 +178,7 @@ def test_the_warning_names_hours_and_min_users(caplog: pytest.LogCaptureFixture)
     for text in caplog.messages:
         assert "--hours 3-4" in text
         assert "Asia/Tokyo" in text
-        assert "--min_users 300" in text  # above two deviations of the noise, 283
+        assert "--min_users 800" in text  # above five deviations of the noise, 707
 
 
 @pytest.mark.false_alarm(1e-9)
