@@ -1,9 +1,11 @@
-"""Changes between two published releases: their comparison, their files, a summary. Pure."""
+"""Changes between two published releases: their comparison, their files, a summary."""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -14,11 +16,12 @@ from sfumato.transforms.changes.differences import Changes
 from sfumato.transforms.changes.map_changes import compare_maps
 from sfumato.transforms.changes.view import changes_view
 from sfumato.transforms.changes.zone_changes import compare_zones
+from sfumato.transforms.observability.logs import log_event
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import UNSAFE, package_versions
 from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.report.numbers import plural
-from sfumato.transforms.report.sections import period
+from sfumato.transforms.report.sections import days_of, get, period
 
 _NOTE = (
     "Computed only from two published releases, so it costs no privacy budget beyond theirs. For a person in the data "
@@ -34,6 +37,8 @@ _COMPARISONS = {"heatmap": compare_maps, "zones": compare_zones, "histogram": co
 def compare_releases(before: Release, after: Release, rate: float, *, shares: bool) -> Changes:
     """Returns the changes between two published heatmaps, or counts by zone; see `differences`.
 
+    Logs a warning if they count different things.
+
     Raises RequestError if they cannot be compared.
     """
     if before.manifest.get("release_id") == after.manifest.get("release_id"):
@@ -44,6 +49,8 @@ def compare_releases(before: Release, after: Release, rate: float, *, shares: bo
             f"{after.path}: releases of `sfumato {jobs[0]}` and `sfumato {jobs[1]}` cannot be compared; name two of "
             "`sfumato heatmap`, two of `sfumato zones`, or two of `sfumato histogram --zones`"
         )
+    for warning in _unlike(before, after):
+        log_event("warning", warning, logging.WARNING)
     return _COMPARISONS[jobs[0]](before, after, rate, shares=shares)
 
 
@@ -53,7 +60,8 @@ def changes_files(changes: Changes, before: Release, after: Release, rate: float
     changes: what `compare_releases` found of the other arguments.
     """
     sides = {"before": before, "after": after}
-    warnings = [UNSAFE] if any(_randomness(one.manifest).get("safe") is not True for one in sides.values()) else []
+    unsafe = any(_randomness(one.manifest).get("safe") is not True for one in sides.values())
+    warnings = [*([UNSAFE] if unsafe else []), *_unlike(before, after)]
     identity = "".join(one.digest for one in sides.values()) + repr((rate, shares))
     manifest = {
         "format": CHANGES_FORMAT,
@@ -62,7 +70,7 @@ def changes_files(changes: Changes, before: Release, after: Release, rate: float
         "created": after.manifest.get("created"),
         **changes.content,
         **{name: _identity(one) for name, one in sides.items()},
-        "privacy": {"note": _NOTE, "randomness": _randomness(before.manifest if warnings else after.manifest)},
+        "privacy": {"note": _NOTE, "randomness": _randomness(before.manifest if unsafe else after.manifest)},
         "results": {
             "false_discovery_rate": rate,
             "meaning": _RATE,
@@ -102,6 +110,31 @@ def report(changes: Changes, rate: float, top: int = 10) -> str:
         "are expected to be wrong.\n"
         "95% intervals, adjusted for the selection:\n" + "".join(lines + more) + total
     )
+
+
+def _unlike(before: Release, after: Release) -> list[str]:
+    """Returns a warning for each way in which two releases count other things, so that they differ by it alone."""
+    ways = {
+        "days together": _days,
+        "hours": lambda one: get(one, "parameters.hours", "all"),
+        "zones per user": lambda one: get(one, "parameters.bound.max_items", 1),
+        "radius of zones": lambda one: get(one, "parameters.radius", "none"),
+    }
+    told = {way: (value(before.manifest), value(after.manifest)) for way, value in ways.items()}
+    return [
+        f"These releases count different things ({way}: {first} before, {second} after), so they differ by that alone"
+        for way, (first, second) in told.items()
+        if first != second and None not in (first, second)
+    ]
+
+
+def _days(manifest: Mapping[str, Any]) -> int | None:
+    """Returns how many days of records a release counts together; None if it states none."""
+    try:
+        first, last = map(date.fromisoformat, days_of(manifest))
+    except ValueError:
+        return None
+    return (last - first).days + 1
 
 
 def _randomness(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -151,6 +151,14 @@ def test_histograms_of_zones_are_compared_by_their_users(
     scaled = sfumato.changes(str(before), str(after), shares=True)["before"] / table["before"].to_numpy()
     first = open_release(str(before)).manifest["results"]["estimated_users"]
     assert scaled.to_numpy() == pytest.approx(counted / first)
+    assert manifest["warnings"] == []
+    fewer = ["--max_items_per_user", "1", "--output", str(tmp_path / "one")]
+    assert main([*job, *fewer]) == 0
+    capsys.readouterr()
+    assert main(["changes", str(before), str(tmp_path / "one"), "--output", str(tmp_path / "unlike")]) == 0
+    (warning,) = json.loads((tmp_path / "unlike" / "manifest.json").read_text())["warnings"]
+    assert warning in capsys.readouterr().err
+    assert "3 before, 1 after" in warning
     few = tmp_path / "few"  # a threshold selects what is published
     assert main([*job[:-2], "--delta", "1e-6", "--epsilon", "2", "--output", str(few)]) == 0
     assert main(["changes", str(before), str(few), "--output", str(tmp_path / "none")]) == 2
