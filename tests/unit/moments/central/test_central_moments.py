@@ -133,13 +133,14 @@ def test_intervals_hold_the_truth(users: int, epsilon: float, skewed: bool) -> N
     """95% or more, with up to 7% misses allowed by the goal: refused only where misses exceed 5% beyond chance."""
     rng = seeded_rng(users)
     values = rng.exponential(4.0, users) - 20 if skewed else ages(users)
-    runs = [list(run_centrally(values, plan(epsilon), key(number)).estimates()) for number in range(150)]
-    for rows in zip(*runs, strict=True):
+    states = [run_centrally(values, plan(epsilon), key(number)) for number in range(150)]
+    for rows in zip(*(list(state.estimates()) for state in states), strict=True):
         exact = truth(rows[0].statistic, values)
         missed = sum(not one.low <= exact <= one.high for one in rows)
         assert stats.binomtest(missed, 150, 0.07, "greater").pvalue > FLAKE_RATE
-        # Too wide an interval is a fault as well; at few users a range may end it.
-        if users == 5_000:
+        # Too wide an interval is a fault as well. A value that is cut at an end of its range has a smaller error.
+        ends = states[0].value_range(Statistic(rows[0].statistic))
+        if users == 5_000 and not any(one.value in ends for one in rows):
             error = math.sqrt(np.mean([(one.value - exact) ** 2 for one in rows]))
             # Of 150 squares, whose mean has a deviation of 16%, the root is below 1 / 1.7 with less than 1e-8.
             assert np.median([one.stddev for one in rows]) < 1.7 * error
