@@ -62,7 +62,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings, audit: bool = False) 
     Prints the path of the release's page. The ten steps:
 
     1. Check that the runner reaches every path, and that the output is free or belongs to a charge of this release id.
-    2. List the files that match. A dry run reads their columns, prints its plan here and ends.
+    2. List the files that match. A dry run reads the first one's columns, prints its plan here and ends.
     3. With a ledger, select the files that the charge covers.
     4. Read the files' footers: columns, types, number of rows.
     5. Derive the key, bound to the secret, the request and the data.
@@ -93,7 +93,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings, audit: bool = False) 
     files = match_files(request.input, layout_of(request, job.columns()), request.where)
     if request.dry_run:
         secret_of(job, settings.local)  # a key that cannot be used is refused, as by the run,
-        inspect(files, job.columns())  # and so is a column that is missing
+        inspect(files[:1], job.columns())  # and so is a column that is missing
         sys.stdout.write(dry_run_text(job, files, settings))
         return
     # 3. Files of the charge.

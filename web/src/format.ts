@@ -13,7 +13,7 @@ export const capital = (text: string): string => text.charAt(0).toUpperCase() + 
 
 // A number is rounded to the power of ten nearest to its standard error, as schemas/known_digits.py does.
 const Z = 1.96; // standard errors to each side that a 95% interval reaches
-const NOISE_Z = 2.12; // standard deviations of Laplace noise to each side that hold it with 95%
+export const NOISE_Z = 2.12; // standard deviations of Laplace noise to each side that hold it with 95%
 
 /** Digits behind the point (negative before it) of a number with this standard error. */
 export function knownDigits(stddev: number): number {

@@ -325,6 +325,5 @@ def test_a_starting_configuration_fits_its_users(users: int, least: int, tmp_pat
     assert 30 * config.options["epsilon"] <= limit.epsilon < 31 * config.options["epsilon"]
     with rejects("folder"):
         cli.run_command("refresh --init", words[2:])
-    uncommented = re.sub(r"^  # ", "  ", file.read_text(), flags=re.MULTILINE)
-    file.write_text(uncommented)
+    file.write_text(file.read_text().replace("user_id_column: user_id ", "user_id_column: rider "))
     assert example_request(read_config(str(file))).user_id_column == "rider"

@@ -295,7 +295,9 @@ def test_noise_of_a_zone_at_epsilon_1(folder: Path, delta: float, noise: Additiv
 def test_dry_run_names_the_time_column_and_caps_places(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (tmp_path / "log.csv").write_text("user_id,latitude,longitude,time\n")
     zones = ["--zones", str(folder / "tracts.geojson"), "--id_column", "tract", "--dry_run"]
+    zones += ["--input", str(tmp_path / "log.csv")]
     assert run(folder, tmp_path / "out", *zones, "--day_column", "time", "--hours", "8-9") == 0
     text = capsys.readouterr().out
     assert "columns user_id, latitude, longitude, time" in " ".join(text.split())

@@ -48,8 +48,8 @@ export class BasemapGround implements Ground {
   private readonly near: number; // metres
   private readonly places: Place[];
   private readonly box: Box; // what the geography covers: it was cut there
-  readonly extent: Bounds | null;
-  private readonly hasLand: boolean;
+  readonly extent: Bounds | null; // null without land areas
+  private readonly hasAreas: boolean;
 
   constructor(basemap: Basemap) {
     this.source = basemap.source;
@@ -69,8 +69,8 @@ export class BasemapGround implements Ground {
       ...this.places.map(({ name, longitude, latitude }) => ({ name, box: { west: longitude, south: latitude, east: longitude, north: latitude } })),
       ...this.zones.map(({ name, box: [west, south, east, north] }) => ({ name, box: { west, south, east, north } })),
     ];
-    this.extent = areas.length > 0 ? { west, south, east, north } : null;
-    this.hasLand = basemap.land.length > 0;
+    this.hasAreas = areas.length > 0;
+    this.extent = basemap.land.length > 0 ? { west, south, east, north } : null;
   }
 
   /** Lines or rings as one path. A shore does not follow the edge at which the geography was cut. */
@@ -102,10 +102,10 @@ export class BasemapGround implements Ground {
   }
 
   under(pen: CanvasRenderingContext2D, scene: Scene): void {
-    if (!this.extent) return;
+    if (!this.hasAreas) return;
     const colours = COLOURS[scene.mode];
-    pen.fillStyle = this.hasLand ? colours.water : colours.land; // with land only, the rest is water
-    const [[x0, y0], [x1, y1]] = [scene.project(this.box[0], this.box[3]), scene.project(this.box[2], this.box[1])];
+    pen.fillStyle = this.extent ? colours.water : colours.land; // without land areas all is land, wherever the file ends
+    const [[x0, y0], [x1, y1]] = this.extent ? [scene.project(this.box[0], this.box[3]), scene.project(this.box[2], this.box[1])] : [[0, 0], [scene.width, scene.height]];
     pen.fillRect(x0, y0, x1 - x0, y1 - y0);
     this.placed(pen, scene, () => {
       for (const name of ["land", "water"] as const) {

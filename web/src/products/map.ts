@@ -49,14 +49,16 @@ export function cellWords(figure: MapFigure, body: MapBody, layer: Layer, measur
   const where: [string, string][] = [...(near === null ? [] : [["Where", near] as [string, string]]), ["Place", place(longitude, latitude, finest)]];
   if (row < 0 || !figure.cells) return { value: "No value here", margin: body.missing ?? "", facts: where };
   const [value, margin] = valueWords(measure, row);
+  const name = layer.shapes ? layer.cell_id[row] : null;
   const share = !layer.shapes && layer.area[row] < 0.9995 ? `, ${percent(layer.area[row])} of it; finer cells cover the rest` : "";
   const others = layer === body.slots?.layer ? [] : layer.measures.filter((one) => one !== measure);
   const facts: [string, string][] = others.map((one) => [one.name, valueWords(one, row)[0]]);
   const users = measure.value[row];
-  if (measure.kind === "count" && users !== null && !measure.uncertain[row]) facts.push(["Density", `about ${significant(users / figure.cells.area(row), 2)} per km²`]);
+  const isByArea = measure.scale.unit.includes("km²"); // else colours compare numbers of users, whatever the areas
+  if (isByArea && measure.kind === "count" && users !== null && !measure.uncertain[row]) facts.push(["Density", `about ${significant(users / figure.cells.area(row), 2)} per km²`]);
   const size = sizeWords(figure, body, row);
-  facts.push(...(layer.shapes ? [["Zone", layer.cell_id[row]], ["Area", size]] as [string, string][] : [["Cell", `${size}${share}`]] as [string, string][]), ...where);
-  return { value: capital(value), margin, facts };
+  facts.push(...(name === null ? [["Cell", `${size}${share}`]] as [string, string][] : isByArea ? [["Area", size]] as [string, string][] : []), ...where);
+  return { value: name === null ? capital(value) : `${name}: ${value}`, margin, facts };
 }
 
 /** The cells or zones of a layer as a table, with all its measures: of zones, the columns that the release has for them. */

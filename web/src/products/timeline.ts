@@ -2,7 +2,7 @@
 import { ChartFigure, type ChartOptions } from "../chart/figure";
 import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
-import { capital, clamp, counted, interval, known, metres, percent, place, plural, significant, whole } from "../format";
+import { capital, clamp, counted, interval, known, metres, NOISE_Z, percent, place, plural, significant, whole } from "../format";
 import { geographyOf } from "../map/basemap";
 import { MapFigure, type Hit, type TipWords } from "../map/figure";
 import { captionOf, type Product, type Tools } from "../product";
@@ -50,11 +50,12 @@ export function nightsChart(nights: Night[], chosen: (Night | null)[]): ChartOpt
   const [first, last] = [time(nights[0].date), time(nights[nights.length - 1].date)];
   const style = (night: Night): string => (night === chosen[B] ? "s0" : night === chosen[A] ? "s1" : isUsedFor(chosen[B], night) ? "s2" : "s5");
   const bars = nights.map((night) => [time(night.date) - 0.4 * DAY, time(night.date) + 0.4 * DAY, Math.max(night.users ?? 0, 0), style(night)] as const);
+  const margins = nights.map(({ date, users, users_stddev: stddev }) => [time(date), Math.max((users ?? 0) - NOISE_Z * (stddev ?? 0), 0), (users ?? 0) + NOISE_Z * (stddev ?? 0)] as const);
   const has = (key: string): boolean => bars.some(([, , , one]) => one === key);
   return {
     title: "Users by night", description: `${plural(nights.length, "night")}, ${shortDate(nights[0].date)} to ${shortDate(nights[nights.length - 1].date)}.`,
-    x: { label: "", domain: [first - 0.7 * DAY, last + 0.7 * DAY], kind: "time", format: dayOf, ticks: Array.from({ length: (last - first) / DAY + 1 }, (_, i) => first + i * DAY) }, y: { label: "Users", domain: [0, 1.06 * Math.max(...nights.map((night) => night.users ?? 0), 1)], format: (users) => significant(users) },
-    marks: [{ kind: "bars", bars }], height: () => 130,
+    x: { label: "", domain: [first - 0.7 * DAY, last + 0.7 * DAY], kind: "time", format: dayOf, ticks: Array.from({ length: (last - first) / DAY + 1 }, (_, i) => first + i * DAY) }, y: { label: "Users", domain: [0, 1.06 * Math.max(...margins.map(([, , high]) => high), 1)], format: (users) => significant(users) },
+    marks: [{ kind: "bars", bars }, { kind: "upright", style: "mark", points: margins.filter(([, low, high]) => high > low) }], height: () => 130,
     keys: [...(chosen[B] ? [["s0", shortDate(chosen[B].date)] as const] : []), ...(chosen[A] ? [["s1", `${shortDate(chosen[A].date)}, compared`] as const] : []), ...(has("s2") ? [["s2", `other nights that ${chosen[B] ? dayOf(time(chosen[B].date)) : "it"} is based on`] as const] : []), ...(has("s5") ? [["s5", "other nights"] as const] : [])],
   };
 }
