@@ -37,7 +37,7 @@ from sfumato.transforms.report.count_measures import cell_boxes, distinct_places
 from sfumato.transforms.report.layers import around_cells, around_points, cell_layer, finest_metres, zone_layer
 from sfumato.transforms.report.numbers import length, percent, plural, shown_values
 from sfumato.transforms.report.released import Files, Released
-from sfumato.transforms.report.scales import density_scale, published_scale
+from sfumato.transforms.report.scales import count_scale, published_scale
 from sfumato.transforms.report.sections import get
 from sfumato.transforms.statistics.shrinkage import simultaneous_z
 
@@ -264,11 +264,11 @@ class SampledPage:
         """Returns the counts of the cells of one level, or of zones, level 0. boxes: see `distinct_places`."""
         count, density = (np.asarray(table[name]).astype(np.float64) for name in ("count", "density"))
         low, high = self.ends(table)
+        least, most = self.ends(table, level)
         if self._is_around_points:
-            scale = density_scale(np.maximum(count, 0), np.maximum(low, 0), self.UNIT)
+            scale = count_scale(np.maximum(count, 0), np.maximum(low, 0), least > 0, self.UNIT)
         else:
             scale = self.scale(level, density, low)
-        least, most = self.ends(table, level)
         order = np.argsort(-least, kind="stable")
         rows, left_out = distinct_places(order[least[order] > 0], boxes)
         note = listed_note(bool(len(rows)), self.noun, " of the grid" if level else "") if len(least) else ""

@@ -31,6 +31,7 @@ _INCHES = 8.0  # the map's longer side
 _LEFT, _RIGHT, _ABOVE, _BELOW = 0.95, 1.45, 0.14, 0.42  # inches round the map, for ticks and colour bar
 _NARROWEST = 7.4  # inches, of a picture
 _MARGIN = 0.03  # of the region's longer side, around it, where geography goes on
+_ZONE_MARGIN = 0.07  # the same around zones, which reach its borders, as on the page
 _LEAST = 0.03  # inches of a cell on bare ground, at least
 _CROWD = 20_000  # cells, among which a small one is not lost
 _HATCH, _HATCH_PIXELS = "#1f1a2430", 7  # from line to line, of cells
@@ -53,8 +54,9 @@ def map_canvas(view: PageView, body: MapBody, measure: int = 0, flows: FlowTable
     body: the view's own, or a map within it. flows: the largest are drawn as arcs over the cells.
     """
     values, basemap = body.layers[-1].measures[measure], view.basemap
-    is_wider = basemap or body.start or body.layers[-1].shapes
-    frame = Frame.around(body.start or body.region, round(_INCHES * DPI), _MARGIN if is_wider else 0.0)
+    is_wider = basemap or body.start
+    margin = _ZONE_MARGIN if body.layers[-1].shapes else _MARGIN if is_wider else 0.0
+    frame = Frame.around(body.start or body.region, round(_INCHES * DPI), margin)
     wide, tall = frame.width / DPI, frame.height / DPI
     canvas = Canvas(
         view,
@@ -71,9 +73,11 @@ def map_canvas(view: PageView, body: MapBody, measure: int = 0, flows: FlowTable
     opacity = 1.0 if flows is None else _FAINT_CELLS
     draw_cells(axes, body, values, frame, opacity)
     if basemap is not None:
-        _draw_lines(axes, basemap, frame, body.region)
-    names = Names(axes, frame)
-    draw_zone_names(names, body, values)
+        _draw_lines(axes, basemap, frame, None if body.layers[-1].shapes else body.region)
+    names = Names(axes, frame, body.layers[-1])
+    if basemap is not None:
+        names.write_foremost(basemap)
+    draw_zone_names(names, values)
     if basemap is not None:
         draw_names(names, basemap)
     if flows is not None:
@@ -258,8 +262,8 @@ def _area(rings: list[NDArray[np.float64]]) -> Path:
     return Path.make_compound_path(*(Path(ring, closed=True) for ring in turned))
 
 
-def _draw_lines(axes: Axes, basemap: Basemap, frame: Frame, region: Bounds) -> None:
-    """Draws shores, lines and zones over the cells, and the region's border."""
+def _draw_lines(axes: Axes, basemap: Basemap, frame: Frame, region: Bounds | None) -> None:
+    """Draws shores, lines and zones over the cells, and the border of a region, which would cut through zones at it."""
     shores = [frame.pixels(ring) for area in (*basemap.land, *basemap.water) for ring in area]
     zones = [frame.pixels(ring) for zone in basemap.zones for ring in zone.rings]
     lines = [frame.pixels(line) for line in basemap.lines]
@@ -269,6 +273,8 @@ def _draw_lines(axes: Axes, basemap: Basemap, frame: Frame, region: Bounds) -> N
         (zones, {"colors": "#2d2337", "alpha": 0.5, "linewidths": 0.6, "linestyles": (0, (4, 3))}),
     ):
         axes.add_collection(LineCollection(paths, zorder=3, **style))
+    if region is None:
+        return
     west, east = frame.columns(np.array([region.west, region.east])).tolist()
     north, south = frame.rows(np.array([region.north, region.south])).tolist()
     axes.add_patch(Rectangle((west, north), east - west, south - north, fill=False, ec=FAINT, lw=0.8, zorder=3))

@@ -10,14 +10,17 @@ from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
-from sfumato.schemas.views.map_views import Basemap, MapBody, Measure
+from sfumato.schemas.views.map_views import Basemap, Layer, Measure
 from sfumato.transforms.report.canvas import DPI, INK, VOID, label
 from sfumato.transforms.report.map_frame import Frame
 
 _MOST_NAMES, _MOST_ZONES = 24, 40  # of a basemap; of a layer
-_NAME_SIZE, _NARROW = 8, 0.5  # points; inches: a narrower zone may have its name beside it
+_NAME_SIZE, _FOREMOST_SIZE = 8, 9.5  # points
+_NARROW = 0.5  # inches: a narrower zone may have its name beside it
+_CROWDED = 0.5  # of the region's area: zones that fill more leave no room for names between them
 _LED = 12  # the busiest zones: their names may stand farther away, at the end of a line
-_REACHES = np.arange(0.12, 2.0, 0.06)  # inches from such a zone's middle to its name
+_REACHES = np.arange(0.12, 0.45, 0.06)  # inches from such a zone's middle to its name: four letters' heights at most
+_NEAR = np.arange(0.0, 1.0, 0.06)  # inches from the foremost place to its name
 _WAYS = np.arange(0, 2 * math.pi, math.pi / 24)
 _APART = 0.07  # inches, at least, from such a line to the middle of another zone
 _ASIDE = 0.1  # inches, at least, from such a name to another zone
@@ -27,8 +30,13 @@ _ZONE = 1000  # the rank of a zone's name, behind those of all places
 class Names:
     """Names on a map: each where nothing else is written, and once."""
 
-    def __init__(self, axes: Axes, frame: Frame):
-        self.axes, self.frame = axes, frame
+    def __init__(self, axes: Axes, frame: Frame, layer: Layer):
+        self.axes, self.frame, self.layer = axes, frame, layer
+        pixels = [frame.pixels([point for ring in rings for point in ring]) for rings in layer.shapes or ()]
+        # Left, top, right and bottom of each zone, and whether it is a symbol, such as a stop's circle.
+        self.boxes = np.array([[*one.min(axis=0), *one.max(axis=0)] for one in pixels]).reshape(-1, 4)
+        is_sparse = layer.named and sum(layer.area) < _CROWDED
+        self.is_symbol = (self.boxes[:, 2] - self.boxes[:, 0] < _NARROW * DPI) & is_sparse
         bar = frame.width * 0.78, frame.height - 0.55 * DPI  # the scale bar's corner
         self._taken = [(*bar, float(frame.width), float(frame.height))]
         self._written: set[str] = set()
@@ -49,7 +57,8 @@ class Names:
     ) -> bool:
         """Writes a name over the pixel (x, y), if it is at most `most` pixels wide and has room.
 
-        others: left, top, right and bottom of places that it must not cover, float64[n, 4], in pixels.
+        others: left, top, right and bottom of places that it must not cover, float64[n, 4], in pixels; None for all
+            symbols.
 
         Returns:
             Whether it was written.
@@ -60,8 +69,7 @@ class Names:
             return False
         if box[2] > self.frame.width or box[3] > self.frame.height:
             return False
-        taken = np.array(self._taken)
-        if _overlap(box, taken).any() or (others is not None and _overlap(box, others).any()):
+        if _overlap(box, self._covered(others)).any():
             return False
         if shapely.intersects(shapely.box(*box), self._lines).any():
             return False
@@ -74,6 +82,32 @@ class Names:
         )  # fmt: skip
         return True
 
+    def _covered(self, others: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+        return np.concatenate([self._taken, self.boxes[self.is_symbol] if others is None else others])
+
+    def mark(self, x: float, y: float) -> None:
+        """Draws the point of a place."""
+        self.axes.plot([x], [y], "o", ms=2.6, color=INK, mec=VOID, mew=0.6, zorder=4)
+
+    def write_foremost(self, basemap: Basemap) -> None:
+        """Names the most important place in the frame where there is room near its point, marked if nothing covers it.
+
+        It is left to a zone of that name, if there is one.
+        """
+        b = self.frame.bounds
+        inside = [one for one in basemap.places if b.west < one.longitude < b.east and b.south < one.latitude < b.north]
+        place = min(inside, key=lambda one: one.rank, default=None)
+        if place is None or place.name in self.layer.cell_id:
+            return
+        x, y = self.frame.pixels([(place.longitude, place.latitude)])[0].tolist()
+        dot = np.array([x - 3, y - 3, x + 3, y + 3])
+        is_free = not _overlap(dot, self._covered()).any()
+        left, low = _around(x, y, *_size(place.name, _FOREMOST_SIZE), _NEAR)
+        spots = zip([x, *left.tolist()], [y, *low.tolist()], strict=True)
+        if any(self.write(place.name, *at, _FOREMOST_SIZE) for at in spots) and is_free:
+            self._taken.append(tuple(dot.tolist()))
+            self.mark(x, y)
+
     def lead(self, name: str, point: shapely.Point, points: list[shapely.Point], others: NDArray[np.float64]) -> None:
         """Writes a name as near to a point as it covers nothing, at the end of a line that crosses no other.
 
@@ -81,9 +115,7 @@ class Names:
         distance from them, because it would seem to be theirs.
         """
         (wide, high), below = _size(name, _NAME_SIZE), 0.05 * DPI
-        reach, way = (one.ravel() for one in np.meshgrid(_REACHES * DPI, _WAYS, indexing="ij"))
-        left = point.x + np.cos(way) * (reach + wide / 2)
-        low = point.y + np.sin(way) * (reach + high / 2) + high / 2
+        left, low = _around(point.x, point.y, wide, high, _REACHES)
         boxes = np.stack([left - wide / 2, low - high, left + wide / 2, low + below], axis=1)
         taken, away = np.array(self._taken), [one for one in points if one != point]
         crossed = [*shapely.box(*taken.T), *self._lines]
@@ -99,6 +131,14 @@ class Names:
                 return
 
 
+def _around(
+    x: float, y: float, wide: float, high: float, reaches: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Returns where to write a name of this size around a point, the nearest first. reaches: to its edge, inches."""
+    reach, way = (one.ravel() for one in np.meshgrid(reaches * DPI, _WAYS, indexing="ij"))
+    return x + np.cos(way) * (reach + wide / 2), y + np.sin(way) * (reach + high / 2) + high / 2
+
+
 def _size(name: str, size: float) -> tuple[float, float]:
     """Returns the width and height of a name on a map, in pixels. size: of its letters, points."""
     return len(label(name, 24)) * size * 0.62 * DPI / 72, size * 1.5 * DPI / 72
@@ -112,17 +152,15 @@ def _overlap(box: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[n
     return np.asarray((box[..., :2] < others[..., 2:]).all(axis=-1) & (others[..., :2] < box[..., 2:]).all(axis=-1))
 
 
-def draw_zone_names(names: Names, body: MapBody, measure: Measure) -> None:
+def draw_zone_names(names: Names, measure: Measure) -> None:
     """Names a layer's zones, the highest values first: in a zone that is wide enough, else next to it.
 
     So a name never seems to be that of a neighbour. The busiest zones have their names at the end of a line where there
     is no room next to them.
     """
-    layer = body.layers[-1]
+    layer, boxes = names.layer, names.boxes
     if layer.shapes is None or not layer.named:
         return
-    pixels = [names.frame.pixels([point for ring in rings for point in ring]) for rings in layer.shapes]
-    boxes = np.array([[*one.min(axis=0), *one.max(axis=0)] for one in pixels]).reshape(-1, 4)
     values = [-math.inf if one is None else one for one in measure.value]
     high, below = _NAME_SIZE * 1.5 * DPI / 72, 0.05 * DPI
     order = np.argsort(-np.array(values), kind="stable").tolist()
@@ -133,7 +171,8 @@ def draw_zone_names(names: Names, body: MapBody, measure: Measure) -> None:
             return
         name, (left, top, right, bottom) = layer.cell_id[row], boxes[row].tolist()
         x, middle = (left + right) / 2, (top + bottom + high) / 2
-        if names.write(name, x, middle, most=right - left) or right - left >= _NARROW * DPI:
+        symbols = boxes[names.is_symbol & (np.arange(len(boxes)) != row)]
+        if names.write(name, x, middle, most=right - left, others=symbols) or right - left >= _NARROW * DPI:
             continue
         others = np.delete(boxes, row, axis=0)
         aside = _size(name, _NAME_SIZE)[0] / 2 + below
@@ -152,7 +191,7 @@ def _middle(frame: Frame, rings: list[list[tuple[float, float]]]) -> shapely.Poi
 
 def draw_names(names: Names, basemap: Basemap) -> None:
     """Names the most important places, then zones at the middle of their extent."""
-    axes, frame, before = names.axes, names.frame, len(names)
+    frame, before = names.frame, len(names)
     named = [(place.name, place.longitude, place.latitude, place.rank) for place in basemap.places]
     for zone in basemap.zones:
         x, y = np.array([point for ring in zone.rings for point in ring]).T
@@ -161,6 +200,6 @@ def draw_names(names: Names, basemap: Basemap) -> None:
         if len(names) - before >= _MOST_NAMES:
             break
         x, y = float(frame.columns(np.array(longitude))), float(frame.rows(np.array(latitude)))
-        style, size = ("italic" if rank == _ZONE else "normal"), 9.5 if rank == 0 else _NAME_SIZE
+        style, size = ("italic" if rank == _ZONE else "normal"), _FOREMOST_SIZE if rank == 0 else _NAME_SIZE
         if names.write(name, x, y, size, style) and rank != _ZONE:
-            axes.plot([x], [y], "o", ms=2.6, color=INK, mec=VOID, mew=0.6, zorder=4)
+            names.mark(x, y)

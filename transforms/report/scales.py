@@ -18,6 +18,10 @@ _CLIPPED = 0.01  # of the users may live where it is denser than the brightest c
 _REACH = 30.0  # times the density where the median user lives: then their colour is above a third of the scale
 _FINEST = 1e-6  # the shortest scale of rates
 _OUTSIDE = 0.02  # of the cells may lie beyond either end of a scale
+_LOW = 0.2  # of the scale of counts: the lowest certain count is not above it, where the scale has such a form
+_EMPTY = 10.0  # users: the shortest scale of counts that noise explains
+_LOW = 0.2  # of a scale of counts may lie below the lowest certain one, if it is far enough below the highest
+_LEAST_COUNT = 10.0  # users: where a scale of counts that noise explains ends, at least
 _ROOM = 0.1  # of the scale's length between two ticks
 
 
@@ -43,13 +47,36 @@ def density_scale(density: NDArray[np.float64], users: NDArray[np.float64], unit
     digit = 10.0 ** (math.floor(math.log10(top)) - 1)
     top = min(float(f"{math.ceil(top / digit - 1e-9) * digit:.2g}"), max(float(density.max(initial=0.0)), top))
     top = float(f"{top:.6g}")
-    knee = top * KNEE
-    clipped = bool((density > 1.001 * top).any())
+    return _from_zero(top, top * KNEE, bool((density > 1.001 * top).any()), unit)
+
+
+def count_scale(
+    counts: NDArray[np.float64], users: NDArray[np.float64], certain: NDArray[np.bool_], unit: str
+) -> Scale:
+    """Returns a logarithmic scale from 0 for counts of zones, with few of its colours below the lowest certain count.
+
+    Where noise explains all counts, it covers them.
+
+    counts: float64[n], >= 0. users: see `density_scale`. certain: bool[n], which counts noise does not explain; the
+        others have no colour.
+    """
+    if not certain.any():
+        top = nice(max(float(counts.max(initial=0.0)), _LEAST_COUNT))
+        return _from_zero(top, top, False, unit, least=1.0)
+    scale, lowest = density_scale(counts[certain], users[certain], unit), float(counts[certain].min())
+    top = scale.high
+    knees = (top * KNEE * 2.0**power for power in range(8))
+    knee = next((one for one in knees if math.log1p(lowest / one) / math.log1p(top / one) <= _LOW), top)
+    return _from_zero(top, knee, scale.ticks[-1][0] == top, unit, least=1.0)
+
+
+def _from_zero(top: float, knee: float, clipped: bool, unit: str, least: float = 0.0) -> Scale:
+    """Returns a logarithmic scale from 0. clipped: whether values lie beyond it. least: the first tick after 0."""
     ticks, last = [(0.0, "0")], 0.0
-    for power in range(math.floor(math.log10(knee)), math.floor(math.log10(top)) + 1):
+    for power in range(math.floor(math.log10(top * KNEE)), math.floor(math.log10(top)) + 1):
         for value in (float(f"1e{power}"), float(f"3e{power}")):
-            place = math.log1p(value / knee) / math.log1p(1 / KNEE)
-            if value < top and place - last > _ROOM and place < (1 - 1.5 * _ROOM if clipped else 0.97):
+            place = math.log1p(value / knee) / math.log1p(top / knee)
+            if least <= value < top and place - last > _ROOM and place < (1 - 1.5 * _ROOM if clipped else 0.97):
                 ticks.append((value, number(value)))
                 last = place
     if clipped:

@@ -20,11 +20,11 @@ from sfumato.schemas.views.map_views import Layer, MapBody
 from sfumato.schemas.views.view_parts import Section, Table
 from sfumato.transforms.geo.zone_file import INDEXES, MAX_SHOWN, level_title
 from sfumato.transforms.observability.text_tables import significant
-from sfumato.transforms.report.count_measures import count_measure, rate_measures, rate_names
+from sfumato.transforms.report.count_measures import count_measure, rate_measures, rate_names, simultaneous_deviations
 from sfumato.transforms.report.layers import around_points, finest_metres, zone_layer
 from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.released import Files, Released
-from sfumato.transforms.report.scales import colour_weight, density_scale
+from sfumato.transforms.report.scales import colour_weight, count_scale, density_scale
 from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, number, tail_sums
 
 _NOISE = {  # by trust model
@@ -107,10 +107,11 @@ def _layer(rows: pa.Table, level: Mapping[str, Any], manifest: Manifest, region:
     )
     seen = np.maximum(users, 0)
     weight = colour_weight(seen, stddev)
-    # Circles around points are cut where they overlap: less area, which says nothing about the point.
-    scale = density_scale(seen, weight, "users") if _is_around_points(manifest) else density_scale(seen / areas, weight)
     listed = np.ones(len(users))  # by their users: a zone is a place of its own, whatever its area
     sums = tail_sums(manifest)
+    scale = density_scale(seen / areas, weight)
+    if _is_around_points(manifest):  # circles are cut where they overlap: less area, which says nothing about the point
+        scale = count_scale(seen, weight, users > simultaneous_deviations(len(users), sums) * stddev, "users")
     return zone_layer(
         level_title(level["name"], len(get(manifest, "zones.levels", []))),
         f"{plural(level['zones'], 'zone')}. {_ONE_ZONE} The error of each count is {_error(low, high)} users (95%, for "

@@ -186,7 +186,7 @@ def test_zones_have_names_outlines_and_days() -> None:
     assert not [one for one in canvas.figure.axes[0].lines if one.get_marker() == "o"]
     data = canvas.png()
     assert b"Outlined without a colour: may be empty." in data
-    axes, frame, image = canvas.figure.axes[0].get_window_extent(), Frame.around(REGION, 1280, 0.03), pixels(data)
+    axes, frame, image = canvas.figure.axes[0].get_window_extent(), Frame.around(REGION, 1280, 0.07), pixels(data)
     x = round(axes.x0 + float(frame.columns(np.array(0.7))))
     y = round(image.shape[0] - axes.y1 + float(frame.rows(np.array(0.45))))
     line = image[y, x - 6 : x + 7].sum(axis=1)
@@ -204,7 +204,8 @@ def test_names_stand_beside_their_own_zone_in_a_crowd() -> None:
     assert "In the corner" in {one.get_text() for one in axes.texts}
     lines = [shapely.LineString(one.get_xydata()) for one in axes.lines if one.get_marker() == "o"]
     assert lines
-    frame = Frame.around(REGION, 1280, 0.03)
+    assert max(line.length for line in lines) < 4 * 8 / 72 * 160  # four letters' heights
+    frame = Frame.around(REGION, 1280, 0.07)
     middles = shapely.points(
         [(float(frame.columns(np.array(x))), float(frame.rows(np.array(y)))) for x, y in at.values()]
     )
@@ -212,6 +213,34 @@ def test_names_stand_beside_their_own_zone_in_a_crowd() -> None:
         near, second = np.sort(shapely.distance(line, middles))[:2]
         assert near < 2  # pixels, from the middle of its own zone
         assert second > 10
+
+
+def test_no_name_covers_a_stop_and_the_foremost_place_has_one() -> None:
+    """Names of places give way to circles, but that of the foremost moves, without its dot if that is covered."""
+    at = [(0.3, 0.5), (0.5, 0.5), (0.52, 0.52), (1.0, 0.0)]
+    layer = layer_of({(5, x, 0): 9e3 - x for x in range(len(at))}, kind="count", area=0.001)
+    shapes = [[list(shapely.Point(middle).buffer(0.02).exterior.coords)] for middle in at]
+    names = ["Bordering", "Central", "Crossing", "Far"]
+    body = map_of(layer.model_copy(update={"shapes": shapes, "cell_id": names, "named": True}), missing="None.")
+    places = [("Village", 0.29, 0.49, 17), ("City", 0.5, 0.5, 10), ("Hamlet", 0.7, 0.8, 18), ("Capital", 3, 3, 0)]
+    towns = [Place(name=name, longitude=x, latitude=y, rank=rank) for name, x, y, rank in places]
+    basemap = Basemap(source="", places=towns)
+    canvas = map_canvas(view_of(body, basemap=basemap), body)
+    canvas.png()
+    axes, frame = canvas.figure.axes[0], Frame.around(REGION, 1280, 0.07)
+    written = {one.get_text(): one for one in axes.texts}
+    assert {"City", "Hamlet", "Bordering"} <= written.keys()
+    assert not {"Village", "Capital"} & written.keys()
+    assert len([one for one in axes.lines if one.get_markersize() == 2.6]) == 1  # Hamlet's: a circle covers City's
+    assert shapely.box(0, 0, frame.width, frame.height).contains(shapely.Polygon(frame.pixels(shapes[-1][0])))
+    circles = [shapely.Polygon(frame.pixels(rings[0])) for rings in shapes]
+    for text in axes.texts:
+        (left, low), (right, high) = axes.transData.inverted().transform(text.get_window_extent())
+        assert not shapely.intersects(shapely.box(left, high, right, low), circles).any(), text.get_text()
+    assert not [one for one in axes.patches if isinstance(one, Rectangle) and not one.get_fill()]  # no border
+    far = [town.model_copy(update={"latitude": 0.9}) if town.name == "City" else town for town in towns]
+    view = view_of(body, basemap=basemap.model_copy(update={"places": far}))
+    assert len([one for one in map_canvas(view, body).figure.axes[0].lines if one.get_markersize() == 2.6]) == 2
 
 
 def test_draw_cells_north_is_up_and_west_is_left() -> None:

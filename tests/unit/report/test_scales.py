@@ -8,7 +8,16 @@ import math
 import numpy as np
 import pytest
 
-from sfumato.transforms.report.scales import KNEE, density_scale, linear_scale, position, rate_scale, uncertain
+from sfumato.transforms.report.scales import (
+    FADE,
+    KNEE,
+    count_scale,
+    density_scale,
+    linear_scale,
+    position,
+    rate_scale,
+    uncertain,
+)
 from tests.seeds import seeded_rng
 
 
@@ -38,6 +47,27 @@ def test_ticks_ascend_with_room_between_them(seed: int) -> None:
     assert len(places) >= 3
     assert all(after - before > 0.1 for before, after in itertools.pairwise(places))
     assert (scale.ticks[-1][1][0] == "≥") == bool((density > 1.001 * scale.high).any())
+
+
+def test_few_colours_are_below_the_lowest_certain_count() -> None:
+    counts = np.array([38.0, 60.0, 100.0, 160.0, 240.0, 330.0, 540.0])
+    scale = count_scale(np.append(counts, 5.0), np.append(counts, 0.0), np.arange(8) < 7, "users")
+    lowest, middle, highest = position(scale, np.array([38.0, 240.0, 540.0]))
+    assert FADE < lowest <= 0.2  # opaque
+    assert (middle < 0.7, highest) == (True, 1)
+    assert [text for _, text in scale.ticks] == ["0", "30", "100", "300"]
+    wide = count_scale(np.array([1.0, 5000.0]), np.array([1.0, 5000.0]), np.ones(2, bool), "users")
+    assert wide.knee == pytest.approx(5000 * KNEE)  # where the lowest count is far below: the scale of densities
+    crowded = count_scale(np.append(np.full(999, 10.0), 1e4), np.ones(1000), np.ones(1000, bool), "users")
+    assert crowded.ticks[-1] == (10.0, "≥ 10")
+
+
+@pytest.mark.parametrize(("counts", "high", "ticks"), [([], 10, ["0", "1", "3"]), ([14.0, 0.0], 20, ["0", "3", "10"])])
+def test_counts_that_noise_explains_have_a_scale_of_whole_users(
+    counts: list[float], high: float, ticks: list[str]
+) -> None:
+    scale = count_scale(np.array(counts), np.zeros(len(counts)), np.zeros(len(counts), bool), "users")
+    assert (scale.high, [text for _, text in scale.ticks]) == (high, ticks)
 
 
 def ends(rate: object, width: object) -> tuple[float, float]:
