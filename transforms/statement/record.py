@@ -24,6 +24,7 @@ from sfumato.schemas.guarantee import (
 from sfumato.schemas.release import NEGATIVE
 from sfumato.transforms.release.metadata import UNSAFE
 from sfumato.transforms.release.published_release import Release
+from sfumato.transforms.report.sections import period
 from sfumato.transforms.statement.request import StatementRequest
 
 OPTIONS = {
@@ -111,13 +112,14 @@ def registry_record(
         unsound.append(UNSAFE)
     if participation.get("protected") is False:
         unsound.append(str(participation.get("description")))
-    named = [request.title or str(manifest.get("release_id")), *request.curator, str(manifest.get("created"))[:4]]
+    title = request.title or str(manifest.get("title") or "")
+    named = [title or str(manifest.get("release_id")), *request.curator, str(manifest.get("created"))[:4]]
     return {
         "url_slug": re.sub(r"\W+", "-", " ".join(named).casefold()).strip("-"),
         "status": "Draft",
         "tier": 3,
         "deployment": {
-            "basic": _basic(manifest, request, summary),
+            "basic": _basic(manifest, request, summary, title),
             "dp_variant": {
                 "variant_name": "Custom"
                 if unsound
@@ -152,11 +154,13 @@ def _bullets(*sentences: str) -> str:
     return "".join(f"- {one[0].upper()}{one[1:]}\n" for one in sentences if one)
 
 
-def _basic(manifest: Mapping[str, Any], request: StatementRequest, summary: str) -> dict[str, Any]:
+def _basic(manifest: Mapping[str, Any], request: StatementRequest, summary: str, title: str) -> dict[str, Any]:
     borders = ", ".join(f"{side} {degrees:g}" for side, degrees in entry_of(manifest, "region").items())
     is_network = "network" in str(entry_of(manifest, "results").get("kind"))
+    method = "from a random sample" if entry_of(manifest, "privacy").get("trust") == Trust.SECAGG else "with noise"
+    summary = summary.replace("from a random sample or with noise", method)
     return {
-        "name": request.title or "",
+        "name": title,
         "data_curators": list(request.curator) or [""],
         "intended_use": request.purpose or "",
         "data_product_type": "Machine learning model" if is_network else "Summary statistics",
@@ -192,11 +196,16 @@ def _data_domain(manifest: Mapping[str, Any]) -> str:
     for value in (columns.get(role) for role in _ROLES):
         value = value.get("column") if isinstance(value, Mapping) else value
         named += [value] if isinstance(value, str) else list(value or ())
+    if "day_column" in parameters:
+        named.append(parameters["day_column"])
+    days = period(manifest)
+    dated = f" Records of {days}." if days else ""
     if entry_of(manifest, "privacy").get("devices"):
-        return "Reports of any number of devices, each of a location or of weights of locations."
+        return f"Reports of any number of devices, each of a location or of weights of locations.{dated}"
     columns_read = ", ".join(dict.fromkeys(named)) or _UNKNOWN
     return (
-        f"Logs of any number of users, with any number of rows per user and any values. Columns read: {columns_read}."
+        "Logs of any number of users, with any number of rows per user and any values. "
+        f"Columns read: {columns_read}.{dated}"
     )
 
 

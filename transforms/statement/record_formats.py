@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from sfumato.schemas.guarantee import entry_of
+from sfumato.transforms.report.sections import days_of
 from sfumato.transforms.statement.record import ADDITIONS, OPTIONS
 from sfumato.transforms.statement.request import StatementRequest
 
@@ -46,12 +47,12 @@ def yaml_text(record: Fields, manifest: Fields) -> str:
 def json_ld_text(record: Fields, manifest: Fields) -> str:
     """Returns a schema.org Dataset with the whole record as a JSON literal, for a web page's metadata."""
     basic = record["deployment"]["basic"]
-    region, ledger = entry_of(manifest, "region"), entry_of(manifest, "ledger")
+    region, days = entry_of(manifest, "region"), days_of(manifest)
     content: dict[str, Any] = {
         "@context": ["https://schema.org", {"deployment": {"@id": f"{_REGISTRY}#deployment", "@type": "@json"}}],
         "@type": "Dataset",
         "identifier": manifest.get("release_id"),
-        "name": basic["name"] or manifest.get("title") or manifest.get("release_id"),
+        "name": basic["name"] or manifest.get("release_id"),
         "description": basic["description"],
         "datePublished": basic["publication_date"],
         "creator": [{"@type": "Organization", "name": name} for name in basic["data_curators"] if name],
@@ -60,8 +61,8 @@ def json_ld_text(record: Fields, manifest: Fields) -> str:
     if region:
         box = " ".join(f"{region[side]:g}" for side in ("south", "west", "north", "east"))
         content["spatialCoverage"] = {"@type": "Place", "geo": {"@type": "GeoShape", "box": box}}
-    if ledger:
-        content["temporalCoverage"] = f"{ledger['first_day']}/{ledger['last_day']}"
+    if all(days):
+        content["temporalCoverage"] = "/".join(days)
     content["deployment"] = record["deployment"]
     return json.dumps(content, indent=2, ensure_ascii=False).replace("<", "\\u003c") + "\n"  # safe in a script element
 

@@ -26,7 +26,7 @@ class StatementRequest(LogOptions):
 
     release: str = option(..., "a release, local or gs://", INPUT, metavar="RELEASE", style="positional")
     curator: tuple[str, ...] = _texts("publisher of the release; may be repeated")
-    title: str | None = _text("the name of the data product")
+    title: str | None = _text("the name of the data product (default: the title of the release)")
     purpose: str | None = _text("the intended use of the data product")
     place: str | None = _text("the region that the data describe, or whose laws apply (default: the map's borders)")
     sector: Literal["Technology", "Healthcare", "Education", "Government", "Energy", "Finance"] | None = option(

@@ -12,6 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sfumato.pipelines.command_line.run import JOBS
 from sfumato.schemas.guarantee import FLOATING_NOISE
 from sfumato.transforms.release.metadata import UNSAFE
 from sfumato.transforms.release.published_release import Release, open_release
@@ -93,7 +94,7 @@ def test_what_a_readers_own_job_leaves_out_is_not_stated() -> None:
     found = deployment(release)
     assert found["implementation"]["mechanisms"].startswith("- Not stated.\n")
     assert found["privacy_loss"]["privacy_unit_details"].startswith("not stated.")
-    assert found["dp_variant"]["data_domain"].endswith("not stated.")
+    assert "Columns read: not stated." in found["dp_variant"]["data_domain"]
     for write in FORMATS.values():
         assert "None" not in write(registry_record(release, request_of(**PERSONAL), "a map"), release.manifest)
 
@@ -122,6 +123,29 @@ def test_personal_fields_hold_what_their_options_say() -> None:
         text = fields[field] if isinstance(fields[field], str) else tuple(fields[field])
         assert text == (PERSONAL[option] if field != "sources" else "https://example.org/map")
     assert found["implementation"] == deployment(stored("gauss"))["implementation"]
+
+
+def test_title_days_hours_and_day_column_are_the_releases_own() -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["title"] = "Stops at eight"
+        del manifest["ledger"]
+        manifest["parameters"].update(day_column="t", days_read="2026-10-06", hours="8-9")
+
+    release = stored("gauss", change)
+    found = deployment(release)
+    assert found["basic"]["name"] == "Stops at eight"
+    assert deployment(release, title="Mine")["basic"]["name"] == "Mine"
+    assert found["dp_variant"]["data_domain"].endswith(", t. Records of 6 Oct 2026, 8–9 h.")
+    record = registry_record(release, request_of(), "a map")
+    assert record["url_slug"].startswith("stops-at-eight-")
+    assert json.loads(json_ld_text(record, release.manifest))["temporalCoverage"] == "2026-10-06/2026-10-06"
+
+
+@pytest.mark.parametrize(("trust", "method"), [("secagg", "from a random sample"), ("central", "with noise")])
+def test_description_of_counts_names_the_method(trust: str, method: str) -> None:
+    release = stored("gauss", lambda manifest: manifest["privacy"].update(trust=trust))
+    record = registry_record(release, request_of(), JOBS["histogram"].summary)
+    assert record["deployment"]["basic"]["description"].split(". ")[0].endswith(f", {method}")
 
 
 PRINTABLE = st.characters(exclude_categories=("C", "Z"), include_characters=" <>'\"#:|&")
