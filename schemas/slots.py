@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import zoneinfo
 from dataclasses import dataclass
 from typing import Any
@@ -133,12 +134,20 @@ def clocks_text(time_zone: str | None, times: str | None) -> str:
     return time_zone or (UTC if times is None else LOGS_OWN)
 
 
+def _zones_of(name: str) -> list[str]:
+    """Returns the zones whose city is nearly that of a name: a city that is in no zone's name has none."""
+    zones = sorted(zoneinfo.available_timezones())
+    city = {zone: zone.rpartition("/")[2] for zone in zones}
+    near = difflib.get_close_matches(name.rpartition("/")[2], set(city.values()), n=1, cutoff=0.8)
+    return [zone for zone in zones if city[zone] in near]
+
+
 def check_time_zone(option: str, name: str) -> str:
     """Returns the name of a zone. Raises RequestError, with the option's name, if there is no such zone."""
     try:
         zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        meant = _ABBREVIATIONS.get(name.upper())
-        hint = f"; did you mean {meant}?" if meant else did_you_mean(name, sorted(zoneinfo.available_timezones()))
+        known = [_ABBREVIATIONS[name.upper()]] if name.upper() in _ABBREVIATIONS else _zones_of(name)
+        hint = did_you_mean(name, known, cutoff=0)
         raise RequestError(f"{option}: must be a time zone such as Asia/Tokyo, got {name!r}{hint}") from None
     return name

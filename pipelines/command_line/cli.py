@@ -184,9 +184,11 @@ def parse_command(kind: type[R], arguments: Sequence[str]) -> tuple[R, list[str]
         near = [meant] if meant in names else difflib.get_close_matches(name, names, n=1, cutoff=_NEAR)
         if near and name.removeprefix("--") not in _BEAMS:
             raise RequestError(f"unknown option {name}; did you mean {near[0]}?")
-    if left and not issubclass(kind, RunnerOptions):
+    takes_files = "input" in kind.model_fields
+    is_forgotten = takes_files and vars(values).get("input") is None and bool(left) and not unknown  # the word --input
+    if left and (is_forgotten or not issubclass(kind, RunnerOptions)):
         what = f"unknown option {unknown[0]}" if unknown else f"unexpected argument {left[0]!r}"
-        remedy = "" if unknown or "input" not in kind.model_fields else f"add --input {left[0]}, or "
+        remedy = f"add --input {left[0]}, or " if takes_files and not unknown else ""
         raise RequestError(f"{what}; {remedy}see sfumato {kind.COMMAND} --help")
     return kind.of(vars(values)), left
 
