@@ -134,6 +134,17 @@ test("names make room for what a product painted, and the foremost one moves aro
   expect(pen.arc).toHaveBeenCalledTimes(1);
 });
 
+test("the foremost place is named before the zones, unless one of them has its name", () => {
+  const ground = new BasemapGround({ ...BASEMAP, zones: [] });
+  const { pen, written } = penOf();
+  ground.letterForemost(scene(), new Letters(pen, scene()), ["Harbour", "City"]);
+  expect(written).toEqual([]);
+  const letters = new Letters(pen, scene());
+  ground.letterForemost(scene(), letters, ["Harbour"]);
+  ground.letter(pen, scene(), letters);
+  expect(written).toEqual(["City", "Village"]);
+});
+
 test("tiles are off until the reader switches them on, and the page says who then watches", () => {
   const element = document.createElement("div");
   const [tiles, said]: [(string | null)[], string[]] = [[], []];

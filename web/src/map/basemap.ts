@@ -14,7 +14,7 @@ type Point = [number, number];
 
 const EARTH_RADIUS_M = 6371008.8;
 const NEAR = 0.015; // of the extent of all names: a place within it is "near", one farther has its distance and direction
-const AROUND = [[0, -6], [0, 17], [1.2, 4], [-1.2, 4], [0, -28], [0, 39], [1.2, -18], [-1.2, -18], [1.2, 26], [-1.2, 26]]; // half widths of a name and CSS pixels from its point
+const AROUND = [[0, -6], [0, 17], [1.2, 4], [-1.2, 4], [0, -28], [0, 39], [1.2, -18], [-1.2, -18], [1.2, 26], [-1.2, 26], [2, -20], [-2, -20], [2, 28], [-2, 28], [2.4, 4], [-2.4, 4], [0, -52], [0, 62]]; // half widths of a name and CSS pixels from its point
 const COLOURS: Record<Mode, { land: string; water: string; shore: string; line: string; zone: string }> = {
   dark: { land: "#17151d", water: "#0d1119", shore: "rgba(159,182,207,.55)", line: "rgba(255,255,255,.28)", zone: "rgba(255,255,255,.45)" },
   light: { land: "#f6f1e8", water: "#dfe8ee", shore: "rgba(48,84,120,.6)", line: "rgba(45,35,55,.26)", zone: "rgba(45,35,55,.5)" },
@@ -128,6 +128,19 @@ export class BasemapGround implements Ground {
     });
   }
 
+  letterForemost(scene: Scene, letters: Letters, zones: readonly string[]): void {
+    const [place] = this.places;
+    if (!place || zones.includes(place.name)) return;
+    letters.font(13.5);
+    this.around(place.name, ...scene.project(place.longitude, place.latitude), letters);
+  }
+
+  /** Writes a name where there is room around its point. Returns whether there is. */
+  private around(name: string, x: number, y: number, letters: Letters): boolean {
+    const half = letters.half(name);
+    return AROUND.some(([across, down]) => letters.write(name, x + across * half, y + down));
+  }
+
   /** Writes the names that have room: places by their rank, then zones that are wider than their names. */
   letter(pen: CanvasRenderingContext2D, scene: Scene, letters: Letters): void {
     for (const place of this.places) {
@@ -137,9 +150,8 @@ export class BasemapGround implements Ground {
       const isForemost = rank === 0 || place === this.places[0];
       letters.font(isForemost ? 13.5 : 11.5);
       // The foremost name goes where there is room around its point, without the point if that is covered.
-      const rows = isForemost ? AROUND : isFree ? [[0, -6]] : [];
-      const half = letters.half(name);
-      if (!rows.some(([across, down]) => letters.write(name, x + across * half, y + down)) || !isFree) continue;
+      const isWritten = isForemost ? this.around(name, x, y, letters) : isFree && letters.write(name, x, y - 6);
+      if (!isWritten || !isFree) continue;
       pen.beginPath();
       pen.arc(x, y, 2, 0, 2 * Math.PI);
       pen.stroke();

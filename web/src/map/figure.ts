@@ -359,19 +359,19 @@ export class MapFigure {
   private letterZones(scene: Scene, letters: Letters): void {
     const { cells } = this;
     if (!cells?.layer.named || !this.shown) return;
-    const { value } = this.shown.measure;
-    const boxes = this.symbols(scene);
+    const [{ value }, boxes] = [this.shown.measure, this.symbols(scene)];
+    letters.symbols = boxes.filter(([x0, , x1]) => x1 - x0 < SYMBOL);
+    if (!this.tiles && letters.symbols.length) this.ground?.letterForemost(scene, letters, cells.layer.cell_id);
     letters.font(12);
     const rows = [...boxes.keys()].sort((a, b) => (value[b] ?? -Infinity) - (value[a] ?? -Infinity));
     rows.forEach((row, rank) => {
       const [x0, y0, x1, y1] = boxes[row];
       if (x1 < 0 || y1 < 0 || x0 > scene.width || y0 > scene.height) return;
       const [name, x, y] = [cells.layer.cell_id[row], (x0 + x1) / 2, (y0 + y1) / 2];
-      if ([y + 4, y + 22, y - 14].some((at) => letters.write(name, x, at, x1 - x0)) || x1 - x0 >= NARROW || rank >= MOST_BESIDE) return;
+      if ([y + 4, y + 22, y - 14].some((at) => letters.write(name, x, at, x1 - x0, [])) || x1 - x0 >= NARROW || rank >= MOST_BESIDE) return;
       const [half, others] = [letters.half(name), boxes.filter((_, other) => other !== row)];
       [[x, y0 - 5], [x, y1 + 15], [x1 + half, y + 4], [x0 - half, y + 4]].some(([left, low]) => letters.write(name, left, low, Infinity, others));
     });
-    letters.symbols = boxes.filter(([x0, , x1]) => x1 - x0 < SYMBOL);
   }
 
   /** What the search and the buttons cover of the canvas, if it is for the screen. */

@@ -36,6 +36,8 @@ export interface Ground {
   readonly names: readonly Named[];
   under(pen: CanvasRenderingContext2D, scene: Scene): void;
   over(pen: CanvasRenderingContext2D, scene: Scene): void;
+  /** Writes the foremost place's name before others, unless a zone has it. */
+  letterForemost(scene: Scene, letters: Letters, zones: readonly string[]): void;
   /** Writes the names that have room beside what is taken. */
   letter(pen: CanvasRenderingContext2D, scene: Scene, letters: Letters): void;
   /** The zone that holds a place, else the nearest place with a name, such as `near Harbour`; null where nothing has names. */
