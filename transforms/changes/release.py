@@ -113,7 +113,7 @@ def report(changes: Changes, rate: float, top: int = 10) -> str:
 
 
 def _unlike(before: Release, after: Release) -> list[str]:
-    """Returns a warning for each way in which two releases count other things, so that they differ by it alone."""
+    """Returns a warning for each way in which two releases count different things, which changes their numbers."""
     ways = {
         "days together": _days,
         "hours": lambda one: get(one, "parameters.hours", "all"),
@@ -122,7 +122,7 @@ def _unlike(before: Release, after: Release) -> list[str]:
     }
     told = {way: (value(before.manifest), value(after.manifest)) for way, value in ways.items()}
     return [
-        f"These releases count different things ({way}: {first} before, {second} after), so they differ by that alone"
+        f"These releases count different things ({way}: {first} before, {second} after), which changes their numbers"
         for way, (first, second) in told.items()
         if first != second and None not in (first, second)
     ]
