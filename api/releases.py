@@ -281,7 +281,7 @@ class Release(published_release.Release):
             for one in shapely.from_wkb(zones["geometry"])
         ]
         users = zones["users" if "users" in zones else "count"].to_numpy()
-        norm = PowerNorm(0.5, vmin=0.0, vmax=max(float(users.max()), 1.0))
+        norm = PowerNorm(0.5, vmin=0.0, vmax=float(users.max(initial=1.0)))
         drawn = PatchCollection(map(PathPatch, shapes), cmap="inferno_r", array=users, norm=norm)
         ax.add_collection(drawn)
         region = self._region()

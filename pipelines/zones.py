@@ -19,6 +19,7 @@ from sfumato.transforms.counting.state import CountState
 from sfumato.transforms.counting.sub_queries import check_first_query
 from sfumato.transforms.geo.zone_file import Zones
 from sfumato.transforms.geo.zone_raster import ZoneLocator
+from sfumato.transforms.privacy.admission import ZONES_SHARE
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.zones.plan import ZoneLevels, zones_parameters
@@ -28,7 +29,6 @@ from sfumato.transforms.zones.transform import CountZones
 
 # Of a trusted curator's sums, to which noise is added once: fewer and larger parts are added up faster.
 _CENTRAL_SHARD_SIZE = 1 << 20
-_POPULATION_SHARE = 0.002  # of epsilon; a larger one refuses bad logs of fewer users, and leaves less for the zones
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ZonesJob(CountingJob):
             options["shard_size"] = _CENTRAL_SHARD_SIZE
         given = CountParameters(
             **options,
-            population_share=_POPULATION_SHARE,
+            population_share=ZONES_SHARE,
             contribution=request.contribution,
             depth=ZoneLocator(self.zones).depth,
             categories=self.columns().categories,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import zoneinfo
 from dataclasses import dataclass
 from typing import Any
@@ -109,7 +110,7 @@ def _clock(hour: float) -> str:
 _ABBREVIATIONS = {
     "PST": "America/Los_Angeles", "PDT": "America/Los_Angeles", "MDT": "America/Denver", "CST": "America/Chicago",
     "CDT": "America/Chicago", "EDT": "America/New_York", "BST": "Europe/London", "CEST": "Europe/Berlin",
-    "IST": "Asia/Kolkata", "JST": "Asia/Tokyo", "AEST": "Australia/Sydney",
+    "UTC": "UTC", "GMT": "UTC", "IST": "Asia/Kolkata", "JST": "Asia/Tokyo", "AEST": "Australia/Sydney",
 }  # fmt: skip
 
 
@@ -136,9 +137,9 @@ def clocks_text(time_zone: str | None, times: str | None) -> str:
 
 def _zones_of(name: str) -> list[str]:
     """Returns the zones whose city is nearly that of a name: a city that is in no zone's name has none."""
-    zones = sorted(zoneinfo.available_timezones())
+    zones = sorted(zone for zone in zoneinfo.available_timezones() if not re.search(r"^Etc/|[+-]\d", zone))
     city = {zone: zone.rpartition("/")[2] for zone in zones}
-    near = difflib.get_close_matches(name.rpartition("/")[2], set(city.values()), n=1, cutoff=0.8)
+    near = difflib.get_close_matches(name.rpartition("/")[2], sorted(set(city.values())), n=1, cutoff=0.8)
     return [zone for zone in zones if city[zone] in near]
 
 

@@ -188,7 +188,7 @@ def parse_command(kind: type[R], arguments: Sequence[str]) -> tuple[R, list[str]
     is_forgotten = takes_files and vars(values).get("input") is None and bool(left) and not unknown  # the word --input
     if left and (is_forgotten or not issubclass(kind, RunnerOptions)):
         what = f"unknown option {unknown[0]}" if unknown else f"unexpected argument {left[0]!r}"
-        remedy = f"add --input {left[0]}, or " if takes_files and not unknown else ""
+        remedy = "give files with --input, patterns in quotes; " if takes_files and not unknown else ""
         raise RequestError(f"{what}; {remedy}see sfumato {kind.COMMAND} --help")
     return kind.of(vars(values)), left
 

@@ -47,7 +47,7 @@ def dry_run_text(job: ReleaseJob, files: Sequence[InputFile], settings: RunnerSe
         "memory": memory_lines(settings, max(job.run_bytes(1).held, 1), request.memory),
         "trust": trust_lines(job),
     }
-    read = "the first file's columns were read, nothing was charged or written"
+    read = "only the first file's columns were read; nothing was charged or written"
     text = [f"sfumato {request.COMMAND}, a dry run: {read}"]
     for heading, lines in sections.items():
         text += ["", *_with_margin(heading, lines)]

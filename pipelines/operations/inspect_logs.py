@@ -26,12 +26,13 @@ from sfumato.transforms.geo.zone_raster import ZoneLocator
 from sfumato.transforms.heatmap.request import PlanRequest
 from sfumato.transforms.inputs.log_reader import format_of
 from sfumato.transforms.observability.text_tables import markdown_table
+from sfumato.transforms.privacy.admission import ADMISSION_SHARE, ZONES_SHARE
 from sfumato.transforms.release.basemap_file import distance_text
 
 _SECRET = "For your eyes only: these figures are exact and not private. Nothing was published or charged."
 _FEW_USERS = 1000
 _SEVERAL = 0.1  # a share of the users, at several places in one hour
-_MOST_IN_ZONES = 0.7  # a share of the rows
+_MOST_IN_ZONES = 0.7  # a share of the users
 # Of the users, at most: many are never near a stop, but beyond this a column is probably wrong.
 _OUT_OF_ZONES = ("0.9", "0.5")
 _RADIUS = 300.0  # metres, around points
@@ -118,9 +119,13 @@ def zone_lines(facts: Facts, zones: Zones) -> list[str]:
     lines = [f"zones: {len(zones):,} zones hold {facts.in_zones:.1%} of the rows with a place"]
     if facts.are_zones_elsewhere:
         turned, near = zones.region.with_axes_swapped(), facts.region
-        is_turned = turned is not None and near is not None and turned.west < near.east and near.west < turned.east
         remedy = "check the coordinate system that their file states (of a shapefile, its .prj)"
-        if is_turned:
+        if (
+            turned is not None
+            and near is not None
+            and min(turned.east, near.east) > max(turned.west, near.west)
+            and min(turned.north, near.north) > max(turned.south, near.south)
+        ):
             remedy = "their latitude and longitude are probably swapped in the file"
         lines.append(f"probable cause of trouble: the zones span {zones.span}; if they lie elsewhere, {remedy}")
     return lines
@@ -182,9 +187,13 @@ def next_lines(
     }
     if facts.are_columns_swapped:
         return again("Next: look again with the two columns exchanged:", exchanged)
-    if facts.is_of_rows and (people := other_people(facts)):
+    people = other_people(facts)
+    if facts.is_of_rows and people and "user_id_column" not in request.given(ROLES):
         person = {**facts.roles, "user_id_column": people[0]}
-        return again("Next: look again with the column that identifies a person:", person)
+        return [
+            *again("Next: look again with the column that identifies a person:", person),
+            *again("Or, if the ids are those of people:", facts.roles),
+        ]
     if facts.region is None:
         return ["Next: no row has a place in degrees, so there is no map to make; see the probable causes above"]
     if facts.may_be_swapped and facts.given is None:
@@ -207,11 +216,12 @@ def next_lines(
         slots = [str(max(depth - 2, 1)), "--time_column", time, "--slots", "hour", "--output", "hours"]
         commands["a map of every hour of the day:"] = [*heatmap, *slots]
     if time and not facts.are_zones_elsewhere:
-        most_out = _OUT_OF_ZONES[(facts.in_zones or 0) > _MOST_IN_ZONES]
+        most_out = _OUT_OF_ZONES[facts.in_zones_then > _MOST_IN_ZONES]
         zones = [*job, *zone_words, "--hours", f"{HOUR}-{HOUR + 1}", "--max_bad_fraction", most_out]
-        zones += [*private, *_least(facts.users_then)]
+        zones += private
         days = 1 if facts.period is None else facts.period.length
         together = f" of {days} days together (for one day, shorten --period)" if days > 1 else ""
+        users_then = facts.users_then // days if request.zones else 0  # as few as on one of the days
         file = "" if request.zones else f" in a file{_ZONES_HINT}"
         if facts.several > _SEVERAL:
             title = (
@@ -219,10 +229,11 @@ def next_lines(
                 "are then at several places; `sfumato zones` would count each of them at one, chosen at random:"
             )
             most = str(max(facts.places_a_user, 2))
+            zones += _least(users_then)
             counted = {title: ["histogram", *zones, "--max_items_per_user", most, "--output", "at_eight"]}
         else:
             title = f"the users of each zone{file}, from eight to nine{together}:"
-            counted = {title: ["zones", *zones, "--output", "at_eight"]}
+            counted = {title: ["zones", *zones, *_least(users_then, ZONES_SHARE), "--output", "at_eight"]}
         commands = counted | commands if request.zones else commands | counted  # what was asked for comes first
     titles = (f"{'Or' if number else 'Next,'} {title}" for number, title in enumerate(commands))
     shown = (f"    sfumato {shlex.join(words)}" for words in commands.values())
@@ -234,9 +245,9 @@ def _options(values: Mapping[str, str]) -> list[str]:
     return [word for name, value in values.items() for word in (f"--{name}", value)]
 
 
-def _least(users: int) -> list[str]:
+def _least(users: int, share: float = ADMISSION_SHARE) -> list[str]:
     """Returns the option that ends a run, at epsilon 1, with far fewer users than the logs have; none for few users."""
-    least = min_users(users, epsilon=1)
+    least = min_users(users, epsilon=1, share=share)
     digits = len(str(least)) - 1
     return ["--min_users", str(least // 10**digits * 10**digits)] if least else []
 

@@ -67,6 +67,7 @@ _PERSON = re.compile(
     r"usu[aá]rio|utilizador|cliente|tarjeta|dispositivo|pasajero|passageiro)s?"
     r"[ _.-]*(id|ids|no|nr|num|number|nummer|kennung|hash|key|token|uuid|guid)?$"
 )
+_DEGREES = re.compile(r"(\w+?)[ _.-](wgs_?84|gps|deg|degrees|dd|4326|epsg_?4326)")  # lat_wgs84
 _NUMBER = re.compile(r"(^|[ _.-])(id|no|nr|number|uuid|guid|key)$")
 _PLACES = 1_000_000  # the number of places, at most about, that are kept for the suggested region
 _MIDDLE = (0.02, 0.98)  # quantiles of the users' coordinates; the region may leave out what is beyond them
@@ -111,6 +112,7 @@ class Facts:
         swapped: the share that are outside, and within with swapped coordinates.
         in_zones: the share of the rows with a place that are in a zone; None without zones or places.
         users_then: number of users at HOUR; with zones, of those in one.
+        in_zones_then: their share of the users with a place at HOUR, if there are zones.
         several: the share of the users at HOUR who are then at several places: zones, or squares of some 300 m.
         places_a_user: the bound on places of a user that keeps nearly all visits at HOUR.
     """
@@ -133,6 +135,7 @@ class Facts:
     swapped: float = 0.0
     in_zones: float | None = None
     users_then: int = 0
+    in_zones_then: float = 0.0
     several: float = 0.0
     places_a_user: int = 0
 
@@ -217,6 +220,7 @@ def inspect_logs(
     hashes, places, visitors = [np.empty(0, np.uint64)], [np.empty((2, 0))], [np.empty(0, np.uint64)]
     step = max(rows // _PLACES, 1)
     visits, in_zones = [np.empty((2, 0), np.uint64)], list[NDArray[np.bool_]]()
+    then = [np.empty(0, np.uint64)]
     key = os.urandom(32)  # hashes are compared within this process only
     for batch in _batches(logs, list(roles.values()) or list(columns)[:1]):
         facts.rows += batch.num_rows
@@ -237,6 +241,7 @@ def inspect_logs(
             places.append(found[:, ::step])
             visitors.append(user[kept][::step])
             is_counted = is_then[kept]
+            then.append(np.unique(user[kept][is_counted]))
             if locator is None:
                 row, column = np.floor(found / _NEARBY).astype(np.int64)
                 place = row << 32 ^ column
@@ -255,6 +260,8 @@ def inspect_logs(
         facts.users_then, facts.several = len(each), float(np.mean(each > 1))
         counted = [int(np.minimum(each, bound).sum()) for bound in range(1, _MOST_PLACES + 1)]
         facts.places_a_user = min(bisect_left(counted, _NEARLY_ALL * each.sum()) + 1, _MOST_PLACES)
+    if in_zones:
+        facts.in_zones_then = facts.users_then / max(len(np.unique(np.concatenate(then))), 1)
     if sum(map(len, in_zones)):
         facts.in_zones = float(np.mean(np.concatenate(in_zones)))
     all_places = of_rows = np.concatenate(places, axis=1)
@@ -296,7 +303,7 @@ def find_roles(columns: Iterable[str], given: Mapping[str, str]) -> dict[str, st
         if option == "user_id_column" and [name.lower() for name in found[:1]] in ([], ["id"]):
             found = [name for name in names if name not in roles.values() and _PERSON.search(_words(name))] + found
         if option in AXES and not found:
-            found = [name for name in names if re.split(r"[ _.-]", _words(name))[0] in NAMES[option][:3]]
+            found = [name for name in names if (one := _DEGREES.fullmatch(_words(name))) and one[1] in NAMES[option]]
         if option not in roles and found:
             roles[option] = found[0]
     return roles

@@ -59,9 +59,7 @@ def read_config(path: str) -> RefreshConfig:
         raise RequestError(f"config: rotation: applies only with job: heatmap, got {config.job}")
     example_request(config)
     if rows is not None and config.options.get("time_zone", rows.time_zone) != rows.time_zone:
-        raise RequestError(
-            f"config: time_zone: must equal that of rows_of_day ({rows.time_zone or 'local times'}); omit it"
-        )
+        raise RequestError("config: options: time_zone: move it to rows_of_day")
     return config
 
 

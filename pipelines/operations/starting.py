@@ -32,7 +32,7 @@ key_file: key                 # made by sfumato key new
 budget:                       # the largest epsilon for the data of any DAYS consecutive days
   - {{epsilon: {epsilon}, days: {days}}}
 rotation: {cohorts:<19} # each night queries one of N cohorts of users; the best number for these users
-# rows_of_day: {{time_column: time}}  # days by the rows' times; `hours: 8-9` requires it; time_zone: NAME converts
+# rows_of_day: {{time_column: time}}  # days by the rows' times; `hours: 8-9` requires it; if in UTC, add time_zone
 min_users: {least:<18} # with fewer, by a noisy count, the day is refused; 0 for any
 job: heatmap                  # with rotation: 1 also zones, histogram, flows,
                               # hotspots, quantiles, moments, ranges build
@@ -109,7 +109,10 @@ def starting_configuration(request: RefreshInitRequest) -> tuple[str, RotationCh
     return content, choice
 
 
-def min_users(users: int, epsilon: float, cohorts: int = 1) -> int:
-    """Returns a tenth of the usual users, below which a run is refused; 0 where noise would refuse runs."""
-    stddev = cohorts * LAPLACE.stddev(ADMISSION_SHARE * epsilon)
+def min_users(users: int, epsilon: float, cohorts: int = 1, share: float = ADMISSION_SHARE) -> int:
+    """Returns a tenth of the usual users, below which a run is refused; 0 where noise would refuse runs.
+
+    share: of epsilon, for the count of users.
+    """
+    stddev = cohorts * LAPLACE.stddev(share * epsilon)
     return users // _MIN_SHARE if users > _SURE * stddev else 0

@@ -148,7 +148,9 @@ def test_the_code_on_a_page_runs(page: str, number: int, demo: Path, capfd: pyte
         City.new(demo, start="2000-01-01T00:00:00+00:00", end="2100-01-01T00:00:00+00:00")
     if "published/releases" in code:
         for day in ("2026-11-19", "2026-11-20"):
-            sfumato.zones("demo/logs", h3=6, region=REGION, output=f"published/releases/{day}", seed=1)
+            sfumato.histogram(
+                "demo/logs", h3=6, region=REGION, trust="central", output=f"published/releases/{day}", seed=1
+            )
     assert len([line for line in code.splitlines() if line.strip()]) <= 15
     with mpl.rc_context({"backend": "agg"}):
         exec(code, {})

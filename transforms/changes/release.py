@@ -37,7 +37,7 @@ _COMPARISONS = {"heatmap": compare_maps, "zones": compare_zones, "histogram": co
 def compare_releases(before: Release, after: Release, rate: float, *, shares: bool) -> Changes:
     """Returns the changes between two published heatmaps, or counts by zone; see `differences`.
 
-    Logs a warning if they count different things.
+    Logs a warning for each way in which they count differently.
 
     Raises RequestError if they cannot be compared.
     """
@@ -113,17 +113,17 @@ def report(changes: Changes, rate: float, top: int = 10) -> str:
 
 
 def _unlike(before: Release, after: Release) -> list[str]:
-    """Returns a warning for each way in which two releases count different things, which changes their numbers."""
+    """Returns a warning for each way in which two releases count differently."""
     ways = {
         "days together": _days,
         "hours": lambda one: get(one, "parameters.hours", "all"),
         "zones per user": lambda one: get(one, "parameters.bound.max_items", 1),
         "radius of zones": lambda one: get(one, "parameters.radius", "none"),
     }
-    told = {way: (value(before.manifest), value(after.manifest)) for way, value in ways.items()}
+    stated = {way: (value(before.manifest), value(after.manifest)) for way, value in ways.items()}
     return [
-        f"These releases count different things ({way}: {first} before, {second} after), which changes their numbers"
-        for way, (first, second) in told.items()
+        f"The releases count differently ({way}: {first} before, {second} after): their numbers cannot be compared directly"
+        for way, (first, second) in stated.items()
         if first != second and None not in (first, second)
     ]
 
@@ -151,4 +151,5 @@ def _identity(release: Release) -> dict[str, Any]:
         "manifest_sha256": release.digest,
         **{name: privacy.get(name) for name in ("epsilon", "delta")},
         "users": results.get("users", results.get("estimated_users")),
+        "users_stddev": results.get("users_stddev", get(release.manifest, "privacy.admission.noise_stddev")),
     }

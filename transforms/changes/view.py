@@ -97,13 +97,25 @@ def _headline(manifest: Manifest, table: pa.Table) -> str:
         found = f"{gain} in {where}, {loss} in {down:,}"
     else:
         found = f"{gain if up else loss.capitalize()} in {where}"
-    before, after = (about(one, _total(table)["stddev"]) for one in _users(manifest, table))
+    before, after = _users(manifest, table)
     return f"{found}; in all about {before} users before, {after} after"
 
 
-def _users(manifest: Manifest, table: pa.Table) -> list[float]:
-    """Returns all users before and after: as the runs counted them, otherwise the sum of all places."""
-    return [float(get(manifest, f"{side}.users") or _total(table)[side]) for side in ("before", "after")]
+def _add_up(manifest: Manifest) -> bool:
+    """Returns whether each user counts in one place of a level, so that the differences of places add up."""
+    return bool(get(manifest, "zones.zones_per_user", 1) == 1)
+
+
+def _users(manifest: Manifest, table: pa.Table) -> list[str]:
+    """Returns all users before and after: the sums of places, or the runs' own counts where places do not add up."""
+    total, found = _total(table), []
+    for side in ("before", "after"):
+        users, stddev = total[side], total["stddev"]
+        if not _add_up(manifest) or "cell_id" in table.column_names:
+            users = float(get(manifest, f"{side}.users") or users)
+            stddev = float(get(manifest, f"{side}.users_stddev") or stddev)
+        found.append(about(users, stddev))
+    return found
 
 
 def _total(table: pa.Table) -> dict[str, float]:
@@ -237,7 +249,7 @@ def _rounded(values: NDArray[np.float64], digits: int, unknown: NDArray[np.bool_
 def _reading(manifest: Manifest, table: pa.Table) -> Section:
     rate, shares = float(get(manifest, "results.false_discovery_rate")), get(manifest, "results.compared") != "users"
     total, (before, after) = _total(table), _users(manifest, table)
-    is_sum = get(manifest, "zones.zones_per_user", 1) == 1  # otherwise the zones' differences count users repeatedly
+    is_sum = _add_up(manifest)
     scaled = " The first map is scaled to the total of the second, so shares are compared." if shares else ""
     return Section(
         title="How to read it",
@@ -250,8 +262,8 @@ def _reading(manifest: Manifest, table: pa.Table) -> Section:
             "Unmarked places may have changed by less than these maps can show.",
         ],
         facts=facts(
-            ("All users before", f"about {about(before, 100)}"),
-            ("All users after", f"about {about(after, 100)}"),
+            ("All users before", f"about {before}"),
+            ("All users after", f"about {after}"),
             ("Their difference", f"{between(total['low'], total['high'])} at 95%" if is_sum and not shares else None),
             (
                 "Places tested",

@@ -76,6 +76,9 @@ def compare_zones(before: Release, after: Release, rate: float, *, shares: bool)
     above = dict(zip(levels := list(_levels(tables[1])), [*levels[1:], None], strict=True))
     parents = np.array([place.get((above[level], one), -1) for level, one in _pairs(shared[1], "level", "parent")])
     first, second = (_side(one, table) for one, table in zip((before, after), shared, strict=True))
+    for release, side in ((before, first), (after, second)):
+        if shares and side.total[0] <= 0:
+            raise RequestError(f"shares: {release.path} states no number of users above 0")
     return ZoneChanges(
         **vars(differences(first, second, parents, rate, shares=shares)),
         rows=shared[1],
@@ -96,8 +99,8 @@ def _zones(release: Release) -> pa.Table:
         return table
     if get(manifest, "results.hidden_count") != 0 or get(manifest, "parameters.bound.max_records") != 1:
         raise RequestError(
-            f"{release.path}: does not hold the users of all zones, so it cannot be compared; publish both with "
-            "`sfumato zones`, or with `sfumato histogram --trust central --zones` without --max_records_per_item"
+            f"{release.path}: does not contain the users of all zones, so it cannot be compared; publish both with "
+            "`sfumato zones`, or with `sfumato histogram --zones --trust central` or `split`, without --max_records_per_item"
         )
     level = pa.repeat(str(manifest["zones"]["levels"][0]["name"]), table.num_rows)
     table = table.rename_columns({"count": "users"}).append_column("level", level)
@@ -126,6 +129,6 @@ def _side(release: Release, table: pa.Table) -> Side:
     outermost = pc.equal(table["level"], table["level"][-1]).to_numpy()
     total = float(users[outermost].sum()), float(variance[outermost].sum())
     if _zones_per_user(release) > 1:
-        counted = release.manifest["privacy"]["admission"]
-        total = float(counted["users"]), float(counted["noise_stddev"]) ** 2
+        users_of_all, noise = (get(release.manifest, f"privacy.admission.{name}") for name in ("users", "noise_stddev"))
+        total = float(users_of_all or 0.0), float(noise or 0.0) ** 2
     return Side(users, variance, total, tail_sums(release.manifest))

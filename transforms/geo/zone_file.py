@@ -270,7 +270,7 @@ def _check_overlaps(zones: Zones, label: str) -> None:
             f"zones: {label}: {len(bad):,} {'pair of zones overlaps' if len(bad) == 1 else 'pairs of zones overlap'}, "
             f"such as {zones.name} {pair[0]} and {pair[1]} by {share[worst]:.3g} of the smaller one's area "
             f"({MAX_OVERLAP:g} is allowed); a record counts in only one zone, so cut the overlap out of one of them; "
-            "of circles around stops, give the points with --radius"
+            "for circles around stops, give points and --radius"
         )
 
 

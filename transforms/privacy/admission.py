@@ -31,6 +31,7 @@ from sfumato.transforms.privacy.keys import RunKey
 FALSE_REFUSAL_PROBABILITY = 1e-7
 _HARDLY_EVER = 5  # standard deviations that Laplace noise exceeds with a probability of 0.0005
 ADMISSION_SHARE = 0.01  # of the budget of a release, for the noisy counts of users
+ZONES_SHARE = 0.002  # that of zones; a larger one refuses bad logs of fewer users, and leaves less for the zones
 POPULATION_TOLERANCE = 0.1  # relative difference allowed between a public number of users and the logs'
 
 

@@ -18,8 +18,6 @@ _CLIPPED = 0.01  # of the users may live where it is denser than the brightest c
 _REACH = 30.0  # times the density where the median user lives: then their colour is above a third of the scale
 _FINEST = 1e-6  # the shortest scale of rates
 _OUTSIDE = 0.02  # of the cells may lie beyond either end of a scale
-_LOW = 0.2  # of the scale of counts: the lowest certain count is not above it, where the scale has such a form
-_EMPTY = 10.0  # users: the shortest scale of counts that noise explains
 _LOW = 0.2  # of a scale of counts may lie below the lowest certain one, if it is far enough below the highest
 _LEAST_COUNT = 10.0  # users: where a scale of counts that noise explains ends, at least
 _ROOM = 0.1  # of the scale's length between two ticks
@@ -67,7 +65,7 @@ def count_scale(
     top = scale.high
     knees = (top * KNEE * 2.0**power for power in range(8))
     knee = next((one for one in knees if math.log1p(lowest / one) / math.log1p(top / one) <= _LOW), top)
-    return _from_zero(top, knee, scale.ticks[-1][0] == top, unit, least=1.0)
+    return _from_zero(top, knee, bool((counts[certain] > 1.001 * top).any()), unit, least=1.0)
 
 
 def _from_zero(top: float, knee: float, clipped: bool, unit: str, least: float = 0.0) -> Scale:

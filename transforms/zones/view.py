@@ -109,9 +109,10 @@ def _layer(rows: pa.Table, level: Mapping[str, Any], manifest: Manifest, region:
     weight = colour_weight(seen, stddev)
     listed = np.ones(len(users))  # by their users: a zone is a place of its own, whatever its area
     sums = tail_sums(manifest)
-    scale = density_scale(seen / areas, weight)
     if _is_around_points(manifest):  # circles are cut where they overlap: less area, which says nothing about the point
         scale = count_scale(seen, weight, users > simultaneous_deviations(len(users), sums) * stddev, "users")
+    else:
+        scale = density_scale(seen / areas, weight)
     return zone_layer(
         level_title(level["name"], len(get(manifest, "zones.levels", []))),
         f"{plural(level['zones'], 'zone')}. {_ONE_ZONE} The error of each count is {_error(low, high)} users (95%, for "

@@ -137,10 +137,10 @@ test("names make room for what a product painted, and the foremost one moves aro
 test("the foremost place is named before the zones, unless one of them has its name", () => {
   const ground = new BasemapGround({ ...BASEMAP, zones: [] });
   const { pen, written } = penOf();
-  ground.letterForemost(scene(), new Letters(pen, scene()), ["Harbour", "City"]);
+  ground.letterForemost(pen, scene(), new Letters(pen, scene()), ["Harbour", "City"]);
   expect(written).toEqual([]);
   const letters = new Letters(pen, scene());
-  ground.letterForemost(scene(), letters, ["Harbour"]);
+  ground.letterForemost(pen, scene(), letters, ["Harbour"]);
   ground.letter(pen, scene(), letters);
   expect(written).toEqual(["City", "Village"]);
 });

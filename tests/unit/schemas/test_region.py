@@ -71,6 +71,13 @@ def test_bad_regions_are_refused(text: str) -> None:
         Region.parse(text)
 
 
+@pytest.mark.parametrize("borders", [(0, 80, 1, 91), (0, -91, 1, -80), (-181, 0, 1, 1), (0, 0, 181, 1)])
+def test_borders_beyond_all_degrees_are_refused(borders: tuple[float, ...]) -> None:
+    """Of Python's function: a text is first taken for one in another order."""
+    with rejects("region"):
+        Region(*borders)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -128,36 +128,32 @@ export class BasemapGround implements Ground {
     });
   }
 
-  letterForemost(scene: Scene, letters: Letters, zones: readonly string[]): void {
+  letterForemost(pen: CanvasRenderingContext2D, scene: Scene, letters: Letters, zones: readonly string[]): void {
     const [place] = this.places;
-    if (!place || zones.includes(place.name)) return;
-    letters.font(13.5);
-    this.around(place.name, ...scene.project(place.longitude, place.latitude), letters);
+    if (place && !zones.includes(place.name)) this.letterPlace(pen, scene, letters, place);
   }
 
-  /** Writes a name where there is room around its point. Returns whether there is. */
-  private around(name: string, x: number, y: number, letters: Letters): boolean {
+  /** Writes a place's name above its point. The foremost one goes where there is room around it, without the point if that is covered. */
+  private letterPlace(pen: CanvasRenderingContext2D, scene: Scene, letters: Letters, place: Place): void {
+    const { name, rank } = place;
+    const [x, y] = scene.project(place.longitude, place.latitude);
+    const isFree = letters.isFree(x, y);
+    const isForemost = rank === 0 || place === this.places[0];
+    if (x < 0 || y < 0 || x > scene.width || y > scene.height || !(isFree || isForemost)) return;
+    letters.font(isForemost ? 13.5 : 11.5);
     const half = letters.half(name);
-    return AROUND.some(([across, down]) => letters.write(name, x + across * half, y + down));
+    const isWritten = (isForemost ? AROUND : AROUND.slice(0, 1)).some(([across, down]) => letters.write(name, x + across * half, y + down));
+    if (!isWritten || !isFree) return;
+    pen.beginPath();
+    pen.arc(x, y, 2, 0, 2 * Math.PI);
+    pen.stroke();
+    pen.fill();
+    letters.take([x - 3, y - 3, x + 3, y + 3]);
   }
 
   /** Writes the names that have room: places by their rank, then zones that are wider than their names. */
   letter(pen: CanvasRenderingContext2D, scene: Scene, letters: Letters): void {
-    for (const place of this.places) {
-      const { name, longitude, latitude, rank } = place;
-      const [x, y] = scene.project(longitude, latitude);
-      const isFree = letters.isFree(x, y);
-      const isForemost = rank === 0 || place === this.places[0];
-      letters.font(isForemost ? 13.5 : 11.5);
-      // The foremost name goes where there is room around its point, without the point if that is covered.
-      const isWritten = isForemost ? this.around(name, x, y, letters) : isFree && letters.write(name, x, y - 6);
-      if (!isWritten || !isFree) continue;
-      pen.beginPath();
-      pen.arc(x, y, 2, 0, 2 * Math.PI);
-      pen.stroke();
-      pen.fill();
-      letters.take([x - 3, y - 3, x + 3, y + 3]);
-    }
+    for (const place of this.places) this.letterPlace(pen, scene, letters, place);
     letters.font(11.5, "italic");
     for (const { name, box } of this.zones) {
       const [[x0, y0], [x1, y1]] = [scene.project(box[0], box[3]), scene.project(box[2], box[1])];

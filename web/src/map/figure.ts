@@ -344,7 +344,7 @@ export class MapFigure {
       if (!this.tiles) this.ground?.over(pen, scene);
       const covered = this.covered();
       const letters = new Letters(pen, scene, [...covered, ...(this.overlay?.(pen, scene, covered) ?? [])]);
-      this.letterZones(scene, letters);
+      this.letterZones(pen, scene, letters);
       if (!this.tiles) this.ground?.letter(pen, scene, letters);
       this.mark(pen, scene);
     });
@@ -356,12 +356,12 @@ export class MapFigure {
    * Writes the names of a layer's zones, the highest values first: in a zone that is wider than its name, otherwise around it, where no other
    * zone is. So a name never seems to be that of a neighbour.
    */
-  private letterZones(scene: Scene, letters: Letters): void {
+  private letterZones(pen: CanvasRenderingContext2D, scene: Scene, letters: Letters): void {
     const { cells } = this;
     if (!cells?.layer.named || !this.shown) return;
     const [{ value }, boxes] = [this.shown.measure, this.symbols(scene)];
     letters.symbols = boxes.filter(([x0, , x1]) => x1 - x0 < SYMBOL);
-    if (!this.tiles && letters.symbols.length) this.ground?.letterForemost(scene, letters, cells.layer.cell_id);
+    if (!this.tiles && letters.symbols.length) this.ground?.letterForemost(pen, scene, letters, cells.layer.cell_id);
     letters.font(12);
     const rows = [...boxes.keys()].sort((a, b) => (value[b] ?? -Infinity) - (value[a] ?? -Infinity));
     rows.forEach((row, rank) => {

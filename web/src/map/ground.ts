@@ -30,14 +30,14 @@ export interface Named {
 /** Geography. It is painted on the map's own canvas, so that it agrees with the cells and is in the PNG. */
 export interface Ground {
   readonly source: string;
-  /** What land and water cover, the open sea included; null without both. */
+  /** What land and water cover, the open sea included; null without land areas. */
   readonly extent: Bounds | null;
   /** Places by their rank, then zones. */
   readonly names: readonly Named[];
   under(pen: CanvasRenderingContext2D, scene: Scene): void;
   over(pen: CanvasRenderingContext2D, scene: Scene): void;
   /** Writes the foremost place's name before others, unless a zone has it. */
-  letterForemost(scene: Scene, letters: Letters, zones: readonly string[]): void;
+  letterForemost(pen: CanvasRenderingContext2D, scene: Scene, letters: Letters, zones: readonly string[]): void;
   /** Writes the names that have room beside what is taken. */
   letter(pen: CanvasRenderingContext2D, scene: Scene, letters: Letters): void;
   /** The zone that holds a place, else the nearest place with a name, such as `near Harbour`; null where nothing has names. */

@@ -15,7 +15,7 @@ const [LISTED, WIDE_LISTED, WIDE] = [6, 12, 1200]; // places at first, and on wi
 
 /** A cell's value with what is known of it, which the list of places repeats: [value, margin]. */
 export function valueWords(measure: Measure, row: number): [string, string] {
-  const listed = measure.listed.find(([one]) => one === row);
+  const listed = measure.kind === "change" ? undefined : measure.listed.find(([one]) => one === row); // a list of changes is in users
   const [, value, low, high] = listed ?? [row, measure.value[row], measure.low[row], measure.high[row]];
   if (value === null) return ["unknown", "too few users for an estimate"];
   if (low === null || high === null) return [`about ${significant(value, 2)} ${measure.unit}`.trim(), "interval unknown"];
@@ -88,6 +88,9 @@ export function tint(bars: Iterable<HTMLElement>, cells: Cells | null): void {
   for (const bar of bars) bar.style.background = cells?.colour(Number(bar.dataset.row)) ?? "";
 }
 
+let forPaper: () => void = () => undefined; // of the list that is shown
+addEventListener("beforeprint", () => forPaper(), { capture: true }); // before the map is painted
+
 /** The list of the highest lower bounds. A click shows the cell on the map. */
 function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement {
   const title = measure.kind === "count" ? "Busiest places" : measure.kind === "change" ? "Most significant changes" : `Highest (95% sure): ${measure.name.replace(/^Rate: /, "").toLowerCase()}`;
@@ -139,10 +142,10 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
     more.hidden = shown >= listed.length;
   };
   fill();
-  addEventListener("beforeprint", () => { // a page has room for as many as a wide window
+  forPaper = () => { // which has room for as many as a wide window
     shown = Math.max(shown, Math.min(WIDE_LISTED, listed.length));
     fill();
-  }, { capture: true, once: true }); // before the map is painted for paper
+  };
   const unit = measure.kind !== "count" || !listed.length ? "" // cells of several sizes are compared by their density
     : `${capital(measure.unit)} ${isOfZones ? "in a zone" : sameSize ? `in a cell of ${sizeWords(figure, body, listed[0][0])}` : "per km²"}. `;
   return h("section", { class: "listed" }, h("h2", {}, title), h("p", { class: "quiet" }, unit + measure.listed_note), list, more);
