@@ -122,7 +122,7 @@ def _unlike(before: Release, after: Release) -> list[str]:
     }
     stated = {way: (value(before.manifest), value(after.manifest)) for way, value in ways.items()}
     return [
-        f"The releases count differently ({way}: {first} before, {second} after): their numbers cannot be compared directly"
+        f"The releases count differently ({way}: {first} before, {second} after), so their numbers differ by that too"
         for way, (first, second) in stated.items()
         if first != second and None not in (first, second)
     ]

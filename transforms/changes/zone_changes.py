@@ -100,7 +100,8 @@ def _zones(release: Release) -> pa.Table:
     if get(manifest, "results.hidden_count") != 0 or get(manifest, "parameters.bound.max_records") != 1:
         raise RequestError(
             f"{release.path}: does not contain the users of all zones, so it cannot be compared; publish both with "
-            "`sfumato zones`, or with `sfumato histogram --zones --trust central` or `split`, without --max_records_per_item"
+            "`sfumato zones`, or with `sfumato histogram --zones --trust central` (or split) without "
+            "--max_records_per_item"
         )
     level = pa.repeat(str(manifest["zones"]["levels"][0]["name"]), table.num_rows)
     table = table.rename_columns({"count": "users"}).append_column("level", level)

@@ -99,7 +99,7 @@ def _write_all(
     history: History | None,
 ) -> None:
     entries = [_entry(name, one, name in removed, history) for name, one in releases.items()]
-    # Done here too: if another run wrote the map of a killed one, none is written below, and `write_file` removes nothing.
+    # Done here too: if another run wrote the map of a killed one, none is written below.
     remove_partial_files(FileSystems.join(root, MAPS))
     present = {file.path.rsplit("/", 1)[-1] for file in matching(FileSystems.join(root, MAPS, "*"))}
     for entry in entries:
