@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date
 from typing import Any
 
@@ -114,7 +114,7 @@ def report(changes: Changes, rate: float, top: int = 10) -> str:
 
 def _unlike(before: Release, after: Release) -> list[str]:
     """Returns a warning for each way in which two releases count differently."""
-    ways = {
+    ways: dict[str, Callable[[Mapping[str, Any]], Any]] = {
         "days together": _days,
         "hours": lambda one: get(one, "parameters.hours", "all"),
         "zones per user": lambda one: get(one, "parameters.bound.max_items", 1),
