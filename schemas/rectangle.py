@@ -45,7 +45,7 @@ class Region:
             value = getattr(self, name)
             if not math.isfinite(value):
                 raise RequestError(f"region: {name} must be a finite number of degrees, got {value}")
-        if not (self.west >= -180 and self.east <= 180 and self.south >= -90 and self.north <= 90):
+        if not _is_on_globe(self.west, self.south, self.east, self.north):
             raise RequestError(
                 "region: must be WEST,SOUTH,EAST,NORTH with longitudes between -180 and 180, latitudes between -90 and "
                 f"90, got {self}; to scale plain coordinates to degrees, see docs/how_to/your_logs.md"
@@ -103,10 +103,13 @@ def _other_order(west: float, south: float, east: float, north: float) -> tuple[
     return min(found.items(), key=lambda one: one[1]._square_degrees, default=None)
 
 
+def _is_on_globe(west: float, south: float, east: float, north: float) -> bool:
+    return west >= -180 and east <= 180 and south >= -90 and north <= 90
+
+
 def _has_area(west: float, south: float, east: float, north: float) -> bool:
     """Returns whether these are borders of a region on the globe."""
-    on_globe = west >= -180 and east <= 180 and south >= -90 and north <= 90
-    return on_globe and min(east - west, north - south) >= _LEAST_DEGREES
+    return _is_on_globe(west, south, east, north) and min(east - west, north - south) >= _LEAST_DEGREES
 
 
 def region_from(stated: Mapping[str, Any]) -> Region:

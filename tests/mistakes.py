@@ -544,8 +544,8 @@ FAULTS: tuple[Fault, ...] = (
           "pass"),
     # Requests and checks of options.
     Fault("requests", "a region beyond the poles is taken",
-          "self.east <= 180 and self.south >= -90 and self.north <= 90):",
-          "self.east <= 180):"),
+          "return west >= -180 and east <= 180 and south >= -90 and north <= 90",
+          "return west >= -180 and east <= 180"),
     Fault("requests", "a seed is taken with a ledger",
           "if self.seed is not None:",
           "if self.seed is not None and self.seed < 0:"),

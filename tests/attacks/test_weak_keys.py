@@ -137,6 +137,14 @@ def test_keys_without_a_pattern_are_accepted(length: int) -> None:
         assert key_weakness(one) is None
 
 
+@pytest.mark.parametrize("length", range(MIN_SECRET_BYTES // 2, MIN_SECRET_BYTES))
+def test_text_of_too_few_random_bytes_is_refused(length: int) -> None:
+    """Though as text they are long enough."""
+    secret = hashlib.sha512(b"a random key").digest()[:length]
+    assert key_weakness(secret.hex().encode()) is not None
+    assert key_weakness(base64.b64encode(secret)) is not None
+
+
 def test_32_random_bytes_are_hardly_ever_refused() -> None:
     raw = 2 * _LEVEL + (len(_PRINTABLE) / 256) ** 32  # both counting tests, or every byte is printable
     base64_text = _LEVEL + 2 * ((_BASE64 - 26) / _BASE64) ** (32 * 4 // 3)  # one counting test, or letters of one case

@@ -140,7 +140,7 @@ def yesterdays(folder: Path, nights: Path, **changes: Any) -> tuple[Place, date]
 
 
 def test_late_files_make_a_correction_with_its_own_charge(tmp_path: Path, nights: Path) -> None:
-    late = {"late": {"days": 3, "epsilon": 1.5}, "budget": [{"epsilon": 5.5, "days": 3}]}
+    late = {"late": {"days": 3, "epsilon": 1.5}, "budget": [{"epsilon": 9, "days": 3}]}  # enough for another
     place, night = yesterdays(tmp_path, nights, **late)
     assert place.refresh() == 0
     stated = place.manifest(night)

@@ -168,6 +168,20 @@ def test_removed_repeated_and_reordered_entries_show(filled: list[bytes]) -> Non
             replay([*filled[:index], filled[index + 1], filled[index], *filled[index + 2 :]])
 
 
+def test_entries_of_another_chain_show(tmp_path: Path, filled: list[bytes]) -> None:
+    """Each is whole, and has the number of the one whose place it takes."""
+    (tmp_path / "other").mkdir()
+    book = ledger(tmp_path / "other")
+    for number in (1, 2, 3):
+        book.reserve(charge(f"r{number}", f"2026-11-0{number}"), LIMITS)
+        book.commit(f"r{number}", f"{number}" * 64)
+    other = store(tmp_path / "other").read()
+    assert len(read_entries(other)) == len(filled)
+    for index in range(1, len(filled)):
+        with pytest.raises(LedgerError):
+            read_entries([*filled[:index], *other[index:]])
+
+
 def test_an_entry_of_a_later_format_is_not_guessed_at(filled: list[bytes]) -> None:
     """A format that a hash confirms was written; one that a hash refutes is damage."""
     body = json.loads(filled[0])
