@@ -162,6 +162,10 @@ def test_late_files_make_a_correction_with_its_own_charge(tmp_path: Path, nights
     assert place.refresh("--date", str(night)) == 0
     assert place.entries == removed  # the charge that was corrected does not publish the night anew
     assert not (place.night(night) / "cells.parquet").exists()
+    shutil.rmtree(place.night(night))  # nor where the notice of the removal is gone too
+    assert place.refresh("--date", str(night)) == 0
+    assert place.entries == removed
+    assert not (place.night(night) / "cells.parquet").exists()
 
 
 def test_late_files_are_left_out_without_a_policy(
