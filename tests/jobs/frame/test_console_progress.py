@@ -167,6 +167,7 @@ def test_what_else_goes_to_standard_error_becomes_json() -> None:
     assert "release_id" not in done
 
 
+@pytest.mark.usefixtures("no_coast")
 @pytest.mark.parametrize("runner", ["direct", "direct_threads"])
 def test_a_run_in_json(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str], runner: str) -> None:
     options = [*WITH_WARNING, "--log_format", "json", "--runner_config", runner]

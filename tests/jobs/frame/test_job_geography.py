@@ -115,6 +115,7 @@ def test_changes_show_the_geography_of_the_later_map(pattern: str, basemap: str,
         assert (folder / "basemap.json").read_text() == (tmp_path / sides[1] / "basemap.json").read_text()
 
 
+@pytest.mark.usefixtures("no_coast")
 def test_a_run_logs_what_it_takes_for_granted(
     pattern: str, basemap: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

