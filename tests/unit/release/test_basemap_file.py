@@ -279,6 +279,8 @@ def test_the_coast_of_the_extra_is_drawn_without_a_file(tmp_path: Path, monkeypa
         content += ring.tobytes()
     (folder / "gshhs_f.dat").write_bytes(content)
     (folder / "gshhsmeta_f.dat").write_text("".join(lines))
+    monkeypatch.setitem(sys.modules, COAST, None)
+    del sys.modules[COAST]  # now, and again after the test
     monkeypatch.syspath_prepend(tmp_path)
     found = geography_bytes(Region(-9.25, 38.65, -8.95, 38.85), None, None)
     assert found is not None
