@@ -108,7 +108,8 @@ def _rows_of_day(value: Any) -> RowsOfDay | None:
         )
     check_known(value, ("time_column", "time_zone", "folders"), "rows_of_day")
     column, zone, folders = value["time_column"], value.get("time_zone"), value.get("folders", [0])
-    if not all(isinstance(text, str) and text for text in (column, "local" if zone is None else zone)):
+    texts = [column] if zone is None else [column, zone]
+    if not all(isinstance(text, str) and text for text in texts):
         raise RequestError(f"rows_of_day: time_column and time_zone must be names, got {value!r}")
     if folders not in _FOLDERS:
         raise RequestError(f"rows_of_day: folders must be one of {', '.join(map(str, _FOLDERS))}, got {folders!r}")

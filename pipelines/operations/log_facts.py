@@ -311,13 +311,17 @@ def find_roles(columns: Iterable[str], given: Mapping[str, str]) -> dict[str, st
 
 def other_ids(facts: Facts) -> list[str]:
     """Returns the columns, other than those of a role, that are named like ids: of records, trips, vehicles, stops."""
-    others = {name: _words(name) for name in facts.columns if name not in facts.roles.values()}
-    return [name for name, words in others.items() if _NUMBER.search(words) or _PERSON.search(words)]
+    return _others(facts, _NUMBER, _PERSON)
 
 
 def other_people(facts: Facts) -> list[str]:
     """Returns the columns, other than those of a role, that are named like ids of people, devices or cards."""
-    return [name for name in facts.columns if name not in facts.roles.values() and _PERSON.search(_words(name))]
+    return _others(facts, _PERSON)
+
+
+def _others(facts: Facts, *patterns: re.Pattern[str]) -> list[str]:
+    others = [name for name in facts.columns if name not in facts.roles.values()]
+    return [name for name in others if any(one.search(_words(name)) for one in patterns)]
 
 
 def _words(name: str) -> str:

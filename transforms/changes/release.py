@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Mapping
-from datetime import date
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import UNSAFE, package_versions
 from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.report.numbers import plural
-from sfumato.transforms.report.sections import days_of, get, period
+from sfumato.transforms.report.sections import days_together, get, period
 
 _NOTE = (
     "Computed only from two published releases, so it costs no privacy budget beyond theirs. For a person in the data "
@@ -115,7 +114,7 @@ def report(changes: Changes, rate: float, top: int = 10) -> str:
 def _unlike(before: Release, after: Release) -> list[str]:
     """Returns a warning for each way in which two releases count differently."""
     ways: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-        "days together": _days,
+        "days together": days_together,
         "hours": lambda one: get(one, "parameters.hours", "all"),
         "zones per user": lambda one: get(one, "parameters.bound.max_items", 1),
         "radius of zones": lambda one: get(one, "parameters.radius", "none"),
@@ -126,15 +125,6 @@ def _unlike(before: Release, after: Release) -> list[str]:
         for way, (first, second) in stated.items()
         if first != second and None not in (first, second)
     ]
-
-
-def _days(manifest: Mapping[str, Any]) -> int | None:
-    """Returns how many days of records a release counts together; None if it states none."""
-    try:
-        first, last = map(date.fromisoformat, days_of(manifest))
-    except ValueError:
-        return None
-    return (last - first).days + 1
 
 
 def _randomness(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,8 +54,9 @@ def map_canvas(view: PageView, body: MapBody, measure: int = 0, flows: FlowTable
     body: the view's own, or a map within it. flows: the largest are drawn as arcs over the cells.
     """
     values, basemap = body.layers[-1].measures[measure], view.basemap
-    is_wider = basemap or body.start
-    margin = _ZONE_MARGIN if body.layers[-1].shapes else _MARGIN if is_wider else 0.0
+    margin = _MARGIN if basemap or body.start else 0.0
+    if body.layers[-1].shapes:
+        margin = _ZONE_MARGIN
     frame = Frame.around(body.start or body.region, round(_INCHES * DPI), margin)
     wide, tall = frame.width / DPI, frame.height / DPI
     canvas = Canvas(

@@ -152,10 +152,10 @@ def period(manifest: Manifest) -> str | None:
     begin, end = days_of(manifest)
     days, last = _day(begin), _day(end)
     if days and last and days != last:
-        number = (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).days + 1
         first = days.split()
         differing = max(place for place, word in enumerate(last.split()) if word != first[place])
-        days = f"{' '.join(first[: differing + 1])} to {last} ({number} days together)"  # the year is written once
+        begin = " ".join(first[: differing + 1])  # the year is written once
+        days = f"{begin} to {last} ({days_together(manifest)} days together)"
     hours = str(get(manifest, "parameters.hours", "")).replace("-", "–")
     return ", ".join(part for part in (days, hours and f"{hours} h") if part) or None
 
@@ -164,6 +164,15 @@ def days_of(manifest: Manifest) -> tuple[str, str]:
     """Returns the first and last day of the records, charged or read, as a manifest writes them; empty if none."""
     read, _, last = str(get(manifest, "parameters.days_read", "")).partition(":")
     return str(get(manifest, "ledger.first_day", read)), str(get(manifest, "ledger.last_day", last or read))
+
+
+def days_together(manifest: Manifest) -> int | None:
+    """Returns how many days of records a release counts together; None if it states none."""
+    try:
+        first, last = map(datetime.fromisoformat, days_of(manifest))
+    except ValueError:
+        return None
+    return (last - first).days + 1
 
 
 def file_name(manifest: Manifest, place: str | None) -> str:

@@ -47,7 +47,7 @@ def test_differences_of_equal_days_are_rarely_found() -> None:
 @pytest.mark.false_alarm(1e-9)
 def test_visits_to_several_places_of_equal_days_are_rarely_found() -> None:
     """Each of 2,000 people is at up to four of 24 places, which people choose by habits that are the same each day."""
-    rng, alone = seeded_rng(4), np.full(BLOCKS, -1)
+    rng, without = seeded_rng(4), np.full(BLOCKS, -1)
     habits = rng.dirichlet(np.full(BLOCKS, 0.3), 2_000)
 
     def day() -> Side:
@@ -56,7 +56,7 @@ def test_visits_to_several_places_of_equal_days_are_rarely_found() -> None:
         users = np.array([(places == place).any(axis=1).sum() for place in range(BLOCKS)])
         return Side(users + rng.laplace(0, 5 / np.sqrt(2), BLOCKS), np.full(BLOCKS, 25.0), (2_000.0, 25.0), 1)
 
-    pairs = [differences(day(), day(), alone) for _ in range(200)]
+    pairs = [differences(day(), day(), without) for _ in range(200)]
     # Each of 200 independent pairs is wrong with a probability of at most 5%: more than 32 have one of 4e-10.
     assert sum(bool(one.changed.any()) for one in pairs) <= 32
 

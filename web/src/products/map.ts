@@ -57,7 +57,9 @@ export function cellWords(figure: MapFigure, body: MapBody, layer: Layer, measur
   const isByArea = measure.scale.unit.includes("km²"); // else colours compare numbers of users, whatever the areas
   if (isByArea && measure.kind === "count" && users !== null && !measure.uncertain[row]) facts.push(["Density", `about ${significant(users / figure.cells.area(row), 2)} per km²`]);
   const size = sizeWords(figure, body, row);
-  facts.push(...(name === null ? [["Cell", `${size}${share}`]] as [string, string][] : isByArea ? [["Area", size]] as [string, string][] : []), ...where);
+  if (name === null) facts.push(["Cell", `${size}${share}`]);
+  else if (isByArea) facts.push(["Area", size]);
+  facts.push(...where);
   return { value: name === null ? capital(value) : `${name}: ${value}`, margin, facts };
 }
 
@@ -142,7 +144,7 @@ function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement
     more.hidden = shown >= listed.length;
   };
   fill();
-  forPaper = () => { // which has room for as many as a wide window
+  forPaper = () => { // which has room for the places of a wide window
     shown = Math.max(shown, Math.min(WIDE_LISTED, listed.length));
     fill();
   };
