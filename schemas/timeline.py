@@ -56,7 +56,7 @@ class DatedRelease:
 
     Attributes:
         folder: its path, relative to the timeline's page, such as `releases/2026-11-20`.
-        map: the file with its map, relative to the page (`timeline_view.night_map`); None without a map.
+        map: the file with its map of cells or zones, relative to the page (`timeline_view.night_map`); None without.
         safe: whether the key of its noise is secret; the manifest's `privacy.randomness.safe`.
         rests_on: periods of the noisy answers that its estimate is based on, as text, in order; None for an estimate
             from the night's own answers only.

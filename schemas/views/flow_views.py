@@ -96,8 +96,9 @@ class NightMap(ViewPart):
 
     Attributes:
         format: of the file; a page shows only maps of its own format.
-        layer: the published cells with one measure, `Users`; fine cells may be added up.
-        users: one per cell: estimated without shrinkage where the release has that, so that differences are unbiased.
+        layer: the published cells with one measure, `Users`; fine cells may be added up. Zones as on the night's page.
+        users: one per cell, empty for zones, as are the next two: estimated without shrinkage where the release has
+            that, so that differences are unbiased.
         stddev: one per cell: standard deviation of the error of `users`.
         measured: one per cell: level of the node around it that the last sub-query measured. Above the cell's own an
             earlier sub-query measured it, whose noise decided where to look again: such a cell is biased.

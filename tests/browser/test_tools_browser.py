@@ -12,16 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shapely import box
 
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.timeline import DatedRelease, PlaceChange, Spending
+from sfumato.schemas.views.map_views import Basemap
 from sfumato.transforms.ranges.model_file import model_bytes
 from sfumato.transforms.ranges.view import ranges_view
+from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.release.timeline_view import TIMELINE_FILE, night_map, timeline_bytes, timeline_view
 from sfumato.transforms.report.report import render_page
 from tests.browser.browsers import Tab
 from tests.browser.conftest import Open, barriers
-from tests.browser.test_map_browser import MAP
+from tests.browser.test_map_browser import MAP, zones_page
 from tests.jobs.release.nights import MOVED, a_night
 from tests.unit.ranges.models import REGION, grid_model
 from tests.unit.ranges.samples import ranges_manifest
@@ -29,6 +32,12 @@ from tests.unit.release.city import REGION as CITY
 
 DAYS = ["2026-11-18", "2026-11-19", "2026-11-21"]
 MODEL = grid_model(60)
+ZONES_MANIFEST = {
+    "job": "zones",
+    "created": "2026-11-22T00:00:00+00:00",
+    "results": {"users": 1300.0, "users_stddev": 10.0},
+    "privacy": {"epsilon": 1.0, "delta": 0.0, "randomness": {"safe": True}},
+}
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +216,37 @@ def test_night_names_its_sources_and_shows_changes_on_the_map(opened: Open, page
     )  # the earlier night
     tab.until("document.querySelector('.night-words').innerText.includes('Cohort 2 of 3')")
     assert not tab.run("document.querySelector('.listed').innerText")
+
+
+def test_zone_is_followed_over_nights(opened: Open, tmp_path: Path) -> None:
+    (tmp_path / "maps").mkdir()
+    nights = []
+    for number, day in enumerate(DAYS):
+        zones_page(
+            tmp_path, {"Mill": box(0, 0, 0.5, 1), "Quay": box(0.5, 0, 1, 1)}, [900, 400 + number], Basemap(source="")
+        )
+        manifest = {**ZONES_MANIFEST, "release_id": day}
+        (tmp_path / "maps" / f"{day}.js").write_bytes(night_map(day, Release(str(tmp_path), manifest, "")))
+        nights.append(DatedRelease.from_manifest(day, day, manifest, f"maps/{day}.js"))
+    told = {TIMELINE_FILE: timeline_bytes("the city", nights, [])}
+    page = tmp_path / "nights.html"
+    page.write_text(render_page(timeline_view(told)), encoding="utf-8")
+    tab = opened(page)
+    tab.until("document.querySelectorAll('.listed .places li').length === 2")
+    labels = tab.run("[...document.querySelectorAll('.when .choice span')].map(one => one.innerText)")
+    assert labels == ["19 Nov 2026", "21 Nov 2026"]  # changes of zones are not tested on the page
+    chart = "document.querySelector('.nights svg[role=img]').textContent"
+    assert "Mill" not in tab.run(chart)
+    tab.click(".listed .places li:nth-child(2) button")
+    tab.until(f"{chart}.includes('Users in Quay')")
+    tab.until("location.hash.includes('zone=z1')")
+    again = opened(page, tab.run("location.hash"))
+    again.until(f"{chart}.includes('Users in Quay')")
+    again.click(".when .quiet .link")
+    again.until(f"!{chart}.includes('Quay')")
+    x, y = again.centre(MAP)
+    again.drag([(x - 220, y)])  # a click in the west
+    again.until(f"{chart}.includes('Users in Mill')")
 
 
 def test_changes_are_downloaded(opened: Open, pages: dict[str, Path], downloads: Path) -> None:

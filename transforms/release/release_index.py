@@ -13,7 +13,8 @@ from datetime import date, timedelta
 
 from apache_beam.io.filesystems import FileSystems
 
-from sfumato.schemas.release import BASEMAP_FILE, PAGE_FILE
+from sfumato.schemas.errors import FormatError
+from sfumato.schemas.release import BASEMAP_FILE, PAGE_FILE, ZONES_FILE
 from sfumato.schemas.timeline import DatedRelease, Spending
 from sfumato.transforms.io.files import remove_partial_files, write_file
 from sfumato.transforms.io.storage import matching
@@ -102,9 +103,13 @@ def _write_all(
     # Done here too: if another run wrote the map of a killed one, none is written below.
     remove_partial_files(FileSystems.join(root, MAPS))
     present = {file.path.rsplit("/", 1)[-1] for file in matching(FileSystems.join(root, MAPS, "*"))}
-    for entry in entries:
-        if entry.map is not None and entry.map.rsplit("/", 1)[-1] not in present:
+    for place, entry in enumerate(entries):
+        if entry.map is None or entry.map.rsplit("/", 1)[-1] in present:
+            continue
+        try:
             write_file(FileSystems.join(root, entry.map), night_map(entry.date, releases[entry.date]))
+        except FormatError:  # shown on its own page only
+            entries[place] = replace(entry, map=None)
     newest = releases[entries[-1].date]
     latest = {
         "date": entries[-1].date,
@@ -125,7 +130,8 @@ def _write_all(
 def _entry(date: str, release: Release, is_pruned: bool, history: History | None) -> DatedRelease:
     """Returns a release of the timeline. The ledger identifies the user partition of its cohort."""
     manifest, map_file = release.manifest, None
-    if manifest.get("job") == "heatmap" and not is_pruned:
+    is_drawn = manifest.get("job") == "heatmap" or ZONES_FILE in (release.listed or {})
+    if is_drawn and not is_pruned:
         # The name of the map's file differs between releases of a day.
         content = json.dumps([MAP_FORMAT, manifest], sort_keys=True)
         map_file = f"{MAPS}/{date}-{hashlib.sha256(content.encode()).hexdigest()[:12]}.js"

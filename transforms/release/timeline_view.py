@@ -17,7 +17,7 @@ from dataclasses import asdict
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import FormatError, RequestError
 from sfumato.schemas.known_digits import Z, about
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.ranges import Field
@@ -26,12 +26,14 @@ from sfumato.schemas.release import ANSWERS_FILE, CELLS_FILE, MANIFEST_FILE, PAG
 from sfumato.schemas.timeline import DatedRelease, Spending
 from sfumato.schemas.tree import Tree, node_levels, node_paths, node_positions, nodes_from_names
 from sfumato.schemas.views import PageView
+from sfumato.schemas.views.chart_views import MomentsBody
 from sfumato.schemas.views.flow_views import Night, NightMap, TimelineBody
-from sfumato.schemas.views.map_views import Geography, Measure
+from sfumato.schemas.views.map_views import Geography, MapBody, Measure
 from sfumato.schemas.views.view_parts import Bounds, Fact, FileLink, Section, Table
 from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.report.layers import cell_layer
 from sfumato.transforms.report.numbers import CHANGES, night_sentences, spoken, times, tiny
+from sfumato.transforms.report.report import view_in_page
 from sfumato.transforms.report.scales import density_scale
 from sfumato.transforms.report.sections import get, tail_sums
 
@@ -86,8 +88,8 @@ def timeline_view(files: Mapping[str, bytes]) -> PageView:
     some = "this release" if len(nights) == 1 else "one of them" if unsafe == 1 else some
     worst = max(nights, key=lambda night: night.epsilon)
     has_maps = any(night.map is not None for night in nights)
-    change = list(_CHANGE) if has_maps else []
-    change += [_ZONE_CHANGE] if any(night.job == "zones" for night in nights) else []
+    change = list(_CHANGE) if any(night.map is not None and night.job == "heatmap" for night in nights) else []
+    change += [_ZONE_CHANGE] if any(night.map is not None and night.job != "heatmap" for night in nights) else []
     return PageView(
         title=f"Nightly releases{of}",
         headline=f"{count}, {spoken(first)}" + (f" to {spoken(last)}" if first != last else ""),
@@ -287,10 +289,41 @@ def _spending_texts(nights: Sequence[DatedRelease], spending: Sequence[Spending]
 def night_map(date: str, release: Release) -> bytes:
     """Returns one night's map as a script that hands it to the page; equal arguments give equal bytes.
 
-    date: YYYY-MM-DD. release: of a heatmap.
+    date: YYYY-MM-DD. release: a heatmap, or numbers by zone.
 
-    Raises RequestError if the release lacks the map's region or depth, or its cells make no sense.
+    Raises RequestError if its files are damaged; FormatError if another version of Sfumato made its page of zones.
     """
+    night = _cells(date, release) if release.manifest.get("job") == "heatmap" else _zones(date, release)
+    packed = base64.b64encode(gzip.compress(night.model_dump_json().encode(), 9, mtime=0)).decode()
+    return f"sfumatoMap({json.dumps(date)},{json.dumps(packed)});\n".encode()
+
+
+def _zones(date: str, release: Release) -> NightMap:
+    """Returns the zones that a release's own page shows first, as they are there."""
+    page = release.read(PAGE_FILE).decode()
+    try:
+        body = view_in_page(page).body
+    except ValueError:
+        raise FormatError(f"{release.path}: {PAGE_FILE} was made by another version of Sfumato") from None
+    shown = body.map if isinstance(body, MomentsBody) else body
+    assert isinstance(shown, MapBody)  # as of every release with zones
+    return NightMap(
+        format=MAP_FORMAT,
+        date=date,
+        region=shown.region,
+        depth=shown.depth,
+        finest_metres=shown.finest_metres,
+        layer=shown.layers[-1],
+        lower_bound=False,
+        noisy_sums=tail_sums(release.manifest),
+        users=[],
+        stddev=[],
+        measured=[],
+    )
+
+
+def _cells(date: str, release: Release) -> NightMap:
+    """Returns the cells of a heatmap."""
     grid = release.grid
     if grid is None:
         raise RequestError(f"{release.path}: the manifest lacks the map's region or depth")
@@ -333,7 +366,7 @@ def night_map(date: str, release: Release) -> bytes:
         scale=density_scale(np.maximum(count, 0) / areas, np.where(uncertain, 0.0, count), "users per km²"),
     )
     owned = [float(f"{one:.7g}") for one in (area / 4.0 ** (grid.depth - level)).tolist()]
-    night = NightMap(
+    return NightMap(
         format=MAP_FORMAT,
         date=date,
         region=Bounds(**asdict(grid.region)),
@@ -346,8 +379,6 @@ def night_map(date: str, release: Release) -> bytes:
         stddev=[float(f"{one:.4g}") for one in error.tolist()],
         measured=least.tolist(),
     )
-    packed = base64.b64encode(gzip.compress(night.model_dump_json().encode(), 9, mtime=0)).decode()
-    return f"sfumatoMap({json.dumps(date)},{json.dumps(packed)});\n".encode()
 
 
 def _measured_levels(release: Release, nodes: NDArray[np.uint64], depth: int) -> NDArray[np.int64]:

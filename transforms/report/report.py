@@ -11,6 +11,8 @@ import base64
 import functools
 import gzip
 import hashlib
+import re
+import zlib
 from importlib import resources
 
 import jinja2
@@ -53,6 +55,17 @@ def render_page(view: PageView) -> str:
         script=Markup(script),
         data=base64.b64encode(gzip.compress(data.encode(), _COMPRESSION, mtime=0)).decode(),
     )
+
+
+def view_in_page(page: str) -> PageView:
+    """Returns the view of a page of `render_page`, without its report. Raises ValueError if it has none."""
+    found = re.search(r'<script type="text/plain" id="view">([\w+/=]+)</script>', page)
+    if found is None:
+        raise ValueError("the page holds no view")
+    try:
+        return PageView.model_validate_json(gzip.decompress(base64.b64decode(found[1])))
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"the page's view is damaged ({error})") from None
 
 
 @functools.cache

@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import re
+import shutil
 from datetime import date, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -17,18 +18,22 @@ import pytest
 from numpy.random import default_rng
 from numpy.typing import NDArray
 
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import FormatError, RequestError
 from sfumato.schemas.ranges import Field
-from sfumato.schemas.release import ANSWERS_FILE, ANSWERS_SCHEMA, CELLS_FILE
+from sfumato.schemas.release import ANSWERS_FILE, ANSWERS_SCHEMA, CELLS_FILE, MANIFEST_FILE, PAGE_FILE, ZONES_FILE
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.timeline import DatedRelease, PlaceChange, Spending
 from sfumato.schemas.tree import Tree, node_names, node_positions
 from sfumato.schemas.views.flow_views import NightMap, TimelineBody
+from sfumato.schemas.views.map_views import MapBody
 from sfumato.transforms.release import timeline_view as module
 from sfumato.transforms.release.metadata import parquet_bytes
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.release.release_folder import publish
+from sfumato.transforms.release.release_index import update_timeline
 from sfumato.transforms.release.timeline_view import TIMELINE_FILE, night_map, timeline_bytes, timeline_view
+from sfumato.transforms.report.report import view_in_page
+from tests.releases import Releases
 from tests.seeds import seeded_rng
 from tests.unit.release.city import city_release
 
@@ -163,6 +168,41 @@ def test_a_map_that_makes_no_sense_is_refused(cells: dict[str, Any], words: str,
         night_map("2026-11-20", a_release(tmp_path, 4, **whole))
 
 
+def test_night_of_zones_shows_what_its_page_shows(published: Releases, tmp_path: Path) -> None:
+    release = open_release(published["visits"])
+    night = read(night_map("2026-11-20", release))
+    body = view_in_page(release.read(PAGE_FILE).decode()).body
+    assert isinstance(body, MapBody)
+    assert night.layer == body.layers[-1]
+    assert night.layer.measures[0].value == release.arrow_table(ZONES_FILE)["count"].to_pylist()
+    assert night.region == body.region
+    assert not night.users  # so no change is tested on the page
+    older = {name: value for name, value in release.manifest.items() if name != "files"}
+    for page in ("", '<script type="text/plain" id="view">AAAA</script>'):
+        (tmp_path / PAGE_FILE).write_text(page)
+        with pytest.raises(FormatError):
+            night_map("2026-11-20", Release(str(tmp_path), older, ""))
+
+
+def test_timeline_lists_the_maps_of_zones(published: Releases, tmp_path: Path) -> None:
+    """A page that another version made is shown alone; a damaged one is refused."""
+    root, day = tmp_path / "published", "2026-11-20"
+    folder = root / "releases" / day
+    shutil.copytree(published["visits"], folder)
+    update_timeline(str(root), None)
+    night = json.loads((root / TIMELINE_FILE).read_text())["nights"][0]
+    assert read((root / night["map"]).read_bytes()).date == day
+    (folder / PAGE_FILE).write_text("of another version")
+    (root / night["map"]).unlink()
+    with pytest.raises(RequestError):
+        update_timeline(str(root), None)
+    manifest = json.loads((folder / MANIFEST_FILE).read_text())
+    manifest["files"][PAGE_FILE]["sha256"] = sha256(b"of another version").hexdigest()
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
+    update_timeline(str(root), None)
+    assert json.loads((root / TIMELINE_FILE).read_text())["nights"][0]["map"] is None
+
+
 # --- the page ---
 
 
@@ -217,8 +257,8 @@ def test_pruned_night_leads_to_its_manifest() -> None:
 
 
 def test_change_between_nights_of_zones_is_the_commands() -> None:
-    """Only heatmaps have a map that the page itself compares."""
-    zones = [a_night(i, job="zones", map=None) for i in range(2)]
+    """The page itself compares heatmaps only."""
+    zones = [a_night(i, job="zones") for i in range(2)]
     texts = [
         [" ".join(one.paragraphs) for one in view(nights).sections if one.title == "How to read the change"]
         for nights in (zones, [a_night(0), a_night(1)], [a_night(0, job="flows", map=None)])

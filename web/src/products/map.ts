@@ -94,7 +94,7 @@ let forPaper: () => void = () => undefined; // of the list that is shown
 addEventListener("beforeprint", () => forPaper(), { capture: true }); // before the map is painted
 
 /** The list of the highest lower bounds. A click shows the cell on the map. */
-function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement {
+export function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement {
   const title = measure.kind === "count" ? "Busiest places" : measure.kind === "change" ? "Most significant changes" : `Highest (95% sure): ${measure.name.replace(/^Rate: /, "").toLowerCase()}`;
   const finest = Math.min(...body.finest_metres);
   const isKnown = (row: number): boolean => measure.kind !== "rate" || !measure.uncertain[row]; // else a bar would say too much

@@ -9,13 +9,14 @@ import { captionOf, type Product, type Tools } from "../product";
 import { changeLayer, compare, RATE, type Change } from "../timeline/changes";
 import { NightMaps } from "../timeline/nights";
 import type { Layer, MapBody, Night, NightMap, PageView, PlaceChange, Scale, TimelineBody } from "../views";
-import { cellWords, layerCsv, tint } from "./map";
+import { cellWords, layerCsv, listOf, tint } from "./map";
 
 const DAY = 86_400_000;
 const Z = 1.96;
 const LISTED = 6;
 const WIDE = 800; // pixels
 const RELATIVE = [["before", 1, "the night before"], ["week", 7, "a week before"]] as const;
+const ZONE_HINT = "Click or tap a zone to see its users by night.";
 const [A, B, CHANGE] = [0, 1, 2]; // what the map shows
 
 const time = (date: string): number => Date.parse(`${date}T00:00:00Z`);
@@ -45,16 +46,16 @@ export function rowOf(ids: string[], id: string): number | null {
   return inside < 0 ? null : inside;
 }
 
-/** The bars of users by night. A chart of few nights is narrow. */
-export function nightsChart(nights: Night[], chosen: (Night | null)[]): ChartOptions {
+/** The bars of users by night, of all users or of those in a zone. A chart of few nights is narrow. */
+export function nightsChart(nights: Night[], chosen: (Night | null)[], zone: string | null = null): ChartOptions {
   const [first, last] = [time(nights[0].date), time(nights[nights.length - 1].date)];
-  const style = (night: Night): string => (night === chosen[B] ? "s0" : night === chosen[A] ? "s1" : isUsedFor(chosen[B], night) ? "s2" : "s5");
+  const style = (night: Night): string => (night.date === chosen[B]?.date ? "s0" : night.date === chosen[A]?.date ? "s1" : isUsedFor(chosen[B], night) ? "s2" : "s5");
   const bars = nights.map((night) => [time(night.date) - 0.4 * DAY, time(night.date) + 0.4 * DAY, Math.max(night.users ?? 0, 0), style(night)] as const);
   const margins = nights.map(({ date, users, users_stddev: stddev }) => [time(date), Math.max((users ?? 0) - NOISE_Z * (stddev ?? 0), 0), (users ?? 0) + NOISE_Z * (stddev ?? 0)] as const);
   const has = (key: string): boolean => bars.some(([, , , one]) => one === key);
   return {
-    title: "Users by night", description: `${plural(nights.length, "night")}, ${shortDate(nights[0].date)} to ${shortDate(nights[nights.length - 1].date)}.`,
-    x: { label: "", domain: [first - 0.7 * DAY, last + 0.7 * DAY], kind: "time", format: dayOf, ticks: Array.from({ length: (last - first) / DAY + 1 }, (_, i) => first + i * DAY) }, y: { label: "Users", domain: [0, 1.06 * Math.max(...margins.map(([, , high]) => high), 1)], format: (users) => significant(users) },
+    title: `${zone === null ? "Users" : `Users in ${zone}`} by night`, description: `${plural(nights.length, "night")}, ${shortDate(nights[0].date)} to ${shortDate(nights[nights.length - 1].date)}.`,
+    x: { label: "", domain: [first - 0.7 * DAY, last + 0.7 * DAY], kind: "time", format: dayOf, ticks: Array.from({ length: (last - first) / DAY + 1 }, (_, i) => first + i * DAY) }, y: { label: zone === null ? "Users" : `Users in ${zone}`, domain: [0, 1.06 * Math.max(...margins.map(([, , high]) => high), 1)], format: (users) => significant(users) },
     marks: [{ kind: "bars", bars }, { kind: "upright", style: "mark", points: margins.filter(([, low, high]) => high > low) }], height: () => 130,
     keys: [...(chosen[B] ? [["s0", shortDate(chosen[B].date)] as const] : []), ...(chosen[A] ? [["s1", `${shortDate(chosen[A].date)}, compared`] as const] : []), ...(has("s2") ? [["s2", `other nights that ${chosen[B] ? dayOf(time(chosen[B].date)) : "it"} is based on`] as const] : []), ...(has("s5") ? [["s5", "other nights"] as const] : [])],
   };
@@ -77,10 +78,15 @@ function spendingChart(body: TimelineBody): ChartOptions | null {
 
 const points = (share: number, stddev: number): string => `${share > 0 ? "+" : ""}${known(100 * share, 100 * stddev)} points`;
 
+/** What a page of one night would show. */
+function bodyOf(map: NightMap, layer: Layer): MapBody {
+  return { kind: "map", region: map.region, depth: map.depth, layers: [layer], missing: layer.shapes ? "No zone here" : null, start: null, slots: null, finest_metres: map.finest_metres };
+}
+
 /** Why this page draws no map of a night, and where its release is shown. */
 function absent({ date, folder, job, pruned }: Night): (string | Node)[] {
   if (pruned) return [`The map of ${shortDate(date)} was removed to save space. Its cost and its manifest are kept.`];
-  return [`The release of ${shortDate(date)}, from sfumato ${job}, is shown on `, h("a", { href: `${folder}/index.html` }, "its own page"), ". This page draws only maps of sfumato heatmap."];
+  return [`The release of ${shortDate(date)}, from sfumato ${job}, is shown on `, h("a", { href: `${folder}/index.html` }, "its own page"), ". This page draws heatmaps, and numbers by zone."];
 }
 
 /** What is shown: night B, the night A that it is compared with, and which of them or their change is on the map. */
@@ -90,6 +96,7 @@ class Timeline {
   private night: Night;
   private against = "before"; // a name in RELATIVE, or a date
   private shown = B;
+  private zone: string | null = null; // the id of the zone whose users the chart shows
   private requests = 0;
   private scale: Scale | null = null; // the longest so far: nights that are looked at in turn have the same colours
   private figure: MapFigure | null = null;
@@ -100,6 +107,7 @@ class Timeline {
   private readonly mapPlace = h("div", { class: "map-place" });
   private readonly words = h("section", { class: "night-words", "aria-live": "polite" });
   private readonly kinds = h("div");
+  private readonly zoneWords = h("p", { class: "quiet" });
   private readonly listed = h("section", { class: "listed" });
   private readonly showGeography: (figure: MapFigure) => void;
 
@@ -117,7 +125,7 @@ class Timeline {
     this.pick.against.addEventListener("change", () => this.choose(this.night, this.pick.against.value));
     const step = (by: number): void => this.choose(this.nights[clamp(this.nights.indexOf(this.night) + by, 0, this.nights.length - 1)]);
     const controls = h("div", { class: "controls" }, button("←", () => step(-1), { "aria-label": "The night before" }), h("label", {}, "Night ", this.pick.night), button("→", () => step(1), { "aria-label": "The night after" }),
-      h("label", {}, "compared with ", this.pick.against), this.kinds, h("p", { class: "quiet" }, "Click or tap a bar to select a night; with Shift, the night to compare it with."));
+      h("label", {}, "compared with ", this.pick.against), this.kinds, h("p", { class: "quiet" }, "Click or tap a bar to select a night; with Shift, the night to compare it with."), this.zoneWords);
     const panel = h("aside", { class: "panel", "aria-label": "The nights" }, this.words, this.listed,
       h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "Read the full report"))));
     root.append(h("section", { class: "board when" }, this.chartPlace, controls), h("div", { class: "compared" }, this.mapPlace, panel));
@@ -129,6 +137,10 @@ class Timeline {
     tools.link.onChange(() => {
       this.readLink();
       void this.show();
+    });
+    this.listed.addEventListener("click", (event) => {
+      const bar = (event.target as Element).closest("button")?.querySelector<HTMLElement>("[data-row]");
+      if (bar) this.chooseZone(Number(bar.dataset.row));
     });
     tools.theme.onChange(() => tint(this.listed.querySelectorAll<HTMLElement>("[data-row]"), this.figure?.cells ?? null));
     tools.addButton("Picture", async () => {
@@ -165,6 +177,7 @@ class Timeline {
     this.night = this.nights.find(({ date }) => date === link.get("night")) ?? this.nights.filter(({ map }) => map !== null).at(-1) ?? this.nights[this.nights.length - 1];
     const against = link.get("against") ?? "before";
     this.against = RELATIVE.some(([name]) => name === against) || this.nights.some(({ date, map }) => date === against && map !== null) ? against : "before";
+    this.zone = link.get("zone");
     this.shown = link.get("show") === "change" ? CHANGE : link.get("show") === "a" ? A : B;
   }
 
@@ -179,6 +192,33 @@ class Timeline {
     void this.show();
   }
 
+  /** Shows the users of a zone in the chart; of a row without a zone, those of all users. */
+  private chooseZone(row: number): void {
+    this.zone = this.current?.layer.zones?.[row]?.[0] ?? null;
+    this.tools.link.set("zone", this.zone);
+    void this.drawChart();
+  }
+
+  private async drawChart(): Promise<void> {
+    const chosen = [this.other(), this.night];
+    const id = this.zone;
+    const counts = id === null ? [] : await this.maps.ofZone(id, this.nights);
+    if (id !== this.zone || this.night !== chosen[B]) return; // something else was selected meanwhile
+    const name = counts.find((one) => one !== null)?.name ?? null;
+    const nights = name === null ? this.nights : this.nights.map((night, i) => {
+      const count = counts[i];
+      return { ...night, users: count?.users ?? null, users_stddev: count && (count.high - count.users) / NOISE_Z };
+    });
+    this.chart.draw(nightsChart(nights, chosen, name));
+    this.chart.setTip(nights.map(({ date }) => time(date)), (at) => {
+      const night = nights[at];
+      const { date, epsilon, job, map, pruned, safe } = night;
+      return { x: time(date), y: Math.max(night.users ?? 0, 0), value: longDate(date), margin: usersOf(night) ?? "users unknown", facts: [...(name === null ? [] : [["Zone", name] as const]), ["Budget", `ε ${significant(epsilon)}`], ["Job", map ? job : pruned ? `${job}, removed` : `${job}, on its own page`], ...(safe ? [] : [["Noise", "known source: not private"] as const])] };
+    });
+    const all = button("Show all users", () => this.chooseZone(-1), { class: "link" });
+    this.zoneWords.replaceChildren(...(name !== null ? [`${name}: users by night, each with its own 95% interval. `, all] : this.current?.layer.shapes ? [ZONE_HINT] : []));
+  }
+
   private showKind(kind: number): void {
     this.shown = kind;
     this.tools.link.set("show", kind === CHANGE ? "change" : kind === A ? "a" : null);
@@ -190,16 +230,12 @@ class Timeline {
   private async show(): Promise<void> {
     const mine = ++this.requests;
     const [a, b] = [this.other(), this.night];
-    if (!a && this.shown !== B) this.shown = B;
+    const isCompared = a?.job === "heatmap" && b.job === "heatmap"; // of zones, the command changes compares two nights
+    if (!a || (this.shown === CHANGE && !isCompared)) this.shown = B;
     this.pick.night.value = b.date;
     this.pick.against.value = this.against;
-    this.chart.draw(nightsChart(this.nights, [a, b]));
-    this.chart.setTip(this.nights.map(({ date }) => time(date)), (at) => {
-      const night = this.nights[at];
-      const { date, epsilon, job, map, pruned, safe } = night;
-      return { x: time(date), y: Math.max(night.users ?? 0, 0), value: longDate(date), margin: usersOf(night) ?? "users unknown", facts: [["Budget", `ε ${significant(epsilon)}`], ["Job", map ? job : pruned ? `${job}, removed` : `${job}, on its own page`], ...(safe ? [] : [["Noise", "known source: not private"] as const])] };
-    });
-    this.kinds.replaceChildren(choice("Map", a ? [shortDate(a.date), shortDate(b.date), "Change"] : [shortDate(b.date)], a ? this.shown : 0, (kind) => this.showKind(a ? kind : B)));
+    void this.drawChart();
+    this.kinds.replaceChildren(choice("Map", a ? [shortDate(a.date), shortDate(b.date), ...(isCompared ? ["Change"] : [])] : [shortDate(b.date)], a ? this.shown : 0, (kind) => this.showKind(a ? kind : B)));
     const wanted = this.shown === A ? [a, null] : this.shown === B ? [null, b] : [a, b];
     const missing = wanted.find((night) => night && !night.map);
     if (missing) {
@@ -226,7 +262,10 @@ class Timeline {
     const layer = a && b ? changeLayer(changes, this.title()) : one.layer;
     const figure = this.figureFor(one);
     this.current = { layer, changes, maps };
-    for (const map of maps) if (map && map.layer.measures[0].scale.high > (this.scale?.high ?? 0)) this.scale = map.layer.measures[0].scale;
+    for (const map of maps) {
+      const scale = map?.layer.measures[0].scale;
+      if (scale && (scale.unit !== this.scale?.unit || scale.high > this.scale.high)) this.scale = scale;
+    }
     const measure = a && b || !this.scale ? layer.measures[0] : { ...layer.measures[0], scale: this.scale };
     figure.setLayer(layer, measure, a && b ? `Of the cells without hatching, at most ${percent(RATE)} are expected to result from noise and sampling error` : "");
     figure.setLabel(`Map: ${this.title()}`);
@@ -237,7 +276,8 @@ class Timeline {
       ? [h("p", {}, found ? `Significant change in the share of all users: ${whole(found)} of ${plural(changes.length, "cell")}.` : `No significant change in the share of all users in any of ${plural(changes.length, "cell")}.`),
         h("p", { class: "quiet" }, `At most ${percent(RATE)} of ${found ? "these" : "the cells that this page lists"} are expected to be false positives, caused only by noise and sampling error (Benjamini-Hochberg; cells tested individually).${loose ? " The method states only lower bounds of its errors, so there may be more false positives." : ""}`)]
       : night ? this.nightWords(night) : []));
-    this.list(layer, figure);
+    this.list(one, layer, figure);
+    if (layer.shapes && this.zone === null) this.zoneWords.textContent = ZONE_HINT;
   }
 
   private nightWords(night: Night): HTMLElement[] {
@@ -261,6 +301,7 @@ class Timeline {
     this.mapPlace.replaceChildren();
     this.figure = new MapFigure(this.mapPlace, map.region, { label: "Map", finestMetres: map.finest_metres }, this.tools);
     this.figure.setTip((hit) => this.tip(hit));
+    this.figure.onClick(({ row }) => this.current?.layer.zones && row >= 0 && this.chooseZone(row));
     this.showGeography(this.figure);
     return this.figure;
   }
@@ -270,8 +311,7 @@ class Timeline {
     const { layer, changes, maps } = this.current;
     const map = maps[B] ?? maps[A];
     if (!map) return null;
-    const body: MapBody = { kind: "map", region: map.region, depth: map.depth, layers: [layer], missing: null, start: null, slots: null, finest_metres: map.finest_metres };
-    if (this.shown !== CHANGE) return cellWords(this.figure, body, layer, layer.measures[0], hit);
+    if (this.shown !== CHANGE) return cellWords(this.figure, bodyOf(map, layer), layer, layer.measures[0], hit);
     const change = changes[hit.row];
     if (!change) return null;
     const { before, after, difference, deviation, changed, q } = change;
@@ -286,8 +326,14 @@ class Timeline {
   }
 
   /** Places that changed: between the two nights, or on the shown one against the number expected from earlier nights. */
-  private list(layer: Layer, figure: MapFigure): void {
-    const { listed } = layer.measures[0];
+  private list(map: NightMap, layer: Layer, figure: MapFigure): void {
+    const [measure] = layer.measures;
+    const { listed } = measure;
+    figure.setOverlay(null);
+    if (layer.shapes) {
+      this.listed.replaceChildren(listOf(figure, bodyOf(map, layer), measure));
+      return;
+    }
     if (this.shown !== CHANGE) {
       this.listUnexpected((this.shown === A ? this.other() : this.night)?.changes ?? [], layer, figure);
       return;
