@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
 
 from sfumato.schemas.errors import RequestError, reason_of
+from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.ledger import rounded_down
 from sfumato.schemas.requests.commands import KeyRequest, RefreshInitRequest
 from sfumato.transforms.counting.plan import make_plan, plan_details
 from sfumato.transforms.heatmap.plan import summary, trust_table
 from sfumato.transforms.heatmap.request import PlanRequest
-from sfumato.transforms.nights.plan import RotationChoice, make_rotation_plan, rotation_table
+from sfumato.transforms.nights.plan import make_rotation_plan, rotation_table
 from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.admission import ADMISSION_SHARE
@@ -31,19 +33,34 @@ ledger: ledger.db             # an SQLite file, or gs://BUCKET/FOLDER
 key_file: key                 # made by sfumato key new
 budget:                       # the largest epsilon for the data of any DAYS consecutive days
   - {{epsilon: {epsilon}, days: {days}}}
-rotation: {cohorts:<19} # each night queries one of N cohorts of users; the best number for these users
-# rows_of_day: {{time_column: time}}  # days by the rows' times; `hours: 8-9` requires it; if in UTC, add time_zone
+{rotation}# rows_of_day: {{time_column: time}}  # days by the rows' times; `hours: 8-9` requires it; if in UTC, add time_zone
 min_users: {least:<18} # with fewer, by a noisy count, the day is refused; 0 for any
-job: heatmap                  # with rotation: 1 also zones, histogram, flows,
-                              # hotspots, quantiles, moments, ranges build
-options:
-  region: [{region}]
-  epsilon: {night}
+{job}  epsilon: {night}
   trust: central              # you hold the logs; noise is added once
   user_id_column: user_id     # the names of your columns
   latitude_column: latitude
   longitude_column: longitude
 """
+_ROTATION = """\
+rotation: {cohorts:<19} # each night queries one of N cohorts of users; the best number for these users
+"""
+_HEATMAP = """\
+job: heatmap                  # with rotation: 1 also zones, histogram, flows,
+                              # hotspots, quantiles, moments, ranges build
+options:
+  region: [{region}]
+"""
+_ZONES = """\
+job: histogram                # users by zone
+options:
+  zones: {zones}
+  id_column: id               # the property of the ids of zones; label_column: of their names
+  # radius: 300               # metres, if the zones are points
+  # hours: 8-9                # of each day; requires rows_of_day
+  max_items_per_user: {items:<7} # the largest number of zones in which a user counts
+  max_bad_fraction: 0.9       # admits users who are in no zone
+"""
+_ITEMS = 3  # zones of a user
 
 
 def run_plan(request: PlanRequest) -> None:
@@ -73,7 +90,7 @@ def run_key(request: KeyRequest) -> None:
 def run_refresh_init(request: RefreshInitRequest) -> None:
     """Writes the configuration, and prints what its releases will show. Raises RequestError."""
     file = os.path.join(request.folder, "refresh.yaml")
-    content, choice = starting_configuration(request)
+    content, shown = starting_configuration(request)
     try:
         os.makedirs(request.folder, exist_ok=True)
         with open(file, "x", encoding="utf-8") as config:
@@ -82,31 +99,41 @@ def run_refresh_init(request: RefreshInitRequest) -> None:
         raise RequestError(f"folder: {file} already exists; name another folder") from None
     except OSError as error:
         raise RequestError(f"folder: cannot write {file} ({reason_of(error)})") from None
-    one, month = (significant(choice.min_visible_users(nights)) for nights in (1, _DAYS))
     sys.stdout.write(
         f"{file}: for about {request.users:,} users a night, epsilon {request.epsilon:g} in {_DAYS} days\n"
-        f"Cells with at least {one} users are visible on one night, and with {month} after {_DAYS} nights.\n"
+        f"{shown}\n"
         f"Next: put each day's logs into {request.folder}/logs/dt=YYYY-MM-DD, and name your columns in the file; then\n"
         f"    sfumato key new {request.folder}/key\n"
         f"    sfumato refresh --config {file} --dry_run\n"
     )
 
 
-def starting_configuration(request: RefreshInitRequest) -> tuple[str, RotationChoice]:
-    """Returns the content of the file, and the number of cohorts with the errors of a night. Raises RequestError."""
-    planned = PlanRequest.of({"users": request.users, "epsilon": request.epsilon, "trust": "central"})
-    choice = make_rotation_plan(planned.settings()[0], _DAYS).best
-    least = min_users(request.users, choice.epsilon, choice.cohorts)
+def starting_configuration(request: RefreshInitRequest) -> tuple[str, str]:
+    """Returns the content of the file, and a sentence on what a night's release will show. Raises RequestError."""
+    if request.zones is not None:
+        cohorts, night, rotation = 1, request.epsilon / _DAYS, ""
+        zones = request.zones if "://" in request.zones else os.path.relpath(request.zones, request.folder)
+        job = _ZONES.format(zones=json.dumps(zones, ensure_ascii=False), items=_ITEMS)
+        error = significant(NOISE_Z * LAPLACE.stddev((1 - ADMISSION_SHARE) * night, _ITEMS), 2)
+        shown = f"The number of each zone has noise of about ± {error} users (95%) on one night."
+    else:
+        planned = PlanRequest.of({"users": request.users, "epsilon": request.epsilon, "trust": "central"})
+        choice = make_rotation_plan(planned.settings()[0], _DAYS).best
+        cohorts, night, rotation = choice.cohorts, choice.epsilon, _ROTATION.format(cohorts=choice.cohorts)
+        job = _HEATMAP.format(region=request.region)
+        one, month = (significant(choice.min_visible_users(nights)) for nights in (1, _DAYS))
+        shown = f"Cells with at least {one} users are visible on one night, and with {month} after {_DAYS} nights."
+    least = min_users(request.users, night, cohorts)
     content = _CONFIGURATION.format(
         users=f"{request.users:,}",
         epsilon=f"{request.epsilon:g}",
         days=_DAYS,
-        cohorts=choice.cohorts,
+        rotation=rotation,
         least=least,
-        region=request.region,
-        night=rounded_down(choice.epsilon),
+        job=job,
+        night=rounded_down(night),
     )
-    return content, choice
+    return content, shown
 
 
 def min_users(users: int, epsilon: float, cohorts: int = 1, share: float = ADMISSION_SHARE) -> int:

@@ -170,7 +170,8 @@ class RefreshRequest(RunnerOptions):
 
 class RefreshInitRequest(LogOptions):
     """Writes FOLDER/refresh.yaml, a configuration of `sfumato refresh` to start from: the number of cohorts, the
-    epsilon of a night and the least number of users fit the number of users that you state.
+    epsilon of a night and the least number of users fit the number of users that you state. It is for a heatmap of
+    --region, or for counts by the zones of --zones.
     """
 
     JOB: ClassVar[str] = "refresh"
@@ -179,8 +180,17 @@ class RefreshInitRequest(LogOptions):
 
     folder: str = option(..., "a local folder for the file", INPUT, metavar="FOLDER", style="positional")
     users: int = option(..., "about how many users a night's logs have", INPUT, metavar="N", ge=1)
-    region: RegionOption = option(..., REGION_HELP, MAP, metavar=REGION_METAVAR)
+    region: RegionOption | None = option(None, f"{REGION_HELP}, of a heatmap", MAP, common=True, metavar=REGION_METAVAR)
+    zones: str | None = option(None, "count users by the zones of this file instead", MAP, common=True, metavar="FILE")
     epsilon: float = option(1.0, "privacy budget for the data of any 30 consecutive days", PRIVACY, common=True, gt=0)
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if self.zones is not None:
+            self.refuse(("region",), "cannot be combined with --zones")
+        elif self.region is None:
+            raise RequestError(f"region: required, as {REGION_METAVAR}, or --zones FILE to count users by zone")
+        return self
 
 
 class LedgerRequest(LogOptions, KeyOptions):

@@ -329,5 +329,19 @@ def test_a_starting_configuration_fits_its_users(users: int, least: int, tmp_pat
     assert 30 * config.options["epsilon"] <= limit.epsilon < 31 * config.options["epsilon"]
     with rejects("folder"):
         cli.run_command("refresh --init", words[2:])
+    with rejects("region"):
+        cli.run_command("refresh --init", [str(tmp_path / "another"), "--users", "300"])
+    with rejects("region"):
+        cli.run_command("refresh --init", [*words[2:], "--zones", "stops.geojson"])
     file.write_text(file.read_text().replace("user_id_column: user_id ", "user_id_column: rider "))
     assert example_request(read_config(str(file))).user_id_column == "rider"
+
+
+def test_a_starting_configuration_for_zones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["refresh", "--init", "new", "--users", "300000", "--zones", "my stops.geojson"]) == 0
+    config = read_config("new/refresh.yaml")
+    assert (config.job, config.min_users, config.rotation) == ("histogram", 30_000, 1)
+    request = example_request(config)
+    assert (Path(request.zones).resolve(), request.trust) == (tmp_path / "my stops.geojson", "central")
+    assert 30 * config.options["epsilon"] <= config.budget[0].epsilon
