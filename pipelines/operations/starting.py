@@ -33,7 +33,8 @@ ledger: ledger.db             # an SQLite file, or gs://BUCKET/FOLDER
 key_file: key                 # made by sfumato key new
 budget:                       # the largest epsilon for the data of any DAYS consecutive days
   - {{epsilon: {epsilon}, days: {days}}}
-{rotation}# rows_of_day: {{time_column: time}}  # days by the rows' times; `hours: 8-9` requires it; if in UTC, add time_zone
+{rotation}\
+# rows_of_day: {{time_column: time}}  # days by the rows' times; `hours: 8-9` requires it; if in UTC, add time_zone
 min_users: {least:<18} # with fewer, by a noisy count, the day is refused; 0 for any
 {job}  epsilon: {night}
   trust: central              # you hold the logs; noise is added once

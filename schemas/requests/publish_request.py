@@ -114,13 +114,13 @@ MAX_BAD_FRACTION_HELP = "refuse the run if a larger share of users has no usable
 def decimal_option() -> Any:
     """Declares the option of the decimal mark of text: no value decides it."""
     text = "decimal mark of numbers written as text: a point, or a comma as in 52,52 (default: a point)"
-    return option(None, text, INPUT, metavar="MARK")
+    return option(None, text, INPUT, metavar="MARK", common=True)
 
 
 def dates_option() -> Any:
     """Declares the option of the order of dates of text: no value decides it."""
     text = "order of dates written as text: dmy for 27.11.2026 08:30, mdy for 11/27/2026 8:30 AM (default: ISO 8601)"
-    return option(None, text, INPUT)
+    return option(None, text, INPUT, common=True)
 
 
 class LogOptions(Request):
@@ -204,6 +204,7 @@ class ReleaseRequest(RunnerOptions, KeyOptions):
         "refuse the run, with exit status 75, if a noisy count finds fewer users; only the count is charged",
         PRIVACY,
         ge=0,
+        common=True,
     )
     max_bad_fraction: float = option(MAX_BAD_FRACTION, MAX_BAD_FRACTION_HELP, PRIVACY, ge=0, le=1)
     day_column: str | None = option(

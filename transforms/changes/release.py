@@ -93,14 +93,14 @@ def report(changes: Changes, rate: float, top: int = 10) -> str:
     tested = plural(int(changes.tested.sum()), "tested place")
     total, whole = "", changes.whole
     if whole is not None and changes.changed[whole]:
-        total = f"All users: {changes.low[whole]:+,.0f} to {changes.high[whole]:+,.0f} (95%)."
+        total = f"All users: {round(changes.low[whole]):+,} to {round(changes.high[whole]):+,} (95%)."
         total += " Use --shares to compare shares of all users.\n" if changes.scale == 1.0 else "\n"
     if not len(order):
         return f"No significant change in {tested} (false discovery rate {rate:.0%}).\n{total}"
     texts = changes.texts(order[:top])
     wide = max(map(len, texts))
     lines = [
-        f"  {text:<{wide}} {changes.changed_low[row]:+,.0f} to {changes.changed_high[row]:+,.0f} users\n"
+        f"  {text:<{wide}} {round(changes.changed_low[row]):+,} to {round(changes.changed_high[row]):+,} users\n"
         for text, row in zip(texts, order.tolist(), strict=False)
     ]
     more = [f"  and {len(order) - top:,} more\n"] if len(order) > top else []

@@ -40,6 +40,7 @@ class ZoneOptions(Request):
         INPUT,
         metavar="METRES",
         gt=0,
+        common=True,
     )
 
     @property

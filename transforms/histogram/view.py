@@ -33,7 +33,7 @@ from sfumato.schemas.views.map_views import Layer, MapBody, Measure
 from sfumato.schemas.views.view_parts import Fact, Scale, Section, Table
 from sfumato.transforms.geo.zone_file import INDEXES
 from sfumato.transforms.observability.text_tables import significant
-from sfumato.transforms.report.count_measures import cell_boxes, distinct_places, listed_note
+from sfumato.transforms.report.count_measures import busiest_text, cell_boxes, distinct_places, listed_note
 from sfumato.transforms.report.layers import around_cells, around_points, cell_layer, finest_metres, zone_layer
 from sfumato.transforms.report.numbers import length, percent, plural, shown_values
 from sfumato.transforms.report.released import Files, Released
@@ -232,7 +232,7 @@ class SampledPage:
             return f"{where}: at most {self.hidden:,} {self.UNIT}, possibly none"
         return "No zone here" if self.noun == "zone" else "All cells are published"
 
-    def _map_reading(self) -> Section:
+    def _map_reading(self, *first: str) -> Section:
         one = f"A {self.noun}"
         hidden = [self.missing(one)]
         if self.hidden:
@@ -240,6 +240,7 @@ class SampledPage:
             hidden.append(f"{one} {self.NEAR_THRESHOLD}")
         return reading_section(
             [
+                *first,
                 f"{self.ONE_RECORD} A {self.noun}'s number {self.COUNTED}",
                 f"Relative errors are small in crowded {self.noun}s and large in quiet ones.",
                 *([around_points(self.UNIT)] if self._is_around_points else []),
@@ -311,7 +312,11 @@ class SampledPage:
             for i, texts in zip(order.tolist(), estimates, strict=True)
         ]
         title = f"Zones with the most {self.UNIT}"
-        return body, self.zones_headline(table), [self._map_reading(), self._item_table(title, [*heads], rows)]
+        all_users = self.zones_headline(table)
+        count = np.asarray(table["count"]).astype(np.float64)
+        busiest = busiest_text(layer.cell_id, count, *self.ends(table, 0), self.UNIT, self.hidden) if named else None
+        reading = self._map_reading(*([] if busiest is None else [f"{all_users}."]))
+        return body, busiest or all_users, [reading, self._item_table(title, [*heads], rows)]
 
     def zones_headline(self, table: pa.Table) -> str:
         """Returns the headline of a page of zones. table: of the published ones."""

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from sfumato.schemas.charts import readable
-from sfumato.schemas.known_digits import Z
+from sfumato.schemas.known_digits import Z, with_interval
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.region import ground_metres
 from sfumato.schemas.release import rate_columns
 from sfumato.schemas.tree import node_positions
 from sfumato.schemas.views.map_views import Measure
 from sfumato.schemas.views.view_parts import Scale
-from sfumato.transforms.report.numbers import length
+from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.scales import WIDE, rate_scale
 from sfumato.transforms.report.sections import Manifest, get
 
 LISTED = 50
+_NAMED = 3  # busiest zones in a headline
 _APART = 1 / 40  # of the longer side of all cells together: cells nearer to a listed one are the same place
 _FINEST = 0.01  # users: no count is written finer than a hundredth of it
 _TAIL = 0.025  # of each end of the intervals
@@ -57,9 +60,7 @@ def count_measure(
     listed, left_out = list[tuple[int, float, float, float]](), ""
     at_once = simultaneous_deviations(len(users), tail_sums) if len(users) else 0.0
     if areas is not None:
-        # Of the interval, not of the count, which shrinkage may have moved to one of its ends.
-        middle, margin = (low + high) / 2, (high - low) / 2 * (at_once / Z)
-        least, most = middle - margin, middle + margin
+        least, most = ends_at_once(low, high, tail_sums)
         density = np.where(areas > 0, least / np.where(areas > 0, areas, 1), 0)
         order = np.argsort(-density, kind="stable")
         rows, left_out = distinct_places(order[density[order] > 0], boxes)
@@ -174,6 +175,34 @@ def simultaneous_deviations(cells: int, tail_sums: int) -> float:
     steps = np.sqrt(2 * tail_sums) * np.linspace(1e-3, 0.999, 999)
     exponent = -tail_sums * np.log1p(-(steps**2) / (2 * tail_sums)) + math.log(cells / _TAIL)
     return float((exponent / steps).min())
+
+
+def ends_at_once(low: Array, high: Array, tail_sums: int) -> tuple[Array, Array]:
+    """Returns intervals that hold for all counts at once, by the pointwise ones. tail_sums: see `sections`."""
+    wider = simultaneous_deviations(len(low), tail_sums) / Z
+    # Around the interval's middle, not the count, which shrinkage may have moved to one of its ends.
+    middle, margin = (low + high) / 2, (high - low) / 2 * wider
+    return middle - margin, middle + margin
+
+
+def busiest_text(names: Sequence[str], count: Array, least: Array, most: Array, unit: str, hidden: float) -> str | None:
+    """Returns which zones are the busiest, if up to three certainly have more than all others; None otherwise.
+
+    names: of the zones. least, most: ends of intervals that hold for all counts at once. hidden: what a zone that is
+    not published may have.
+    """
+    order = np.argsort(-least, kind="stable")
+    for number in range(1, min(_NAMED, len(order) - 1) + 1):
+        if least[order[number - 1]] > most[order[number:]].max(initial=hidden):
+            foremost = [
+                names[row] if re.search(r"[^\W\d_]", names[row]) else f"Zone {names[row]}" for row in order[:number]
+            ]
+            zones = f"the busiest of {plural(len(order), 'zone')}"
+            if number > 1:
+                return f"{', '.join(foremost[:-1])} and {foremost[-1]} are {zones}"
+            value, low, high = with_interval(*(float(one[order[0]]) for one in (count, least, most)))
+            return f"{foremost[0]} is {zones}, with about {value} {unit} ({low} to {high})"
+    return None
 
 
 def _listed(rows: NDArray[np.int64], *values: Array) -> list[tuple[int, float, float, float]]:

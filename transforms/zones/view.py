@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import shapely
 from numpy.typing import NDArray
 
+from sfumato.schemas.charts import readable
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.known_digits import NOISE_Z, Z, about
 from sfumato.schemas.region import Region, ground_metres
@@ -20,8 +21,15 @@ from sfumato.schemas.views.map_views import Layer, MapBody
 from sfumato.schemas.views.view_parts import Section, Table
 from sfumato.transforms.geo.zone_file import INDEXES, MAX_SHOWN, level_title
 from sfumato.transforms.observability.text_tables import significant
-from sfumato.transforms.report.count_measures import count_measure, rate_measures, rate_names, simultaneous_deviations
-from sfumato.transforms.report.layers import around_points, finest_metres, zone_layer
+from sfumato.transforms.report.count_measures import (
+    busiest_text,
+    count_measure,
+    ends_at_once,
+    rate_measures,
+    rate_names,
+    simultaneous_deviations,
+)
+from sfumato.transforms.report.layers import around_points, finest_metres, zone_layer, zone_names
 from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import colour_weight, count_scale, density_scale
@@ -66,6 +74,7 @@ def zones_view(files: Files) -> PageView:
     if users < Z * deviation:
         most = about(max(users, 0) + Z * deviation, deviation)
         headline = f"Fewer than {most} users in {zones}: indistinguishable from none"
+    busiest = _busiest(rows[levels[0]["name"]], levels[0]["name"], tail_sums(manifest))
     queries, groups = get(manifest, "privacy.sub_queries", []), get(manifest, "privacy.cohort.shards") or 1
     made = [
         "Every user reports one zone of each queried level, in "
@@ -79,7 +88,12 @@ def zones_view(files: Files) -> PageView:
     return release.page(
         body,
         [
-            _how_to_read_it(manifest, errors[levels[0]["name"]], len(shown) < len(levels)),
+            _how_to_read_it(
+                manifest,
+                errors[levels[0]["name"]],
+                len(shown) < len(levels),
+                [] if busiest is None else [f"{headline}."],
+            ),
             Section(title="How it was made", paragraphs=made),
             *([_level_table(manifest, errors)] if len(levels) > 1 else []),
         ],
@@ -95,7 +109,7 @@ def zones_view(files: Files) -> PageView:
         _FILES,
         [ZONES_PICTURE, *([RATES_PICTURE] if rate_names(manifest, one=True) else [])],
         title="Users by zone",
-        headline=headline,
+        headline=busiest or headline,
         description=f"How many users are in each of {zones}, without exposing anyone.",
     )
 
@@ -144,10 +158,23 @@ def _own_noise(stddev: float) -> str:
     return f"±\u00a0{significant(NOISE_Z * stddev, 2)}"
 
 
-def _how_to_read_it(manifest: Manifest, error: str, is_cut: bool) -> Section:
-    """Returns the section. error: of a zone of the finest level. is_cut: whether levels are not shown."""
+def _busiest(rows: pa.Table, level: str, sums: int) -> str | None:
+    """Returns which zones of a level are the busiest; None where this is not certain, or zones have no names."""
+    users, low, high = (np.asarray(rows[name], dtype=np.float64) for name in ("users", "low", "high"))
+    if level in INDEXES or not len(users):
+        return None
+    names = [readable(name) for name in zone_names(rows)]
+    return busiest_text(names, users, *ends_at_once(low, high, sums), "users", 0.0)
+
+
+def _how_to_read_it(manifest: Manifest, error: str, is_cut: bool, first: list[str]) -> Section:
+    """Returns the section.
+
+    error: of a zone of the finest level. is_cut: whether levels are not shown. first: sentences before the others.
+    """
     levels = get(manifest, "zones.levels", [])
     texts = [
+        *first,
         _ONE_ZONE,
         "Every count contains random noise, drawn once, including that of an empty zone. Negative counts are caused by "
         "noise and are published unchanged, because raising them to zero would bias every total upward. The error of a "

@@ -189,7 +189,8 @@ def test_a_page_lists_no_zone_that_may_be_empty(users: int) -> None:
     parameters = {"bound": {"max_items": 3, "max_records": 1}}
     described = ReleaseMetadata("histogram", "page", "2026-11-29T00:00:00", "test", True, parameters)
     admitted = NoisyUserCounts(9_000.0, 0.0, 0.01, 141.0)
-    body = counts_view(central_files(replace(counts, admission=admitted), CountMetadata(described, plan, counted))).body
+    view = counts_view(central_files(replace(counts, admission=admitted), CountMetadata(described, plan, counted)))
+    body = view.body
     assert isinstance(body, MapBody)
     (measure,) = body.layers[0].measures
     assert len(measure.value) == 8
@@ -197,6 +198,10 @@ def test_a_page_lists_no_zone_that_may_be_empty(users: int) -> None:
     assert all(low > 0 for _, _, low, _ in measure.listed)
     assert users == 0 or measure.listed[0][0] == 0
     assert measure.listed_note
+    headline = view.headline
+    assert headline.startswith("Zone 0 is the busiest of 8 zones, with about ") == (users > 0)
+    texts = [text for section in view.sections for text in section.paragraphs]
+    assert any(text.startswith("About 9,000") for text in [headline, *texts])
 
 
 @pytest.mark.parametrize("published", [0, 2])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import math
+import re
 from datetime import date, timedelta
 
 import numpy as np
@@ -19,7 +21,7 @@ from sfumato.schemas.views.map_views import Basemap, Place, Zone
 from sfumato.transforms.observability.logs import COUNTED_USERS, FEW_USERS, SUB_QUERY
 from sfumato.transforms.observability.text_tables import counted
 from sfumato.transforms.privacy.additive_noise import LAPLACE
-from sfumato.transforms.report.count_measures import LISTED, cell_boxes, distinct_places
+from sfumato.transforms.report.count_measures import LISTED, busiest_text, cell_boxes, distinct_places
 from sfumato.transforms.report.numbers import changes_table, column_texts, length, percent, plural, rests_sentence, tiny
 from sfumato.transforms.report.place_names import PlaceNames
 from tests import ROOT
@@ -182,3 +184,31 @@ def test_cell_boxes_are_those_of_the_grid_in_metres() -> None:
     west, south, east, north = grid.bounds(x, y, level)
     expected = [(west - 3) / 0.2 * wide, (south - 1) / 0.1 * tall, (east - 3) / 0.2 * wide, (north - 1) / 0.1 * tall]
     np.testing.assert_allclose(cell_boxes(nodes, grid.region), np.stack(expected, axis=1), atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_headline_names_zones_that_are_busiest_for_sure(seed: int) -> None:
+    """Every number within the intervals has the named zones first, and no fewer zones could have been named."""
+    rng = seeded_rng(seed)
+    number = int(rng.integers(1, 7))
+    count = rng.integers(0, 60, number).astype(float)
+    least, most, hidden = (
+        count - rng.integers(0, 9, number),
+        count + rng.integers(0, 9, number),
+        float(rng.integers(30)),
+    )
+    text = busiest_text([f"z{i}z" for i in range(number)], count, least, most, "users", hidden)
+    sure = [
+        {*chosen}
+        for size in range(1, min(4, number))
+        for chosen in itertools.combinations(range(number), size)
+        if least[[*chosen]].min() > max(hidden, *np.delete(most, chosen))
+    ]
+    named = set() if text is None else {int(i) for i in re.findall(r"z(\d)z", text)}
+    assert named == (min(sure, key=len) if sure else set())
+
+
+def test_zones_with_numbers_for_names_are_called_zones() -> None:
+    users = np.array([900.0, 20.0])
+    text = busiest_text(["17", "18"], users, users - 10, users + 10, "users", 0)
+    assert text == "Zone 17 is the busiest of 2 zones, with about 900 users (890 to 910)"
