@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -26,6 +26,7 @@ from sfumato.transforms.export.map_dataset import map_dataset, map_frame
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.model_file import read_model
 from sfumato.transforms.release import published_release
+from sfumato.transforms.report.layers import zone_names
 from sfumato.transforms.report.sections import period
 from sfumato.transforms.zones.release_zones import zones_from, zones_of_release
 
@@ -286,46 +287,49 @@ class Release(published_release.Release):
         ax.add_collection(drawn)
         region = self._region()
         ax.set(xlim=(region["west"], region["east"]), ylim=(region["south"], region["north"]))
-        self._finish_map(ax, drawn, "users")
+        order = np.argsort(-users, kind="stable")
+        middles = shapely.get_coordinates(shapely.point_on_surface(shapely.from_wkb(zones["geometry"])))
+        names = np.array(zone_names(self.arrow_table(ZONES_FILE)))[zones.index]
+        is_named = "name" in zones
+        self._finish_map(ax, drawn, "users", [(str(names[i]), *middles[i].tolist()) for i in order] if is_named else [])
 
-    def _finish_map(self, ax: Axes, drawn: Any, unit: str) -> None:
+    def _finish_map(self, ax: Axes, drawn: Any, unit: str, zones: Sequence[tuple[str, float, float]] = ()) -> None:
         region = self._region()
         ax.set_aspect(1 / np.cos(np.radians((region["south"] + region["north"]) / 2)))
         ax.set(xlabel="longitude, degrees", ylabel="latitude, degrees", title=self._title)
         ax.locator_params(nbins=5)
         if (figure := ax.get_figure()) is not None:
             figure.colorbar(drawn, ax=ax, label=unit)
-        self._draw_geography(ax)
+        self._draw_geography(ax, zones)
 
-    def _draw_geography(self, ax: Axes) -> None:
-        """Draws shores and the names of the main places, where the release has them."""
+    def _draw_geography(self, ax: Axes, zones: Sequence[tuple[str, float, float]]) -> None:
+        """Draws shores and the names of the main places, where the release has them, and of zones.
+
+        zones: names with the longitude and latitude of a point, the most important first.
+        """
         from matplotlib.collections import LineCollection
         from matplotlib.patheffects import withStroke
 
         listed, region = self.listed or {}, self._region()
         basemap = Geography.of({BASEMAP_FILE: self.read(BASEMAP_FILE)} if BASEMAP_FILE in listed else {}).basemap
-        if basemap is None:
-            return
-        shores = [ring for area in (*basemap.land, *basemap.water) for ring in area]
-        ax.add_collection(LineCollection(shores, colors="#305478", linewidths=0.7), autolim=False)
-        inside = [
-            place
-            for place in basemap.places
-            if region["west"] < place.longitude < region["east"] and region["south"] < place.latitude < region["north"]
-        ]
-        halo, named = [withStroke(linewidth=2, foreground="white")], list[tuple[float, float, float]]()
-        for place in inside:
-            across = (place.longitude - region["west"]) / (region["east"] - region["west"])
-            up = (place.latitude - region["south"]) / (region["north"] - region["south"])
-            end = across + _LETTER * len(place.name)
-            if len(named) == _MAX_NAMES or any(
-                across < other[1] and other[0] < end and abs(up - other[2]) < _LINE for other in named
-            ):
+        places = list[tuple[str, float, float]]()
+        if basemap is not None:
+            shores = [ring for area in (*basemap.land, *basemap.water) for ring in area]
+            ax.add_collection(LineCollection(shores, colors="#305478", linewidths=0.7), autolim=False)
+            places = [(place.name, place.longitude, place.latitude) for place in basemap.places]
+        halo, named = [withStroke(linewidth=2, foreground="white")], dict[str, tuple[float, float, float]]()
+        for name, longitude, latitude in (*places, *zones):
+            across = (longitude - region["west"]) / (region["east"] - region["west"])
+            up = (latitude - region["south"]) / (region["north"] - region["south"])
+            end = across + _LETTER * len(name)
+            if name in named or len(named) == _MAX_NAMES or across < 0 or end > 1 or not 0 < up < 1:
                 continue
-            named.append((across, end, up))
-            name, point = place.name.replace("$", r"\$"), (place.longitude, place.latitude)
-            ax.plot(*point, ".", color="black", markersize=3)
-            ax.annotate(name, point, (3, 3), textcoords="offset points", fontsize=8, clip_on=True, path_effects=halo)
+            if any(across < other[1] and other[0] < end and abs(up - other[2]) < _LINE for other in named.values()):
+                continue
+            named[name] = across, end, up
+            ax.plot(longitude, latitude, ".", color="black", markersize=3)
+            text, point = name.replace("$", r"\$"), (longitude, latitude)
+            ax.annotate(text, point, (3, 3), textcoords="offset points", fontsize=8, clip_on=True, path_effects=halo)
 
     def _plot_items(self, ax: Axes) -> None:
         items = self.items[self.items["level"] == self.items["level"].min()].head(_MAX_BARS)[::-1]

@@ -17,13 +17,14 @@ from sfumato.transforms.report.map_frame import Frame
 _MOST_NAMES, _MOST_ZONES = 24, 40  # of a basemap; of a layer
 _NAME_SIZE, _FOREMOST_SIZE = 8, 9.5  # points
 _NARROW = 0.5  # inches: a narrower zone may have its name beside it
+_SYMBOL = 1.2  # inches: a narrower zone of few has its name beside it, and no other name over it
 _CROWDED = 0.5  # of the region's area: zones that fill more leave no room for names between them
 _LED = 12  # the busiest zones: their names may stand farther away, at the end of a line
-_REACHES = np.arange(0.12, 0.45, 0.06)  # inches from such a zone's middle to its name: four letters' heights at most
+_REACHES = np.arange(0.07, 0.4, 0.06)  # inches from such a zone's edge to its name: four letters' heights at most
 _NEAR = np.arange(0.0, 1.0, 0.06)  # inches from the foremost place to its name
 _WAYS = np.arange(0, 2 * math.pi, math.pi / 24)
 _APART = 0.07  # inches, at least, from such a line to the middle of another zone
-_ASIDE = 0.1  # inches, at least, from such a name to another zone
+_ASIDE = 0.07  # inches, at least, from a name beside its zone to another zone
 _ZONE = 1000  # the rank of a zone's name, behind those of all places
 
 
@@ -36,7 +37,7 @@ class Names:
         # Left, top, right and bottom of each zone, and whether it is a symbol, such as a stop's circle.
         self.boxes = np.array([[*one.min(axis=0), *one.max(axis=0)] for one in pixels]).reshape(-1, 4)
         is_sparse = layer.named and sum(layer.area) < _CROWDED
-        self.is_symbol = (self.boxes[:, 2] - self.boxes[:, 0] < _NARROW * DPI) & is_sparse
+        self.is_symbol = (self.boxes[:, 2] - self.boxes[:, 0] < _SYMBOL * DPI) & is_sparse
         bar = frame.width * 0.78, frame.height - 0.55 * DPI  # the scale bar's corner
         self._taken = [(*bar, float(frame.width), float(frame.height))]
         self._written: set[str] = set()
@@ -108,14 +109,15 @@ class Names:
             self._taken.append(tuple(dot.tolist()))
             self.mark(x, y)
 
-    def lead(self, name: str, point: shapely.Point, points: list[shapely.Point], others: NDArray[np.float64]) -> None:
-        """Writes a name as near to a point as it covers nothing, at the end of a line that crosses no other.
+    def lead(self, name: str, row: int, points: list[shapely.Point], others: NDArray[np.float64]) -> None:
+        """Writes a zone's name as near to it as it covers nothing, at the end of a line that crosses no other.
 
-        points: that the line must not come near to, unless it begins there. others: see `write`; the name keeps a
-        distance from them, because it would seem to be theirs.
+        points: in the middle of each zone. The line must not come near to those of others. others: see `write`; the
+        name keeps a distance from them, because it would seem to be theirs.
         """
-        (wide, high), below = _size(name, _NAME_SIZE), 0.05 * DPI
-        left, low = _around(point.x, point.y, wide, high, _REACHES)
+        (wide, high), below, point = _size(name, _NAME_SIZE), 0.05 * DPI, points[row]
+        edge = float(self.boxes[row, 2] - self.boxes[row, 0]) / 2 / DPI
+        left, low = _around(point.x, point.y, wide, high, _REACHES + edge)
         boxes = np.stack([left - wide / 2, low - high, left + wide / 2, low + below], axis=1)
         taken, away = np.array(self._taken), [one for one in points if one != point]
         crossed = [*shapely.box(*taken.T), *self._lines]
@@ -172,15 +174,20 @@ def draw_zone_names(names: Names, measure: Measure) -> None:
         name, (left, top, right, bottom) = layer.cell_id[row], boxes[row].tolist()
         x, middle = (left + right) / 2, (top + bottom + high) / 2
         symbols = boxes[names.is_symbol & (np.arange(len(boxes)) != row)]
-        if names.write(name, x, middle, most=right - left, others=symbols) or right - left >= _NARROW * DPI:
+        is_symbol = bool(names.is_symbol[row])
+        if not is_symbol and names.write(name, x, middle, most=right - left, others=symbols):
             continue
-        others = np.delete(boxes, row, axis=0)
-        aside = _size(name, _NAME_SIZE)[0] / 2 + below
+        if not is_symbol and right - left >= _NARROW * DPI:
+            continue
+        others = np.delete(boxes, row, axis=0) + np.array([-1, -1, 1, 1]) * _ASIDE * DPI
+        aside = _size(name, _NAME_SIZE)[0] / 2 + _ASIDE * DPI + 1
         beside = (x, top - below), (x, bottom + high + below), (right + aside, middle), (left - aside, middle)
         if any(names.write(name, *at, others=others) for at in beside):
             continue
+        if is_symbol and names.write(name, x, middle, most=right - left, others=symbols):
+            continue
         if row in led:
-            names.lead(name, middles[row], middles, boxes)
+            names.lead(name, row, middles, boxes)
 
 
 def _middle(frame: Frame, rings: list[list[tuple[float, float]]]) -> shapely.Point:

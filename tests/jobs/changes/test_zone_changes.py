@@ -148,9 +148,9 @@ def test_histograms_of_zones_are_compared_by_their_users(
     page = (tmp_path / "changes" / "index.html").read_text()
     assert "All users before" in page
     assert "Their difference" not in page
-    scaled = sfumato.changes(str(before), str(after), shares=True)["before"] / table["before"].to_numpy()
+    scaled = sfumato.changes(str(before), str(after), shares=True)["before"]
     first = open_release(str(before)).manifest["results"]["estimated_users"]
-    assert scaled.to_numpy() == pytest.approx(counted / first)
+    assert scaled.to_numpy() == pytest.approx(table["before"].to_numpy() * counted / first)  # noise may make one 0
     assert manifest["warnings"] == []
     fewer = ["--max_items_per_user", "1", "--output", str(tmp_path / "one")]
     assert main([*job, *fewer]) == 0
