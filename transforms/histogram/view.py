@@ -41,6 +41,7 @@ from sfumato.transforms.report.scales import count_scale, published_scale
 from sfumato.transforms.report.sections import get
 from sfumato.transforms.statistics.shrinkage import simultaneous_z
 
+READING = "How to read it"  # the title of a section
 _TABLE_ROWS = 100
 _LARGE_ERROR = 0.05  # of a number of users: a 95% margin that is stated with it
 _NOT_SHOWN = {*(field.name for field in INDEX_FIELDS), "geometry"}
@@ -238,15 +239,14 @@ class SampledPage:
         if self.hidden:
             hidden[0] += " On the map it has no colour, which does not mean a count of zero."
             hidden.append(f"{one} {self.NEAR_THRESHOLD}")
-        return reading_section(
-            [
-                *first,
-                f"{self.ONE_RECORD} A {self.noun}'s number {self.COUNTED}",
-                f"Relative errors are small in crowded {self.noun}s and large in quiet ones.",
-                *([around_points(self.UNIT)] if self._is_around_points else []),
-                *hidden,
-            ]
-        )
+        paragraphs = [
+            *first,
+            f"{self.ONE_RECORD} A {self.noun}'s number {self.COUNTED}",
+            f"Relative errors are small in crowded {self.noun}s and large in quiet ones.",
+            *([around_points(self.UNIT)] if self._is_around_points else []),
+            *hidden,
+        ]
+        return Section(title=READING, paragraphs=paragraphs)
 
     def _layer(self, table: pa.Table, level: int, levels: int) -> Layer:
         """Returns the cells of one level, listed by their lower bounds."""
@@ -376,7 +376,7 @@ class SampledPage:
             f"An item {self.NEAR_THRESHOLD}",
         ]
         listed = self._item_table(f"The {many} with the most {self.UNIT}", [noun.capitalize()], rows, *shares)
-        return body, f"{self.HEADLINE}: {hold}", [reading_section(reading), listed]
+        return body, f"{self.HEADLINE}: {hold}", [Section(title=READING, paragraphs=reading), listed]
 
     def estimates(self, table: pa.Table) -> list[tuple[str, str]]:
         """Returns the count and the interval of each row as text."""
@@ -428,11 +428,6 @@ class SampledPage:
         rows = [[str(one["index"] + 1), str(one["level"] or "whole"), f"{one['published']:,}"] for one in self.rounds]
         heads = ["Round", "Level", "Published"]
         return Table(title="Round by round", heads=heads, rows=rows, numeric=[True] * 3) if len(rows) > 1 else None
-
-
-def reading_section(paragraphs: list[str]) -> Section:
-    """Returns how the page is to be read."""
-    return Section(title="How to read it", paragraphs=paragraphs)
 
 
 def _parents(names: Sequence[str], level: Sequence[int], present: Sequence[int]) -> list[int]:

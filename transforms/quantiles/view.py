@@ -14,7 +14,7 @@ from sfumato.schemas.release import BINS_FILE, CURVE_FILE, MANIFEST_FILE, QUANTI
 from sfumato.schemas.views import Body, PageView
 from sfumato.schemas.views.chart_views import CurveBody, QuantileRow, RangeRow
 from sfumato.schemas.views.view_parts import Fact, Section, Table
-from sfumato.transforms.histogram.view import SampledPage, reading_section, view_of
+from sfumato.transforms.histogram.view import READING, SampledPage, view_of
 from sfumato.transforms.report.numbers import column_texts, percent
 from sfumato.transforms.report.released import Files
 from sfumato.transforms.report.sections import table_section
@@ -101,7 +101,7 @@ class QuantilesPage(SampledPage):
         ]
         if note:
             reading.append(note)
-        return body, self._curve_headline(quantiles), [*sections, reading_section(reading)]
+        return body, self._curve_headline(quantiles), [*sections, Section(title=READING, paragraphs=reading)]
 
     def curve_reading(self) -> list[str]:
         """Returns what the band and the intervals of a distribution leave open."""
