@@ -112,20 +112,24 @@ def histogram(
     output: Folder | None = None,
     **options: Any,
 ) -> Release:
-    """Counts the users of each category, or of each cell of a map, by a sample and a threshold, or with noise.
+    """Counts the users of each category, of each cell of a map, or of each zone, by sample and threshold or with noise.
 
     Args:
         input: files or a table, see `heatmap`.
         epsilon: privacy budget of the complete release.
         delta: probability that epsilon may fail to cover; keep it far below 1 / users.
-        column: count this column's values: text, integers, booleans or dates. Give either it or region and cells.
+        column: count this column's values: text, integers, booleans or dates. Give either it, region and cells, or
+            zones.
         region: count the cells of this region, see `heatmap`.
         cells: depth of the region's grid: it has 2^cells x 2^cells cells.
         output: see `heatmap`.
-        **options: any other option of `sfumato histogram`.
+        **options: any other option of `sfumato histogram`. For zones: `zones`, a file or a GeoDataFrame, with
+            `id_column`, `label_column`, `radius` in metres around points, `day_column`, `hours`, `period`,
+            `max_items_per_user` and `trust="central"`.
 
     Returns:
-        The release: `items` for a column, `cells` for a region. Values of few users are not in it.
+        The release: `items` for a column, `cells` for a region, `zones_table` for zones. Values of few users are not
+        in it, except of zones with `trust` "central" or "split" and without a threshold.
 
     Example:
         >>> release = sfumato.histogram("logs/*.parquet", column="infected", epsilon=1.0, delta=1e-6)

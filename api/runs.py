@@ -157,10 +157,9 @@ def run(job: str, values: Mapping[str, Any]) -> None:
     with shown_on(Console(job, "text", bool(values.get("verbose")))), contextlib.redirect_stdout(io.StringIO()):
         try:
             run_job(request)
-        except SfumatoError:
-            raise
         except Exception as error:
-            found = error_of(error)  # a worker's error comes wrapped by the runner
+            # A worker's error comes wrapped by the runner, whose traceback says nothing more.
+            found = error if isinstance(error, SfumatoError) else error_of(error)
             if found is None:
                 raise
-            raise found from error
+            raise found.with_traceback(None) from None

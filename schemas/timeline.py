@@ -61,6 +61,7 @@ class DatedRelease:
         rests_on: periods of the noisy answers that its estimate is based on, as text, in order; None for an estimate
             from the night's own answers only.
         changes: places that differ from the expectation of earlier nights; None if `rests_on` is None.
+        scope: hours of the records, and distance from points, in words; None for all.
         damaged: whether its manifest cannot be read. Then the entry states its charge in the ledger.
     """
 
@@ -81,6 +82,7 @@ class DatedRelease:
     changes: tuple[PlaceChange, ...] | None = None
     pruned: bool = False  # whether all its files except the manifest were removed
     users_stddev: float | None = None  # of the error of `users`; None if unknown
+    scope: str | None = None
     damaged: bool = False
 
     def __post_init__(self) -> None:

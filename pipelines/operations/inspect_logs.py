@@ -6,13 +6,12 @@ import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sfumato.pipelines.frame.inputs import layout_of, match_files
 from sfumato.pipelines.operations.log_causes import causes, suggested_form
 from sfumato.pipelines.operations.log_facts import HOUR, ROLES, Facts, inspect_logs, other_ids, other_people
-from sfumato.pipelines.operations.starting import min_users
-from sfumato.schemas.errors import RequestError
+from sfumato.pipelines.operations.starting import file_of_zones, min_users
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.requests.commands import InspectRequest
@@ -20,8 +19,7 @@ from sfumato.schemas.requests.publish_request import LogOptions, ReleaseRequest
 from sfumato.schemas.requests.request_base import Request
 from sfumato.schemas.slots import times_text
 from sfumato.transforms.counting.plan import Plan, make_plan
-from sfumato.transforms.geo.feature_files import feature_bytes, read_features
-from sfumato.transforms.geo.zone_file import MAX_FILE_BYTES, Zones, read_zones
+from sfumato.transforms.geo.zone_file import Zones
 from sfumato.transforms.geo.zone_raster import ZoneLocator
 from sfumato.transforms.heatmap.request import PlanRequest
 from sfumato.transforms.inputs.log_reader import format_of
@@ -35,7 +33,6 @@ _SEVERAL = 0.1  # a share of the users, at several places in one hour
 _MOST_IN_ZONES = 0.7  # a share of the users
 # Of the users, at most: many are never near a stop, but beyond this a column is probably wrong.
 _OUT_OF_ZONES = ("0.9", "0.5")
-_RADIUS = 300.0  # metres, around points
 _ZONE_WORDS = ("--zones", "FILE", "--id_column", "NAME", "--label_column", "NAME")
 _ZONES_HINT = " (of points, such as stops, with --radius METRES; inspect --zones FILE finds these options)"
 _DEFAULTS = {"user_id_column": "user_id", "latitude_column": "latitude", "longitude_column": "longitude"}
@@ -61,8 +58,9 @@ def run(request: InspectRequest) -> None:
     lines = report_lines(facts, number, given, time_zone)
     if zones is not None:
         lines += zone_lines(facts, zones.zones)
-    words = _ZONE_WORDS if zones is None else zones.words
-    sys.stdout.write("\n".join([_SECRET, "", *lines, "", *next_lines(request, facts, form, words)]) + "\n")
+    words = _ZONE_WORDS if zones is None else _options(zones.options)
+    region = None if zones is None or facts.are_zones_elsewhere else zones.zones.region
+    sys.stdout.write("\n".join([_SECRET, "", *lines, "", *next_lines(request, facts, form, words, region)]) + "\n")
 
 
 def report_lines(facts: Facts, files: str, given: Mapping[str, str], time_zone: str | None = None) -> list[str]:
@@ -79,6 +77,13 @@ def report_lines(facts: Facts, files: str, given: Mapping[str, str], time_zone: 
         lines.append(
             f"user id: {user}, rather than {', '.join(others)}, by its name; if another column identifies a person, "
             "name it with --user_id_column"
+        )
+    if facts.fewer and not facts.is_of_rows:
+        name, number = min(facts.fewer.items(), key=lambda one: one[1])
+        lines.append(
+            f"user id: {name} holds fewer values than {user} ({number:,} and {facts.first_users:,} in the first rows); "
+            f"if it identifies people, and {user} their trips, give --user_id_column {name}: otherwise a release "
+            "protects single trips"
         )
     if facts.users:
         middle, high, most = facts.rows_a_user
@@ -131,42 +136,17 @@ def zone_lines(facts: Facts, zones: Zones) -> list[str]:
     return lines
 
 
-@dataclass(frozen=True)
-class ZonesFile:
-    """A file of zones as jobs read it: the options that name it and its columns, and its zones."""
-
-    words: tuple[str, ...]
-    zones: Zones
-
-
-def file_of_zones(path: str) -> ZonesFile:
-    """Returns a file of zones with the columns that fit: ids are the first text, or else number, that none share.
-
-    Raises RequestError: the file cannot be read, or its zones cannot be used.
-    """
-    _, features = read_features("zones", path, feature_bytes("zones", path, MAX_FILE_BYTES), lambda _: True)
-    found = list(features)
-    names = dict.fromkeys(name for properties, _ in found for name in properties)
-    columns = {name: [properties.get(name) for properties, _ in found] for name in names}
-    texts = [name for name, values in columns.items() if all(isinstance(one, str) for one in values)]
-    integers = [name for name, values in columns.items() if all(type(one) is int for one in values)]
-    ids = [name for name in (*texts, *integers) if len(set(columns[name]) - {""}) == len(found)]
-    if not ids:
-        raise RequestError(f"zones: {path} has no column with a text or an integer of its own for each zone; add one")
-    labels = [name for name in texts if name != ids[0] and 2 * len(set(columns[name])) > len(found)]
-    radius = _RADIUS if any(shape is not None and shape.geom_type == "Point" for _, shape in found) else None
-    words = ["--zones", path, "--id_column", ids[0]]
-    words += ["--label_column", labels[0]] if labels else []
-    words += [] if radius is None else ["--radius", f"{radius:g}"]
-    return ZonesFile(tuple(words), read_zones(path, ids[0], (), labels[0] if labels else None, radius))
-
-
 def next_lines(
-    request: InspectRequest, facts: Facts, form: Mapping[str, str], zone_words: Sequence[str] = _ZONE_WORDS
+    request: InspectRequest,
+    facts: Facts,
+    form: Mapping[str, str],
+    zone_words: Sequence[str] = _ZONE_WORDS,
+    zone_region: Region | None = None,
 ) -> list[str]:
     """Returns the commands that fit logs, or what they lack.
 
     form: options of CSV that the logs were read with. zone_words: options that name a file of zones and its columns.
+    zone_region: that holds the zones, of which a map then shows all; None without zones.
     """
     logs = ["--input", *request.input, *_options(request.given(("input_format",))), *_options(form)]
 
@@ -203,7 +183,8 @@ def next_lines(
         ]
     renamed = {option: facts.roles[option] for option, name in _DEFAULTS.items() if facts.roles[option] != name}
     job = [*logs, *_options(renamed), *(["--coordinates", "e7"] if facts.is_e7 else [])]
-    region = request.region if request.region and not facts.is_outside else facts.region
+    own = facts.region if zone_region is None else _around(facts.region, zone_region)
+    region = request.region if request.region and not facts.is_outside else own
     time = facts.roles.get("time_column", "") if facts.period is not None else ""
     if time:
         zone = {} if facts.signs.get("naive") else request.given(("time_zone",))
@@ -240,9 +221,17 @@ def next_lines(
     return [line for pair in zip(titles, shown, strict=True) for line in pair]
 
 
-def _options(values: Mapping[str, str]) -> list[str]:
+def _around(region: Region, zones: Region) -> Region:
+    """Returns a region that holds the zones too, with borders in thousandths of a degree."""
+    low = min(region.west, zones.west), min(region.south, zones.south)
+    high = max(region.east, zones.east), max(region.north, zones.north)
+    return Region(*(math.floor(1000 * end) / 1000 for end in low), *(math.ceil(1000 * end) / 1000 for end in high))
+
+
+def _options(values: Mapping[str, str | float]) -> list[str]:
     """Returns options as words of a command."""
-    return [word for name, value in values.items() for word in (f"--{name}", value)]
+    words = {name: f"{value:g}" if isinstance(value, float) else value for name, value in values.items()}
+    return [word for name, value in words.items() for word in (f"--{name}", value)]
 
 
 def _least(users: int, share: float = ADMISSION_SHARE) -> list[str]:

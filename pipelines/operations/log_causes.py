@@ -59,6 +59,9 @@ def causes(facts: Facts) -> list[str]:
     if signs.get("no time", 0) > SOME:
         name, number = facts.roles["time_column"], facts.signs["no time"]
         form, remedy = "no time", "write times as 2026-11-27T08:30:00"
+        for order in ("dmy", "mdy"):
+            if signs.get(order, 0) > SOME:
+                form, remedy = f"dates in the order {order}", f"give --dates {order}"
         if signs.get("local date", 0) > SOME:
             form, remedy = "dates such as 27.11.2026 or 11/27/2026", "give --dates dmy or --dates mdy"
         found.append(f"{name} holds {form} in {number:,} rows, which jobs that read times leave out: {remedy}")

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -75,6 +76,8 @@ _COMMA = r"^\s*[+-]?[0-9]{1,3},[0-9]+\s*$"
 _LOCAL_DATE = r"^\s*[0-9]{1,2}[./-][0-9]{1,2}[./-][0-9]{4}\b|[0-9]\s*[AaPp]\.?[Mm]\.?\s*$"
 _TIME = rf"^\s*[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[T ][0-9]|{_LOCAL_DATE}"
 _MONTH_FIRST = r"^\s*[0-9]{1,2}[./-](1[3-9]|2[0-9]|3[01])[./-]"
+_OTHER_ORDER: Mapping[str, Literal["dmy", "mdy"]] = {"dmy": "mdy", "mdy": "dmy"}
+_NO_NAME = r"^\s*[+-]?[0-9]*[.,:/-]?[0-9][0-9.,:/ T-]*$"  # numbers, dates and times, which identify nobody
 _ZONED = r"([zZ]|[+-][0-9]{2}:?[0-9]{2})\s*$"
 SOME, MOST = 0.01, 0.5  # shares of the rows or places that are a sign of a cause
 _IN_ZONES = 0.1  # the share of the places below which zones probably lie elsewhere
@@ -86,6 +89,7 @@ _POLE = 90.0
 HOUR = 8  # of the day whose visits are counted, from 08:00 to before 09:00
 _NEARBY = 0.003  # degrees, about 300 m: records in one square of this size are at one place
 _MOST_PLACES = 10  # of a user that are counted
+_LIKE_PEOPLE, _FEWER = 0.2, 0.9  # shares of the number of user ids: of values of a column that may identify people
 _NEARLY_ALL = 0.998  # of the visits: what is lost is then less than the noise of most counts
 
 
@@ -101,6 +105,9 @@ class Facts:
         signs: rows by a sign of what is wrong with the whole log; see `causes`.
         users: number of different user ids.
         rows_a_user: the median, the 99th percentile and the largest number of rows of a user; zeros without users.
+        fewer: other columns that may identify people, because they hold fewer values than that of user ids, in the
+            first rows of a file: the number of values by name.
+        first_users: number of user ids in these rows.
         days: rows by day, in days since 1970.
         is_e7: whether latitude and longitude are integers, degrees times 10^7.
         region: round borders of the middle of the places, one a user; None without places.
@@ -124,6 +131,8 @@ class Facts:
     signs: dict[str, int] = field(default_factory=dict)
     users: int = 0
     rows_a_user: tuple[int, int, int] = (0, 0, 0)
+    fewer: dict[str, int] = field(default_factory=dict)
+    first_users: int = 0
     days: Counter[int] = field(default_factory=Counter)
     is_e7: bool = False
     region: Region | None = None
@@ -217,6 +226,8 @@ def inspect_logs(
         roles["time_column"] = name
     axes = [columns[roles[name]] for name in AXES if name in roles]
     facts = Facts(columns, roles, given=region, is_e7=bool(axes) and all("int" in kind for kind in axes))
+    if "user_id_column" in roles and format_of(logs[0]) != "ndjson":
+        _note_ids(facts, logs[0])
     hashes, places, visitors = [np.empty(0, np.uint64)], [np.empty((2, 0))], [np.empty(0, np.uint64)]
     step = max(rows // _PLACES, 1)
     visits, in_zones = [np.empty((2, 0), np.uint64)], list[NDArray[np.bool_]]()
@@ -341,6 +352,25 @@ def _column_of_times(log: LogFile, names: Collection[str]) -> str | None:
     return None
 
 
+def _note_ids(facts: Facts, log: LogFile) -> None:
+    """Finds the columns of `Facts.fewer` in the first rows of a file: text, or numbers that are named like ids."""
+    user = facts.roles["user_id_column"]
+    names = [name for name in facts.columns if name not in facts.roles.values()]
+    batch = next(_batches([log], [user, *names]), None)
+    if batch is None or batch.num_rows == 0:
+        return
+    facts.first_users = pc.count_distinct(_plain(batch, user)).as_py()
+    for name in names:
+        column = _plain(batch, name)
+        is_named = bool(_NUMBER.search(_words(name)))
+        is_id = pt.is_integer(column.type) and is_named
+        if is_text(column.type):
+            is_id = is_named or 2 * (pc.sum(pc.match_substring_regex(column, _NO_NAME)).as_py() or 0) < len(column)
+        number = pc.count_distinct(column).as_py() if is_id else 0
+        if _LIKE_PEOPLE * facts.first_users <= number < _FEWER * facts.first_users:
+            facts.fewer[name] = number
+
+
 def suggested_region(places: Array) -> Region | None:
     """Returns round borders around the middle of places: multiples of about a fifth of its width; None without places.
 
@@ -388,7 +418,10 @@ def _note_times(facts: Facts, column: pa.Array, layout: LogLayout, time_zone: st
     """
     if is_text(column.type):
         if layout.dates is not None:
+            other = parsed(iso_dates(column, _OTHER_ORDER[layout.dates]), pa.timestamp("us", "UTC"))
             column = iso_dates(column, layout.dates)
+            is_other = pc.and_not(other.is_valid(), parsed(column, pa.timestamp("us", "UTC")).is_valid())
+            _count(facts.signs, _OTHER_ORDER[layout.dates], is_other)
         _count(facts.signs, "local date", pc.match_substring_regex(column, _LOCAL_DATE))
         _count(facts.signs, "month first", pc.match_substring_regex(column, _MONTH_FIRST))
         times = parsed(column, pa.timestamp("us", "UTC"))

@@ -6,12 +6,16 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from sfumato.schemas.errors import RequestError, reason_of
 from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.ledger import rounded_down
 from sfumato.schemas.requests.commands import KeyRequest, RefreshInitRequest
 from sfumato.transforms.counting.plan import make_plan, plan_details
+from sfumato.transforms.geo.feature_files import feature_bytes, read_features
+from sfumato.transforms.geo.zone_file import MAX_FILE_BYTES, Zones, read_zones
 from sfumato.transforms.heatmap.plan import summary, trust_table
 from sfumato.transforms.heatmap.request import PlanRequest
 from sfumato.transforms.nights.plan import make_rotation_plan, rotation_table
@@ -38,6 +42,8 @@ budget:                       # the largest epsilon for the data of any DAYS con
 min_users: {least:<18} # with fewer, by a noisy count, the day is refused; 0 for any
 {job}  epsilon: {night}
   trust: central              # you hold the logs; noise is added once
+  # decimal: ","              # of CSV files with 52,52
+  # dates: dmy                # of CSV files with 06.10.2026; mdy for 10/06/2026
   user_id_column: user_id     # the names of your columns
   latitude_column: latitude
   longitude_column: longitude
@@ -54,14 +60,13 @@ options:
 _ZONES = """\
 job: histogram                # users by zone
 options:
-  zones: {zones}
-  id_column: id               # the property of the ids of zones; label_column: of their names
-  # radius: 300               # metres, if the zones are points
+{zones}
   # hours: 8-9                # of each day; requires rows_of_day
   max_items_per_user: {items:<7} # the largest number of zones in which a user counts
   max_bad_fraction: 0.9       # admits users who are in no zone
 """
 _ITEMS = 3  # zones of a user
+_RADIUS = 300.0  # metres, around points
 
 
 def run_plan(request: PlanRequest) -> None:
@@ -113,10 +118,14 @@ def starting_configuration(request: RefreshInitRequest) -> tuple[str, str]:
     """Returns the content of the file, and a sentence on what a night's release will show. Raises RequestError."""
     if request.zones is not None:
         cohorts, night, rotation = 1, request.epsilon / _DAYS, ""
-        zones = request.zones if "://" in request.zones else os.path.relpath(request.zones, request.folder)
-        job = _ZONES.format(zones=json.dumps(zones, ensure_ascii=False), items=_ITEMS)
+        found = {**file_of_zones(request.zones).options}
+        if "://" not in request.zones:
+            found["zones"] = os.path.relpath(request.zones, request.folder)
+        lines = (f"  {name}: {json.dumps(value, ensure_ascii=False)}" for name, value in found.items())
+        job = _ZONES.format(zones="\n".join(lines), items=_ITEMS)
         error = significant(NOISE_Z * LAPLACE.stddev((1 - ADMISSION_SHARE) * night, _ITEMS), 2)
-        shown = f"The number of each zone has noise of about ± {error} users (95%) on one night."
+        noise = f"The number of each zone has noise of about ± {error} users (95%) on one night"
+        shown = f"{noise}; a larger --epsilon lowers it."
     else:
         planned = PlanRequest.of({"users": request.users, "epsilon": request.epsilon, "trust": "central"})
         choice = make_rotation_plan(planned.settings()[0], _DAYS).best
@@ -135,6 +144,36 @@ def starting_configuration(request: RefreshInitRequest) -> tuple[str, str]:
         night=rounded_down(night),
     )
     return content, shown
+
+
+@dataclass(frozen=True)
+class ZonesFile:
+    """A file of zones as jobs read it: the options that name it and its columns, and its zones."""
+
+    options: Mapping[str, str | float]
+    zones: Zones
+
+
+def file_of_zones(path: str) -> ZonesFile:
+    """Returns a file of zones with the columns that fit: ids are the first text, or else number, that none share.
+
+    Raises RequestError: the file cannot be read, or its zones cannot be used.
+    """
+    _, features = read_features("zones", path, feature_bytes("zones", path, MAX_FILE_BYTES), lambda _: True)
+    found = list(features)
+    names = dict.fromkeys(name for properties, _ in found for name in properties)
+    columns = {name: [properties.get(name) for properties, _ in found] for name in names}
+    texts = [name for name, values in columns.items() if all(isinstance(one, str) for one in values)]
+    integers = [name for name, values in columns.items() if all(type(one) is int for one in values)]
+    ids = [name for name in (*texts, *integers) if len(set(columns[name]) - {""}) == len(found)]
+    if not ids:
+        raise RequestError(f"zones: {path} has no column with a text or an integer of its own for each zone; add one")
+    labels = [name for name in texts if name != ids[0] and 2 * len(set(columns[name])) > len(found)]
+    radius = _RADIUS if any(shape is not None and shape.geom_type == "Point" for _, shape in found) else None
+    options: dict[str, str | float] = {"zones": path, "id_column": ids[0]}
+    options |= {"label_column": labels[0]} if labels else {}
+    options |= {} if radius is None else {"radius": radius}
+    return ZonesFile(options, read_zones(path, ids[0], (), labels[0] if labels else None, radius))
 
 
 def min_users(users: int, epsilon: float, cohorts: int = 1, share: float = ADMISSION_SHARE) -> int:

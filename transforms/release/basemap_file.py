@@ -48,7 +48,7 @@ _COAST_SOURCE = "GSHHG (Wessel and Smith)"
 _MAX_LANDS = 500  # with the longest shores; some coasts have thousands of islets
 Rings = list[Path]  # of an area: its border and its holes
 
-_NAMES = ("name", "label", "title", "name_en", "nom", "nombre")
+_NAMES = ("name", "label", "title", "name_en", "nom", "nombre", "nome", "naam", "namn", "navn", "nazwa")
 _CLASSES = (
     "natural",
     "water",

@@ -40,6 +40,7 @@ from sfumato.transforms.release.timeline_view import (
     timeline_view,
 )
 from sfumato.transforms.report.report import render_page
+from sfumato.transforms.report.sections import scope
 
 MAPS = "maps"
 _ROUNDS = 5
@@ -136,6 +137,7 @@ def _entry(date: str, release: Release, is_pruned: bool, history: History | None
         content = json.dumps([MAP_FORMAT, manifest], sort_keys=True)
         map_file = f"{MAPS}/{date}-{hashlib.sha256(content.encode()).hexdigest()[:12]}.js"
     entry = DatedRelease.from_manifest(date, f"{RELEASES}/{date}", manifest, map_file, is_pruned)
+    entry = replace(entry, scope=scope(manifest))
     reservation = None if history is None else history.reservations.get(entry.release_id)
     return entry if reservation is None else replace(entry, rotation=reservation.charge.rotation)
 

@@ -95,6 +95,7 @@ def timeline_view(files: Mapping[str, bytes]) -> PageView:
         headline=f"{count}, {spoken(first)}" + (f" to {spoken(last)}" if first != last else ""),
         description=f"{count} of private releases{of}" + (": each night's map and what changed." if has_maps else "."),
         place=geography.place,
+        period=nights[-1].scope if len({night.scope for night in nights}) == 1 else None,
         file_name=re.sub(r"[\W_]+", "-", f"nightly {content['title']}".lower()).strip("-"),
         job="refresh",
         release_id="",

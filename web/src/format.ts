@@ -24,7 +24,8 @@ export function known(value: number, stddev: number): string {
   const digits = knownDigits(stddev);
   if (digits >= 0) return rounded(value, digits);
   const unit = 10 ** -digits;
-  return whole(Math.round(value / unit) * unit);
+  const units = Math.round(value / unit);
+  return whole((units - value / unit === 0.5 && units % 2 !== 0 ? units - 1 : units) * unit); // 5 to an even digit, as in the report
 }
 const spread = (low: number, high: number): number => (high - low) / (2 * Z);
 /** A number rounded to what its 95% interval says is known. */

@@ -26,6 +26,10 @@ const ICONS: Record<string, string> = {
   Table: "M2 3.5h12v9H2zM2 6.5h12M2 9.5h12M6.5 3.5v9",
 };
 
+const HINTS: Record<string, string> = {
+  Picture: "Save what is shown as a picture", Table: "Save the numbers shown as a CSV file",
+};
+
 function toolsOf(bar: HTMLElement): Tools {
   const [link, theme] = [new Permalink(), new Theme()];
   const spoken = h("p", { class: "unseen", "aria-live": "polite", id: "spoken" });
@@ -40,6 +44,7 @@ function toolsOf(bar: HTMLElement): Tools {
       Promise.resolve(act()).catch((error: unknown) => say(`Failed: ${String(error)}`));
     });
     const shape = ICONS[label];
+    if (label in HINTS) made.title = HINTS[label];
     if (shape) made.append(svg("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" }, svg("path", { d: shape })));
     made.append(label);
     bar.append(made);

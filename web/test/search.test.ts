@@ -8,6 +8,11 @@ test("the same name comes before one that begins or goes on like it", () => {
   expect(["beach", " PORT ", "south", "east", "x", ""].map((text) => meant(names, text)?.name ?? null)).toEqual(["Beach", "Port", "South-East Shore", "South-East Shore", null, null]);
 });
 
+test("accents and upper case may be left out", () => {
+  const polish = ["Łagiewniki", "Hjørring", "Gießen"].map((name) => ({ name, box: { west: 0, south: 0, east: 1, north: 1 } }));
+  expect(["lagiew", "hjorring", "GIESSEN", "łag"].map((text) => meant(polish, text)?.name ?? null)).toEqual(["Łagiewniki", "Hjørring", "Gießen", "Łagiewniki"]);
+});
+
 test("Enter shows the place that is meant, a choice from the list shows it at once", () => {
   const show = vi.fn();
   const search = new Search(show);

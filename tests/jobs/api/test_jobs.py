@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import json
+import traceback
 from pathlib import Path
 
 import duckdb
@@ -65,8 +66,9 @@ def test_errors_are_exceptions_that_name_the_option(options: dict[str, object], 
 
 def test_a_refusal_of_a_worker_is_the_same_exception(city: Path, tmp_path: Path):
     """No user is in the region, by noisy counts."""
-    with pytest.raises(sfumato.DataError, match="no usable record"):
+    with pytest.raises(sfumato.DataError, match="no usable record") as refused:
         sfumato.heatmap(city / "logs" / "*.parquet", region=(100, 50, 101, 51), output=tmp_path / "refused")
+    assert "apache_beam" not in "".join(traceback.format_exception(refused.value))
     with pytest.raises(sfumato.RequestError, match="refused"):
         sfumato.open_release(tmp_path / "refused")
 

@@ -339,9 +339,19 @@ def test_a_starting_configuration_fits_its_users(users: int, least: int, tmp_pat
 
 def test_a_starting_configuration_for_zones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["refresh", "--init", "new", "--users", "300000", "--zones", "my stops.geojson"]) == 0
+    words = ["refresh", "--init", "new", "--users", "300000", "--zones", "my stops.geojson"]
+    with rejects("zones"):
+        cli.run_command("refresh --init", words[2:])
+    stops = [
+        {"type": "Feature", "properties": {"stop": one, "called": f"{one} Street"},
+         "geometry": {"type": "Point", "coordinates": [13 + 0.01 * i, 52]}}
+        for i, one in enumerate("abc")
+    ]  # fmt: skip
+    (tmp_path / "my stops.geojson").write_text(json.dumps({"type": "FeatureCollection", "features": stops}))
+    assert cli.main(words) == 0
     config = read_config("new/refresh.yaml")
     assert (config.job, config.min_users, config.rotation) == ("histogram", 30_000, 1)
     request = example_request(config)
     assert (Path(request.zones).resolve(), request.trust) == (tmp_path / "my stops.geojson", "central")
+    assert (request.id_column, request.label_column, request.radius) == ("stop", "called", 300)
     assert 30 * config.options["epsilon"] <= config.budget[0].epsilon

@@ -122,6 +122,26 @@ def test_a_wrong_region_is_named(tmp_path: Path) -> None:
     assert not facts_of(rides(), tmp_path, region=Region(13.0, 52.0, 14.0, 53.0)).is_outside
 
 
+def test_trips_are_told_from_people(tmp_path: Path) -> None:
+    """Only a text with fewer values may identify people: no kind of ticket, and no number, time or larger set."""
+    log = rides(
+        trip=[f"t{row // 3}" for row in range(ROWS)],
+        ticket=[f"k{row % 3}" for row in range(ROWS)],
+        fare=[f"{row % 900}.50" for row in range(ROWS)],
+    )
+    assert facts_of(log, tmp_path, user_id_column="trip").fewer == {"rider": log.rider.nunique()}
+    assert facts_of(log, tmp_path, user_id_column="rider").fewer == {}
+
+
+def test_dates_in_the_other_order_are_named(tmp_path: Path) -> None:
+    log = rides(time=[f"{13 + row % 15}.10.2026 08:30" for row in range(ROWS)])
+    path = tmp_path / "log.csv"
+    log.to_csv(path, index=False)
+    for order, expected in (("mdy", True), ("dmy", False)):
+        facts = inspect_logs([LogFile(str(path), layout=LogLayout(dates=order))], {})
+        assert any("--dates dmy" in cause for cause in causes(facts)) == expected
+
+
 def test_suggested_form_reads_what_was_unreadable(tmp_path: Path) -> None:
     log = rides(time=lambda log: log.time.dt.strftime("%d.%m.%Y %H:%M"))
     for name in ("lat", "lon"):

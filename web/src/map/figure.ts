@@ -45,6 +45,7 @@ export interface TipWords {
 const WORLD = 256; // CSS pixels of the world at Leaflet's zoom 0
 const HINT_MS = 1600;
 const NARROW = 60; // CSS pixels: a narrower zone may have its name beside it
+const IMPORTANT = 3; // zones with the highest numbers, whose names may cover others
 const MOST_BESIDE = 400; // zones whose names are tried beside them: far more than a map has names
 export const SYMBOL = 36; // CSS pixels: a narrower zone is a symbol, such as a stop's circle
 const still = (): boolean => matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -130,7 +131,7 @@ export class MapFigure {
   private fitAndOffer(): void {
     this.shape();
     const { cells } = this;
-    const zones = cells?.layer.shapes ? cells.layer.cell_id.map((name, row) => ({ name, box: cells.bounds(row) })) : [];
+    const zones = cells?.layer.shapes ? cells.layer.cell_id.map((name, row) => ({ name, box: cells.bounds(row), middle: cells.middle(row) })) : [];
     const own = new Set(zones.map(({ name }) => name));
     this.search.offer([...(this.ground?.names ?? []).filter(({ name }) => !own.has(name)), ...zones]);
   }
@@ -186,14 +187,14 @@ export class MapFigure {
   /** Shows a cell, marks it and reads it out. */
   goTo(row: number): void {
     if (!this.cells) return;
-    this.visit({ name: "", box: this.cells.bounds(row) });
+    this.visit({ name: "", box: this.cells.bounds(row), middle: this.cells.middle(row) });
   }
 
   /** Shows a place in the middle of the map, as large as it is or with its surroundings, and reads its value out. */
-  private visit({ name, box: { west, south, east, north } }: Named): void {
-    const centre = L.latLng((south + north) / 2, (west + east) / 2);
+  private visit({ name, box: { west, south, east, north }, middle = [(west + east) / 2, (south + north) / 2] }: Named): void {
+    const centre = L.latLng(middle[1], middle[0]);
     const nearer = this.fitZoom() + (east > west ? 0.5 : 2);
-    const pixels = name && east > west ? this.map.getSize().x / 2 : 44; // of a named area, or of a cell
+    const pixels = name && ((east - west) / 360) * WORLD * 2 ** this.fitZoom() >= SYMBOL ? this.map.getSize().x / 2 : 44; // of a named area, or of a cell or a symbol
     const zoom = Math.min(east > west ? Math.max(Math.log2((pixels / WORLD) * (360 / (east - west))), nearer) : nearer, this.map.getMaxZoom());
     this.hover = null;
     this.keyboard = true;
@@ -368,9 +369,8 @@ export class MapFigure {
       const [x0, y0, x1, y1] = boxes[row];
       if (x1 < 0 || y1 < 0 || x0 > scene.width || y0 > scene.height) return;
       const [name, x, y] = [cells.layer.cell_id[row], (x0 + x1) / 2, (y0 + y1) / 2];
-      if ([y + 4, y + 22, y - 14].some((at) => letters.write(name, x, at, x1 - x0, [])) || x1 - x0 >= NARROW || rank >= MOST_BESIDE) return;
-      const [half, others] = [letters.half(name), boxes.filter((_, other) => other !== row)];
-      [[x, y0 - 5], [x, y1 + 15], [x1 + half, y + 4], [x0 - half, y + 4]].some(([left, low]) => letters.write(name, left, low, Infinity, others));
+      if ([y + 4, y + 24, y - 17].some((at) => letters.write(name, x, at, x1 - x0, [])) || x1 - x0 >= NARROW || rank >= MOST_BESIDE) return;
+      letters.writeBeside(name, boxes[row], boxes.filter((_, other) => other !== row), rank < IMPORTANT);
     });
   }
 

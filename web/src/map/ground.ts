@@ -25,6 +25,8 @@ export type Overlay = (pen: CanvasRenderingContext2D, scene: Scene, covered: rea
 export interface Named {
   readonly name: string;
   readonly box: Bounds;
+  /** Longitude and latitude of a point in it; that of the box without it. */
+  readonly middle?: readonly [number, number];
 }
 
 /** Geography. It is painted on the map's own canvas, so that it agrees with the cells and is in the PNG. */

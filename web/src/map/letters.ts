@@ -7,6 +7,8 @@ const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", A
 const NAME_ROOM = 10000; // square CSS pixels of the map for each name
 const INK: Record<Mode, { ink: string; halo: string }> = { dark: { ink: "#f1ece4", halo: "rgba(8,7,11,.8)" }, light: { ink: "#241d2b", halo: "rgba(255,253,246,.85)" } };
 
+const WAYS = Array.from({ length: 24 }, (_, i) => (i / 12) * Math.PI);
+
 /** Whether two parts of the canvas share more than a border. */
 export const overlap = (a: Box, b: Box): boolean => a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3];
 
@@ -39,6 +41,20 @@ export class Letters {
   /** Half the width of a name with the room beside it. */
   half(text: string): number {
     return this.pen.measureText(text).width / 2 + 3;
+  }
+
+  /** Writes a name beside a symbol where it covers no other; one of the most important names may cover others where there is no such room. */
+  writeBeside(text: string, symbol: Box, others: readonly Box[], isImportant: boolean): void {
+    const spots = this.beside(text, symbol);
+    const isWritten = spots.some(([x, y]) => this.write(text, x, y, Infinity, others));
+    if (!isWritten && isImportant) spots.some(([x, y]) => this.write(text, x, y, Infinity, [symbol]));
+  }
+
+  /** Where a name may be beside a symbol: over it, under it, to its right and left, then around it. */
+  private beside(text: string, [x0, y0, x1, y1]: Box): [number, number][] {
+    const [half, x, y] = [this.half(text), (x0 + x1) / 2, (y0 + y1) / 2];
+    const around = WAYS.map((way): [number, number] => [x + Math.cos(way) * ((x1 - x0) / 2 + half), y + 5 + Math.sin(way) * ((y1 - y0) / 2 + 10)]);
+    return [[x, y0 - 5], [x, y1 + 15], [x1 + half, y + 4], [x0 - half, y + 4], ...around];
   }
 
   /** Sets the size in pixels and the style of the names that follow. */

@@ -4,13 +4,18 @@ import type { Named } from "./ground";
 
 const OFFERED = 500; // names in the list that a browser shows while a reader writes
 
-/** The name that a reader means: the same, else one that begins so, else one that contains it; upper case or not. */
+const PLAIN: Record<string, string> = { ł: "l", ø: "o", đ: "d", ı: "i", ß: "ss", æ: "ae", œ: "oe" };
+
+/** A name in lower case without accents, as one types it on another keyboard. */
+const folded = (name: string): string => name.toLowerCase().normalize("NFD").replace(/\p{M}/gu, "").replace(/[łøđıßæœ]/g, (one) => PLAIN[one]);
+
+/** The name that a reader means: the same, else one that begins so, else one that contains it; with or without upper case and accents. */
 export function meant(names: readonly Named[], text: string): Named | null {
-  const wanted = text.trim().toLowerCase();
+  const wanted = folded(text.trim());
   if (!wanted) return null;
   const tests: ((name: string) => boolean)[] = [(name) => name === wanted, (name) => name.startsWith(wanted), (name) => name.includes(wanted)];
   for (const test of tests) {
-    const found = names.find(({ name }) => test(name.toLowerCase()));
+    const found = names.find(({ name }) => test(folded(name)));
     if (found) return found;
   }
   return null;

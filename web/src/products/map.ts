@@ -37,7 +37,7 @@ function sizeWords(figure: MapFigure, body: MapBody, row: number): string {
 /** The named place nearest to a point, unless it lies in a zone whose own name no other zone has. */
 export function nearestTo(figure: Pick<MapFigure, "nearest">, { zones, cell_id, named }: Layer, row: number, longitude: number, latitude: number): string | null {
   const own = zones && row >= 0 ? (zones[row][1] ?? zones[row][0]) : null;
-  const isName = named && own !== null && /[\p{Ll}\p{Lo}]/u.test(own); // and no number or code
+  const isName = named && own !== null && /[\p{Ll}\p{Lo}]|^\p{Lu}+$/u.test(own); // and no number or code
   if (isName && zones?.filter(([zone, name]) => (name ?? zone) === own).length === 1) return null;
   return figure.nearest(longitude, latitude, own === null ? null : cell_id[row]);
 }
@@ -239,5 +239,5 @@ export const showMap: Product = (view: PageView, root: HTMLElement, tools: Tools
   root.append(panel);
   panel.append(h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "Read the full report"))));
   tools.addButton("Picture", async () => offer(`${view.file_name}.png`, await figure.toPNG(caption(view))));
-  tools.addButton("Table", () => offer(`${view.file_name}.csv`, layerCsv(figure, current()[0])));
+  tools.addButton("Table", () => offer(`${view.file_name}.csv`, layerCsv(figure, current()[0]))).title += "; low and high are 95% intervals of each place alone (pointwise)";
 };

@@ -83,6 +83,9 @@ function bodyOf(map: NightMap, layer: Layer): MapBody {
   return { kind: "map", region: map.region, depth: map.depth, layers: [layer], missing: layer.shapes ? "No zone here" : null, start: null, slots: null, finest_metres: map.finest_metres };
 }
 
+/** Whether a layer shows the users of zones, which the chart can follow. */
+const isOfZones = ({ zones, measures }: Layer): boolean => zones !== null && measures[0].unit === "users";
+
 /** Why this page draws no map of a night, and where its release is shown. */
 function absent({ date, folder, job, pruned }: Night): (string | Node)[] {
   if (pruned) return [`The map of ${shortDate(date)} was removed to save space. Its cost and its manifest are kept.`];
@@ -216,7 +219,7 @@ class Timeline {
       return { x: time(date), y: Math.max(night.users ?? 0, 0), value: longDate(date), margin: usersOf(night) ?? "users unknown", facts: [...(name === null ? [] : [["Zone", name] as const]), ["Budget", `ε ${significant(epsilon)}`], ["Job", map ? job : pruned ? `${job}, removed` : `${job}, on its own page`], ...(safe ? [] : [["Noise", "known source: not private"] as const])] };
     });
     const all = button("Show all users", () => this.chooseZone(-1), { class: "link" });
-    this.zoneWords.replaceChildren(...(name !== null ? [`${name}: users by night, each with its own 95% interval. `, all] : this.current?.layer.shapes ? [ZONE_HINT] : []));
+    this.zoneWords.replaceChildren(...(name !== null ? [`${name}: users by night, each with its own 95% interval. `, all] : this.current && isOfZones(this.current.layer) ? [ZONE_HINT] : []));
   }
 
   private showKind(kind: number): void {
@@ -277,7 +280,7 @@ class Timeline {
         h("p", { class: "quiet" }, `At most ${percent(RATE)} of ${found ? "these" : "the cells that this page lists"} are expected to be false positives, caused only by noise and sampling error (Benjamini-Hochberg; cells tested individually).${loose ? " The method states only lower bounds of its errors, so there may be more false positives." : ""}`)]
       : night ? this.nightWords(night) : []));
     this.list(one, layer, figure);
-    if (layer.shapes && this.zone === null) this.zoneWords.textContent = ZONE_HINT;
+    if (isOfZones(layer) && this.zone === null) this.zoneWords.textContent = ZONE_HINT;
   }
 
   private nightWords(night: Night): HTMLElement[] {
@@ -301,7 +304,7 @@ class Timeline {
     this.mapPlace.replaceChildren();
     this.figure = new MapFigure(this.mapPlace, map.region, { label: "Map", finestMetres: map.finest_metres }, this.tools);
     this.figure.setTip((hit) => this.tip(hit));
-    this.figure.onClick(({ row }) => this.current?.layer.zones && row >= 0 && this.chooseZone(row));
+    this.figure.onClick(({ row }) => this.current && isOfZones(this.current.layer) && row >= 0 && this.chooseZone(row));
     this.showGeography(this.figure);
     return this.figure;
   }
