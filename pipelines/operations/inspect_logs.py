@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from sfumato.pipelines.frame.inputs import layout_of, match_files
 from sfumato.pipelines.operations.log_causes import causes, suggested_form
-from sfumato.pipelines.operations.log_facts import HOUR, ROLES, Facts, inspect_logs, other_ids, other_people
+from sfumato.pipelines.operations.log_facts import HOUR, Facts, inspect_logs
+from sfumato.pipelines.operations.log_roles import ROLES, ids_among, people_among
 from sfumato.pipelines.operations.starting import file_of_zones, min_users
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.rectangle import Region
@@ -72,7 +73,7 @@ def report_lines(facts: Facts, files: str, given: Mapping[str, str], time_zone: 
     table = [("column", "type", "read as")]
     table += [(name, kind, f"--{used[name]}" if name in used else "") for name, kind in facts.columns.items()]
     lines = [f"{files}, {facts.rows:,} rows", "", *markdown_table(table, left=range(3)).splitlines(), ""]
-    user, others = facts.roles.get("user_id_column"), other_ids(facts)
+    user, others = facts.roles.get("user_id_column"), ids_among(facts.others)
     if user is not None and user != given.get("user_id_column") and others:
         lines.append(
             f"user id: {user}, rather than {', '.join(others)}, by its name; if another column identifies a person, "
@@ -158,7 +159,7 @@ def next_lines(
     missing = [option for option in _DEFAULTS if option not in facts.roles]
     if missing:
         named = {**facts.roles, **dict.fromkeys(missing, "NAME")}
-        others = ", ".join(name for name in facts.columns if name not in facts.roles.values())
+        others = ", ".join(facts.others)
         return again(f"Next: name the columns that were not recognised{others and f' (of {others})'}:", named)
     exchanged = {
         **facts.roles,
@@ -167,7 +168,7 @@ def next_lines(
     }
     if facts.are_columns_swapped:
         return again("Next: look again with the two columns exchanged:", exchanged)
-    people = other_people(facts)
+    people = people_among(facts.others)
     if facts.is_of_rows and people and "user_id_column" not in request.given(ROLES):
         person = {**facts.roles, "user_id_column": people[0]}
         return [

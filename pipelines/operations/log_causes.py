@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sfumato.pipelines.operations.log_facts import MOST, SOME, Facts, other_people
+from sfumato.pipelines.operations.log_facts import MOST, SOME, Facts
+from sfumato.pipelines.operations.log_roles import people_among
 from sfumato.transforms.inputs.text_lines import conversion
 from sfumato.transforms.release.basemap_file import distance_text
 
@@ -71,7 +72,7 @@ def causes(facts: Facts) -> list[str]:
             "Ids are compared by their bytes, so a user whose id another file has in UTF-8 counts twice; convert the "
             f"files: {conversion('CP1252')}"
         )
-    named = "".join(f", perhaps {name}," for name in other_people(facts)[:1])
+    named = "".join(f", perhaps {name}," for name in people_among(facts.others)[:1])
     person = f"the column that identifies a person{named} with --user_id_column"
     if facts.is_of_rows:
         found.append(

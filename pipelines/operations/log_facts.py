@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import Literal
@@ -21,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from sfumato.schemas.errors import RequestError, did_you_mean
+from sfumato.pipelines.operations.log_roles import AXES, find_roles, ids_among
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.locations import is_text
 from sfumato.schemas.log_layout import LogLayout
@@ -46,30 +45,6 @@ from sfumato.transforms.privacy.user_hashes import hash_users
 from sfumato.transforms.release.basemap_file import MUCH_NEARER, nearest_city
 
 Array = NDArray[np.float64]
-AXES = ("latitude_column", "longitude_column")
-ROLES = ("user_id_column", *AXES, "time_column")
-# Names by which a column is recognised, in lower case and the order of preference.
-NAMES: Mapping[str, tuple[str, ...]] = {
-    "user_id_column": ("user_id", "userid", "user", "rider_id", "rider", "device_id", "device", "person_id", "person",
-                       "customer_id", "client_id", "passenger_id", "card_id", "card", "uid",
-                       "nutzer_id", "nutzer", "kunde", "fahrgast", "cartão", "cartao", "usuário", "usuario",
-                       "utilizador", "tarjeta", "id"),
-    "latitude_column": ("latitude", "lat", "breitengrad", "breite", "latitud", "y"),
-    "longitude_column": ("longitude", "lon", "lng", "long", "längengrad", "laengengrad", "länge", "laenge", "longitud",
-                         "x"),
-    "time_column": ("timestamp", "time", "datetime", "date_time", "ts", "date", "when", "started", "started_at",
-                    "start_time", "zeitstempel", "zeitpunkt", "zeit", "datum"),
-}  # fmt: skip
-# A name that ends in a word for a person, a device or a card, and perhaps in one for its number: anonymous_rider_id.
-_PERSON = re.compile(
-    r"(^|[ _.-])(user|rider|device|person|customer|client|passenger|member|subscriber|account|card|phone|visitor|"
-    r"participant|nutzer|kund(?:en?)?|fahrgast|kart(?:en?)?|kort|gerät|geraet|användare|resenär|bruger|gebruiker|"
-    r"utilisateur|usager|carte|appareil|cartão|cartao|cartões|cartoes|"
-    r"usu[aá]rio|utilizador|cliente|tarjeta|dispositivo|pasajero|passageiro)s?"
-    r"[ _.-]*(id|ids|no|nr|num|number|nummer|kennung|hash|key|token|uuid|guid)?$"
-)
-_DEGREES = re.compile(r"(\w+?)[ _.-](wgs_?84|gps|deg|degrees|dd|4326|epsg_?4326)")  # lat_wgs84
-_NUMBER = re.compile(r"(^|[ _.-])(id|no|nr|number|uuid|guid|key)$")
 _PLACES = 1_000_000  # the number of places, at most about, that are kept for the suggested region
 _MIDDLE = (0.02, 0.98)  # quantiles of the users' coordinates; the region may leave out what is beyond them
 _COMMA = r"^\s*[+-]?[0-9]{1,3},[0-9]+\s*$"
@@ -147,6 +122,11 @@ class Facts:
     in_zones_then: float = 0.0
     several: float = 0.0
     places_a_user: int = 0
+
+    @property
+    def others(self) -> list[str]:
+        """Returns the columns without a role."""
+        return [name for name in self.columns if name not in self.roles.values()]
 
     @property
     def is_outside(self) -> bool:
@@ -296,50 +276,6 @@ def _within(region: Region, longitude: Array, latitude: Array) -> NDArray[np.boo
     return is_between & (latitude >= region.south) & (latitude <= region.north)
 
 
-def find_roles(columns: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:
-    """Returns the column of each role: the given one, or the first whose name is known for it, such as lat_wgs84.
-
-    A user id may also have a name such as hashed_card_number, which is preferred to `id`: that often counts records.
-
-    Raises RequestError: a given column is missing.
-    """
-    names = list(columns)
-    for option, name in given.items():
-        if name not in names:
-            raise RequestError(f"{option}: no column {name!r}{did_you_mean(name, names)}; there are {', '.join(names)}")
-    by_lower = {name.lower(): name for name in reversed(names)}
-    roles = dict(given)
-    for option in ROLES:
-        found = [by_lower[name] for name in NAMES[option] if name in by_lower]
-        if option == "user_id_column" and [name.lower() for name in found[:1]] in ([], ["id"]):
-            found = [name for name in names if name not in roles.values() and _PERSON.search(_words(name))] + found
-        if option in AXES and not found:
-            found = [name for name in names if (one := _DEGREES.fullmatch(_words(name))) and one[1] in NAMES[option]]
-        if option not in roles and found:
-            roles[option] = found[0]
-    return roles
-
-
-def other_ids(facts: Facts) -> list[str]:
-    """Returns the columns, other than those of a role, that are named like ids: of records, trips, vehicles, stops."""
-    return _others(facts, _NUMBER, _PERSON)
-
-
-def other_people(facts: Facts) -> list[str]:
-    """Returns the columns, other than those of a role, that are named like ids of people, devices or cards."""
-    return _others(facts, _PERSON)
-
-
-def _others(facts: Facts, *patterns: re.Pattern[str]) -> list[str]:
-    others = [name for name in facts.columns if name not in facts.roles.values()]
-    return [name for name in others if any(one.search(_words(name)) for one in patterns)]
-
-
-def _words(name: str) -> str:
-    """Returns a column's name in lower case, with userId as user_id."""
-    return re.sub(r"(?<=[^\W\d_A-Z])(?=[A-Z])", "_", name).lower()
-
-
 def _column_of_times(log: LogFile, names: Collection[str]) -> str | None:
     """Returns the first column whose values are times, in most of a file's first rows; None without one."""
     batch = next(_batches([log], sorted(names)), None)
@@ -355,14 +291,13 @@ def _column_of_times(log: LogFile, names: Collection[str]) -> str | None:
 def _note_ids(facts: Facts, log: LogFile) -> None:
     """Finds the columns of `Facts.fewer` in the first rows of a file: text, or numbers that are named like ids."""
     user = facts.roles["user_id_column"]
-    names = [name for name in facts.columns if name not in facts.roles.values()]
-    batch = next(_batches([log], [user, *names]), None)
+    batch = next(_batches([log], [user, *facts.others]), None)
     if batch is None or batch.num_rows == 0:
         return
     facts.first_users = pc.count_distinct(_plain(batch, user)).as_py()
-    for name in names:
+    for name in facts.others:
         column = _plain(batch, name)
-        is_named = bool(_NUMBER.search(_words(name)))
+        is_named = bool(ids_among([name]))
         is_id = pt.is_integer(column.type) and is_named
         if is_text(column.type):
             is_id = is_named or 2 * (pc.sum(pc.match_substring_regex(column, _NO_NAME)).as_py() or 0) < len(column)

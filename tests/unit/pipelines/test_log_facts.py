@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 
 from sfumato.pipelines.operations.log_causes import causes, suggested_form
-from sfumato.pipelines.operations.log_facts import Facts, find_roles, inspect_logs, other_ids, suggested_region
+from sfumato.pipelines.operations.log_facts import Facts, inspect_logs, suggested_region
+from sfumato.pipelines.operations.log_roles import find_roles, ids_among
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.log_layout import LogLayout
 from sfumato.schemas.rectangle import Region
@@ -243,7 +244,7 @@ def test_rows_outside_are_counted_by_row(tmp_path: Path) -> None:
     outside |= ~((log.lon >= facts.region.west) & (log.lon <= facts.region.east))
     assert facts.rows_outside == pytest.approx(outside.mean(), abs=1e-9)
     assert facts.rows_outside >= few.mean()
-    assert other_ids(facts) == []
+    assert ids_among(facts.others) == []
 
 
 @pytest.mark.parametrize("scale", [1e-4, 0.01, 1.0, 40.0])

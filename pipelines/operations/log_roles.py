@@ -1,0 +1,72 @@
+"""Columns of logs by their names: of users, places and times, and others that are named like ids. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from sfumato.schemas.errors import RequestError, did_you_mean
+
+AXES = ("latitude_column", "longitude_column")
+ROLES = ("user_id_column", *AXES, "time_column")
+# Names by which a column is recognised, in lower case and the order of preference.
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "user_id_column": ("user_id", "userid", "user", "rider_id", "rider", "device_id", "device", "person_id", "person",
+                       "customer_id", "client_id", "passenger_id", "card_id", "card", "uid",
+                       "nutzer_id", "nutzer", "kunde", "fahrgast", "cartão", "cartao", "usuário", "usuario",
+                       "utilizador", "tarjeta", "id"),
+    "latitude_column": ("latitude", "lat", "breitengrad", "breite", "latitud", "y"),
+    "longitude_column": ("longitude", "lon", "lng", "long", "längengrad", "laengengrad", "länge", "laenge", "longitud",
+                         "x"),
+    "time_column": ("timestamp", "time", "datetime", "date_time", "ts", "date", "when", "started", "started_at",
+                    "start_time", "zeitstempel", "zeitpunkt", "zeit", "datum"),
+}  # fmt: skip
+# A name that ends in a word for a person, a device or a card, and perhaps in one for its number: anonymous_rider_id.
+_PERSON = re.compile(
+    r"(^|[ _.-])(user|rider|device|person|customer|client|passenger|member|subscriber|account|card|phone|visitor|"
+    r"participant|nutzer|kund(?:en?)?|fahrgast|kart(?:en?)?|kort|gerät|geraet|användare|resenär|bruger|gebruiker|"
+    r"utilisateur|usager|carte|appareil|cartão|cartao|cartões|cartoes|"
+    r"usu[aá]rio|utilizador|cliente|tarjeta|dispositivo|pasajero|passageiro)s?"
+    r"[ _.-]*(id|ids|no|nr|num|number|nummer|kennung|hash|key|token|uuid|guid)?$"
+)
+_DEGREES = re.compile(r"(\w+?)[ _.-](wgs_?84|gps|deg|degrees|dd|4326|epsg_?4326)")  # lat_wgs84
+_NUMBER = re.compile(r"(^|[ _.-])(id|no|nr|number|uuid|guid|key)$")
+
+
+def find_roles(columns: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:
+    """Returns the column of each role: the given one, or the first whose name is known for it, such as lat_wgs84.
+
+    A user id may also have a name such as hashed_card_number, which is preferred to `id`: that often counts records.
+
+    Raises RequestError: a given column is missing.
+    """
+    names = list(columns)
+    for option, name in given.items():
+        if name not in names:
+            raise RequestError(f"{option}: no column {name!r}{did_you_mean(name, names)}; there are {', '.join(names)}")
+    by_lower = {name.lower(): name for name in reversed(names)}
+    roles = dict(given)
+    for option in ROLES:
+        found = [by_lower[name] for name in NAMES[option] if name in by_lower]
+        if option == "user_id_column" and [name.lower() for name in found[:1]] in ([], ["id"]):
+            found = [name for name in names if name not in roles.values() and _PERSON.search(_words(name))] + found
+        if option in AXES and not found:
+            found = [name for name in names if (one := _DEGREES.fullmatch(_words(name))) and one[1] in NAMES[option]]
+        if option not in roles and found:
+            roles[option] = found[0]
+    return roles
+
+
+def ids_among(names: Iterable[str]) -> list[str]:
+    """Returns the columns that are named like ids: of records, trips, vehicles, stops, people."""
+    return [name for name in names if _NUMBER.search(_words(name)) or _PERSON.search(_words(name))]
+
+
+def people_among(names: Iterable[str]) -> list[str]:
+    """Returns the columns that are named like ids of people, devices or cards."""
+    return [name for name in names if _PERSON.search(_words(name))]
+
+
+def _words(name: str) -> str:
+    """Returns a column's name in lower case, with userId as user_id."""
+    return re.sub(r"(?<=[^\W\d_A-Z])(?=[A-Z])", "_", name).lower()
