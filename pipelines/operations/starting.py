@@ -116,8 +116,10 @@ def run_refresh_init(request: RefreshInitRequest) -> None:
 
 def starting_configuration(request: RefreshInitRequest) -> tuple[str, str]:
     """Returns the content of the file, and a sentence on what a night's release will show. Raises RequestError."""
+    rotation = ""  # of heatmaps only
     if request.zones is not None:
-        cohorts, night, rotation = 1, request.epsilon / _DAYS, ""
+        night = request.epsilon / _DAYS
+        least = min_users(request.users, night)
         found = {**file_of_zones(request.zones).options}
         if "://" not in request.zones:
             found["zones"] = os.path.relpath(request.zones, request.folder)
@@ -129,11 +131,12 @@ def starting_configuration(request: RefreshInitRequest) -> tuple[str, str]:
     else:
         planned = PlanRequest.of({"users": request.users, "epsilon": request.epsilon, "trust": "central"})
         choice = make_rotation_plan(planned.settings()[0], _DAYS).best
-        cohorts, night, rotation = choice.cohorts, choice.epsilon, _ROTATION.format(cohorts=choice.cohorts)
+        night = choice.epsilon
+        least = min_users(request.users, night, choice.cohorts)
+        rotation = _ROTATION.format(cohorts=choice.cohorts)
         job = _HEATMAP.format(region=request.region)
         one, month = (significant(choice.min_visible_users(nights)) for nights in (1, _DAYS))
         shown = f"Cells with at least {one} users are visible on one night, and with {month} after {_DAYS} nights."
-    least = min_users(request.users, night, cohorts)
     content = _CONFIGURATION.format(
         users=f"{request.users:,}",
         epsilon=f"{request.epsilon:g}",

@@ -219,7 +219,8 @@ class Timeline {
       return { x: time(date), y: Math.max(night.users ?? 0, 0), value: longDate(date), margin: usersOf(night) ?? "users unknown", facts: [...(name === null ? [] : [["Zone", name] as const]), ["Budget", `ε ${significant(epsilon)}`], ["Job", map ? job : pruned ? `${job}, removed` : `${job}, on its own page`], ...(safe ? [] : [["Noise", "known source: not private"] as const])] };
     });
     const all = button("Show all users", () => this.chooseZone(-1), { class: "link" });
-    this.zoneWords.replaceChildren(...(name !== null ? [`${name}: users by night, each with its own 95% interval. `, all] : this.current && isOfZones(this.current.layer) ? [ZONE_HINT] : []));
+    if (name !== null) this.zoneWords.replaceChildren(`${name}: users by night, each with its own 95% interval. `, all);
+    else this.zoneWords.textContent = this.current && isOfZones(this.current.layer) ? ZONE_HINT : "";
   }
 
   private showKind(kind: number): void {
