@@ -93,6 +93,7 @@ def test_every_transform_has_a_short_pipeline():
         assert sum(len(step.source.splitlines()) for step in one.examples[:-1]) <= MAX_LINES, one.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", [*EXAMPLES, *PIPELINES], ids=lambda one: one.name)
 def test_example_runs(example: doctest.DocTest, city: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "logs").symlink_to(city / "logs")

@@ -225,6 +225,7 @@ def tiles(size: float) -> Boxes:
     return Boxes.between(edges, edges)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2.4, 50.0])
 def test_additive_answers_to_tiles_sum_to_all_users(trained: Weights, size: float) -> None:
     model, boxes = LocalNetwork(GRID, SMOOTHING, SQUARES, [trained]), tiles(size)
