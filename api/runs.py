@@ -158,7 +158,7 @@ def run(job: str, values: Mapping[str, Any]) -> None:
         try:
             run_job(request)
         except Exception as error:
-            # A worker's error comes wrapped by the runner, whose traceback says nothing more.
+            # The message says all. A worker's error comes wrapped by the runner, whose traceback has hundreds of lines.
             found = error if isinstance(error, SfumatoError) else error_of(error)
             if found is None:
                 raise

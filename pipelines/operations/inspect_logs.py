@@ -6,7 +6,7 @@ import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 from sfumato.pipelines.frame.inputs import layout_of, match_files
 from sfumato.pipelines.operations.log_causes import causes, suggested_form
@@ -34,6 +34,7 @@ _SEVERAL = 0.1  # a share of the users, at several places in one hour
 _MOST_IN_ZONES = 0.7  # a share of the users
 # Of the users, at most: many are never near a stop, but beyond this a column is probably wrong.
 _OUT_OF_ZONES = ("0.9", "0.5")
+_MUCH_LARGER = 3
 _ZONE_WORDS = ("--zones", "FILE", "--id_column", "NAME", "--label_column", "NAME")
 _ZONES_HINT = " (of points, such as stops, with --radius METRES; inspect --zones FILE finds these options)"
 _DEFAULTS = {"user_id_column": "user_id", "latitude_column": "latitude", "longitude_column": "longitude"}
@@ -80,11 +81,11 @@ def report_lines(facts: Facts, files: str, given: Mapping[str, str], time_zone: 
             "name it with --user_id_column"
         )
     if facts.fewer and not facts.is_of_rows:
-        name, number = min(facts.fewer.items(), key=lambda one: one[1])
+        fewer = " or ".join(f"{name} ({number:,})" for name, number in facts.fewer.items())
         lines.append(
-            f"user id: {name} holds fewer values than {user} ({number:,} and {facts.first_users:,} in the first rows); "
-            f"if it identifies people, and {user} their trips, give --user_id_column {name}: otherwise a release "
-            "protects single trips"
+            f"user id: {fewer} has fewer values than {user} ({facts.first_users:,}, all in the first rows); if {user} "
+            "identifies trips and another column identifies people, name that with --user_id_column: otherwise a "
+            "release protects single trips"
         )
     if facts.users:
         middle, high, most = facts.rows_a_user
@@ -184,7 +185,7 @@ def next_lines(
         ]
     renamed = {option: facts.roles[option] for option, name in _DEFAULTS.items() if facts.roles[option] != name}
     job = [*logs, *_options(renamed), *(["--coordinates", "e7"] if facts.is_e7 else [])]
-    own = facts.region if zone_region is None else _around(facts.region, zone_region)
+    own = facts.region if zone_region is None else around_zones(facts.region, zone_region)
     region = request.region if request.region and not facts.is_outside else own
     time = facts.roles.get("time_column", "") if facts.period is not None else ""
     if time:
@@ -222,10 +223,16 @@ def next_lines(
     return [line for pair in zip(titles, shown, strict=True) for line in pair]
 
 
-def _around(region: Region, zones: Region) -> Region:
-    """Returns a region that holds the zones too, with borders in thousandths of a degree."""
+def around_zones(region: Region, zones: Region) -> Region:
+    """Returns a region that holds the zones too, with borders in thousandths of a degree.
+
+    It is the region itself where that would be much larger: a few zones are then far away from the users.
+    """
     low = min(region.west, zones.west), min(region.south, zones.south)
     high = max(region.east, zones.east), max(region.north, zones.north)
+    side, own = (max(east - west, north - south) for west, south, east, north in ((*low, *high), astuple(region)))
+    if side > _MUCH_LARGER * own:
+        return region
     return Region(*(math.floor(1000 * end) / 1000 for end in low), *(math.ceil(1000 * end) / 1000 for end in high))
 
 

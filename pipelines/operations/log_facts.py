@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from sfumato.pipelines.operations.log_roles import AXES, find_roles, ids_among
+from sfumato.pipelines.operations.log_roles import AXES, find_roles, ids_among, people_among
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.locations import is_text
 from sfumato.schemas.log_layout import LogLayout
@@ -65,6 +65,7 @@ HOUR = 8  # of the day whose visits are counted, from 08:00 to before 09:00
 _NEARBY = 0.003  # degrees, about 300 m: records in one square of this size are at one place
 _MOST_PLACES = 10  # of a user that are counted
 _LIKE_PEOPLE, _FEWER = 0.2, 0.9  # shares of the number of user ids: of values of a column that may identify people
+_PEOPLE = 50  # values of such a column, at least
 _NEARLY_ALL = 0.998  # of the visits: what is lost is then less than the noise of most counts
 
 
@@ -291,18 +292,22 @@ def _column_of_times(log: LogFile, names: Collection[str]) -> str | None:
 def _note_ids(facts: Facts, log: LogFile) -> None:
     """Finds the columns of `Facts.fewer` in the first rows of a file: text, or numbers that are named like ids."""
     user = facts.roles["user_id_column"]
-    batch = next(_batches([log], [user, *facts.others]), None)
-    if batch is None or batch.num_rows == 0:
+    with open_raw(log) as file:
+        names = [name for name, number in Counter(file.schema.names).items() if number == 1]
+    others = [name for name in facts.others if name in names]
+    others = people_among(others) or others
+    batch = next(_batches([log], [user, *others]), None)
+    if batch is None or batch.num_rows == 0 or user not in names or pt.is_null(batch.schema.field(user).type):
         return
     facts.first_users = pc.count_distinct(_plain(batch, user)).as_py()
-    for name in facts.others:
+    for name in others:
         column = _plain(batch, name)
         is_named = bool(ids_among([name]))
         is_id = pt.is_integer(column.type) and is_named
         if is_text(column.type):
             is_id = is_named or 2 * (pc.sum(pc.match_substring_regex(column, _NO_NAME)).as_py() or 0) < len(column)
         number = pc.count_distinct(column).as_py() if is_id else 0
-        if _LIKE_PEOPLE * facts.first_users <= number < _FEWER * facts.first_users:
+        if max(_LIKE_PEOPLE * facts.first_users, _PEOPLE) <= number < _FEWER * facts.first_users:
             facts.fewer[name] = number
 
 

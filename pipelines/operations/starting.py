@@ -123,7 +123,9 @@ def starting_configuration(request: RefreshInitRequest) -> tuple[str, str]:
         found = {**file_of_zones(request.zones).options}
         if "://" not in request.zones:
             found["zones"] = os.path.relpath(request.zones, request.folder)
-        lines = (f"  {name}: {json.dumps(value, ensure_ascii=False)}" for name, value in found.items())
+        lines = [f"  {name}: {json.dumps(value, ensure_ascii=False)}" for name, value in found.items()]
+        if "radius" in found:
+            lines[-1] += "               # metres around each point"
         job = _ZONES.format(zones="\n".join(lines), items=_ITEMS)
         error = significant(NOISE_Z * LAPLACE.stddev((1 - ADMISSION_SHARE) * night, _ITEMS), 2)
         noise = f"The number of each zone has noise of about ± {error} users (95%) on one night"

@@ -96,7 +96,8 @@ class NightMap(ViewPart):
 
     Attributes:
         format: of the file; a page shows only maps of its own format.
-        layer: the published cells with one measure, `Users`; fine cells may be added up. Zones as on the night's page.
+        layer: the published cells with one measure, `Users`; fine cells may be added up. Of zones, the layer and what a
+            place without a zone means (`missing`) are those of the night's page.
         users: one per cell, empty for zones, as are the next two: estimated without shrinkage where the release has
             that, so that differences are unbiased.
         stddev: one per cell: standard deviation of the error of `users`.
@@ -112,6 +113,7 @@ class NightMap(ViewPart):
     depth: int
     finest_metres: tuple[float, float]
     layer: Layer
+    missing: str | None = None
     users: list[float]
     stddev: list[float]
     measured: list[int]

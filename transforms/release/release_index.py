@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import date, timedelta
 
 from apache_beam.io.filesystems import FileSystems
 
-from sfumato.schemas.errors import FormatError
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import BASEMAP_FILE, PAGE_FILE, ZONES_FILE
 from sfumato.schemas.timeline import DatedRelease, Spending
 from sfumato.transforms.io.files import remove_partial_files, write_file
 from sfumato.transforms.io.storage import matching
+from sfumato.transforms.observability.logs import log_event
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
 from sfumato.transforms.privacy.ledger.windows import spent_by_day
@@ -40,7 +42,7 @@ from sfumato.transforms.release.timeline_view import (
     timeline_view,
 )
 from sfumato.transforms.report.report import render_page
-from sfumato.transforms.report.sections import scope
+from sfumato.transforms.report.sections import hours, radius
 
 MAPS = "maps"
 _ROUNDS = 5
@@ -109,7 +111,11 @@ def _write_all(
             continue
         try:
             write_file(FileSystems.join(root, entry.map), night_map(entry.date, releases[entry.date]))
-        except FormatError:  # shown on its own page only
+        except RequestError as error:
+            if entry.job == "heatmap":
+                raise
+            # No later night needs a page, so a changed one ends no refresh. The release is shown on its own page only.
+            log_event("warning", f"the page of all nights has no map of {entry.date}: {error}", logging.WARNING)
             entries[place] = replace(entry, map=None)
     newest = releases[entries[-1].date]
     latest = {
@@ -131,13 +137,14 @@ def _write_all(
 def _entry(date: str, release: Release, is_pruned: bool, history: History | None) -> DatedRelease:
     """Returns a release of the timeline. The ledger identifies the user partition of its cohort."""
     manifest, map_file = release.manifest, None
-    is_drawn = manifest.get("job") == "heatmap" or ZONES_FILE in (release.listed or {})
-    if is_drawn and not is_pruned:
+    files = manifest.get("files")
+    has_zones = isinstance(files, dict) and ZONES_FILE in files
+    if (manifest.get("job") == "heatmap" or has_zones) and not is_pruned:
         # The name of the map's file differs between releases of a day.
         content = json.dumps([MAP_FORMAT, manifest], sort_keys=True)
         map_file = f"{MAPS}/{date}-{hashlib.sha256(content.encode()).hexdigest()[:12]}.js"
     entry = DatedRelease.from_manifest(date, f"{RELEASES}/{date}", manifest, map_file, is_pruned)
-    entry = replace(entry, scope=scope(manifest))
+    entry = replace(entry, scope=", ".join(filter(None, (hours(manifest), radius(manifest)))) or None)
     reservation = None if history is None else history.reservations.get(entry.release_id)
     return entry if reservation is None else replace(entry, rotation=reservation.charge.rotation)
 

@@ -53,8 +53,8 @@ _CHANGE = (
     "tests the regions that cells form, and so finds changes that are spread out.",
 )
 _ZONE_CHANGE = (
-    "The command sfumato changes tests which zones differ between two of these nights by more than noise and sampling "
-    "error explain. It reads only the two releases and costs nothing."
+    "The command sfumato changes tests which zones differ between two nights by more than noise and sampling error "
+    "explain, where both publish all zones. It reads only the two releases and costs nothing."
 )
 
 
@@ -86,16 +86,18 @@ def timeline_view(files: Mapping[str, bytes]) -> PageView:
     unsafe = sum(not night.safe for night in nights)
     some = "all of these releases" if unsafe == len(nights) else f"{unsafe:,} of these releases"
     some = "this release" if len(nights) == 1 else "one of them" if unsafe == 1 else some
+    scopes = {night.scope for night in nights if not night.damaged}
     worst = max(nights, key=lambda night: night.epsilon)
     has_maps = any(night.map is not None for night in nights)
-    change = list(_CHANGE) if any(night.map is not None and night.job == "heatmap" for night in nights) else []
-    change += [_ZONE_CHANGE] if any(night.map is not None and night.job != "heatmap" for night in nights) else []
+    drawn = {night.job for night in nights if night.map is not None}
+    change = list(_CHANGE) if "heatmap" in drawn else []
+    change += [_ZONE_CHANGE] if drawn & {"zones", "histogram"} else []
     return PageView(
         title=f"Nightly releases{of}",
         headline=f"{count}, {spoken(first)}" + (f" to {spoken(last)}" if first != last else ""),
         description=f"{count} of private releases{of}" + (": each night's map and what changed." if has_maps else "."),
         place=geography.place,
-        period=nights[-1].scope if len({night.scope for night in nights}) == 1 else None,
+        period=scopes.pop() if len(scopes) == 1 else None,
         file_name=re.sub(r"[\W_]+", "-", f"nightly {content['title']}".lower()).strip("-"),
         job="refresh",
         release_id="",
@@ -315,6 +317,7 @@ def _zones(date: str, release: Release) -> NightMap:
         depth=shown.depth,
         finest_metres=shown.finest_metres,
         layer=shown.layers[-1],
+        missing=shown.missing,
         lower_bound=False,
         noisy_sums=tail_sums(release.manifest),
         users=[],

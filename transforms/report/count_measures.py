@@ -186,7 +186,7 @@ def ends_at_once(low: Array, high: Array, tail_sums: int) -> tuple[Array, Array]
 
 
 def busiest_text(names: Sequence[str], count: Array, least: Array, most: Array, unit: str, hidden: float) -> str | None:
-    """Returns which zones are the busiest, if up to three certainly have more than all others; None otherwise.
+    """Returns which zones have the highest counts, if up to three certainly have; None otherwise.
 
     names: of the zones. least, most: ends of intervals that hold for all counts at once. hidden: what a zone that is
     not published may have.
@@ -197,11 +197,11 @@ def busiest_text(names: Sequence[str], count: Array, least: Array, most: Array, 
             foremost = [
                 names[row] if re.search(r"[^\W\d_]", names[row]) else f"Zone {names[row]}" for row in order[:number]
             ]
-            zones = f"the busiest of {plural(len(order), 'zone')}"
+            zones = plural(len(order), "zone")
             if number > 1:
-                return f"{', '.join(foremost[:-1])} and {foremost[-1]} are {zones}"
+                return f"{', '.join(foremost[:-1])} and {foremost[-1]} have the highest counts of {zones}"
             value, low, high = with_interval(*(float(one[order[0]]) for one in (count, least, most)))
-            return f"{foremost[0]} is {zones}, with about {value} {unit} ({low} to {high})"
+            return f"{foremost[0]} has the highest count of {zones}: about {value} {unit} ({low} to {high}, 95%)"
     return None
 
 

@@ -17,7 +17,7 @@ from sfumato.schemas.views.map_views import Geography
 from sfumato.schemas.views.view_parts import Bounds, Fact, FileLink, Section
 from sfumato.transforms.report.numbers import middle
 from sfumato.transforms.report.place_names import PlaceNames
-from sfumato.transforms.report.sections import alarm, chips, file_name, get, guarantee, period, problems
+from sfumato.transforms.report.sections import alarm, chips, file_name, get, guarantee, period, problems, radius
 
 Files = Mapping[str, bytes]
 
@@ -79,7 +79,7 @@ class Released:
             **{name: str(manifest.get(name, "")) for name in ("job", "release_id", "created")},
             "heading": get(manifest, "title"),
             "place": geography.place or (middle(self.region) if get(manifest, "region") else None),
-            "period": period(manifest),
+            "period": ", ".join(filter(None, (period(manifest), radius(manifest)))) or None,
             "file_name": file_name(manifest, geography.place),
             "chips": chips(manifest, *own_chips),
             "guarantee": guarantee(manifest),

@@ -145,7 +145,7 @@ def _clocks(manifest: Manifest) -> str:
 
 
 def period(manifest: Manifest) -> str | None:
-    """Returns the days and hours of the records, as in `9 to 15 Nov 2026 (7 days together), 8–9 h, within 300 m`.
+    """Returns the days and hours of the records, as in `9 to 15 Nov 2026 (7 days together), 8–9 h`.
 
     None if a manifest states none.
     """
@@ -156,15 +156,19 @@ def period(manifest: Manifest) -> str | None:
         differing = max(place for place, word in enumerate(last.split()) if word != first[place])
         begin = " ".join(first[: differing + 1])  # the year is written once
         days = f"{begin} to {last} ({days_together(manifest)} days together)"
-    return ", ".join(part for part in (days, scope(manifest)) if part) or None
+    return ", ".join(filter(None, (days, hours(manifest)))) or None
 
 
-def scope(manifest: Manifest) -> str | None:
-    """Returns the hours of the records and the radius around points, as in `8–9 h, within 300 m`; None if neither."""
-    hours = str(get(manifest, "parameters.hours", "")).replace("-", "–")
-    radius = get(manifest, "parameters.radius", get(manifest, "parameters.zones.radius", None))
-    parts = (hours and f"{hours} h", "" if radius is None else f"within {radius:g} m")
-    return ", ".join(filter(None, parts)) or None
+def hours(manifest: Manifest) -> str:
+    """Returns the hours of the records, as in `8–9 h`; empty for all."""
+    text = str(get(manifest, "parameters.hours", "")).replace("-", "–")
+    return text and f"{text} h"
+
+
+def radius(manifest: Manifest) -> str:
+    """Returns how far records are from points, as in `within 300 m`; empty without points."""
+    metres = get(manifest, "parameters.radius", get(manifest, "parameters.zones.radius", None))
+    return "" if metres is None else f"within {metres:g} m"
 
 
 def days_of(manifest: Manifest) -> tuple[str, str]:

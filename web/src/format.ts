@@ -4,7 +4,7 @@ const METRES_PER_DEGREE = (6371008.8 * Math.PI) / 180;
 
 export const clamp = (value: number, low: number, high: number): number => Math.min(Math.max(value, low), high);
 const minus = (text: string): string => text.replace(/^-/, "\u2212").replace(/^\u2212(?=0$)/, "");
-export const rounded = (value: number, digits = 0): string => minus(value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
+export const rounded = (value: number, digits = 0): string => minus(value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits, roundingMode: "halfEven" })); // as Python rounds
 export const significant = (value: number, digits = 3): string => minus(value.toLocaleString("en", { maximumSignificantDigits: digits }));
 export const whole = (value: number): string => rounded(value, 0);
 export const plural = (count: number, one: string, many = `${one}s`): string => `${whole(count)} ${count === 1 ? one : many}`;

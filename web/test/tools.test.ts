@@ -52,6 +52,13 @@ describe("nights", () => {
   it("are named by their dates", () => {
     expect(nightsChart(nights, [nights[0], nights[3]]).keys?.map(([, text]) => text)).toEqual(["8 Nov 2026", "1 Nov 2026, compared", "other nights"]);
   });
+  it("have, for a zone, its own counts and intervals, and none where it is unknown", () => {
+    const counts = [{ users: 40, low: 12, high: 55 }, null, { users: 0, low: 0, high: 9 }, { users: 70, low: 60, high: 80 }];
+    const { marks, y } = nightsChart(nights, [null, nights[3]], "Quay", counts);
+    expect(marks.flatMap((mark) => (mark.kind === "bars" ? mark.bars.map(([, , users]) => users) : []))).toEqual([40, 0, 0, 70]);
+    expect(marks.flatMap((mark) => (mark.kind === "upright" ? mark.points.map(([, low, high]) => [low, high]) : []))).toEqual([[12, 55], [0, 9], [60, 80]]);
+    expect(y.label).toBe("Users in Quay");
+  });
   it("that another is based on have a colour and a key", () => {
     const last: Night = { ...nights[3], rests_on: [["2026-10-02", "2026-11-01"], ["2026-11-07", "2026-11-08"]] };
     const shown = [...nights.slice(0, 3), last];

@@ -199,7 +199,7 @@ def test_a_page_lists_no_zone_that_may_be_empty(users: int) -> None:
     assert users == 0 or measure.listed[0][0] == 0
     assert measure.listed_note
     headline = view.headline
-    assert headline.startswith("Zone 0 is the busiest of 8 zones, with about ") == (users > 0)
+    assert headline.startswith("Zone 0 has the highest count of 8 zones: about ") == (users > 0)
     texts = [text for section in view.sections for text in section.paragraphs]
     assert any(text.startswith("About 9,000") for text in [headline, *texts])
 

@@ -211,4 +211,4 @@ def test_headline_names_zones_that_are_busiest_for_sure(seed: int) -> None:
 def test_zones_with_numbers_for_names_are_called_zones() -> None:
     users = np.array([900.0, 20.0])
     text = busiest_text(["17", "18"], users, users - 10, users + 10, "users", 0)
-    assert text == "Zone 17 is the busiest of 2 zones, with about 900 users (890 to 910)"
+    assert text == "Zone 17 has the highest count of 2 zones: about 900 users (890 to 910, 95%)"

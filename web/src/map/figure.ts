@@ -355,7 +355,7 @@ export class MapFigure {
 
   /**
    * Writes the names of a layer's zones, the highest values first: in a zone that is wider than its name, otherwise around it, where no other
-   * zone is. So a name never seems to be that of a neighbour.
+   * zone is. So only the most important names may seem to be those of neighbours.
    */
   private letterZones(pen: CanvasRenderingContext2D, scene: Scene, letters: Letters): void {
     const { cells } = this;

@@ -43,7 +43,7 @@ export class Letters {
     return this.pen.measureText(text).width / 2 + 3;
   }
 
-  /** Writes a name beside a symbol where it covers no other; one of the most important names may cover others where there is no such room. */
+  /** Writes a name beside a symbol where it covers no other; one of the most important names may cover other symbols where there is no such room. */
   writeBeside(text: string, symbol: Box, others: readonly Box[], isImportant: boolean): void {
     const spots = this.beside(text, symbol);
     const isWritten = spots.some(([x, y]) => this.write(text, x, y, Infinity, others));

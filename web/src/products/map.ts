@@ -37,7 +37,7 @@ function sizeWords(figure: MapFigure, body: MapBody, row: number): string {
 /** The named place nearest to a point, unless it lies in a zone whose own name no other zone has. */
 export function nearestTo(figure: Pick<MapFigure, "nearest">, { zones, cell_id, named }: Layer, row: number, longitude: number, latitude: number): string | null {
   const own = zones && row >= 0 ? (zones[row][1] ?? zones[row][0]) : null;
-  const isName = named && own !== null && /[\p{Ll}\p{Lo}]|^\p{Lu}+$/u.test(own); // and no number or code
+  const isName = named && own !== null && /[\p{Ll}\p{Lo}]|^\p{Lu}+$/u.test(own); // and no number, or code with a digit
   if (isName && zones?.filter(([zone, name]) => (name ?? zone) === own).length === 1) return null;
   return figure.nearest(longitude, latitude, own === null ? null : cell_id[row]);
 }

@@ -2,12 +2,12 @@
 import { ChartFigure, type ChartOptions } from "../chart/figure";
 import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
-import { capital, clamp, counted, interval, known, metres, NOISE_Z, percent, place, plural, significant, whole } from "../format";
+import { capital, clamp, counted, interval, known, metres, NOISE_Z, percent, place, plural, significant, whole, within } from "../format";
 import { geographyOf } from "../map/basemap";
 import { MapFigure, type Hit, type TipWords } from "../map/figure";
 import { captionOf, type Product, type Tools } from "../product";
 import { changeLayer, compare, RATE, type Change } from "../timeline/changes";
-import { NightMaps } from "../timeline/nights";
+import { NightMaps, type ZoneCount } from "../timeline/nights";
 import type { Layer, MapBody, Night, NightMap, PageView, PlaceChange, Scale, TimelineBody } from "../views";
 import { cellWords, layerCsv, listOf, tint } from "./map";
 
@@ -46,12 +46,17 @@ export function rowOf(ids: string[], id: string): number | null {
   return inside < 0 ? null : inside;
 }
 
+/** What is known of the users of a night: an estimate with the ends of its 95% interval. */
+type Known = Pick<ZoneCount, "users" | "low" | "high">;
+
+const knownOf = ({ users, users_stddev: stddev }: Night): Known | null => (users === null ? null : { users, low: Math.max(users - NOISE_Z * (stddev ?? 0), 0), high: users + NOISE_Z * (stddev ?? 0) });
+
 /** The bars of users by night, of all users or of those in a zone. A chart of few nights is narrow. */
-export function nightsChart(nights: Night[], chosen: (Night | null)[], zone: string | null = null): ChartOptions {
+export function nightsChart(nights: Night[], chosen: (Night | null)[], zone: string | null = null, counts: (Known | null)[] = nights.map(knownOf)): ChartOptions {
   const [first, last] = [time(nights[0].date), time(nights[nights.length - 1].date)];
-  const style = (night: Night): string => (night.date === chosen[B]?.date ? "s0" : night.date === chosen[A]?.date ? "s1" : isUsedFor(chosen[B], night) ? "s2" : "s5");
-  const bars = nights.map((night) => [time(night.date) - 0.4 * DAY, time(night.date) + 0.4 * DAY, Math.max(night.users ?? 0, 0), style(night)] as const);
-  const margins = nights.map(({ date, users, users_stddev: stddev }) => [time(date), Math.max((users ?? 0) - NOISE_Z * (stddev ?? 0), 0), (users ?? 0) + NOISE_Z * (stddev ?? 0)] as const);
+  const style = (night: Night): string => (night === chosen[B] ? "s0" : night === chosen[A] ? "s1" : isUsedFor(chosen[B], night) ? "s2" : "s5");
+  const bars = nights.map((night, i) => [time(night.date) - 0.4 * DAY, time(night.date) + 0.4 * DAY, Math.max(counts[i]?.users ?? 0, 0), style(night)] as const);
+  const margins = nights.map(({ date }, i) => [time(date), counts[i]?.low ?? 0, counts[i]?.high ?? 0] as const);
   const has = (key: string): boolean => bars.some(([, , , one]) => one === key);
   return {
     title: `${zone === null ? "Users" : `Users in ${zone}`} by night`, description: `${plural(nights.length, "night")}, ${shortDate(nights[0].date)} to ${shortDate(nights[nights.length - 1].date)}.`,
@@ -80,7 +85,7 @@ const points = (share: number, stddev: number): string => `${share > 0 ? "+" : "
 
 /** What a page of one night would show. */
 function bodyOf(map: NightMap, layer: Layer): MapBody {
-  return { kind: "map", region: map.region, depth: map.depth, layers: [layer], missing: layer.shapes ? "No zone here" : null, start: null, slots: null, finest_metres: map.finest_metres };
+  return { kind: "map", region: map.region, depth: map.depth, layers: [layer], missing: map.missing, start: null, slots: null, finest_metres: map.finest_metres };
 }
 
 /** Whether a layer shows the users of zones, which the chart can follow. */
@@ -89,7 +94,7 @@ const isOfZones = ({ zones, measures }: Layer): boolean => zones !== null && mea
 /** Why this page draws no map of a night, and where its release is shown. */
 function absent({ date, folder, job, pruned }: Night): (string | Node)[] {
   if (pruned) return [`The map of ${shortDate(date)} was removed to save space. Its cost and its manifest are kept.`];
-  return [`The release of ${shortDate(date)}, from sfumato ${job}, is shown on `, h("a", { href: `${folder}/index.html` }, "its own page"), ". This page draws heatmaps, and numbers by zone."];
+  return [`The release of ${shortDate(date)}, from sfumato ${job}, is shown on `, h("a", { href: `${folder}/index.html` }, "its own page"), ". This page draws heatmaps, and numbers by zone that this version of Sfumato published."];
 }
 
 /** What is shown: night B, the night A that it is compared with, and which of them or their change is on the map. */
@@ -101,8 +106,10 @@ class Timeline {
   private shown = B;
   private zone: string | null = null; // the id of the zone whose users the chart shows
   private requests = 0;
+  private charts = 0;
   private scale: Scale | null = null; // the longest so far: nights that are looked at in turn have the same colours
   private figure: MapFigure | null = null;
+  private frame = ""; // the region of `figure`, and what a place without a cell means there
   private current: { layer: Layer; changes: Change[]; maps: (NightMap | null)[] } | null = null;
   private readonly chart: ChartFigure;
   private readonly pick = { night: h("select"), against: h("select") };
@@ -197,7 +204,8 @@ class Timeline {
 
   /** Shows the users of a zone in the chart; of a row without a zone, those of all users. */
   private chooseZone(row: number): void {
-    this.zone = this.current?.layer.zones?.[row]?.[0] ?? null;
+    const layer = this.current?.layer;
+    this.zone = layer && isOfZones(layer) ? (layer.zones?.[row]?.[0] ?? null) : null;
     this.tools.link.set("zone", this.zone);
     void this.drawChart();
   }
@@ -205,18 +213,22 @@ class Timeline {
   private async drawChart(): Promise<void> {
     const chosen = [this.other(), this.night];
     const id = this.zone;
-    const counts = id === null ? [] : await this.maps.ofZone(id, this.nights);
-    if (id !== this.zone || this.night !== chosen[B]) return; // something else was selected meanwhile
-    const name = counts.find((one) => one !== null)?.name ?? null;
-    const nights = name === null ? this.nights : this.nights.map((night, i) => {
-      const count = counts[i];
-      return { ...night, users: count?.users ?? null, users_stddev: count && (count.high - count.users) / NOISE_Z };
-    });
-    this.chart.draw(nightsChart(nights, chosen, name));
-    this.chart.setTip(nights.map(({ date }) => time(date)), (at) => {
-      const night = nights[at];
+    const mine = ++this.charts;
+    const ofZone = id === null ? [] : await this.maps.ofZone(id, this.nights);
+    if (mine !== this.charts) return; // something else was selected meanwhile
+    const name = ofZone.find((one) => one !== null)?.name ?? null;
+    if (id !== null && name === null) { // no night has the zone of the link
+      this.zone = null;
+      this.tools.link.set("zone", null);
+    }
+    const counts = name === null ? this.nights.map(knownOf) : ofZone;
+    this.chart.draw(nightsChart(this.nights, chosen, name, counts));
+    this.chart.setTip(this.nights.map(({ date }) => time(date)), (at) => {
+      const night = this.nights[at];
       const { date, epsilon, job, map, pruned, safe } = night;
-      return { x: time(date), y: Math.max(night.users ?? 0, 0), value: longDate(date), margin: usersOf(night) ?? "users unknown", facts: [...(name === null ? [] : [["Zone", name] as const]), ["Budget", `ε ${significant(epsilon)}`], ["Job", map ? job : pruned ? `${job}, removed` : `${job}, on its own page`], ...(safe ? [] : [["Noise", "known source: not private"] as const])] };
+      const count = ofZone[at];
+      const users = name === null ? usersOf(night) : count && `${within(count.users, count.low, count.high)} users (${interval(count.low, count.high)}, 95%)`;
+      return { x: time(date), y: Math.max(counts[at]?.users ?? 0, 0), value: longDate(date), margin: users ?? "users unknown", facts: [...(name === null ? [] : [["Zone", name] as const]), ["Budget", `ε ${significant(epsilon)}`], ["Job", map ? job : pruned ? `${job}, removed` : `${job}, on its own page`], ...(safe ? [] : [["Noise", "known source: not private"] as const])] };
     });
     const all = button("Show all users", () => this.chooseZone(-1), { class: "link" });
     if (name !== null) this.zoneWords.replaceChildren(`${name}: users by night, each with its own 95% interval. `, all);
@@ -295,17 +307,20 @@ class Timeline {
   private refuse(...message: (string | Node)[]): void {
     this.current = null;
     this.figure = null;
+    this.zoneWords.replaceChildren();
     this.mapPlace.replaceChildren(h("p", { class: "absent" }, ...message));
     this.words.replaceChildren(h("h2", {}, this.title()), ...this.nightWords(this.night));
     this.listed.replaceChildren();
   }
 
   private figureFor(map: NightMap): MapFigure {
-    if (this.figure && JSON.stringify(this.figure.region) === JSON.stringify(map.region)) return this.figure;
+    const frame = JSON.stringify([map.region, map.missing]);
+    if (this.figure && this.frame === frame) return this.figure;
+    this.frame = frame;
     this.mapPlace.replaceChildren();
-    this.figure = new MapFigure(this.mapPlace, map.region, { label: "Map", finestMetres: map.finest_metres }, this.tools);
+    this.figure = new MapFigure(this.mapPlace, map.region, { label: "Map", finestMetres: map.finest_metres, missing: map.missing }, this.tools);
     this.figure.setTip((hit) => this.tip(hit));
-    this.figure.onClick(({ row }) => this.current && isOfZones(this.current.layer) && row >= 0 && this.chooseZone(row));
+    this.figure.onClick(({ row }) => this.current?.layer.zones && row >= 0 && this.chooseZone(row));
     this.showGeography(this.figure);
     return this.figure;
   }
@@ -335,7 +350,7 @@ class Timeline {
     const { listed } = measure;
     figure.setOverlay(null);
     if (layer.shapes) {
-      this.listed.replaceChildren(listOf(figure, bodyOf(map, layer), measure));
+      this.listed.replaceChildren(...(measure.listed_note ? [listOf(figure, bodyOf(map, layer), measure)] : []));
       return;
     }
     if (this.shown !== CHANGE) {

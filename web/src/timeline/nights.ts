@@ -1,14 +1,16 @@
 // Maps of single nights, loaded when they are wanted: a page on a disk may load scripts and nothing else.
 import { h } from "../dom";
+import { notNegative } from "../format";
 import { unpack } from "../packed";
 import type { Night, NightMap } from "../views";
 
 const MOST_KEPT = 12; // maps in memory
 
-/** A zone's users on a night, and the upper end of their pointwise interval. */
+/** A zone's users on a night, not below 0, and the ends of their pointwise 95% interval. */
 export interface ZoneCount {
   readonly name: string;
   readonly users: number;
+  readonly low: number;
   readonly high: number;
 }
 
@@ -40,14 +42,15 @@ export class NightMaps {
   }
 
   /** The users of the zone with an id on each night; null where its number is not known. */
-  ofZone(id: string, nights: Night[]): Promise<(ZoneCount | null)[]> {
-    return Promise.all(nights.map(async (night) => {
-      if (!this.zones.has(night.date)) {
+  async ofZone(id: string, nights: Night[]): Promise<(ZoneCount | null)[]> {
+    const unread = nights.filter(({ date }) => !this.zones.has(date));
+    for (let first = 0; first < unread.length; first += MOST_KEPT) {
+      await Promise.all(unread.slice(first, first + MOST_KEPT).map(async (night) => {
         const map = night.map === null ? null : await this.load(night).catch(() => null);
-        if (map) this.zones.set(night.date, countsOf(map));
-      }
-      return this.zones.get(night.date)?.get(id) ?? null;
-    }));
+        this.zones.set(night.date, map ? countsOf(map) : new Map());
+      }));
+    }
+    return nights.map(({ date }) => this.zones.get(date)?.get(id) ?? null);
   }
 
   private run(address: string): Promise<void> {
@@ -72,12 +75,14 @@ export class NightMaps {
   }
 }
 
-function countsOf({ layer: { zones, cell_id, measures: [{ unit, value, high }] } }: NightMap): Map<string, ZoneCount> {
+function countsOf({ layer }: NightMap): Map<string, ZoneCount> {
   const found = new Map<string, ZoneCount>();
-  zones?.forEach(([id], row) => {
-    const users = value[row];
-    const most = high[row];
-    if (unit === "users" && users !== null && most !== null) found.set(id, { name: cell_id[row], users, high: most });
+  const [measure] = layer.measures;
+  layer.zones?.forEach(([id], row) => {
+    const [value, low, high] = [measure.value[row], measure.low[row], measure.high[row]];
+    if (measure.unit !== "users" || value === null || low === null || high === null) return;
+    const [users, least, most] = notNegative(value, low, high);
+    found.set(id, { name: layer.cell_id[row], users, low: least, high: most });
   });
   return found;
 }
