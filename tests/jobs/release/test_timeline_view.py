@@ -18,12 +18,14 @@ import pytest
 from numpy.random import default_rng
 from numpy.typing import NDArray
 
+from sfumato.pipelines.command_line.cli import main
 from sfumato.schemas.errors import FormatError, RequestError
 from sfumato.schemas.ranges import Field
 from sfumato.schemas.release import ANSWERS_FILE, ANSWERS_SCHEMA, CELLS_FILE, MANIFEST_FILE, PAGE_FILE, ZONES_FILE
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.timeline import DatedRelease, PlaceChange, Spending
 from sfumato.schemas.tree import Tree, node_names, node_positions
+from sfumato.schemas.views.chart_views import MomentsBody
 from sfumato.schemas.views.flow_views import NightMap, TimelineBody
 from sfumato.schemas.views.map_views import MapBody
 from sfumato.transforms.release import timeline_view as module
@@ -182,6 +184,24 @@ def test_night_of_zones_shows_what_its_page_shows(published: Releases, tmp_path:
         (tmp_path / PAGE_FILE).write_text(page)
         with pytest.raises(FormatError):
             night_map("2026-11-20", Release(str(tmp_path), older, ""))
+
+
+def test_nights_of_other_zones_show_the_layer_of_their_page(published: Releases, tmp_path: Path) -> None:
+    """Of zones in levels the finest, which the page shows first; of moments their first statistic too."""
+    levels = open_release(published["zones, levels"])
+    zones = levels.arrow_table(ZONES_FILE).to_pandas()
+    finest = zones["zone"][zones["level"] == "tract"].tolist()
+    found = read(night_map("2026-11-20", levels)).layer.zones
+    assert [one for one, _ in found or ()] == finest
+    city, moments = published.city, tmp_path / "moments"
+    job = ["moments", "--column", "latitude", "--range", "37,38", "--trust", "central", "--epsilon", "9"]
+    job += ["--zones", str(city / "zones.geojson"), "--id_column", "tract"]
+    assert main([*job, "--input", str(city / "logs" / "*.parquet"), "--output", str(moments)]) == 0
+    release = open_release(moments)
+    body = view_in_page(release.read(PAGE_FILE).decode()).body
+    assert isinstance(body, MomentsBody)
+    assert body.map is not None
+    assert read(night_map("2026-11-20", release)).layer == body.map.layers[-1]
 
 
 def test_timeline_lists_the_maps_of_zones(published: Releases, tmp_path: Path) -> None:
