@@ -14,7 +14,7 @@ import pytest
 
 from sfumato.pipelines.command_line.cli import main, parse_command, run_command
 from sfumato.pipelines.command_line.run import request_class, request_of
-from sfumato.pipelines.operations.inspect_logs import inspect_command
+from sfumato.pipelines.operations.inspect_logs import around_zones, inspect_command
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.rectangle import Region
 from sfumato.transforms.release.release_folder import publish
@@ -173,6 +173,12 @@ def test_inspect_suggests_a_region_that_holds_the_zones(tmp_path: Path, capsys: 
         west, south, east, north = map(float, borders.split(","))
         assert west < 11.9 < 12.05 < east
         assert south < 57.7 < 57.75 < north
+
+
+def test_a_region_holds_zones_unless_one_is_far_away() -> None:
+    city, near = Region(13.0, 52.0, 13.4, 52.3), Region(12.9004, 52.1, 13.2, 52.4006)
+    assert around_zones(city, near) == Region(12.9, 52.0, 13.4, 52.401)
+    assert around_zones(city, Region(0, 0, 13.2, 52.2)) == city
 
 
 def test_inspect_with_ids_of_rows_names_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

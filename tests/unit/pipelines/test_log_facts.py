@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from sfumato.pipelines.operations.inspect_logs import around_zones
 from sfumato.pipelines.operations.log_causes import causes, suggested_form
 from sfumato.pipelines.operations.log_facts import Facts, inspect_logs, suggested_region
 from sfumato.pipelines.operations.log_roles import find_roles, ids_among
@@ -147,12 +146,6 @@ def test_odd_columns_stop_nothing(tmp_path: Path) -> None:
     empty = str(tmp_path / "empty.parquet")
     pq.write_table(log.set_column(1, "rider", pa.nulls(ROWS)), empty)
     assert inspect_logs([LogFile(empty)], {}).users == 0
-
-
-def test_a_region_holds_zones_unless_one_is_far_away() -> None:
-    city, near = Region(13.0, 52.0, 13.4, 52.3), Region(12.9004, 52.1, 13.2, 52.4006)
-    assert around_zones(city, near) == Region(12.9, 52.0, 13.4, 52.401)
-    assert around_zones(city, Region(0, 0, 13.2, 52.2)) == city
 
 
 def test_dates_in_the_other_order_are_named(tmp_path: Path) -> None:

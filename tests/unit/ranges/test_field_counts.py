@@ -260,10 +260,12 @@ def test_tiles_sum_to_all_users_and_none_is_below_0(size: float, guessed: bool) 
     assert clipped.sum() - noisy.users.sum() > 0.05 * users.sum()
 
 
+@pytest.mark.false_alarm(1e-6)
 @pytest.mark.parametrize("guessed", [False, True])
 def test_empty_places_stay_empty_and_full_ones_full(guessed: bool) -> None:
-    """Half of 64 x 64 cells is empty. The noise of a half has a deviation of 634 users, and 5 of them are allowed.
+    """Half of 64 x 64 cells is empty. The noise of all has a deviation of 896 users, and 6 of them are allowed.
 
+    A total of counts that contradicts the number of users by 3 deviations replaces it, so the full half has its error.
     Counts that are cut off at 0 say 10,000 users in the empty half: 2,048 times half the mean of |noise|.
     """
     users = np.zeros((64, 64))
@@ -272,9 +274,9 @@ def test_empty_places_stay_empty_and_full_ones_full(guessed: bool) -> None:
     guess = shape(noisy, users + 3, 0.9) if guessed else None
     table = consistent_table(noisy, users.sum(), guess)
     halves = Boxes(*(np.array(edge, dtype=float) for edge in ((0, 256), (0, 0), (256, 512), (512, 512))))
-    allowed = 5 * NOISE * np.sqrt(2048)
+    allowed = 6 * NOISE * np.sqrt(4096)
     np.testing.assert_allclose(table.sum(halves), [0, users.sum()], atol=allowed)
-    assert noisy.table(np.maximum(noisy.users, 0)).sum(halves)[0] > 2 * allowed
+    assert noisy.table(np.maximum(noisy.users, 0)).sum(halves)[0] > 1.5 * allowed
 
 
 def test_certain_part_is_kept_and_others_share_the_rest() -> None:
