@@ -274,12 +274,13 @@ class Release(published_release.Release):
         from matplotlib.patches import PathPatch
         from matplotlib.path import Path as Outline
 
-        zones = self.arrow_table(ZONES_FILE).to_pandas()
+        table = self.arrow_table(ZONES_FILE)
+        zones = table.to_pandas()
         if "level" in zones:
             zones = zones[zones["level"] == zones["level"].iloc[0]]
+        polygons = shapely.from_wkb(zones["geometry"])
         shapes = [
-            Outline.make_compound_path(*(Outline(ring.coords) for ring in shapely.get_rings(one)))
-            for one in shapely.from_wkb(zones["geometry"])
+            Outline.make_compound_path(*(Outline(ring.coords) for ring in shapely.get_rings(one))) for one in polygons
         ]
         users = zones["users" if "users" in zones else "count"].to_numpy()
         norm = PowerNorm(0.5, vmin=0.0, vmax=float(users.max(initial=1.0)))
@@ -287,11 +288,12 @@ class Release(published_release.Release):
         ax.add_collection(drawn)
         region = self._region()
         ax.set(xlim=(region["west"], region["east"]), ylim=(region["south"], region["north"]))
-        order = np.argsort(-users, kind="stable")
-        middles = shapely.get_coordinates(shapely.point_on_surface(shapely.from_wkb(zones["geometry"])))
-        names = np.array(zone_names(self.arrow_table(ZONES_FILE)))[zones.index]
-        is_named = "name" in zones
-        self._finish_map(ax, drawn, "users", [(str(names[i]), *middles[i].tolist()) for i in order] if is_named else [])
+        named = list[tuple[str, float, float]]()  # the highest counts first
+        if "name" in zones:
+            names = np.array(zone_names(table))[zones.index]
+            middles = shapely.get_coordinates(shapely.point_on_surface(polygons))
+            named = [(str(names[i]), *middles[i].tolist()) for i in np.argsort(-users, kind="stable")]
+        self._finish_map(ax, drawn, "users", named)
 
     def _finish_map(self, ax: Axes, drawn: Any, unit: str, zones: Sequence[tuple[str, float, float]] = ()) -> None:
         region = self._region()

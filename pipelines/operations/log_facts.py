@@ -357,16 +357,17 @@ def _note_times(facts: Facts, column: pa.Array, layout: LogLayout, time_zone: st
     Returns whether each time is in HOUR of a day: bool[n].
     """
     if is_text(column.type):
-        if layout.dates is not None:
-            other = parsed(iso_dates(column, _OTHER_ORDER[layout.dates]), pa.timestamp("us", "UTC"))
-            column = iso_dates(column, layout.dates)
-            is_other = pc.and_not(other.is_valid(), parsed(column, pa.timestamp("us", "UTC")).is_valid())
-            _count(facts.signs, _OTHER_ORDER[layout.dates], is_other)
+        written, order = column, layout.dates
+        if order is not None:
+            column = iso_dates(written, order)
         _count(facts.signs, "local date", pc.match_substring_regex(column, _LOCAL_DATE))
         _count(facts.signs, "month first", pc.match_substring_regex(column, _MONTH_FIRST))
         times = parsed(column, pa.timestamp("us", "UTC"))
         without_zone = pc.invert(pc.match_substring_regex(column, _ZONED))
         _count(facts.signs, "naive", pc.and_(times.is_valid(), without_zone))
+        if order is not None:
+            other = parsed(iso_dates(written, _OTHER_ORDER[order]), pa.timestamp("us", "UTC"))
+            _count(facts.signs, _OTHER_ORDER[order], pc.and_not(other.is_valid(), times.is_valid()))
         column = times
     elif pt.is_timestamp(column.type) and column.type.tz is None:
         _count(facts.signs, "naive", column.is_valid())

@@ -228,9 +228,9 @@ def test_zone_is_followed_over_nights(opened: Open, tmp_path: Path) -> None:
         manifest = {**ZONES_MANIFEST, "release_id": day}
         (tmp_path / "maps" / f"{day}.js").write_bytes(night_map(day, Release(str(tmp_path), manifest, "")))
         nights.append(DatedRelease.from_manifest(day, day, manifest, f"maps/{day}.js"))
-    told = {TIMELINE_FILE: timeline_bytes("the city", nights, [])}
+    files = {TIMELINE_FILE: timeline_bytes("the city", nights, [])}
     page = tmp_path / "nights.html"
-    page.write_text(render_page(timeline_view(told)), encoding="utf-8")
+    page.write_text(render_page(timeline_view(files)), encoding="utf-8")
     tab = opened(page)
     tab.until("document.querySelectorAll('.listed .places li').length === 2")
     labels = tab.run("[...document.querySelectorAll('.when .choice span')].map(one => one.innerText)")

@@ -175,9 +175,8 @@ def draw_zone_names(names: Names, measure: Measure) -> None:
         x, middle = (left + right) / 2, (top + bottom + high) / 2
         symbols = boxes[names.is_symbol & (np.arange(len(boxes)) != row)]
         is_symbol = bool(names.is_symbol[row])
-        if not is_symbol and names.write(name, x, middle, most=right - left, others=symbols):
-            continue
-        if not is_symbol and right - left >= _NARROW * DPI:
+        is_wide = right - left >= _NARROW * DPI
+        if not is_symbol and (names.write(name, x, middle, most=right - left, others=symbols) or is_wide):
             continue
         others = np.delete(boxes, row, axis=0) + np.array([-1, -1, 1, 1]) * _ASIDE * DPI
         aside = _size(name, _NAME_SIZE)[0] / 2 + _ASIDE * DPI + 1

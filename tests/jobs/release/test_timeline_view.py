@@ -205,7 +205,7 @@ def test_nights_of_other_zones_show_the_layer_of_their_page(published: Releases,
 
 
 def test_timeline_lists_the_maps_of_zones(published: Releases, tmp_path: Path) -> None:
-    """A page that was changed, or that another version made, is shown alone, and ends no refresh."""
+    """A page that was changed, or that another version made, is shown by itself, and ends no refresh."""
     root, day = tmp_path / "published", "2026-11-20"
     folder = root / "releases" / day
     shutil.copytree(published["visits"], folder)

@@ -239,5 +239,5 @@ export const showMap: Product = (view: PageView, root: HTMLElement, tools: Tools
   root.append(panel);
   panel.append(h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "Read the full report"))));
   tools.addButton("Picture", async () => offer(`${view.file_name}.png`, await figure.toPNG(caption(view))));
-  tools.addButton("Table", () => offer(`${view.file_name}.csv`, layerCsv(figure, current()[0]))).title += "; low and high are 95% intervals of each place alone (pointwise)";
+  tools.addButton("Table", () => offer(`${view.file_name}.csv`, layerCsv(figure, current()[0]))).title += "; low and high are 95% intervals, each for one place only (pointwise)";
 };
