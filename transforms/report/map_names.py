@@ -20,6 +20,8 @@ _NARROW = 0.5  # inches: a narrower zone may have its name beside it
 _SYMBOL = 1.2  # inches: a narrower zone of few has its name beside it, and no other name over it
 _CROWDED = 0.5  # of the region's area: zones that fill more leave no room for names between them
 _LED = 12  # the busiest zones: their names may stand farther away, at the end of a line
+_IMPORTANT = 3  # the busiest of all: their names may cover the symbols of other zones
+_NOTHING = np.zeros((0, 4))
 _REACHES = np.arange(0.07, 0.4, 0.06)  # inches from such a zone's edge to its name: four letters' heights at most
 _NEAR = np.arange(0.0, 1.0, 0.06)  # inches from the foremost place to its name
 _WAYS = np.arange(0, 2 * math.pi, math.pi / 24)
@@ -109,11 +111,14 @@ class Names:
             self._taken.append(tuple(dot.tolist()))
             self.mark(x, y)
 
-    def lead(self, name: str, row: int, points: list[shapely.Point], others: NDArray[np.float64]) -> None:
+    def lead(self, name: str, row: int, points: list[shapely.Point], others: NDArray[np.float64]) -> bool:
         """Writes a zone's name as near to it as it covers nothing, at the end of a line that crosses no other.
 
         points: in the middle of each zone. The line must not come near to those of others. others: see `write`; the
         name keeps a distance from them, because it would seem to be theirs.
+
+        Returns:
+            Whether it was written.
         """
         (wide, high), below, point = _size(name, _NAME_SIZE), 0.05 * DPI, points[row]
         edge = float(self.boxes[row, 2] - self.boxes[row, 0]) / 2 / DPI
@@ -130,7 +135,8 @@ class Names:
                 stroke = [withStroke(linewidth=2.2, foreground=VOID, alpha=0.75)]
                 self.axes.plot(*line.xy, "o-", color=INK, lw=0.7, ms=2.4, markevery=2, path_effects=stroke, zorder=3.9)
                 self._lines.append(line)
-                return
+                return True
+        return False
 
 
 def _around(
@@ -158,7 +164,7 @@ def draw_zone_names(names: Names, measure: Measure) -> None:
     """Names a layer's zones, the highest values first: in a zone that is wide enough, else next to it.
 
     So a name never seems to be that of a neighbour. The busiest zones have their names at the end of a line where there
-    is no room next to them.
+    is no room next to them, and the three foremost in any case, over symbols of others if need be.
     """
     layer, boxes = names.layer, names.boxes
     if layer.shapes is None or not layer.named:
@@ -168,7 +174,7 @@ def draw_zone_names(names: Names, measure: Measure) -> None:
     order = np.argsort(-np.array(values), kind="stable").tolist()
     led = {row for row in order[:_LED] if not measure.uncertain[row]}
     middles = [_middle(names.frame, rings) for rings in layer.shapes] if led else []
-    for row in order:
+    for rank, row in enumerate(order):
         if len(names) >= _MOST_ZONES:
             return
         name, (left, top, right, bottom) = layer.cell_id[row], boxes[row].tolist()
@@ -185,8 +191,10 @@ def draw_zone_names(names: Names, measure: Measure) -> None:
             continue
         if is_symbol and names.write(name, x, middle, most=right - left, others=symbols):
             continue
-        if row in led:
-            names.lead(name, row, middles, boxes)
+        if row in led and names.lead(name, row, middles, boxes):
+            continue
+        if rank < _IMPORTANT:
+            any(names.write(name, *at, others=_NOTHING) for at in beside)
 
 
 def _middle(frame: Frame, rings: list[list[tuple[float, float]]]) -> shapely.Point:

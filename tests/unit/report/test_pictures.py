@@ -215,6 +215,21 @@ def test_names_stand_beside_their_own_zone_in_a_crowd() -> None:
         assert second > 10
 
 
+def test_the_three_busiest_zones_have_names_in_any_crowd() -> None:
+    """Circles fill the map, so that no name has room; the busiest three are written over others."""
+    at = [(0.02 + 0.06 * x, 0.02 + 0.06 * y) for y in range(17) for x in range(17)]
+    layer = layer_of({(9, x, 0): 9e3 - x for x in range(len(at))}, kind="count")
+    shapes = [[list(shapely.Point(middle).buffer(0.028).exterior.coords)] for middle in at]
+    number, names = len(at) // 2, [f"A long name of stop {x}" for x in range(len(at))]
+    values = [9e3 - abs(x - number) for x in range(len(at))]  # the busiest is in the middle
+    measure = layer.measures[0].model_copy(update={"value": values})
+    changed = {"shapes": shapes, "cell_id": names, "named": True, "area": [0.0] * len(at), "measures": [measure]}
+    body = map_of(layer.model_copy(update=changed), missing="None.")
+    axes = map_canvas(view_of(body), body).figure.axes[0]
+    written = {one.get_text() for one in axes.texts}
+    assert {names[x] for x in (number - 1, number, number + 1)} == written & set(names)
+
+
 def test_no_name_covers_a_stop_and_the_foremost_place_has_one() -> None:
     """Names of places give way to circles, but that of the foremost moves, without its dot if that is covered."""
     at = [(0.3, 0.5), (0.5, 0.5), (0.52, 0.52), (1.0, 0.0)]
