@@ -242,10 +242,7 @@ def _print_page(output: str) -> None:
 
 
 def _publish_refusal(job: ReleaseJob, metadata: ReleaseMetadata, rule: AdmissionRule, refusal: RefusedError) -> None:
-    """Publishes the reason of a refusal at the release's place, unless a release is published there."""
-    existing = manifest_at(job.request.output)
-    if existing is not None and not is_refusal(existing):
-        return
+    """Logs what a refusal spends. Publishes its reason at the release's place unless a release is published there."""
     cost = job.cost()
     if math.isinf(cost.epsilon):  # a notice states how much of the epsilon was spent, and there is none
         return
@@ -255,6 +252,10 @@ def _publish_refusal(job: ReleaseJob, metadata: ReleaseMetadata, rule: Admission
         adjacency, bits = ADD_OR_REMOVE, None
     else:
         spent, delta, adjacency, bits = epsilon, parse_amount("delta", cost.delta), cost.adjacency, cost.bits
+    log_event("refused", f"refused: epsilon {spent:f} of {epsilon:f} is spent", epsilon=float(spent))
+    existing = manifest_at(job.request.output)
+    if existing is not None and not is_refusal(existing):
+        return
     files = refusal_files(metadata, str(refusal), epsilon, spent, delta, ADJACENCY_TEXTS[adjacency], bits)
     publish(job.request.output, files, metadata.release_id, job.request.overwrite)
 

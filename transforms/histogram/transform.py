@@ -44,7 +44,6 @@ from sfumato.transforms.locations.encode import NULL_USER
 from sfumato.transforms.locations.read import ChargeAndAdmitUsers, ReadLogs, RowCounts, count_other_days
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.locations.users import by_user_group
-from sfumato.transforms.observability.logs import SAMPLED_USERS
 from sfumato.transforms.observability.metrics import COUNT_TIME
 from sfumato.transforms.privacy.admission import ChargeAndAdmit, NoisyUserCounts
 from sfumato.transforms.privacy.keys import RunKey
@@ -294,7 +293,7 @@ class CountRounds(beam.PTransform):
         users = (marked_users, counted[_ADMISSION_USERS]) | "AllUserCounts" >> beam.Flatten()  # PCollection[UserCounts]
         without_id = None if sampler is None else sampler.drawn_without_id
         # The ledger is charged here, once all input is read. All noise is drawn after it.
-        charge = ChargeAndAdmitUsers(admit, key, without_id, SAMPLED_USERS)
+        charge = ChargeAndAdmitUsers(admit, key, without_id)
         admitted = (users, rows) | "ChargeAndAdmitUsers" >> charge  # PCollection[NoisyUserCounts | None]
         # PCollection[CountedRounds], or of what `publish` makes of them
         return admitted | "Collect" >> beam.Map(collect, beam.pvalue.AsDict(counts))

@@ -33,6 +33,7 @@ from sfumato.schemas.views.map_views import Layer, MapBody, Measure
 from sfumato.schemas.views.view_parts import Fact, Scale, Section, Table
 from sfumato.transforms.geo.zone_file import INDEXES
 from sfumato.transforms.observability.text_tables import significant
+from sfumato.transforms.privacy.admission import sampled_stddev
 from sfumato.transforms.report.count_measures import busiest_text, cell_boxes, distinct_places, listed_note
 from sfumato.transforms.report.layers import around_cells, around_points, cell_layer, finest_metres, zone_layer
 from sfumato.transforms.report.numbers import length, percent, plural, shown_values
@@ -119,9 +120,9 @@ class SampledPage:
         if population is not None:
             self.all_users, self.all_stddev = float(population), 0.0
         elif counted["users"] > 3 * counted["noise_stddev"]:
-            excess = (1 - counted.get("sampling_rate", 1.0)) / counted.get("sampling_rate", 1.0)
             self.all_users = max(float(counted["users"]), 1.0)
-            self.all_stddev = math.hypot(counted["noise_stddev"], math.sqrt(excess * self.all_users))
+            rate = counted.get("sampling_rate", 1.0)
+            self.all_stddev = sampled_stddev(self.all_users, counted["noise_stddev"], rate)
 
     def table(self, name: str) -> pa.Table:
         """Returns a published table, without the columns of cells that no page shows: indexes and shapes."""

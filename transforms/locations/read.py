@@ -49,7 +49,7 @@ from sfumato.transforms.locations.users import (
     count_unusable,
     split_unusable,
 )
-from sfumato.transforms.observability.logs import COUNTED_COHORT, COUNTED_USERS, READ_COUNTS, READ_FILE, Event
+from sfumato.transforms.observability.logs import COUNTED_COHORT, COUNTED_USERS, READ_COUNTS, READ_FILE
 from sfumato.transforms.observability.metrics import (
     BOUNDED_USERS,
     CLAMPED_ROWS,
@@ -70,6 +70,7 @@ from sfumato.transforms.privacy.admission import (
     ChargeGate,
     NoisyUserCounts,
     UserCounts,
+    sampled_stddev,
     sum_user_counts,
 )
 from sfumato.transforms.privacy.keys import RunKey
@@ -240,7 +241,6 @@ class ChargeAndAdmitUsers(beam.PTransform):
         admit: charges the ledger and counts the users; None charges nothing and gives None.
         without_id: returns how many users without an id count, from `RowCounts.users_without_id`; for counts of a
             sample.
-        event: logged after the admission; None for the noisy count.
 
     Raises NotAdmittedError when the pipeline runs, see `ChargeAndAdmit`.
     """
@@ -250,7 +250,6 @@ class ChargeAndAdmitUsers(beam.PTransform):
         admit: ChargeAndAdmit | None,
         key: RunKey,
         without_id: Callable[[int], int] | None = None,
-        event: Event | None = None,
     ):
         super().__init__()
         self._admit = None if admit is None else replace(admit, gate=None, row_counts=None)
@@ -258,7 +257,6 @@ class ChargeAndAdmitUsers(beam.PTransform):
         self._row_counts = None if admit is None else admit.row_counts
         self._key = key
         self._without_id = without_id
-        self._event = event
 
     def expand(self, counts: tuple[beam.PCollection, beam.PCollection]) -> beam.PCollection:
         users, rows = counts
@@ -271,8 +269,7 @@ class ChargeAndAdmitUsers(beam.PTransform):
             | "Once" >> beam.Create([None])
             # Side inputs are complete before this step starts, so all input was read, decoded and bounded before the
             # charge. Otherwise a damaged file would cost the epsilon of a release that never appears.
-            | "ChargeAndAdmit"
-            >> beam.Map(_charge_and_admit, self._admit, self._key, self._without_id, self._event, *sides)
+            | "ChargeAndAdmit" >> beam.Map(_charge_and_admit, self._admit, self._key, self._without_id, *sides)
         )  # PCollection[NoisyUserCounts | None]
 
 
@@ -281,23 +278,20 @@ def _charge_and_admit(
     admit: ChargeAndAdmit | None,
     key: RunKey,
     without_id_of: Callable[[int], int] | None,
-    event: Event | None,
     users: UserCounts,
     rows: RowCounts,
     gate: ChargeGate | None,
 ) -> NoisyUserCounts | None:
     """See `ChargeAndAdmitUsers`. It takes no transform, which would hold PCollections of the graph."""
     rows.emit()
-    admission = None
-    if admit is not None:
-        without_id = rows.users_without_id if without_id_of is None else without_id_of(rows.users_without_id)
-        admission = replace(admit, gate=gate)(users + UserCounts(unusable=without_id), key)
-    if event is not None:
-        event.emit()
-    elif admit is not None and admission is not None:
-        cohorts, unit = admit.rule.cohorts, admit.rule.noise_kind.UNIT
-        kind, fields = (COUNTED_USERS, {}) if cohorts == 1 else (COUNTED_COHORT, {"cohorts": cohorts})
-        kind.emit(users=admission.users, noise_stddev=admission.noise_stddev, **fields, **{unit: admission.cost})
+    if admit is None:
+        return None
+    rule = admit.rule
+    without_id = rows.users_without_id if without_id_of is None else without_id_of(rows.users_without_id)
+    admission = replace(admit, gate=gate)(users + UserCounts(unusable=without_id), key)
+    kind, fields = (COUNTED_USERS, {}) if rule.cohorts == 1 else (COUNTED_COHORT, {"cohorts": rule.cohorts})
+    stddev = sampled_stddev(admission.users, admission.noise_stddev, rule.sampling_rate)
+    kind.emit(users=admission.users, noise_stddev=stddev, **fields, **{rule.noise_kind.UNIT: admission.cost})
     return admission
 
 

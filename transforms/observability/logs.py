@@ -66,7 +66,6 @@ FEW_USERS = Event(
     "spends its epsilon{advice}",
     logging.WARNING,
 )
-SAMPLED_USERS = Event("read_logs", "read the logs")
 _SUB_QUERY = "sub-query {sub_query}: {entries} entries, {cost}, {remaining:.4g} remaining, noise ± {margin} users (95%)"
 SUB_QUERY = Event("sub_query", _SUB_QUERY)
 SUB_QUERY_WITH_LOSS = Event("sub_query", f"{_SUB_QUERY}, {{shards_lost}} of {{shards}} shards lost")

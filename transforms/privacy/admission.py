@@ -285,6 +285,17 @@ def count_users(counts: UserCounts, rule: AdmissionRule, key: RunKey) -> NoisyUs
     )
 
 
+def sampled_stddev(users: float, noise_stddev: float, rate: float) -> float:
+    """Returns the standard deviation of a number of users that was scaled from a sample: of noise and sampling.
+
+    users: the scaled number. noise_stddev: of it. rate: with which users were sampled, 0 < rate <= 1.
+
+    >>> sampled_stddev(900, 12, 1), sampled_stddev(900, 40, 0.5)
+    (12.0, 50.0)
+    """
+    return math.hypot(noise_stddev, math.sqrt((1 / rate - 1) * max(users, 0)))
+
+
 def check_admission(counted: NoisyUserCounts, rule: AdmissionRule) -> None:
     """Raises NotAdmittedError if the noisy counts break the rule.
 

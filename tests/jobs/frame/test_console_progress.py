@@ -222,7 +222,8 @@ def test_errors_in_json(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert (line["severity"], line["event"], line["error"], line["exit_code"]) == ("ERROR", "failed", "RequestError", 2)
     elsewhere = ["--log_format", "json", "--population", "5000", "--release_id", "night-1"]
     assert cli.main(arguments(pattern, tmp_path / "out", *elsewhere)) == 1
-    *_, line = written(capfd.readouterr().err)
+    *_, cost, line = written(capfd.readouterr().err)
+    assert (cost["event"], cost["epsilon"]) == ("refused", 0.04)  # 1% of 4
     assert (line["error"], line["exit_code"], line["release_id"]) == ("NotAdmittedError", 1, "night-1")
     assert "5,000 users" in line["message"]
     assert cli.main(["heatmp", "--log_format", "json"]) == 2

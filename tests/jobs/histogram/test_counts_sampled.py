@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -54,6 +56,10 @@ def plausible(sampled: np.ndarray, mean: np.ndarray) -> np.ndarray:
     return (stats.poisson.cdf(sampled, mean) > 1e-11) & (stats.poisson.sf(sampled - 1, mean) > 1e-11)
 
 
+def unformatted(number: str) -> int:
+    return int(number.replace(",", ""))
+
+
 def check_guarantee(manifest: dict, epsilon: float = 1.0, most: float = 1e-8) -> dict:
     """The rounds really give what the manifest states."""
     privacy = manifest["privacy"]
@@ -76,11 +82,14 @@ def check_guarantee(manifest: dict, epsilon: float = 1.0, most: float = 1e-8) ->
 
 @pytest.mark.false_alarm(1e-8)
 @pytest.mark.drawn
-def test_a_histogram_of_categories(pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_histogram_of_categories(pattern: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run("histogram", pattern, tmp_path / "out", "--column", "kind") == 0
-    shown = capsys.readouterr()
+    shown = capfd.readouterr()
     assert shown.out.strip() == str(tmp_path / "out" / "index.html")
     assert "warning: The key came from a seed" in shown.err
+    users, margin = map(unformatted, re.search(r"([\d,]+) users \(± ([\d,]+), 95%\)", shown.err).groups())
+    assert abs(users - 6000) < 3.3 * margin
+    assert margin > 1.95 * math.sqrt(3 * 6000)  # a quarter of the users is counted
     assert set(os.listdir(tmp_path / "out")) == {*PLAIN, "items.parquet", "histogram.png"}
     release = open_release(tmp_path / "out")
     privacy = check_guarantee(release.manifest)
