@@ -92,7 +92,8 @@ class ItemJob(ReleaseJob):
         return replace(self.plan.admission_rule, min_users=self.request.min_users)
 
     def accuracy(self) -> str:
-        return self.plan.accuracy()
+        plan = self.plan
+        return plan.accuracy(self.counted.days) if isinstance(plan, CentralCountPlan) else plan.accuracy()
 
     def stated(self) -> dict[str, Any]:
         return {**asdict(self.plan), "rounds": self.plan.rounds, "counted": self.counted.stated()}

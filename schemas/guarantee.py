@@ -239,6 +239,12 @@ def has_secret_key(privacy: Mapping[str, Any]) -> bool:
     return entry_of(privacy, "randomness").get("safe") is True
 
 
+def days_averaged(manifest: Mapping[str, Any]) -> int:
+    """Returns over how many days the counts of a release are means; 1 where they are counts."""
+    parameters = entry_of(manifest, "parameters")
+    return int(entry_of(parameters, "bound").get("max_records", 1)) if parameters.get("average_day") else 1
+
+
 def entry_of(entries: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Returns the entry of a manifest that is a mapping; empty where it is missing."""
     found = entries.get(name)

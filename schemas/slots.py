@@ -97,6 +97,20 @@ class Slots:
         return {**own, "names": list(self.names)}
 
 
+@dataclass(frozen=True)
+class DaySlots(Slots):
+    """The days of a period, by whose rows alone the logs are read. A day's slot is its number modulo their number."""
+
+    kind: str = "day"
+    days: int = 1
+
+    def __post_init__(self) -> None:
+        check_time_zone("time_zone", self.time_zone)
+
+    def __len__(self) -> int:
+        return self.days
+
+
 def _hours(begin: float, end: float) -> str:
     return f"{_clock(begin)}-{_clock(end)} h"
 

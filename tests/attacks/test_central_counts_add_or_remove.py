@@ -13,8 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from scipy import stats
+from shapely import box
 
-from sfumato.schemas.locations import ItemColumns
+from sfumato.schemas.locations import ItemColumns, LocationColumns
+from sfumato.schemas.slots import DaySlots
+from sfumato.transforms.geo.zone_raster import ZoneLocator
 from sfumato.transforms.histogram.central_counts import (
     CentralCountPlan,
     NoisyHistogram,
@@ -23,7 +26,7 @@ from sfumato.transforms.histogram.central_counts import (
     noisy_levels,
 )
 from sfumato.transforms.histogram.count_noise import ItemBound, choose_noise
-from sfumato.transforms.histogram.item_encoding import ColumnItems
+from sfumato.transforms.histogram.item_encoding import ColumnItems, ZoneItems
 from sfumato.transforms.histogram.release import CountMetadata, central_files
 from sfumato.transforms.histogram.transform import CountItems, Rounds
 from sfumato.transforms.histogram.user_sample import ItemCounts, Sample
@@ -34,6 +37,7 @@ from tests.jobs.histogram.test_sample_and_threshold import run
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 from tests.unit.histogram.oracle import counts_delta
+from tests.unit.zones.polygons import zones_of
 
 KEY = RunKey.derive(FixedSecret(b"attack on counts" * 2), {"job": "attack"})
 KINDS = ("laplace", "truncated", "gaussian")
@@ -91,6 +95,37 @@ def test_a_user_more_changes_the_counts_of_their_items_alone(bound: ItemBound) -
         assert changed <= set(items[numbers == user].tolist())
         for item in changed & everybody.keys() & without.keys():
             assert 1 <= everybody[item] - without[item] <= bound.max_records
+
+
+def test_a_user_more_adds_once_a_day_to_their_zones(tmp_path: Path) -> None:
+    """However many rows they have. As records of a zone, the rows of one day would add up to the number of days."""
+    rng, days = seeded_rng(3), 4
+    zones = zones_of([box(x, 50, x + 1, 51) for x in range(6)])
+    columns = LocationColumns(slots=DaySlots("time", days=days))
+    by_day = ZoneItems(columns, ZoneLocator(zones))
+
+    def counts(items: ZoneItems, rows: list[tuple[int, int, int]]) -> np.ndarray:
+        users, places, dates = np.array(rows).T
+        table = pa.table({
+            "user_id": users, "longitude": places + 0.5, "latitude": np.full(len(rows), 50.5),
+            "time": pa.array(86_400 * (20_000 + dates) + rng.integers(0, 86_400, len(rows)), pa.timestamp("s")),
+        })  # fmt: skip
+        sample = items.encode(table.to_batches()[0], KEY, lambda users: np.full(len(users), True)).sample
+        (found,) = count_items(items.counted_once_a_day(sample), ItemBound(2, days), KEY, None, (0,))
+        return np.bincount(found.items.astype(int), found.counts, minlength=6)
+
+    others = [tuple(row) for row in rng.integers(0, [50, 6, days], (900, 3)).tolist()]
+    before = counts(by_day, others)
+    for rows in range(1, 200, 20):
+        own = [(99, *row) for row in rng.integers(0, [6, days], (rows, 2)).tolist()]
+        added = counts(by_day, [*others, *own]) - before
+        visits = {place: {date for _, zone, date in own if zone == place} for _, place, _ in own}
+        assert np.count_nonzero(added) == min(len(visits), 2)
+        assert all(added[place] in (0, len(dates)) for place, dates in visits.items())
+    one_day = [(99, 3, 2)] * 50
+    assert (counts(by_day, [*others, *one_day]) - before).tolist() == [0, 0, 0, 1, 0, 0]
+    records = replace(by_day, columns=LocationColumns())
+    assert (counts(records, [*others, *one_day]) - counts(records, others)).tolist() == [0, 0, 0, days, 0, 0]
 
 
 @pytest.mark.false_alarm(2e-9)

@@ -137,6 +137,7 @@ CHANGES: dict[str, list[Change]] = {
         *places(CELLS),
         *of(VISITS, zones="moved", id_column="county", label_column="county"),
         *of({**VISITS, "zones": "stops"}, 300, radius=400),
+        *of({**VISITS, **CENTRAL, "day_column": "t", "period": "2026-11-20:2026-11-22"}, average_day=True),
         *of({**ON_MAP, "cells": None}, 7, h3=6),
         *of({**ON_MAP, "cells": None}, 12, quadkey=11),
     ],

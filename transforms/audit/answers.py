@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sfumato.schemas.guarantee import entry_of
+from sfumato.schemas.guarantee import days_averaged, entry_of
 from sfumato.schemas.release import ANSWERS_FILE, CELLS_FILE, ZONES_FILE
 from sfumato.transforms.audit.claims import StatedNoise, sub_query_noises
 from sfumato.transforms.release.published_release import Release
@@ -196,7 +196,7 @@ def contradictions(release: Release) -> list[str]:
         stated = {one["index"]: one["noise_stddev"] for one in privacy["sub_queries"]}
         found += _other_noise(table_of(release, ANSWERS_FILE), "sub_query", stated)
     if any("noise_stddev" in one for one in privacy.get("rounds", ())):
-        stated = {one["level"]: one["noise_stddev"] for one in privacy["rounds"]}
+        stated = {one["level"]: one["noise_stddev"] / days_averaged(release.manifest) for one in privacy["rounds"]}
         if CELLS_FILE in files:
             found += _other_noise(table_of(release, CELLS_FILE), "depth", stated)
         if ZONES_FILE in files:

@@ -10,7 +10,7 @@ import io
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sfumato.schemas.guarantee import SERVERS, Trust, entry_of
+from sfumato.schemas.guarantee import SERVERS, Trust, days_averaged, entry_of
 from sfumato.schemas.release import (
     ANSWERS_FILE,
     BINS_FILE,
@@ -159,6 +159,7 @@ def _rounds(release: Release) -> Iterator[Measurement]:
     key = {CELLS_FILE: "cell_id", ITEMS_FILE: "item", BINS_FILE: "low", ZONES_FILE: "zone"}[file]
     bound = entry_of(manifest["parameters"], "bound")
     items, records, top = bound.get("max_items", 1), bound.get("max_records", 1), manifest["parameters"].get("top")
+    days = days_averaged(manifest)
     shown: frozenset[str] | None = None
     for index, one in enumerate(rounds):
         at = one["level"] if len(rounds) > 1 or file != ITEMS_FILE else 0
@@ -174,10 +175,10 @@ def _rounds(release: Release) -> Iterator[Measurement]:
             f"level {one['level']}",
             keys,
             values,
-            records * (math.sqrt(items) if is_gaussian else items),
+            records * (math.sqrt(items) if is_gaussian else items) / days,
             2 if is_gaussian else 1,
             None if sampled else part["stddev"].to_numpy(),
-            None if sampled else _noise_of_round(one, manifest["privacy"]["trust"]),
+            None if sampled else replace(_noise_of_round(one, manifest["privacy"]["trust"]), unit=1 / days),
             threshold,
             index > 0,
             keeps_noise=True,

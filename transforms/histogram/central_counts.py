@@ -161,20 +161,20 @@ class CentralCountPlan(CountedBudget):
         """Returns the same plan with a delta of 0 where its noise needs none."""
         return self if self.delta_spent else replace(self, delta=0.0)
 
-    def accuracy(self) -> str:
-        """Returns the error to expect in one phrase."""
+    def accuracy(self, days: int = 1) -> str:
+        """Returns the error to expect in one phrase. days: see `Items.days`."""
         noise = self.noises[-1]
-        error = f"noise of ±{significant(NOISE_Z * noise.stddev)} (95%) on a count"
+        error = f"noise of ±{significant(NOISE_Z * noise.stddev / days)} (95%) on a count"
         if noise.threshold is None:
             return f"every item is shown; {error}"
         return f"an item of {noise.hidden_count() + 1:,} is shown with a probability of 99%; {error}"
 
-    def text(self, _: Items) -> str:
+    def text(self, counted: Items) -> str:
         """Returns the noise, and what the release shows, for a terminal."""
         lines = [
             f"{self.WHO}: epsilon {self.rounds_epsilon:g}, delta {self.delta_spent:.3g} of {self.delta:g}",
             f"admission: epsilon {self.admission_rule.cost:g}, for two noisy counts of users",
-            self.bound.text,
+            self.bound.text(counted.record),
         ]
         for number, noise in enumerate(self.noises):
             level = f"level {number + 1} of {self.rounds} (epsilon {noise.epsilon:.3g}): " if self.rounds > 1 else ""
@@ -211,6 +211,7 @@ class NoisyHistogram:
     noisy: NDArray[np.int64]  # int64[m], noisy counts; at least the threshold, unless the items are public
     texts: tuple[str, ...] | None = None  # the texts of the codes, m of them; None if codes are numbers
     cut: int | None = None  # the largest noisy count that `top` removed; None without any
+    days: int = 1  # over which the counts are means, see `Items.days`; no threshold then
 
     def __len__(self) -> int:
         return len(self.items)
@@ -218,17 +219,18 @@ class NoisyHistogram:
     @property
     def counts(self) -> NDArray[np.float64]:
         """Returns the noisy counts, float64[m]. A threshold selects those whose noise is high; see `intervals`."""
-        return self.noisy.astype(np.float64)
+        return self.noisy / self.days
 
     @property
     def stddev(self) -> NDArray[np.float64]:
         """Returns the standard deviation of the noise, float64[m]."""
-        return np.full(len(self), self.noise.stddev)
+        return np.full(len(self), self.noise.stddev / self.days)
 
     @cached_property
     def intervals(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Ends of the 95% intervals, int64[m] each; see CountNoise.intervals."""
-        return self.noise.intervals(self.noisy, self.cut)
+        """Ends of the 95% intervals, int64[m] each, rounded outwards; see CountNoise.intervals."""
+        low, high = self.noise.intervals(self.noisy, self.cut)
+        return low // self.days, -(-high // self.days)
 
     def only(self, kept: NDArray[np.bool_] | NDArray[np.int64]) -> NoisyHistogram:
         texts = None if self.texts is None else tuple(np.array(self.texts, dtype=object)[kept].tolist())

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from sfumato.schemas.guarantee import Trust
+from sfumato.schemas.guarantee import Trust, days_averaged
 from sfumato.schemas.known_digits import NOISE_Z, Z, about, not_negative, with_interval
 from sfumato.schemas.views import PageView
 from sfumato.schemas.views.view_parts import Fact, Scale, Section, Table
@@ -51,13 +51,16 @@ class CentralPage(SampledPage):
     def __init__(self, release: Released):
         parameters = release.manifest["parameters"]
         most, records = parameters["bound"]["max_items"], parameters["bound"]["max_records"]
-        self.UNIT = "users" if records == 1 else "records"
+        self.days = days_averaged(release.manifest)
+        self.UNIT = "users a day" if self.days > 1 else "users" if records == 1 else "records"
         noun = noun_of(release)
         kept = f"one {noun}" if most == 1 else f"at most {most} different {noun}s"
-        drawn = "sampled at random in proportion to their records"
-        self.ONE_RECORD = f"Of each user {kept} count{'s'[: most == 1]}, {drawn}" + (
-            "." if records == 1 else f", with at most {records} records each."
-        )
+        record = "days there" if self.days > 1 else "records"
+        bound = "" if records == 1 else f", with at most {records} records each"
+        if self.days > 1:
+            bound = f". In each zone the user counts once a day, and the number is the mean of {self.days} days"
+        drawn = f"sampled at random in proportion to their {record}"
+        self.ONE_RECORD = f"Of each user {kept} count{'s'[: most == 1]}, {drawn}{bound}."
         held = "have an item" if noun == "item" else f"have been in a {noun}"
         self.ONE_RECORD += f" A user's other {noun}s are not counted, so more users than the count may {held}."
         if release.manifest["privacy"].get("devices"):
@@ -76,7 +79,7 @@ class CentralPage(SampledPage):
         if level is None:
             low, high = (np.asarray(table[name]).astype(float) for name in ("low", "high"))
             return low, high
-        margin = self._round(level)["margin_at_once"]
+        margin = self._round(level)["margin_at_once"] / self.days
         count = np.asarray(table["count"])
         return count - margin, count + margin
 
@@ -92,8 +95,9 @@ class CentralPage(SampledPage):
             # Where all places are published, all users count in them, whose number is often known better.
             is_better = not self.hidden and float(np.linalg.norm(np.asarray(table["stddev"]))) > self.all_stddev > 0
             return f"about {self.all_users_text} users" if is_better else super().held(table)
-        if self.UNIT == "records":
-            return f"about {self.total(table)} records of {self.all_users_text} users"
+        if self.UNIT != "users":
+            what = "records" if self.days == 1 else "visits a day"
+            return f"about {self.total(table)} {what} of {self.all_users_text} users"
         if self.hidden:  # how many users the published ones hold is not known
             pairs = f"pairs of a user and {'an' if self.noun == 'item' else 'a'} {self.noun}"
             return f"about {self.total(table)} {pairs}, of {self.all_users_text} users"
@@ -102,7 +106,7 @@ class CentralPage(SampledPage):
         return f"about {self.all_users_text} users, counted {self.total(table)} times in all"
 
     def zones_headline(self, table: pa.Table) -> str:
-        if self.hidden or self.UNIT == "records" or self.all_users < Z * self.all_stddev:
+        if self.hidden or self.UNIT != "users" or self.all_users < Z * self.all_stddev:
             return super().zones_headline(table)
         most = self.parameters["bound"]["max_items"]
         counted = "one" if most == 1 else f"at most {most}"
@@ -111,7 +115,7 @@ class CentralPage(SampledPage):
     def own_chip(self) -> Fact:
         if self.hidden:
             return super().own_chip()
-        stddev = self.rounds[-1]["noise_stddev"]
+        stddev = self.rounds[-1]["noise_stddev"] / self.days
         return Fact(term="Noise on every count", text=f"± {significant(NOISE_Z * stddev, 2)} {self.UNIT} (95%)")
 
     def estimates(self, table: pa.Table) -> list[tuple[str, str]]:
@@ -139,7 +143,8 @@ class CentralPage(SampledPage):
     def round_text(self, round_: dict[str, Any]) -> str:
         noise = f"{_NOISE[round_['noise']]}, with a standard deviation of {round_['noise_stddev']:.3g}"
         if round_["threshold"] is None:
-            return f"The noise ({noise}) was added to every count, including those that are 0."
+            divided = "" if self.days == 1 else f" Each was then divided by the number of days, {self.days}."
+            return f"The noise ({noise}) was added to every count, including those that are 0.{divided}"
         least = f"{round_['threshold']:,}"
         return f"The noise ({noise}) was added to every count above 0. Noisy counts below {least} were dropped."
 

@@ -101,13 +101,12 @@ class ItemBound:
         check_count("max_items_per_user", self.max_items)
         check_count("max_records_per_item", self.max_records)
 
-    @property
-    def text(self) -> str:
-        """Returns what a user adds to the counts of a round at most."""
+    def text(self, record: str = "record") -> str:
+        """Returns what a user adds to the counts of a round at most. record: see `Items.record`."""
         items = "one item" if self.max_items == 1 else f"at most {self.max_items} different items"
         once = "the user counts once"
-        records = once if self.max_records == 1 else f"at most {self.max_records} of their records count"
-        return f"{items} a user, drawn by the key in proportion to the user's records; in each, {records}"
+        records = once if self.max_records == 1 else f"at most {self.max_records} of their {record}s count"
+        return f"{items} a user, drawn by the key in proportion to the user's {record}s; in each, {records}"
 
 
 @dataclass(frozen=True)

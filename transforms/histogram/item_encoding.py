@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -23,7 +23,7 @@ from sfumato.schemas.moments import OTHER
 from sfumato.schemas.region import Grid, Locator
 from sfumato.transforms.geo.zone_file import Zones
 from sfumato.transforms.geo.zone_raster import ZoneLocator
-from sfumato.transforms.histogram.user_sample import Sample
+from sfumato.transforms.histogram.user_sample import Sample, add_pairs
 from sfumato.transforms.inputs.text_values import decoded, utf8_texts, without_views
 from sfumato.transforms.locations.encode import NULL_USER, encode_locations
 from sfumato.transforms.privacy.keys import RunKey, keyed_hash
@@ -130,9 +130,26 @@ class Items(ABC):
     NOUN: ClassVar[str] = "item"
     columns: LocationColumns | ItemColumns | TripColumns
 
+    @property
+    def days(self) -> int:
+        """Returns over how many days the published counts are means, 1 for counts; then a user counts once a day."""
+        return 1
+
+    @property
+    def record(self) -> str:
+        """Returns what a user has several of at an item."""
+        return "record" if self.days == 1 else "day"
+
     @abstractmethod
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
         """Encodes a batch's records of the drawn users."""
+
+    def counted_once_a_day(self, sample: Sample) -> Sample:
+        """Returns the sample with each user's days at an item as their records of it; unchanged for counts.
+
+        sample: all records of its users.
+        """
+        return sample
 
     def stated(self) -> dict[str, Any]:
         """Returns what tells these items from others, in JSON's types: the run's key is bound to it."""
@@ -160,11 +177,15 @@ class CellItems(Items):
 
 @dataclass(frozen=True)
 class ZoneItems(Items):
-    """Public zones: the code of a place is the index of its zone."""
+    """Public zones: the code of a place is the index of its zone. If the columns have slots, they are days."""
 
     NOUN: ClassVar[str] = "zone"
     columns: LocationColumns
     locator: ZoneLocator
+
+    @property
+    def days(self) -> int:
+        return self.columns.bins
 
     @property
     def zones(self) -> Zones:
@@ -173,6 +194,13 @@ class ZoneItems(Items):
 
     def encode(self, batch: pa.RecordBatch, key: RunKey, drawn: Drawn) -> EncodedItems:
         return _encode_places(batch, self.columns, self.locator, key, drawn)
+
+    def counted_once_a_day(self, sample: Sample) -> Sample:
+        if self.days == 1:
+            return sample
+        pairs, bits = add_pairs(sample), 2 * self.locator.depth  # of the zone, below those of the day
+        zones = pairs.items.astype(np.uint64) & np.uint64((1 << bits) - 1)
+        return add_pairs(replace(Sample.from_arrays(pairs.users, zones), unusable=pairs.unusable))
 
     def stated(self) -> dict[str, Any]:
         return {"columns": asdict(self.columns), "zones": self.zones.digest}

@@ -262,15 +262,16 @@ def _noise_round(number: int, histogram: NoisyHistogram, metadata: CountMetadata
 
 def central_files(counts: NoisyLevels, metadata: CountMetadata[CentralCountPlan]) -> dict[str, bytes]:
     """Returns the files of a histogram or of hot spots, by name; the manifest is the last."""
-    rounds = [_noise_round(number, one, metadata) for number, one in enumerate(counts.levels)]
-    plan, last = metadata.plan, counts.levels[-1]
+    levels = [replace(one, days=metadata.counted.days) for one in counts.levels]
+    rounds = [_noise_round(number, one, metadata) for number, one in enumerate(levels)]
+    plan, last = metadata.plan, levels[-1]
     users = 0.0 if counts.admission is None else max(counts.admission.users, 0.0)
-    mechanism = "; ".join(dict.fromkeys(one.noise.text for one in counts.levels))
+    mechanism = "; ".join(dict.fromkeys(one.noise.text for one in levels))
     composition = "epsilons and deltas of the rounds and of the admission are added up"
     privacy = privacy_entries(
         metadata,
         plan.TRUST,
-        plan.bound.text,
+        plan.bound.text(metadata.counted.record),
         mechanism,
         [asdict(one) for one in rounds],
         counts.admission,
@@ -284,5 +285,5 @@ def central_files(counts: NoisyLevels, metadata: CountMetadata[CentralCountPlan]
     if not len(last):
         noun = metadata.counted.NOUN
         warnings.append(f"No {noun} has a noisy count above the threshold: this release is empty at its last level.")
-    parts = {**count_tables(counts.levels, metadata.counted), **metadata.release.geography_files}
+    parts = {**count_tables(levels, metadata.counted), **metadata.release.geography_files}
     return build_release(parts, release_manifest(metadata.release, content, warnings), counts_view)

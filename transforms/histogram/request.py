@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
@@ -23,10 +23,11 @@ from sfumato.schemas.requests.publish_request import (
     ReleaseRequest,
 )  # fmt: skip
 from sfumato.schemas.requests.request_base import MAP, METHOD, PRIVACY, option
+from sfumato.schemas.slots import UTC, DaySlots
 from sfumato.transforms.geo.zone_file import MAX_SHOWN
 from sfumato.transforms.geo.zone_options import ZoneOptions
 from sfumato.transforms.geo.zone_raster import ZoneLocator
-from sfumato.transforms.histogram.central_counts import CentralCountPlan, SplitCountPlan
+from sfumato.transforms.histogram.central_counts import MAX_DENSE_ITEMS, CentralCountPlan, SplitCountPlan
 from sfumato.transforms.histogram.count_noise import ItemBound
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, ListedItems, ZoneItems
 from sfumato.transforms.histogram.plan import PaperSamplePlan, SamplePlan
@@ -188,12 +189,15 @@ class ItemRequest(PlaceColumns, MapGeography, ItemCountRequest):
         return kind(
             epsilon=self.epsilon,
             delta=0.0 if is_split else self.delta,
-            bound=ItemBound(self.max_items_per_user, self.max_records_per_item),
+            bound=self._bound(),
             domains=domains,
             noise="laplace" if is_split else self.noise,
             population=self.population,
             max_bad_fraction=self.max_bad_fraction,
         ).without_unused_delta()
+
+    def _bound(self) -> ItemBound:
+        return ItemBound(self.max_items_per_user, self.max_records_per_item)
 
     def _cells(self, depth: int) -> CellItems:
         assert self.region is not None
@@ -228,6 +232,14 @@ class HistogramRequest(ZoneOptions, ItemRequest):
         metavar="FILE",
     )
 
+    average_day: bool = option(
+        False,
+        "publish the mean number of users a day of a --period of several days: a user counts once a day in a zone, and "
+        "in --max_items_per_user zones in all",
+        MAP,
+        common=True,
+    )
+
     @model_validator(mode="after")
     def _items_of_options(self) -> Self:
         if self.cells is not None or self.index is not None:
@@ -238,11 +250,39 @@ class HistogramRequest(ZoneOptions, ItemRequest):
                 ("region",), "applies only with --cells, --h3 or --quadkey; zones of a file have their own region"
             )
         self.check_zone_file()
+        if self.average_day:
+            self._check_days()
         if self.items_file is not None and (self.column is None or self.trust == Trust.SECAGG):
             raise RequestError("items_file: requires --column NAME and --trust central or split")
         if self.column is not None and self.trust == Trust.SPLIT and self.items_file is None:
             raise RequestError("items_file: required with --column and --trust split, which counts public items only")
         return self
+
+    def _check_days(self) -> None:
+        """Raises RequestError if there is no average day to count."""
+        if self.column is not None or self.cells is not None:
+            raise RequestError("average_day: applies only with --zones, --h3 or --quadkey")
+        if self.trust == Trust.SECAGG:
+            raise RequestError("average_day: applies only with --trust central or split; give --trust central")
+        self.refuse(("max_records_per_item",), "cannot be combined with --average_day, which counts once a day")
+        if self.day_column is None or self.period is None or self.period.length == 1:
+            raise RequestError(
+                "average_day: requires --day_column NAME and a --period of several days, such as 2026-11-16:2026-11-20"
+            )
+
+    @property
+    def days(self) -> int:
+        """Returns over how many days the counts are means; 1 for counts."""
+        return self.period.length if self.average_day and self.period is not None else 1
+
+    def _places(self) -> LocationColumns:
+        slots = None
+        if self.days > 1:
+            slots = DaySlots(str(self.day_column), time_zone=self.time_zone or UTC, days=self.days)
+        return replace(super()._places(), slots=slots)
+
+    def _bound(self) -> ItemBound:
+        return replace(super()._bound(), max_records=self.days) if self.days > 1 else super()._bound()
 
     def resolve(self) -> RequestedCount:
         """Returns the plan and the items. Raises RequestError."""
@@ -255,7 +295,12 @@ class HistogramRequest(ZoneOptions, ItemRequest):
                     f"{self.zone_sources[0]}: must be at most {MAX_SHOWN:,} zones for the page, got {len(zones):,}; "
                     "use larger zones"
                 )
-            return RequestedCount(self._plan((len(zones),)), ZoneItems(self._places(), ZoneLocator(zones)))
+            plan = self._plan((len(zones),))
+            if self.days > 1 and isinstance(plan, CentralCountPlan) and not plan.is_public(0):
+                raise RequestError(
+                    f"delta: must be 0 with --average_day and more than {MAX_DENSE_ITEMS:,} zones; give --delta 0"
+                )
+            return RequestedCount(plan, ZoneItems(self._places(), ZoneLocator(zones)))
         columns = ItemColumns(str(self.column), self.user_id_column, CATEGORIES)
         if self.items_file is not None:
             listed = ListedItems(columns, read_lines("items_file", self.items_file))

@@ -328,7 +328,11 @@ class CountItems(CountRounds):
         self, rounds: Rounds, bound: ItemBound, publish: Publish | None = None, **options: Unpack[CountOptions]
     ):
         self.key, levels = rounds.bound_key(bound), rounds.levels
-        count = partial(count_items, bound=bound, key=self.key, prefixes=rounds.prefixes, levels=levels)
+        bounded = partial(count_items, bound=bound, key=self.key, prefixes=rounds.prefixes, levels=levels)
+
+        def count(sample: Sample) -> list[ItemCounts]:
+            return bounded(rounds.items.counted_once_a_day(sample))
+
         super().__init__(rounds.items, Everybody(self.key), count, len(levels), publish, **options)
 
 

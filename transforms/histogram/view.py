@@ -76,7 +76,7 @@ def view_of(files: Files, sampled: type[SampledPage], central: type[SampledPage]
         page.FILES,
         [_PICTURES[job]],
         page.DRAWN,
-        title="Users by zone" if page.noun == "zone" else _TITLES[job],
+        title=f"{page.UNIT.capitalize()} by zone" if page.noun == "zone" else _TITLES[job],
         headline=headline,
         description=f"{headline}. Every user is protected by differential privacy.",
     )

@@ -78,6 +78,8 @@ def slots_of(column: pa.Array, slots: Slots) -> tuple[NDArray[np.uint64], NDArra
     """
     local, known = local_seconds(column, slots.time_zone)
     day, second = np.divmod(local, DAY_SECONDS)
+    if slots.kind == "day":
+        return (day % len(slots)).astype(np.uint64), known
     weekday = (day + _EPOCH_WEEKDAY) % 7
     if slots.kind == "weekday":
         return weekday.astype(np.uint64), known

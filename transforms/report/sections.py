@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.guarantee import SEES, TAIL_SUMS
+from sfumato.schemas.guarantee import SEES, TAIL_SUMS, days_averaged
 from sfumato.schemas.slots import LOGS_OWN
 from sfumato.schemas.views.view_parts import Fact, Section, Table
 from sfumato.transforms.report.numbers import tiny
@@ -155,7 +155,8 @@ def period(manifest: Manifest) -> str | None:
         first = days.split()
         differing = max(place for place, word in enumerate(last.split()) if word != first[place])
         begin = " ".join(first[: differing + 1])  # the year is written once
-        days = f"{begin} to {last} ({days_together(manifest)} days together)"
+        several = "{} days together" if days_averaged(manifest) == 1 else "mean of {} days"
+        days = f"{begin} to {last} ({several.format(days_together(manifest))})"
     return ", ".join(filter(None, (days, hours(manifest)))) or None
 
 

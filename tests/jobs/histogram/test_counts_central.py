@@ -19,6 +19,7 @@ from sfumato.pipelines.command_line import cli
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.region import Grid, Region
 from sfumato.schemas.views.map_views import MapBody
+from sfumato.transforms.audit.answers import contradictions
 from sfumato.transforms.geo.zone_raster import ZoneLocator
 from sfumato.transforms.histogram.central_counts import CentralCountPlan, noisy_levels
 from sfumato.transforms.histogram.central_counts_view import counts_view
@@ -120,6 +121,41 @@ def test_small_maps_have_noise_everywhere_and_no_delta(pattern: str, tmp_path: P
     covered = ((cells["low"] <= truth[codes]) & (truth[codes] <= cells["high"])).sum()
     assert covered >= stats.binom.ppf(1e-9, 256, 0.95)
     assert "Negative counts are noise" in page_text((tmp_path / "out" / "index.html").read_text())
+    assert_page_follows(tmp_path / "out")
+
+
+@pytest.mark.false_alarm(2e-7)  # above all, that all nine draws are 0, with either kind of noise
+@pytest.mark.parametrize("trust", ["central", "split"])
+def test_average_day_is_the_mean_of_users_by_day(tmp_path: Path, trust: str) -> None:
+    """Users have several rows of a day in a zone, on up to three days by the clocks of Auckland; one is a day late."""
+    rng, users = seeded_rng(7), 400
+    rows = 12 * users
+    times = np.datetime64("2026-11-15T11:00", "s") + rng.integers(0, 96 * 3600, rows)
+    frame = pd.DataFrame({"user_id": rng.integers(0, users, rows), "longitude": rng.choice([-0.75, -0.25, 0.25], rows)})
+    logs = pa.Table.from_pandas(frame).append_column("latitude", pa.array(rng.uniform(50, 51, rows)))
+    pattern = write_files(logs.append_column("time", pa.array(times, pa.timestamp("s", "UTC"))), tmp_path / "logs", 3)
+    boxes = [(box(x / 2, 50, (x + 1) / 2, 51), {"ward": str(x)}) for x in range(-2, 7)]
+    options = ["--zones", write_geojson(tmp_path / "wards.geojson", boxes), "--id_column", "ward", "--trust", trust]
+    days = ["--day_column", "time", "--period", "2026-11-16:2026-11-18", "--time_zone", "Pacific/Auckland"]
+    more = [*options, *days, "--max_items_per_user", "3", "--average_day"]
+    assert run("histogram", pattern, tmp_path / "out", *more) == 0
+    release = open_release(tmp_path / "out")
+    published, (round_,) = release.table("zones"), release.manifest["privacy"]["rounds"]
+    frame["ward"] = np.floor(2 * frame["longitude"]).astype(int).astype(str)
+    frame["day"] = (times + np.timedelta64(13, "h")).astype("datetime64[D]").astype(str)  # of Auckland in November
+    visits = frame[frame["day"] <= "2026-11-18"].drop_duplicates(["user_id", "ward", "day"])
+    assert 3 * users < len(visits) < len(frame) * 0.7
+    exact = visits.groupby("ward").size() / 3
+    errors = published["count"] - published["zone"].map(exact).fillna(0)
+    assert release.manifest["parameters"]["bound"] == {"max_items": 3, "max_records": 3}
+    noise = choose_noise(round_["epsilon"], 0, ItemBound(3, 3), public=True)
+    assert published["stddev"].iloc[0] == pytest.approx(round_["noise_stddev"] / 3)
+    assert 0 < np.abs(errors).max() <= 2 * noise.simultaneous(10**9) / 3
+    np.testing.assert_allclose((3 * errors).round(6) % 1, 0)  # noise was added before the division
+    assert (published["low"] <= published["count"]).all()
+    assert (published["count"] <= published["high"]).all()
+    assert "mean of 3 days" in page_text((tmp_path / "out" / "index.html").read_text())
+    assert list(contradictions(release)) == []
     assert_page_follows(tmp_path / "out")
 
 

@@ -194,6 +194,8 @@ def test_nothing_raw_is_in_the_release_or_the_log(
 
 
 GRID = "--region -1,50,1,51"
+VISITS = "--zones tracts.geojson --id_column tract"
+DAYS = "--day_column time --period 2026-11-16:2026-11-20"
 LENGTH = "quantiles --column length --range 0,9"
 # What precedes, and by option the values that are wrong there.
 WRONG = {
@@ -233,6 +235,13 @@ TOGETHER = [
     ("histogram --zones tracts.geojson", "id_column"),
     ("histogram --zones nowhere.geojson --id_column tract", "zones"),
     (f"histogram --quadkey 23 {GRID}", "quadkey"),
+    (f"histogram {VISITS} --trust central --average_day", "average_day"),
+    (f"histogram {VISITS} --trust central --average_day {DAYS.partition(':')[0]}", "average_day"),
+    (f"histogram {VISITS} --average_day {DAYS}", "average_day"),
+    (f"histogram {VISITS} --trust central --average_day {DAYS} --max_records_per_item 2", "max_records_per_item"),
+    (f"histogram --column kind --trust central --average_day {DAYS}", "average_day"),
+    (f"histogram --cells 3 {GRID} --trust central --average_day {DAYS}", "average_day"),
+    (f"histogram --quadkey 14 {GRID} --trust central --average_day {DAYS}", "delta"),
     ("hotspots", "column"),
     (f"hotspots --column kind {GRID}", "column and region"),
     (f"histogram --cells 21 {GRID}", "depth"),
