@@ -99,7 +99,7 @@ class Slots:
 
 @dataclass(frozen=True)
 class DaySlots(Slots):
-    """The days of a period, by whose rows alone the logs are read. A day's slot is its number modulo their number."""
+    """The days of a period, in logs of which no other rows are read. A day's slot is its number modulo their number."""
 
     kind: str = "day"
     days: int = 1

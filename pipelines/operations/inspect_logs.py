@@ -12,7 +12,7 @@ from sfumato.pipelines.frame.inputs import layout_of, match_files
 from sfumato.pipelines.operations.log_causes import causes, suggested_form
 from sfumato.pipelines.operations.log_facts import HOUR, Facts, inspect_logs
 from sfumato.pipelines.operations.log_roles import ROLES, ids_among, people_among
-from sfumato.pipelines.operations.starting import file_of_zones, min_users
+from sfumato.pipelines.operations.starting import CLOSE, ZonesFile, file_of_zones, min_users
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.requests.commands import InspectRequest
@@ -20,17 +20,14 @@ from sfumato.schemas.requests.publish_request import LogOptions, ReleaseRequest
 from sfumato.schemas.requests.request_base import Request
 from sfumato.schemas.slots import times_text
 from sfumato.transforms.counting.plan import Plan, make_plan
-from sfumato.transforms.geo.zone_file import Zones
 from sfumato.transforms.geo.zone_raster import ZoneLocator
 from sfumato.transforms.heatmap.request import PlanRequest
 from sfumato.transforms.inputs.log_reader import format_of
 from sfumato.transforms.observability.text_tables import markdown_table
-from sfumato.transforms.privacy.admission import ADMISSION_SHARE, ZONES_SHARE
 from sfumato.transforms.release.basemap_file import distance_text
 
 _SECRET = "For your eyes only: these figures are exact and not private. Nothing was published or charged."
 _FEW_USERS = 1000
-_SEVERAL = 0.1  # a share of the users, at several places in one hour
 _MOST_IN_ZONES = 0.7  # a share of the users
 # Of the users, at most: many are never near a stop, but beyond this a column is probably wrong.
 _OUT_OF_ZONES = ("0.9", "0.5")
@@ -47,9 +44,9 @@ def run(request: InspectRequest) -> None:
     logs = [file.log for file in match_files(request.input, layout_of(request))]
     given, time_zone = request.given(ROLES), request.time_zone
     facts, form = inspect_logs(logs, given, request.region, time_zone, locator), request.given(("decimal", "dates"))
-    more = {**suggested_form(facts), **form} if format_of(logs[0]) == "csv" else form
-    if more != form:  # read them as the next command will
-        form = more
+    fitting = suggested_form(facts) if format_of(logs[0]) == "csv" else {}
+    if fitting:  # read them as the next command will
+        form |= fitting
         logs = [replace(log, layout=replace(log.layout, **form)) for log in logs]
         facts = inspect_logs(logs, given, request.region, time_zone, locator)
     if time_zone is not None and facts.signs.get("naive"):
@@ -58,8 +55,10 @@ def run(request: InspectRequest) -> None:
     if form:
         number += f" read with {' '.join(f'--{name} {value}' for name, value in form.items())}"
     lines = report_lines(facts, number, given, time_zone)
+    if fitting:
+        lines.append(f"options: a job leaves rows out without {shlex.join(_options(fitting))}")
     if zones is not None:
-        lines += zone_lines(facts, zones.zones)
+        lines += zone_lines(facts, zones)
     words = _ZONE_WORDS if zones is None else _options(zones.options)
     region = None if zones is None or facts.are_zones_elsewhere else zones.zones.region
     sys.stdout.write("\n".join([_SECRET, "", *lines, "", *next_lines(request, facts, form, words, region)]) + "\n")
@@ -119,11 +118,19 @@ def report_lines(facts: Facts, files: str, given: Mapping[str, str], time_zone: 
     return [*lines, *(f"probable cause of trouble: {cause}" for cause in causes(facts))]
 
 
-def zone_lines(facts: Facts, zones: Zones) -> list[str]:
-    """Returns how many records are in the zones, in lines for a terminal."""
+def zone_lines(facts: Facts, file: ZonesFile) -> list[str]:
+    """Returns how many records are in the zones, and what is odd about these, in lines for a terminal."""
     if facts.in_zones is None:
         return []
+    zones = file.zones
     lines = [f"zones: {len(zones):,} zones hold {facts.in_zones:.1%} of the rows with a place"]
+    if file.close is not None:
+        number, two = file.close
+        lines.append(
+            f"zones: {number:,} points are within {CLOSE:g} m of another ({two}). Errors of position move users "
+            "between such zones, and no interval includes them; if a column names a record's point, count its values "
+            "(--column)"
+        )
     if facts.are_zones_elsewhere:
         turned, near = zones.region.with_axes_swapped(), facts.region
         remedy = "check the coordinate system that their file states (of a shapefile, its .prj)"
@@ -200,23 +207,18 @@ def next_lines(
         commands["a map of every hour of the day:"] = [*heatmap, *slots]
     if time and not facts.are_zones_elsewhere:
         most_out = _OUT_OF_ZONES[facts.in_zones_then > _MOST_IN_ZONES]
-        zones = [*job, *zone_words, "--hours", f"{HOUR}-{HOUR + 1}", "--max_bad_fraction", most_out]
-        zones += private
-        days = 1 if facts.period is None else facts.period.length
-        together = f" of {days} days together (for one day, shorten --period)" if days > 1 else ""
-        users_then = facts.users_then // days if request.zones else 0  # as few as on one of the days
+        zones = [*job, *zone_words, "--hours", f"{HOUR}-{HOUR + 1}", "--max_bad_fraction", most_out, *private]
+        zones += [
+            *_least(facts.users_then if request.zones else 0),
+            "--max_items_per_user",
+            str(max(facts.places_a_user, 1)),
+        ]
+        when = "from eight to nine"
+        if facts.period is not None and facts.period.length > 1:
+            when = f"{when} on an average day (for one day, shorten --period and leave out --average_day)"
+            zones.append("--average_day")
         file = "" if request.zones else f" in a file{_ZONES_HINT}"
-        if facts.several > _SEVERAL:
-            title = (
-                f"the visitors of each zone{file}, from eight to nine{together}. {facts.several:.0%} of the users "
-                "are then at several places; `sfumato zones` would count each of them at one, chosen at random:"
-            )
-            most = str(max(facts.places_a_user, 2))
-            zones += _least(users_then)
-            counted = {title: ["histogram", *zones, "--max_items_per_user", most, "--output", "at_eight"]}
-        else:
-            title = f"the users of each zone{file}, from eight to nine{together}:"
-            counted = {title: ["zones", *zones, *_least(users_then, ZONES_SHARE), "--output", "at_eight"]}
+        counted = {f"the visitors of each zone{file}, {when}:": ["histogram", *zones, "--output", "at_eight"]}
         commands = counted | commands if request.zones else commands | counted  # what was asked for comes first
     titles = (f"{'Or' if number else 'Next,'} {title}" for number, title in enumerate(commands))
     shown = (f"    sfumato {shlex.join(words)}" for words in commands.values())
@@ -242,9 +244,9 @@ def _options(values: Mapping[str, str | float]) -> list[str]:
     return [word for name, value in words.items() for word in (f"--{name}", value)]
 
 
-def _least(users: int, share: float = ADMISSION_SHARE) -> list[str]:
+def _least(users: int) -> list[str]:
     """Returns the option that ends a run, at epsilon 1, with far fewer users than the logs have; none for few users."""
-    least = min_users(users, epsilon=1, share=share)
+    least = min_users(users, epsilon=1)
     digits = len(str(least)) - 1
     return ["--min_users", str(least // 10**digits * 10**digits)] if least else []
 

@@ -87,10 +87,13 @@ def causes(facts: Facts) -> list[str]:
 
 
 def suggested_form(facts: Facts) -> dict[str, str]:
-    """Returns the options of CSV that fit logs that were read without them, by name: `decimal` and `dates`."""
+    """Returns the options of CSV that fit logs better than those with which they were read, `decimal` and `dates`."""
     rows, found = max(facts.rows, 1), dict[str, str]()
     if facts.signs.get("comma", 0) / rows > SOME:
         found["decimal"] = ","
     if facts.signs.get("local date", 0) / rows > SOME:
         found["dates"] = "mdy" if "month first" in facts.signs else "dmy"
+    for order in ("dmy", "mdy"):
+        if facts.signs.get(order, 0) / rows > SOME:
+            found["dates"] = order
     return found

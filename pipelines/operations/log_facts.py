@@ -96,8 +96,8 @@ class Facts:
         in_zones: the share of the rows with a place that are in a zone; None without zones or places.
         users_then: number of users at HOUR; with zones, of those in one.
         in_zones_then: their share of the users with a place at HOUR, if there are zones.
-        several: the share of the users at HOUR who are then at several places: zones, or squares of some 300 m.
-        places_a_user: the bound on places of a user that keeps nearly all visits at HOUR.
+        places_a_user: the bound on places of a user, zones or squares of some 300 m, that keeps nearly all visits at
+            HOUR.
     """
 
     columns: dict[str, str]
@@ -121,7 +121,6 @@ class Facts:
     in_zones: float | None = None
     users_then: int = 0
     in_zones_then: float = 0.0
-    several: float = 0.0
     places_a_user: int = 0
 
     @property
@@ -249,7 +248,7 @@ def inspect_logs(
         facts.rows_a_user = int(middle), int(high), int(each.max())
     _, each = np.unique(np.unique(np.concatenate(visits, axis=1), axis=1)[0], return_counts=True)
     if len(each):
-        facts.users_then, facts.several = len(each), float(np.mean(each > 1))
+        facts.users_then = len(each)
         counted = [int(np.minimum(each, bound).sum()) for bound in range(1, _MOST_PLACES + 1)]
         facts.places_a_user = min(bisect_left(counted, _NEARLY_ALL * each.sum()) + 1, _MOST_PLACES)
     if in_zones:

@@ -6,12 +6,17 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import shapely
 
 from sfumato.schemas.errors import RequestError, reason_of
 from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.ledger import rounded_down
+from sfumato.schemas.region import EARTH_RADIUS_KM
 from sfumato.schemas.requests.commands import KeyRequest, RefreshInitRequest
 from sfumato.transforms.counting.plan import make_plan, plan_details
 from sfumato.transforms.geo.feature_files import feature_bytes, read_features
@@ -67,6 +72,7 @@ options:
 """
 _ITEMS = 3  # zones of a user
 _RADIUS = 300.0  # metres, around points
+CLOSE = 100.0  # metres between points: errors of position are as large
 
 
 def run_plan(request: PlanRequest) -> None:
@@ -157,6 +163,7 @@ class ZonesFile:
 
     options: Mapping[str, str | float]
     zones: Zones
+    close: tuple[int, str] | None = None  # points that are close to another, and the closest two; None if none are
 
 
 def file_of_zones(path: str) -> ZonesFile:
@@ -178,13 +185,23 @@ def file_of_zones(path: str) -> ZonesFile:
     options: dict[str, str | float] = {"zones": path, "id_column": ids[0]}
     options |= {"label_column": labels[0]} if labels else {}
     options |= {} if radius is None else {"radius": radius}
-    return ZonesFile(options, read_zones(path, ids[0], (), labels[0] if labels else None, radius))
+    close = None if radius is None else _close(found, columns[(labels or ids)[0]])
+    return ZonesFile(options, read_zones(path, ids[0], (), labels[0] if labels else None, radius), close)
 
 
-def min_users(users: int, epsilon: float, cohorts: int = 1, share: float = ADMISSION_SHARE) -> int:
-    """Returns a tenth of the usual users, below which a run is refused; 0 where noise would refuse runs.
+def _close(points: Sequence[tuple[Mapping[str, Any], Any]], names: Sequence[Any]) -> tuple[int, str] | None:
+    """Returns how many points have another within CLOSE metres, and the closest two; None if none have."""
+    longitude, latitude = np.radians(shapely.get_coordinates([shape for _, shape in points])).T
+    flat = 1000 * EARTH_RADIUS_KM * np.stack([longitude * np.cos(latitude.mean()), latitude], axis=1)
+    places = shapely.points(flat)
+    pairs, metres = shapely.STRtree(places).query_nearest(places, CLOSE, return_distance=True, exclusive=True)
+    if not len(metres):
+        return None
+    first, second = pairs[:, metres.argmin()].tolist()
+    return len(np.unique(pairs[0])), f"{names[first]} and {names[second]} are {metres.min():.0f} m apart"
 
-    share: of epsilon, for the count of users.
-    """
-    stddev = cohorts * LAPLACE.stddev(share * epsilon)
+
+def min_users(users: int, epsilon: float, cohorts: int = 1) -> int:
+    """Returns a tenth of the usual users, below which a run is refused; 0 where noise would refuse runs."""
+    stddev = cohorts * LAPLACE.stddev(ADMISSION_SHARE * epsilon)
     return users // _MIN_SHARE if users > _SURE * stddev else 0

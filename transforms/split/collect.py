@@ -49,8 +49,7 @@ class Collected:
 class DeviceBound(ItemBound):
     """What a report adds to the counts."""
 
-    @property
-    def text(self) -> str:
+    def text(self, record: str = "record") -> str:  # noqa: ARG002
         if self.max_records == 1:
             return "one report a user, of one cell"
         return f"one report a user, of whole weights of cells with a sum of at most {self.max_records}"

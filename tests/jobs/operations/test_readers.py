@@ -17,6 +17,7 @@ from sfumato.pipelines.command_line.run import request_class, request_of
 from sfumato.pipelines.operations.inspect_logs import around_zones, inspect_command
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.rectangle import Region
+from sfumato.transforms.release.published_release import open_release
 from sfumato.transforms.release.release_folder import publish
 from tests.refreshes import DAYS, Place
 from tests.releases import COMMANDS, Releases, assert_page_follows
@@ -136,10 +137,10 @@ def inspected(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[list[
     return commands
 
 
-def write_visits(path: Path, several: int, zone: str = "", swapped: bool = False) -> str:
+def write_visits(path: Path, several: int, zone: str = "", swapped: bool = False, day: str = "09.10.2026") -> str:
     """Writes 400 users' visits at half past eight to places 1.1 km apart; the first `several` are at two of them."""
     rows = [
-        f"c{user};09.10.2026 08:30{zone};{places}"
+        f"c{user};{day} 08:30{zone};{places}"
         for user in range(400)
         for stop in range(2 if user < several else 1)
         for y, x in [("57,70", f"11,{90 + (user + stop) % 4 * 2}")]
@@ -200,13 +201,13 @@ def test_inspect_ends_runs_with_few_of_many_users(tmp_path: Path, capsys: pytest
     assert "--min_users" not in inspected(capsys, "--input", write_visits(tmp_path / "few.csv", 0))[0]
 
 
-@pytest.mark.parametrize(("several", "job"), [(0, "zones"), (200, "histogram")])
-def test_inspect_names_the_job_that_counts_visitors(
-    several: int, job: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("several", "most"), [(0, "1"), (200, "2")])
+def test_inspect_counts_the_visitors_of_zones(
+    several: int, most: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Zones count users at one place, histogram at several. With a file of zones the command is complete and runs."""
+    """Each user in as many zones as nearly all visits need. With a file of zones the command is complete and runs."""
     log, stops = write_visits(tmp_path / "log.csv", several), tmp_path / "stops.geojson"
-    assert inspected(capsys, "--input", log)[-1][1] == job
+    assert inspected(capsys, "--input", log)[-1][1] == "histogram"
     features = [
         {
             "type": "Feature",
@@ -219,18 +220,45 @@ def test_inspect_names_the_job_that_counts_visitors(
     command = inspected(capsys, "--input", log, "--zones", str(stops))[0]
     stated = dict(itertools.pairwise(command))
     assert (stated["--id_column"], stated["--label_column"], stated["--radius"]) == ("stop", "name", "300")
-    assert stated.get("--max_items_per_user") == (None if job == "zones" else "2")
+    assert stated["--max_items_per_user"] == most
+    assert "--average_day" not in command
     assert main([*command[1:-1], str(tmp_path / "out"), "--epsilon=8"]) == 0
     assert (tmp_path / "out" / "manifest.json").is_file()
     stops.write_text(json.dumps({"type": "FeatureCollection", "features": features[:1]}))
     command = inspected(capsys, "--input", log, "--zones", str(stops))[0]
-    assert command[1] == "zones"
     assert main([*command[1:-1], str(tmp_path / "few"), "--epsilon=8"]) == 0  # though three in four are in no zone
     stops.write_text(stops.read_text().replace("57.7", "47.7"))
     assert main(["inspect", "--input", log, "--zones", str(stops)]) == 0
     text = capsys.readouterr().out
     assert "47.7" in text
-    assert f"sfumato {job}" not in text
+    assert "sfumato histogram" not in text
+
+
+def test_inspect_suggests_an_average_day_and_names_close_stops(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command of two days runs. Of four stops, two are 67 m apart; wrong dates are corrected."""
+    for day in (15, 16):
+        write_visits(tmp_path / f"{day}.csv", 0, day=f"{day}.10.2026")
+    at = {"a": [11.9, 57.7], "b": [11.9, 57.7006], "c": [11.92, 57.7], "d": [11.902, 57.7]}
+    stops = [
+        {"type": "Feature", "properties": {"stop": name}, "geometry": {"type": "Point", "coordinates": place}}
+        for name, place in at.items()
+    ]
+    file = tmp_path / "stops.geojson"
+    file.write_text(json.dumps({"type": "FeatureCollection", "features": stops}))
+    words = ["--input", str(tmp_path / "*.csv"), "--zones", str(file), "--dates", "mdy"]
+    assert main(["inspect", *words]) == 0
+    text = capsys.readouterr().out
+    assert "2 points" in text
+    assert re.search(r"(a and b|b and a) are 67 m", text)
+    command = inspected(capsys, *words)[0]
+    stated = dict(itertools.pairwise(command))
+    assert (stated["--dates"], stated["--decimal"], stated["--period"]) == ("dmy", ",", "2026-10-15:2026-10-16")
+    assert "--average_day" in command
+    assert main([*command[1:-1], str(tmp_path / "out"), "--epsilon=8", "--seed=3"]) == 0
+    users = open_release(tmp_path / "out").table("zones").set_index("zone")["count"]
+    assert users["a"] + users["b"] + users["c"] == pytest.approx(200, abs=20)
 
 
 @pytest.mark.parametrize(("zone", "is_kept"), [("", False), ("+02:00", True)])
