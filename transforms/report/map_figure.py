@@ -16,12 +16,13 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
 from matplotlib.transforms import Affine2D
 from numpy.typing import NDArray
 
+from sfumato.schemas.known_digits import with_interval
 from sfumato.schemas.region import EARTH_RADIUS_KM, area_km2
 from sfumato.schemas.views import PageView
 from sfumato.schemas.views.flow_views import FlowTable
 from sfumato.schemas.views.map_views import Basemap, Layer, MapBody, Measure
 from sfumato.schemas.views.view_parts import Bounds, Scale
-from sfumato.transforms.report.canvas import DPI, FAINT, INK, SOFT, VOID, Canvas, on_pixels, palette
+from sfumato.transforms.report.canvas import DPI, FAINT, INK, LEFT_EDGE, SOFT, VOID, Canvas, label, on_pixels, palette
 from sfumato.transforms.report.map_frame import Frame
 from sfumato.transforms.report.map_names import Names, draw_names, draw_zone_names
 from sfumato.transforms.report.scales import FADE, nice, position
@@ -46,6 +47,7 @@ _HATCHED = {
     "change": "Hatched: within noise and sampling error.",
 }
 _FAINT_CELLS = 0.3  # opacity of the cells under arcs
+_MOST_LISTED, _LIST_LINE = 12, 0.21  # zones under their map; inches a line
 
 
 def map_canvas(view: PageView, body: MapBody, measure: int = 0, flows: FlowTable | None = None) -> Canvas:
@@ -53,20 +55,23 @@ def map_canvas(view: PageView, body: MapBody, measure: int = 0, flows: FlowTable
 
     body: the view's own, or a map within it. flows: the largest are drawn as arcs over the cells.
     """
-    values, basemap = body.layers[-1].measures[measure], view.basemap
+    layer, basemap = body.layers[-1], view.basemap
+    values = layer.measures[measure]
+    listed = values.listed[:_MOST_LISTED] if layer.shapes and layer.named and values.kind == "count" else []
+    below = on_pixels(_LIST_LINE * (math.ceil(len(listed) / 2) + 2)) if listed else 0.0
     margin = _MARGIN if basemap or body.start else 0.0
-    if body.layers[-1].shapes:
+    if layer.shapes:
         margin = _ZONE_MARGIN
     frame = Frame.around(body.start or body.region, round(_INCHES * DPI), margin)
     wide, tall = frame.width / DPI, frame.height / DPI
     canvas = Canvas(
         view,
         on_pixels(max(wide + _LEFT + _RIGHT, _NARROWEST)),
-        on_pixels(max(tall, 1.8) + _ABOVE + _BELOW),
+        on_pixels(max(tall, 1.8) + _ABOVE + _BELOW + below),
         [*_notes(body, values, basemap), "" if flows is None else _ARCS],
     )
     left = on_pixels((canvas.width - wide - _LEFT - _RIGHT) / 2 + _LEFT)
-    low = on_pixels(_BELOW + max(1.8 - tall, 0) / 2)
+    low = on_pixels(_BELOW + below + max(1.8 - tall, 0) / 2)
     axes = canvas.axes(left, low, wide, tall)
     axes.set(xlim=(0, frame.width), ylim=(frame.height, 0), facecolor=VOID if basemap is None else _AREAS["land"])
     if basemap is not None:
@@ -74,8 +79,9 @@ def map_canvas(view: PageView, body: MapBody, measure: int = 0, flows: FlowTable
     opacity = 1.0 if flows is None else _FAINT_CELLS
     draw_cells(axes, body, values, frame, opacity)
     if basemap is not None:
-        _draw_lines(axes, basemap, frame, None if body.layers[-1].shapes else body.region)
-    names = Names(axes, frame, body.layers[-1])
+        _draw_lines(axes, basemap, frame, None if layer.shapes else body.region)
+    names = Names(axes, frame, layer)
+    names.number([row for row, *_ in listed])
     if basemap is not None:
         names.write_foremost(basemap)
     draw_zone_names(names, values)
@@ -86,10 +92,27 @@ def map_canvas(view: PageView, body: MapBody, measure: int = 0, flows: FlowTable
     _draw_degrees(axes, frame, wide, tall)
     if tall > 0.6:
         _draw_scale_bar(axes, frame)
-    bar = canvas.axes(left + wide + 0.22, _BELOW, 0.16, max(tall, 1.8))
+    if listed:
+        _draw_list(canvas.axes(LEFT_EDGE, 0.1, canvas.width - 2 * LEFT_EDGE, below - 0.1), listed, layer, values.unit)
+    bar = canvas.axes(left + wide + 0.22, _BELOW + below, 0.16, max(tall, 1.8))
     unit = values.name if values.kind == "rate" else values.scale.unit
     _draw_colours(bar, values.scale, _ramp(values, body), unit, opacity)
     return canvas
+
+
+def _draw_list(axes: Axes, listed: list[tuple[int, float, float, float]], layer: Layer, unit: str) -> None:
+    """Writes the numbered zones with the highest counts, in two columns. unit: of the counts."""
+    lines = math.ceil(len(listed) / 2)
+    axes.set(xlim=(0, 2), ylim=(lines + 1, -0.6))
+    axes.axis("off")
+    texts = {"fontsize": 9, "va": "center", "parse_math": False}
+    axes.text(0, 0, f"Highest counts: {unit} (95% intervals for all at once)", color=SOFT, **texts)
+    for place, (row, value, low, high) in enumerate(listed):
+        column, line = divmod(place, lines)
+        estimate, least, most = with_interval(value, low, high)
+        axes.text(column + 0.06, line + 1, f"{place + 1}", color=INK, ha="right", **texts)
+        axes.text(column + 0.09, line + 1, label(layer.cell_id[row], 28), color=INK, **texts)
+        axes.text(column + 0.93, line + 1, f"{estimate} ({least} to {most})", color=INK, ha="right", **texts)
 
 
 def _ramp(measure: Measure, body: MapBody) -> NDArray[np.float64]:

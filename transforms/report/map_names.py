@@ -19,13 +19,9 @@ _NAME_SIZE, _FOREMOST_SIZE = 8, 9.5  # points
 _NARROW = 0.5  # inches: a narrower zone may have its name beside it
 _SYMBOL = 1.2  # inches: a narrower zone of few has its name beside it, and no other name over it
 _CROWDED = 0.5  # of the region's area: zones that fill more leave no room for names between them
-_LED = 12  # the busiest zones: their names may stand farther away, at the end of a line
-_IMPORTANT = 3  # the busiest of all: their names may cover the symbols of other zones
-_NOTHING = np.zeros((0, 4))
-_REACHES = np.arange(0.07, 0.4, 0.06)  # inches from such a zone's edge to its name: four letters' heights at most
+_BADGE = 0.15  # inches across, of a number on a zone
 _NEAR = np.arange(0.0, 1.0, 0.06)  # inches from the foremost place to its name
 _WAYS = np.arange(0, 2 * math.pi, math.pi / 24)
-_APART = 0.07  # inches, at least, from such a line to the middle of another zone
 _ASIDE = 0.07  # inches, at least, from a name beside its zone to another zone
 _ZONE = 1000  # the rank of a zone's name, behind those of all places
 
@@ -43,7 +39,6 @@ class Names:
         bar = frame.width * 0.78, frame.height - 0.55 * DPI  # the scale bar's corner
         self._taken = [(*bar, float(frame.width), float(frame.height))]
         self._written: set[str] = set()
-        self._lines: list[shapely.LineString] = []
 
     def __len__(self) -> int:
         return len(self._written)
@@ -74,8 +69,6 @@ class Names:
             return False
         if _overlap(box, self._covered(others)).any():
             return False
-        if shapely.intersects(shapely.box(*box), self._lines).any():
-            return False
         self._taken.append(tuple(box.tolist()))
         self._written.add(name)
         self.axes.annotate(
@@ -87,6 +80,18 @@ class Names:
 
     def _covered(self, others: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
         return np.concatenate([self._taken, self.boxes[self.is_symbol] if others is None else others])
+
+    def number(self, rows: list[int]) -> None:
+        """Numbers zones in their middle, in this order; the first lie over others."""
+        for place, row in reversed(list(enumerate(rows))):
+            x, y = _middle(self.frame, (self.layer.shapes or [])[row]).coords[0]
+            half = _BADGE * DPI / 2
+            self._taken.append((x - half, y - half, x + half, y + half))
+            self.axes.plot([x], [y], "o", ms=_BADGE * 72, color=INK, mec=VOID, mew=0.8, zorder=4.1 + 0.1 * (12 - place))
+            self.axes.text(
+                x, y, f"{place + 1}", color=VOID, fontsize=6.5, ha="center", va="center_baseline",
+                zorder=4.15 + 0.1 * (12 - place),
+            )  # fmt: skip
 
     def mark(self, x: float, y: float) -> None:
         """Draws the point of a place."""
@@ -110,33 +115,6 @@ class Names:
         if any(self.write(place.name, *at, _FOREMOST_SIZE) for at in spots) and is_free:
             self._taken.append(tuple(dot.tolist()))
             self.mark(x, y)
-
-    def lead(self, name: str, row: int, points: list[shapely.Point], others: NDArray[np.float64]) -> bool:
-        """Writes a zone's name as near to it as it covers nothing, at the end of a line that crosses no other.
-
-        points: in the middle of each zone. The line must not come near to those of others. others: see `write`; the
-        name keeps a distance from them, because it would seem to be theirs.
-
-        Returns:
-            Whether it was written.
-        """
-        (wide, high), below, point = _size(name, _NAME_SIZE), 0.05 * DPI, points[row]
-        edge = float(self.boxes[row, 2] - self.boxes[row, 0]) / 2 / DPI
-        left, low = _around(point.x, point.y, wide, high, _REACHES + edge)
-        boxes = np.stack([left - wide / 2, low - high, left + wide / 2, low + below], axis=1)
-        taken, away = np.array(self._taken), [one for one in points if one != point]
-        crossed = [*shapely.box(*taken.T), *self._lines]
-        covered = np.concatenate([taken, others + np.array([-1, -1, 1, 1]) * _ASIDE * DPI])
-        for at in np.flatnonzero(~_overlap(boxes[:, None], covered).any(axis=1)).tolist():
-            line = shapely.shortest_line(point, shapely.box(*boxes[at]))
-            if shapely.intersects(line, crossed).any() or shapely.dwithin(line, away, _APART * DPI).any():
-                continue
-            if self.write(name, float(left[at]), float(low[at])):
-                stroke = [withStroke(linewidth=2.2, foreground=VOID, alpha=0.75)]
-                self.axes.plot(*line.xy, "o-", color=INK, lw=0.7, ms=2.4, markevery=2, path_effects=stroke, zorder=3.9)
-                self._lines.append(line)
-                return True
-        return False
 
 
 def _around(
@@ -163,18 +141,14 @@ def _overlap(box: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[n
 def draw_zone_names(names: Names, measure: Measure) -> None:
     """Names a layer's zones, the highest values first: in a zone that is wide enough, else next to it.
 
-    So a name never seems to be that of a neighbour. The busiest zones have their names at the end of a line where there
-    is no room next to them, and the three foremost in any case, over symbols of others if need be.
+    So a name never seems to be that of a neighbour. Where there is no room, a zone has no name.
     """
     layer, boxes = names.layer, names.boxes
     if layer.shapes is None or not layer.named:
         return
     values = [-math.inf if one is None else one for one in measure.value]
     high, below = _NAME_SIZE * 1.5 * DPI / 72, 0.05 * DPI
-    order = np.argsort(-np.array(values), kind="stable").tolist()
-    led = {row for row in order[:_LED] if not measure.uncertain[row]}
-    middles = [_middle(names.frame, rings) for rings in layer.shapes] if led else []
-    for rank, row in enumerate(order):
+    for row in np.argsort(-np.array(values), kind="stable").tolist():
         if len(names) >= _MOST_ZONES:
             return
         name, (left, top, right, bottom) = layer.cell_id[row], boxes[row].tolist()
@@ -189,12 +163,8 @@ def draw_zone_names(names: Names, measure: Measure) -> None:
         beside = (x, top - below), (x, bottom + high + below), (right + aside, middle), (left - aside, middle)
         if any(names.write(name, *at, others=others) for at in beside):
             continue
-        if is_symbol and names.write(name, x, middle, most=right - left, others=symbols):
-            continue
-        if row in led and names.lead(name, row, middles, boxes):
-            continue
-        if rank < _IMPORTANT:
-            any(names.write(name, *at, others=_NOTHING) for at in beside)
+        if is_symbol:
+            names.write(name, x, middle, most=right - left, others=symbols)
 
 
 def _middle(frame: Frame, rings: list[list[tuple[float, float]]]) -> shapely.Point:

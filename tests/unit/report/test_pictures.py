@@ -193,41 +193,32 @@ def test_zones_have_names_outlines_and_days() -> None:
     assert line[4:9].min() < line[[0, 1, -2, -1]].min() - 0.2
 
 
-def test_names_stand_beside_their_own_zone_in_a_crowd() -> None:
-    """A zone in the corner has its name at its inner side. Lines lead past the middles of other zones."""
-    at = {f"Stop {x + 5 * y}": (0.4 + 0.04 * x, 0.4 + 0.04 * y) for y in range(5) for x in range(5)}
-    at["In the corner"] = (0.985, 0.985)
-    layer = layer_of({(5, x, 0): 9e3 - x for x in range(len(at))}, kind="count")
-    shapes = [[list(shapely.Point(middle).buffer(0.01).exterior.coords)] for middle in at.values()]
-    body = map_of(layer.model_copy(update={"shapes": shapes, "cell_id": [*at], "named": True}), missing="None.")
-    axes = map_canvas(view_of(body), body).figure.axes[0]
-    assert "In the corner" in {one.get_text() for one in axes.texts}
-    lines = [shapely.LineString(one.get_xydata()) for one in axes.lines if one.get_marker() == "o"]
-    assert lines
-    assert max(line.length for line in lines) < 4 * 8 / 72 * 160  # four letters' heights
-    frame = Frame.around(REGION, 1280, 0.07)
-    middles = shapely.points(
-        [(float(frame.columns(np.array(x))), float(frame.rows(np.array(y)))) for x, y in at.values()]
-    )
-    for line in lines:
-        near, second = np.sort(shapely.distance(line, middles))[:2]
-        assert near < 2  # pixels, from the middle of its own zone
-        assert second > 10
-
-
-def test_the_three_busiest_zones_have_names_in_any_crowd() -> None:
-    """Circles fill the map, so that no name has room; the busiest three are written over others."""
-    at = [(0.02 + 0.06 * x, 0.02 + 0.06 * y) for y in range(17) for x in range(17)]
-    layer = layer_of({(9, x, 0): 9e3 - x for x in range(len(at))}, kind="count")
-    shapes = [[list(shapely.Point(middle).buffer(0.028).exterior.coords)] for middle in at]
-    number, names = len(at) // 2, [f"A long name of stop {x}" for x in range(len(at))]
-    values = [9e3 - abs(x - number) for x in range(len(at))]  # the busiest is in the middle
-    measure = layer.measures[0].model_copy(update={"value": values})
-    changed = {"shapes": shapes, "cell_id": names, "named": True, "area": [0.0] * len(at), "measures": [measure]}
+def test_listed_zones_are_numbered_in_a_crowd() -> None:
+    """The list under the map has the twelve highest, with the numbers on their zones. No name covers a number."""
+    at = {f"Stop {x + 17 * y}": (0.02 + 0.06 * x, 0.02 + 0.06 * y) for y in range(17) for x in range(17)}
+    values = [9e3 - 10 * (number * 37 % len(at)) for number in range(len(at))]
+    highest = sorted(range(len(at)), key=lambda row: -values[row])[:20]
+    listed = [(row, values[row], values[row] - 4, values[row] + 4) for row in highest]
+    layer = layer_of({(9, x, 0): 1.0 for x in range(len(at))}, kind="count")
+    measure = layer.measures[0].model_copy(update={"value": values, "listed": listed, "unit": "riders"})
+    shapes = [[list(shapely.Point(middle).buffer(0.028).exterior.coords)] for middle in at.values()]
+    changed = {"shapes": shapes, "cell_id": [*at], "named": True, "area": [0.0] * len(at), "measures": [measure]}
     body = map_of(layer.model_copy(update=changed), missing="None.")
-    axes = map_canvas(view_of(body), body).figure.axes[0]
-    written = {one.get_text() for one in axes.texts}
-    assert {names[x] for x in (number - 1, number, number + 1)} == written & set(names)
+    axes, below, _ = map_canvas(view_of(body), body).figure.axes
+    frame, (numbers, names) = Frame.around(REGION, 1280, 0.07), ([], [])
+    for text in axes.texts:
+        (numbers if text.get_text().isdecimal() else names).append(text)
+    assert sorted(int(one.get_text()) for one in numbers) == [*range(1, 13)]
+    for one in numbers:
+        place = [*at.values()][highest[int(one.get_text()) - 1]]
+        np.testing.assert_allclose(one.get_position(), frame.pixels([place])[0], atol=0.1)
+    texts = [one.get_text() for one in below.texts]
+    assert "riders" in texts[0]
+    assert [text for text in texts if text in at] == [[*at][row] for row in highest[:12]]
+    assert f"{values[highest[0]]:,.0f} (8,996 to 9,004)" in texts
+    for name in names:
+        (left, low), (right, high) = axes.transData.inverted().transform(name.get_window_extent())
+        assert not any(left < x < right and high < y < low for x, y in (one.get_position() for one in numbers))
 
 
 def test_no_name_covers_a_stop_and_the_foremost_place_has_one() -> None:
