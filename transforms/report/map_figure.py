@@ -105,7 +105,7 @@ def _draw_list(axes: Axes, listed: list[tuple[int, float, float, float]], layer:
     lines = math.ceil(len(listed) / 2)
     axes.set(xlim=(0, 2), ylim=(lines + 1, -0.6))
     axes.axis("off")
-    texts = {"fontsize": 9, "va": "center", "parse_math": False}
+    texts: dict[str, Any] = {"fontsize": 9, "va": "center", "parse_math": False}
     axes.text(0, 0, f"Highest counts: {unit} (95% intervals for all at once)", color=SOFT, **texts)
     for place, (row, value, low, high) in enumerate(listed):
         column, line = divmod(place, lines)
