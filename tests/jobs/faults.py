@@ -115,7 +115,9 @@ class LocalPlace:
         folders = {}
         for manifest in Path(self.root).glob("releases/*/manifest.json"):
             with suppress(FileNotFoundError):
-                folders[manifest.parent.name] = {path.name for path in manifest.parent.iterdir()}
+                names = {path.name for path in manifest.parent.iterdir()}
+                if manifest.name in names:  # a folder that is being removed loses it first
+                    folders[manifest.parent.name] = names
         return folders
 
     def entries(self) -> list[bytes]:
