@@ -202,7 +202,7 @@ def test_night_names_its_sources_and_shows_changes_on_the_map(opened: Open, page
     tab.until("document.querySelector('.listed .places') !== null")
     words = tab.text(".night-words")
     assert "Cohort 3 of 3 was queried." in words
-    assert "is based on the answers of 3 nights, 18 November to 21 November 2026, without 20 November." in words
+    assert "is based on the answers of 3 days, 18 November to 21 November 2026, without 20 November." in words
     styles = "[...document.querySelectorAll('.nights .marks .bar')].map(one => one.getAttribute('class'))"
     assert [style.split()[-1] for style in tab.run(styles)] == ["s2", "s1", "s0"]
     item = tab.text(".listed .places li")
@@ -256,7 +256,7 @@ def test_changes_are_downloaded(opened: Open, pages: dict[str, Path], downloads:
         old.unlink()
     labels = tab.run("[...document.querySelectorAll('#tools button')].map(one => one.innerText)")
     tab.click(f"#tools button:nth-of-type({labels.index('Table') + 1})")
-    file, end = downloads / "nightly-the-city-2026-11-19-to-2026-11-21.csv", time.monotonic() + 15
+    file, end = downloads / "daily-the-city-2026-11-19-to-2026-11-21.csv", time.monotonic() + 15
     while not (file.exists() and file.stat().st_size):
         assert time.monotonic() < end, list(downloads.iterdir())
         tab.settle()
