@@ -11,7 +11,14 @@ import { SlotPanel } from "../map/slots";
 import { captionOf, type Product, type Tools } from "../product";
 import type { Layer, MapBody, Measure, PageView } from "../views";
 
-const [LISTED, WIDE_LISTED, WIDE] = [6, 12, 1200]; // places at first, and on windows of this many pixels; every further click doubles them
+const [LISTED, MOST_LISTED] = [6, 12]; // places at first, and in a large window or on paper; every further click doubles them
+const LARGE = "(min-width: 1200px) and (min-height: 1000px)"; // where the longer list fits next to the map
+
+/** A difference in users in words: about 100 more users. */
+function moreWords(value: number, low: number, high: number): string {
+  const users = within(Math.abs(value), low, high);
+  return Number(users) === 0 ? "about as many users" : `about ${users} ${value > 0 ? "more" : "fewer"} users`;
+}
 
 /** A cell's value with what is known of it, which the list of places repeats: [value, margin]. */
 export function valueWords(measure: Measure, row: number): [string, string] {
@@ -21,6 +28,8 @@ export function valueWords(measure: Measure, row: number): [string, string] {
   if (low === null || high === null) return [`about ${significant(value, 2)} ${measure.unit}`.trim(), "interval unknown"];
   const level = listed ? "95% interval, as in the list" : "95% interval for this place only (pointwise)";
   if (measure.kind === "rate") return [shareWords(value, low, high), level];
+  if (measure.kind === "change" && measure.unit !== "users") return [`${significant(value, 2)} ${measure.unit.replace("in ", "")}`, ""];
+  if (measure.kind === "change") return [moreWords(value, low, high), `${interval(low, high)}, ${level}`];
   if (measure.kind === "count" && measure.uncertain[row]) return [`at most about ${atMost(value, high)} ${measure.unit}`, "may be empty: indistinguishable from zero"];
   const shown = measure.kind === "count" ? notNegative(value, low, high) : [value, low, high] as const;
   return [`about ${within(...shown)} ${measure.unit}`.trim(), `${interval(shown[1], shown[2])}, ${level}`];
@@ -48,10 +57,11 @@ export function cellWords(figure: MapFigure, body: MapBody, layer: Layer, measur
   const near = nearestTo(figure, layer, row, longitude, latitude);
   const where: [string, string][] = [...(near === null ? [] : [["Where", near] as [string, string]]), ["Place", place(longitude, latitude, finest)]];
   if (row < 0 || !figure.cells) return { value: "No value here", margin: body.missing ?? "", facts: where };
-  const [value, margin] = valueWords(measure, row);
+  const lead = measure.kind === "change" ? layer.measures.find(({ unit }) => unit === "users") ?? measure : measure; // people ask how many, then how sure
+  const [value, margin] = valueWords(lead, row);
   const name = layer.shapes ? layer.cell_id[row] : null;
   const share = !layer.shapes && layer.area[row] < 0.9995 ? `, ${percent(layer.area[row])} of it; finer cells cover the rest` : "";
-  const others = layer === body.slots?.layer ? [] : layer.measures.filter((one) => one !== measure);
+  const others = layer === body.slots?.layer ? [] : layer.measures.filter((one) => one !== lead);
   const facts: [string, string][] = others.map((one) => [one.name, valueWords(one, row)[0]]);
   const users = measure.value[row];
   const isByArea = measure.scale.unit.includes("km²"); // else colours compare numbers of users, whatever the areas
