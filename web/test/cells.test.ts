@@ -1,7 +1,8 @@
 import { expect, test } from "vitest";
+import { h } from "../src/dom";
 import { Cells } from "../src/map/cells";
-import { coloursOf, shadeOf, shaded } from "../src/map/colours";
 import type { MapFigure } from "../src/map/figure";
+import { coloursOf, shadeOf, shaded } from "../src/map/colours";
 import { unitX, unitY } from "../src/map/projection";
 import { cellWords, layerCsv, listedIn, nearestTo, tint } from "../src/products/map";
 import type { Layer, MapBody, Measure, Scale } from "../src/views";

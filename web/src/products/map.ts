@@ -6,7 +6,7 @@ import { geographyOf } from "../map/basemap";
 import { drawBadges, placeBadges, type Spot } from "../map/badges";
 import type { Cells } from "../map/cells";
 import { MapFigure, SYMBOL, type Hit, type TipWords } from "../map/figure";
-import type { Caption } from "../map/picture";
+import type { Caption, Listed } from "../map/picture";
 import { SlotPanel } from "../map/slots";
 import { captionOf, type Product, type Tools } from "../product";
 import type { Layer, MapBody, Measure, PageView } from "../views";
@@ -166,6 +166,13 @@ export function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTML
 /** The controls next to the map. Shows the layer and the measure that the link names. */
 export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { panel: HTMLElement; current: () => [Layer, Measure]; caption: (view: PageView) => Caption } {
   const last = body.layers.length - 1;
+/** The list of places in a panel, to which the numbers on the map belong, for a picture. */
+export function listedIn(panel: HTMLElement): Listed | null {
+  const text = (root: Element, name: string): string => root.querySelector(name)?.textContent ?? "";
+  const places = [...panel.querySelectorAll(".places button")].map((one): [string, string] => [[...(one.firstElementChild?.childNodes ?? [])].map((part) => part.textContent).join("  "), text(one, "b")]);
+  return places.length ? { heading: `${text(panel, "h2")}. ${text(panel, ".quiet")}`, places } : null;
+}
+
   let place = tools.link.index("layer", body.layers.length, last);
   let number = tools.link.index("measure", body.layers[last].measures.length, 0);
   const title = h("h2");
@@ -183,12 +190,7 @@ export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { pane
     const layer = body.layers[place];
     return [layer, layer.measures[Math.min(number, layer.measures.length - 1)]];
   };
-  /** The view's caption with the list, to which the numbers on the map belong. */
-  const caption = (view: PageView): Caption => {
-    const listed = [...list.querySelectorAll(".places button")].map((one, i) => `${i + 1}\u00a0${one.firstElementChild?.lastChild?.textContent ?? ""} ${one.querySelector("b")?.textContent ?? ""}`);
-    const { notes, ...heads } = captionOf(view);
-    return { ...heads, notes: [listed.length ? `${list.querySelector("h2")?.textContent ?? ""}: ${listed.join("; ")}. ${list.querySelector(".quiet")?.textContent ?? ""}` : "", ...notes] };
-  };
+  const caption = (view: PageView): Caption => ({ ...captionOf(view), listed: listedIn(list) });
   const show = (): void => {
     const [layer, measure] = current();
     figure.setLayer(layer, measure);

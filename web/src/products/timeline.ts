@@ -5,11 +5,12 @@ import { csv, offer } from "../download";
 import { capital, clamp, counted, interval, known, metres, NOISE_Z, percent, place, plural, significant, whole, within } from "../format";
 import { geographyOf } from "../map/basemap";
 import { MapFigure, type Hit, type TipWords } from "../map/figure";
+import type { Caption } from "../map/picture";
 import { captionOf, type Product, type Tools } from "../product";
 import { changeLayer, compare, RATE, type Change } from "../timeline/changes";
 import { NightMaps, type ZoneCount } from "../timeline/nights";
 import type { Layer, MapBody, Night, NightMap, PageView, PlaceChange, Scale, TimelineBody } from "../views";
-import { cellWords, layerCsv, listOf, tint } from "./map";
+import { cellWords, layerCsv, listedIn, listOf, tint } from "./map";
 
 const DAY = 86_400_000;
 const Z = 1.96;
@@ -155,7 +156,7 @@ class Timeline {
     });
     tools.theme.onChange(() => tint(this.listed.querySelectorAll<HTMLElement>("[data-row]"), this.figure?.cells ?? null));
     tools.addButton("Picture", async () => {
-      if (this.figure) offer(`${view.file_name}-${this.file()}.png`, await this.figure.toPNG({ ...captionOf(view), title: this.title() }));
+      if (this.figure) offer(`${view.file_name}-${this.file()}.png`, await this.figure.toPNG(this.caption(view)));
     });
     tools.addButton("Table", () => {
       if (this.current && this.figure) offer(`${view.file_name}-${this.file()}.csv`, this.shown === CHANGE ? this.changesCsv() : layerCsv(this.figure, this.current.layer));
@@ -181,6 +182,11 @@ class Timeline {
   private file(): string {
     const [a, b] = [this.other(), this.night];
     return this.shown === CHANGE && a ? `${a.date}-to-${b.date}` : (this.shown === A && a ? a : b).date;
+  }
+
+  private caption(view: PageView): Caption {
+    const { notes, ...heads } = captionOf(view);
+    return { ...heads, title: this.title(), listed: listedIn(this.listed), notes: [this.words.querySelector("p")?.textContent ?? "", ...notes] };
   }
 
   private readLink(): void {
