@@ -106,7 +106,7 @@ class Timeline {
   private night: Night;
   private against = "before"; // a name in RELATIVE, or a date
   private shown = B;
-  private zone: string | null = null; // the id of the zone whose users the chart shows
+  private zone: string | null = null; // the id of the zone whose users the chart shows: "" for all users, null before a map is shown
   private requests = 0;
   private charts = 0;
   private scale: Scale | null = null; // the longest so far: nights that are looked at in turn have the same colours
@@ -212,7 +212,7 @@ class Timeline {
   /** Shows the users of a zone in the chart; of a row without a zone, those of all users. */
   private chooseZone(row: number): void {
     const layer = this.current?.layer;
-    this.zone = layer && isOfZones(layer) ? (layer.zones?.[row]?.[0] ?? null) : null;
+    this.zone = (layer && isOfZones(layer) && layer.zones?.[row]?.[0]) || "";
     this.tools.link.set("zone", this.zone);
     void this.drawChart();
   }
@@ -221,11 +221,11 @@ class Timeline {
     const chosen = [this.other(), this.night];
     const id = this.zone;
     const mine = ++this.charts;
-    const ofZone = id === null ? [] : await this.maps.ofZone(id, this.nights);
+    const ofZone = id ? await this.maps.ofZone(id, this.nights) : [];
     if (mine !== this.charts) return; // something else was selected meanwhile
     const name = ofZone.find((one) => one !== null)?.name ?? null;
-    if (id !== null && name === null) { // no night has the zone of the link
-      this.zone = null;
+    if (id && name === null) { // no night has the zone of the link
+      this.zone = "";
       this.tools.link.set("zone", null);
     }
     const counts = name === null ? this.nights.map(knownOf) : ofZone;
@@ -300,7 +300,10 @@ class Timeline {
         h("p", { class: "quiet" }, `At most ${percent(RATE)} of ${found ? "these" : "the cells that this page lists"} are expected to be false positives, caused only by noise and sampling error (Benjamini-Hochberg; cells tested individually).${loose ? " The method states only lower bounds of its errors, so there may be more false positives." : ""}`)]
       : night ? this.nightWords(night) : []));
     this.list(one, layer, figure);
-    if (isOfZones(layer) && this.zone === null) this.zoneWords.textContent = ZONE_HINT;
+    if (isOfZones(layer)) { // the busiest zone's number is known far better than that of all users
+      this.zone ??= (this.nights.length <= FEW && layer.zones?.[measure.listed[0]?.[0] ?? -1]?.[0]) || "";
+      void this.drawChart();
+    }
   }
 
   private nightWords(night: Night): HTMLElement[] {
