@@ -100,8 +100,8 @@ export function tint(bars: Iterable<HTMLElement>, cells: Cells | null): void {
   for (const bar of bars) bar.style.background = cells?.colour(Number(bar.dataset.row)) ?? "";
 }
 
-let forPaper: () => void = () => undefined; // of the list that is shown
-addEventListener("beforeprint", () => forPaper(), { capture: true }); // before the map is painted
+let forPaper: (isPaper: boolean) => void = () => undefined; // of the list that is shown
+for (const name of ["beforeprint", "afterprint"]) addEventListener(name, () => forPaper(name === "beforeprint"), { capture: true }); // before the map is painted
 
 /** The list of the highest lower bounds. A click shows the cell on the map. */
 export function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement {
@@ -154,8 +154,11 @@ export function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTML
     more.hidden = shown >= listed.length;
   };
   fill();
-  forPaper = () => { // which has room for the places of a wide window
-    shown = Math.max(shown, Math.min(WIDE_LISTED, listed.length));
+  let usual = shown;
+  forPaper = (isPaper) => {
+    if (!list.isConnected) return; // the map shows something else by now
+    if (isPaper) usual = shown;
+    shown = isPaper ? Math.max(shown, Math.min(MOST_LISTED, listed.length)) : usual;
     fill();
   };
   const unit = measure.kind !== "count" || !listed.length ? "" // cells of several sizes are compared by their density
