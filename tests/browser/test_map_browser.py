@@ -80,7 +80,7 @@ def test_it_opens_offline_draws_and_says_what_it_is(opened: Open, page: Path, re
         "answers.parquet",
     ):
         assert words in body
-    assert tab.run("document.querySelectorAll('.places li').length") == 12
+    assert tab.run("document.querySelectorAll('.places li').length") == 6
 
 
 def test_the_mouse_pans_zooms_with_ctrl_and_scrolls_without(opened: Open, page: Path) -> None:
@@ -245,7 +245,7 @@ def test_a_page_has_loaded_when_its_map_is_drawn(opened: Open, page: Path) -> No
     tab.page.add_init_script(f"addEventListener('load', () => window.items = {count})")
     for _ in range(5):
         tab.page.reload()
-        assert tab.until("window.items ?? null") == 12
+        assert tab.until("window.items ?? null") == 6
 
 
 def test_the_policy_lets_nothing_else_run_or_be_fetched(opened: Open, page: Path) -> None:

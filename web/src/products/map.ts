@@ -116,7 +116,7 @@ export function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTML
   const { listed } = measure;
   const most = Math.max(...listed.map(bound), 1e-12);
   const sameSize = !figure.cells?.layer.shapes && new Set(listed.map(([row]) => figure.cells?.layer.level[row])).size === 1;
-  let shown = Math.min(window.innerWidth < WIDE ? LISTED : WIDE_LISTED, listed.length);
+  let shown = Math.min(matchMedia(LARGE).matches ? MOST_LISTED : LISTED, listed.length);
   const list = h("ol", { class: "places" });
   figure.setOverlay((pen, { project, width, height, mode }, covered) => {
     const zones = figure.symbols({ project });
@@ -166,9 +166,6 @@ export function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTML
   return h("section", { class: "listed" }, h("h2", {}, title), h("p", { class: "quiet" }, unit + measure.listed_note), list, more);
 }
 
-/** The controls next to the map. Shows the layer and the measure that the link names. */
-export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { panel: HTMLElement; current: () => [Layer, Measure]; caption: (view: PageView) => Caption } {
-  const last = body.layers.length - 1;
 /** The list of places in a panel, to which the numbers on the map belong, for a picture. */
 export function listedIn(panel: HTMLElement): Listed | null {
   const text = (root: Element, name: string): string => root.querySelector(name)?.textContent ?? "";
@@ -176,6 +173,9 @@ export function listedIn(panel: HTMLElement): Listed | null {
   return places.length ? { heading: `${text(panel, "h2")}. ${text(panel, ".quiet")}`, places } : null;
 }
 
+/** The controls next to the map. Shows the layer and the measure that the link names. */
+export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { panel: HTMLElement; current: () => [Layer, Measure]; caption: (view: PageView) => Caption } {
+  const last = body.layers.length - 1;
   let place = tools.link.index("layer", body.layers.length, last);
   let number = tools.link.index("measure", body.layers[last].measures.length, 0);
   const title = h("h2");
