@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -53,8 +54,8 @@ def changes_view(files: Files) -> PageView:
         )
     ground = f"{length(wide)} × {length(tall)}"
     rate, shown = float(get(manifest, "results.false_discovery_rate")), int(get(manifest, "results.shown"))
-    found = f"At most {rate:.0%} of these changes are expected to be wrong." if shown else "No change is shown."
-    promise = f"{found} This page uses only two published maps."
+    found = f"At most {rate:.0%} of these changes are expected to be wrong. " if shown else ""
+    promise = f"{found}This page uses only two published maps."
     before, after = (_release_name(manifest, side) for side in ("before", "after"))
     chips = facts(
         ("Before", before),
@@ -83,7 +84,7 @@ def changes_view(files: Files) -> PageView:
 
 
 def _headline(manifest: Manifest, table: pa.Table) -> str:
-    """Returns what was found, with the total before and after."""
+    """Returns what was found, with the totals before and after if they differ by more than their errors."""
     shown = table["shown"].to_numpy()
     more = table["difference"].to_numpy()[shown] > 0
     up, down = int(more.sum()), int((~more).sum())
@@ -92,13 +93,15 @@ def _headline(manifest: Manifest, table: pa.Table) -> str:
     whole = len(shown) > 0 and "cell_id" in table.column_names and shown[0]
     where = "the whole region" if whole else plural(up or down, "place")
     if not len(more):
-        found = "No significant change"
+        found = "No significant change in any place"
     elif up and down:
         found = f"{gain} in {where}, {loss} in {down:,}"
     else:
         found = f"{gain if up else loss.capitalize()} in {where}"
-    before, after = _users(manifest, table)
-    return f"{found}; in all about {before} users before, {after} after"
+    (before, error), (after, other) = _users(manifest, table)
+    if abs(after - before) <= Z * math.hypot(error, other):
+        return found
+    return f"{found}; in all about {about(before, error)} users before, {about(after, other)} after"
 
 
 def _add_up(manifest: Manifest) -> bool:
@@ -106,15 +109,19 @@ def _add_up(manifest: Manifest) -> bool:
     return bool(get(manifest, "zones.zones_per_user", 1) == 1)
 
 
-def _users(manifest: Manifest, table: pa.Table) -> list[str]:
-    """Returns all users before and after: the sums of places, or the runs' own counts where places do not add up."""
+def _users(manifest: Manifest, table: pa.Table) -> list[tuple[float, float]]:
+    """Returns all users before and after, with their standard deviations.
+
+    They are the sums of places, each with half of their difference's variance, or the runs' own counts where places do
+    not add up.
+    """
     total, found = _total(table), []
     for side in ("before", "after"):
-        users, stddev = total[side], total["stddev"]
+        users, stddev = total[side], total["stddev"] / math.sqrt(2)
         if not _add_up(manifest) or "cell_id" in table.column_names:
             users = float(get(manifest, f"{side}.users") or users)
             stddev = float(get(manifest, f"{side}.users_stddev") or stddev)
-        found.append(about(users, stddev))
+        found.append((users, stddev))
     return found
 
 
@@ -198,7 +205,7 @@ def _measures(table: pa.Table, unknown: NDArray[np.bool_]) -> list[Measure]:
         ],
         listed_note="Users gained or lost, with 95% intervals adjusted for the selection. Most significant first."
         if len(rows)
-        else "No difference is significant.",
+        else "",
     )
     most = max(float(np.abs(difference[changed] if changed.any() else difference).max()), 1.0)
     users = Measure(
@@ -248,7 +255,7 @@ def _rounded(values: NDArray[np.float64], digits: int, unknown: NDArray[np.bool_
 
 def _reading(manifest: Manifest, table: pa.Table) -> Section:
     rate, shares = float(get(manifest, "results.false_discovery_rate")), get(manifest, "results.compared") != "users"
-    total, (before, after) = _total(table), _users(manifest, table)
+    total, (before, after) = _total(table), (about(*one) for one in _users(manifest, table))
     is_sum = _add_up(manifest)
     scaled = " The first map is scaled to the total of the second, so shares are compared." if shares else ""
     return Section(

@@ -35,8 +35,8 @@ _POSTERIOR = (
     "answers. It is never negative, and follows its surroundings where the answers are uninformative."
 )
 _NIGHTS = (
-    "The answers contain random noise, drawn once. A count is estimated for this night from the answers of all nights "
-    "that the map uses. It is never negative, and follows its surroundings and earlier nights where the answers are "
+    "The answers contain random noise, drawn once. A count is estimated for this day from the answers of all days "
+    "that the map uses. It is never negative, and follows its surroundings and earlier days where the answers are "
     "uninformative."
 )
 _AS_COUNTED = (
@@ -150,11 +150,11 @@ def nights_section(manifest: Manifest) -> list[Section]:
     changes = [PlaceChange.from_manifest(one) for one in get(manifest, "nights.changes", [])]
     if changes:
         number = "One place differs" if len(changes) == 1 else f"{len(changes):,} places differ"
-        texts.append(f"{number} from the number expected from earlier nights. {CHANGES}")
+        texts.append(f"{number} from the number expected from earlier days. {CHANGES}")
     elif rests_on_several(manifest):
-        texts.append("No place differs significantly from the number expected from earlier nights.")
+        texts.append("No place differs significantly from the number expected from earlier days.")
     table = changes_table(changes) if changes else None
-    return [Section(title="This night compared with earlier ones", paragraphs=texts, table=table)]
+    return [Section(title="This day compared with earlier ones", paragraphs=texts, table=table)]
 
 
 def round_table(manifest: Manifest) -> Section:

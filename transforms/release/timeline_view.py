@@ -44,16 +44,16 @@ MAX_CELLS = 1 << 15  # of a night's map; finer cells are added up
 _ALARM = "The noise of {} came from a known source, so anyone with that source can remove the noise."
 _REVEAL = "Together, their cost for any one user is at most"
 _CHANGE = (
-    "The change map compares shares of all users of each night, so a busier night is not a change. Where one of the "
+    "The change map compares shares of all users of each day, so a busier day is not a change. Where one of the "
     "two maps has larger cells, the cells of the other are added up to match.",
     "The difference of each cell is divided by its standard deviation if nothing changed: the noise of both releases, "
-    "and the sampling error of who is out on a night. Cells are reported as changed by the Benjamini-Hochberg "
+    "and the sampling error of who is out on a day. Cells are reported as changed by the Benjamini-Hochberg "
     "procedure: at most 5% of them are expected to be false positives. All other cells are hatched.",
     "The page treats the errors of cells as independent and tests cells individually. The command sfumato changes also "
     "tests the regions that cells form, and so finds changes that are spread out.",
 )
 _ZONE_CHANGE = (
-    "The command sfumato changes tests which zones differ between two nights by more than noise and sampling error "
+    "The command sfumato changes tests which zones differ between two days by more than noise and sampling error "
     "explain, where both publish all zones. It reads only the two releases and costs nothing."
 )
 
@@ -82,7 +82,7 @@ def timeline_view(files: Mapping[str, bytes]) -> PageView:
     ]
     of, geography = f" of {content['title']}" if content["title"] else "", Geography.of(files)
     first, last = nights[0].date, nights[-1].date
-    count = f"{len(nights):,} {'night' if len(nights) == 1 else 'nights'}"
+    count = f"{len(nights):,} {'day' if len(nights) == 1 else 'days'}"
     unsafe = sum(not night.safe for night in nights)
     some = "all of these releases" if unsafe == len(nights) else f"{unsafe:,} of these releases"
     some = "this release" if len(nights) == 1 else "one of them" if unsafe == 1 else some
@@ -93,12 +93,12 @@ def timeline_view(files: Mapping[str, bytes]) -> PageView:
     change = list(_CHANGE) if "heatmap" in drawn else []
     change += [_ZONE_CHANGE] if drawn & {"zones", "histogram"} else []
     return PageView(
-        title=f"Nightly releases{of}",
+        title=f"Daily releases{of}",
         headline=f"{count}, {spoken(first)}" + (f" to {spoken(last)}" if first != last else ""),
-        description=f"{count} of private releases{of}" + (": each night's map and what changed." if has_maps else "."),
+        description=f"{count} of private releases{of}" + (": each day's map and what changed." if has_maps else "."),
         place=geography.place,
         period=scopes.pop() if len(scopes) == 1 else None,
-        file_name=re.sub(r"[\W_]+", "-", f"nightly {content['title']}".lower()).strip("-"),
+        file_name=re.sub(r"[\W_]+", "-", f"daily {content['title']}".lower()).strip("-"),
         job="refresh",
         release_id="",
         created=max(night.created for night in nights),
@@ -127,7 +127,7 @@ def _night(night: DatedRelease) -> Night:
     values = {name: value for name, value in asdict(night).items() if name in Night.model_fields}
     periods = [Period.parse(text) for text in night.rests_on or ()]
     values["rests_on"] = [(str(period.first), str(period.last)) for period in periods]
-    notes = ["The files of this night are damaged and not shown. Its cost comes from the ledger."]
+    notes = ["The files of this day are damaged and not shown. Its cost comes from the ledger."]
     if not night.damaged:
         notes = night_sentences(night.rotation, night.rests_on, night.started_anew)
     return Night(**values | {"changes": values["changes"] or [], "job": _job(night)}, notes=notes)
@@ -220,7 +220,7 @@ def _dependence(nights: Sequence[DatedRelease]) -> list[Section]:
     for night in reversed(nights):
         periods = [Period.parse(text) for text in night.rests_on or ()]
         number = sum(period.length for period in periods)
-        rests = f"{number:,} nights since {periods[0].first}" if number > 1 else "this night"
+        rests = f"{number:,} days since {periods[0].first}" if number > 1 else "this day"
         if periods and (missing := Period(periods[0].first, periods[-1].last).length - number):
             rests += f", {missing:,} missing"
         if night.started_anew:
@@ -233,19 +233,19 @@ def _dependence(nights: Sequence[DatedRelease]) -> list[Section]:
     texts = []
     if _is_rotated(nights):
         texts.append(
-            "A secret key divides the users into cohorts, independently of their data. Each night queries the next "
-            "cohort. So each user is queried on few nights, with the whole budget of a night each time."
+            "A secret key divides the users into cohorts, independently of their data. Each day queries the next "
+            "cohort. So each user is queried on few days, with the whole budget of a day each time."
         )
     if any(night.rests_on for night in nights):
         texts.append(
-            "A night's map is estimated from its own noisy answers and those of earlier nights. The noise of an "
-            "earlier night is in the maps of later nights, so the change map compares only the two nights' own "
+            "A day's map is estimated from its own noisy answers and those of earlier days. The noise of an "
+            "earlier day is in the maps of later days, so the change map compares only the two days' own "
             f"answers. {CHANGES}"
         )
-    table = Table(title="Nights used for each map", heads=heads, rows=rows, numeric=[False] * 3 + [True])
+    table = Table(title="Days used for each map", heads=heads, rows=rows, numeric=[False] * 3 + [True])
     return [
-        Section(title="How the nights are combined", paragraphs=texts),
-        Section(title="Cohort of each night, and the nights used for its map", table=table, folded=True),
+        Section(title="How the days are combined", paragraphs=texts),
+        Section(title="Cohort of each day, and the days used for its map", table=table, folded=True),
     ]
 
 

@@ -20,7 +20,7 @@ from sfumato.schemas.views.view_parts import Table
 _MOST_PLACES = 12
 _MOST_GAPS = 4  # of missing nights that a sentence names one by one
 CHANGES = (
-    "Each place is compared with the number of users expected from earlier nights. The intervals hold for all places "
+    "Each place is compared with the number of users expected from earlier days. The intervals hold for all places "
     "at once: with 95% probability, every interval contains the users of its place."
 )
 
@@ -123,15 +123,15 @@ def rests_sentence(rests_on: Sequence[str]) -> str:
     first, last = periods[0].first, periods[-1].last
     nights = sum(period.length for period in periods)
     if nights == 1:
-        return f"The estimate is based only on the answers of this night, {spoken(str(first))}."
+        return f"The estimate is based only on the answers of this day, {spoken(str(first))}."
     one_year = first.year == last.year
     start = f"{first.day} {first:%B}" if one_year else spoken(str(first))
-    text = f"The estimate is based on the answers of {plural(nights, 'night')}, {start} to {spoken(str(last))}"
+    text = f"The estimate is based on the answers of {plural(nights, 'day')}, {start} to {spoken(str(last))}"
     missing = Period(first, last).length - nights
     if not missing:
         return f"{text}."
     if missing > _MOST_GAPS:
-        return f"{text}, without {missing:,} nights between them."
+        return f"{text}, without {missing:,} days between them."
     there = {day for period in periods for day in period.days()}
     absent = [day for day in Period(first, last).days() if day not in there]
     names = [f"{day.day} {day:%B}" + ("" if one_year else f" {day.year}") for day in absent]

@@ -1,9 +1,11 @@
 import { expect, test } from "vitest";
+import { h } from "../src/dom";
 import { Cells } from "../src/map/cells";
+import type { MapFigure } from "../src/map/figure";
 import { coloursOf, shadeOf, shaded } from "../src/map/colours";
 import { unitX, unitY } from "../src/map/projection";
-import { layerCsv, nearestTo, tint } from "../src/products/map";
-import type { Layer, Measure, Scale } from "../src/views";
+import { cellWords, layerCsv, listedIn, nearestTo, tint } from "../src/products/map";
+import type { Layer, MapBody, Measure, Scale } from "../src/views";
 
 const region = { west: 3, south: 1, east: 3.16, north: 1.16 };
 // The whole region, its south-eastern quarter, and that quarter's north-western cell.
@@ -138,4 +140,23 @@ test("the middle of a polygon is that of its largest ring", () => {
   expect(x).toBeCloseTo(3.01, 9);
   expect(y).toBeCloseTo(1.01, 9);
   expect(new Cells(layer, region).middle(1)).toEqual([3.12, 1.04].map((one) => expect.closeTo(one, 9) as number));
+});
+
+test("the tip of a change begins with the difference in users and its interval", () => {
+  const scale: Scale = { kind: "diverging", low: -8, high: 8, knee: null, unit: "", ticks: [] };
+  const change = (name: string, unit: string, value: number[], margin: number): Measure => ({ name, kind: "change", unit, value, low: value.map((one) => one - margin), high: value.map((one) => one + margin), uncertain: [true, true, true], smooth: false, scale, listed: [], listed_note: "" });
+  const changes: Layer = { ...layer, measures: [change("Fewer or more users", "in standard deviations of noise", [1.26, -0.1, -4], 2), change("Difference", "users", [130, -4, -480], 100)] };
+  const figure = { cells: new Cells(changes, region), nearest: () => null } as unknown as MapFigure;
+  const body = { depth: 2, finest_metres: [100, 100], slots: null } as unknown as MapBody;
+  const words = [0, 1, 2].map((row) => cellWords(figure, body, changes, changes.measures[0], { row, longitude: 3, latitude: 1 }));
+  expect(words.map(({ value }) => value)).toEqual(["About 100 more users", "About as many users", "About 500 fewer users"]);
+  expect(words[0].margin).toBe("30 to 300, 95% interval for this place only (pointwise)");
+  expect(words[0].facts[0]).toEqual(["Fewer or more users", "1.3 standard deviations of noise"]);
+});
+
+test("a picture has the list of places in a panel, with their numbers on the map if they have some", () => {
+  const item = (number: string, name: string): HTMLElement => h("li", {}, h("button", {}, h("span", {}, number ? h("i", {}, number) : null, name), h("b", {}, "900 (800 to 1,000)")));
+  const panel = (...items: HTMLElement[]): HTMLElement => h("div", {}, h("h2", {}, "Busiest places"), h("p", { class: "quiet" }, "Users in a zone."), h("ol", { class: "places" }, items));
+  expect(listedIn(panel(item("1", "Mill"), item("", "Quay")))).toEqual({ heading: "Busiest places. Users in a zone.", places: [["1  Mill", "900 (800 to 1,000)"], ["Quay", "900 (800 to 1,000)"]] });
+  expect(listedIn(panel())).toBe(null);
 });

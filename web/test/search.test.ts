@@ -28,6 +28,10 @@ test("Enter shows the place that is meant, a choice from the list shows it at on
   expect(show).toHaveBeenLastCalledWith(names[0]);
   input.value = "nowhere";
   input.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter" }));
-  expect(show).toHaveBeenLastCalledWith(null);
+  expect(show).toHaveBeenCalledTimes(2);
   expect(input.getAttribute("aria-invalid")).toBe("true");
+  const answer = search.element.querySelector("[role=status]");
+  expect(answer?.textContent).toBe("No place or zone contains \u201cnowhere\u201d");
+  input.dispatchEvent(new Event("input"));
+  expect([input.getAttribute("aria-invalid"), answer?.textContent]).toEqual(["false", ""]);
 });

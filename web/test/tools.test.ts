@@ -50,7 +50,7 @@ describe("nights", () => {
     expect(bars.every(([from, to]) => to - from < 86_400_000)).toBe(true);
   });
   it("are named by their dates", () => {
-    expect(nightsChart(nights, [nights[0], nights[3]]).keys?.map(([, text]) => text)).toEqual(["8 Nov 2026", "1 Nov 2026, compared", "other nights"]);
+    expect(nightsChart(nights, [nights[0], nights[3]]).keys?.map(([, text]) => text)).toEqual(["8 Nov 2026", "1 Nov 2026, compared", "other days"]);
   });
   it("have, for a zone, its own counts and intervals, and none where it is unknown", () => {
     const counts = [{ users: 40, low: 12, high: 55 }, null, { users: 0, low: 0, high: 9 }, { users: 70, low: 60, high: 80 }];

@@ -85,7 +85,7 @@ def test_page_follows_from_published_files(kind: str, published: Releases) -> No
 
 def test_a_night_leads_to_its_timeline(backfilled: Place) -> None:
     night = backfilled.night(DAYS[2])
-    (link,) = re.findall(r'<a href="([^"]*)">All nights</a>', (night / "index.html").read_text())
+    (link,) = re.findall(r'<a href="([^"]*)">All days</a>', (night / "index.html").read_text())
     assert (night / link).resolve() == backfilled.published / "index.html"
     assert_page_follows(night)
 

@@ -263,7 +263,7 @@ def test_nights_come_in_the_order_of_their_dates() -> None:
     assert [night.date for night in made.body.nights] == [night.date for night in nights]
     assert [night.folder for night in made.body.nights] == [night.folder for night in nights]
     assert made.body.spending[0].spent[-1] == (day(8), 4.5)
-    assert made.headline == "9 nights, 22 October 2026 to 30 October 2026"
+    assert made.headline == "9 days, 22 October 2026 to 30 October 2026"
     table = made.sections[-1].table
     assert (table.rows[0][0], table.links[0]) == (day(8), f"releases/{day(8)}/index.html")
 
@@ -403,17 +403,17 @@ def test_night_tells_its_cohort_its_start_and_changes() -> None:
     made = view(nights)
     first, last = made.body.nights
     assert first.notes[1:] == [
-        "The estimate is based only on the answers of this night, 22 October 2026.",
+        "The estimate is based only on the answers of this day, 22 October 2026.",
         "The series was restarted. The depth changed from 8 to 7.",
     ]
     assert last.notes[0].startswith("Cohort 30 of 30 was queried.")
-    assert "29 nights, 22 October to 20 November 2026, without 4 November." in last.notes[1]
+    assert "29 days, 22 October to 20 November 2026, without 4 November." in last.notes[1]
     assert last.rests_on == [(day(0), day(12)), (day(14), day(29))]
     assert last.changes == [event]
     table = next(one for one in made.sections if one.folded).table
     assert table.rows == [
-        [day(29), "30/30", f"29 nights since {day(0)}, 1 missing", "1"],
-        [day(0), "1/30", "this night. Restarted. The depth changed from 8 to 7.", "0"],
+        [day(29), "30/30", f"29 days since {day(0)}, 1 missing", "1"],
+        [day(0), "1/30", "this day. Restarted. The depth changed from 8 to 7.", "0"],
     ]
 
 

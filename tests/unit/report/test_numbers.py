@@ -107,9 +107,9 @@ def test_nights_and_missing_nights_add_up_to_the_span(seed: int) -> None:
             start = None
     text = rests_sentence(rests_on)
     missing = [first + timedelta(number) for number in range(60) if not is_there[number]]
-    assert f"{60 - len(missing)} nights" in text
+    assert f"{60 - len(missing)} days" in text
     if len(missing) > 4:
-        assert f"without {len(missing)} nights between them." in text
+        assert f"without {len(missing)} days between them." in text
     else:
         assert all(f"{day.day} {day:%B}" in text.partition("without")[2] for day in missing)
 

@@ -172,7 +172,7 @@ export class Cells {
       if (name !== before) pen.fillStyle = this.hatched[i] ? this.hatching(pen, shades[i], ratio, left, top) : this.styles[shades[i]];
       before = name;
       if (this.layer.shapes) {
-        this.line(pen, this.layer.shapes[i], scale, left, top, ratio, BORDER[this.mode], true);
+        this.line(pen, this.layer.shapes[i], scale, left, top, ratio, (this.hatched[i] ? OUTLINE : BORDER)[this.mode], true);
         continue;
       }
       x0 = Math.max(x0, -8);

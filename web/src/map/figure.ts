@@ -61,10 +61,7 @@ export class MapFigure {
   private sheetState = "";
   private dressed = 0; // how often the cells were given colours
   private readonly tip = h("div", { class: "tip", hidden: true });
-  private readonly search = new Search((found) => {
-    if (found) this.visit(found);
-    else this.tools.say("No place on this map has such a name");
-  });
+  private readonly search = new Search((found) => this.visit(found));
   private readonly hint = h("p", { class: "hint", hidden: true, "aria-hidden": "true" });
   private ground: Ground | null = null;
   private overlay: Overlay | null = null;

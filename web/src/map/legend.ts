@@ -79,9 +79,11 @@ export class Legend {
     const colours = coloursOf(this.measure.kind, this.theme.mode);
     const pen = this.ramp.getContext("2d");
     pen?.clearRect(0, 0, RAMP, 1);
-    for (let x = 0; pen && x < RAMP; x++) {
-      pen.fillStyle = shaded(colours, Math.round((x / (RAMP - 1)) * (colours.length - 1)), this.measure.kind);
-      pen.fillRect(x, 0, 1, 1);
+    const ramp = pen?.createLinearGradient(0, 0, RAMP, 0); // not a rectangle for each colour: a printer leaves gaps between them
+    for (const shade of colours.keys()) ramp?.addColorStop(shade / (colours.length - 1), shaded(colours, shade, this.measure.kind));
+    if (pen && ramp) {
+      pen.fillStyle = ramp;
+      pen.fillRect(0, 0, RAMP, 1);
     }
     for (const swatch of this.keys.querySelectorAll("canvas")) {
       const brush = swatch.getContext("2d");

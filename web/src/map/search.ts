@@ -24,21 +24,30 @@ export function meant(names: readonly Named[], text: string): Named | null {
 export class Search {
   private readonly input = h("input", { type: "search", list: "names", placeholder: "Find a place", "aria-label": "Find a place", autocomplete: "off", enterkeyhint: "search" });
   private readonly list = h("datalist", { id: "names" });
-  readonly element = h("div", { class: "find", hidden: true }, this.input, this.list);
+  private readonly answer = h("p", { role: "status" });
+  readonly element = h("div", { class: "find", hidden: true }, this.input, this.list, this.answer);
   private names: readonly Named[] = [];
 
-  /** `show` moves the map to a place; null where no name is like what was written. */
-  constructor(show: (found: Named | null) => void) {
+  /** `show` moves the map to a place. */
+  constructor(show: (found: Named) => void) {
     this.input.addEventListener("input", () => { // a choice from the list
+      this.refuse("");
       const found = this.names.find(({ name }) => name === this.input.value);
       if (found) show(found);
     });
     this.input.addEventListener("keydown", (event) => {
       if (event.key !== "Enter") return;
-      const found = meant(this.names, this.input.value);
-      this.input.setAttribute("aria-invalid", String(!found));
-      if (this.input.value.trim()) show(found);
+      const wanted = this.input.value.trim();
+      const found = meant(this.names, wanted);
+      this.refuse(found ? "" : wanted);
+      if (found) show(found);
     });
+  }
+
+  /** Says that no name is like a text; takes that back for an empty one. */
+  private refuse(text: string): void {
+    this.input.setAttribute("aria-invalid", String(text !== ""));
+    this.answer.textContent = text && `No place or zone contains “${text}”`;
   }
 
   /** Offers these names; without any there is no search. */

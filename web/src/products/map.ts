@@ -6,12 +6,19 @@ import { geographyOf } from "../map/basemap";
 import { drawBadges, placeBadges, type Spot } from "../map/badges";
 import type { Cells } from "../map/cells";
 import { MapFigure, SYMBOL, type Hit, type TipWords } from "../map/figure";
-import type { Caption } from "../map/picture";
+import type { Caption, Listed } from "../map/picture";
 import { SlotPanel } from "../map/slots";
 import { captionOf, type Product, type Tools } from "../product";
 import type { Layer, MapBody, Measure, PageView } from "../views";
 
-const [LISTED, WIDE_LISTED, WIDE] = [6, 12, 1200]; // places at first, and on windows of this many pixels; every further click doubles them
+const [LISTED, MOST_LISTED] = [6, 12]; // places at first, and in a large window or on paper; every further click doubles them
+const LARGE = "(min-width: 1200px) and (min-height: 1000px)"; // where the longer list fits next to the map
+
+/** A difference in users in words: about 100 more users. */
+function moreWords(value: number, low: number, high: number): string {
+  const users = within(Math.abs(value), low, high);
+  return Number(users) === 0 ? "about as many users" : `about ${users} ${value > 0 ? "more" : "fewer"} users`;
+}
 
 /** A cell's value with what is known of it, which the list of places repeats: [value, margin]. */
 export function valueWords(measure: Measure, row: number): [string, string] {
@@ -21,6 +28,8 @@ export function valueWords(measure: Measure, row: number): [string, string] {
   if (low === null || high === null) return [`about ${significant(value, 2)} ${measure.unit}`.trim(), "interval unknown"];
   const level = listed ? "95% interval, as in the list" : "95% interval for this place only (pointwise)";
   if (measure.kind === "rate") return [shareWords(value, low, high), level];
+  if (measure.kind === "change" && measure.unit !== "users") return [`${significant(value, 2)} ${measure.unit.replace("in ", "")}`, ""];
+  if (measure.kind === "change") return [moreWords(value, low, high), `${interval(low, high)}, ${level}`];
   if (measure.kind === "count" && measure.uncertain[row]) return [`at most about ${atMost(value, high)} ${measure.unit}`, "may be empty: indistinguishable from zero"];
   const shown = measure.kind === "count" ? notNegative(value, low, high) : [value, low, high] as const;
   return [`about ${within(...shown)} ${measure.unit}`.trim(), `${interval(shown[1], shown[2])}, ${level}`];
@@ -48,10 +57,11 @@ export function cellWords(figure: MapFigure, body: MapBody, layer: Layer, measur
   const near = nearestTo(figure, layer, row, longitude, latitude);
   const where: [string, string][] = [...(near === null ? [] : [["Where", near] as [string, string]]), ["Place", place(longitude, latitude, finest)]];
   if (row < 0 || !figure.cells) return { value: "No value here", margin: body.missing ?? "", facts: where };
-  const [value, margin] = valueWords(measure, row);
+  const lead = measure.kind === "change" ? layer.measures.find(({ unit }) => unit === "users") ?? measure : measure; // people ask how many, then how sure
+  const [value, margin] = valueWords(lead, row);
   const name = layer.shapes ? layer.cell_id[row] : null;
   const share = !layer.shapes && layer.area[row] < 0.9995 ? `, ${percent(layer.area[row])} of it; finer cells cover the rest` : "";
-  const others = layer === body.slots?.layer ? [] : layer.measures.filter((one) => one !== measure);
+  const others = layer === body.slots?.layer ? [] : layer.measures.filter((one) => one !== lead);
   const facts: [string, string][] = others.map((one) => [one.name, valueWords(one, row)[0]]);
   const users = measure.value[row];
   const isByArea = measure.scale.unit.includes("km²"); // else colours compare numbers of users, whatever the areas
@@ -90,8 +100,8 @@ export function tint(bars: Iterable<HTMLElement>, cells: Cells | null): void {
   for (const bar of bars) bar.style.background = cells?.colour(Number(bar.dataset.row)) ?? "";
 }
 
-let forPaper: () => void = () => undefined; // of the list that is shown
-addEventListener("beforeprint", () => forPaper(), { capture: true }); // before the map is painted
+let forPaper: (isPaper: boolean) => void = () => undefined; // of the list that is shown
+for (const name of ["beforeprint", "afterprint"]) addEventListener(name, () => forPaper(name === "beforeprint"), { capture: true }); // before the map is painted
 
 /** The list of the highest lower bounds. A click shows the cell on the map. */
 export function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement {
@@ -106,7 +116,7 @@ export function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTML
   const { listed } = measure;
   const most = Math.max(...listed.map(bound), 1e-12);
   const sameSize = !figure.cells?.layer.shapes && new Set(listed.map(([row]) => figure.cells?.layer.level[row])).size === 1;
-  let shown = Math.min(window.innerWidth < WIDE ? LISTED : WIDE_LISTED, listed.length);
+  let shown = Math.min(matchMedia(LARGE).matches ? MOST_LISTED : LISTED, listed.length);
   const list = h("ol", { class: "places" });
   figure.setOverlay((pen, { project, width, height, mode }, covered) => {
     const zones = figure.symbols({ project });
@@ -144,13 +154,23 @@ export function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTML
     more.hidden = shown >= listed.length;
   };
   fill();
-  forPaper = () => { // which has room for the places of a wide window
-    shown = Math.max(shown, Math.min(WIDE_LISTED, listed.length));
+  let usual = shown;
+  forPaper = (isPaper) => {
+    if (!list.isConnected) return; // the map shows something else by now
+    if (isPaper) usual = shown;
+    shown = isPaper ? Math.max(shown, Math.min(MOST_LISTED, listed.length)) : usual;
     fill();
   };
   const unit = measure.kind !== "count" || !listed.length ? "" // cells of several sizes are compared by their density
     : `${capital(measure.unit)} ${isOfZones ? "in a zone" : sameSize ? `in a cell of ${sizeWords(figure, body, listed[0][0])}` : "per km²"}. `;
   return h("section", { class: "listed" }, h("h2", {}, title), h("p", { class: "quiet" }, unit + measure.listed_note), list, more);
+}
+
+/** The list of places in a panel, to which the numbers on the map belong, for a picture. */
+export function listedIn(panel: HTMLElement): Listed | null {
+  const text = (root: Element, name: string): string => root.querySelector(name)?.textContent ?? "";
+  const places = [...panel.querySelectorAll(".places button")].map((one): [string, string] => [[...(one.firstElementChild?.childNodes ?? [])].map((part) => part.textContent).join("  "), text(one, "b")]);
+  return places.length ? { heading: `${text(panel, "h2")}. ${text(panel, ".quiet")}`, places } : null;
 }
 
 /** The controls next to the map. Shows the layer and the measure that the link names. */
@@ -173,12 +193,7 @@ export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { pane
     const layer = body.layers[place];
     return [layer, layer.measures[Math.min(number, layer.measures.length - 1)]];
   };
-  /** The view's caption with the list, to which the numbers on the map belong. */
-  const caption = (view: PageView): Caption => {
-    const listed = [...list.querySelectorAll(".places button")].map((one, i) => `${i + 1}\u00a0${one.firstElementChild?.lastChild?.textContent ?? ""} ${one.querySelector("b")?.textContent ?? ""}`);
-    const { notes, ...heads } = captionOf(view);
-    return { ...heads, notes: [listed.length ? `${list.querySelector("h2")?.textContent ?? ""}: ${listed.join("; ")}. ${list.querySelector(".quiet")?.textContent ?? ""}` : "", ...notes] };
-  };
+  const caption = (view: PageView): Caption => ({ ...captionOf(view), listed: listedIn(list) });
   const show = (): void => {
     const [layer, measure] = current();
     figure.setLayer(layer, measure);

@@ -5,18 +5,20 @@ import { csv, offer } from "../download";
 import { capital, clamp, counted, interval, known, metres, NOISE_Z, percent, place, plural, significant, whole, within } from "../format";
 import { geographyOf } from "../map/basemap";
 import { MapFigure, type Hit, type TipWords } from "../map/figure";
+import type { Caption } from "../map/picture";
 import { captionOf, type Product, type Tools } from "../product";
 import { changeLayer, compare, RATE, type Change } from "../timeline/changes";
 import { NightMaps, type ZoneCount } from "../timeline/nights";
 import type { Layer, MapBody, Night, NightMap, PageView, PlaceChange, Scale, TimelineBody } from "../views";
-import { cellWords, layerCsv, listOf, tint } from "./map";
+import { cellWords, layerCsv, listedIn, listOf, tint } from "./map";
 
 const DAY = 86_400_000;
 const Z = 1.96;
 const LISTED = 6;
 const WIDE = 800; // pixels
-const RELATIVE = [["before", 1, "the night before"], ["week", 7, "a week before"]] as const;
-const ZONE_HINT = "Click or tap a zone to see its users by night.";
+const RELATIVE = [["before", 1, "the day before"], ["week", 7, "a week before"]] as const;
+const FEW = 62; // days whose maps the page loads at once
+const ZONE_HINT = "Click or tap a zone to see its users by day.";
 const [A, B, CHANGE] = [0, 1, 2]; // what the map shows
 
 const time = (date: string): number => Date.parse(`${date}T00:00:00Z`);
@@ -59,10 +61,10 @@ export function nightsChart(nights: Night[], chosen: (Night | null)[], zone: str
   const margins = nights.map(({ date }, i) => [time(date), counts[i]?.low ?? 0, counts[i]?.high ?? 0] as const);
   const has = (key: string): boolean => bars.some(([, , , one]) => one === key);
   return {
-    title: `${zone === null ? "Users" : `Users in ${zone}`} by night`, description: `${plural(nights.length, "night")}, ${shortDate(nights[0].date)} to ${shortDate(nights[nights.length - 1].date)}.`,
+    title: `${zone === null ? "Users" : `Users in ${zone}`} by day`, description: `${plural(nights.length, "day")}, ${shortDate(nights[0].date)} to ${shortDate(nights[nights.length - 1].date)}.`,
     x: { label: "", domain: [first - 0.7 * DAY, last + 0.7 * DAY], kind: "time", format: dayOf, ticks: Array.from({ length: (last - first) / DAY + 1 }, (_, i) => first + i * DAY) }, y: { label: zone === null ? "Users" : `Users in ${zone}`, domain: [0, 1.06 * Math.max(...margins.map(([, , high]) => high), 1)], format: (users) => significant(users) },
     marks: [{ kind: "bars", bars }, { kind: "upright", style: "mark", points: margins.filter(([, low, high]) => high > low) }], height: () => 130,
-    keys: [...(chosen[B] ? [["s0", shortDate(chosen[B].date)] as const] : []), ...(chosen[A] ? [["s1", `${shortDate(chosen[A].date)}, compared`] as const] : []), ...(has("s2") ? [["s2", `other nights that ${chosen[B] ? dayOf(time(chosen[B].date)) : "it"} is based on`] as const] : []), ...(has("s5") ? [["s5", "other nights"] as const] : [])],
+    keys: [...(chosen[B] ? [["s0", shortDate(chosen[B].date)] as const] : []), ...(chosen[A] ? [["s1", `${shortDate(chosen[A].date)}, compared`] as const] : []), ...(has("s2") ? [["s2", `other days that ${chosen[B] ? dayOf(time(chosen[B].date)) : "it"} is based on`] as const] : []), ...(has("s5") ? [["s5", "other days"] as const] : [])],
   };
 }
 
@@ -104,7 +106,7 @@ class Timeline {
   private night: Night;
   private against = "before"; // a name in RELATIVE, or a date
   private shown = B;
-  private zone: string | null = null; // the id of the zone whose users the chart shows
+  private zone: string | null = null; // the id of the zone whose users the chart shows: "" for all users, null before a map is shown
   private requests = 0;
   private charts = 0;
   private scale: Scale | null = null; // the longest so far: nights that are looked at in turn have the same colours
@@ -134,9 +136,9 @@ class Timeline {
     this.pick.night.addEventListener("change", () => this.choose(this.nights.find(({ date }) => date === this.pick.night.value) ?? this.night));
     this.pick.against.addEventListener("change", () => this.choose(this.night, this.pick.against.value));
     const step = (by: number): void => this.choose(this.nights[clamp(this.nights.indexOf(this.night) + by, 0, this.nights.length - 1)]);
-    const controls = h("div", { class: "controls" }, button("←", () => step(-1), { "aria-label": "The night before" }), h("label", {}, "Night ", this.pick.night), button("→", () => step(1), { "aria-label": "The night after" }),
-      h("label", {}, "compared with ", this.pick.against), this.kinds, h("p", { class: "quiet" }, "Click or tap a bar to select a night; with Shift, the night to compare it with."), this.zoneWords);
-    const panel = h("aside", { class: "panel", "aria-label": "The nights" }, this.words, this.listed,
+    const controls = h("div", { class: "controls" }, button("←", () => step(-1), { "aria-label": "The day before" }), h("label", {}, "Day ", this.pick.night), button("→", () => step(1), { "aria-label": "The day after" }),
+      h("label", {}, "compared with ", this.pick.against), this.kinds, h("p", { class: "quiet" }, "Click or tap a bar to select a day; with Shift, the day to compare it with."), this.zoneWords);
+    const panel = h("aside", { class: "panel", "aria-label": "The days" }, this.words, this.listed,
       h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "Read the full report"))));
     root.append(h("section", { class: "board when" }, this.chartPlace, controls), h("div", { class: "compared" }, this.mapPlace, panel));
     this.chart = new ChartFigure(this.chartPlace, nightsChart(this.nights, [null, this.night]), tools);
@@ -154,7 +156,7 @@ class Timeline {
     });
     tools.theme.onChange(() => tint(this.listed.querySelectorAll<HTMLElement>("[data-row]"), this.figure?.cells ?? null));
     tools.addButton("Picture", async () => {
-      if (this.figure) offer(`${view.file_name}-${this.file()}.png`, await this.figure.toPNG({ ...captionOf(view), title: this.title() }));
+      if (this.figure) offer(`${view.file_name}-${this.file()}.png`, await this.figure.toPNG(this.caption(view)));
     });
     tools.addButton("Table", () => {
       if (this.current && this.figure) offer(`${view.file_name}-${this.file()}.csv`, this.shown === CHANGE ? this.changesCsv() : layerCsv(this.figure, this.current.layer));
@@ -182,6 +184,11 @@ class Timeline {
     return this.shown === CHANGE && a ? `${a.date}-to-${b.date}` : (this.shown === A && a ? a : b).date;
   }
 
+  private caption(view: PageView): Caption {
+    const { notes, ...heads } = captionOf(view);
+    return { ...heads, title: this.title(), listed: listedIn(this.listed), notes: [this.words.querySelector("p")?.textContent ?? "", ...notes] };
+  }
+
   private readLink(): void {
     const { link } = this.tools;
     this.night = this.nights.find(({ date }) => date === link.get("night")) ?? this.nights.filter(({ map }) => map !== null).at(-1) ?? this.nights[this.nights.length - 1];
@@ -205,7 +212,7 @@ class Timeline {
   /** Shows the users of a zone in the chart; of a row without a zone, those of all users. */
   private chooseZone(row: number): void {
     const layer = this.current?.layer;
-    this.zone = layer && isOfZones(layer) ? (layer.zones?.[row]?.[0] ?? null) : null;
+    this.zone = (layer && isOfZones(layer) && layer.zones?.[row]?.[0]) || "";
     this.tools.link.set("zone", this.zone);
     void this.drawChart();
   }
@@ -214,11 +221,11 @@ class Timeline {
     const chosen = [this.other(), this.night];
     const id = this.zone;
     const mine = ++this.charts;
-    const ofZone = id === null ? [] : await this.maps.ofZone(id, this.nights);
+    const ofZone = id ? await this.maps.ofZone(id, this.nights) : [];
     if (mine !== this.charts) return; // something else was selected meanwhile
     const name = ofZone.find((one) => one !== null)?.name ?? null;
-    if (id !== null && name === null) { // no night has the zone of the link
-      this.zone = null;
+    if (id && name === null) { // no night has the zone of the link
+      this.zone = "";
       this.tools.link.set("zone", null);
     }
     const counts = name === null ? this.nights.map(knownOf) : ofZone;
@@ -231,7 +238,7 @@ class Timeline {
       return { x: time(date), y: Math.max(counts[at]?.users ?? 0, 0), value: longDate(date), margin: users ?? "users unknown", facts: [...(name === null ? [] : [["Zone", name] as const]), ["Budget", `ε ${significant(epsilon)}`], ["Job", map ? job : pruned ? `${job}, removed` : `${job}, on its own page`], ...(safe ? [] : [["Noise", "known source: not private"] as const])] };
     });
     const all = button("Show all users", () => this.chooseZone(-1), { class: "link" });
-    if (name !== null) this.zoneWords.replaceChildren(`${name}: users by night, each with its own 95% interval. `, all);
+    if (name !== null) this.zoneWords.replaceChildren(`${name}: users by day, each with its own 95% interval. `, all);
     else this.zoneWords.textContent = this.current && isOfZones(this.current.layer) ? ZONE_HINT : "";
   }
 
@@ -271,7 +278,7 @@ class Timeline {
     const one = b ?? a;
     if (!one) return;
     if (a && b && JSON.stringify(a.region) !== JSON.stringify(b.region)) {
-      this.refuse("These two nights cover different regions and cannot be compared.");
+      this.refuse("These two days cover different regions and cannot be compared.");
       return;
     }
     const changes = a && b ? compare(a, b) : [];
@@ -293,7 +300,10 @@ class Timeline {
         h("p", { class: "quiet" }, `At most ${percent(RATE)} of ${found ? "these" : "the cells that this page lists"} are expected to be false positives, caused only by noise and sampling error (Benjamini-Hochberg; cells tested individually).${loose ? " The method states only lower bounds of its errors, so there may be more false positives." : ""}`)]
       : night ? this.nightWords(night) : []));
     this.list(one, layer, figure);
-    if (isOfZones(layer) && this.zone === null) this.zoneWords.textContent = ZONE_HINT;
+    if (isOfZones(layer)) { // the busiest zone's number is known far better than that of all users
+      this.zone ??= (this.nights.length <= FEW && layer.zones?.[measure.listed[0]?.[0] ?? -1]?.[0]) || "";
+      void this.drawChart();
+    }
   }
 
   private nightWords(night: Night): HTMLElement[] {
@@ -301,7 +311,7 @@ class Timeline {
     const start = night.warm_start && !night.rests_on.length ? `, started from ${night.warm_start}` : "";
     return [h("p", {}, `${users === null ? "" : `About ${users}. `}ε ${significant(night.epsilon)}${night.delta ? `, δ ${night.delta.toExponential(0)}` : ""}.`),
       ...night.notes.map((note) => h("p", { class: "quiet" }, note)),
-      h("p", {}, night.pruned ? h("a", { href: `${night.folder}/manifest.json` }, "Manifest of this night") : h("a", { href: `${night.folder}/index.html` }, "Full page of this night"), start)];
+      h("p", {}, night.pruned ? h("a", { href: `${night.folder}/manifest.json` }, "Manifest of this day") : h("a", { href: `${night.folder}/index.html` }, "Full page of this day"), start)];
   }
 
   private refuse(...message: (string | Node)[]): void {
@@ -402,8 +412,8 @@ class Timeline {
         h("span", { class: "bar", "aria-hidden": "true" }, mark));
       return h("li", {}, item);
     });
-    const more = sorted.length > LISTED ? ` ${whole(sorted.length)} places in all; the full page of this night lists them.` : "";
-    this.listed.replaceChildren(h("h2", {}, "Unlike earlier nights"), h("p", { class: "quiet" }, `Users of each place, and the number expected from earlier nights. The 95% intervals hold for all places at once (simultaneous).${more}`), h("ol", { class: "places" }, items));
+    const more = sorted.length > LISTED ? ` ${whole(sorted.length)} places in all; the full page of this day lists them.` : "";
+    this.listed.replaceChildren(h("h2", {}, "Unlike earlier days"), h("p", { class: "quiet" }, `Users of each place, and the number expected from earlier days. The 95% intervals hold for all places at once (simultaneous).${more}`), h("ol", { class: "places" }, items));
   }
 
   private changesCsv(): string {
