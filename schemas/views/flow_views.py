@@ -1,4 +1,4 @@
-"""Flows between places, and the page of all nights."""
+"""Flows between places, and the page of all days."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def _write_all(
             if entry.job == "heatmap":
                 raise
             # No later night needs a page, so a changed one ends no refresh. The release is shown on its own page only.
-            log_event("warning", f"the page of all nights has no map of {entry.date}: {error}", logging.WARNING)
+            log_event("warning", f"the page of all days has no map of {entry.date}: {error}", logging.WARNING)
             entries[place] = replace(entry, map=None)
     newest = releases[entries[-1].date]
     latest = {
