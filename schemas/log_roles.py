@@ -1,4 +1,4 @@
-"""Columns of logs by their names: of users, places and times, and others that are named like ids. Pure."""
+"""Columns of logs and stops by their names: of users, places and times, and others named like ids. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ NAMES: Mapping[str, tuple[str, ...]] = {
                        "customer_id", "client_id", "passenger_id", "card_id", "card", "uid",
                        "nutzer_id", "nutzer", "kunde", "fahrgast", "cartão", "cartao", "usuário", "usuario",
                        "utilizador", "tarjeta", "id"),
-    "latitude_column": ("latitude", "lat", "breitengrad", "breite", "latitud", "y"),
+    "latitude_column": ("latitude", "lat", "breitengrad", "breite", "latitud", "stop_lat", "y"),
     "longitude_column": ("longitude", "lon", "lng", "long", "längengrad", "laengengrad", "länge", "laenge", "longitud",
-                         "x"),
+                         "stop_lon", "x"),
     "time_column": ("timestamp", "time", "datetime", "date_time", "ts", "date", "when", "started", "started_at",
                     "start_time", "zeitstempel", "zeitpunkt", "zeit", "datum"),
 }  # fmt: skip
