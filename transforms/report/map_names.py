@@ -20,7 +20,7 @@ _NARROW = 0.5  # inches: a narrower zone may have its name beside it
 _SYMBOL = 1.2  # inches: a narrower zone of few has its name beside it, and no other name over it
 _CROWDED = 0.5  # of the region's area: zones that fill more leave no room for names between them
 _LED = 12  # the busiest zones: their names may stand farther away, at the end of a line
-_IMPORTANT = 3  # the busiest of all: their names may cover the symbols of other zones
+IMPORTANT = 3  # the busiest of all: their names may cover the symbols of other zones
 _NOTHING = np.zeros((0, 4))
 _REACHES = np.arange(0.07, 0.4, 0.06)  # inches from such a zone's edge to its name: four letters' heights at most
 _NEAR = np.arange(0.0, 1.0, 0.06)  # inches from the foremost place to its name
@@ -193,7 +193,7 @@ def draw_zone_names(names: Names, measure: Measure) -> None:
             continue
         if row in led and names.lead(name, row, middles, boxes):
             continue
-        if rank < _IMPORTANT:
+        if rank < IMPORTANT:
             any(names.write(name, *at, others=_NOTHING) for at in beside)
 
 

@@ -6,6 +6,7 @@ import gc
 import inspect
 import json
 import traceback
+from itertools import pairwise
 from pathlib import Path
 
 import duckdb
@@ -258,6 +259,31 @@ def test_zones_of_a_frame_are_those_of_its_file(city: Path, tmp_path: Path, is_t
     assert by_frame["users"].to_list() == pytest.approx(by_file["users"].to_list(), abs=60 if is_table else 0)
     with rejects("zones"):
         sfumato.zones(table, zones=frame.set_crs(None, allow_override=True), id_column="half")
+
+
+@pytest.mark.drawn
+@pytest.mark.parametrize("small", [False, True])
+def test_plot_names_the_busiest_zones_within_its_axes(city: Path, small: bool):
+    """Of strips so narrow that the names of neighbours cover each other."""
+    from matplotlib import pyplot
+
+    geopandas = pytest.importorskip("geopandas")
+    west, south, east, north = REGION
+    ends = [west + (east - west) * number / 20 for number in range(21)]
+    strips = [shapely.box(left, south, right, north) for left, right in pairwise(ends)]
+    names = [f"Strip {number}" for number in range(20)]
+    frame = geopandas.GeoDataFrame({"strip": names, "name": names}, geometry=strips, crs="OGC:CRS84")
+    release = sfumato.zones(city / "logs" / "*.parquet", zones=frame, id_column="strip", label_column="name", seed=1)
+    _, panels = pyplot.subplots(2, 3, squeeze=False, layout="constrained" if small else None)
+    axes = release.plot(panels[0, 1] if small else None)
+    texts = {text.get_text(): text for text in axes.texts}
+    assert set(release.zones_table.nlargest(3, "users")["zone"]) <= set(texts)
+    axes.get_figure().canvas.draw()
+    frame_x = axes.get_window_extent().intervalx
+    for text in texts.values():
+        box = text.get_window_extent()
+        assert frame_x[0] - 1 <= box.x0 < box.x1 <= frame_x[1] + 1
+    pyplot.close("all")
 
 
 def test_points_of_a_frame_are_converted_to_degrees(city: Path):
