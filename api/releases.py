@@ -326,19 +326,19 @@ class Release(published_release.Release):
         ax.apply_aspect()  # after the layout, as a drawing does: names have the room that both leave
         frame, halo, named = ax.get_window_extent(), [withStroke(linewidth=2, foreground="white")], dict[str, Any]()
         # The foremost zones always have their names, over others if need be, as in the published picture.
-        for number, (name, *point) in enumerate((*foremost, *places, *zones[IMPORTANT:_MAX_TRIED])):
-            if name in named or len(named) == _MAX_NAMES or not frame.contains(*ax.transData.transform(point)):
+        for number, (name, *place) in enumerate((*foremost, *places, *zones[IMPORTANT:_MAX_TRIED])):
+            if name in named or len(named) == _MAX_NAMES or not frame.contains(*ax.transData.transform(place)):
                 continue
             for may_cover, side in product((False, True)[: 1 + (number < len(foremost))], ("left", "right")):
                 text = ax.annotate(
-                    name.replace("$", r"\$"), point, (3 if side == "left" else -3, 3), textcoords="offset points",
+                    name.replace("$", r"\$"), (place[0], place[1]), (3 if side == "left" else -3, 3), textcoords="offset points",
                     ha=side, fontsize=8, clip_on=True, path_effects=halo,
                 )  # fmt: skip
                 box = text.get_window_extent()
                 is_inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and box.y1 <= frame.y1
                 if is_inside and (may_cover or not any(map(box.overlaps, named.values()))):
                     named[name] = box
-                    ax.plot(*point, ".", color="black", markersize=3)
+                    ax.plot(*place, ".", color="black", markersize=3)
                     break
                 text.remove()
 
