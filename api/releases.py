@@ -331,8 +331,8 @@ class Release(published_release.Release):
                 continue
             for may_cover, side in product((False, True)[: 1 + (number < len(foremost))], ("left", "right")):
                 text = ax.annotate(
-                    name.replace("$", r"\$"), (place[0], place[1]), (3 if side == "left" else -3, 3), textcoords="offset points",
-                    ha=side, fontsize=8, clip_on=True, path_effects=halo,
+                    name.replace("$", r"\$"), (place[0], place[1]), (3 if side == "left" else -3, 3), ha=side,
+                    textcoords="offset points", fontsize=8, clip_on=True, path_effects=halo,
                 )  # fmt: skip
                 box = text.get_window_extent()
                 is_inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and box.y1 <= frame.y1
