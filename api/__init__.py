@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sfumato.releases import Release, open_release
     from sfumato.schemas.errors import BudgetError, DataError, RequestError, SfumatoError
     from sfumato.schemas.region import Region
-    from sfumato.tools import changes, client_report, plan, synth
+    from sfumato.tools import changes, client_report, inspect, plan, synth
     from sfumato.transforms.ranges.model_file import open_model
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "heatmap",
     "histogram",
     "hotspots",
+    "inspect",
     "moments",
     "open_model",
     "open_release",
@@ -49,7 +50,7 @@ __all__ = [
 
 # All other names are functions of `jobs`.
 _MODULES = {
-    **dict.fromkeys(("changes", "client_report", "plan", "synth"), "tools"),
+    **dict.fromkeys(("changes", "client_report", "inspect", "plan", "synth"), "tools"),
     "Release": "releases",
     "open_release": "releases",
     "BudgetError": "schemas.errors",

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     import xarray
     from matplotlib.axes import Axes
 
-_MAX_BARS, _MAX_NAMES = 30, 12
-_LETTER, _LINE = 0.02, 0.045  # shares of a plot's width and height: of a letter, and of a line
+_MAX_BARS, _MAX_NAMES, _MAX_TRIED = 30, 12, 60
+_FOREMOST = 3  # zones with the highest numbers, which a plot always names
 
 
 @dataclass(frozen=True, repr=False)
@@ -312,26 +312,34 @@ class Release(published_release.Release):
         from matplotlib.collections import LineCollection
         from matplotlib.patheffects import withStroke
 
-        listed, region = self.listed or {}, self._region()
+        listed, foremost = self.listed or {}, zones[:_FOREMOST]
         basemap = Geography.of({BASEMAP_FILE: self.read(BASEMAP_FILE)} if BASEMAP_FILE in listed else {}).basemap
         places = list[tuple[str, float, float]]()
         if basemap is not None:
             shores = [ring for area in (*basemap.land, *basemap.water) for ring in area]
             ax.add_collection(LineCollection(shores, colors="#305478", linewidths=0.7), autolim=False)
             places = [(place.name, place.longitude, place.latitude) for place in basemap.places]
-        halo, named = [withStroke(linewidth=2, foreground="white")], dict[str, tuple[float, float, float]]()
-        for name, longitude, latitude in (*places, *zones):
-            across = (longitude - region["west"]) / (region["east"] - region["west"])
-            up = (latitude - region["south"]) / (region["north"] - region["south"])
-            end = across + _LETTER * len(name)
-            if name in named or len(named) == _MAX_NAMES or across < 0 or end > 1 or not 0 < up < 1:
+        figure: Any = ax.figure
+        if (layout := figure.figure.get_layout_engine()) is not None:
+            layout.execute(figure.figure)
+        ax.apply_aspect()  # after the layout, as a drawing does: names have the room that both leave
+        frame, halo, named = ax.get_window_extent(), [withStroke(linewidth=2, foreground="white")], dict[str, Any]()
+        # The foremost zones always have their names, over others if need be.
+        for number, (name, *place) in enumerate((*foremost, *places, *zones[_FOREMOST:_MAX_TRIED])):
+            if name in named or len(named) == _MAX_NAMES or not frame.contains(*ax.transData.transform(place)):
                 continue
-            if any(across < other[1] and other[0] < end and abs(up - other[2]) < _LINE for other in named.values()):
-                continue
-            named[name] = across, end, up
-            ax.plot(longitude, latitude, ".", color="black", markersize=3)
-            text, point = name.replace("$", r"\$"), (longitude, latitude)
-            ax.annotate(text, point, (3, 3), textcoords="offset points", fontsize=8, clip_on=True, path_effects=halo)
+            for may_cover, side in product((False, True)[: 1 + (number < len(foremost))], ("left", "right")):
+                text = ax.annotate(
+                    name.replace("$", r"\$"), (place[0], place[1]), (3 if side == "left" else -3, 3), ha=side,
+                    textcoords="offset points", fontsize=8, clip_on=True, path_effects=halo,
+                )  # fmt: skip
+                box = text.get_window_extent()
+                is_inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and box.y1 <= frame.y1
+                if is_inside and (may_cover or not any(map(box.overlaps, named.values()))):
+                    named[name] = box
+                    ax.plot(*place, ".", color="black", markersize=3)
+                    break
+                text.remove()
 
     def _plot_items(self, ax: Axes) -> None:
         items = self.items[self.items["level"] == self.items["level"].min()].head(_MAX_BARS)[::-1]

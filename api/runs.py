@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Folder = str | os.PathLike[str]
 Logs: TypeAlias = Any  # Folder, a pandas data frame or a pyarrow table, whose packages have no types
+_PLACES = {"geometry_column", "cell_column", "latitude_column", "longitude_column", "origin"}
 _OPTION = re.compile(r"(`[^`]*`)|--(?=[a-z])")  # of the command line, outside of a quoted command
 
 
@@ -42,12 +43,23 @@ def publish(job: str, arguments: dict[str, Any]) -> Release:
         raise RequestError(
             f"dry_run: is only available on the command line; run `sfumato {job} ... --dry_run`, or see sfumato.plan"
         )
+    values |= _geometry_of(input, values)
+    with as_files(job, input, values) as (given, _):
+        return _publish_files(job, given, output)
+
+
+@contextlib.contextmanager
+def as_files(job: str, input: Logs, values: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
+    """A job's options with files for tables, and these files by argument, gone in the end. Raises SfumatoError.
+
+    values: the job's other options.
+    """
     tables: dict[str, str] = {}
     with _errors_for_python(tables), _zones_file(values) as zones:
         tables |= zones
         with _files_of(job, input, {**values, **zones}) as files:
             tables |= {} if files is input else {"input": files}
-            return _publish_files(job, {**values, **zones, "input": files}, output)
+            yield {**values, **zones, "input": files}, tables
 
 
 @contextlib.contextmanager
@@ -59,11 +71,16 @@ def _errors_for_python(tables: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except SfumatoError as error:
-        text = _OPTION.sub(lambda found: found[1] or "", str(error))
+        text = without_dashes(str(error))
         for name, file in tables.items():
             text = text.replace(f"{name}: {file}: ", f"{name}: ").replace(file, name)
         error.args = (text,)
         raise
+
+
+def without_dashes(text: str) -> str:
+    """Returns a text of the command line with options as Python names them."""
+    return _OPTION.sub(lambda found: found[1] or "", text)
 
 
 def _publish_files(job: str, values: Mapping[str, Any], output: Folder | None) -> Release:
@@ -105,6 +122,11 @@ def _files_of(job: str, input: Logs, values: Mapping[str, Any]) -> Iterator[Any]
             f"{type(input).__name__}"
         )
     with private_folder() as folder:  # the next run removes it if this process is killed
+        if is_frame and job == "inspect":
+            file = os.path.join(folder, "table.csv")  # each value as text, as a job reads it
+            _with_places(input).to_csv(file, index=False)
+            yield file
+            return
         file = os.path.join(folder, "table.parquet")
         table = input if isinstance(input, pa.Table) else _read_frame(job, input, {**values, "input": file})
         # Without metadata, so that equal tables are one input in the ledger.
@@ -129,6 +151,24 @@ def _zones_file(values: Mapping[str, Any]) -> Iterator[dict[str, str]]:
         yield {"zones": file}
 
 
+def _geometry_of(frame: Logs, values: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the option that names the geometry of a GeoDataFrame, if nothing else says where its records are."""
+    name = getattr(frame, "active_geometry_name", None)
+    if name is None or _PLACES & {name for name, value in values.items() if value is not None}:
+        return {}
+    return {} if {"latitude", "longitude"} <= set(frame.columns) else {"geometry_column": name}
+
+
+def _with_places(frame: Any) -> Any:
+    """Returns a data frame with the columns of degrees that a GeoDataFrame's points have. Raises RequestError."""
+    from sfumato.transforms.geo.feature_files import in_degrees
+
+    for name in _geometry_of(frame, {}).values():
+        places = in_degrees("input", frame[name])
+        return frame.drop(columns=name).assign(latitude=places.y, longitude=places.x)
+    return frame
+
+
 def _read_frame(job: str, frame: pd.DataFrame, values: Mapping[str, Any]) -> pa.Table:
     """Returns what a job with these options reads of a data frame. Raises RequestError."""
     from sfumato.pipelines.frame.inputs import layout_of
@@ -150,11 +190,10 @@ def _request(job: str, values: Mapping[str, Any]) -> Request:
 
 
 @_errors_for_python({})
-def run(job: str, values: Mapping[str, Any]) -> None:
-    """Runs a job for options by name. Raises SfumatoError."""
-    request = _request(job, values)
-    # The command line prints the path of the page; here the release is returned.
-    with shown_on(Console(job, "text", bool(values.get("verbose")))), contextlib.redirect_stdout(io.StringIO()):
+def run(job: str, values: Mapping[str, Any]) -> str:
+    """Runs a job for options by name, and returns what its command prints. Raises SfumatoError."""
+    request, printed = _request(job, values), io.StringIO()
+    with shown_on(Console(job, "text", bool(values.get("verbose")))), contextlib.redirect_stdout(printed):
         try:
             run_job(request)
         except Exception as error:
@@ -163,3 +202,4 @@ def run(job: str, values: Mapping[str, Any]) -> None:
             if found is None:
                 raise
             raise found.with_traceback(None) from None
+    return printed.getvalue()

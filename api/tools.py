@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow.parquet as pq
 
 from sfumato.pipelines.command_line.run import request_of
 from sfumato.releases import Release, open_release
-from sfumato.runs import Folder, run
+from sfumato.runs import Folder, Logs, as_files, run, without_dashes
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import CHANGES_FILE
 from sfumato.transforms.changes.release import compare_releases
@@ -21,7 +24,55 @@ from sfumato.transforms.nights.plan import RotationPlan, make_rotation_plan
 from sfumato.transforms.release.published_release import data_frame, read_part
 
 if TYPE_CHECKING:
+    import geopandas
     import pandas as pd
+
+_COMMAND = "    sfumato "
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
+
+
+def inspect(input: Logs, *, zones: Folder | geopandas.GeoDataFrame | None = None, **options: Any) -> None:
+    """Prints what logs contain, what is wrong with them, and the call that fits them, as `sfumato inspect` does.
+
+    The figures are exact: they are for the person who holds the logs. Nothing is published or charged.
+
+    Args:
+        input: files or a table, see `heatmap`.
+        zones: file of zones, such as stops, or a GeoDataFrame of them, whose visitors are to be counted.
+        **options: any other option of `sfumato inspect`, such as user_id_column, dates or region.
+
+    Example:
+        >>> sfumato.inspect("logs/*.parquet")  # doctest: +ELLIPSIS
+        For your eyes only: ...
+            sfumato.heatmap('logs/*.parquet', ...
+    """
+    with as_files("inspect", input, {"zones": zones, **options}) as (given, tables):
+        printed = run("inspect", given)
+    names = {file: name for name, file in tables.items()}
+    for line in printed.splitlines():
+        if line.startswith(_COMMAND):
+            line = f"    sfumato.{_as_call(line.removeprefix(_COMMAND), names)}"
+        line = line if line.startswith("|") else without_dashes(line)  # a table keeps its widths
+        sys.stdout.write(f"{line}\n")
+
+
+def _as_call(command: str, names: Mapping[str, str]) -> str:
+    """Returns a command as a call of the function. names: of the arguments, by their files."""
+    job, *words = shlex.split(command)
+    given = dict[str, list[str]]()
+    for word in words:
+        name, equals, value = word.removeprefix("--").partition("=")
+        if word.startswith("--"):
+            given[name] = [value] if equals else []
+        else:
+            given[list(given)[-1]].append(word)
+    texts = {
+        name: ", ".join(names.get(one) or (one if _NUMBER.fullmatch(one) else repr(one)) for one in values) or "True"
+        for name, values in given.items()
+    }
+    files = texts.pop("input")
+    files = f"[{files}]" if len(given["input"]) > 1 else files
+    return f"{job}({', '.join([files, *(f'{name}={text}' for name, text in texts.items())])})"
 
 
 def changes(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Self
 
 _OPTIONS = re.compile(r"([a-z][a-z0-9_]*(?:(?:, | and | or )[a-z][a-z0-9_]*)*): ")
 _FORMAT = re.compile(r"(?P<name>[a-z-]+)/(?P<version>[0-9]{1,6})")
@@ -81,6 +82,21 @@ class RequestError(SfumatoError, ValueError):
     """An option, a configuration file or the format of an input is wrong, or the system denies access or memory."""
 
     exit_code = 2
+
+
+class MissingColumnError(RequestError):
+    """A log lacks columns. `missing` has each with the option that names it."""
+
+    missing: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, path: str, missing: Iterable[tuple[str, str]], names: Sequence[str], advice: str = "") -> Self:
+        """Returns the error of a file. missing: options and columns. names: of the columns that the file has."""
+        found = tuple(missing)
+        lacks = ", ".join(f"{column!r} (--{option}{did_you_mean(column, names)})" for option, column in found)
+        error = cls(f"{found[0][0]}: {path} has no column {lacks}; choose from {', '.join(names)}{advice}")
+        error.missing = found
+        return error
 
 
 class MissingTableError(RequestError, AttributeError):

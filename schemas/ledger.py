@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, InvalidOperation
 
 from sfumato.schemas.errors import RequestError, shown
@@ -151,10 +152,19 @@ def parse_day(name: str, text: str) -> date:
             raise ValueError
         found = date.fromisoformat(text)
     except ValueError:
-        raise RequestError(f"{name}: must be a date YYYY-MM-DD, got {shown(text)}") from None
+        raise RequestError(f"{name}: must be a date YYYY-MM-DD, got {shown(text)}{_iso_dates(text)}") from None
     if not _YEARS[0] <= found.year <= _YEARS[1]:
         raise RequestError(f"{name}: must be in a year between {_YEARS[0]} and {_YEARS[1]}, got {text}")
     return found
+
+
+def _iso_dates(text: str) -> str:
+    """Returns `; write 2026-11-16` for 16/11/2026, or both dates that 6.10.2026 may be; nothing for other text."""
+    written = list[str]()
+    for order in ("%d %m %Y", "%m %d %Y"):
+        with suppress(ValueError):
+            written.append(str(datetime.strptime(re.sub(r"[./-]", " ", text), order).date()))
+    return f"; write {' or '.join(dict.fromkeys(written))}" if written else ""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.types as pt
 
-from sfumato.schemas.errors import RequestError, did_you_mean
+from sfumato.schemas.errors import MissingColumnError, RequestError
 from sfumato.schemas.slots import Slots
 
 # Why a row of a log is dropped.
@@ -231,10 +231,9 @@ class LocationColumns:
 
 
 def field_type(schema: pa.Schema, name: str, option: str, path: str) -> pa.DataType:
-    """Returns the type of a column's values, dictionary-encoded or not. Raises RequestError if it is missing."""
+    """Returns the type of a column's values, dictionary-encoded or not. Raises MissingColumnError."""
     if name not in schema.names:
-        hint = did_you_mean(name, schema.names)
-        raise RequestError(f"{path}: no column {name!r}{hint}; set --{option} to one of: {', '.join(schema.names)}")
+        raise MissingColumnError.of(path, [(option, name)], schema.names)
     kind = schema.field(name).type
     return kind.value_type if pt.is_dictionary(kind) else kind
 

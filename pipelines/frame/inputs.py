@@ -270,8 +270,8 @@ def _logs(folder: str, form: str | None, found: Mapping[str, StoredFile]) -> lis
     packed = [path for path in found if not _is_hidden(path) and path not in logs and _PACKED.search(path.lower())]
     if packed:
         raise RequestError(
-            f"{join(folder, packed[0])} is packed in a way that is not read (.csv.gz and .ndjson.gz are); unpack it, "
-            "or give it a name that begins with _ to leave it out"
+            f"{join(folder, packed[0])} is packed in a way that is not read (.csv.gz and .ndjson.gz are); unpack it; "
+            f"to leave it out, name the logs, such as '{join(folder, '*.csv')}', or begin its name with _"
         )
     if not is_remote(folder):
         paths = (os.path.join(place, name) for place, *names in walk(folder) for name in itertools.chain(*names))

@@ -11,9 +11,9 @@ from dataclasses import astuple, replace
 from sfumato.pipelines.frame.inputs import layout_of, match_files
 from sfumato.pipelines.operations.log_causes import causes, suggested_form
 from sfumato.pipelines.operations.log_facts import HOUR, Facts, inspect_logs
-from sfumato.pipelines.operations.log_roles import ROLES, ids_among, people_among
 from sfumato.pipelines.operations.starting import CLOSE, ZonesFile, file_of_zones, min_users
 from sfumato.schemas.guarantee import Trust
+from sfumato.schemas.log_roles import ROLES, ids_among, people_among
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.requests.commands import InspectRequest
 from sfumato.schemas.requests.publish_request import LogOptions, ReleaseRequest

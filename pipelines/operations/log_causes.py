@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sfumato.pipelines.operations.log_facts import MOST, SOME, Facts
-from sfumato.pipelines.operations.log_roles import people_among
+from sfumato.schemas.log_roles import people_among
 from sfumato.transforms.inputs.text_lines import conversion
 from sfumato.transforms.release.basemap_file import distance_text
 

@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from sfumato.pipelines.operations.log_roles import AXES, find_roles, ids_among, people_among
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.locations import is_text
 from sfumato.schemas.log_layout import LogLayout
+from sfumato.schemas.log_roles import AXES, find_roles, ids_among, people_among
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.requests.publish_request import MAX_BAD_FRACTION
 from sfumato.schemas.slots import UTC

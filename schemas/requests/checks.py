@@ -61,7 +61,7 @@ def owners_of(classes: Mapping[str, type]) -> dict[str, tuple[str, ...]]:
 def check_choice(name: str, value: object, known: Collection[str]) -> None:
     """Raises RequestError unless the value is one of the known names."""
     if not isinstance(value, str) or value not in known:
-        raise RequestError(f"{name}: must be one of {', '.join(known)}, got {value!r}")
+        raise RequestError(f"{name}: must be one of {', '.join(map(repr, known))}, got {value!r}")
 
 
 def check_number(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from datetime import date, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, PlainValidator, model_validator
@@ -42,9 +42,9 @@ def region_of(value: Any) -> Region:
 def _period(value: Any) -> Period:
     if isinstance(value, Period):
         return value
-    if isinstance(value, datetime):  # pandas' Timestamp is one; it would be written with its time
-        value = value.date()
-    return Period(value, value) if isinstance(value, date) else Period.parse(str(value))
+    ends = value if isinstance(value, list | tuple) else [value]
+    # pandas' Timestamp is a datetime, which would be written with its time
+    return Period.parse(":".join(str(end.date() if isinstance(end, datetime) else end) for end in ends))
 
 
 def _limits(value: Any) -> tuple[Limit, ...]:
@@ -77,7 +77,8 @@ def _where(value: Any) -> str:
 
 
 def _hours(value: Any) -> str:
-    return "{}-{}".format(*hours_of(str(value)))
+    value = "-".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return "{}-{}".format(*hours_of(value))
 
 
 def _title(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
@@ -26,6 +27,7 @@ INPUT, PRIVACY, MAP, METHOD, PROTOCOL, COLUMNS, GROUPS, OUTPUT, KEY, LEDGER, RUN
     "privacy ledger",
     "run",
 )
+_DECIMAL_COMMA = re.compile(r"-?[0-9]*,[0-9]+")
 T = TypeVar("T")
 
 
@@ -171,7 +173,10 @@ class Request(BaseModel):
             return str(cause)
         name = str(problem["loc"][0])
         is_element = len(problem["loc"]) > 1  # of a list
-        return f"{name}: must be {range_text(cls.model_fields[name], is_element)}, got {shown(problem['input'])}"
+        field, value = cls.model_fields[name], problem["input"]
+        is_comma = option_type(field.annotation) is float and isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value)
+        remedy = f"; write {value.replace(',', '.')}" if is_comma else ""
+        return f"{name}: must be {range_text(field, is_element)}, got {shown(value)}{remedy}"
 
     @classmethod
     def _missing(cls, names: list[str]) -> str:
@@ -212,7 +217,7 @@ def range_text(field: FieldInfo, one: bool = False) -> str:
     kind = option_type(field.annotation)
     bounds = field_bounds(field)
     if get_origin(kind) is Literal:
-        return f"one of {', '.join(map(str, get_args(kind)))}"
+        return f"one of {', '.join(map(repr, get_args(kind)))}"
     if has_several(field.annotation) and not (one and bounds):
         return f"{ {int: 'whole numbers', float: 'numbers'}.get(kind, 'values') } {extra_of(field)['metavar']}"
     if kind is bool:

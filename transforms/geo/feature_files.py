@@ -1,9 +1,11 @@
-"""Features of GeoJSON, GeoParquet, GeoPackage and zipped shapefiles, in degrees of longitude and latitude."""
+"""Features of GeoJSON, GeoParquet, GeoPackage, zipped shapefiles and CSV, in degrees of longitude and latitude."""
 
 from __future__ import annotations
 
+import csv
 import io
 import json
+import math
 import os
 import re
 import tempfile
@@ -23,12 +25,14 @@ from shapely.geometry.base import BaseGeometry
 
 from sfumato.schemas.charts import readable
 from sfumato.schemas.errors import RequestError, reason_of
+from sfumato.schemas.log_roles import AXES, NAMES, find_roles
 from sfumato.transforms.geo.geoparquet import geo_metadata
 from sfumato.transforms.io.files import is_remote, open_file
 
 _PARQUET = b"PAR1"
 _GEOPACKAGE = b"SQLite format 3\0"
 _ZIP = b"PK\x03\x04"  # of a shapefile
+_CSV = (".csv", ".tsv", ".txt")  # which nothing in the content marks
 SHAPEFILE = b"\x00\x00\x27\x0a"
 _MAX_PART_BYTES = 1 << 30  # of a shapefile, unpacked
 SHAPEFILE_PARTS = (".shp", ".shx", ".dbf", ".prj", ".cpg")
@@ -106,9 +110,10 @@ def read_features(
     Args:
         option: that names the file, for messages.
         name: of the file, for messages.
-        content: GeoJSON, GeoParquet, GeoPackage or a zipped shapefile. Coordinates in a system that the file states
-            are converted to longitude and latitude, by geopandas, which also reads the last two formats.
-        wanted: whether a column of a GeoParquet file is read as a property. GeoJSON is read with all properties.
+        content: GeoJSON, GeoParquet, GeoPackage or a zipped shapefile; CSV if the name ends like one. Coordinates in a
+            system that the file states are converted to longitude and latitude, by geopandas, which also reads
+            GeoPackages and shapefiles.
+        wanted: whether a column of a GeoParquet file is read as a property. Other formats are read with all properties.
 
     Raises RequestError if the file cannot be read, states no coordinate system that is known, or requires geopandas
     and pyogrio where they are missing; also while the features are read.
@@ -117,7 +122,46 @@ def read_features(
         return _parquet_features(option, name, content, wanted)
     if content.startswith((_GEOPACKAGE, _ZIP)):
         return "", _converted_features(option, name, content)
+    if name.lower().endswith(_CSV):
+        return "", _csv_features(option, name, content)
     return _json_features(option, name, content)
+
+
+def _csv_features(option: str, name: str, content: bytes) -> Iterator[Feature]:
+    """Returns a point for each row of a CSV file, such as stops.txt of GTFS; the other columns are properties, as text.
+
+    Raises RequestError.
+    """
+    try:
+        text = content.decode("utf-8-sig")
+        delimiter = max(",;\t", key=text.partition("\n")[0].count)
+        lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
+        (_, header), *rows = [line for line in enumerate(lines, 1) if line[1]] or [(1, [])]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise RequestError(f"{option}: {name} is not CSV in UTF-8 ({error}); save it as such") from None
+    columns = [column.strip() for column in header]
+    roles = find_roles(columns, {})
+    if missing := [axis for axis in AXES if axis not in roles]:
+        known = ", and ".join(f"a column of degrees named {' or '.join(NAMES[axis])}" for axis in missing)
+        found = ", ".join(map(readable, columns)) or "none"
+        raise RequestError(f"{option}: {name} must have {known}; rename one of its columns: {found}")
+    if not rows:
+        raise RequestError(f"{option}: {name} has no rows below its header")
+    axes = [columns.index(roles[axis]) for axis in AXES]
+    points = list[Feature]()
+    for number, row in rows:
+        if len(row) != len(columns):
+            raise RequestError(f"{option}: {name}: row {number} must have {len(columns)} values, got {len(row)}")
+        try:
+            latitude, longitude = (float(row[place].replace(",", ".")) for place in axes)
+        except ValueError:
+            latitude = longitude = math.nan
+        if not (abs(latitude) <= 90 and abs(longitude) <= 180):
+            found = ", ".join(f"{readable(columns[place])} {readable(row[place])!r}" for place in axes)
+            raise RequestError(f"{option}: {name}: row {number} must have degrees, got {found}; correct or remove it")
+        properties = {columns[place]: value for place, value in enumerate(row) if place not in axes}
+        points.append((properties, shapely.Point(longitude, latitude)))
+    return iter(points)
 
 
 def _json_features(option: str, name: str, content: bytes) -> tuple[str, Iterator[Feature]]:
@@ -125,7 +169,11 @@ def _json_features(option: str, name: str, content: bytes) -> tuple[str, Iterato
     try:
         data = json.loads(content)
     except (ValueError, RecursionError) as error:  # bytes that are no text are one, too
-        raise RequestError(f"{option}: {name} is neither GeoJSON nor GeoParquet ({error})") from None
+        why = f" ({error})" if content.lstrip().startswith(b"{") else ""
+        raise RequestError(
+            f"{option}: {name} must be GeoJSON, GeoParquet, a GeoPackage, a shapefile, or CSV of points with a name "
+            f"that ends in {' or '.join(_CSV)}{why}"
+        ) from None
     if not isinstance(data, dict) or not isinstance(data.get("type"), str):
         raise RequestError(f"{option}: {name} is not GeoJSON: it must be an object with a `type`")
     if "crs" in data:

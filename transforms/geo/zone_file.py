@@ -126,7 +126,8 @@ def read_zones(
     """Reads and checks the zones of a file.
 
     Args:
-        path: of a GeoJSON, GeoParquet, GeoPackage or shapefile (.shp, its folder, or zipped), local or in a bucket.
+        path: of a GeoJSON, GeoParquet, GeoPackage, shapefile (.shp, its folder, or zipped) or CSV file of points, local
+            or in a bucket.
         id_column: the property or column with the zones' ids, text or integers.
         levels: the columns of all levels, from the finest, `id_column`, to the coarsest; empty for one level.
         label_column: the property or column with names for people, which need not be unique; None without.
@@ -165,7 +166,7 @@ def read_zones(
         if len(ids) > MAX_ZONES:
             raise RequestError(f"zones: {path} has more than {MAX_ZONES:,} zones; use a coarser level")
     if not ids:
-        raise RequestError(f"zones: {path} has no polygons")
+        raise RequestError(f"zones: {path} has no zones")
     columns = list(zip(*ids, strict=True))
     geometries = shapely.force_2d(np.array(shapes, dtype=object))
     if radius is not None:

@@ -21,8 +21,9 @@ class ZoneOptions(Request):
     )
     zones: str | None = option(
         None,
-        "file of the zones: polygons, or points with --radius, as GeoJSON, GeoParquet, GeoPackage or shapefile, local "
-        "or gs://. Zones are published, so they must not depend on the logs",
+        "file of the zones: polygons, or points with --radius, as GeoJSON, GeoParquet, GeoPackage or shapefile, or "
+        "points as CSV, such as stops.txt of GTFS; local or gs://. Zones are published, so they must not depend on the "
+        "logs",
         INPUT,
         metavar="FILE",
         common=True,

@@ -36,6 +36,7 @@ from sfumato.transforms.io.files import read_lines
 
 # Digits of integers, characters of text and of dates, metres of a map's cells, where --depth is not given.
 DIGITS, CHARACTERS, DATE_CHARACTERS, CELL_METRES = 9, 16, 10, 100
+_DEFAULT = "; add --trust central (the default is secagg)"
 _MAX_LEVEL = 12  # of cells, where --depth is not given
 
 
@@ -175,9 +176,11 @@ class ItemRequest(PlaceColumns, MapGeography, ItemCountRequest):
         if len(given) > 1:
             raise RequestError(f"{' and '.join(given)}: cannot be combined; give one of them")
         if self.trust != Trust.CENTRAL:
-            self.refuse(("noise",), "applies only with --trust central")
+            self.refuse(("noise",), f"applies only with --trust central{_DEFAULT}")
         if self.trust == Trust.SECAGG:
-            self.refuse(("max_items_per_user", "max_records_per_item"), "applies only with --trust central or split")
+            self.refuse(
+                ("max_items_per_user", "max_records_per_item"), f"applies only with --trust central or split{_DEFAULT}"
+            )
         return self
 
     def _plan(self, domains: tuple[int | None, ...]) -> SamplePlan | CentralCountPlan:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from sfumato.schemas.errors import DataError, RequestError
+from sfumato.schemas.errors import DataError, MissingColumnError, RequestError
 from sfumato.schemas.locations import TIME_TYPE, Columns, check_time, field_type
 from sfumato.transforms.inputs.bigquery_table import BIGQUERY, open_bigquery_log, table_state
 from sfumato.transforms.inputs.csv_log import open_csv_log
@@ -314,10 +314,17 @@ def _reading(log: LogFile, columns: Columns, schema: pa.Schema, types: Mapping[s
         schema = _with_column(schema, name, kind)
     axes = [name for name in (layout.latitude, layout.longitude) if name in wanted]
     derives = bool(axes) and layout.place_column is not None
-    shown, sources = schema, [name for name in wanted if name in schema.names]
+    missing, names = list[tuple[str, str]](), schema.names
+    sources = [name for name in wanted if name in names]
+    options = {"day_column": layout.days.column} if layout.days is not None else {}
     if derives:
-        option = "geometry_column" if layout.cells is None else "cell_column"
-        field_type(schema, str(layout.place_column), option, log.path)
+        options["geometry_column" if layout.cells is None else "cell_column"] = str(layout.place_column)
+    for option, name in options.items():
+        if name not in names:  # one message names all that are missing, so the checks go on as if it were there
+            missing.append((option, name))
+            schema = _with_column(schema, name, types[name])
+    shown = schema
+    if derives:
         if layout.cells is None:
             check_points(schema, str(layout.geometry), log.path)
         else:
@@ -344,13 +351,19 @@ def _reading(log: LogFile, columns: Columns, schema: pa.Schema, types: Mapping[s
             raw = None if value is None else value.encode("utf-8", "surrogateescape")  # a name need not be UTF-8
             constants[name] = parsed(text_array([raw]), kind)[0]
             shown = _with_column(shown, name, kind)
-    try:
-        kinds = columns.check(shown, log.path)
-    except RequestError as error:
-        missing = layout.place_column is None and any(name not in shown.names for name in axes)
-        has_points = missing and (b"geo" in (shown.metadata or {}) or "geometry" in shown.names)
-        advice = "; or give --geometry_column for a column of points" if has_points else ""
-        raise RequestError(f"{error}{advice}") from None
+    kinds = None
+    while kinds is None:
+        try:
+            kinds = columns.check(shown, log.path)
+        except MissingColumnError as error:
+            missing += error.missing
+            for _, name in error.missing:
+                shown = _with_column(shown, name, columns.text_types().get(name, pa.string()))
+    if missing:
+        has_points = b"geo" in (schema.metadata or {}) or "geometry" in names
+        no_place = has_points and any(name in axes for _, name in missing)
+        advice = "; or give --geometry_column for a column of points" if no_place else ""
+        raise MissingColumnError.of(log.path, missing, names, advice)
     kinds = {name: kind for name, kind in kinds.items() if name not in untyped}
     return Reading(log, wanted, tuple(dict.fromkeys(sources)), constants, derives, kinds, untyped)
 

@@ -166,6 +166,11 @@ class NoisyUserCounts:
     cost: float
     noise_stddev: float
 
+    @property
+    def may_be_none(self) -> bool:
+        """Returns whether the noise may explain all of the users."""
+        return self.users < 2 * self.noise_stddev
+
     def entry(self, unit: str = "epsilon") -> dict[str, float]:
         """Returns the fields that a manifest states, with the cost under the name of its unit."""
         return {unit if name == "cost" else name: value for name, value in asdict(self).items()}
@@ -236,7 +241,7 @@ class ChargeAndAdmit:
         refused = None if self.gate is None else self.gate.charge()
         counted = count_users(counts, self.rule, key)
         try:
-            check_admission(counted, self.rule)
+            check_admission(counted, self.rule, self._remedies)
         except NotAdmittedError as refusal:
             if self.gate is not None:
                 self.gate.settle(self.rule.cost, str(refusal))
@@ -244,30 +249,33 @@ class ChargeAndAdmit:
         if refused is not None:  # which lowered the charge to the admission's cost
             raise LedgerError("ledger: this release was refused before, and would not be now; give another release id")
         # CSV, JSON and dictionaries have no schema: there a misspelled column shows only as missing users.
-        if counted.users < 2 * counted.noise_stddev:
+        if counted.may_be_none:
             self._warn(counted)
         return counted
+
+    @property
+    def _remedies(self) -> str:
+        """Returns the options that could have left all users out, for messages."""
+        check = "check --decimal, and the names and order of columns"
+        if self.day_rows is not None:
+            check = "check --time_zone, --decimal, and the names and order of columns"
+            if self.dates is None:  # a time that cannot be read leaves its row out, and no count shows it
+                check = f"give --dates dmy if times look like 27.11.2026, or {check}"
+        return check if self.rule.span is None else f"{check}; or the zones lie elsewhere: they span {self.rule.span}"
 
     def _warn(self, counted: NoisyUserCounts) -> None:
         """Logs that there may be no users, with the options that could have left them out.
 
         The run goes on: this count has a small share of the budget, so the map may well show users that it does not.
         """
-        rows, check = "logs", "check --decimal, and the names and order of columns"
-        if self.day_rows is not None:
-            rows, check = f"rows of {self.day_rows}", "check --time_zone, --decimal, and the names and order of columns"
-            if self.dates is None:  # a time that cannot be read leaves its row out, and no count shows it
-                check = f"give --dates dmy if times look like 27.11.2026, or {check}"
-        if self.rule.span is not None:
-            check += f"; or the zones lie elsewhere: they span {self.rule.span}"
         noise = _HARDLY_EVER * counted.noise_stddev * self.rule.cohorts
         unit = 10 ** math.floor(math.log10(max(noise, 1)))
         advice = f"; --min_users {math.ceil(noise / unit) * unit} would end it here"
         FEW_USERS.emit(
             users=counted.users,
             noise_stddev=counted.noise_stddev,
-            rows=rows,
-            check=check,
+            rows="logs" if self.day_rows is None else f"rows of {self.day_rows}",
+            check=self._remedies,
             advice="" if self.rule.min_users else advice,
         )
 
@@ -296,8 +304,8 @@ def sampled_stddev(users: float, noise_stddev: float, rate: float) -> float:
     return math.hypot(noise_stddev, math.sqrt((1 / rate - 1) * max(users, 0)))
 
 
-def check_admission(counted: NoisyUserCounts, rule: AdmissionRule) -> None:
-    """Raises NotAdmittedError if the noisy counts break the rule.
+def check_admission(counted: NoisyUserCounts, rule: AdmissionRule, remedies: str = "") -> None:
+    """Raises NotAdmittedError if the noisy counts break the rule. remedies: for a message that there may be no users.
 
     Bad records or a wrong population are a reason only beyond what noise and sampling explain, except with probability
     FALSE_REFUSAL_PROBABILITY. The minimum number of users is compared with the noisy count itself.
@@ -327,7 +335,8 @@ def check_admission(counted: NoisyUserCounts, rule: AdmissionRule) -> None:
     if rule.min_users and users * rule.cohorts < rule.min_users:  # without a minimum, a negative count is no reason
         if rule.cohorts > 1:
             some += f" in one of {rule.cohorts} cohorts, so about {max(users, 0) * rule.cohorts:,.0f} in all"
-        raise TooFewUsersError(f"{some}, fewer than --min_users {rule.min_users:,}")
+        advice = f"; {remedies}" if remedies and counted.may_be_none else ""
+        raise TooFewUsersError(f"{some}, fewer than --min_users {rule.min_users:,}{advice}")
 
 
 def _zones_text(span: str) -> str:

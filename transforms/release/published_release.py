@@ -335,7 +335,10 @@ def open_release(path: str | os.PathLike[str], *, changes: bool = False) -> Rele
         if not isinstance(manifest, dict):
             raise ValueError("no object")
     except (OSError, ValueError, RecursionError):
-        raise RequestError(f"{text}: no release found (no readable {MANIFEST_FILE})") from None
+        raise RequestError(
+            f"{text}: no release found (no readable {MANIFEST_FILE}); where `sfumato refresh` publishes, name a day: "
+            f"{text.rstrip('/')}/releases/DATE"
+        ) from None
     stated = manifest.get("format")
     known = [one for one in _FORMATS if str(stated).startswith(one.rpartition("/")[0] + "/")]
     check_format(f"{text}: {MANIFEST_FILE}", stated, known[0] if known else MANIFEST_FORMAT)

@@ -6,6 +6,7 @@ import gc
 import inspect
 import json
 import traceback
+from itertools import pairwise
 from pathlib import Path
 
 import duckdb
@@ -260,13 +261,63 @@ def test_zones_of_a_frame_are_those_of_its_file(city: Path, tmp_path: Path, is_t
         sfumato.zones(table, zones=frame.set_crs(None, allow_override=True), id_column="half")
 
 
+@pytest.mark.drawn
+@pytest.mark.parametrize("small", [False, True])
+def test_plot_names_the_busiest_zones_within_its_axes(city: Path, small: bool):
+    """Of strips so narrow that the names of neighbours cover each other."""
+    from matplotlib import pyplot
+
+    geopandas = pytest.importorskip("geopandas")
+    west, south, east, north = REGION
+    ends = [west + (east - west) * number / 20 for number in range(21)]
+    strips = [shapely.box(left, south, right, north) for left, right in pairwise(ends)]
+    names = [f"Strip {number}" for number in range(20)]
+    frame = geopandas.GeoDataFrame({"strip": names, "name": names}, geometry=strips, crs="OGC:CRS84")
+    release = sfumato.zones(city / "logs" / "*.parquet", zones=frame, id_column="strip", label_column="name", seed=1)
+    _, panels = pyplot.subplots(2, 3, squeeze=False, layout="constrained" if small else None)
+    axes = release.plot(panels[0, 1] if small else None)
+    texts = {text.get_text(): text for text in axes.texts}
+    assert set(release.zones_table.nlargest(3, "users")["zone"]) <= set(texts)
+    axes.get_figure().canvas.draw()
+    frame_x = axes.get_window_extent().intervalx
+    for text in texts.values():
+        box = text.get_window_extent()
+        assert frame_x[0] - 1 <= box.x0 < box.x1 <= frame_x[1] + 1
+    pyplot.close("all")
+
+
 def test_points_of_a_frame_are_converted_to_degrees(city: Path):
     geopandas = pytest.importorskip("geopandas")
     logs = pd.read_parquet(city / "logs").drop_duplicates("user_id")
     points = geopandas.points_from_xy(logs["longitude"], logs["latitude"], crs="OGC:CRS84")
     frame = geopandas.GeoDataFrame({"user_id": logs["user_id"]}, geometry=points).to_crs("EPSG:3857")
-    options = {"region": REGION, "depth": 3, "trust": "central", "epsilon": 20, "geometry_column": "geometry"}
-    release = sfumato.heatmap(frame, **options)
+    options = {"region": REGION, "depth": 3, "trust": "central", "epsilon": 20}  # the frame names its geometry
+    release = sfumato.heatmap(frame.rename_geometry("where"), **options)
     assert release.cells["count"].sum() == pytest.approx(len(logs), abs=len(logs) / 100)
     with rejects("input"):
         sfumato.heatmap(frame.set_crs(None, allow_override=True), **options)
+
+
+@pytest.mark.parametrize("kind", ["files", "frame", "points"])
+def test_inspect_prints_a_call_that_runs(kind: str, city: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    geopandas = pytest.importorskip("geopandas")
+    logs = pd.read_parquet(city / "logs").assign(timestamp="16.11.2026 08:30")
+    logs.to_csv(tmp_path / "logs.csv", index=False)
+    logs["user_id"] = logs["user_id"].where(logs.index > 0).astype(object)  # a missing id makes no other one a number
+    halves = [shapely.box(3.00, 1.00, 3.06, 1.13), shapely.box(3.06, 1.00, 3.13, 1.13)]
+    zones = geopandas.GeoDataFrame({"half": ["west", "east"]}, geometry=halves, crs="OGC:CRS84").to_crs(3857)
+    input = {"files": str(tmp_path / "logs.csv"), "frame": logs}.get(kind)
+    if input is None:
+        points = geopandas.points_from_xy(logs.pop("longitude"), logs.pop("latitude"), crs="OGC:CRS84")
+        input = geopandas.GeoDataFrame(logs, geometry=points).to_crs(3857)
+    sfumato.inspect(input, zones=zones, region=REGION)
+    printed = capsys.readouterr().out
+    call = next(line.strip() for line in printed.splitlines() if line.startswith("    sfumato."))
+    assert "dates='dmy'" in call
+    assert ("input" in call) == (kind != "files")
+    assert "zones=zones" in call
+    assert eval(call.replace("'at_eight'", "None"), {"sfumato": sfumato, "input": input, "zones": zones})
+    with rejects("user_id_column"):
+        sfumato.inspect(input, user_id_column="nobody")
+    with rejects("geometry_column"):
+        sfumato.inspect(input, geometry_column="x")

@@ -155,7 +155,7 @@ def test_the_form_of_reports_sets_the_range_of_a_curator() -> None:
 @pytest.mark.parametrize(
     ("options", "hint"),
     [
-        (["--column", "size"], "no column 'size'; set --column to one of: user_id, latitude"),
+        (["--column", "size"], "no column 'size' (--column); choose from user_id, latitude"),
         (["--group_by", "latitude", "--groups", "a"], "column 'latitude' holds double"),
         ([*ON_MAP, "--longitude_column", "kind"], "column 'kind' must hold degrees"),
     ],

@@ -222,8 +222,14 @@ def test_inspect_counts_the_visitors_of_zones(
     assert (stated["--id_column"], stated["--label_column"], stated["--radius"]) == ("stop", "name", "300")
     assert stated["--max_items_per_user"] == most
     assert "--average_day" not in command
-    assert main([*command[1:-1], str(tmp_path / "out"), "--epsilon=8"]) == 0
-    assert (tmp_path / "out" / "manifest.json").is_file()
+    assert main([*command[1:-1], str(tmp_path / "out"), "--epsilon=8", "--seed=1"]) == 0
+    rows = [(one["properties"], one["geometry"]["coordinates"]) for one in features]
+    lines = [f"{about['stop']},{about['name']},{y},{x}\n" for about, (x, y) in rows]
+    (tmp_path / "stops.txt").write_text("stop,name,stop_lat,stop_lon\n" + "".join(lines))  # GTFS: the same release
+    words = [str(tmp_path / "stops.txt") if word == str(stops) else word for word in command[1:-1]]
+    assert main([*words, str(tmp_path / "of_csv"), "--epsilon=8", "--seed=1"]) == 0
+    of_csv, of_geojson = (tmp_path / name / "zones.parquet" for name in ("of_csv", "out"))
+    assert of_csv.read_bytes() == of_geojson.read_bytes()
     stops.write_text(json.dumps({"type": "FeatureCollection", "features": features[:1]}))
     command = inspected(capsys, "--input", log, "--zones", str(stops))[0]
     assert main([*command[1:-1], str(tmp_path / "few"), "--epsilon=8"]) == 0  # though three in four are in no zone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import zipfile
 from contextlib import nullcontext
@@ -19,6 +20,7 @@ from shapely.affinity import rotate
 from shapely.geometry import MultiPolygon, Point, Polygon, box
 from shapely.geometry.base import BaseGeometry
 
+from sfumato.pipelines.operations.starting import file_of_zones
 from sfumato.schemas.errors import RequestError
 from sfumato.transforms.geo.zone_file import areas_of_points, read_zones
 from sfumato.transforms.geo.zone_raster import OUTSIDE, ZoneLocator
@@ -146,7 +148,7 @@ def test_tracts_with_slivers_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "members", "message"),
     [
-        ([], {}, "no polygons"),
+        ([], {}, "no zones"),
         ([(A, {"id": "1"}), (B, {"id": "1"})], {}, "id 1 occurs more than once; .* MultiPolygon"),
         ([(A, {"id": None})], {}, "feature 0 has None in id"),
         ([(A, {"id": True})], {}, "feature 0 has True in id"),
@@ -257,6 +259,55 @@ def test_points_with_a_radius_are_zones_of_what_is_nearest(tmp_path: Path) -> No
     assert (found == np.where(distance < 400, nearest, -1))[is_clear].all()
     assert is_clear.mean() > 0.3
     assert {-1, 0, 1, 2, 3} == set(found.tolist())
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "mark", "start"),
+    [
+        ("stops.txt", "stop_id,stop_name,stop_lat,stop_lon", ",", "\ufeff"),  # GTFS, with the mark of many feeds
+        ("stops.csv", "stop_id;stop_name;Latitude;lon_wgs84", ";", ""),
+        ("stops.tsv", "stop_id\tstop_name\ty\tx", "\t", ""),
+    ],
+)
+def test_stops_of_csv_are_those_of_geojson(tmp_path: Path, name: str, header: str, mark: str, start: str) -> None:
+    rows = [("007", "Süd, Tor", 52.5, 13.4), ("8", "", 52.5, 13.401), ("A", 'the "Ost"', -52.6, -13.5)]
+    with (path := tmp_path / name).open("w", encoding="utf-8", newline="") as file:
+        file.write(f"{start}{header}\r\n\r\n")
+        texts = [[str(one).replace(".", "," if mark == ";" else ".") for one in row] for row in rows]
+        csv.writer(file, delimiter=mark).writerows(texts)
+    features = [(Point(x, y), {"stop_id": one, "stop_name": label}) for one, label, y, x in rows]
+    expected = read_zones(write_geojson(tmp_path / "a.geojson", features), "stop_id", (), "stop_name", 300)
+    zones = read_zones(str(path), "stop_id", (), "stop_name", 300)
+    assert (zones.digest, zones.labels) == (expected.digest, ("Süd, Tor", None, 'the "Ost"'))
+    found = file_of_zones(str(path))  # as `sfumato inspect` and `refresh --init` name its columns
+    assert dict(found.options) == {
+        "zones": str(path),
+        "id_column": "stop_id",
+        "label_column": "stop_name",
+        "radius": 300,
+    }
+    with rejects("zones"):
+        read_zones(str(path), "stop_id")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"id,lat,lon",
+        b"id,lat,name\n1,2,3",
+        b"id,lat,lon\n1,2",
+        b"id,lat,lon\n1,2,",
+        b"id,lat,lon\n1,91,3",
+        b"id,x,y\n1,392000,5820000",
+        b"id,lat,lon\n1,nan,3",
+        b"id,lat,lon\n\xfc,2,3",
+    ],
+)
+def test_csv_without_places_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    with rejects("zones"):
+        read_zones(str(tmp_path / "a.csv"), "id", radius=300)
 
 
 def test_points_need_a_radius_and_polygons_take_none(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -12,12 +13,12 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from sfumato.schemas.errors import DataError
-from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.errors import DataError, MissingColumnError
+from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.log_layout import DayRows, LogLayout, hours_of
 from sfumato.transforms.inputs.local_time import of_days
 from sfumato.transforms.inputs.log_file import LogFile
-from sfumato.transforms.inputs.log_reader import read_batches, slice_file
+from sfumato.transforms.inputs.log_reader import inspect_log, read_batches, slice_file
 from tests.rejections import rejects
 
 QUARTER = 900  # seconds
@@ -94,12 +95,27 @@ def test_files_of_every_format_give_the_rows_of_the_day(tmp_path: Path, form: st
     assert [one.removeprefix("b'").removesuffix("'") for one in found] == expected
 
 
-def test_a_missing_column_is_named(tmp_path: Path) -> None:
+def test_all_missing_columns_are_named_at_once(tmp_path: Path) -> None:
     day = date(2026, 11, 20)
-    pq.write_table(pa.table({"user_id": [1], "latitude": [0.1], "longitude": [0.1]}), tmp_path / "log.parquet")
-    log = LogFile(str(tmp_path / "log.parquet"), layout=LogLayout(days=DayRows("time", "UTC", day, day)))
-    with pytest.raises(DataError, match=r"no column 'time'.*--day_column"):
-        list(read_batches(next(slice_file(log)), LocationColumns()))
+    pq.write_table(pa.table({"user_id": [1], "latitude": [0.1], "geometry": ["POINT (0 0)"]}), tmp_path / "log.parquet")
+    layout = LogLayout(days=DayRows("time", "UTC", day, day))
+    log = LogFile(str(tmp_path / "log.parquet"), layout=layout)
+    columns = LocationColumns(user_id="rider", auxiliary=Auxiliary("ill"), weight="size")
+    with rejects("day_column") as caught:
+        inspect_log(log, columns)
+    assert isinstance(caught.value, MissingColumnError)
+    assert caught.value.missing == (
+        ("day_column", "time"), ("user_id_column", "rider"), ("longitude_column", "longitude"),
+        ("weight_column", "size"), ("auxiliary", "ill"),
+    )  # fmt: skip
+    assert all(f"{name!r} (--{option}" in str(caught.value) for option, name in caught.value.missing)
+    layout = replace(layout, geometry="point")
+    with rejects("day_column") as caught_of_points:
+        inspect_log(replace(log, layout=layout), LocationColumns())
+    assert isinstance(caught_of_points.value, MissingColumnError)
+    assert caught_of_points.value.missing == (("day_column", "time"), ("geometry_column", "point"))
+    with rejects("day_column", DataError):
+        list(read_batches(next(slice_file(log)), columns))
 
 
 @pytest.mark.parametrize(

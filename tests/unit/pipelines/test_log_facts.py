@@ -15,9 +15,9 @@ import pytest
 
 from sfumato.pipelines.operations.log_causes import causes, suggested_form
 from sfumato.pipelines.operations.log_facts import Facts, inspect_logs, suggested_region
-from sfumato.pipelines.operations.log_roles import find_roles, ids_among
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.log_layout import LogLayout
+from sfumato.schemas.log_roles import find_roles, ids_among
 from sfumato.schemas.rectangle import Region
 from sfumato.transforms.inputs.log_file import LogFile
 from tests.rejections import rejects

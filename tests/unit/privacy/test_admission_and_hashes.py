@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -197,6 +199,13 @@ def test_the_warning_names_dates_first_and_the_zones(
         assert ("--dates dmy" in text.partition("columns")[0]) == is_named
         assert "they span 14,57,15,58" in text
         assert len(text) < 400
+    admit = ChargeAndAdmit(replace(rule, min_users=10_000), day_rows=rows, dates=dates)
+    with pytest.raises(TooFewUsersError) as refused:  # by a count far below two deviations of its noise
+        admit(UserCounts(), RunKey.derive(SECRET, {}))
+    assert ("--dates dmy" in str(refused.value)) == is_named
+    with pytest.raises(TooFewUsersError) as refused:
+        admit(UserCounts(usable=9_000), RunKey.derive(SECRET, {}))
+    assert "columns" not in str(refused.value)
 
 
 def test_a_refusal_names_the_zones() -> None:

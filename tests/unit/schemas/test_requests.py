@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from sfumato.schemas.errors import LedgerError, RequestError
@@ -15,6 +17,7 @@ from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.refresh import RefreshConfig
 from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.schemas.slots import Slots
+from sfumato.transforms.heatmap.request import HeatmapRequest
 from tests import ROOT
 from tests.rejections import rejects
 from tests.unit.schemas.cases import each
@@ -130,6 +133,44 @@ def test_periods() -> None:
             Period.parse(text)
     with rejects("date"):
         parse_day("date", "x")
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [("16/11/2026", "write 2026-11-16"), ("6.10.2026", "write 2026-10-06 or 2026-06-10"), ("16/16/2026", "2026'")],
+)
+def test_a_date_of_another_order_is_rewritten(text: str, written: str) -> None:
+    with rejects("period") as caught:
+        Period.parse(text)
+    assert str(caught.value).endswith(written)
+
+
+NOON = datetime(2026, 11, 16, 12)
+
+
+@pytest.mark.parametrize(
+    ("period", "days"),
+    [
+        (NOON.date(), 1),
+        (pd.Timestamp(NOON), 1),
+        ((NOON.date(), "2026-11-18"), 3),
+        ([pd.Timestamp(NOON), date(2026, 11, 17)], 2),
+    ],
+)
+def test_days_and_hours_may_be_python_values(period: Any, days: int) -> None:
+    values = {"input": "a", "output": "b", "day_column": "time", "period": period, "hours": (8, 9)}
+    request = ReleaseRequest.of(values)
+    assert request.period is not None
+    assert (str(request.period.first), request.period.length, request.hours) == ("2026-11-16", days, "8-9")
+    for name, value in (("hours", (8, 9, 10)), ("period", (NOON, NOON, NOON)), ("period", ())):
+        with rejects(name):
+            ReleaseRequest.of({**values, name: value})
+
+
+def test_a_decimal_comma_is_rewritten() -> None:
+    with rejects("max_bad_fraction") as caught:
+        HeatmapRequest.of({"input": "a", "output": "b", "region": "0,0,1,1", "max_bad_fraction": "0,5"})
+    assert str(caught.value).endswith("write 0.5")
 
 
 def test_amounts_are_the_decimals_that_people_wrote() -> None:

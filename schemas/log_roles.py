@@ -1,11 +1,11 @@
-"""Columns of logs by their names: of users, places and times, and others that are named like ids. Pure."""
+"""Columns of logs and stops by their names: of users, places and times, and others named like ids. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
 
-from sfumato.schemas.errors import RequestError, did_you_mean
+from sfumato.schemas.errors import MissingColumnError
 
 AXES = ("latitude_column", "longitude_column")
 ROLES = ("user_id_column", *AXES, "time_column")
@@ -15,9 +15,9 @@ NAMES: Mapping[str, tuple[str, ...]] = {
                        "customer_id", "client_id", "passenger_id", "card_id", "card", "uid",
                        "nutzer_id", "nutzer", "kunde", "fahrgast", "cartão", "cartao", "usuário", "usuario",
                        "utilizador", "tarjeta", "id"),
-    "latitude_column": ("latitude", "lat", "breitengrad", "breite", "latitud", "y"),
+    "latitude_column": ("latitude", "lat", "breitengrad", "breite", "latitud", "stop_lat", "y"),
     "longitude_column": ("longitude", "lon", "lng", "long", "längengrad", "laengengrad", "länge", "laenge", "longitud",
-                         "x"),
+                         "stop_lon", "x"),
     "time_column": ("timestamp", "time", "datetime", "date_time", "ts", "date", "when", "started", "started_at",
                     "start_time", "zeitstempel", "zeitpunkt", "zeit", "datum"),
 }  # fmt: skip
@@ -38,12 +38,11 @@ def find_roles(columns: Iterable[str], given: Mapping[str, str]) -> dict[str, st
 
     A user id may also have a name such as hashed_card_number, which is preferred to `id`: that often counts records.
 
-    Raises RequestError: a given column is missing.
+    Raises MissingColumnError: given columns are missing.
     """
     names = list(columns)
-    for option, name in given.items():
-        if name not in names:
-            raise RequestError(f"{option}: no column {name!r}{did_you_mean(name, names)}; there are {', '.join(names)}")
+    if missing := [(option, name) for option, name in given.items() if name not in names]:
+        raise MissingColumnError.of("the first file", missing, names)
     by_lower = {name.lower(): name for name in reversed(names)}
     roles = dict(given)
     for option in ROLES:
