@@ -301,7 +301,9 @@ def test_points_of_a_frame_are_converted_to_degrees(city: Path):
 @pytest.mark.parametrize("kind", ["files", "frame", "points"])
 def test_inspect_prints_a_call_that_runs(kind: str, city: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     geopandas = pytest.importorskip("geopandas")
-    logs = pd.read_parquet(city / "logs").assign(timestamp="16.11.2026 08:30")
+    logs = pd.read_parquet(city / "logs").assign(
+        timestamp=lambda rows: (16 + rows.index % 2).map("{}.11.2026 08:30".format)
+    )
     logs.to_csv(tmp_path / "logs.csv", index=False)
     logs["user_id"] = logs["user_id"].where(logs.index > 0).astype(object)  # a missing id makes no other one a number
     halves = [shapely.box(3.00, 1.00, 3.06, 1.13), shapely.box(3.06, 1.00, 3.13, 1.13)]
@@ -314,6 +316,7 @@ def test_inspect_prints_a_call_that_runs(kind: str, city: Path, tmp_path: Path, 
     printed = capsys.readouterr().out
     call = next(line.strip() for line in printed.splitlines() if line.startswith("    sfumato."))
     assert "dates='dmy'" in call
+    assert "average_day=True" in call
     assert ("input" in call) == (kind != "files")
     assert "zones=zones" in call
     assert eval(call.replace("'at_eight'", "None"), {"sfumato": sfumato, "input": input, "zones": zones})
