@@ -45,7 +45,6 @@ export interface TipWords {
 const WORLD = 256; // CSS pixels of the world at Leaflet's zoom 0
 const HINT_MS = 1600;
 const NARROW = 60; // CSS pixels: a narrower zone may have its name beside it
-const IMPORTANT = 3; // zones with the highest numbers, whose names may cover others
 const MOST_BESIDE = 400; // zones whose names are tried beside them: far more than a map has names
 export const SYMBOL = 36; // CSS pixels: a narrower zone is a symbol, such as a stop's circle
 const still = (): boolean => matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -352,7 +351,7 @@ export class MapFigure {
 
   /**
    * Writes the names of a layer's zones, the highest values first: in a zone that is wider than its name, otherwise around it, where no other
-   * zone is. So only the most important names may seem to be those of neighbours.
+   * zone is. So no name seems to be that of a neighbour.
    */
   private letterZones(pen: CanvasRenderingContext2D, scene: Scene, letters: Letters): void {
     const { cells } = this;
@@ -367,7 +366,7 @@ export class MapFigure {
       if (x1 < 0 || y1 < 0 || x0 > scene.width || y0 > scene.height) return;
       const [name, x, y] = [cells.layer.cell_id[row], (x0 + x1) / 2, (y0 + y1) / 2];
       if ([y + 4, y + 24, y - 17].some((at) => letters.write(name, x, at, x1 - x0, [])) || x1 - x0 >= NARROW || rank >= MOST_BESIDE) return;
-      letters.writeBeside(name, boxes[row], boxes.filter((_, other) => other !== row), rank < IMPORTANT);
+      letters.writeBeside(name, boxes[row], boxes.filter((_, other) => other !== row));
     });
   }
 

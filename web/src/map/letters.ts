@@ -43,11 +43,9 @@ export class Letters {
     return this.pen.measureText(text).width / 2 + 3;
   }
 
-  /** Writes a name beside a symbol where it covers no other; one of the most important names may cover other symbols where there is no such room. */
-  writeBeside(text: string, symbol: Box, others: readonly Box[], isImportant: boolean): void {
-    const spots = this.beside(text, symbol);
-    const isWritten = spots.some(([x, y]) => this.write(text, x, y, Infinity, others));
-    if (!isWritten && isImportant) spots.some(([x, y]) => this.write(text, x, y, Infinity, [symbol]));
+  /** Writes a name next to a symbol where it covers no other. */
+  writeBeside(text: string, symbol: Box, others: readonly Box[]): void {
+    this.beside(text, symbol).some(([x, y]) => this.write(text, x, y, Infinity, others));
   }
 
   /** Where a name may be beside a symbol: over it, under it, to its right and left, then around it. */
