@@ -62,8 +62,8 @@ COUNTED_USERS = Event("read_logs", "read and grouped the logs: {counted}, by a n
 COUNTED_COHORT = Event("read_logs", f"{COUNTED_USERS.text}, in the active cohort, one of {{cohorts}}")
 FEW_USERS = Event(
     "few_users",
-    "{counted} in the {rows}, by a noisy count: perhaps none; if there should be more, {check} (sfumato inspect); the "
-    "run continues and spends its epsilon{advice}",
+    "{counted} in the {rows}: perhaps none; if there should be more, {check} (sfumato inspect); the run continues and "
+    "spends its epsilon{advice}",
     logging.WARNING,
 )
 _SUB_QUERY = "sub-query {sub_query}: {entries} entries, {cost}, {remaining:.4g} remaining, noise ± {margin} users (95%)"
