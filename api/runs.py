@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sfumato.pipelines.command_line.run import columns_of, request_of, run_job
+from sfumato.pipelines.command_line.run import columns_of, request_class, request_of, run_job
 from sfumato.pipelines.frame.console import Console, shown_on
 from sfumato.pipelines.runners.failures import error_of
 from sfumato.releases import Release, open_release
@@ -43,7 +43,7 @@ def publish(job: str, arguments: dict[str, Any]) -> Release:
         raise RequestError(
             f"dry_run: is only available on the command line; run `sfumato {job} ... --dry_run`, or see sfumato.plan"
         )
-    values |= _geometry_of(input, values)
+    values |= _geometry_of(job, input, values)
     with as_files(job, input, values) as (given, _):
         return _publish_files(job, given, output)
 
@@ -151,22 +151,31 @@ def _zones_file(values: Mapping[str, Any]) -> Iterator[dict[str, str]]:
         yield {"zones": file}
 
 
-def _geometry_of(frame: Logs, values: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the option that names the geometry of a GeoDataFrame, if nothing else says where its records are."""
+def _own_geometry(frame: Logs) -> str | None:
+    """Returns the geometry of a GeoDataFrame without columns of degrees; None of other logs."""
     name = getattr(frame, "active_geometry_name", None)
-    if name is None or _PLACES & {name for name, value in values.items() if value is not None}:
+    return None if name is None or {"latitude", "longitude"} <= set(frame.columns) else str(name)
+
+
+def _geometry_of(job: str, frame: Logs, values: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the option that names the geometry of a GeoDataFrame, if a job reads places and no option names them."""
+    name, fields = _own_geometry(frame), request_class(job).model_fields
+    given = {name for name, value in values.items() if value is not None}
+    reads_places = "column" not in fields or given & {"region", "cells", "zones", "h3", "quadkey"}
+    if name is None or "geometry_column" not in fields or not reads_places or _PLACES & given:
         return {}
-    return {} if {"latitude", "longitude"} <= set(frame.columns) else {"geometry_column": name}
+    return {"geometry_column": name}
 
 
 def _with_places(frame: Any) -> Any:
     """Returns a data frame with the columns of degrees that a GeoDataFrame's points have. Raises RequestError."""
     from sfumato.transforms.geo.feature_files import in_degrees
 
-    for name in _geometry_of(frame, {}).values():
-        places = in_degrees("input", frame[name])
-        return frame.drop(columns=name).assign(latitude=places.y, longitude=places.x)
-    return frame
+    name = _own_geometry(frame)
+    if name is None:
+        return frame
+    places = in_degrees("input", frame[name])
+    return frame.drop(columns=name).assign(latitude=places.y, longitude=places.x)
 
 
 def _read_frame(job: str, frame: pd.DataFrame, values: Mapping[str, Any]) -> pa.Table:

@@ -56,6 +56,11 @@ def inspect(input: Logs, *, zones: Folder | geopandas.GeoDataFrame | None = None
         sys.stdout.write(f"{line}\n")
 
 
+def _literal(option: str, value: str) -> str:
+    """Returns a value of the command line as Python writes it. Names of columns are texts, whatever they are."""
+    return value if _NUMBER.fullmatch(value) and not option.endswith("column") else repr(value)
+
+
 def _as_call(command: str, names: Mapping[str, str]) -> str:
     """Returns a command as a call of the function. names: of the arguments, by their files."""
     job, *words = shlex.split(command)
@@ -67,7 +72,7 @@ def _as_call(command: str, names: Mapping[str, str]) -> str:
         else:
             given[list(given)[-1]].append(word)
     texts = {
-        name: ", ".join(names.get(one) or (one if _NUMBER.fullmatch(one) else repr(one)) for one in values) or "True"
+        name: ", ".join(names.get(one) or _literal(name, one) for one in values) or "True"
         for name, values in given.items()
     }
     files = texts.pop("input")

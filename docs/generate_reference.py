@@ -132,14 +132,15 @@ MANIFEST = {
     "privacy.rounds[].threshold": "sampled users that an item needs; with `--trust central` its smallest noisy "
     "count, null where all items are public and published",
     "privacy.rounds[].noise": "`laplace`, `truncated` or `gaussian`",
-    "privacy.rounds[].noise_stddev": "standard deviation of the noise of every count, in users; in trips for flows",
+    "privacy.rounds[].noise_stddev": "standard deviation of the noise of every count, in users; in trips for flows; "
+    "with --average_day before the division by the days",
     "privacy.rounds[].pairs": "pairs of cells of this level that the job considered",
     "privacy.rounds[].split": "pairs of these that were replaced by pairs of their parts, at the next level",
     "privacy.rounds[].sigma": "parameter σ of Gaussian noise, in users; null for other noise",
     "privacy.rounds[].limit": "largest absolute value of truncated noise, in users; null for other noise",
     "privacy.rounds[].hidden_count": "largest true count that an unpublished item of the round can have (99%)",
     "privacy.rounds[].margin_at_once": "half the width of 95% intervals that hold for all cells of the level at "
-    "once, in users",
+    "once, in users; with --average_day before the division by the days",
     "privacy.rounds[].published": "items, cells or bins that the round published",
     "privacy.rounds[].index": "number of the round, from 0",
     "privacy.rounds[].level": "level of the round: length of a prefix, depth of cells, or leading bits of a value; 0 "

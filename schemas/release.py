@@ -290,7 +290,8 @@ _SAMPLED_COUNT = (
     described("sampled", "sampled users seen in the cell or with the item", pa.int64()),
 )
 _NOISY = (
-    "users with the item or in the place, or with --max_records_per_item their records, with noise. A threshold "
+    "users with the item or in the place, or with --max_records_per_item their records, or with --average_day their "
+    "mean number a day, with noise. A threshold "
     "selects counts whose noise is high, so counts near it are too high on average. Where every item is published, a "
     f"count {NEGATIVE}"
 )

@@ -110,6 +110,10 @@ class DaySlots(Slots):
     def __len__(self) -> int:
         return self.days
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"day {number}" for number in range(self.days))
+
 
 def _hours(begin: float, end: float) -> str:
     return f"{_clock(begin)}-{_clock(end)} h"

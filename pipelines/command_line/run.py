@@ -72,7 +72,7 @@ JOBS = {
         "pipelines.operations.readers:run_zones",
     ),
     "histogram": Command(
-        "publish how many users are in each category or visit each map cell, from a random sample or with noise",
+        "publish how many users are in each category or visit each zone or cell, from a random sample or with noise",
         "transforms.histogram.request:HistogramRequest",
         release="pipelines.counts:HistogramJob",
         view="transforms.histogram.central_counts_view:counts_view",

@@ -214,17 +214,17 @@ FAULTS = (
         "a file that follows from records",
         "heatmap",
         "locations/read",
-        "    rows.emit()\n    admission = None",
+        "    rows.emit()\n    if admit is None:",
         "    rows.emit()\n"
         "    open(key.secret.path.rsplit('/', 1)[0] + '/run/seen', 'w').write(str(rows.rows))\n"
-        "    admission = None",
+        "    if admit is None:",
     ),
     PlantedFault(
         "an exit status that follows from records",
         "zones",
         "locations/read",
-        "    rows.emit()\n    admission = None",
-        "    rows.emit()\n    if sum(rows.dropped):\n        raise ValueError('a bad row')\n    admission = None",
+        "    rows.emit()\n    if admit is None:",
+        "    rows.emit()\n    if sum(rows.dropped):\n        raise ValueError('a bad row')\n    if admit is None:",
     ),
     PlantedFault(
         "the ledger is not charged",

@@ -110,8 +110,8 @@ def report_lines(facts: Facts, files: str, given: Mapping[str, str], time_zone: 
         lines.append(f"period: {facts.period.first} to {facts.period.last} contain nearly all times")
     if facts.region is not None and facts.near is not None:
         lines.append(
-            f"region: {facts.region} contains most users, {distance_text(facts.near)}. Borders and period are "
-            "published: replace them by those of a public place and of days that you would map without the data"
+            f"region: {facts.region} contains most users, {distance_text(facts.near)}. Borders, period and "
+            "numbers of options are published: replace them by those that you would choose without the data"
         )
         within = "the region given" if facts.given else "it"
         lines.append(f"region: {facts.rows_outside:.1%} of the rows with a place are outside of {within}")

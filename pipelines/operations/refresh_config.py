@@ -41,6 +41,8 @@ def read_config(path: str) -> RefreshConfig:
                 f"config: options: {name}: requires `rows_of_day: {{time_column: NAME}}` at the top level of "
                 "the file, which names the column of times"
             )
+        if name == "average_day":
+            raise RequestError("config: options: average_day: cannot be set, because each release has one day")
         if name in _OWN:
             raise RequestError(
                 f"config: options: {name} cannot be set here; the refresh or the top level of the file sets it"

@@ -110,14 +110,13 @@ def _add_up(manifest: Manifest) -> bool:
 
 
 def _users(manifest: Manifest, table: pa.Table) -> list[tuple[float, float]]:
-    """Returns all users before and after, with their standard deviations.
+    """Returns all users before and after, each with a standard deviation.
 
-    They are the sums of places, each with half of their difference's variance, or the runs' own counts where places do
-    not add up.
+    They are the sums of places, with that of their difference, or the runs' own counts where places do not add up.
     """
     total, found = _total(table), []
     for side in ("before", "after"):
-        users, stddev = total[side], total["stddev"] / math.sqrt(2)
+        users, stddev = total[side], total["stddev"]
         if not _add_up(manifest) or "cell_id" in table.column_names:
             users = float(get(manifest, f"{side}.users") or users)
             stddev = float(get(manifest, f"{side}.users_stddev") or stddev)

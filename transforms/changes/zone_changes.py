@@ -101,7 +101,7 @@ def _zones(release: Release) -> pa.Table:
         raise RequestError(
             f"{release.path}: does not contain the users of all zones, so it cannot be compared; publish both with "
             "`sfumato zones`, or with `sfumato histogram --zones --trust central` (or split) without "
-            "--max_records_per_item"
+            "--max_records_per_item and --average_day"
         )
     level = pa.repeat(str(manifest["zones"]["levels"][0]["name"]), table.num_rows)
     table = table.rename_columns({"count": "users"}).append_column("level", level)

@@ -32,6 +32,8 @@ from sfumato.transforms.io.files import is_remote, open_file
 _PARQUET = b"PAR1"
 _GEOPACKAGE = b"SQLite format 3\0"
 _ZIP = b"PK\x03\x04"  # of a shapefile
+_BLANK = b"\xef\xbb\xbf \t\r\n"  # before JSON
+_SHOWN = 300  # characters of a header
 _CSV = (".csv", ".tsv", ".txt")  # which nothing in the content marks
 SHAPEFILE = b"\x00\x00\x27\x0a"
 _MAX_PART_BYTES = 1 << 30  # of a shapefile, unpacked
@@ -122,7 +124,7 @@ def read_features(
         return _parquet_features(option, name, content, wanted)
     if content.startswith((_GEOPACKAGE, _ZIP)):
         return "", _converted_features(option, name, content)
-    if name.lower().endswith(_CSV):
+    if name.lower().endswith(_CSV) and not content.lstrip(_BLANK).startswith(b"{"):
         return "", _csv_features(option, name, content)
     return _json_features(option, name, content)
 
@@ -130,7 +132,7 @@ def read_features(
 def _csv_features(option: str, name: str, content: bytes) -> Iterator[Feature]:
     """Returns a point for each row of a CSV file, such as stops.txt of GTFS; the other columns are properties, as text.
 
-    Raises RequestError.
+    Rows without coordinates are left out. Raises RequestError.
     """
     try:
         text = content.decode("utf-8-sig")
@@ -143,7 +145,7 @@ def _csv_features(option: str, name: str, content: bytes) -> Iterator[Feature]:
     roles = find_roles(columns, {})
     if missing := [axis for axis in AXES if axis not in roles]:
         known = ", and ".join(f"a column of degrees named {' or '.join(NAMES[axis])}" for axis in missing)
-        found = ", ".join(map(readable, columns)) or "none"
+        found = readable(", ".join(columns)[:_SHOWN]) or "none"
         raise RequestError(f"{option}: {name} must have {known}; rename one of its columns: {found}")
     if not rows:
         raise RequestError(f"{option}: {name} has no rows below its header")
@@ -152,6 +154,8 @@ def _csv_features(option: str, name: str, content: bytes) -> Iterator[Feature]:
     for number, row in rows:
         if len(row) != len(columns):
             raise RequestError(f"{option}: {name}: row {number} must have {len(columns)} values, got {len(row)}")
+        if not any(row[place].strip() for place in axes):
+            continue  # GTFS has nodes and boarding areas without coordinates
         try:
             latitude, longitude = (float(row[place].replace(",", ".")) for place in axes)
         except ValueError:
@@ -167,7 +171,7 @@ def _csv_features(option: str, name: str, content: bytes) -> Iterator[Feature]:
 def _json_features(option: str, name: str, content: bytes) -> tuple[str, Iterator[Feature]]:
     """Returns the source that a GeoJSON file names, and its features. Raises RequestError."""
     try:
-        data = json.loads(content)
+        data = json.loads(content.lstrip(_BLANK))
     except (ValueError, RecursionError) as error:  # bytes that are no text are one, too
         why = f" ({error})" if content.lstrip().startswith(b"{") else ""
         raise RequestError(

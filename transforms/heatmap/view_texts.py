@@ -127,7 +127,7 @@ def how_it_was_made(manifest: Manifest) -> Section:
         name = earlier.get("release_id", "") if isinstance(earlier, Mapping) else ""
         carried = ""
         if rests_on_several(manifest):
-            carried = " The map also uses the noisy answers of that night and of earlier ones."
+            carried = " The map also uses the noisy answers of that day and of earlier ones."
         in_both = "whose records are in both" if rotation is None else "who was queried for both"
         texts.append(
             f"It started from an earlier release{f', {name},' if name else ''} which showed where to use fine cells."

@@ -171,6 +171,7 @@ class CentralCountPlan(CountedBudget):
 
     def text(self, counted: Items) -> str:
         """Returns the noise, and what the release shows, for a terminal."""
+        divided = "" if counted.days == 1 else f"; each count is then divided by the {counted.days} days"
         lines = [
             f"{self.WHO}: epsilon {self.rounds_epsilon:g}, delta {self.delta_spent:.3g} of {self.delta:g}",
             f"admission: epsilon {self.admission_rule.cost:g}, for two noisy counts of users",
@@ -178,7 +179,7 @@ class CentralCountPlan(CountedBudget):
         ]
         for number, noise in enumerate(self.noises):
             level = f"level {number + 1} of {self.rounds} (epsilon {noise.epsilon:.3g}): " if self.rounds > 1 else ""
-            lines.append(f"{level}{noise.text}")
+            lines.append(f"{level}{noise.text}{divided}")
             if noise.threshold is not None:
                 count = noise.hidden_count() + 1
                 lines.append(f"an item with a count of {count:,} or more is shown with a probability of 99%")

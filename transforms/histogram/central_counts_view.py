@@ -96,8 +96,8 @@ class CentralPage(SampledPage):
             is_better = not self.hidden and float(np.linalg.norm(np.asarray(table["stddev"]))) > self.all_stddev > 0
             return f"about {self.all_users_text} users" if is_better else super().held(table)
         if self.UNIT != "users":
-            what = "records" if self.days == 1 else "visits a day"
-            return f"about {self.total(table)} {what} of {self.all_users_text} users"
+            what = "" if self.days == 1 else ", added up over the zones,"
+            return f"about {self.total(table)} {self.UNIT}{what} of {self.all_users_text} users"
         if self.hidden:  # how many users the published ones hold is not known
             pairs = f"pairs of a user and {'an' if self.noun == 'item' else 'a'} {self.noun}"
             return f"about {self.total(table)} {pairs}, of {self.all_users_text} users"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -21,6 +21,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import DROP_REASONS, ItemColumns, LocationColumns, TripColumns, holds_text
 from sfumato.schemas.moments import OTHER
 from sfumato.schemas.region import Grid, Locator
+from sfumato.schemas.slots import DaySlots
 from sfumato.transforms.geo.zone_file import Zones
 from sfumato.transforms.geo.zone_raster import ZoneLocator
 from sfumato.transforms.histogram.user_sample import Sample, add_pairs
@@ -145,7 +146,7 @@ class Items(ABC):
         """Encodes a batch's records of the drawn users."""
 
     def counted_once_a_day(self, sample: Sample) -> Sample:
-        """Returns the sample with each user's days at an item as their records of it; unchanged for counts.
+        """Returns the sample with a record for each user's day at an item; unchanged for counts.
 
         sample: all records of its users.
         """
@@ -177,7 +178,7 @@ class CellItems(Items):
 
 @dataclass(frozen=True)
 class ZoneItems(Items):
-    """Public zones: the code of a place is the index of its zone. If the columns have slots, they are days."""
+    """Public zones: the code of a place is the index of its zone."""
 
     NOUN: ClassVar[str] = "zone"
     columns: LocationColumns
@@ -185,7 +186,7 @@ class ZoneItems(Items):
 
     @property
     def days(self) -> int:
-        return self.columns.bins
+        return len(self.columns.slots) if isinstance(self.columns.slots, DaySlots) else 1
 
     @property
     def zones(self) -> Zones:
@@ -200,7 +201,7 @@ class ZoneItems(Items):
             return sample
         pairs, bits = add_pairs(sample), 2 * self.locator.depth  # of the zone, below those of the day
         zones = pairs.items.astype(np.uint64) & np.uint64((1 << bits) - 1)
-        return add_pairs(replace(Sample.from_arrays(pairs.users, zones), unusable=pairs.unusable))
+        return Sample.from_arrays(pairs.users, zones)
 
     def stated(self) -> dict[str, Any]:
         return {"columns": asdict(self.columns), "zones": self.zones.digest}

@@ -267,6 +267,8 @@ def central_files(counts: NoisyLevels, metadata: CountMetadata[CentralCountPlan]
     plan, last = metadata.plan, levels[-1]
     users = 0.0 if counts.admission is None else max(counts.admission.users, 0.0)
     mechanism = "; ".join(dict.fromkeys(one.noise.text for one in levels))
+    if (days := metadata.counted.days) > 1:
+        mechanism += f"; each count is then divided by the {days} days"
     composition = "epsilons and deltas of the rounds and of the admission are added up"
     privacy = privacy_entries(
         metadata,

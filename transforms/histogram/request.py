@@ -27,7 +27,7 @@ from sfumato.schemas.slots import UTC, DaySlots
 from sfumato.transforms.geo.zone_file import MAX_SHOWN
 from sfumato.transforms.geo.zone_options import ZoneOptions
 from sfumato.transforms.geo.zone_raster import ZoneLocator
-from sfumato.transforms.histogram.central_counts import MAX_DENSE_ITEMS, CentralCountPlan, SplitCountPlan
+from sfumato.transforms.histogram.central_counts import CentralCountPlan, SplitCountPlan
 from sfumato.transforms.histogram.count_noise import ItemBound
 from sfumato.transforms.histogram.item_encoding import CellItems, ColumnItems, Items, ListedItems, ZoneItems
 from sfumato.transforms.histogram.plan import PaperSamplePlan, SamplePlan
@@ -300,9 +300,7 @@ class HistogramRequest(ZoneOptions, ItemRequest):
                 )
             plan = self._plan((len(zones),))
             if self.days > 1 and isinstance(plan, CentralCountPlan) and not plan.is_public(0):
-                raise RequestError(
-                    f"delta: must be 0 with --average_day and more than {MAX_DENSE_ITEMS:,} zones; give --delta 0"
-                )
+                plan = replace(plan, delta=0.0)  # a mean of published zones alone would be too high
             return RequestedCount(plan, ZoneItems(self._places(), ZoneLocator(zones)))
         columns = ItemColumns(str(self.column), self.user_id_column, CATEGORIES)
         if self.items_file is not None:

@@ -296,6 +296,8 @@ def test_points_of_a_frame_are_converted_to_degrees(city: Path):
     assert release.cells["count"].sum() == pytest.approx(len(logs), abs=len(logs) / 100)
     with rejects("input"):
         sfumato.heatmap(frame.set_crs(None, allow_override=True), **options)
+    kinds = sfumato.histogram(frame.assign(kind="tram"), column="kind", trust="central")  # which reads no places
+    assert kinds.items["item"].tolist() == ["tram"]
 
 
 @pytest.mark.parametrize("kind", ["files", "frame", "points"])

@@ -122,7 +122,7 @@ def every_column(tmp_path_factory: pytest.TempPathFactory) -> str:
         ("--input nothing/*.parquet", "input"),
         ("--no_such_option 1", "--no_such_option"),
         ("--runner NoSuchRunner", "runner"),
-        ("--user_id_column rider", "set --user_id_column to one of: user_id, latitude"),
+        ("--user_id_column rider", "no column 'rider' (--user_id_column); choose from user_id, latitude"),
         ("--latitude_column status", "column 'status' must hold degrees"),
         ("--weight_column status", "column 'status' must hold weights"),
         ("--time_column status --slots hour", "column 'status' must hold timestamps"),

@@ -241,7 +241,6 @@ TOGETHER = [
     (f"histogram {VISITS} --trust central --average_day {DAYS} --max_records_per_item 2", "max_records_per_item"),
     (f"histogram --column kind --trust central --average_day {DAYS}", "average_day"),
     (f"histogram --cells 3 {GRID} --trust central --average_day {DAYS}", "average_day"),
-    (f"histogram --quadkey 14 {GRID} --trust central --average_day {DAYS}", "delta"),
     ("hotspots", "column"),
     (f"hotspots --column kind {GRID}", "column and region"),
     (f"histogram --cells 21 {GRID}", "depth"),

@@ -274,7 +274,7 @@ def test_stops_of_csv_are_those_of_geojson(tmp_path: Path, name: str, header: st
     with (path := tmp_path / name).open("w", encoding="utf-8", newline="") as file:
         file.write(f"{start}{header}\r\n\r\n")
         texts = [[str(one).replace(".", "," if mark == ";" else ".") for one in row] for row in rows]
-        csv.writer(file, delimiter=mark).writerows(texts)
+        csv.writer(file, delimiter=mark).writerows([*texts, ["9", "a node without a place", "", ""]])
     features = [(Point(x, y), {"stop_id": one, "stop_name": label}) for one, label, y, x in rows]
     expected = read_zones(write_geojson(tmp_path / "a.geojson", features), "stop_id", (), "stop_name", 300)
     zones = read_zones(str(path), "stop_id", (), "stop_name", 300)
@@ -288,6 +288,8 @@ def test_stops_of_csv_are_those_of_geojson(tmp_path: Path, name: str, header: st
     }
     with rejects("zones"):
         read_zones(str(path), "stop_id")
+    path.write_bytes(b"\xef\xbb\xbf \n" + (tmp_path / "a.geojson").read_bytes())  # whatever its name is
+    assert read_zones(str(path), "stop_id", (), "stop_name", 300).digest == expected.digest
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from sfumato.schemas.charts import readable
-from sfumato.schemas.errors import MissingColumnError, RequestError
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.locations import MAX_CATEGORIES, Auxiliary, LocationColumns
 from sfumato.schemas.moments import FixedPoint, ValueColumns
 from sfumato.schemas.region import Places
@@ -108,7 +108,7 @@ def test_check_refuses_columns_by_name_and_type(columns: LocationColumns, change
     schema = pa.schema([(name, kind) for name, kind in types.items() if kind is not None])
     with pytest.raises(RequestError) as caught:
         columns.check(schema, "f.parquet")
-    assert caught.value.file == "f.parquet" or isinstance(caught.value, MissingColumnError)
+    assert "f.parquet" in str(caught.value)
 
 
 @pytest.mark.parametrize("categories", ["", "a,,b", "a", "a,b, a", ",".join(map(str, range(MAX_CATEGORIES + 1)))])
@@ -215,7 +215,7 @@ def test_value_columns_of_two_roles_are_refused(arguments: dict[str, Any], optio
 def test_value_columns_refuse_what_is_missing_or_of_another_type(columns: ValueColumns) -> None:
     with pytest.raises(RequestError) as caught:
         columns.check(SCHEMA, "f.parquet")
-    assert caught.value.file == "f.parquet" or isinstance(caught.value, MissingColumnError)
+    assert "f.parquet" in str(caught.value)
 
 
 @pytest.mark.parametrize(
