@@ -140,8 +140,8 @@ def times_text(time_zone: str | None) -> tuple[str, str]:
     if time_zone is None:
         return "times without a zone count as local times, others as UTC", "if all are in UTC, give --time_zone"
     return (
-        f"times without a zone are read as UTC and converted to {time_zone}",
-        "if they are local times already, leave out --time_zone",
+        f"a time that states no zone would be read as UTC and converted to {time_zone}",
+        "if there are such times and they are local, leave out --time_zone",
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
 
 from sfumato.pipelines.frame.inputs import layout_of, match_files
-from sfumato.pipelines.operations.log_causes import causes, suggested_form
+from sfumato.pipelines.operations.log_causes import causes, nearest_zone, suggested_form
 from sfumato.pipelines.operations.log_facts import HOUR, Facts, inspect_logs
 from sfumato.pipelines.operations.starting import CLOSE, ZonesFile, file_of_zones, min_users
 from sfumato.schemas.guarantee import Trust
@@ -18,7 +18,7 @@ from sfumato.schemas.rectangle import Region
 from sfumato.schemas.requests.commands import InspectRequest
 from sfumato.schemas.requests.publish_request import LogOptions, ReleaseRequest
 from sfumato.schemas.requests.request_base import Request
-from sfumato.schemas.slots import times_text
+from sfumato.schemas.slots import UTC, times_text
 from sfumato.transforms.counting.plan import Plan, make_plan
 from sfumato.transforms.geo.zone_raster import ZoneLocator
 from sfumato.transforms.heatmap.request import PlanRequest
@@ -51,6 +51,9 @@ def run(request: InspectRequest) -> None:
         facts = inspect_logs(logs, given, request.region, time_zone, locator)
     if time_zone is not None and facts.signs.get("naive"):
         facts = inspect_logs(logs, given, request.region, None, locator)
+    if facts.states_zones and time_zone is None and facts.region is not None:
+        time_zone = nearest_zone(facts.region)
+        facts = inspect_logs(logs, given, request.region, time_zone, locator)
     number = f"{len(logs):,} file{'s'[: len(logs) != 1]}"
     if form:
         number += f" read with {' '.join(f'--{name} {value}' for name, value in form.items())}"
@@ -61,13 +64,15 @@ def run(request: InspectRequest) -> None:
         lines += zone_lines(facts, zones)
     words = _ZONE_WORDS if zones is None else _options(zones.options)
     region = None if zones is None or facts.are_zones_elsewhere else zones.zones.region
-    sys.stdout.write("\n".join([_SECRET, "", *lines, "", *next_lines(request, facts, form, words, region)]) + "\n")
+    sys.stdout.write(
+        "\n".join([_SECRET, "", *lines, "", *next_lines(request, facts, form, time_zone, words, region)]) + "\n"
+    )
 
 
 def report_lines(facts: Facts, files: str, given: Mapping[str, str], time_zone: str | None = None) -> list[str]:
     """Returns what logs hold, in lines for a terminal.
 
-    given: columns by the option that named them. time_zone: the one given.
+    given: columns by the option that named them. time_zone: the one given, or found.
     """
     used = {name: option for option, name in facts.roles.items()}
     table = [("column", "type", "read as")]
@@ -103,6 +108,11 @@ def report_lines(facts: Facts, files: str, given: Mapping[str, str], time_zone: 
         lines.append(facts.timeless)
     if "time_column" not in facts.roles:
         lines.append("times: no column was recognised; if there is one, name it with --time_column")
+    if facts.states_zones:
+        lines.append(
+            f"times: {facts.roles['time_column']} states time zones; days and hours are by the clocks of "
+            f"{time_zone or UTC}: if these are not those of the place, give --time_zone NAME"
+        )
     if facts.signs.get("naive"):
         text, remedy = times_text(time_zone)
         lines.append(f"times: {facts.roles['time_column']} states no time zone; {text}; {remedy}")
@@ -149,12 +159,14 @@ def next_lines(
     request: InspectRequest,
     facts: Facts,
     form: Mapping[str, str],
+    time_zone: str | None = None,
     zone_words: Sequence[str] = _ZONE_WORDS,
     zone_region: Region | None = None,
 ) -> list[str]:
     """Returns the commands that fit logs, or what they lack.
 
-    form: options of CSV that the logs were read with. zone_words: options that name a file of zones and its columns.
+    form: options of CSV that the logs were read with. time_zone: the one given, or found. zone_words: options that name
+        a file of zones and its columns.
     zone_region: that holds the zones, of which a map then shows all; None without zones.
     """
     logs = ["--input", *request.input, *_options(request.given(("input_format",))), *_options(form)]
@@ -196,7 +208,7 @@ def next_lines(
     region = request.region if request.region and not facts.is_outside else own
     time = facts.roles.get("time_column", "") if facts.period is not None else ""
     if time:
-        zone = {} if facts.signs.get("naive") else request.given(("time_zone",))
+        zone = {"time_zone": time_zone or "NAME"} if facts.states_zones else {}
         job += ["--day_column", time, "--period", str(facts.period), *_options(zone)]
     depth = (_plan(facts).visible_level or 0) + 1  # places with more users than others fill finer cells
     private = ["--trust", "central", "--epsilon", "1"]

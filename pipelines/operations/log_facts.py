@@ -124,6 +124,11 @@ class Facts:
     places_a_user: int = 0
 
     @property
+    def states_zones(self) -> bool:
+        """Returns whether there are times, and none without a time zone; numbers are in UTC."""
+        return bool(self.days) and not self.signs.get("naive")
+
+    @property
     def others(self) -> list[str]:
         """Returns the columns without a role."""
         return [name for name in self.columns if name not in self.roles.values()]

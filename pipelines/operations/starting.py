@@ -167,7 +167,9 @@ class ZonesFile:
 
 
 def file_of_zones(path: str) -> ZonesFile:
-    """Returns a file of zones with the columns that fit: ids are the first text, or else number, that none share.
+    """Returns a file of zones with the columns that fit.
+
+    The text with the most letters is the name. Ids are the first other text, or else number, that no two zones share.
 
     Raises RequestError: the file cannot be read, or its zones cannot be used.
     """
@@ -178,9 +180,13 @@ def file_of_zones(path: str) -> ZonesFile:
     texts = [name for name, values in columns.items() if all(isinstance(one, str) for one in values)]
     integers = [name for name, values in columns.items() if all(type(one) is int for one in values)]
     ids = [name for name in (*texts, *integers) if len(set(columns[name]) - {""}) == len(found)]
+    several = [name for name in texts if 2 * len(set(columns[name])) > len(found)]
+    letters = {name: sum(map(str.isalpha, "".join(map(str, columns[name])))) for name in several}
+    labels = sorted(several, key=lambda name: -letters[name])[:1] if len({*several, *ids}) > 1 else []
+    ids = [name for name in ids if name not in labels] or ids
     if not ids:
         raise RequestError(f"zones: {path} has no column with a text or an integer of its own for each zone; add one")
-    labels = [name for name in texts if name != ids[0] and 2 * len(set(columns[name])) > len(found)]
+    labels = [name for name in labels if name != ids[0]]
     radius = _RADIUS if any(shape is not None and shape.geom_type == "Point" for _, shape in found) else None
     options: dict[str, str | float] = {"zones": path, "id_column": ids[0]}
     options |= {"label_column": labels[0]} if labels else {}

@@ -92,9 +92,11 @@ class CentralPage(SampledPage):
 
     def held(self, table: pa.Table) -> str:
         if not self._added_up:
+            if self.hidden:
+                return super().held(table)
             # Where all places are published, all users count in them, whose number is often known better.
-            is_better = not self.hidden and float(np.linalg.norm(np.asarray(table["stddev"]))) > self.all_stddev > 0
-            return f"about {self.all_users_text} users" if is_better else super().held(table)
+            is_better = float(np.linalg.norm(np.asarray(table["stddev"]))) > self.all_stddev > 0
+            return f"about {self.all_users_text if is_better else self.total(table)} users"
         if self.UNIT != "users":
             what = "" if self.days == 1 else ", added up over the zones,"
             return f"about {self.total(table)} {self.UNIT}{what} of {self.all_users_text} users"

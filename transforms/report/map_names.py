@@ -156,7 +156,8 @@ def draw_zone_names(names: Names, measure: Measure) -> None:
         symbols = boxes[names.is_symbol & (np.arange(len(boxes)) != row)]
         is_symbol = bool(names.is_symbol[row])
         is_wide = right - left >= _NARROW * DPI
-        if not is_symbol and (names.write(name, x, middle, most=right - left, others=symbols) or is_wide):
+        rows = (middle, middle + 2 * high, middle - 1.5 * high)  # below or above its number
+        if not is_symbol and (any(names.write(name, x, y, most=right - left, others=symbols) for y in rows) or is_wide):
             continue
         others = np.delete(boxes, row, axis=0) + np.array([-1, -1, 1, 1]) * _ASIDE * DPI
         aside = _size(name, _NAME_SIZE)[0] / 2 + _ASIDE * DPI + 1

@@ -141,7 +141,7 @@ def chips(manifest: Manifest, *own: Fact) -> list[Fact]:
 def _clocks(manifest: Manifest) -> str:
     """Returns by whose clocks a release reads times, where some may state no zone."""
     zone = get(manifest, "parameters.time_zone")
-    return f"{zone}; read as UTC without a zone" if zone else f"local, {LOGS_OWN}"
+    return str(zone) if zone else f"local, {LOGS_OWN}"
 
 
 def period(manifest: Manifest) -> str | None:
