@@ -48,8 +48,8 @@ class Region:
         if not _is_on_globe(self.west, self.south, self.east, self.north):
             raise RequestError(
                 "region: must be WEST,SOUTH,EAST,NORTH with longitudes between -180 and 180, latitudes between -90 and "
-                f"90, got {self}; convert metres to degrees, in Python frame.to_crs(4326).total_bounds; to scale plain "
-                "coordinates, see docs/how_to/your_logs.md"
+                f"90, got {self}; to convert metres (in Python frame.to_crs(4326)) or to scale plain coordinates to "
+                "degrees, see docs/how_to/your_logs.md"
             )
         if not _has_area(self.west, self.south, self.east, self.north):
             raise RequestError(

@@ -143,7 +143,12 @@ class RefreshRequest(RunnerOptions):
     JOB: ClassVar[str] = "refresh"
     EXAMPLE: ClassVar[str] = "--config refresh.yaml --date 2026-11-20"
 
-    config: str = option(..., "the refresh's YAML file, local or gs://", INPUT, metavar="FILE")
+    config: str = option(
+        ...,
+        "the refresh's YAML file, local or gs:// (`sfumato refresh --init FOLDER` writes one)",
+        INPUT,
+        metavar="FILE",
+    )
     date: Annotated[datetime.date, PlainValidator(_day)] | None = option(
         None,
         "the day to publish, such as 2026-11-20; default: yesterday, in UTC or the time zone of `rows_of_day`",

@@ -266,8 +266,8 @@ RUNS = {
     "histogram of records": f"histogram {CATEGORY} --max_records_per_item=2",
     "histogram of items": f"histogram {CATEGORY} {BOUNDS}",
     "histogram of cells": f"histogram {REGION} --cells=3 --trust=central {BOUNDS}",
-    "histogram of an average day": "histogram --zones=tracts.geojson --id_column=tract --trust=central --average_day "
-    "--day_column=time --period=2026-11-20:2026-11-21",
+    "histogram of an average day": f"histogram {REGION} --quadkey=8 --trust=central --average_day --day_column=time "
+    "--period=2026-11-20:2026-11-21",
     "hotspots of cells": f"hotspots {MAP} --levels=2 --trust=central --top=3 {BOUNDS}",
     "hotspots": f"hotspots {CATEGORY} --levels=2 --depth=2 {BOUNDS}",
     "quantiles": "quantiles --trust=central --column=km --range=0,10 --method=exponential",

@@ -246,7 +246,7 @@ function checkRegion(region: readonly unknown[]): void {
   if (!(west >= -180 && east <= 180 && south >= -90 && north <= 90)) {
     throw new RequestError(
       "region: must be WEST,SOUTH,EAST,NORTH with longitudes between -180 and 180, latitudes between -90 and " +
-        `90, ${got}; to scale plain coordinates to degrees, see docs/how_to/your_logs.md`,
+        `90, ${got}; to convert metres (in Python frame.to_crs(4326)) or to scale plain coordinates to degrees, see docs/how_to/your_logs.md`,
     );
   }
   if (!(Math.min(east - west, north - south) >= LEAST_DEGREES)) {

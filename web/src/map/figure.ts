@@ -190,7 +190,7 @@ export class MapFigure {
   private visit({ name, box: { west, south, east, north }, middle = [(west + east) / 2, (south + north) / 2] }: Named): void {
     const centre = L.latLng(middle[1], middle[0]);
     const nearer = this.fitZoom() + (east > west ? 0.5 : 2);
-    const pixels = name && ((east - west) / 360) * WORLD * 2 ** this.fitZoom() >= SYMBOL ? this.map.getSize().x / 2 : 44; // of a named area, or of a cell or a symbol
+    const pixels = name && ((east - west) / 360) * WORLD * 2 ** this.fitZoom() >= SYMBOL ? this.map.getSize().x / 4 : 44; // of a named area, or of a cell or a symbol
     const zoom = Math.min(east > west ? Math.max(Math.log2((pixels / WORLD) * (360 / (east - west))), nearer) : nearer, this.map.getMaxZoom());
     this.hover = null;
     this.keyboard = true;
