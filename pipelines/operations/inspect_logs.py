@@ -214,9 +214,6 @@ def next_lines(
     private = ["--trust", "central", "--epsilon", "1"]
     heatmap = ["heatmap", *job, f"--region={region}", *private, *_least(facts.users), "--depth"]
     commands = {"a map:": [*heatmap, str(depth), "--output", "map"]}
-    if time:
-        slots = [str(max(depth - 2, 1)), "--time_column", time, "--slots", "hour", "--output", "hours"]
-        commands["a map of every hour of the day:"] = [*heatmap, *slots]
     if time and not facts.are_zones_elsewhere:
         most_out = _OUT_OF_ZONES[facts.in_zones_then > _MOST_IN_ZONES]
         zones = [*job, *zone_words, "--hours", f"{HOUR}-{HOUR + 1}", "--max_bad_fraction", most_out, *private]
