@@ -73,7 +73,7 @@ class Names:
         self._written.add(name)
         self.axes.annotate(
             text, (x, y), (0, 4), textcoords="offset points", ha="center", va="bottom", color=INK, fontsize=size,
-            path_effects=[withStroke(linewidth=2.2, foreground=VOID, alpha=0.75)], style=style, parse_math=False,
+            path_effects=[withStroke(linewidth=3, foreground=VOID, alpha=0.95)], style=style, parse_math=False,
             zorder=4,
         )  # fmt: skip
         return True
