@@ -5,7 +5,7 @@ import type { Box, Scene } from "./ground";
 
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", Arial, sans-serif';
 const NAME_ROOM = 10000; // square CSS pixels of the map for each name
-const INK: Record<Mode, { ink: string; halo: string }> = { dark: { ink: "#f1ece4", halo: "rgba(8,7,11,.8)" }, light: { ink: "#241d2b", halo: "rgba(255,253,246,.85)" } };
+const INK: Record<Mode, { ink: string; halo: string }> = { dark: { ink: "#f1ece4", halo: "rgba(8,7,11,.95)" }, light: { ink: "#241d2b", halo: "rgba(255,253,246,.95)" } };
 
 const WAYS = Array.from({ length: 24 }, (_, i) => (i / 12) * Math.PI);
 
@@ -25,7 +25,7 @@ export class Letters {
     pen.textAlign = "center";
     pen.textBaseline = "alphabetic";
     pen.lineJoin = "round";
-    [pen.strokeStyle, pen.fillStyle, pen.lineWidth] = [INK[scene.mode].halo, INK[scene.mode].ink, 3];
+    [pen.strokeStyle, pen.fillStyle, pen.lineWidth] = [INK[scene.mode].halo, INK[scene.mode].ink, 4];
   }
 
   /** Whether a point is on no name and no symbol. */
