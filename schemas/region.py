@@ -98,6 +98,18 @@ def ground_metres(region: Region) -> tuple[float, float]:
     return (region.east - region.west) * degree * middle, (region.north - region.south) * degree
 
 
+def great_circle_km(
+    x: NDArray[np.float64], y: NDArray[np.float64], longitude: float, latitude: float
+) -> NDArray[np.float64]:
+    """Returns the distance from a place in degrees to each of others on the sphere, float64[n], in kilometres.
+
+    x, y: longitudes and latitudes of the others, float64[n], in radians.
+    """
+    east, north = math.radians(longitude), math.radians(latitude)
+    cosine = np.sin(y) * math.sin(north) + np.cos(y) * math.cos(north) * np.cos(x - east)
+    return np.asarray(EARTH_RADIUS_KM * np.arccos(np.minimum(cosine, 1.0)), dtype=np.float64)
+
+
 def area_km2(
     west: NDArray[np.float64], south: NDArray[np.float64], east: NDArray[np.float64], north: NDArray[np.float64]
 ) -> NDArray[np.float64]:

@@ -53,7 +53,8 @@ def run(request: InspectRequest) -> None:
         facts = inspect_logs(logs, given, request.region, None, locator)
     if facts.states_zones and time_zone is None and facts.region is not None:
         time_zone = nearest_zone(facts.region)
-        facts = inspect_logs(logs, given, request.region, time_zone, locator)
+        if time_zone is not None:
+            facts = inspect_logs(logs, given, request.region, time_zone, locator)
     number = f"{len(logs):,} file{'s'[: len(logs) != 1]}"
     if form:
         number += f" read with {' '.join(f'--{name} {value}' for name, value in form.items())}"
@@ -64,9 +65,8 @@ def run(request: InspectRequest) -> None:
         lines += zone_lines(facts, zones)
     words = _ZONE_WORDS if zones is None else _options(zones.options)
     region = None if zones is None or facts.are_zones_elsewhere else zones.zones.region
-    sys.stdout.write(
-        "\n".join([_SECRET, "", *lines, "", *next_lines(request, facts, form, time_zone, words, region)]) + "\n"
-    )
+    commands = next_lines(request, facts, form, time_zone, words, region)
+    sys.stdout.write("\n".join([_SECRET, "", *lines, "", *commands]) + "\n")
 
 
 def report_lines(facts: Facts, files: str, given: Mapping[str, str], time_zone: str | None = None) -> list[str]:
@@ -165,8 +165,8 @@ def next_lines(
 ) -> list[str]:
     """Returns the commands that fit logs, or what they lack.
 
-    form: options of CSV that the logs were read with. time_zone: the one given, or found. zone_words: options that name
-        a file of zones and its columns.
+    form: options of CSV that the logs were read with. time_zone: the one given, or found.
+    zone_words: options that name a file of zones and its columns.
     zone_region: that holds the zones, of which a map then shows all; None without zones.
     """
     logs = ["--input", *request.input, *_options(request.given(("input_format",))), *_options(form)]
@@ -217,11 +217,8 @@ def next_lines(
     if time and not facts.are_zones_elsewhere:
         most_out = _OUT_OF_ZONES[facts.in_zones_then > _MOST_IN_ZONES]
         zones = [*job, *zone_words, "--hours", f"{HOUR}-{HOUR + 1}", "--max_bad_fraction", most_out, *private]
-        zones += [
-            *_least(facts.users_then if request.zones else 0),
-            "--max_items_per_user",
-            str(max(facts.places_a_user, 1)),
-        ]
+        zones += _least(facts.users_then if request.zones else 0)
+        zones += ["--max_items_per_user", str(max(facts.places_a_user, 1))]
         when = "from eight to nine"
         if facts.period is not None and facts.period.length > 1:
             when = f"{when} on an average day (for one day, shorten --period and leave out --average_day)"

@@ -12,6 +12,7 @@ import numpy as np
 from sfumato.pipelines.operations.log_facts import MOST, SOME, Facts
 from sfumato.schemas.log_roles import people_among
 from sfumato.schemas.rectangle import Region
+from sfumato.schemas.region import great_circle_km
 from sfumato.transforms.inputs.text_lines import conversion
 from sfumato.transforms.release.basemap_file import distance_text
 
@@ -110,9 +111,8 @@ def nearest_zone(region: Region) -> str | None:
         np.radians([float(sign + whole) + float(sign + minutes) / 60 for sign, whole, minutes in axis])
         for axis in zip(*((one[:3], one[3:6]) for one in cities), strict=True)
     )
-    y, x = np.radians([region.south + region.north, region.west + region.east]) / 2
-    nearness = np.sin(north) * np.sin(y) + np.cos(north) * np.cos(y) * np.cos(east - x)  # cosine of the distance
-    return str(cities[nearness.argmax()][6])
+    kilometres = great_circle_km(east, north, (region.west + region.east) / 2, (region.south + region.north) / 2)
+    return str(cities[kilometres.argmin()][6])
 
 
 def suggested_form(facts: Facts) -> dict[str, str]:

@@ -180,19 +180,19 @@ def file_of_zones(path: str) -> ZonesFile:
     texts = [name for name, values in columns.items() if all(isinstance(one, str) for one in values)]
     integers = [name for name, values in columns.items() if all(type(one) is int for one in values)]
     ids = [name for name in (*texts, *integers) if len(set(columns[name]) - {""}) == len(found)]
-    several = [name for name in texts if 2 * len(set(columns[name])) > len(found)]
-    letters = {name: sum(map(str.isalpha, "".join(map(str, columns[name])))) for name in several}
-    labels = sorted(several, key=lambda name: -letters[name])[:1] if len({*several, *ids}) > 1 else []
-    ids = [name for name in ids if name not in labels] or ids
     if not ids:
         raise RequestError(f"zones: {path} has no column with a text or an integer of its own for each zone; add one")
-    labels = [name for name in labels if name != ids[0]]
+    named = [name for name in texts if 2 * len(set(columns[name])) > len(found)]
+    label = max(named, key=lambda name: sum(map(str.isalpha, "".join(map(str, columns[name])))), default=None)
+    id_column = next((name for name in ids if name != label), ids[0])
+    if label == id_column:  # the only column that tells zones apart
+        label = None
     radius = _RADIUS if any(shape is not None and shape.geom_type == "Point" for _, shape in found) else None
-    options: dict[str, str | float] = {"zones": path, "id_column": ids[0]}
-    options |= {"label_column": labels[0]} if labels else {}
+    options: dict[str, str | float] = {"zones": path, "id_column": id_column}
+    options |= {} if label is None else {"label_column": label}
     options |= {} if radius is None else {"radius": radius}
-    close = None if radius is None else _close(found, columns[(labels or ids)[0]])
-    return ZonesFile(options, read_zones(path, ids[0], (), labels[0] if labels else None, radius), close)
+    close = None if radius is None else _close(found, columns[label or id_column])
+    return ZonesFile(options, read_zones(path, id_column, (), label, radius), close)
 
 
 def _close(points: Sequence[tuple[Mapping[str, Any], Any]], names: Sequence[Any]) -> tuple[int, str] | None:

@@ -55,12 +55,13 @@ class CentralPage(SampledPage):
         self.UNIT = "users a day" if self.days > 1 else "users" if records == 1 else "records"
         noun = noun_of(release)
         kept = f"one {noun}" if most == 1 else f"at most {most} different {noun}s"
-        record = "days there" if self.days > 1 else "records"
-        bound = "" if records == 1 else f", with at most {records} records each"
+        bound = "records" if records == 1 else f"records, with at most {records} records each"
         if self.days > 1:
-            bound = f". In each zone the user counts once a day, and the number is the mean of {self.days} days"
-        drawn = f"sampled at random in proportion to their {record}"
-        self.ONE_RECORD = f"Of each user {kept} count{'s'[: most == 1]}, {drawn}{bound}."
+            bound = (
+                f"days there. In each zone the user counts once a day, and the number is the mean of {self.days} days"
+            )
+        drawn = f"sampled at random in proportion to their {bound}"
+        self.ONE_RECORD = f"Of each user {kept} count{'s'[: most == 1]}, {drawn}."
         held = "have an item" if noun == "item" else f"have been in a {noun}"
         self.ONE_RECORD += f" A user's other {noun}s are not counted, so more users than the count may {held}."
         if release.manifest["privacy"].get("devices"):

@@ -300,7 +300,7 @@ class HistogramRequest(ZoneOptions, ItemRequest):
                 )
             plan = self._plan((len(zones),))
             if self.days > 1 and isinstance(plan, CentralCountPlan) and not plan.is_public(0):
-                plan = replace(plan, delta=0.0)  # a mean of published zones alone would be too high
+                plan = replace(plan, delta=0.0)  # a threshold would leave out the low means
             return RequestedCount(plan, ZoneItems(self._places(), ZoneLocator(zones)))
         columns = ItemColumns(str(self.column), self.user_id_column, CATEGORIES)
         if self.items_file is not None:

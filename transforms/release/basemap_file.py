@@ -22,7 +22,7 @@ from shapely.geometry.base import BaseGeometry
 from sfumato.schemas.charts import readable
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.rectangle import Region
-from sfumato.schemas.region import EARTH_RADIUS_KM
+from sfumato.schemas.region import great_circle_km
 from sfumato.schemas.views.map_views import Basemap, Geography, Place, Zone
 from sfumato.schemas.views.view_parts import Bounds, Path
 from sfumato.transforms.geo.feature_files import read_features
@@ -150,9 +150,7 @@ def nearest_city(longitude: float, latitude: float) -> tuple[str, float]:
 def _kilometres(longitude: float, latitude: float) -> NDArray[np.float64]:
     """Returns the distance to each of the world's cities, float64[n]."""
     x, y = _radians()
-    east, north = math.radians(longitude), math.radians(latitude)
-    cosine = np.sin(y) * math.sin(north) + np.cos(y) * math.cos(north) * np.cos(x - east)
-    return np.asarray(EARTH_RADIUS_KM * np.arccos(np.minimum(cosine, 1.0)), dtype=np.float64)
+    return great_circle_km(x, y, longitude, latitude)
 
 
 @cache

@@ -85,13 +85,11 @@ class Names:
         """Numbers zones in their middle, in this order; the first lie over others."""
         for place, row in reversed(list(enumerate(rows))):
             x, y = _middle(self.frame, (self.layer.shapes or [])[row]).coords[0]
-            half = _BADGE * DPI / 2
+            half, over = _BADGE * DPI / 2, 4.1 + 0.1 * (len(rows) - place)
             self._taken.append((x - half, y - half, x + half, y + half))
-            self.axes.plot([x], [y], "o", ms=_BADGE * 72, color=INK, mec=VOID, mew=0.8, zorder=4.1 + 0.1 * (12 - place))
-            self.axes.text(
-                x, y, f"{place + 1}", color=VOID, fontsize=6.5, ha="center", va="center_baseline",
-                zorder=4.15 + 0.1 * (12 - place),
-            )  # fmt: skip
+            self.axes.plot([x], [y], "o", ms=_BADGE * 72, color=INK, mec=VOID, mew=0.8, zorder=over)
+            text = self.axes.text(x, y, f"{place + 1}", color=VOID, fontsize=6.5, zorder=over + 0.05)
+            text.set(ha="center", va="center_baseline")
 
     def mark(self, x: float, y: float) -> None:
         """Draws the point of a place."""
@@ -156,8 +154,9 @@ def draw_zone_names(names: Names, measure: Measure) -> None:
         symbols = boxes[names.is_symbol & (np.arange(len(boxes)) != row)]
         is_symbol = bool(names.is_symbol[row])
         is_wide = right - left >= _NARROW * DPI
-        rows = (middle, middle + 2 * high, middle - 1.5 * high)  # below or above its number
-        if not is_symbol and (any(names.write(name, x, y, most=right - left, others=symbols) for y in rows) or is_wide):
+        heights = (middle, middle + 2 * high, middle - 1.5 * high)  # below or above its number
+        within = {"most": right - left, "others": symbols}
+        if not is_symbol and (any(names.write(name, x, y, **within) for y in heights) or is_wide):
             continue
         others = np.delete(boxes, row, axis=0) + np.array([-1, -1, 1, 1]) * _ASIDE * DPI
         aside = _size(name, _NAME_SIZE)[0] / 2 + _ASIDE * DPI + 1

@@ -144,10 +144,10 @@ def _clocks(manifest: Manifest) -> str:
     return str(zone) if zone else f"local, {LOGS_OWN}"
 
 
-def period(manifest: Manifest) -> str | None:
+def period(manifest: Manifest, mean: str = "mean of {} days") -> str | None:
     """Returns the days and hours of the records, as in `9 to 15 Nov 2026 (7 days together), 8–9 h`.
 
-    None if a manifest states none.
+    None if a manifest states none. mean: the words for several days whose mean the counts are.
     """
     begin, end = days_of(manifest)
     days, last = _day(begin), _day(end)
@@ -155,7 +155,7 @@ def period(manifest: Manifest) -> str | None:
         first = days.split()
         differing = max(place for place, word in enumerate(last.split()) if word != first[place])
         begin = " ".join(first[: differing + 1])  # the year is written once
-        several = "{} days together" if days_averaged(manifest) == 1 else "mean of {} days"
+        several = "{} days together" if days_averaged(manifest) == 1 else mean
         days = f"{begin} to {last} ({several.format(days_together(manifest))})"
     return ", ".join(filter(None, (days, hours(manifest)))) or None
 

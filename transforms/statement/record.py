@@ -198,8 +198,8 @@ def _data_domain(manifest: Mapping[str, Any]) -> str:
         named += [value] if isinstance(value, str) else list(value or ())
     if "day_column" in parameters:
         named.append(parameters["day_column"])
-    days = period(manifest)
-    dated = f" Records of {days.replace('mean of ', '')}." if days else ""
+    days = period(manifest, mean="{} days")  # records are no mean
+    dated = f" Records of {days}." if days else ""
     if entry_of(manifest, "privacy").get("devices"):
         return f"Reports of any number of devices, each of a location or of weights of locations.{dated}"
     columns_read = ", ".join(dict.fromkeys(named)) or _UNKNOWN

@@ -205,7 +205,7 @@ def test_inspect_ends_runs_with_few_of_many_users(tmp_path: Path, capsys: pytest
 def test_inspect_counts_the_visitors_of_zones(
     several: int, most: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each user in as many zones as nearly all visits need. With a file of zones the command is complete and runs."""
+    """Each user in the number of zones that nearly all visits need. With a file of zones the command runs."""
     log, stops = write_visits(tmp_path / "log.csv", several), tmp_path / "stops.geojson"
     assert inspected(capsys, "--input", log)[-1][1] == "histogram"
     features = [
