@@ -11,11 +11,14 @@ from sfumato.pipelines.frame.inputs import InputFile, layout_of, times_notice
 from sfumato.pipelines.frame.job import ReleaseJob
 from sfumato.pipelines.frame.scratch import memory_lines
 from sfumato.pipelines.runners.runner_settings import RunnerSettings
-from sfumato.schemas.errors import RequestError
+from sfumato.schemas.errors import RequestError, did_you_mean
 from sfumato.schemas.guarantee import SEES, Trust
 from sfumato.schemas.known_digits import NOISE_Z, byte_text
 from sfumato.schemas.ledger import Cost, format_amount, parse_amount
 from sfumato.schemas.requests.publish_request import ReleaseRequest
+from sfumato.transforms.inputs.log_file import LogFile
+from sfumato.transforms.inputs.log_reader import format_of
+from sfumato.transforms.inputs.text_lines import first_fields
 from sfumato.transforms.observability.text_tables import significant
 
 _WIDTH, _MARGIN = 100, 11  # columns of a terminal, and of its left margin for the headings
@@ -29,7 +32,9 @@ def dry_run_text(job: ReleaseJob, files: Sequence[InputFile], settings: RunnerSe
     request, cost = job.request, job.cost()
     number = f"{len(files):,} file{'s'[: len(files) != 1]}"
     reads = [", ".join(request.input), f"{number}, {byte_text(sum(file.size for file in files))}B"]
-    reads.append(f"columns {', '.join(layout_of(request, job.columns()).columns)}")
+    columns = layout_of(request, job.columns()).columns
+    reads.append(f"columns {', '.join(columns)}")
+    reads += _missing_fields(columns, files[0].log)
     if request.day_rows is not None:
         reads.append(f"only rows of {request.day_rows}")
     if notice := times_notice(request, (), job.columns()):
@@ -77,6 +82,18 @@ def trust_lines(job: ReleaseJob) -> list[str]:
             text = f"not with these options ({error})"
         lines.append(f"{trust}{', this run' if trust == own else ''}: {text}")
     return lines
+
+
+def _missing_fields(columns: Sequence[str], log: LogFile) -> list[str]:
+    """Returns a line for each column that no first record of a JSON file has: its run finds this out after the charge.
+
+    For the operator only, as records decide.
+    """
+    if format_of(log) != "ndjson":
+        return []
+    fields = [*first_fields(log), *dict(log.partition)]
+    missing = (name for name in columns if name not in fields)
+    return [f"WARNING: {name!r} is in none of the first records{did_you_mean(name, fields)}" for name in missing]
 
 
 def _with_margin(heading: str, lines: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
 
 from sfumato.pipelines.frame.inputs import layout_of, match_files
-from sfumato.pipelines.operations.log_causes import causes, nearest_zone, suggested_form
+from sfumato.pipelines.operations.log_causes import causes, suggested_form
 from sfumato.pipelines.operations.log_facts import HOUR, Facts, inspect_logs
 from sfumato.pipelines.operations.starting import CLOSE, ZonesFile, file_of_zones, min_users
 from sfumato.schemas.guarantee import Trust
@@ -51,10 +51,9 @@ def run(request: InspectRequest) -> None:
         facts = inspect_logs(logs, given, request.region, time_zone, locator)
     if time_zone is not None and facts.signs.get("naive"):
         facts = inspect_logs(logs, given, request.region, None, locator)
-    if facts.states_zones and time_zone is None and facts.region is not None:
-        time_zone = nearest_zone(facts.region)
-        if time_zone is not None:
-            facts = inspect_logs(logs, given, request.region, time_zone, locator)
+    if facts.states_zones and time_zone is None and facts.time_zone is not None:
+        time_zone = facts.time_zone
+        facts = inspect_logs(logs, given, request.region, time_zone, locator)
     number = f"{len(logs):,} file{'s'[: len(logs) != 1]}"
     if form:
         number += f" read with {' '.join(f'--{name} {value}' for name, value in form.items())}"

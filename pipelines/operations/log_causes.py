@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-import re
-import zoneinfo
-from pathlib import Path
-
-import numpy as np
-
 from sfumato.pipelines.operations.log_facts import MOST, SOME, Facts
 from sfumato.schemas.log_roles import people_among
-from sfumato.schemas.rectangle import Region
-from sfumato.schemas.region import great_circle_km
 from sfumato.transforms.inputs.text_lines import conversion
 from sfumato.transforms.release.basemap_file import distance_text
-
-_TABLE = "zone.tab"
-_CITY = re.compile(r"^[A-Z]{2}\t([+-])(\d\d)(\d\d)(?:\d\d)?([+-])(\d{3})(\d\d)(?:\d\d)?\t(\S+)", re.MULTILINE)
 
 
 def causes(facts: Facts) -> list[str]:
@@ -96,23 +84,6 @@ def causes(facts: Facts) -> list[str]:
             f"{facts.roles['user_id_column']} holds one value, so a release would have one user: name {person}"
         )
     return found
-
-
-def nearest_zone(region: Region) -> str | None:
-    """Returns the time zone whose main city is nearest to a region's middle; None without the database's table."""
-    folders = [Path(folder) for folder in zoneinfo.TZPATH]
-    if (package := importlib.util.find_spec("tzdata")) is not None and package.origin is not None:
-        folders.append(Path(package.origin).parent / "zoneinfo")
-    table = next((folder / _TABLE for folder in folders if (folder / _TABLE).is_file()), None)
-    cities = [] if table is None else _CITY.findall(table.read_text("utf-8"))
-    if not cities:
-        return None
-    north, east = (
-        np.radians([float(sign + whole) + float(sign + minutes) / 60 for sign, whole, minutes in axis])
-        for axis in zip(*((one[:3], one[3:6]) for one in cities), strict=True)
-    )
-    kilometres = great_circle_km(east, north, (region.west + region.east) / 2, (region.south + region.north) / 2)
-    return str(cities[kilometres.argmin()][6])
 
 
 def suggested_form(facts: Facts) -> dict[str, str]:

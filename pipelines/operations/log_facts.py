@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
+from tzfpy import get_tz
 
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.locations import is_text
@@ -66,6 +67,8 @@ _NEARBY = 0.003  # degrees, about 300 m: records in one square of this size are 
 _MOST_PLACES = 10  # of a user that are counted
 _LIKE_PEOPLE, _FEWER = 0.2, 0.9  # shares of the number of user ids: of values of a column that may identify people
 _PEOPLE = 50  # values of such a column, at least
+_ZONE_PLACES = 500  # places, at least, of which the time zones are looked up, if there are so many
+_AT_SEA = "Etc/"  # what the names of time zones of the high seas begin with
 _NEARLY_ALL = 0.998  # of the visits: what is lost is then less than the noise of most counts
 
 
@@ -88,6 +91,7 @@ class Facts:
         is_e7: whether latitude and longitude are integers, degrees times 10^7.
         region: round borders of the middle of the places, one a user; None without places.
         given: the region given; None without one.
+        time_zone: of most places on land, one a user; None without places on land.
         near: the nearest large city to the middle of the region, and its distance in kilometres; None without a region.
         near_swapped: the same with latitude and longitude swapped; None if that is no place either.
         outside: the share of the places, one a user, that are outside of the given region, or of `region` without one.
@@ -113,6 +117,7 @@ class Facts:
     is_e7: bool = False
     region: Region | None = None
     given: Region | None = None
+    time_zone: str | None = None
     near: tuple[str, float] | None = None
     near_swapped: tuple[str, float] | None = None
     outside: float = 0.0
@@ -264,6 +269,7 @@ def inspect_logs(
     if "user_id_column" in roles:  # one place of each user, so that no user with many rows decides
         all_places = all_places[:, np.unique(np.concatenate(visitors), return_index=True)[1]]
     facts.region = suggested_region(all_places)
+    facts.time_zone = _zone_of_most(all_places)
     if facts.region is not None:
         within = region or facts.region
         outside = ~_within(within, *all_places)
@@ -279,6 +285,13 @@ def inspect_logs(
 def _within(region: Region, longitude: Array, latitude: Array) -> NDArray[np.bool_]:
     is_between = (longitude >= region.west) & (longitude <= region.east)
     return is_between & (latitude >= region.south) & (latitude <= region.north)
+
+
+def _zone_of_most(places: Array) -> str | None:
+    """Returns the time zone of most of the places, of those on land in a sample; None without such places."""
+    sample = places[:, :: max(places.shape[1] // _ZONE_PLACES, 1)]
+    zones = Counter(name for name in map(get_tz, *sample.tolist()) if name and not name.startswith(_AT_SEA))
+    return max(zones, key=zones.__getitem__, default=None)
 
 
 def _column_of_times(log: LogFile, names: Collection[str]) -> str | None:

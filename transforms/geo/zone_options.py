@@ -40,7 +40,7 @@ class ZoneOptions(Request):
         "with --zones of points, such as stops: a record counts at the nearest point, up to this distance",
         INPUT,
         metavar="METRES",
-        gt=0,
+        ge=1,
         common=True,
     )
 

@@ -41,7 +41,8 @@ class CentralPage(SampledPage):
     DRAWN: ClassVar[str] = "The noise"
     COUNTED: ClassVar[str] = (
         "is the exact count plus noise. Its interval contains that exact count at least 95 times in 100, even for "
-        "counts that the threshold selected or that are among the highest."
+        "counts that the threshold selected or that are among the highest. Records that lack an id, a place or a time "
+        "are left out of the exact count, and no interval allows for them."
     )
     NEAR_THRESHOLD: ClassVar[str] = (
         "near the threshold is likely to be too high, because it is shown only if its noise did not push it below. Its "

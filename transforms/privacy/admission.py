@@ -240,8 +240,9 @@ class ChargeAndAdmit:
         """
         refused = None if self.gate is None else self.gate.charge()
         counted = count_users(counts, self.rule, key)
+        read = "" if self.day_rows is None else f"only the rows of {self.day_rows} count: "
         try:
-            check_admission(counted, self.rule, self._remedies)
+            check_admission(counted, self.rule, read + self._remedies)
         except NotAdmittedError as refusal:
             if self.gate is not None:
                 self.gate.settle(self.rule.cost, str(refusal))

@@ -47,6 +47,17 @@ def test_a_missing_column_is_refused(tmp_path: Path, dry: list[str], capsys: pyt
     assert not (tmp_path / "out").exists()
 
 
+def test_a_missing_field_of_json_has_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file of JSON records states no columns: the run itself would learn this from the records, after the charge."""
+    log = tmp_path / "log.ndjson"
+    log.write_text('{"userid": "a", "latitude": 0.5}\n{"longitude": null}\n')
+    assert cli.main([*command(tmp_path, "--input", str(log)), "--dry_run"]) == 0
+    shown = capsys.readouterr().out
+    assert [line.split("WARNING: ")[1] for line in shown.splitlines() if "WARNING" in line] == [
+        "'user_id' is in none of the first records; did you mean userid?"
+    ]
+
+
 def test_a_region_in_another_order_has_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*command(tmp_path, "--region", "52.3,13.0,52.7,13.8"), "--dry_run"]) == 0
     assert "--region=13,52.3,13.8,52.7" in capsys.readouterr().err

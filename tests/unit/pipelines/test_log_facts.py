@@ -190,6 +190,19 @@ def test_times_are_found_by_their_values_also_with_am_pm(tmp_path: Path) -> None
     assert facts_of(log.assign(**{"Data/Hora": "none"}), tmp_path).period is None
 
 
+@pytest.mark.parametrize(
+    ("longitude", "latitude", "zone"),
+    [(72.82, 19.0, "Asia/Kolkata"), (24.95, 60.15, "Europe/Helsinki"), (-30.0, 10.0, None)],  # two coasts, and the sea
+)
+def test_the_time_zone_is_that_of_most_places_on_land(
+    longitude: float, latitude: float, zone: str | None, tmp_path: Path
+) -> None:
+    """The nearest main city of a time zone would be Karachi for Mumbai."""
+    log = rides()
+    log = log.assign(lat=log["lat"] - 52.5 + latitude, lon=log["lon"] - 13.4 + longitude)
+    assert facts_of(log, tmp_path).time_zone == zone
+
+
 def test_integers_are_degrees_times_ten_million(tmp_path: Path) -> None:
     log = rides()
     scaled = log.assign(lat=(log.lat * 1e7).astype("int64"), lon=(log.lon * 1e7).astype("int64"))

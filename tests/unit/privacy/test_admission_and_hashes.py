@@ -203,6 +203,7 @@ def test_the_warning_names_dates_first_and_the_zones(
     with pytest.raises(TooFewUsersError) as refused:  # by a count far below two deviations of its noise
         admit(UserCounts(), RunKey.derive(SECRET, {}))
     assert ("--dates dmy" in str(refused.value)) == is_named
+    assert "--hours 3-4" in str(refused.value)
     with pytest.raises(TooFewUsersError) as refused:
         admit(UserCounts(usable=9_000), RunKey.derive(SECRET, {}))
     assert "columns" not in str(refused.value)
