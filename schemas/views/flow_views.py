@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from sfumato.schemas.timeline import PlaceChange, Spending
+from sfumato.schemas.timeline import PlaceChange
 from sfumato.schemas.views.map_views import Layer, MapBody
 from sfumato.schemas.views.view_parts import Bounds, ViewPart
 
@@ -122,9 +122,8 @@ class NightMap(ViewPart):
 
 
 class TimelineBody(ViewPart):
-    """Nightly releases: spending, one night's map, the change between two nights."""
+    """Nightly releases: users by night, one night's map, the change between two nights."""
 
     kind: Literal["timeline"] = "timeline"
     map_format: int
     nights: list[Night]
-    spending: list[Spending]

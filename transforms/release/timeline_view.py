@@ -118,7 +118,7 @@ def timeline_view(files: Mapping[str, bytes]) -> PageView:
         manifest={},
         basemap=geography.basemap,
         tiles=geography.tiles,
-        body=TimelineBody(map_format=MAP_FORMAT, nights=list(map(_night, nights)), spending=spending),
+        body=TimelineBody(map_format=MAP_FORMAT, nights=list(map(_night, nights))),
     )
 
 

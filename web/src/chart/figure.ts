@@ -27,7 +27,7 @@ export type Mark = { readonly style?: string } & (
   | { readonly kind: "dots"; readonly points: readonly (readonly [number, number])[] }
   /** Intervals: upright at x, or lying at y. */
   | { readonly kind: "upright" | "lying"; readonly points: readonly (readonly [at: number, low: number, high: number])[] }
-  | { readonly kind: "rule"; readonly x?: number; readonly y?: number; readonly text?: string }
+  | { readonly kind: "rule"; readonly x: number; readonly text?: string }
   | { readonly kind: "text"; readonly x: number; readonly y: number; readonly text: string; readonly anchor?: "start" | "middle" | "end"; readonly dx?: number }
 );
 
@@ -164,12 +164,11 @@ export class ChartFigure {
       case "lying":
         return mark.points.map(([at, low, high]) => whisker(style("whisker"), x(low), y(at), x(high), y(at)));
       case "rule": {
-        const [x1, x2] = mark.x === undefined ? [frame.left, frame.right] : [x(mark.x), x(mark.x)];
-        const [y1, y2] = mark.y === undefined ? [frame.bottom, frame.top] : [y(mark.y), y(mark.y)];
-        const late = mark.x === undefined || x1 > (frame.left + frame.right) / 2;
-        const text = mark.text === undefined || !this.hasRoom(x2, late, mark.text, mark.x !== undefined) ? []
-          : [svg("text", { class: "words", x: fixed(mark.x === undefined ? x2 : x1 + (late ? -5 : 5)), y: fixed(mark.x === undefined ? y1 - 5 : frame.top + 10), "text-anchor": late ? "end" : "start" }, mark.text)];
-        return [svg("line", { class: style("rule", mark.style ?? ""), x1: fixed(x1), y1: fixed(y1), x2: fixed(x2), y2: fixed(y2) }), ...text];
+        const at = x(mark.x);
+        const late = at > (frame.left + frame.right) / 2;
+        const text = mark.text === undefined || !this.hasRoom(at, late, mark.text) ? []
+          : [svg("text", { class: "words", x: fixed(at + (late ? -5 : 5)), y: fixed(frame.top + 10), "text-anchor": late ? "end" : "start" }, mark.text)];
+        return [svg("line", { class: style("rule", mark.style ?? ""), x1: fixed(at), y1: fixed(frame.bottom), x2: fixed(at), y2: fixed(frame.top) }), ...text];
       }
       case "text":
         return [svg("text", { class: style("words", mark.style ?? ""), x: fixed(x(mark.x)), y: fixed(y(mark.y)), dx: mark.dx, "text-anchor": mark.anchor ?? "start" }, mark.text)];
@@ -177,11 +176,11 @@ export class ChartFigure {
   }
 
   /** Whether the text beside an upright rule covers no other one's; keeps its room. */
-  private hasRoom(x: number, late: boolean, text: string, upright: boolean): boolean {
+  private hasRoom(x: number, late: boolean, text: string): boolean {
     const wide = DIGIT * text.length + 8;
     const [low, high] = late ? [x - wide, x] : [x, x + wide];
-    if (upright && this.lettered.some(([from, to]) => low < to && high > from)) return false;
-    if (upright) this.lettered.push([low, high]);
+    if (this.lettered.some(([from, to]) => low < to && high > from)) return false;
+    this.lettered.push([low, high]);
     return true;
   }
 

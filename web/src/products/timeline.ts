@@ -1,4 +1,4 @@
-// Nightly releases: the nights and what they spent, one night's map, and the change between two nights.
+// Nightly releases: users by night, one night's map, and the change between two nights.
 import { ChartFigure, type ChartOptions } from "../chart/figure";
 import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
@@ -68,21 +68,6 @@ export function nightsChart(nights: Night[], chosen: (Night | null)[], zone: str
   };
 }
 
-/** How much of each limit of the ledger was spent in the window that ends on each day. */
-function spendingChart(body: TimelineBody): ChartOptions | null {
-  const rows = body.spending.filter(({ spent }) => spent.length > 0);
-  if (!rows.length) return null;
-  const days = rows[0].spent.map(([date]) => time(date));
-  const names = rows.map(({ epsilon, days: length }) => `ε ${significant(epsilon)} ${length === 1 ? "on one day" : `in any ${length} days`}`);
-  return {
-    title: "Spending against the ledger's limits", description: names.join("; "), height: () => 220,
-    x: { label: "", domain: [days[0] - DAY / 2, days[days.length - 1] + DAY / 2], kind: "time", format: dayOf, ticks: days },
-    y: { label: "Maximum share of the limit spent on one user", domain: [0, Math.max(1, ...rows.flatMap((row) => row.spent.map(([, spent]) => spent / row.epsilon)))], format: (share) => `${Math.round(100 * share)}%` },
-    marks: [...rows.map((row, i) => ({ kind: "line" as const, style: `s${i % 6}`, points: row.spent.map(([date, spent]) => [time(date), spent / row.epsilon] as const) })), { kind: "rule", y: 1, text: "limit" }],
-    keys: names.map((name, i) => [`s${i % 6}`, name] as const),
-  };
-}
-
 const points = (share: number, stddev: number): string => `${share > 0 ? "+" : ""}${known(100 * share, 100 * stddev)} points`;
 
 /** What a page of one night would show. */
@@ -123,7 +108,7 @@ class Timeline {
   private readonly listed = h("section", { class: "listed" });
   private readonly showGeography: (figure: MapFigure) => void;
 
-  constructor(view: PageView, private readonly root: HTMLElement, private readonly tools: Tools) {
+  constructor(view: PageView, root: HTMLElement, private readonly tools: Tools) {
     const body = view.body as TimelineBody;
     this.nights = body.nights;
     this.showGeography = geographyOf(view, tools);
@@ -144,8 +129,6 @@ class Timeline {
     this.chart = new ChartFigure(this.chartPlace, nightsChart(this.nights, [null, this.night]), tools);
     this.chartPlace.style.flexBasis = `${clamp(110 + 46 * this.days(), 560, WIDE)}px`; // next to the controls as long as the window has room
     this.chart.onChoose((at, shift) => (shift ? this.choose(this.night, this.nights[at].date) : this.choose(this.nights[at])));
-    const spending = spendingChart(body);
-    if (spending) this.spending(spending, body);
     tools.link.onChange(() => {
       this.readLink();
       void this.show();
@@ -420,18 +403,6 @@ class Timeline {
     const { layer, changes } = this.current ?? { layer: null, changes: [] };
     return csv(["cell_id", "level", "x", "y", "share_before", "share_after", "difference", "stddev", "z", "q", "changed"],
       changes.map(({ id, before, after, difference, deviation, z, q, changed }, i) => [id, layer?.level[i] ?? null, layer?.x[i] ?? null, layer?.y[i] ?? null, before, after, difference, deviation, z, q, changed]));
-  }
-
-  private spending(options: ChartOptions, body: TimelineBody): void {
-    const box = h("section", { class: "board" }, h("h2", {}, "Budget spent"));
-    this.root.append(box);
-    const chart = new ChartFigure(box, options, this.tools);
-    const rows = body.spending.filter(({ spent }) => spent.length > 0);
-    chart.setTip(rows[0].spent.map(([date]) => time(date)), (at) => {
-      const date = rows[0].spent[at][0];
-      const facts = rows.map(({ epsilon, days, spent }) => [days === 1 ? "That day" : `${days} days`, `ε ${significant(spent[at][1], 4)} of ${significant(epsilon, 4)}, ${significant(Math.max(Math.round(1e9 * (epsilon - spent[at][1])) / 1e9, 0), 4)} left`] as const);
-      return { x: time(date), y: Math.max(...rows.map(({ epsilon, spent }) => spent[at][1] / epsilon)), value: longDate(date), facts };
-    });
   }
 }
 
