@@ -38,7 +38,6 @@ from typing import Any, ClassVar, Optional
 
 import apache_beam as beam
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pyarrow.types as pt
 from apache_beam.typehints.row_type import RowTypeConstraint
 
@@ -72,6 +71,7 @@ from sfumato.transforms.counting.rates import published_categories
 from sfumato.transforms.histogram.item_encoding import ZoneItems
 from sfumato.transforms.inputs.rows import fields_of
 from sfumato.transforms.io.files import is_remote
+from sfumato.transforms.io.parquet_table import parquet_table
 from sfumato.transforms.locations.read import RowCounts
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.ranges.model import RangeModel
@@ -386,7 +386,7 @@ def _field_name(column: str) -> str:
 
 def _rows_of(files: Mapping[str, bytes], name: str, schema: pa.Schema) -> Iterator[beam.Row]:
     """Yields the rows of one of a release's tables. Items that are integers become text, as the schema has them."""
-    table = pq.read_table(pa.BufferReader(files[name]))
+    table = parquet_table(files[name])
     columns = [table.column(field.name).cast(field.type).to_pylist() for field in schema]
     names = [_field_name(field.name) for field in schema]
     for values in zip(*columns, strict=True):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
-
-import pyarrow.parquet as pq
 
 from sfumato.pipelines.command_line.run import request_of
 from sfumato.releases import Release, open_release
@@ -20,6 +17,7 @@ from sfumato.schemas.release import CHANGES_FILE
 from sfumato.transforms.changes.release import compare_releases
 from sfumato.transforms.counting.plan import Plan, make_plan
 from sfumato.transforms.heatmap.request import PlanRequest
+from sfumato.transforms.io.parquet_table import parquet_table
 from sfumato.transforms.nights.plan import RotationPlan, make_rotation_plan
 from sfumato.transforms.release.published_release import data_frame, read_part
 
@@ -120,7 +118,7 @@ def changes(
     values = {"before": places[0], "after": places[1], "rate": rate, "shares": shares, "overwrite": overwrite}
     if output is not None:
         run("changes", {**values, "output": output})
-        return data_frame(pq.read_table(io.BytesIO(read_part(os.fspath(output), CHANGES_FILE))))
+        return data_frame(parquet_table(read_part(os.fspath(output), CHANGES_FILE)))
     request_of("changes", values)  # raises where the rate is out of its range
     return data_frame(compare_releases(pair[0], pair[1], rate, shares=shares).table())
 

@@ -28,6 +28,7 @@ from sfumato.schemas.errors import RequestError, reason_of
 from sfumato.schemas.log_roles import AXES, NAMES, find_roles
 from sfumato.transforms.geo.geoparquet import geo_metadata
 from sfumato.transforms.io.files import is_remote, open_file
+from sfumato.transforms.io.parquet_table import parquet_table
 
 _PARQUET = b"PAR1"
 _GEOPACKAGE = b"SQLite format 3\0"
@@ -209,7 +210,7 @@ def _parquet_features(
 ) -> tuple[str, Iterator[Feature]]:
     """Returns the source of a GeoParquet file, and its rows. Raises RequestError."""
     try:
-        file = pq.ParquetFile(io.BytesIO(content))
+        file = pq.ParquetFile(pa.BufferReader(content))
         about = geo_metadata(file)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise RequestError(f"{option}: {name} cannot be read as Parquet ({error})") from None
@@ -236,7 +237,7 @@ def _parquet_features(
 
     def rows() -> Iterator[Feature]:
         try:
-            for batch in file.iter_batches(columns=[column, *kept]):
+            for batch in file.iter_batches(columns=[column, *kept], use_threads=False):
                 shapes = shapely.from_wkb(_storage(batch.column(column)).to_numpy(zero_copy_only=False))
                 for made, properties in zip(shapes, batch.select(kept).to_pylist() or [{}] * len(shapes), strict=True):
                     yield properties, None if made is None else _finite(made)
@@ -268,7 +269,7 @@ def _converted_features(
         ) from None
     try:
         if parquet is not None:  # geopandas itself would not read a file of GeoParquet 2.0 without the metadata `geo`
-            table, (column, crs) = pq.read_table(io.BytesIO(content)), parquet
+            table, (column, crs) = parquet_table(content), parquet
             shapes = shapely.from_wkb(_storage(table[column].combine_chunks()).to_numpy(zero_copy_only=False))
             frame = geopandas.GeoDataFrame(table.drop_columns([column]).to_pandas(), geometry=shapes, crs=crs)
         else:

@@ -37,6 +37,7 @@ from sfumato.schemas.release import (
 )
 from sfumato.schemas.tree import Tree, nodes_from_names
 from sfumato.transforms.io.files import join, read_file
+from sfumato.transforms.io.parquet_table import parquet_table
 from sfumato.transforms.statistics.posterior.unbiased import UnbiasedCounts
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ class Release:
             rows = pq.read_metadata(io.BytesIO(content)).num_rows
             if max_rows is not None and rows > max_rows:
                 raise RequestError(f"{self.path}: {name} must have at most {max_rows:,} rows, got {rows:,}")
-            return pq.read_table(io.BytesIO(content))
+            return parquet_table(content)
         except (pa.ArrowException, OSError) as error:  # OSError: damage inside, with the footer intact
             raise RequestError(f"{self.path}: {name} is damaged ({error})") from None
 

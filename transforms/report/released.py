@@ -15,6 +15,7 @@ from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.schemas.views import Body, PageView
 from sfumato.schemas.views.map_views import Geography
 from sfumato.schemas.views.view_parts import Bounds, Fact, FileLink, Section
+from sfumato.transforms.io.parquet_table import parquet_table
 from sfumato.transforms.report.numbers import middle
 from sfumato.transforms.report.place_names import PlaceNames
 from sfumato.transforms.report.sections import alarm, chips, file_name, get, guarantee, period, problems, radius
@@ -34,8 +35,9 @@ class Released:
 
     def table(self, name: str, without: Collection[str] = ()) -> pa.Table:
         """Returns a published table. without: columns that are not read."""
-        file = pq.ParquetFile(io.BytesIO(self.files[name]))
-        return file.read([column for column in file.schema_arrow.names if column not in without])
+        content = self.files[name]
+        names = pq.read_schema(io.BytesIO(content)).names
+        return parquet_table(content, [column for column in names if column not in without])
 
     @property
     def place_names(self) -> PlaceNames:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -164,3 +166,18 @@ def test_the_page_says_what_was_spent_on_what_it_shows(tmp_path: Path, monkeypat
     publish("2026-11-19")
     release_index.update_timeline(str(tmp_path), str(tmp_path / "ledger.db"))
     assert seen == [(["2026-11-19"], 1), (["2026-11-19", "2026-11-20"], 2)]
+
+
+def test_a_published_table_is_read_without_other_threads() -> None:
+    """A thread of Arrow's that still holds a file of Python's when the interpreter ends aborts the process."""
+    code = (
+        "import io, os, pyarrow, pyarrow.parquet\n"
+        "from sfumato.transforms.io.parquet_table import parquet_table\n"
+        "file = io.BytesIO()\n"
+        "pyarrow.parquet.write_table(pyarrow.table({'a': range(9999), 'b': range(9999)}), file, row_group_size=99)\n"
+        "before = os.listdir('/proc/self/task')\n"
+        "table = parquet_table(file.getvalue(), ['b'])\n"
+        "assert os.listdir('/proc/self/task') == before\n"
+        "assert table['b'].to_pylist() == list(range(9999))\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
