@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from sfumato.schemas.errors import RequestError, reason_of
+from sfumato.schemas.errors import RequestError, did_you_mean, reason_of
 from sfumato.schemas.ledger import Reservation
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.log_layout import E7, LogLayout, PartitionFilter
@@ -212,7 +212,9 @@ def _files(pattern: str, form: str | None) -> list[StoredFile]:
     if not is_remote(pattern):
         _check_found([file.path for file in found], glob(pattern))
     if not found:
-        raise RequestError(f"no file matches {pattern!r}")
+        folder, name = os.path.split(pattern)
+        near = "" if is_remote(pattern) or not os.path.isdir(folder or ".") else os.listdir(folder or ".")
+        raise RequestError(f"no file matches {pattern!r}{did_you_mean(name, near)}")
     return found
 
 

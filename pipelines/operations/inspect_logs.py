@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
 
 from sfumato.pipelines.frame.inputs import layout_of, match_files
-from sfumato.pipelines.operations.log_causes import causes, suggested_form
+from sfumato.pipelines.operations.log_causes import causes, date_order, suggested_form
 from sfumato.pipelines.operations.log_facts import HOUR, Facts, inspect_logs
 from sfumato.pipelines.operations.starting import CLOSE, ZonesFile, file_of_zones, min_users
 from sfumato.schemas.guarantee import Trust
@@ -60,6 +60,12 @@ def run(request: InspectRequest) -> None:
     lines = report_lines(facts, number, given, time_zone)
     if fitting:
         lines.append(f"options: a job leaves rows out without {shlex.join(_options(fitting))}")
+    if "dates" in fitting and (order := date_order(facts))[1]:
+        other = {"dmy": "mdy", "mdy": "dmy"}[order[0]]
+        lines.append(
+            f"CHECK the period: in {order[1][0]} either number may be the month, and this reads it as --dates {order[0]}; "
+            f"if that is wrong, give --dates {other}"
+        )
     if zones is not None:
         lines += zone_lines(facts, zones)
     words = _ZONE_WORDS if zones is None else _options(zones.options)

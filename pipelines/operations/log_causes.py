@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from typing import Literal
+
 from sfumato.pipelines.operations.log_facts import MOST, SOME, Facts
 from sfumato.schemas.log_roles import people_among
 from sfumato.transforms.inputs.text_lines import conversion
 from sfumato.transforms.release.basemap_file import distance_text
+
+_MONTHS = 12
 
 
 def causes(facts: Facts) -> list[str]:
@@ -86,13 +91,30 @@ def causes(facts: Facts) -> list[str]:
     return found
 
 
+def date_order(facts: Facts) -> tuple[Literal["dmy", "mdy"], tuple[str, ...]]:
+    """Returns the more probable order of day and month in dates such as 11/10/2026, and dates that leave it open.
+
+    A number above 12 is a day. Without one, the order is that in which the dates are nearer to each other; of one day,
+    month first with AM and PM.
+    """
+    parts = [tuple(map(int, re.split("[./-]", text))) for text in facts.dates]
+    day_first, month_first = (sum(one[place] > _MONTHS for one in parts) for place in (0, 1))
+    if day_first or month_first:
+        return "mdy" if month_first > day_first else "dmy", ()
+    months, days = ([one[2] * _MONTHS + one[place] for one in parts] or [0] for place in (0, 1))
+    spread = max(months) - min(months), max(days) - min(days)  # in months, of the first number and of the second
+    is_month_first = spread[0] < spread[1] or (spread[0] == spread[1] and "AM or PM" in facts.signs)
+    open_dates = (text for text, (first, second, _) in zip(facts.dates, parts, strict=True) if first != second)
+    return "mdy" if is_month_first else "dmy", tuple(sorted(open_dates))
+
+
 def suggested_form(facts: Facts) -> dict[str, str]:
     """Returns the options of CSV that fit logs better than those with which they were read, `decimal` and `dates`."""
     rows, found = max(facts.rows, 1), dict[str, str]()
     if facts.signs.get("comma", 0) / rows > SOME:
         found["decimal"] = ","
     if facts.signs.get("local date", 0) / rows > SOME:
-        found["dates"] = "mdy" if "month first" in facts.signs else "dmy"
+        found["dates"] = date_order(facts)[0]
     for order in ("dmy", "mdy"):
         if facts.signs.get(order, 0) / rows > SOME:
             found["dates"] = order

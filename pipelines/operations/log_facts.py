@@ -51,7 +51,8 @@ _MIDDLE = (0.02, 0.98)  # quantiles of the users' coordinates; the region may le
 _COMMA = r"^\s*[+-]?[0-9]{1,3},[0-9]+\s*$"
 _LOCAL_DATE = r"^\s*[0-9]{1,2}[./-][0-9]{1,2}[./-][0-9]{4}\b|[0-9]\s*[AaPp]\.?[Mm]\.?\s*$"
 _TIME = rf"^\s*[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[T ][0-9]|{_LOCAL_DATE}"
-_MONTH_FIRST = r"^\s*[0-9]{1,2}[./-](1[3-9]|2[0-9]|3[01])[./-]"
+_NUMERIC_DATE = r"^\s*(?P<date>[0-9]{1,2}[./-][0-9]{1,2}[./-][0-9]{4})\b"
+_HALF_DAY = r"[0-9]\s*[AaPp]\.?[Mm]\.?\s*$"
 _OTHER_ORDER: Mapping[str, Literal["dmy", "mdy"]] = {"dmy": "mdy", "mdy": "dmy"}
 _NO_NAME = r"^\s*[+-]?[0-9]*[.,:/-]?[0-9][0-9.,:/ T-]*$"  # numbers, dates and times, which identify nobody
 _ZONED = r"([zZ]|[+-][0-9]{2}:?[0-9]{2})\s*$"
@@ -88,6 +89,7 @@ class Facts:
             first rows of a file: the number of values by name.
         first_users: number of user ids in these rows.
         days: rows by day, in days since 1970.
+        dates: different dates such as 11/10/2026, in which either number may be the month.
         is_e7: whether latitude and longitude are integers, degrees times 10^7.
         region: round borders of the middle of the places, one a user; None without places.
         given: the region given; None without one.
@@ -114,6 +116,7 @@ class Facts:
     fewer: dict[str, int] = field(default_factory=dict)
     first_users: int = 0
     days: Counter[int] = field(default_factory=Counter)
+    dates: set[str] = field(default_factory=set)
     is_e7: bool = False
     region: Region | None = None
     given: Region | None = None
@@ -378,7 +381,10 @@ def _note_times(facts: Facts, column: pa.Array, layout: LogLayout, time_zone: st
         if order is not None:
             column = iso_dates(written, order)
         _count(facts.signs, "local date", pc.match_substring_regex(column, _LOCAL_DATE))
-        _count(facts.signs, "month first", pc.match_substring_regex(column, _MONTH_FIRST))
+        _count(facts.signs, "AM or PM", pc.match_substring_regex(written, _HALF_DAY))
+        facts.dates.update(
+            pc.struct_field(pc.extract_regex(written, _NUMERIC_DATE), "date").unique().drop_null().to_pylist()
+        )
         times = parsed(column, pa.timestamp("us", "UTC"))
         without_zone = pc.invert(pc.match_substring_regex(column, _ZONED))
         _count(facts.signs, "naive", pc.and_(times.is_valid(), without_zone))
@@ -407,10 +413,12 @@ def _note_places(facts: Facts, batch: pa.RecordBatch, layout: LogLayout) -> tupl
     inside = known & (np.abs(latitude) <= 90) & (np.abs(longitude) <= 180)
     null_island = inside & (latitude == 0) & (longitude == 0)
     _count(facts.unusable, "have no latitude or longitude", ~known)
-    _count(facts.unusable, "are not in degrees", known & ~inside)
+    swapped = (np.abs(latitude) > 90) & (np.abs(latitude) <= 180) & (np.abs(longitude) <= 90)
+    _count(facts.unusable, "probably have latitude and longitude swapped", swapped)
+    _count(facts.unusable, "are not in degrees", known & ~inside & ~swapped)
     _count(facts.signs, "beyond degrees", (np.abs(latitude) > _TURN) | (np.abs(longitude) > _TURN))
     _count(facts.signs, "at 0, 0", null_island)
-    _count(facts.signs, "swapped", (np.abs(latitude) > 90) & (np.abs(latitude) <= 180) & (np.abs(longitude) <= 90))
+    _count(facts.signs, "swapped", swapped)
     kept = inside & ~null_island
     return kept, np.stack([longitude[kept], latitude[kept]])
 

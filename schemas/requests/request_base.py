@@ -27,6 +27,7 @@ INPUT, PRIVACY, MAP, METHOD, PROTOCOL, COLUMNS, GROUPS, OUTPUT, KEY, LEDGER, RUN
     "privacy ledger",
     "run",
 )
+_UNITS = ("METRES", "SECONDS")  # of values, in help texts
 _DECIMAL_COMMA = re.compile(r"-?[0-9]*,[0-9]+")
 T = TypeVar("T")
 
@@ -224,7 +225,8 @@ def range_text(field: FieldInfo, one: bool = False) -> str:
         return "true or false"
     if kind not in (int, float):
         return "a map" if get_origin(kind) is dict else "text"
-    return number_text(kind, **bounds)
+    text, unit = number_text(kind, **bounds), metavar_of(field)
+    return text.replace("number", f"number of {unit.lower()}") if unit in _UNITS else text
 
 
 def field_bounds(field: FieldInfo) -> dict[str, float]:

@@ -97,11 +97,16 @@ def _zones(release: Release) -> pa.Table:
     table, manifest = release.arrow_table(ZONES_FILE), release.manifest
     if manifest["job"] == "zones":
         return table
+    if get(manifest, "parameters.average_day", False):
+        raise RequestError(
+            f"{release.path}: contains means of several days, which cannot be compared; publish both of one day, without "
+            "--average_day"
+        )
     if get(manifest, "results.hidden_count") != 0 or get(manifest, "parameters.bound.max_records") != 1:
         raise RequestError(
             f"{release.path}: does not contain the users of all zones, so it cannot be compared; publish both with "
             "`sfumato zones`, or with `sfumato histogram --zones --trust central` (or split) without "
-            "--max_records_per_item and --average_day"
+            "--max_records_per_item"
         )
     level = pa.repeat(str(manifest["zones"]["levels"][0]["name"]), table.num_rows)
     table = table.rename_columns({"count": "users"}).append_column("level", level)

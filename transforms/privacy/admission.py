@@ -240,7 +240,7 @@ class ChargeAndAdmit:
         """
         refused = None if self.gate is None else self.gate.charge()
         counted = count_users(counts, self.rule, key)
-        read = "" if self.day_rows is None else f"only the rows of {self.day_rows} count: "
+        read = "" if self.day_rows is None else f"only the rows of {self.day_rows} count; "
         try:
             check_admission(counted, self.rule, read + self._remedies)
         except NotAdmittedError as refusal:
@@ -257,11 +257,11 @@ class ChargeAndAdmit:
     @property
     def _remedies(self) -> str:
         """Returns the options that could have left all users out, for messages."""
-        check = "check --decimal, and the names and order of columns"
+        check = "check --decimal and the names of columns"
         if self.day_rows is not None:
-            check = "check --time_zone, --decimal, and the names and order of columns"
+            check = "check --time_zone, --decimal and the names of columns"
             if self.dates is None:  # a time that cannot be read leaves its row out, and no count shows it
-                check = f"give --dates dmy if times look like 27.11.2026, or {check}"
+                check = f"give --dates if times look like 27.11.2026 or 11/27/2026, or {check}"
         return check if self.rule.span is None else f"{check}; or the zones lie elsewhere: they span {self.rule.span}"
 
     def _warn(self, counted: NoisyUserCounts) -> None:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from sfumato.pipelines.operations.log_causes import causes, suggested_form
+from sfumato.pipelines.operations.log_causes import causes, date_order, suggested_form
 from sfumato.pipelines.operations.log_facts import Facts, inspect_logs, suggested_region
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.log_layout import LogLayout
@@ -170,6 +170,26 @@ def test_suggested_form_reads_what_was_unreadable(tmp_path: Path) -> None:
     assert suggested_form(facts_of(rides(time=lambda log: log.time.dt.strftime("%m/%d/%Y")), tmp_path)) == {
         "dates": "mdy"
     }
+
+
+@pytest.mark.parametrize(
+    ("dates", "order", "open_dates"),
+    [
+        (["11/10/2026 8:05", "11/13/2026 8:05"], "mdy", []),
+        (["11.10.2026 8:05", "13.10.2026 8:05"], "dmy", []),
+        (["11/10/2026 8:05", "11/11/2026 8:05"], "mdy", ["11/10/2026"]),  # a month apart in the other order
+        (["10.11.2026 8:05", "11.11.2026 8:05"], "dmy", ["10.11.2026"]),
+        (["11/10/2026 8:05 AM"], "mdy", ["11/10/2026"]),
+        (["11/10/2026 8:05"], "dmy", ["11/10/2026"]),
+        (["12/30/2026 8:05", "1/2/2027 8:05"], "mdy", []),
+    ],
+)
+def test_the_order_of_dates_follows_from_all_of_them(
+    dates: list[str], order: str, open_dates: list[str], tmp_path: Path
+) -> None:
+    facts = facts_of(rides(time=[dates[row % len(dates)] for row in range(ROWS)]), tmp_path)
+    assert date_order(facts) == (order, tuple(open_dates))
+    assert suggested_form(facts) == {"dates": order}
 
 
 def test_times_are_found_by_their_values_also_with_am_pm(tmp_path: Path) -> None:

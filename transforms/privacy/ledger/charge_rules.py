@@ -140,11 +140,13 @@ def _check_budget(charges: Sequence[Charge], charge: Charge, in_force: Sequence[
         return
     later = first_fit(charges, charge, in_force)
     when = "a single release of this epsilon never fits" if later is None else f"data of {later} or later would fit"
+    left = over.limit.epsilon - over.spent
+    fits = f"; epsilon {format_amount(left)} is left" if 0 < left < charge.epsilon else ""
     users = "" if charge.rotation is None else f" for users of cohort {charge.rotation}"
     raise BudgetError(
         f"ledger: {charge.dataset} may spend {over.limit.describe()}; epsilon {format_amount(over.spent)} is spent on "
         f"the data of {over.window}{users}, and epsilon {format_amount(charge.epsilon)} more for {charge.period} "
-        f"exceeds the limit; {when}"
+        f"exceeds the limit{fits}; {when}"
     )
 
 
