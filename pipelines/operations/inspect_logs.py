@@ -63,8 +63,8 @@ def run(request: InspectRequest) -> None:
     if "dates" in fitting and (order := date_order(facts))[1]:
         other = {"dmy": "mdy", "mdy": "dmy"}[order[0]]
         lines.append(
-            f"CHECK the period: in {order[1][0]} either number may be the month, and this reads it as --dates {order[0]}; "
-            f"if that is wrong, give --dates {other}"
+            f"CHECK the period: in {order[1][0]} either number may be the month, and this reads it as --dates "
+            f"{order[0]}; if that is wrong, give --dates {other}"
         )
     if zones is not None:
         lines += zone_lines(facts, zones)

@@ -99,8 +99,8 @@ def _zones(release: Release) -> pa.Table:
         return table
     if get(manifest, "parameters.average_day", False):
         raise RequestError(
-            f"{release.path}: contains means of several days, which cannot be compared; publish both of one day, without "
-            "--average_day"
+            f"{release.path}: contains means of several days, which cannot be compared; publish both of one day, "
+            "without --average_day"
         )
     if get(manifest, "results.hidden_count") != 0 or get(manifest, "parameters.bound.max_records") != 1:
         raise RequestError(
