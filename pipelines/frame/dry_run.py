@@ -68,7 +68,6 @@ def trust_lines(job: ReleaseJob) -> list[str]:
     if "trust" not in kind.model_fields:
         return []
     offered = get_args(kind.model_fields["trust"].annotation)
-    given = job.request.given(kind.model_fields)
     own = job.parameters()["trust"]
     lines = []
     for trust in sorted(Trust, key=lambda trust: trust != own):
@@ -76,12 +75,18 @@ def trust_lines(job: ReleaseJob) -> list[str]:
             lines.append(f"{trust}: not offered")
             continue
         try:
-            other = job if trust == own else job.of(kind.of({**given, "trust": trust}))
+            other = job if trust == own else with_trust(job, trust)
             text = "; ".join(filter(None, (SEES[trust], other.accuracy())))
         except RequestError as error:
             text = f"not with these options ({error})"
         lines.append(f"{trust}{', this run' if trust == own else ''}: {text}")
     return lines
+
+
+def with_trust(job: ReleaseJob, trust: Trust) -> ReleaseJob:
+    """Returns the same job in another trust model. Raises RequestError if its options do not allow it."""
+    kind = type(job.request)
+    return job.of(kind.of({**job.request.given(kind.model_fields), "trust": trust}))
 
 
 def _missing_fields(columns: Sequence[str], log: LogFile) -> list[str]:

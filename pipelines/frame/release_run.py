@@ -7,6 +7,7 @@ import logging
 import math
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import apache_beam as beam
@@ -16,7 +17,7 @@ from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from sfumato.pipelines.frame.accounting import LedgerGate, admission_cost, rho_amount
 from sfumato.pipelines.frame.console import identify, log_metrics, show_progress
-from sfumato.pipelines.frame.dry_run import dry_run_text, unrecorded
+from sfumato.pipelines.frame.dry_run import dry_run_text, unrecorded, with_trust
 from sfumato.pipelines.frame.inputs import (
     ICEBERG,
     InputFile,
@@ -34,7 +35,7 @@ from sfumato.pipelines.frame.scratch import plan_memory, scratch
 from sfumato.pipelines.runners.failures import error_of
 from sfumato.pipelines.runners.runner_settings import RunnerSettings, flex_launch, launch_nothing
 from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, RequestError
-from sfumato.schemas.guarantee import ADD_OR_REMOVE, ADJACENCY_TEXTS
+from sfumato.schemas.guarantee import ADD_OR_REMOVE, ADJACENCY_TEXTS, Trust
 from sfumato.schemas.ledger import Reservation, parse_amount
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.region import ground_metres
@@ -261,10 +262,15 @@ def _publish_refusal(job: ReleaseJob, metadata: ReleaseMetadata, rule: Admission
 
 
 def log_assumptions(job: ReleaseJob) -> None:
-    """Logs what a run takes for granted where no option says otherwise: no ledger, no geography."""
+    """Logs what a run takes for granted where no option says otherwise: no ledger, secagg, no geography."""
     request = job.request
     if job.accounting is None and request.seed is None and not job.discloses:
         log_event("no_ledger", unrecorded(job.cost()))
+    if job.parameters().get("trust") == Trust.SECAGG and not request.given(("trust",)):
+        with suppress(RequestError):  # with these options a curator is not offered
+            central = with_trust(job, Trust.CENTRAL).accuracy()
+            text = f"--trust secagg, the default: {job.accuracy()}; for logs that you hold, --trust central: {central}"
+            log_event("trust", text)
     files = {} if job.geography is None else {"basemap.json": job.geography}
     basemap = Geography.of(files).basemap
     is_bare = basemap is None or basemap.source == CITIES_SOURCE

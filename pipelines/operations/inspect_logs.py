@@ -63,7 +63,7 @@ def run(request: InspectRequest) -> None:
     if "dates" in fitting and (order := date_order(facts))[1]:
         other = {"dmy": "mdy", "mdy": "dmy"}[order[0]]
         lines.append(
-            f"CHECK the period: in {order[1][0]} either number may be the month, and this reads it as --dates "
+            f"CHECK the period: either number of {order[1][0]} may be the month; it was read with --dates "
             f"{order[0]}; if that is wrong, give --dates {other}"
         )
     if zones is not None:

@@ -157,10 +157,11 @@ def test_a_workers_error_is_one_line(
     status, out, err = terminal(arguments, tmp_path / "temporary")
     assert (status, out) == (1, "")
     lines = [line for line in err.splitlines() if not line.startswith("  ")]  # without progress
-    start, files, ledger, coast, *cost, failure = lines
+    start, files, ledger, trust, coast, *cost, failure = lines
     assert start == "sfumato heatmap: starting"
     assert files.endswith("files to read")
     assert "--ledger" in ledger
+    assert "--trust central" in trust
     assert "no coast" in coast
     assert ["costs epsilon" in line for line in cost] == [True] * (logs == "few")  # a refusal costs a part of it
     assert failure.startswith("sfumato heatmap: ")
