@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MAX_BARS = 30
-_MAP, _TITLE = 6.5, 48  # a map's longer side, in inches; characters in a line of a plot's title
+_MAP, _CHARACTERS = 6.5, 12  # a map's longer side, in inches; characters of a plot's title to an inch
 
 
 @dataclass(frozen=True, repr=False)
@@ -234,9 +234,10 @@ class Release(published_release.Release):
             size = (6.4, 4.8) if view.map is None or chart is not None else _size(view.map.region)
             _, ax = plt.subplots(figsize=size, layout="compressed")
         epsilon = self.manifest["privacy"]["epsilon"]
-        made = "no privacy" if epsilon is None else f"ε = {epsilon:g}"
+        made = "no privacy" if epsilon is None else f"ε\u00a0=\u00a0{epsilon:g}"  # on one line
         lines = [view.heading or view.title, " · ".join(filter(None, (view.period, made)))]
-        ax.set_title("\n".join(textwrap.fill(line, _TITLE) for line in lines), fontsize=11, parse_math=False)
+        most = max(int(ax.get_window_extent().width / ax.figure.dpi * _CHARACTERS), 20)
+        ax.set_title("\n".join(textwrap.fill(line, most) for line in lines), fontsize=11, parse_math=False)
         if chart is not None:
             chart(ax)
         elif view.map is not None:

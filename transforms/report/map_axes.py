@@ -45,6 +45,8 @@ def draw_map_on(axes: Axes, view: PageView, body: MapBody) -> None:
     sheet = axes.inset_axes((0, 0, 1, 1), zorder=0.5, xticks=[], yticks=[])
     sheet.set_in_layout(False)
     draw_map(sheet, body, layer.measures[0], view.basemap, frame)
+    for text in sheet.texts:
+        text.set_clip_on(True)  # where a caller narrows the limits
 
     def follow(_: Axes) -> None:
         sheet.set_xlim(*frame.columns(np.array(axes.get_xlim())).tolist())
