@@ -69,6 +69,7 @@ def zones(
     *,
     zones: Folder | geopandas.GeoDataFrame | None = None,
     id_column: str | None = None,
+    label_column: str | None = None,
     levels: Sequence[str] | str | None = None,
     epsilon: float = 1.0,
     auxiliary: str | None = None,
@@ -82,11 +83,12 @@ def zones(
         zones: a GeoJSON, GeoParquet, GeoPackage or shapefile of polygons, or a GeoDataFrame. In its place, h3=8 or
             quadkey=15 with region=... take the cells of an index.
         id_column: property or column of the zones' ids; by default the first of levels.
+        label_column: property or column of the zones' names for readers.
         levels: columns of nested levels, from the finest to the coarsest. A zone is then exactly the sum of its parts.
         epsilon: privacy budget of the complete release, of all levels together.
         auxiliary: see `heatmap`: its share in each zone is estimated too.
         output: see `heatmap`.
-        **options: any other option of `sfumato zones`, such as trust or contribution.
+        **options: any other option of `sfumato zones`, such as trust, radius or h3.
 
     Returns:
         The release: `zones_table` has a row for each zone, and `zones_total` the error of sums of zones.
@@ -109,6 +111,16 @@ def histogram(
     column: str | None = None,
     region: Area | None = None,
     cells: int | None = None,
+    zones: Folder | geopandas.GeoDataFrame | None = None,
+    id_column: str | None = None,
+    label_column: str | None = None,
+    radius: float | None = None,
+    day_column: str | None = None,
+    period: Any = None,
+    hours: tuple[int, int] | str | None = None,
+    average_day: bool | None = None,
+    max_items_per_user: int | None = None,
+    trust: str | None = None,
     output: Folder | None = None,
     **options: Any,
 ) -> Release:
@@ -122,10 +134,18 @@ def histogram(
             zones.
         region: count the cells of this region, see `heatmap`.
         cells: depth of the region's grid: it has 2^cells x 2^cells cells.
+        zones: count the visitors of these zones: see `zones`, or a file of points, such as stops, with `radius`.
+        id_column: property or column of the zones' ids.
+        label_column: property or column of the zones' names for readers.
+        radius: of zones around points, in metres: a record counts at the nearest point.
+        day_column: column of times, to select rows by period and hours.
+        period: days to read, such as "2026-11-16:2026-11-20", a date or a pair of dates.
+        hours: hours of the day to read, such as (8, 9) or "8-9", which ends before 09:00.
+        average_day: publish the mean number of users a day of a period, of zones.
+        max_items_per_user: items, cells or zones in which a user counts at most; with noise only.
+        trust: secagg (sample and threshold), or central or split (noise).
         output: see `heatmap`.
-        **options: any other option of `sfumato histogram`. For zones: `zones`, a file or a GeoDataFrame, with
-            `id_column`, `label_column`, `radius` in metres around points, `day_column`, `hours`, `period`,
-            `max_items_per_user` and `trust="central"`.
+        **options: any other option of `sfumato histogram`, such as min_users or user_id_column.
 
     Returns:
         The release: `items` for a column, `cells` for a region, `zones_table` for zones. Values of few users are not

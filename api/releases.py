@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping, Sequence
+import textwrap
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
-import shapely
 from numpy.typing import NDArray
 
 from sfumato.notebook import Widget, escaped, make_widget, picture_bundle
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.known_digits import Z
-from sfumato.schemas.release import BASEMAP_FILE, DENSITY_FILE, MANIFEST_FILE, MODEL_FILE, PAGE_FILE, ZONES_FILE
-from sfumato.schemas.views.map_views import Geography
+from sfumato.schemas.release import MANIFEST_FILE, MODEL_FILE, MOMENTS_FILE, PAGE_FILE, ZONES_FILE
+from sfumato.schemas.views.view_parts import Bounds
 from sfumato.transforms.export.export_source import ExportSource
 from sfumato.transforms.export.formats import export_release
 from sfumato.transforms.export.map_dataset import map_dataset, map_frame
 from sfumato.transforms.ranges.model import RangeModel
 from sfumato.transforms.ranges.model_file import read_model
 from sfumato.transforms.release import published_release
-from sfumato.transforms.report.layers import zone_names
-from sfumato.transforms.report.sections import period
 from sfumato.transforms.zones.release_zones import zones_from, zones_of_release
 
 if TYPE_CHECKING:
@@ -36,8 +34,8 @@ if TYPE_CHECKING:
     import xarray
     from matplotlib.axes import Axes
 
-_MAX_BARS, _MAX_NAMES, _MAX_TRIED = 30, 12, 60
-_FOREMOST = 3  # zones with the highest numbers, which a plot always names
+_MAX_BARS = 30
+_MAP, _CHARACTERS = 6.5, 12  # a map's longer side, in inches; characters of a plot's title to an inch
 
 
 @dataclass(frozen=True, repr=False)
@@ -195,8 +193,7 @@ class Release(published_release.Release):
             RequestError: the release is no heatmap or does not state its errors, or the zones cannot be used.
 
         Example:
-            >>> import shapely
-            >>> release = sfumato.heatmap("logs/*.parquet", region=(3.00, 1.00, 3.13, 1.13), depth=5)
+            >>>             >>> release = sfumato.heatmap("logs/*.parquet", region=(3.00, 1.00, 3.13, 1.13), depth=5)
             >>> list(release.zones([shapely.box(3.02, 1.02, 3.05, 1.05)])["zone"])
             ['0']
         """
@@ -205,9 +202,8 @@ class Release(published_release.Release):
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draws the release's main result with matplotlib.
 
-        A heatmap's density, a map's cells, the users of zones, the most frequent items, the distribution function, the
-        means, or a model's density. Bars and bands are 95% intervals. Maps have the shores and the main places of the
-        release's geography.
+        The map of the release's picture, on axes in degrees, or the most frequent items, the distribution function or
+        the means. Bars and bands are 95% intervals. Names have the room of the axes at the time of the call.
 
         Args:
             ax: where to draw; by default the axes of a new figure.
@@ -218,135 +214,42 @@ class Release(published_release.Release):
         Raises:
             RequestError: the release has nothing to draw, or it is damaged.
         """
+        # The views of all jobs, which reading a release does without.
+        from sfumato.pipelines.operations.readers import release_view
+        from sfumato.transforms.report.map_axes import draw_map_on
+
+        listed, tables = self.listed, self.tables
+        if not listed:
+            raise RequestError(f"{self.path}: this release has nothing to plot; its manifest lists no files")
+        view = release_view(self)
+        draws = {"curve": self._plot_curve, "items": self._plot_items}
+        if len(self.arrow_table(MOMENTS_FILE) if MOMENTS_FILE in listed else ()):
+            draws["moments"] = self._plot_moments
+        chart = next((draw for name, draw in draws.items() if name in tables), None)
+        if chart is None and view.map is None:
+            raise RequestError(f"{self.path}: this release has nothing to plot; it has {', '.join(sorted(listed))}")
         if ax is None:
             import matplotlib.pyplot as plt
 
-            _, ax = plt.subplots(layout="constrained")
-        listed = self.listed or {}
-        if DENSITY_FILE in listed:
-            self._plot_map(ax, self.density * float(self.manifest["results"]["users"]), "users per cell")
-        elif "curve" in self.tables:
-            self._plot_curve(ax)
-        elif "items" in self.tables:
-            self._plot_items(ax)
-        elif "moments" in self.tables and len(self.moments):
-            self._plot_moments(ax)
-        elif "cells" in self.tables:
-            self._plot_cells(ax)
-        elif MODEL_FILE in listed:
-            self._plot_model(ax)
-        elif "zones" in self.tables and "moments" not in self.tables:
-            self._plot_zones(ax)
-        else:
-            has = f"it has {', '.join(sorted(listed))}" if listed else "its manifest lists no files"
-            raise RequestError(f"{self.path}: this release has nothing to plot; {has}")
+            size = (6.4, 4.8) if view.map is None or chart is not None else _size(view.map.region)
+            _, ax = plt.subplots(figsize=size, layout="compressed")
+        epsilon = self.manifest["privacy"]["epsilon"]
+        made = "no privacy" if epsilon is None else f"ε\u00a0=\u00a0{epsilon:g}"  # on one line
+        lines = [view.heading or view.title, " · ".join(filter(None, (view.period, made)))]
+        most = max(int(ax.get_window_extent().width / ax.figure.dpi * _CHARACTERS), 20)
+        ax.set_title("\n".join(textwrap.fill(line, most) for line in lines), fontsize=11, parse_math=False)
+        if chart is not None:
+            chart(ax)
+        elif view.map is not None:
+            draw_map_on(ax, view, view.map)
         return ax
-
-    def _plot_map(self, ax: Axes, values: np.ndarray[Any, np.dtype[np.float64]], unit: str) -> None:
-        """Draws float64[side, side], row 0 in the north, over the region."""
-        from matplotlib.colors import PowerNorm
-
-        shown = np.maximum(values, 0.0)
-        region = self._region()
-        norm = PowerNorm(0.5, vmin=0.0, vmax=float(np.quantile(shown, 0.9995)) or float(shown.max()) or 1.0)
-        extent = (region["west"], region["east"], region["south"], region["north"])
-        image = ax.imshow(shown, cmap="inferno_r", norm=norm, extent=extent, interpolation="nearest")
-        self._finish_map(ax, image, unit)
-
-    def _plot_cells(self, ax: Axes) -> None:
-        from matplotlib.collections import PatchCollection
-        from matplotlib.patches import Rectangle
-
-        cells = self.cells[self.cells["depth"] == self.cells["depth"].max()]
-        boxes = [
-            Rectangle((west, south), east - west, north - south)
-            for west, south, east, north in cells[["west", "south", "east", "north"]].to_numpy()
-        ]
-        region = self._region()
-        drawn = ax.add_collection(PatchCollection(boxes, cmap="inferno_r", array=cells["count"].to_numpy()))
-        ax.set_xlim(region["west"], region["east"])
-        ax.set_ylim(region["south"], region["north"])
-        self._finish_map(ax, drawn, "users")
-
-    def _plot_zones(self, ax: Axes) -> None:
-        from matplotlib.collections import PatchCollection
-        from matplotlib.colors import PowerNorm
-        from matplotlib.patches import PathPatch
-        from matplotlib.path import Path as Outline
-
-        table = self.arrow_table(ZONES_FILE)
-        zones = table.to_pandas()
-        if "level" in zones:
-            zones = zones[zones["level"] == zones["level"].iloc[0]]
-        polygons = shapely.from_wkb(zones["geometry"])
-        shapes = [
-            Outline.make_compound_path(*(Outline(ring.coords) for ring in shapely.get_rings(one))) for one in polygons
-        ]
-        users = zones["users" if "users" in zones else "count"].to_numpy()
-        norm = PowerNorm(0.5, vmin=0.0, vmax=float(users.max(initial=1.0)))
-        drawn = PatchCollection(map(PathPatch, shapes), cmap="inferno_r", array=users, norm=norm)
-        ax.add_collection(drawn)
-        region = self._region()
-        ax.set(xlim=(region["west"], region["east"]), ylim=(region["south"], region["north"]))
-        named = list[tuple[str, float, float]]()  # the highest counts first
-        if "name" in zones:
-            names = np.array(zone_names(table))[zones.index]
-            middles = shapely.get_coordinates(shapely.point_on_surface(polygons))
-            named = [(str(names[i]), *middles[i].tolist()) for i in np.argsort(-users, kind="stable")]
-        self._finish_map(ax, drawn, "users", named)
-
-    def _finish_map(self, ax: Axes, drawn: Any, unit: str, zones: Sequence[tuple[str, float, float]] = ()) -> None:
-        region = self._region()
-        ax.set_aspect(1 / np.cos(np.radians((region["south"] + region["north"]) / 2)))
-        ax.set(xlabel="longitude, degrees", ylabel="latitude, degrees", title=self._title)
-        ax.locator_params(nbins=5)
-        if (figure := ax.get_figure()) is not None:
-            figure.colorbar(drawn, ax=ax, label=unit)
-        self._draw_geography(ax, zones)
-
-    def _draw_geography(self, ax: Axes, zones: Sequence[tuple[str, float, float]]) -> None:
-        """Draws shores and the names of the main places, where the release has them, and of zones.
-
-        zones: names with the longitude and latitude of a point, the most important first.
-        """
-        from matplotlib.collections import LineCollection
-        from matplotlib.patheffects import withStroke
-
-        listed, foremost = self.listed or {}, zones[:_FOREMOST]
-        basemap = Geography.of({BASEMAP_FILE: self.read(BASEMAP_FILE)} if BASEMAP_FILE in listed else {}).basemap
-        places = list[tuple[str, float, float]]()
-        if basemap is not None:
-            shores = [ring for area in (*basemap.land, *basemap.water) for ring in area]
-            ax.add_collection(LineCollection(shores, colors="#305478", linewidths=0.7), autolim=False)
-            places = [(place.name, place.longitude, place.latitude) for place in basemap.places]
-        figure: Any = ax.figure
-        if (layout := figure.figure.get_layout_engine()) is not None:
-            layout.execute(figure.figure)
-        ax.apply_aspect()  # after the layout, as a drawing does: names have the room that both leave
-        frame, halo, named = ax.get_window_extent(), [withStroke(linewidth=2, foreground="white")], dict[str, Any]()
-        # The foremost zones always have their names, over others if need be.
-        for number, (name, *place) in enumerate((*foremost, *places, *zones[_FOREMOST:_MAX_TRIED])):
-            if name in named or len(named) == _MAX_NAMES or not frame.contains(*ax.transData.transform(place)):
-                continue
-            for may_cover, side in product((False, True)[: 1 + (number < len(foremost))], ("left", "right")):
-                text = ax.annotate(
-                    name.replace("$", r"\$"), (place[0], place[1]), (3 if side == "left" else -3, 3), ha=side,
-                    textcoords="offset points", fontsize=8, clip_on=True, path_effects=halo,
-                )  # fmt: skip
-                box = text.get_window_extent()
-                is_inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and box.y1 <= frame.y1
-                if is_inside and (may_cover or not any(map(box.overlaps, named.values()))):
-                    named[name] = box
-                    ax.plot(*place, ".", color="black", markersize=3)
-                    break
-                text.remove()
 
     def _plot_items(self, ax: Axes) -> None:
         items = self.items[self.items["level"] == self.items["level"].min()].head(_MAX_BARS)[::-1]
         names = [str(name).replace("$", r"\$") for name in items["item"]]
         ax.barh(range(len(names)), items["count"], xerr=Z * items["stddev"], color="#b5367a", ecolor="#888888")
         ax.set_yticks(range(len(names)), names)
-        ax.set(xlabel="users", title=self._title)
+        ax.set(xlabel="users")
 
     def _plot_curve(self, ax: Axes) -> None:
         curve = self.curve
@@ -354,7 +257,7 @@ class Release(published_release.Release):
         ax.plot(curve["value"], curve["share"], color="#b5367a")
         shown = self.quantiles
         ax.plot(shown["value"], shown["share"], "o", color="#3b0f70")
-        ax.set(xlabel=self._column, ylabel="share of the users below", title=self._title, ylim=(0, 1))
+        ax.set(xlabel=self._column, ylabel="share of the users below", ylim=(0, 1))
 
     def _plot_moments(self, ax: Axes) -> None:
         moments = self.moments[self.moments["statistic"] == self.moments["statistic"].iloc[0]].reset_index(drop=True)
@@ -363,32 +266,12 @@ class Release(published_release.Release):
         ax.errorbar(moments["value"], range(len(names)), xerr=errors, fmt="o", color="#b5367a")
         ax.set_yticks(range(len(names)), names)
         ax.invert_yaxis()
-        ax.set(xlabel=f"{moments['statistic'].iloc[0]} of {self._column}", title=self._title)
-
-    def _plot_model(self, ax: Axes) -> None:
-        region, side = self._region(), 128
-        longitude = region["west"] + (np.arange(side) + 0.5) / side * (region["east"] - region["west"])
-        latitude = region["north"] - (np.arange(side) + 0.5) / side * (region["north"] - region["south"])
-        metres = (region["north"] - region["south"]) / side * 111_195
-        x, y = np.meshgrid(longitude, latitude)
-        additive = self.model.model.additive_table is not None
-        answers, _ = self.model.answer(x.ravel(), y.ravel(), np.full(x.size, metres), additive=additive)
-        self._plot_map(ax, answers.users.reshape(side, side), f"users in a square of {metres:,.0f} m")
-
-    def _region(self) -> Mapping[str, float]:
-        region: Mapping[str, float] = self.manifest["region"]
-        return region
+        ax.set(xlabel=f"{moments['statistic'].iloc[0]} of {self._column}")
 
     @property
     def _column(self) -> str:
         column = self.manifest.get("column") or self.manifest["parameters"].get("column", "value")
         return str(column).replace("$", r"\$")
-
-    @property
-    def _title(self) -> str:
-        epsilon, title = self.manifest["privacy"]["epsilon"], str(self.manifest.get("title") or "")
-        made = f"sfumato {self.manifest['job']}, " + ("no privacy" if epsilon is None else f"ε = {epsilon:g}")
-        return "\n".join(filter(None, (title.replace("$", r"\$"), period(self.manifest), made)))
 
     def widget(self, height: int = 720) -> Widget:
         """Returns the release's page as a widget of a notebook: a map to move, with values, intervals and the
@@ -424,6 +307,13 @@ class Release(published_release.Release):
             return f"<p><code>{escaped(page)}</code></p>"
         address = Path(page).as_uri() if Path(page).is_absolute() else quote(page)
         return f'<p><a href="{escaped(address)}">{escaped(page)}</a></p>'
+
+
+def _size(region: Bounds) -> tuple[float, float]:
+    """Returns the size in inches of a figure that a region's map fills."""
+    wide = (region.east - region.west) * math.cos(math.radians((region.south + region.north) / 2))
+    tall = region.north - region.south
+    return max(_MAP * min(wide / tall, 1) + 1.8, 5.0), max(_MAP * min(tall / wide, 1) + 1.1, 3.0)
 
 
 def open_release(path: str | os.PathLike[str]) -> Release:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import re
 import shutil
@@ -198,11 +199,19 @@ def _request(job: str, values: Mapping[str, Any]) -> Request:
     return request_of(job, plain)
 
 
+class _PythonConsole(Console):
+    """The log of a run for a Python program, which knows options by their names."""
+
+    def _text(self, record: logging.LogRecord, is_ours: bool) -> str:
+        text = super()._text(record, is_ours)
+        return without_dashes(text) if is_ours else text
+
+
 @_errors_for_python({})
 def run(job: str, values: Mapping[str, Any]) -> str:
     """Runs a job for options by name, and returns what its command prints. Raises SfumatoError."""
     request, printed = _request(job, values), io.StringIO()
-    with shown_on(Console(job, "text", bool(values.get("verbose")))), contextlib.redirect_stdout(printed):
+    with shown_on(_PythonConsole(job, "text", bool(values.get("verbose")))), contextlib.redirect_stdout(printed):
         try:
             run_job(request)
         except Exception as error:

@@ -65,3 +65,10 @@ class PageView(ViewPart):
     basemap: Basemap | None = None
     tiles: Tiles | None = None
     body: Body
+
+    @property
+    def map(self) -> MapBody | None:
+        """The map that represents the release in its picture; None where charts do."""
+        if isinstance(self.body, RangesBody):
+            return self.body.background
+        return self.body if isinstance(self.body, MapBody) else getattr(self.body, "map", None)

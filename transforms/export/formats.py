@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from sfumato.schemas.errors import RequestError, did_you_mean
 from sfumato.transforms.export import csv_file, geotiff, pmtiles_file, vectors
 from sfumato.transforms.export.export_source import MAP, PARTS, TABLE, ExportFormat, ExportSource
@@ -33,7 +35,11 @@ def find_format(name: str | None, output: str) -> ExportFormat:
     for one in FORMATS.values():
         if output.lower().endswith(one.suffixes):
             return one
-    raise RequestError(f"format: the suffix of {output} is unknown; use one of {', '.join(FORMATS)}")
+    suffixes = [suffix for one in FORMATS.values() for suffix in one.suffixes]
+    given = os.path.splitext(output)[1].lower()
+    named = FORMATS.get(given.removeprefix("."))
+    hint = did_you_mean(given, suffixes) if named is None else f"; did you mean {named.suffixes[0]}?"
+    raise RequestError(f"format: the suffix of {output} is unknown{hint or '; use one of ' + ', '.join(suffixes)}")
 
 
 def exported_files(source: ExportSource, kind: ExportFormat) -> dict[str, bytes]:

@@ -270,7 +270,7 @@ class SampledPage:
         if self._is_around_points:
             scale = count_scale(np.maximum(count, 0), np.maximum(low, 0), least > 0, self.UNIT)
         else:
-            scale = self.scale(level, density, low)
+            scale = self.scale(level, density, low).model_copy(update={"unit": f"{self.UNIT} per km²"})
         order = np.argsort(-least, kind="stable")
         rows, left_out = distinct_places(order[least[order] > 0], boxes)
         note = listed_note(bool(len(rows)), self.noun, " of the grid" if level else "") if len(least) else ""

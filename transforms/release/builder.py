@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from sfumato.schemas.release import MANIFEST_FILE, PAGE_FILE, RATES_PICTURE
 from sfumato.schemas.views import PageView
-from sfumato.schemas.views.chart_views import MomentsBody, RangesBody
-from sfumato.schemas.views.flow_views import FlowsBody, TimelineBody
+from sfumato.schemas.views.chart_views import BarsBody, CurveBody, MomentsBody
+from sfumato.schemas.views.flow_views import FlowsBody
 from sfumato.schemas.views.map_views import MapBody
 from sfumato.transforms.release.metadata import manifest_bytes, parquet_bytes
 from sfumato.transforms.report.canvas import Canvas
@@ -67,14 +67,8 @@ def picture(view: PageView) -> Canvas:
         TypeError: the view is a timeline, which has no picture.
     """
     body = view.body
-    if isinstance(body, FlowsBody):
-        return map_canvas(view, body.map, flows=body.flows)
-    if isinstance(body, RangesBody):
-        return map_canvas(view, body.background)
-    if isinstance(body, MomentsBody) and body.map is not None:
-        return map_canvas(view, body.map)
-    if isinstance(body, MapBody):
-        return map_canvas(view, body)
-    if isinstance(body, TimelineBody):
-        raise TypeError("a timeline has no picture")
-    return chart_canvas(view, body)
+    if view.map is not None:
+        return map_canvas(view, view.map, flows=body.flows if isinstance(body, FlowsBody) else None)
+    if isinstance(body, BarsBody | CurveBody | MomentsBody):
+        return chart_canvas(view, body)
+    raise TypeError("a timeline has no picture")

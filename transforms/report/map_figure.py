@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from sfumato.schemas.region import EARTH_RADIUS_KM, area_km2
 from sfumato.schemas.views import PageView
 from sfumato.schemas.views.flow_views import FlowTable
 from sfumato.schemas.views.map_views import Basemap, Layer, MapBody, Measure
-from sfumato.schemas.views.view_parts import Bounds, Scale
+from sfumato.schemas.views.view_parts import Bounds
 from sfumato.transforms.report.canvas import DPI, FAINT, INK, LEFT_EDGE, SOFT, VOID, Canvas, label, on_pixels, palette
 from sfumato.transforms.report.map_frame import Frame
 from sfumato.transforms.report.map_names import Names, draw_names, draw_zone_names
@@ -59,10 +60,7 @@ def map_canvas(view: PageView, body: MapBody, measure: int = 0, flows: FlowTable
     values = layer.measures[measure]
     listed = values.listed[:_MOST_LISTED] if layer.shapes and layer.named and values.kind == "count" else []
     below = on_pixels(_LIST_LINE * (math.ceil(len(listed) / 2) + 2)) if listed else 0.0
-    margin = _MARGIN if basemap or body.start else 0.0
-    if layer.shapes:
-        margin = _ZONE_MARGIN
-    frame = Frame.around(body.start or body.region, round(_INCHES * DPI), margin)
+    frame = Frame.around(body.start or body.region, round(_INCHES * DPI), margin_of(view, body))
     wide, tall = frame.width / DPI, frame.height / DPI
     canvas = Canvas(
         view,
@@ -73,15 +71,41 @@ def map_canvas(view: PageView, body: MapBody, measure: int = 0, flows: FlowTable
     left = on_pixels((canvas.width - wide - _LEFT - _RIGHT) / 2 + _LEFT)
     low = on_pixels(_BELOW + below + max(1.8 - tall, 0) / 2)
     axes = canvas.axes(left, low, wide, tall)
+    opacity = draw_map(axes, body, values, basemap, frame, flows, [row for row, *_ in listed])
+    _draw_degrees(axes, frame, wide, tall)
+    if listed:
+        _draw_list(canvas.axes(LEFT_EDGE, 0.1, canvas.width - 2 * LEFT_EDGE, below - 0.1), listed, layer, values.unit)
+    bar = canvas.axes(left + wide + 0.22, _BELOW + below, 0.16, max(tall, 1.8))
+    draw_colours(bar, values, body, opacity)
+    return canvas
+
+
+def margin_of(view: PageView, body: MapBody) -> float:
+    """Returns how much wider than its region a map is on each side, as a share of the longer side."""
+    if body.layers[-1].shapes:
+        return _ZONE_MARGIN
+    return _MARGIN if view.basemap or body.start else 0.0
+
+
+def draw_map(
+    axes: Axes,
+    body: MapBody,
+    values: Measure,
+    basemap: Basemap | None,
+    frame: Frame,
+    flows: FlowTable | None = None,
+    numbered: Sequence[int] = (),
+) -> float:
+    """Draws all that is within a map's frame. numbered: zones that have numbers. Returns the cells' opacity."""
+    layer, opacity = body.layers[-1], 1.0 if flows is None else _FAINT_CELLS
     axes.set(xlim=(0, frame.width), ylim=(frame.height, 0), facecolor=VOID if basemap is None else _AREAS["land"])
     if basemap is not None:
         _draw_areas(axes, basemap, frame)
-    opacity = 1.0 if flows is None else _FAINT_CELLS
     draw_cells(axes, body, values, frame, opacity)
     if basemap is not None:
         _draw_lines(axes, basemap, frame, None if layer.shapes else body.region)
     names = Names(axes, frame, layer)
-    names.number([row for row, *_ in listed])
+    names.number(list(numbered))
     if basemap is not None:
         names.write_foremost(basemap)
     draw_zone_names(names, values)
@@ -89,15 +113,9 @@ def map_canvas(view: PageView, body: MapBody, measure: int = 0, flows: FlowTable
         draw_names(names, basemap)
     if flows is not None:
         _draw_arcs(axes, flows, body.region, frame)
-    _draw_degrees(axes, frame, wide, tall)
-    if tall > 0.6:
+    if frame.height > 0.6 * DPI:
         _draw_scale_bar(axes, frame)
-    if listed:
-        _draw_list(canvas.axes(LEFT_EDGE, 0.1, canvas.width - 2 * LEFT_EDGE, below - 0.1), listed, layer, values.unit)
-    bar = canvas.axes(left + wide + 0.22, _BELOW + below, 0.16, max(tall, 1.8))
-    unit = values.name if values.kind == "rate" else values.scale.unit
-    _draw_colours(bar, values.scale, _ramp(values, body), unit, opacity)
-    return canvas
+    return opacity
 
 
 def _draw_list(axes: Axes, listed: list[tuple[int, float, float, float]], layer: Layer, unit: str) -> None:
@@ -383,8 +401,10 @@ def _draw_scale_bar(axes: Axes, frame: Frame) -> None:
     axes.text(at[0], y - 9 * unit, text, color=INK, fontsize=9, zorder=5, ha=at[1])
 
 
-def _draw_colours(axes: Axes, scale: Scale, colours: NDArray[np.float64], unit: str, opacity: float) -> None:
-    """Draws the legend: the scale's colours with its ticks and unit."""
+def draw_colours(axes: Axes, measure: Measure, body: MapBody, opacity: float) -> None:
+    """Draws the legend: the colours of a measure's scale with its ticks and unit."""
+    scale, colours = measure.scale, _ramp(measure, body)
+    unit = measure.name if measure.kind == "rate" else scale.unit
     axes.set_facecolor(VOID)
     axes.imshow(
         colours[:, None], alpha=opacity, extent=(0, 1, 0, 1), aspect="auto", origin="lower", interpolation="nearest"

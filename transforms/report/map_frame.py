@@ -69,3 +69,11 @@ class Frame:
         """Returns the pixels of points of longitude and latitude: float64[n, 2]."""
         at = np.array(points, dtype=np.float64)
         return np.stack([self.columns(at[:, 0]), self.rows(at[:, 1])], axis=1)
+
+
+class DegreeFrame(Frame):
+    """A frame in which all degrees of latitude are equal, as on axes of degrees."""
+
+    def rows(self, latitude: NDArray[np.float64]) -> NDArray[np.float64]:
+        b = self.bounds
+        return np.asarray((b.north - latitude) * (self.height / (b.north - b.south)))

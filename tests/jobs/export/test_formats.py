@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ import pytest
 import rasterio
 from pmtiles.reader import MemorySource, Reader
 
+from sfumato.schemas.errors import RequestError
 from sfumato.transforms.export.export_source import ExportSource, release_statement
 from sfumato.transforms.export.formats import FORMATS, export_release, exported_files, find_format
 from sfumato.transforms.release.published_release import Release
@@ -165,8 +167,9 @@ def test_a_format_is_found_by_its_name_or_the_suffix() -> None:
     assert find_format("csv", "map.tif").name == "csv"
     with rejects("format"):
         find_format("geotif", "map")
-    with rejects("format"):
-        find_format(None, "map")
+    for output, suffix in {"map": ".tif, .tiff, .geojson", "map.GeoTIFF": ".tif?", "map.gpk": ".gpkg?"}.items():
+        with pytest.raises(RequestError, match=f"^format: .*{re.escape(suffix)}"):
+            find_format(None, output)
 
 
 # --- what every file states, for releases of any guarantee ---

@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--output", "{out}/map.png"], "format: the suffix of {out}/map.png is unknown; use one of geotiff"),
+        (["--output", "{out}/map.png"], "format: the suffix of {out}/map.png is unknown; use one of .tif"),
         (["--output", "{out}/map", "--format", "geotif"], "did you mean geotiff?"),
         (["--output", "{out}", "--format", "csv"], "output: must name a file"),
         (["--output", "{out}/map.csv", "--table", "items"], "table: {folder} has no table 'items'; it has answers,"),
