@@ -104,7 +104,7 @@ def draw_map(
     draw_cells(axes, body, values, frame, opacity)
     if basemap is not None:
         _draw_lines(axes, basemap, frame, None if layer.shapes else body.region)
-    names = Names(axes, frame, layer)
+    names = Names(axes, frame, layer, _draw_scale_bar(axes, frame))
     names.number(list(numbered))
     if basemap is not None:
         names.write_foremost(basemap)
@@ -113,8 +113,6 @@ def draw_map(
         draw_names(names, basemap)
     if flows is not None:
         _draw_arcs(axes, flows, body.region, frame)
-    if frame.height > 0.6 * DPI:
-        _draw_scale_bar(axes, frame)
     return opacity
 
 
@@ -378,15 +376,18 @@ def _draw_degrees(axes: Axes, frame: Frame, wide: float, tall: float) -> None:
         spine.set(color=FAINT, linewidth=0.8, visible=True)
 
 
-def _draw_scale_bar(axes: Axes, frame: Frame) -> None:
-    """Draws a bar of a round number of metres, at least half an inch, right at the frame's middle latitude."""
+def _draw_scale_bar(axes: Axes, frame: Frame) -> tuple[float, float]:
+    """Draws a bar of a round number of metres, at least half an inch, right at the frame's middle latitude.
+
+    Returns the left and top of its ground, in pixels; the frame's lower right corner where there is no room for a bar.
+    """
     middle = frame.middle_latitude
     degrees = frame.bounds.east - frame.bounds.west
     metres = EARTH_RADIUS_KM * 1000 * math.radians(degrees) * max(math.cos(math.radians(middle)), 0.01)
     length = nice(metres / frame.width * max(frame.width / 9, DPI / 2))
     bar, unit = frame.width * length / metres, DPI / 160
-    if bar > 0.9 * frame.width:  # a sliver of a region: no room for a bar
-        return
+    if bar > 0.9 * frame.width or frame.height <= 0.6 * DPI:  # a sliver of a region
+        return float(frame.width), float(frame.height)
     x, y = frame.width - 40 * unit - bar, frame.height - 36 * unit
     for left, top, width, height, colour, alpha in (
         (x - 20 * unit, y - 50 * unit, bar + 40 * unit, 68 * unit, VOID, 0.6),
@@ -399,6 +400,7 @@ def _draw_scale_bar(axes: Axes, frame: Frame) -> None:
         text += " at the equator" if abs(middle) < 0.5 else f" at {abs(middle):.0f}° {'S' if middle < 0 else 'N'}"
     at = (x + bar / 2, "center") if bar > 170 * unit else (x + bar, "right")
     axes.text(at[0], y - 9 * unit, text, color=INK, fontsize=9, zorder=5, ha=at[1])
+    return x - 20 * unit, y - 50 * unit
 
 
 def draw_colours(axes: Axes, measure: Measure, body: MapBody, opacity: float) -> None:

@@ -29,15 +29,15 @@ _ZONE = 1000  # the rank of a zone's name, behind those of all places
 class Names:
     """Names on a map: each where nothing else is written, and once."""
 
-    def __init__(self, axes: Axes, frame: Frame, layer: Layer):
+    def __init__(self, axes: Axes, frame: Frame, layer: Layer, corner: tuple[float, float]):
+        """corner: left and top, in pixels, of the rectangle at the lower right that no name covers."""
         self.axes, self.frame, self.layer = axes, frame, layer
         pixels = [frame.pixels([point for ring in rings for point in ring]) for rings in layer.shapes or ()]
         # Left, top, right and bottom of each zone, and whether it is a symbol, such as a stop's circle.
         self.boxes = np.array([[*one.min(axis=0), *one.max(axis=0)] for one in pixels]).reshape(-1, 4)
         is_sparse = layer.named and sum(layer.area) < _CROWDED
         self.is_symbol = (self.boxes[:, 2] - self.boxes[:, 0] < _SYMBOL * DPI) & is_sparse
-        bar = frame.width * 0.78, frame.height - 0.55 * DPI  # the scale bar's corner
-        self._taken = [(*bar, float(frame.width), float(frame.height))]
+        self._taken = [(*corner, float(frame.width), float(frame.height))]
         self._written: set[str] = set()
 
     def __len__(self) -> int:
@@ -159,8 +159,12 @@ def draw_zone_names(names: Names, measure: Measure) -> None:
         if not is_symbol and (any(names.write(name, x, y, **within) for y in heights) or is_wide):
             continue
         others = np.delete(boxes, row, axis=0) + np.array([-1, -1, 1, 1]) * _ASIDE * DPI
-        aside = _size(name, _NAME_SIZE)[0] / 2 + _ASIDE * DPI + 1
-        beside = (x, top - below), (x, bottom + high + below), (right + aside, middle), (left - aside, middle)
+        wide, _ = _size(name, _NAME_SIZE)
+        aside = wide / 2 + _ASIDE * DPI + 1
+        beside = [(x, top - below), (x, bottom + high + below), (right + aside, middle), (left - aside, middle)]
+        if is_symbol:
+            reach = np.array([(right - left) / 2 / DPI + _ASIDE])
+            beside += zip(*_around(x, (top + bottom) / 2, wide, high, reach), strict=True)
         if any(names.write(name, *at, others=others) for at in beside):
             continue
         if is_symbol:
