@@ -373,7 +373,7 @@ def test_first_sheet_holds_map_and_twelve_places(opened: Open, page: Path, paper
     tab.page.set_viewport_size({"width": 717, "height": int(room)})
     tab.run("(() => { dispatchEvent(new Event('beforeprint')); return true; })()")
     tab.page.emulate_media(media="print")
-    ends = tab.run("[...document.querySelectorAll('.places li')].map(one => one.getBoundingClientRect().bottom + scrollY)")
+    ends = tab.run("[...document.querySelectorAll('.places li')].map(one => one.getBoundingClientRect().bottom)")
     assert len(ends) == 12
     assert max(ends) < room
 

@@ -5,8 +5,8 @@ const [WIDTH, HEIGHT] = [700, 320]; // CSS pixels: a sheet's width, and the heig
 const SHARPNESS = 3; // pixels a CSS pixel, at least
 
 /**
- * Gives a map its size on paper, where its frame would change without a repaint: as wide as the sheet, or as the geography reaches. What was shown is
- * shown there, and again afterwards.
+ * Gives a map its size on paper, where its frame would change without a repaint: the shape that it has in the window, no wider than the
+ * geography. What was shown is shown there, and again afterwards.
  *
  * show: shows the map around a centre at a zoom, in the size that its frame has then, with `sharpness` pixels a CSS pixel at least.
  */
@@ -15,12 +15,13 @@ export function listenToPrinting({ style }: HTMLElement, map: L.Map, show: (cent
   addEventListener("beforeprint", () => {
     const { x: width, y: height } = map.getSize();
     if (!width || !height || before) return;
-    const tall = Math.min(Math.round((WIDTH * height) / width), HEIGHT);
-    const widest = Number(document.documentElement.style.getPropertyValue("--wide")) || Infinity; // width over height
-    const wide = Math.min(Math.max(Math.round(tall * widest), Math.round((tall * width) / height)), WIDTH);
+    const widest = Number(document.documentElement.style.getPropertyValue("--wide")) || Infinity; // width over height: beyond it there is no geography
+    const ratio = Math.min(width / height, widest);
+    const tall = Math.min(Math.round(WIDTH / ratio), HEIGHT);
+    const wide = Math.round(tall * ratio);
     before = [map.getCenter(), map.getZoom()];
     Object.assign(style, { flex: "none", width: `${wide}px`, aspectRatio: `${wide} / ${tall}`, maxHeight: "none" });
-    show(before[0], before[1] + Math.log2(Math.min(wide / width, tall / height)), SHARPNESS);
+    show(before[0], before[1] + Math.log2(tall / height), SHARPNESS);
   });
   addEventListener("afterprint", () => {
     if (!before) return;
