@@ -16,6 +16,7 @@ export const overlap = (a: Box, b: Box): boolean => a[0] < b[2] && b[0] < a[2] &
 export class Letters {
   private readonly taken: Box[];
   private readonly written = new Set<string>();
+  private readonly halves = new Map<string, number>(); // of names in the present font
   private left: number;
   /** Symbols that no name may cover, such as the circles of stops. */
   symbols: readonly Box[] = [];
@@ -53,7 +54,9 @@ export class Letters {
 
   /** Half the width of a name with the room beside it. */
   half(text: string): number {
-    return this.pen.measureText(text).width / 2 + 3;
+    const known = this.halves.get(text) ?? this.pen.measureText(text).width / 2 + 3; // a name is tried at many places
+    this.halves.set(text, known);
+    return known;
   }
 
   /** Writes a name next to a symbol where it covers no other. */
@@ -71,6 +74,7 @@ export class Letters {
   /** Sets the size in pixels and the style of the names that follow. */
   font(size: number, style = ""): void {
     this.pen.font = `${style} ${size}px ${FONT}`;
+    this.halves.clear();
   }
 
   /** Writes a name around a place unless it is wider than `most`, or covers a name or a symbol. Returns whether it was written. */
