@@ -86,7 +86,7 @@ Pages = Callable[[str], tuple[Path, dict[str, bytes]]]
 
 def press(tab: Tab, name: str) -> None:
     """Clicks the button of this name in the bar of tools."""
-    names = tab.run("[...document.querySelectorAll('#tools button')].map(one => one.innerText)")
+    names = tab.run("[...document.querySelectorAll('#tools button')].map(one => one.textContent.split('\u00a0')[0])")
     tab.click(f"#tools button:nth-of-type({names.index(name) + 1})")
 
 

@@ -254,7 +254,7 @@ def test_changes_are_downloaded(opened: Open, pages: dict[str, Path], downloads:
     tab.until("document.querySelector('.listed .places') !== null")
     for old in downloads.iterdir():
         old.unlink()
-    labels = tab.run("[...document.querySelectorAll('#tools button')].map(one => one.innerText)")
+    labels = tab.run("[...document.querySelectorAll('#tools button')].map(one => one.textContent.split('\u00a0')[0])")
     tab.click(f"#tools button:nth-of-type({labels.index('Table') + 1})")
     file, end = downloads / "daily-the-city-2026-11-19-to-2026-11-21.csv", time.monotonic() + 15
     while not (file.exists() and file.stat().st_size):

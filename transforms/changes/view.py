@@ -27,6 +27,7 @@ from sfumato.transforms.report.sections import Manifest, facts, get, is_safe
 
 _MAX_CELLS = 1 << 16
 _LISTED = 48
+_UNSURE = 12  # places listed where no change is significant
 _END = 8.0  # standard deviations at the ends of the colours
 _COLUMNS = ("difference", "stddev", "low", "high", "shown", "changed_low", "changed_high")
 _NOTE = "Hatched: the difference is within noise and sampling error."
@@ -162,33 +163,42 @@ def _cells(table: pa.Table, depth: int) -> tuple[Layer, int]:
     unknown = (share[drawn] < 1) & ~shown[drawn]
     own = np.round(share[drawn], 6).tolist()
     return cell_layer(
-        "What changed", _NOTE, nodes[drawn], _measures(table.filter(pa.array(drawn)), unknown), own
+        "What changed", _NOTE, nodes[drawn], _measures(table.filter(pa.array(drawn)), unknown, bool(shown.any())), own
     ), finest
 
 
 def _zones(table: pa.Table, levels: Sequence[Mapping[str, Any]], region: Region) -> list[Layer]:
     """Returns a layer for each level, the coarsest first."""
-    layers = []
+    layers, found = [], bool(pc.any(table["shown"]).as_py())
     for level in reversed([one for one in levels if one["zones"] <= MAX_SHOWN]):
         rows = table.filter(pc.equal(table["level"], level["name"]))
         shapes = shapely.from_wkb(rows["geometry"].to_numpy(zero_copy_only=False))
-        measures = _measures(rows, np.zeros(len(rows), dtype=bool))
+        measures = _measures(rows, np.zeros(len(rows), dtype=bool), found)
         named = level["name"] not in INDEXES
         title = level_title(level["name"], len(levels))
         layers.append(zone_layer(title, _NOTE, rows, shapes, np.asarray(rows["area"]), region, measures, named))
     return layers
 
 
-def _measures(table: pa.Table, unknown: NDArray[np.bool_]) -> list[Measure]:
+def _measures(table: pa.Table, unknown: NDArray[np.bool_], found: bool) -> list[Measure]:
     """Returns the differences of places in their standard deviations, and in users.
 
-    table: of the places. unknown: bool[n], places without a value.
+    table: of the places. unknown: bool[n], places without a value. found: whether any place of the release changed
+    significantly; otherwise the largest differences are listed.
     """
     columns = {name: table[name].to_numpy(zero_copy_only=False) for name in _COLUMNS}
     difference, changed = columns["difference"], columns["shown"]
     z = difference / columns["stddev"]
-    rows = np.flatnonzero(changed)
-    rows = rows[np.argsort(-np.abs(z[rows]), kind="stable")][:_LISTED]
+    if found:
+        rows, ends = np.flatnonzero(changed), ("changed_low", "changed_high")
+        note = "Users gained or lost, with 95% intervals adjusted for the selection. Most significant first."
+    else:
+        rows, ends = np.flatnonzero(~unknown), ("low", "high")
+        note = (
+            "None is significant. Users gained or lost, the largest compared with their error first. Each 95% interval "
+            "is pointwise: it holds for a place chosen before looking at the numbers."
+        )
+    rows = rows[np.argsort(-np.abs(z[rows]), kind="stable")][: _LISTED if found else _UNSURE]
     significance = Measure(
         name="Fewer or more users",
         kind="change",
@@ -199,12 +209,10 @@ def _measures(table: pa.Table, unknown: NDArray[np.bool_]) -> list[Measure]:
         uncertain=(~changed).tolist(),
         scale=_scale(_END, "", [4.0]),
         listed=[
-            (row, *(float(f"{one[row]:.4g}") for one in (difference, columns["changed_low"], columns["changed_high"])))  # type: ignore[misc]
+            (row, *(float(f"{one[row]:.4g}") for one in (difference, *(columns[end] for end in ends))))  # type: ignore[misc]
             for row in rows.tolist()
         ],
-        listed_note="Users gained or lost, with 95% intervals adjusted for the selection. Most significant first."
-        if len(rows)
-        else "",
+        listed_note=note if len(rows) else "",
     )
     most = max(float(np.abs(difference[changed] if changed.any() else difference).max()), 1.0)
     users = Measure(

@@ -39,11 +39,7 @@ class CentralPage(SampledPage):
     """Texts of the page of noisy counts."""
 
     DRAWN: ClassVar[str] = "The noise"
-    COUNTED: ClassVar[str] = (
-        "is the exact count plus noise. Its interval contains that exact count at least 95 times in 100, even for "
-        "counts that the threshold selected or that are among the highest. Records that lack an id, a place or a time "
-        "are left out of the exact count, and no interval allows for them."
-    )
+    LEFT_OUT: ClassVar[str] = "Records without an id, a place or a time are not counted. "
     NEAR_THRESHOLD: ClassVar[str] = (
         "near the threshold is likely to be too high, because it is shown only if its noise did not push it below. Its "
         "interval is extended downwards to match."
@@ -71,6 +67,13 @@ class CentralPage(SampledPage):
         self.HEADLINE = f"{kept[0].upper()}{kept[1:]} per user, with noise"
         self._added_up = most > 1 or records > 1
         super().__init__(release)
+        selected = any(one["threshold"] is not None for one in self.rounds)
+        despite = ", even for counts that the threshold selected or that are among the highest" if selected else ""
+        self.COUNTED = (
+            f"is the exact count plus noise. Its interval contains that exact count at least 95 times in 100{despite}. "
+            "Records that lack an id, a place or a time are left out of the exact count, and no interval allows for "
+            "them."
+        )
 
     def stddev_of(self, users: float) -> float:
         """Returns the standard deviation of the noisy user count that admitted the run; 0 without one."""

@@ -160,19 +160,20 @@ def _is_rotated(nights: Iterable[DatedRelease]) -> bool:
 
 def _chips(nights: Sequence[DatedRelease], spending: Sequence[Spending]) -> list[Fact]:
     days = (datetime.date.fromisoformat(nights[-1].date) - datetime.date.fromisoformat(nights[0].date)).days + 1
-    term = "Most spent on one user" if _is_rotated(nights) else "Total spent"
-    chips = [Fact(term=term, text=f"ε {_one_user(nights)[1]:.4g}")]
+    spent_term = "Most spent on one user" if _is_rotated(nights) else "Spent"
+    chips = [Fact(term=f"{spent_term} by these releases", text=f"ε {_one_user(nights)[1]:.4g}")]
     if days > len(nights):
         chips.append(Fact(term="Dates without a release", text=f"{days - len(nights):,}"))
     if damaged := sum(night.damaged for night in nights):
         chips.append(Fact(term="Damaged releases", text=f"{damaged:,}"))
     for one in spending[-1:]:
         if one.spent:
-            term = "Last day" if one.days == 1 else f"Last {one.days} days"
+            last = "on the last day" if one.days == 1 else f"in the last {one.days} days"
+            term = f"{spent_term} {last}, with refused runs"  # a refused run costs its admission
             spent = one.spent[-1][1]
             text = f"ε {spent:.4g} of {one.epsilon:.4g}"
             if _is_rotated(nights):  # what is left differs between cohorts
-                chips.append(Fact(term=f"{term}, most spent on one user", text=text))
+                chips.append(Fact(term=term, text=text))
             else:
                 chips.append(Fact(term=term, text=f"{text}, {one.left(spent):.4g} left"))
     return chips

@@ -27,8 +27,11 @@ const ICONS: Record<string, string> = {
 };
 
 const HINTS: Record<string, string> = {
-  Picture: "Save what is shown as a picture", Table: "Save the numbers shown as a CSV file",
+  Picture: "Download what is shown as a picture (PNG)", Table: "Download the table (CSV)", SVG: "Download the chart (SVG)",
 };
+
+/** What the buttons that download write. */
+const FORMATS: Record<string, string> = { Picture: "PNG", Table: "CSV" };
 
 function toolsOf(bar: HTMLElement): Tools {
   const [link, theme] = [new Permalink(), new Theme()];
@@ -47,6 +50,7 @@ function toolsOf(bar: HTMLElement): Tools {
     if (label in HINTS) made.title = HINTS[label];
     if (shape) made.append(svg("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" }, svg("path", { d: shape })));
     made.append(label);
+    if (label in FORMATS) made.append(h("span", { class: "format" }, `\u00a0(${FORMATS[label]})`));
     bar.append(made);
     return made;
   };

@@ -9,7 +9,7 @@ const around = ({ x, y }: { x: number; y: number }): Box => [x - 8.5, y - 8.5, x
 test("a large place has its number in it, a small one beside it at the end of a line", () => {
   const [large, small] = [spot(100, 100, 20), spot(300, 100)];
   const badges = placeBadges([large, small], [small.box], [], 400, 200);
-  expect(badges[0]).toEqual({ number: 1, x: 100, y: 100, from: null });
+  expect(badges[0]).toEqual({ number: 1, x: 100, y: 100, from: null, name: null });
   expect(badges[1].from).toBe(small);
   expect(overlap(around(badges[1]), small.box)).toBe(false);
 });
@@ -23,6 +23,17 @@ test("numbers of crowded places cover neither each other nor a place, and only t
   badges.forEach((one, i) => {
     expect([...spots.map(({ box }) => box), ...badges.slice(0, i).map(around), [0, 0, 400, 60] as Box].some((other) => overlap(other, around(one)))).toBe(false);
   });
+});
+
+test("a name goes next to its number, and is covered by no number, place or line that follows", () => {
+  const spots = Array.from({ length: 8 }, (_, i) => ({ ...spot(200 + 30 * (i % 4), 200 + 30 * Math.floor(i / 4)), half: 30 }));
+  const badges = placeBadges(spots, spots.map(({ box }) => box), [[0, 0, 400, 120]], 500, 500);
+  const names = badges.flatMap(({ name }) => (name ? [name] : []));
+  expect(names.length).toBeGreaterThan(3);
+  names.forEach((name, i) => {
+    expect([...names.slice(0, i), ...badges.map(around), ...spots.map(({ box }) => box)].some((other) => overlap(other, name))).toBe(false);
+  });
+  expect(badges[0].name?.map((side, i) => Math.abs(side - [badges[0].x, badges[0].y][i % 2]) < 75)).toEqual([true, true, true, true]);
 });
 
 test("the first three numbers are shown where there is no room", () => {

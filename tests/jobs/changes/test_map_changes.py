@@ -244,6 +244,19 @@ def test_page_names_maps_by_days_or_release() -> None:
     assert [chip.text for chip in page_of(changes, **sides).chips[:2]] == ["23 Nov 2026, 8-9 h", "y"]
 
 
+def test_page_without_changes_lists_largest_differences() -> None:
+    level = np.full(4**LEVEL, 20.0)
+    changes = find_changes(noisy_map(level, seeded_rng(1)), noisy_map(level, seeded_rng(2)))
+    changes.shown[:] = False
+    body = page_of(changes).body
+    assert isinstance(body, MapBody)
+    measure = body.layers[0].measures[0]
+    listed = [abs(measure.value[row] or 0.0) for row, *_ in measure.listed]
+    assert listed == sorted((abs(one) for one in measure.value if one is not None), reverse=True)[:12]
+    assert all(measure.uncertain[row] and low < value < high for row, value, low, high in measure.listed)
+    assert measure.listed_note.startswith("None is significant.")
+
+
 @pytest.mark.false_alarm(1e-8)
 def test_page_lists_a_planted_crowd() -> None:
     """800 users more in a node of four cells; the 95% interval has an end at about two deviations, seven are 1e-11."""

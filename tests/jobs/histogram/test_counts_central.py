@@ -238,6 +238,8 @@ def test_a_page_lists_no_zone_that_may_be_empty(users: int) -> None:
     assert headline.startswith("Zone 0 has the highest count of 8 zones: about ") == (users > 0)
     texts = [text for section in view.sections for text in section.paragraphs]
     assert any(text.startswith("About 9,000") for text in [headline, *texts])
+    assert not any("the threshold selected" in text for text in texts)  # every zone is published
+    assert "without an id, a place or a time are not counted" in body.layers[0].note
 
 
 @pytest.mark.parametrize("published", [0, 2])
@@ -258,6 +260,7 @@ def test_a_page_of_hidden_zones_credits_no_users_to_the_others(published: int) -
     view = counts_view(files)
     assert ("pairs of a user and a zone" in view.headline) == (published == 2)
     assert ("no zone" in view.headline) == (published == 0)
+    assert any("the threshold selected" in text for section in view.sections for text in section.paragraphs)
     assert "hold about 50,000" not in view.model_dump_json()
     assert isinstance(view.body, MapBody)
     assert view.body.missing.startswith("In no zone, or not published")

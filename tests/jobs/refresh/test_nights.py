@@ -75,8 +75,8 @@ def test_timeline_shows_what_one_user_has_spent(month: Place) -> None:
     view = timeline_view({"timeline.json": json.dumps(content).encode()})
     assert "any one user is at most ε 4 in 3 days" in view.guarantee
     assert [(chip.term, chip.text) for chip in view.chips] == [
-        ("Most spent on one user", "ε 8"),  # the first cohort was asked again on the fourth night
-        ("Last 3 days, most spent on one user", "ε 4 of 4"),
+        ("Most spent on one user by these releases", "ε 8"),  # the first cohort was asked again on the fourth night
+        ("Most spent on one user in the last 3 days, with refused runs", "ε 4 of 4"),
     ]
     assert view.body.kind == "timeline"
     assert "was queried. The counts are scaled to all users" in view.body.nights[-1].notes[0]

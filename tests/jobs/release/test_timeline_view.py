@@ -385,7 +385,8 @@ def test_guarantee_of_nights_is_the_ledgers_worst_user() -> None:
     made = view(nights, (Spending(1.0, 0.0, 30, [(day(i), 1.0) for i in range(30)]),))
     assert "any one user is at most ε 1 in 30 days" in made.guarantee
     last = made.chips[-1]
-    assert (last.term, last.text) == ("Last 30 days, most spent on one user", "ε 1 of 1")  # others have all of it left
+    term = "Most spent on one user in the last 30 days, with refused runs"
+    assert (last.term, last.text) == (term, "ε 1 of 1")  # others have all of it left
     text = " ".join(next(one for one in made.sections if one.title == "Budget spent").paragraphs)
     assert "a user who was queried most often: once in these days." in text
     assert "ε 30" not in text

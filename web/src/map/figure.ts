@@ -4,10 +4,11 @@ import { button, h } from "../dom";
 import { clamp, metres, niceStep } from "../format";
 import type { Tools } from "../product";
 import type { Bounds, Layer, Measure } from "../views";
-import { Cells, type Window } from "./cells";
+import { Cells, inside, type Window } from "./cells";
 import type { Box, Ground, Named, Overlay, Scene } from "./ground";
 import { Letters } from "./letters";
 import { Legend } from "./legend";
+import { letterZones } from "./names";
 import { listenToPrinting } from "./paper";
 import { type Caption, pictureOf } from "./picture";
 import { Search } from "./search";
@@ -44,8 +45,6 @@ export interface TipWords {
 
 const WORLD = 256; // CSS pixels of the world at Leaflet's zoom 0
 const HINT_MS = 1600;
-const NARROW = 60; // CSS pixels: a narrower zone may have its name beside it
-const MOST_BESIDE = 400; // zones whose names are tried beside them: far more than a map has names
 export const SYMBOL = 36; // CSS pixels: a narrower zone is a symbol, such as a stop's circle
 const still = (): boolean => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
@@ -127,7 +126,7 @@ export class MapFigure {
   private fitAndOffer(): void {
     this.shape();
     const { cells } = this;
-    const zones = cells?.layer.shapes ? cells.layer.cell_id.map((name, row) => ({ name, box: cells.bounds(row), middle: cells.middle(row) })) : [];
+    const zones = cells?.layer.shapes ? cells.layer.cell_id.map((name, row) => ({ name, id: cells.layer.zones?.[row][0], box: cells.bounds(row), middle: cells.middle(row) })) : [];
     const own = new Set(zones.map(({ name }) => name));
     this.search.offer([...(this.ground?.names ?? []).filter(({ name }) => !own.has(name)), ...zones]);
   }
@@ -339,9 +338,12 @@ export class MapFigure {
     scaled(() => {
       if (!this.cells?.layer.shapes) this.outline(pen, scene, this.region, [[1, this.tools.theme.colour("--line")]]);
       if (!this.tiles) this.ground?.over(pen, scene);
-      const covered = this.covered();
-      const letters = new Letters(pen, scene, [...covered, ...(this.overlay?.(pen, scene, covered) ?? [])]);
-      this.letterZones(pen, scene, letters);
+      const letters = new Letters(pen, scene, this.covered());
+      if (this.cells?.layer.named) letters.symbols = this.symbols(scene).filter(([x0, , x1]) => x1 - x0 < SYMBOL);
+      this.overlay?.(pen, scene, letters);
+      letters.prepare();
+      if (!this.tiles && letters.symbols.length) this.ground?.letterForemost(pen, scene, letters, this.cells?.layer.cell_id ?? []);
+      this.letterZones(scene, letters);
       if (!this.tiles) this.ground?.letter(pen, scene, letters);
       this.mark(pen, scene);
     });
@@ -349,24 +351,15 @@ export class MapFigure {
     this.showTip();
   }
 
-  /**
-   * Writes the names of a layer's zones, the highest values first: in a zone that is wider than its name, otherwise around it, where no other
-   * zone is. So no name seems to be that of a neighbour.
-   */
-  private letterZones(pen: CanvasRenderingContext2D, scene: Scene, letters: Letters): void {
+  /** Writes the names of a layer's zones, the highest values first. */
+  private letterZones(scene: Scene, letters: Letters): void {
     const { cells } = this;
     if (!cells?.layer.named || !this.shown) return;
-    const [{ value }, boxes] = [this.shown.measure, this.symbols(scene)];
-    letters.symbols = boxes.filter(([x0, , x1]) => x1 - x0 < SYMBOL);
-    if (!this.tiles && letters.symbols.length) this.ground?.letterForemost(pen, scene, letters, cells.layer.cell_id);
-    letters.font(12);
+    const [{ value }, boxes, { cell_id: names, shapes }] = [this.shown.measure, this.symbols(scene), cells.layer];
     const rows = [...boxes.keys()].sort((a, b) => (value[b] ?? -Infinity) - (value[a] ?? -Infinity));
-    rows.forEach((row, rank) => {
-      const [x0, y0, x1, y1] = boxes[row];
-      if (x1 < 0 || y1 < 0 || x0 > scene.width || y0 > scene.height) return;
-      const [name, x, y] = [cells.layer.cell_id[row], (x0 + x1) / 2, (y0 + y1) / 2];
-      if ([y + 4, y + 24, y - 17].some((at) => letters.write(name, x, at, x1 - x0, [])) || x1 - x0 >= NARROW || rank >= MOST_BESIDE) return;
-      letters.writeBeside(name, boxes[row], boxes.filter((_, other) => other !== row));
+    letterZones(rows.map((row) => ({ name: names[row], box: boxes[row], middle: scene.project(...cells.middle(row)) })), letters, scene, (i, x, y) => {
+      const { lng, lat } = this.map.containerPointToLatLng([x, y]);
+      return inside(shapes?.[rows[i]] ?? [], lng, lat);
     });
   }
 

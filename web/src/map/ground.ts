@@ -18,12 +18,14 @@ export interface Scene {
 /** A part of the canvas in CSS pixels: left, top, right, bottom. */
 export type Box = [number, number, number, number];
 
-/** Paints over the cells, but not over what is `covered`, and says where no name may stand. */
-export type Overlay = (pen: CanvasRenderingContext2D, scene: Scene, covered: readonly Box[]) => readonly Box[];
+/** Paints over the cells, but not over what `letters` holds, and takes from them the places where no name may stand. */
+export type Overlay = (pen: CanvasRenderingContext2D, scene: Scene, letters: Letters) => void;
 
 /** A name and where it lies; the sides of a point are equal. */
 export interface Named {
   readonly name: string;
+  /** A zone's id, which a reader may search for too. */
+  readonly id?: string;
   readonly box: Bounds;
   /** Longitude and latitude of a point in it; that of the box without it. */
   readonly middle?: readonly [number, number];

@@ -3,7 +3,8 @@ import { clamp } from "../format";
 import type { Mode } from "../theme";
 import type { Box, Scene } from "./ground";
 
-const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", Arial, sans-serif';
+const FONT = '-apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Liberation Sans", Arial, sans-serif'; // as the page's own
+const LINE = 15; // CSS pixels from line to line
 const NAME_ROOM = 10000; // square CSS pixels of the map for each name
 const INK: Record<Mode, { ink: string; halo: string }> = { dark: { ink: "#f1ece4", halo: "rgba(8,7,11,.95)" }, light: { ink: "#241d2b", halo: "rgba(255,253,246,.95)" } };
 
@@ -15,6 +16,7 @@ export const overlap = (a: Box, b: Box): boolean => a[0] < b[2] && b[0] < a[2] &
 export class Letters {
   private readonly taken: Box[];
   private readonly written = new Set<string>();
+  private readonly halves = new Map<string, number>(); // of names in the present font
   private left: number;
   /** Symbols that no name may cover, such as the circles of stops. */
   symbols: readonly Box[] = [];
@@ -22,10 +24,12 @@ export class Letters {
   constructor(private readonly pen: CanvasRenderingContext2D, private readonly scene: Scene, occupied: readonly Box[] = []) {
     this.taken = [...occupied];
     this.left = clamp(Math.floor((scene.width * scene.height) / NAME_ROOM), 4, 40);
-    pen.textAlign = "center";
-    pen.textBaseline = "alphabetic";
-    pen.lineJoin = "round";
-    [pen.strokeStyle, pen.fillStyle, pen.lineWidth] = [INK[scene.mode].halo, INK[scene.mode].ink, 4];
+  }
+
+  /** Gives the pen the names' colours, before the first name and after something else was drawn. */
+  prepare(): void {
+    const [{ pen }, { ink, halo }] = [this, INK[this.scene.mode]];
+    Object.assign(pen, { textAlign: "center", textBaseline: "alphabetic", lineJoin: "round", strokeStyle: halo, fillStyle: ink, lineWidth: 4 });
   }
 
   /** Whether a point is on no name and no symbol. */
@@ -38,9 +42,21 @@ export class Letters {
     this.taken.push(box);
   }
 
+  /** Whether the map has all the names that it has room for. */
+  get isFull(): boolean {
+    return this.left <= 0;
+  }
+
+  /** Parts of the canvas that no name may cover. */
+  get occupied(): readonly Box[] {
+    return this.taken;
+  }
+
   /** Half the width of a name with the room beside it. */
   half(text: string): number {
-    return this.pen.measureText(text).width / 2 + 3;
+    const known = this.halves.get(text) ?? this.pen.measureText(text).width / 2 + 3; // a name is tried at many places
+    this.halves.set(text, known);
+    return known;
   }
 
   /** Writes a name next to a symbol where it covers no other. */
@@ -58,20 +74,28 @@ export class Letters {
   /** Sets the size in pixels and the style of the names that follow. */
   font(size: number, style = ""): void {
     this.pen.font = `${style} ${size}px ${FONT}`;
+    this.halves.clear();
   }
 
   /** Writes a name around a place unless it is wider than `most`, or covers a name or a symbol. Returns whether it was written. */
   write(text: string, x: number, y: number, most = Infinity, symbols = this.symbols): boolean {
+    return 2 * this.half(text) <= most && this.writeLines([text], x, y, () => true, symbols);
+  }
+
+  /** Writes a name in lines, the first around a place, where its box `fits` and covers no name and no symbol. Returns whether it was written. */
+  writeLines(lines: readonly string[], x: number, y: number, fits: (box: Box) => boolean, symbols = this.symbols): boolean {
     const { pen, scene } = this;
-    const half = this.half(text);
-    const box: Box = [x - half, y - 13, x + half, y + 6];
-    if (this.written.has(text) || this.left <= 0 || 2 * half > most || box[0] < 2 || box[1] < 2 || box[2] > scene.width - 2 || box[3] > scene.height - 2) return false;
-    if (this.taken.some((one) => overlap(one, box)) || symbols.some((one) => overlap(one, box))) return false;
+    const [text, half] = [lines.join(" "), Math.max(...lines.map((line) => this.half(line)))];
+    const box: Box = [x - half, y - 13, x + half, y + 6 + LINE * (lines.length - 1)];
+    if (this.written.has(text) || this.isFull || box[0] < 2 || box[1] < 2 || box[2] > scene.width - 2 || box[3] > scene.height - 2) return false;
+    if (this.taken.some((one) => overlap(one, box)) || symbols.some((one) => overlap(one, box)) || !fits(box)) return false;
     this.taken.push(box);
     this.written.add(text);
     this.left -= 1;
-    pen.strokeText(text, x, y);
-    pen.fillText(text, x, y);
+    lines.forEach((line, i) => {
+      pen.strokeText(line, x, y + LINE * i);
+      pen.fillText(line, x, y + LINE * i);
+    });
     return true;
   }
 }

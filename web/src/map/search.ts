@@ -1,4 +1,4 @@
-// The search for a place on the map: by a name of the geography, or by a zone of the layer that is shown.
+// The search for a place on the map: by a name of the geography, or by a name or an id of a zone of the layer that is shown.
 import { h } from "../dom";
 import type { Named } from "./ground";
 
@@ -9,13 +9,13 @@ const PLAIN: Record<string, string> = { ł: "l", ø: "o", đ: "d", ı: "i", ß: 
 /** A name in lower case without accents, as one types it on another keyboard. */
 const folded = (name: string): string => name.toLowerCase().normalize("NFD").replace(/\p{M}/gu, "").replace(/[łøđıßæœ]/g, (one) => PLAIN[one]);
 
-/** The name that a reader means: the same, else one that begins so, else one that contains it; with or without upper case and accents. */
+/** The place whose name or id a reader means: the same, else one that begins so, else one that contains it; with or without upper case and accents. */
 export function meant(names: readonly Named[], text: string): Named | null {
   const wanted = folded(text.trim());
   if (!wanted) return null;
   const tests: ((name: string) => boolean)[] = [(name) => name === wanted, (name) => name.startsWith(wanted), (name) => name.includes(wanted)];
   for (const test of tests) {
-    const found = names.find(({ name }) => test(folded(name)));
+    const found = names.find(({ name }) => test(folded(name))) ?? names.find(({ id }) => id !== undefined && test(folded(id)));
     if (found) return found;
   }
   return null;
@@ -54,6 +54,7 @@ export class Search {
   offer(names: readonly Named[]): void {
     this.names = names;
     this.element.hidden = names.length === 0;
+    this.input.placeholder = names.some(({ name, id }) => id !== undefined && id !== name) ? "Find a place or an id" : "Find a place";
     this.list.replaceChildren(...names.slice(0, OFFERED).map(({ name }) => h("option", { value: name })));
   }
 }

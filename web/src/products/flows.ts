@@ -167,7 +167,7 @@ class FlowMap {
     return [{ level, x: flows.origin_x[row], y: flows.origin_y[row] }, { level, x: flows.destination_x[row], y: flows.destination_y[row] }];
   }
 
-  private paint(pen: CanvasRenderingContext2D, { project, mode }: Scene): [] {
+  private paint(pen: CanvasRenderingContext2D, { project, mode }: Scene): void {
     const middle = (cell: Cell): [number, number] => project(...middleOf(this.body, cell));
     const { trips } = this.body.flows;
     const shown = this.rows.slice(0, STEPS[this.top]);
@@ -215,7 +215,6 @@ class FlowMap {
         pen.stroke();
       }
     }
-    return [];
   }
 
   table(): string {

@@ -6,6 +6,7 @@ import { geographyOf } from "../map/basemap";
 import { drawBadges, placeBadges, type Spot } from "../map/badges";
 import type { Cells } from "../map/cells";
 import { MapFigure, SYMBOL, type Hit, type TipWords } from "../map/figure";
+import { zoneFont } from "../map/names";
 import type { Caption, Listed } from "../map/picture";
 import { SlotPanel } from "../map/slots";
 import { captionOf, type Product, type Tools } from "../product";
@@ -105,9 +106,10 @@ for (const name of ["beforeprint", "afterprint"]) addEventListener(name, () => f
 
 /** The list of the highest lower bounds. A click shows the cell on the map. */
 export function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement {
-  const title = measure.kind === "count" ? "Busiest places" : measure.kind === "change" ? "Most significant changes" : `Highest (95% sure): ${measure.name.replace(/^Rate: /, "").toLowerCase()}`;
+  const isFound = measure.listed.some(([row]) => !measure.uncertain[row]);
+  const title = measure.kind === "count" ? "Busiest places" : measure.kind === "change" ? (isFound ? "Most significant changes" : "Largest differences") : `Highest (95% sure): ${measure.name.replace(/^Rate: /, "").toLowerCase()}`;
   const finest = Math.min(...body.finest_metres);
-  const isKnown = (row: number): boolean => measure.kind !== "rate" || !measure.uncertain[row]; // else a bar would say too much
+  const isKnown = (row: number): boolean => measure.kind === "count" || !measure.uncertain[row]; // else a bar would say too much
   const isOfZones = Boolean(figure.cells?.layer.shapes); // which people compare by their users, whatever their areas
   /** The length of the bars: of counts the estimate, otherwise the end of the interval nearer to zero. */
   const bound = ([row, value, low, high]: Measure["listed"][number]): number => (measure.kind === "count" ? (isOfZones ? value : value / (figure.cells?.area(row) ?? 1))
@@ -118,15 +120,21 @@ export function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTML
   const sameSize = !figure.cells?.layer.shapes && new Set(listed.map(([row]) => figure.cells?.layer.level[row])).size === 1;
   let shown = Math.min(matchMedia(LARGE).matches ? MOST_LISTED : LISTED, listed.length);
   const list = h("ol", { class: "places" });
-  figure.setOverlay((pen, { project, width, height, mode }, covered) => {
+  figure.setOverlay((pen, { project, width, height, mode }, letters) => {
     const zones = figure.symbols({ project });
+    zoneFont(letters);
     const spots = listed.slice(0, shown).flatMap(([row]): Spot[] => {
       if (!cells) return [];
       const { west, south, east, north } = cells.bounds(row);
       const [x, y] = project(...cells.middle(row));
-      return [{ x, y, box: zones[row] ?? [...project(west, north), ...project(east, south)] }];
+      const half = cells.layer.named ? letters.half(cells.layer.cell_id[row]) : undefined;
+      return [{ x, y, half, box: zones[row] ?? [...project(west, north), ...project(east, south)] }];
     });
-    return drawBadges(pen, placeBadges(spots, zones.filter(([x0, , x1]) => x1 - x0 < SYMBOL), covered, width, height), mode);
+    const badges = placeBadges(spots, zones.filter(([x0, , x1]) => x1 - x0 < SYMBOL), letters.occupied, width, height);
+    for (const box of drawBadges(pen, badges, mode)) letters.take(box);
+    letters.prepare();
+    zoneFont(letters);
+    for (const { number, name } of badges) if (cells && name) letters.writeLines([cells.layer.cell_id[listed[number - 1][0]]], (name[0] + name[2]) / 2, name[3] - 6, () => true, []);
   });
   const more = button("Show more", () => {
     const before = shown;

@@ -58,7 +58,7 @@ class SquareTool {
     const start = { x, y, size };
     this.square = squareOf(tools.link.get("square")) ?? start;
     tools.link.onChange(() => this.setSquare(squareOf(tools.link.get("square")) ?? start));
-    figure.setOverlay((pen, scene) => this.paint(pen, scene));
+    figure.setOverlay((pen, scene, letters) => this.paint(pen, scene).forEach((box) => letters.take(box)));
     figure.setTip((hit) => this.tip(hit));
     figure.onClick((hit) => {
       if (!this.ignoresClick) this.move(hit.longitude, hit.latitude);
