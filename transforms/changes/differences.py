@@ -71,7 +71,8 @@ class Differences:
     # float64[n], the least false discovery rate at which the place is found; NaN where it was not tested.
     q_value: Floats
     changed: NDArray[np.bool_]  # bool[n], q_value is at most the false discovery rate
-    # changed_low, changed_high: float64[n], the interval with false coverage rate; NaN where not changed.
+    # changed_low, changed_high: float64[n], the interval with false coverage rate; NaN where not changed. Where no place
+    # changed, the intervals of all places, which hold at once.
     changed_low: Floats
     changed_high: Floats
     # bool[n], disjoint changed places, the most significant ones; their false discovery rate is kept as well.
@@ -144,7 +145,8 @@ def differences(
     q_value = _q_values(p_value)
     changed = np.nan_to_num(q_value, nan=1.0) <= rate
     margin = stddev * tails.quantile(0.05)
-    selected = np.where(changed, stddev * tails.quantile(rate * changed.sum() / max(tested.sum(), 1)), np.nan)
+    each = tails.quantile(rate * max(changed.sum(), 1) / max(tested.sum(), 1))
+    selected = np.where(changed | ~changed.any(), stddev * each, np.nan)
     return Differences(
         before=users_before,
         after=after.users,

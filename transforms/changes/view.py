@@ -29,7 +29,7 @@ _MAX_CELLS = 1 << 16
 _LISTED = 48
 _UNSURE = 12  # places listed where no change is significant
 _END = 8.0  # standard deviations at the ends of the colours
-_COLUMNS = ("difference", "stddev", "low", "high", "shown", "changed_low", "changed_high")
+_COLUMNS = ("difference", "stddev", "low", "high", "p_value", "shown", "changed_low", "changed_high")
 _NOTE = "Hatched: the difference is within noise and sampling error."
 _FILES = {
     CHANGES_FILE: "one row for each place: users before and after, difference, intervals, q-value",
@@ -163,13 +163,13 @@ def _cells(table: pa.Table, depth: int) -> tuple[Layer, int]:
     unknown = (share[drawn] < 1) & ~shown[drawn]
     own = np.round(share[drawn], 6).tolist()
     return cell_layer(
-        "What changed", _NOTE, nodes[drawn], _measures(table.filter(pa.array(drawn)), unknown, bool(shown.any())), own
+        "What changed", _NOTE, nodes[drawn], _measures(table.filter(pa.array(drawn)), unknown, _is_any(table)), own
     ), finest
 
 
 def _zones(table: pa.Table, levels: Sequence[Mapping[str, Any]], region: Region) -> list[Layer]:
     """Returns a layer for each level, the coarsest first."""
-    layers, found = [], bool(pc.any(table["shown"]).as_py())
+    layers, found = [], _is_any(table)
     for level in reversed([one for one in levels if one["zones"] <= MAX_SHOWN]):
         rows = table.filter(pc.equal(table["level"], level["name"]))
         shapes = shapely.from_wkb(rows["geometry"].to_numpy(zero_copy_only=False))
@@ -178,6 +178,11 @@ def _zones(table: pa.Table, levels: Sequence[Mapping[str, Any]], region: Region)
         title = level_title(level["name"], len(levels))
         layers.append(zone_layer(title, _NOTE, rows, shapes, np.asarray(rows["area"]), region, measures, named))
     return layers
+
+
+def _is_any(table: pa.Table) -> bool:
+    """Returns whether any place changed significantly."""
+    return bool(pc.any(table["changed"]).as_py())
 
 
 def _measures(table: pa.Table, unknown: NDArray[np.bool_], found: bool) -> list[Measure]:
@@ -189,14 +194,12 @@ def _measures(table: pa.Table, unknown: NDArray[np.bool_], found: bool) -> list[
     columns = {name: table[name].to_numpy(zero_copy_only=False) for name in _COLUMNS}
     difference, changed = columns["difference"], columns["shown"]
     z = difference / columns["stddev"]
-    if found:
-        rows, ends = np.flatnonzero(changed), ("changed_low", "changed_high")
-        note = "Users gained or lost, with 95% intervals adjusted for the selection. Most significant first."
-    else:
-        rows, ends = np.flatnonzero(~unknown), ("low", "high")
+    rows = np.flatnonzero(changed if found else ~unknown & ~np.isnan(columns["p_value"].astype(float)))
+    note = "Users gained or lost, with 95% intervals adjusted for the selection. Most significant first."
+    if not found:
         note = (
-            "None is significant. Users gained or lost, the largest compared with their error first. Each 95% interval "
-            "is pointwise: it holds for a place chosen before looking at the numbers."
+            "None is significant. Users gained or lost, the largest compared with their error first. The intervals hold "
+            "for all places at once (95%)."
         )
     rows = rows[np.argsort(-np.abs(z[rows]), kind="stable")][: _LISTED if found else _UNSURE]
     significance = Measure(
@@ -209,7 +212,7 @@ def _measures(table: pa.Table, unknown: NDArray[np.bool_], found: bool) -> list[
         uncertain=(~changed).tolist(),
         scale=_scale(_END, "", [4.0]),
         listed=[
-            (row, *(float(f"{one[row]:.4g}") for one in (difference, *(columns[end] for end in ends))))  # type: ignore[misc]
+            (row, *(float(f"{one[row]:.4g}") for one in (difference, columns["changed_low"], columns["changed_high"])))  # type: ignore[misc]
             for row in rows.tolist()
         ],
         listed_note=note if len(rows) else "",
@@ -271,7 +274,7 @@ def _reading(manifest: Manifest, table: pa.Table) -> Section:
             f"A place is marked if its number of users differs by more than noise and sampling error explain.{scaled} "
             f"At most {rate:.0%} of the marked places are expected to be wrong: the expected number of users there is "
             "the same in both maps.",
-            "The intervals of marked places are adjusted for their selection. The interval of any other place is "
+            "The intervals in the list are adjusted for the selection. The interval of any other place is "
             "pointwise: it holds for a place chosen before looking at the numbers.",
             "Unmarked places may have changed by less than these maps can show.",
         ],

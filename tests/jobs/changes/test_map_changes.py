@@ -61,6 +61,9 @@ def test_find_changes_of_equal_maps_finds_few(sums: int) -> None:
         wrong = sum(bool(getattr(one, name).any()) for one in found)
         # More than 22 of 100 at a true rate of 5% have a probability of 3e-9.
         assert wrong <= 22
+    quiet = [one for one in found if not one.changed.any()]
+    tested = np.concatenate([~np.isnan(one.p_value) for one in quiet])
+    assert np.concatenate([(one.changed_low <= 0) & (one.changed_high >= 0) for one in quiet])[tested].all()
     covered = np.concatenate([(one.low <= 0) & (one.high >= 0) for one in found[:40]])
     # 40 x 341 nodes, correlated within a map: 6 standard errors of 40 independent maps' means are below 0.03.
     assert covered.mean() == pytest.approx(0.95, abs=0.03)
