@@ -71,8 +71,8 @@ class Differences:
     # float64[n], the least false discovery rate at which the place is found; NaN where it was not tested.
     q_value: Floats
     changed: NDArray[np.bool_]  # bool[n], q_value is at most the false discovery rate
-    # changed_low, changed_high: float64[n], the interval with false coverage rate; NaN where not changed. Where no place
-    # changed, the intervals of all places, which hold at once.
+    # changed_low, changed_high: float64[n], the interval with false coverage rate; NaN where not changed. Where no
+    # place changed, the intervals of all places, which hold at once.
     changed_low: Floats
     changed_high: Floats
     # bool[n], disjoint changed places, the most significant ones; their false discovery rate is kept as well.

@@ -198,8 +198,8 @@ def _measures(table: pa.Table, unknown: NDArray[np.bool_], found: bool) -> list[
     note = "Users gained or lost, with 95% intervals adjusted for the selection. Most significant first."
     if not found:
         note = (
-            "None is significant. Users gained or lost, the largest compared with their error first. The intervals hold "
-            "for all places at once (95%)."
+            "None is significant. Users gained or lost, the largest compared with their error first. The intervals "
+            "hold for all places at once (95%)."
         )
     rows = rows[np.argsort(-np.abs(z[rows]), kind="stable")][: _LISTED if found else _UNSURE]
     significance = Measure(
