@@ -50,6 +50,7 @@ from sfumato.schemas.errors import DataError, RequestError, shown
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.locations import DROP_REASONS
 from sfumato.schemas.moments import MOMENTS_SCHEMA
+from sfumato.schemas.parquet_table import parquet_table
 from sfumato.schemas.release import (
     CELLS_FILE,
     FLOWS_FILE,
@@ -71,7 +72,6 @@ from sfumato.transforms.counting.rates import published_categories
 from sfumato.transforms.histogram.item_encoding import ZoneItems
 from sfumato.transforms.inputs.rows import fields_of
 from sfumato.transforms.io.files import is_remote
-from sfumato.transforms.io.parquet_table import parquet_table
 from sfumato.transforms.locations.read import RowCounts
 from sfumato.transforms.locations.spill import Spill
 from sfumato.transforms.ranges.model import RangeModel

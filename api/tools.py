@@ -13,11 +13,11 @@ from sfumato.pipelines.command_line.run import request_of
 from sfumato.releases import Release, open_release
 from sfumato.runs import Folder, Logs, as_files, run, without_dashes
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.parquet_table import parquet_table
 from sfumato.schemas.release import CHANGES_FILE
 from sfumato.transforms.changes.release import compare_releases
 from sfumato.transforms.counting.plan import Plan, make_plan
 from sfumato.transforms.heatmap.request import PlanRequest
-from sfumato.transforms.io.parquet_table import parquet_table
 from sfumato.transforms.nights.plan import RotationPlan, make_rotation_plan
 from sfumato.transforms.release.published_release import data_frame, read_part
 

@@ -26,9 +26,9 @@ from shapely.geometry.base import BaseGeometry
 from sfumato.schemas.charts import readable
 from sfumato.schemas.errors import RequestError, reason_of
 from sfumato.schemas.log_roles import AXES, NAMES, find_roles
+from sfumato.schemas.parquet_table import parquet_table
 from sfumato.transforms.geo.geoparquet import geo_metadata
 from sfumato.transforms.io.files import is_remote, open_file
-from sfumato.transforms.io.parquet_table import parquet_table
 
 _PARQUET = b"PAR1"
 _GEOPACKAGE = b"SQLite format 3\0"

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from sfumato.schemas import guarantee
 from sfumato.schemas.errors import MissingTableError, RequestError, check_format
+from sfumato.schemas.parquet_table import parquet_table
 from sfumato.schemas.rectangle import region_from
 from sfumato.schemas.region import Grid
 from sfumato.schemas.release import (
@@ -37,7 +38,6 @@ from sfumato.schemas.release import (
 )
 from sfumato.schemas.tree import Tree, nodes_from_names
 from sfumato.transforms.io.files import join, read_file
-from sfumato.transforms.io.parquet_table import parquet_table
 from sfumato.transforms.statistics.posterior.unbiased import UnbiasedCounts
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sfumato.schemas.parquet_table import parquet_table
 from sfumato.schemas.region import Region
 from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.schemas.views import Body, PageView
 from sfumato.schemas.views.map_views import Geography
 from sfumato.schemas.views.view_parts import Bounds, Fact, FileLink, Section
-from sfumato.transforms.io.parquet_table import parquet_table
 from sfumato.transforms.report.numbers import middle
 from sfumato.transforms.report.place_names import PlaceNames
 from sfumato.transforms.report.sections import alarm, chips, file_name, get, guarantee, period, problems, radius

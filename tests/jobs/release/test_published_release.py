@@ -172,7 +172,7 @@ def test_a_published_table_is_read_without_other_threads() -> None:
     """A thread of Arrow's that still holds a file of Python's when the interpreter ends aborts the process."""
     code = (
         "import io, os, pyarrow, pyarrow.parquet\n"
-        "from sfumato.transforms.io.parquet_table import parquet_table\n"
+        "from sfumato.schemas.parquet_table import parquet_table\n"
         "file = io.BytesIO()\n"
         "pyarrow.parquet.write_table(pyarrow.table({'a': range(9999), 'b': range(9999)}), file, row_group_size=99)\n"
         "before = os.listdir('/proc/self/task')\n"
