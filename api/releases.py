@@ -193,7 +193,8 @@ class Release(published_release.Release):
             RequestError: the release is no heatmap or does not state its errors, or the zones cannot be used.
 
         Example:
-            >>>             >>> release = sfumato.heatmap("logs/*.parquet", region=(3.00, 1.00, 3.13, 1.13), depth=5)
+            >>> import shapely
+            >>> release = sfumato.heatmap("logs/*.parquet", region=(3.00, 1.00, 3.13, 1.13), depth=5)
             >>> list(release.zones([shapely.box(3.02, 1.02, 3.05, 1.05)])["zone"])
             ['0']
         """
