@@ -328,7 +328,7 @@ def ranges(
         input: files or a table, see `heatmap`.
         region: see `heatmap`.
         epsilon: privacy budget of the complete release; default: 1.
-        method: auto (the default) and snh train networks (pip install 'sfumato[neural]'); grid and
+        method: auto (the default) and snh train networks (pip install '.[neural]'); grid and
             adaptive do not.
         sizes: (low, high) of the sides of the squares that the model is made for, in metres.
         output: see `heatmap`.

@@ -266,16 +266,16 @@ def log_assumptions(job: ReleaseJob) -> None:
     request = job.request
     if job.accounting is None and request.seed is None and not job.discloses:
         log_event("no_ledger", unrecorded(job.cost()))
-    if job.parameters().get("trust") == Trust.SECAGG and not request.given(("trust",)):
-        with suppress(RequestError):  # with these options a curator is not offered
-            central = with_trust(job, Trust.CENTRAL).accuracy()
-            text = f"--trust secagg, the default: {job.accuracy()}; for logs that you hold, --trust central: {central}"
-            log_event("trust", text)
+        if job.parameters().get("trust") == Trust.SECAGG and not request.given(("trust",)):
+            with suppress(RequestError):  # with these options a curator is not offered
+                central = with_trust(job, Trust.CENTRAL).accuracy()
+                own = f"--trust secagg, the default: {job.accuracy()}"
+                log_event("trust", f"{own}; for logs that you hold, --trust central: {central}")
     files = {} if job.geography is None else {"basemap.json": job.geography}
     basemap = Geography.of(files).basemap
     is_bare = basemap is None or basemap.source == CITIES_SOURCE
     if isinstance(request, MapGeography) and request.has_map and is_bare:
-        log_event("no_coast", "the map will show no coast: give --basemap FILE, or pip install 'sfumato[coast]'")
+        log_event("no_coast", "the map will show no coast: give --basemap FILE, or pip install '.[coast]'")
 
 
 def log_times(request: ReleaseRequest, files: Sequence[InputFile], columns: Columns) -> None:

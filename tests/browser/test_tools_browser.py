@@ -247,6 +247,11 @@ def test_zone_is_followed_over_nights(opened: Open, tmp_path: Path) -> None:
     x, y = again.centre(MAP)
     again.drag([(x - 220, y)])  # a click in the west
     again.until(f"{chart}.includes('Users in Mill')")
+    again.run(
+        "(() => { const input = document.querySelector('.find input'); input.value = 'quay';"
+        " input.dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter'})); })()"
+    )
+    again.until(f"{chart}.includes('Users in Quay')")
 
 
 def test_changes_are_downloaded(opened: Open, pages: dict[str, Path], downloads: Path) -> None:

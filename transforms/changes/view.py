@@ -227,6 +227,8 @@ def _measures(table: pa.Table, unknown: NDArray[np.bool_], found: bool) -> list[
         high=_rounded(columns["high"], 1, unknown),
         uncertain=(~changed).tolist(),
         scale=_scale(float(f"{most:.1g}"), "users", []),
+        listed=significance.listed,
+        listed_note=significance.listed_note,
     )
     return [significance, users]
 

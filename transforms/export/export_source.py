@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.guarantee import PRIVACY_UNIT, entry_of
+from sfumato.schemas.guarantee import PRIVACY_UNIT, days_averaged, entry_of
 from sfumato.schemas.release import CELLS_FILE, CHANGES_FILE, MODEL_FILE, NEGATIVE
 from sfumato.transforms.export.map_raster import (
     GEOMETRY,
@@ -32,6 +32,7 @@ NOT_STATED = "not stated"
 CRS = "OGC:CRS84 (WGS 84, longitude before latitude, degrees)"
 _POINTWISE = "columns and bands named low and high: ends of a pointwise 95% interval, for each place separately"
 _USERS = "counts are users; densities are users per square kilometre"
+_USERS_A_DAY = "counts are users a day, the mean of several days; densities are the same per square kilometre"
 _TRIPS = "counts are trips of users"
 _BELOW_ZERO = f"a number of users or trips, and its density, {NEGATIVE}"
 TABLE, MAP, RASTER = "table", "map", "raster"
@@ -66,7 +67,7 @@ def release_statement(release: Release, licence: str | None = None) -> dict[str,
         "manifest_sha256": release.digest,
         "licence": licence or NOT_STATED,
         "crs": CRS,
-        "units": _TRIPS if job == "flows" else _USERS,
+        "units": _TRIPS if job == "flows" else _USERS_A_DAY if days_averaged(manifest) > 1 else _USERS,
         "below_zero": _BELOW_ZERO,
         "intervals": str(entry_of(manifest, "errors").get("intervals", _POINTWISE)),
         "errors_of_sums": str(entry_of(manifest, "errors").get("sums", "the errors of places are not independent")),
@@ -245,4 +246,4 @@ def needs_extra(what: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise RequestError(f"{what}: requires {error.name}; run: pip install 'sfumato[export]'") from None
+        raise RequestError(f"{what}: requires {error.name}; run: pip install '.[export]'") from None

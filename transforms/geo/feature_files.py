@@ -264,7 +264,7 @@ def _converted_features(
         import pyogrio
     except ImportError as error:
         raise RequestError(
-            f"{option}: {name} requires {error.name}; run: pip install 'sfumato[geo]', or convert the file: "
+            f"{option}: {name} requires {error.name}; run: pip install '.[geo]', or convert the file: "
             f"ogr2ogr -t_srs EPSG:4326 {option}.geojson {name}"
         ) from None
     try:

@@ -28,6 +28,7 @@ _NOISE = {
     "truncated": "discrete Laplace within limits",
     "gaussian": "discrete Gaussian",
 }
+_LEFT_OUT = "Records without an id, a place or a time are not counted."
 
 
 def counts_view(files: Files) -> PageView:
@@ -39,7 +40,6 @@ class CentralPage(SampledPage):
     """Texts of the page of noisy counts."""
 
     DRAWN: ClassVar[str] = "The noise"
-    LEFT_OUT: ClassVar[str] = "Records without an id, a place or a time are not counted. "
     NEAR_THRESHOLD: ClassVar[str] = (
         "near the threshold is likely to be too high, because it is shown only if its noise did not push it below. Its "
         "interval is extended downwards to match."
@@ -74,6 +74,11 @@ class CentralPage(SampledPage):
             "Records that lack an id, a place or a time are left out of the exact count, and no interval allows for "
             "them."
         )
+        if release.manifest["parameters"].get("radius") is not None:
+            self.COUNTED += (
+                " Nor does one allow for errors of position, which move records between points that are close to each "
+                "other."
+            )
 
     def stddev_of(self, users: float) -> float:
         """Returns the standard deviation of the noisy user count that admitted the run; 0 without one."""
@@ -151,9 +156,10 @@ class CentralPage(SampledPage):
         noise = f"{_NOISE[round_['noise']]}, with a standard deviation of {round_['noise_stddev']:.3g}"
         if round_["threshold"] is None:
             divided = "" if self.days == 1 else f" Each was then divided by the number of days, {self.days}."
-            return f"The noise ({noise}) was added to every count, including those that are 0.{divided}"
+            return f"{_LEFT_OUT} The noise ({noise}) was added to every count, including those that are 0.{divided}"
         least = f"{round_['threshold']:,}"
-        return f"The noise ({noise}) was added to every count above 0. Noisy counts below {least} were dropped."
+        shown = f"every count above 0. Noisy counts below {least} were dropped."
+        return f"{_LEFT_OUT} The noise ({noise}) was added to {shown}"
 
     def rounds_table(self) -> Table | None:
         heads = ["Level", "Published", "Standard deviation", "Threshold", "May be hidden"]

@@ -95,7 +95,6 @@ class SampledPage:
     ONE_RECORD: str = "Each user counts once, for one of their records, sampled at random."
     HEADLINE: str = "One sampled record per user"
     UNIT: str = "users"
-    LEFT_OUT: ClassVar[str] = ""
     COUNTED: str = (
         "is the count among the sampled users, scaled up. Its interval contains the true count about 95 times in 100."
     )
@@ -261,7 +260,7 @@ class SampledPage:
         round_ = next((one for one in self.rounds if (one["level"] or level) == level), self.rounds[-1])
         rows = plural(table.num_rows, self.noun)
         held = f" with {self.held(table)}" if table.num_rows else ""
-        return f"{rows}{held}. {self.LEFT_OUT}{self.round_text(round_)}"
+        return f"{rows}{held}. {self.round_text(round_)}"
 
     def _measure(self, table: pa.Table, level: int, boxes: NDArray[np.float64] | None = None) -> Measure:
         """Returns the counts of the cells of one level, or of zones, level 0. boxes: see `distinct_places`."""
@@ -386,7 +385,7 @@ class SampledPage:
         return [(figures(count, stddev), f"± {significant(Z * stddev, 2)}") for count, stddev in pairs]
 
     def _item_table(self, title: str, names: list[str], rows: list[list[str]], *more: str) -> Section:
-        values = [self.UNIT.capitalize(), "At 95%", *more]
+        values = [self.UNIT.capitalize(), "95%, pointwise", *more]
         numeric = [False] * len(names) + [True] * len(values)
         table = Table(title=title, heads=[*names, *values], rows=rows, numeric=numeric)
         return Section(title=title, table=table, folded=True)

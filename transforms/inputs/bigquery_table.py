@@ -128,7 +128,7 @@ def _reading(path: str) -> Iterator[None]:
         from google.auth.exceptions import GoogleAuthError
         from google.cloud import bigquery, bigquery_storage_v1  # noqa: F401
     except ImportError:
-        raise RequestError("input: BigQuery tables require the extra gcp; run: pip install 'sfumato[gcp]'") from None
+        raise RequestError("input: BigQuery tables require the extra gcp; run: pip install '.[gcp]'") from None
     try:
         yield
     except NotFound:

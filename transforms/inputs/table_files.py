@@ -25,7 +25,7 @@ def delta_files(reference: str) -> list[LogFile]:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
     except ImportError:
-        raise RequestError("input: Delta tables require the extra delta; run: pip install 'sfumato[delta]'") from None
+        raise RequestError("input: Delta tables require the extra delta; run: pip install '.[delta]'") from None
     path, version = pinned(reference)
     try:
         table = DeltaTable(path, version=version)
@@ -80,9 +80,7 @@ def iceberg_files(reference: str) -> list[LogFile]:
         from tenacity import retry as retried
         from tenacity import retry_if_exception_type, stop_after_delay, wait_random_exponential
     except ImportError:
-        raise RequestError(
-            "input: Iceberg tables require the extra iceberg; run: pip install 'sfumato[iceberg]'"
-        ) from None
+        raise RequestError("input: Iceberg tables require the extra iceberg; run: pip install '.[iceberg]'") from None
     name, snapshot = pinned(reference)
     catalog, _, table = name.partition(".")
     if not table:

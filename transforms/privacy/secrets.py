@@ -115,9 +115,7 @@ class SecretManagerSecret:
             from google.auth.exceptions import GoogleAuthError
             from google.cloud.secretmanager import SecretManagerServiceClient
         except ImportError:
-            raise RequestError(
-                "key_secret: Secret Manager requires the extra gcp; run: pip install 'sfumato[gcp]'"
-            ) from None
+            raise RequestError("key_secret: Secret Manager requires the extra gcp; run: pip install '.[gcp]'") from None
         try:
             client = _connect(SecretManagerServiceClient)
             answer = client.access_secret_version(name=self.name, timeout=MAX_WAIT_S, retry=google_retry())

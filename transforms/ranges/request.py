@@ -125,7 +125,7 @@ class RangesRequest(LogColumns, MapGeography, CountingOptions):
         plan = RangesPlan(self.region, Sizes(*self.sizes), self.method, given, parameters)
         if plan.trains and not all(map(importlib.util.find_spec, ("jax", "optax", "tqdm"))):
             raise RequestError(
-                f"method: {plan.method} requires JAX and optax; run pip install 'sfumato[neural]', or use --method grid"
+                f"method: {plan.method} requires JAX and optax; run pip install '.[neural]', or use --method grid"
             )
         return plan
 

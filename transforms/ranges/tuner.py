@@ -165,7 +165,7 @@ def train(labels: Sequence[Label], seed: int) -> Tuner:
     try:
         from sklearn.ensemble import ExtraTreesRegressor
     except ImportError:
-        raise RequestError("tuner: needs scikit-learn, which is not installed; pip install 'sfumato[neural]'") from None
+        raise RequestError("tuner: needs scikit-learn, which is not installed; pip install '.[neural]'") from None
 
     inputs = np.stack([features(label.spec, label.entropy) for label in labels])
     ratios = np.log([label.width / label.spec.default_width for label in labels])

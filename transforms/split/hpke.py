@@ -24,7 +24,7 @@ def suite() -> CipherSuite:
     try:
         from pyhpke import AEADId, CipherSuite, KDFId, KEMId
     except ImportError:
-        raise RequestError("split: requires pyhpke; run: pip install 'sfumato[split]'") from None
+        raise RequestError("split: requires pyhpke; run: pip install '.[split]'") from None
     return CipherSuite.new(KEMId(KEM_ID), KDFId(KDF_ID), AEADId(AEAD_ID))
 
 

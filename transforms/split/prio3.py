@@ -71,7 +71,7 @@ def _turboshake128() -> Any:
     try:
         from Cryptodome.Hash import TurboSHAKE128
     except ImportError:
-        raise RequestError("split: requires pycryptodomex; run: pip install 'sfumato[split]'") from None
+        raise RequestError("split: requires pycryptodomex; run: pip install '.[split]'") from None
     return TurboSHAKE128
 
 

@@ -174,7 +174,7 @@ def test_a_run_in_json(logs, tmp_path: Path, capfd: pytest.CaptureFixture[str], 
     assert cli.main(arguments(logs(613), tmp_path / "out", *options)) == 0
     told = written(capfd.readouterr().err)
     events = [line["event"] for line in told]
-    assert events[:3] == ["files", "trust", "no_coast"]
+    assert events[:2] == ["files", "no_coast"]
     assert events.count("read_file") == 3
     assert events.count("read_logs") == 1
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())

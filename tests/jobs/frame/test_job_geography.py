@@ -119,7 +119,7 @@ def test_changes_show_the_geography_of_the_later_map(pattern: str, basemap: str,
 def test_a_run_logs_what_it_takes_for_granted(
     pattern: str, basemap: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """No geography, times that may be local or are converted, no ledger: one line each, and none for types with a zone.
+    """No geography, local or converted times, no ledger, secagg: one line each, and none for types with a zone.
 
     The page's manifest states what times without a zone are.
     """
@@ -153,5 +153,8 @@ def test_a_run_logs_what_it_takes_for_granted(
         assert not taken & events(name, *hours, f"--day_column={name}", "--overwrite", *more)
         assert times(name) is None
     arguments = [word for word in words("heatmap", pattern, tmp_path / "keyed") if word != "--seed=1"]
-    assert cli.main([*arguments, f"--basemap={basemap}"]) == 0
-    assert "--ledger" in capfd.readouterr().err
+    for trust in ([], ["--trust=secagg", "--overwrite"]):
+        assert cli.main([*arguments, f"--basemap={basemap}", *trust]) == 0
+        err = capfd.readouterr().err
+        assert "--ledger" in err
+        assert ("--trust central" in err) == (not trust)

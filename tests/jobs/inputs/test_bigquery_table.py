@@ -219,7 +219,7 @@ def test_what_is_no_table(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch)
         match_files(TABLE)
     monkeypatch.setitem(sys.modules, "google.cloud.bigquery", None)
     monkeypatch.delattr("google.cloud.bigquery")
-    with pytest.raises(RequestError, match=r"pip install 'sfumato\[gcp\]'"):
+    with pytest.raises(RequestError, match=r"pip install '\.\[gcp\]'"):
         match_files(TABLE)
 
 

@@ -86,7 +86,7 @@ def test_what_is_no_delta_table_or_has_no_library(tmp_path: Path, monkeypatch: p
         with rejects("input"):
             match_files(name)
     monkeypatch.setitem(sys.modules, "deltalake", None)
-    with pytest.raises(RequestError, match=r"pip install 'sfumato\[delta\]'"):
+    with pytest.raises(RequestError, match=r"pip install '\.\[delta\]'"):
         match_files(where)
 
 
@@ -184,5 +184,5 @@ def test_what_is_no_iceberg_table_or_has_no_library(
     with rejects("input"):
         match_files(str(tmp_path / "warehouse" / "city" / "logs"))
     monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
-    with pytest.raises(RequestError, match=r"pip install 'sfumato\[iceberg\]'"):
+    with pytest.raises(RequestError, match=r"pip install '\.\[iceberg\]'"):
         match_files(TABLE)

@@ -312,5 +312,5 @@ def _import_client() -> Any:
     try:
         from google.cloud.storage import Client
     except ImportError:
-        raise RequestError("ledger: a bucket requires the extra gcp; run: pip install 'sfumato[gcp]'") from None
+        raise RequestError("ledger: a bucket requires the extra gcp; run: pip install '.[gcp]'") from None
     return Client

@@ -72,7 +72,7 @@ def fit(
         import optax
         from tqdm import tqdm
     except ImportError as error:
-        raise RequestError(f'network: needs JAX and optax: pip install "sfumato[neural]" ({error.name})') from None
+        raise RequestError(f'network: needs JAX and optax: pip install ".[neural]" ({error.name})') from None
     # All leaves have a leading axis of 1: without it the results would differ from earlier ones.
     seeds = np.array([seed], dtype=np.uint32)
     first = jax.tree.map(lambda leaf: np.asarray(leaf)[None], parameters)

@@ -59,7 +59,11 @@ export class MapFigure {
   private sheetState = "";
   private dressed = 0; // how often the cells were given colours
   private readonly tip = h("div", { class: "tip", hidden: true });
-  private readonly search = new Search((found) => this.visit(found));
+  private readonly search = new Search((found) => {
+    this.visit(found);
+    const { id, middle } = found;
+    if (id !== undefined && middle) for (const listener of this.clicks) listener(this.hitAt(L.latLng(middle[1], middle[0]))); // as a click on it
+  });
   private readonly hint = h("p", { class: "hint", hidden: true, "aria-hidden": "true" });
   private ground: Ground | null = null;
   private overlay: Overlay | null = null;
