@@ -16,6 +16,7 @@ _EARTH_METRES = 40_075_016.686  # the equator, as Web Mercator has it
 _H3_METRES = 1_281_256.011  # the mean edge of a cell of resolution 0; each resolution divides it by the root of 7
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _HOURS = re.compile(r"([0-9]{1,2})(?::00)?(?:-([0-9]{1,2})(?::00)?)?")
+_DAY, _LONGEST = 24, 18  # hours; a night that lasts longer is more probably a morning with its hours exchanged
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class DayRows:
 def hours_of(text: str) -> tuple[int, int]:
     """Returns the hours of `FROM-TO`, such as (8, 9) for `8-9`, `08:00-09:00` or `8`, the hour from 08:00.
 
-    Raises RequestError.
+    Raises RequestError: the text is none, or lasts over midnight so long that the hours are probably exchanged.
     """
     found = _HOURS.fullmatch(text.strip())
     begin = end = 0
@@ -82,6 +83,10 @@ def hours_of(text: str) -> tuple[int, int]:
     if begin == end or begin > 23 or end > 24 or end == 0:
         raise RequestError(
             f"hours: must be FROM-TO in whole hours, such as 8-9 for 08:00 to before 09:00, or 22-5, got {text!r}"
+        )
+    if (lasts := (end - begin) % _DAY) > _LONGEST and end < begin:
+        raise RequestError(
+            f"hours: {text} lasts {lasts} hours, over midnight, of {_LONGEST} at most; exchanged it is {end}-{begin}"
         )
     return begin, end
 

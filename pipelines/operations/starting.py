@@ -73,6 +73,7 @@ options:
 _ITEMS = 3  # zones of a user
 _RADIUS = 300.0  # metres, around points
 CLOSE = 100.0  # metres between points: errors of position are as large
+_PAIRS = 4  # of close points that are named
 
 
 def run_plan(request: PlanRequest) -> None:
@@ -163,7 +164,7 @@ class ZonesFile:
 
     options: Mapping[str, str | float]
     zones: Zones
-    close: tuple[int, str] | None = None  # points that are close to another, and the closest two; None if none are
+    close: tuple[int, str] | None = None  # points that are close to another, and the closest pairs; None if none are
 
 
 def file_of_zones(path: str) -> ZonesFile:
@@ -196,15 +197,17 @@ def file_of_zones(path: str) -> ZonesFile:
 
 
 def _close(points: Sequence[tuple[Mapping[str, Any], Any]], names: Sequence[Any]) -> tuple[int, str] | None:
-    """Returns how many points have another within CLOSE metres, and the closest two; None if none have."""
+    """Returns how many points have another within CLOSE metres, and the closest pairs; None if none have."""
     longitude, latitude = np.radians(shapely.get_coordinates([shape for _, shape in points])).T
     flat = 1000 * EARTH_RADIUS_KM * np.stack([longitude * np.cos(latitude.mean()), latitude], axis=1)
     places = shapely.points(flat)
     pairs, metres = shapely.STRtree(places).query_nearest(places, CLOSE, return_distance=True, exclusive=True)
     if not len(metres):
         return None
-    first, second = pairs[:, metres.argmin()].tolist()
-    return len(np.unique(pairs[0])), f"{names[first]} and {names[second]} are {metres.min():.0f} m apart"
+    apart = {tuple(sorted(pair)): one for pair, one in zip(pairs.T.tolist(), metres.tolist(), strict=True)}
+    closest = sorted(apart.items(), key=lambda one: one[1])[:_PAIRS]
+    texts = [f"{names[first]} and {names[second]} are {one:.0f} m apart" for (first, second), one in closest]
+    return len(np.unique(pairs[0])), ", ".join(texts)
 
 
 def min_users(users: int, epsilon: float, cohorts: int = 1) -> int:
