@@ -36,5 +36,5 @@ def test_sealed_message_is_opened_by_its_key_only() -> None:
 def test_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     suite.cache_clear()
     monkeypatch.setitem(sys.modules, "pyhpke", None)
-    with pytest.raises(RequestError, match=r"sfumato\[split\]"):
+    with pytest.raises(RequestError, match=r"pip install '\.\[split\]'"):
         suite()

@@ -216,7 +216,7 @@ def test_circuit_rejects_impossible_lengths(length: int, chunk: int | None) -> N
 
 def test_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "Cryptodome.Hash", None)
-    with pytest.raises(RequestError, match=r"sfumato\[split\]"):
+    with pytest.raises(RequestError, match=r"pip install '\.\[split\]'"):
         Xof(bytes(32), b"", b"")
 
 

@@ -204,7 +204,7 @@ def test_other_places_are_refused(place: str) -> None:
 
 def test_without_googles_client_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "google.cloud.storage", None)
-    with pytest.raises(RequestError, match=r"pip install 'sfumato\[gcp\]'"):
+    with pytest.raises(RequestError, match=r"pip install '\.\[gcp\]'"):
         BucketStore("gs://bucket/ledger")
 
 
