@@ -213,7 +213,8 @@ def _files(pattern: str, form: str | None) -> list[StoredFile]:
         _check_found([file.path for file in found], glob(pattern))
     if not found:
         folder, name = os.path.split(pattern)
-        near = "" if is_remote(pattern) or not os.path.isdir(folder or ".") else os.listdir(folder or ".")
+        folder = folder or "."
+        near = os.listdir(folder) if not is_remote(pattern) and os.path.isdir(folder) else []
         raise RequestError(f"no file matches {pattern!r}{did_you_mean(name, near)}")
     return found
 

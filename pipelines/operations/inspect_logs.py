@@ -10,7 +10,7 @@ from dataclasses import astuple, replace
 
 from sfumato.pipelines.frame.inputs import layout_of, match_files
 from sfumato.pipelines.operations.log_causes import causes, date_order, suggested_form
-from sfumato.pipelines.operations.log_facts import HOUR, Facts, inspect_logs
+from sfumato.pipelines.operations.log_facts import HOUR, OTHER_ORDER, Facts, inspect_logs
 from sfumato.pipelines.operations.starting import CLOSE, ZonesFile, file_of_zones, min_users
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.log_roles import ROLES, ids_among, people_among
@@ -61,10 +61,9 @@ def run(request: InspectRequest) -> None:
     if fitting:
         lines.append(f"options: a job leaves rows out without {shlex.join(_options(fitting))}")
     if "dates" in fitting and (order := date_order(facts))[1]:
-        other = {"dmy": "mdy", "mdy": "dmy"}[order[0]]
         lines.append(
             f"CHECK the period: either number of {order[1][0]} may be the month; it was read with --dates "
-            f"{order[0]}; if that is wrong, give --dates {other}"
+            f"{order[0]}; if that is wrong, give --dates {OTHER_ORDER[order[0]]}"
         )
     if zones is not None:
         lines += zone_lines(facts, zones)

@@ -49,11 +49,11 @@ Array = NDArray[np.float64]
 _PLACES = 1_000_000  # the number of places, at most about, that are kept for the suggested region
 _MIDDLE = (0.02, 0.98)  # quantiles of the users' coordinates; the region may leave out what is beyond them
 _COMMA = r"^\s*[+-]?[0-9]{1,3},[0-9]+\s*$"
-_LOCAL_DATE = r"^\s*[0-9]{1,2}[./-][0-9]{1,2}[./-][0-9]{4}\b|[0-9]\s*[AaPp]\.?[Mm]\.?\s*$"
-_TIME = rf"^\s*[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[T ][0-9]|{_LOCAL_DATE}"
 _NUMERIC_DATE = r"^\s*(?P<date>[0-9]{1,2}[./-][0-9]{1,2}[./-][0-9]{4})\b"
 _HALF_DAY = r"[0-9]\s*[AaPp]\.?[Mm]\.?\s*$"
-_OTHER_ORDER: Mapping[str, Literal["dmy", "mdy"]] = {"dmy": "mdy", "mdy": "dmy"}
+_LOCAL_DATE = rf"{_NUMERIC_DATE}|{_HALF_DAY}"
+_TIME = rf"^\s*[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[T ][0-9]|{_LOCAL_DATE}"
+OTHER_ORDER: Mapping[str, Literal["dmy", "mdy"]] = {"dmy": "mdy", "mdy": "dmy"}
 _NO_NAME = r"^\s*[+-]?[0-9]*[.,:/-]?[0-9][0-9.,:/ T-]*$"  # numbers, dates and times, which identify nobody
 _ZONED = r"([zZ]|[+-][0-9]{2}:?[0-9]{2})\s*$"
 SOME, MOST = 0.01, 0.5  # shares of the rows or places that are a sign of a cause
@@ -68,7 +68,7 @@ _NEARBY = 0.003  # degrees, about 300 m: records in one square of this size are 
 _MOST_PLACES = 10  # of a user that are counted
 _LIKE_PEOPLE, _FEWER = 0.2, 0.9  # shares of the number of user ids: of values of a column that may identify people
 _PEOPLE = 50  # values of such a column, at least
-_ZONE_PLACES = 500  # places, at least, of which the time zones are looked up, if there are so many
+_ZONE_PLACES = 500  # places whose time zones are looked up, at least; all places of fewer
 _AT_SEA = "Etc/"  # what the names of time zones of the high seas begin with
 _NEARLY_ALL = 0.998  # of the visits: what is lost is then less than the noise of most counts
 
@@ -389,8 +389,8 @@ def _note_times(facts: Facts, column: pa.Array, layout: LogLayout, time_zone: st
         without_zone = pc.invert(pc.match_substring_regex(column, _ZONED))
         _count(facts.signs, "naive", pc.and_(times.is_valid(), without_zone))
         if order is not None:
-            other = parsed(iso_dates(written, _OTHER_ORDER[order]), pa.timestamp("us", "UTC"))
-            _count(facts.signs, _OTHER_ORDER[order], pc.and_not(other.is_valid(), times.is_valid()))
+            other = parsed(iso_dates(written, OTHER_ORDER[order]), pa.timestamp("us", "UTC"))
+            _count(facts.signs, OTHER_ORDER[order], pc.and_not(other.is_valid(), times.is_valid()))
         column = times
     elif pt.is_timestamp(column.type) and column.type.tz is None:
         _count(facts.signs, "naive", column.is_valid())
