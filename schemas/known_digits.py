@@ -33,13 +33,13 @@ NOISE_Z = round(laplace_z(0.95), 2)
 
 
 def figures(value: float, stddev: float) -> str:
-    """Returns a number rounded to what is known: to the power of ten nearest to its standard error.
+    """Returns a number rounded to what is known: to the place of the first digit of its standard error.
 
     Numbers without a usable standard error get six digits. What is not finite is written in words or as ∞.
 
     Example:
         >>> figures(1_000_000.3, 1.4), figures(2.94390, 3.6e-5), figures(319_942, 812)
-        ('1,000,000', '2.9439', '320,000')
+        ('1,000,000', '2.94390', '319,900')
     """
     if math.isnan(value):
         return "unknown"
@@ -110,10 +110,10 @@ def raised(power: int) -> str:
 
 
 def _known_places(stddev: float) -> int | None:
-    """Returns the decimal places of the power of ten nearest to a standard error; None without a usable one."""
+    """Returns the decimal place of the first digit of a standard error; None without a usable one."""
     if not (math.isfinite(stddev) and stddev > 0):
         return None
-    return min(-round(math.log10(stddev)), _MOST_PLACES)
+    return min(-math.floor(math.log10(stddev) + 1e-9), _MOST_PLACES)
 
 
 def _first_place(value: float, least: int) -> int:

@@ -3,7 +3,7 @@
 const METRES_PER_DEGREE = (6371008.8 * Math.PI) / 180;
 
 export const clamp = (value: number, low: number, high: number): number => Math.min(Math.max(value, low), high);
-const minus = (text: string): string => text.replace(/^-/, "\u2212").replace(/^\u2212(?=0$)/, "");
+const minus = (text: string): string => text.replace(/^-/, "\u2212").replace(/^\u2212(?=[0.]+$)/, "");
 export const rounded = (value: number, digits = 0): string => minus(value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits, roundingMode: "halfEven" })); // as Python rounds
 export const significant = (value: number, digits = 3): string => minus(value.toLocaleString("en", { maximumSignificantDigits: digits }));
 export const whole = (value: number): string => rounded(value, 0);
@@ -11,15 +11,15 @@ export const plural = (count: number, one: string, many = `${one}s`): string => 
 export const percent = (share: number, digits?: number): string => `${rounded(100 * share, digits ?? (share > 0.01 && share < 0.99 ? 0 : 1))}%`;
 export const capital = (text: string): string => text.charAt(0).toUpperCase() + text.slice(1);
 
-// A number is rounded to the power of ten nearest to its standard error, as schemas/known_digits.py does.
+// A number is rounded to the place of the first digit of its standard error, as schemas/known_digits.py does.
 const Z = 1.96; // standard errors to each side that a 95% interval reaches
 export const NOISE_Z = 2.12; // standard deviations of Laplace noise to each side that hold it with 95%
 
 /** Digits behind the point (negative before it) of a number with this standard error. */
 export function knownDigits(stddev: number): number {
-  return stddev > 0 && Number.isFinite(stddev) ? clamp(-Math.round(Math.log10(stddev)), -15, 12) : 0;
+  return stddev > 0 && Number.isFinite(stddev) ? clamp(-Math.floor(Math.log10(stddev) + 1e-9), -15, 12) : 0;
 }
-/** A number rounded to what is known: 319,942 with a standard error of 812 is 320,000. */
+/** A number rounded to what is known: 319,942 with a standard error of 812 is 319,900. */
 export function known(value: number, stddev: number): string {
   const digits = knownDigits(stddev);
   if (digits >= 0) return rounded(value, digits);

@@ -149,8 +149,8 @@ test("the tip of a change begins with the difference in users and its interval",
   const figure = { cells: new Cells(changes, region), nearest: () => null } as unknown as MapFigure;
   const body = { depth: 2, finest_metres: [100, 100], slots: null } as unknown as MapBody;
   const words = [0, 1, 2].map((row) => cellWords(figure, body, changes, changes.measures[0], { row, longitude: 3, latitude: 1 }));
-  expect(words.map(({ value }) => value)).toEqual(["About 100 more users", "About as many users", "About 500 fewer users"]);
-  expect(words[0].margin).toBe("30 to 300, 95% interval for this place only (pointwise)");
+  expect(words.map(({ value }) => value)).toEqual(["About 130 more users", "About as many users", "About 480 fewer users"]);
+  expect(words[0].margin).toBe("30 to 230, 95% interval for this place only (pointwise)");
   expect(words[0].facts[0]).toEqual(["Fewer or more users", "1.3 standard deviations of noise"]);
 });
 

@@ -20,7 +20,7 @@ describe("flows of a cell", () => {
 
 describe("words", () => {
   it("have the digits that are known", () => expect(tripWords(109.2, 106, 112)).toEqual(["about 109 trips", "106 to 112, 95% interval"]));
-  it("are never below 0", () => expect(tripWords(-12.4, -30.2, 5.4)).toEqual(["about 0 trips", "0 to 20, 95% interval"]));
+  it("are never below 0", () => expect(tripWords(-12.4, -30.2, 5.4)).toEqual(["about 0 trips", "0 to 18, 95% interval"]));
   it("name large cells by column and row", () => expect([cellName(0, 0), cellName(3, 1), cellName(26, 0)]).toEqual(["A1", "D2", "AA1"]));
 });
 

@@ -16,7 +16,7 @@ test("a profile is of a place, or of the region for no place", () => {
 });
 
 test("a slot that noise could explain may be empty", () => {
-  expect(slotWords([20, 12, 28])).toEqual(["about 20 users", "10 to 30, 95% interval for this slot only (pointwise)"]);
+  expect(slotWords([20, 12, 28])).toEqual(["about 20 users", "12 to 28, 95% interval for this slot only (pointwise)"]);
   expect(slotWords([3, 0, 9])[0]).toBe("at most about 9 users");
   expect(slotWords([3, 0, 9])[1]).toContain("may be empty");
 });

@@ -6,7 +6,7 @@ import type { Night } from "../src/views";
 
 describe("an answer in words", () => {
   it("has the digits that are known", () => {
-    expect(answerWords({ users: 1234.4, stddev: 52, inside: 1 }, false)).toEqual(["about 1,200 users", "1,100 to 1,400, 95% interval", ""]);
+    expect(answerWords({ users: 1234.4, stddev: 52, inside: 1 }, false)).toEqual(["about 1,230 users", "1,130 to 1,340, 95% interval", ""]);
     expect(answerWords({ users: 1234.4, stddev: 52, inside: 1 }, true)[1]).toContain("the true interval may be wider");
   });
   it("is a bound where nobody may be there", () => {
