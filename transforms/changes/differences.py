@@ -46,7 +46,8 @@ _COLUMNS = (
 class Side:
     """One release's unbiased users of n places.
 
-    users and variance, that of their noise, are float64[n]. total: users in all, and the variance of their noise.
+    users and variance, that of their noise, are float64[n]; also of means of several days. total: users in all, and the
+    variance of their noise.
     tail_sums: see `report.sections.tail_sums`.
     """
 
@@ -92,6 +93,8 @@ class Differences:
 
 class Changes(Differences, ABC):
     """Changes between two releases that know the same places."""
+
+    unit = "users"
 
     @property
     @abstractmethod

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import days_averaged
 from sfumato.schemas.release import BASEMAP_FILE, CHANGES_FILE, CHANGES_FORMAT
 from sfumato.transforms.changes.differences import Changes
 from sfumato.transforms.changes.map_changes import compare_maps
@@ -73,7 +74,7 @@ def changes_files(changes: Changes, before: Release, after: Release, rate: float
         "results": {
             "false_discovery_rate": rate,
             "meaning": _RATE,
-            "compared": "shares of all users" if shares else "users",
+            "compared": f"shares of all {changes.unit}" if shares else changes.unit,
             "before_scaled_by": changes.scale,
             "tested": int(changes.tested.sum()),
             "changed": int(changes.changed.sum()),
@@ -100,7 +101,8 @@ def report(changes: Changes, rate: float, top: int = 10) -> str:
     texts = changes.texts(order[:top])
     wide = max(map(len, texts))
     lines = [
-        f"  {text:<{wide}} {round(changes.changed_low[row]):+,} to {round(changes.changed_high[row]):+,} users\n"
+        f"  {text:<{wide}} {round(changes.changed_low[row]):+,} to {round(changes.changed_high[row]):+,} "
+        f"{changes.unit}\n"
         for text, row in zip(texts, order.tolist(), strict=False)
     ]
     more = [f"  and {len(order) - top:,} more\n"] if len(order) > top else []
@@ -114,7 +116,7 @@ def report(changes: Changes, rate: float, top: int = 10) -> str:
 def _unlike(before: Release, after: Release) -> list[str]:
     """Returns a warning for each way in which two releases count differently."""
     ways: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-        "days together": days_together,
+        "days together": lambda one: days_together(one) if days_averaged(one) == 1 else 1,
         "hours": lambda one: get(one, "parameters.hours", "all"),
         "zones per user": lambda one: get(one, "parameters.bound.max_items", 1),
         "radius of zones": lambda one: get(one, "parameters.radius", "none"),

@@ -48,7 +48,8 @@ def changes_view(files: Files) -> PageView:
         metres = (wide / 2**finest, tall / 2**finest)
         body = MapBody(region=release.bounds, depth=depth, layers=[layer], finest_metres=metres)
     else:
-        layers = _zones(table, get(manifest, "zones.levels"), release.region)
+        unit = "users a day" if _compared(manifest).endswith("a day") else "users"
+        layers = _zones(table, get(manifest, "zones.levels"), release.region, unit)
         metres = finest_metres(np.asarray(table["area"]), release.region)
         body = MapBody(
             region=release.bounds, depth=0, layers=layers, finest_metres=metres, missing="No zone of both maps here."
@@ -89,7 +90,7 @@ def _headline(manifest: Manifest, table: pa.Table) -> str:
     shown = table["shown"].to_numpy()
     more = table["difference"].to_numpy()[shown] > 0
     up, down = int(more.sum()), int((~more).sum())
-    shares = get(manifest, "results.compared") != "users"
+    shares = _compared(manifest).startswith("shares")
     gain, loss = ("A larger share of users", "a smaller share") if shares else ("More users", "fewer users")
     whole = len(shown) > 0 and "cell_id" in table.column_names and shown[0]
     where = "the whole region" if whole else plural(up or down, "place")
@@ -103,6 +104,10 @@ def _headline(manifest: Manifest, table: pa.Table) -> str:
     if abs(after - before) <= Z * math.hypot(error, other):
         return found
     return f"{found}; in all about {about(before, error)} users before, {about(after, other)} after"
+
+
+def _compared(manifest: Manifest) -> str:
+    return str(get(manifest, "results.compared"))
 
 
 def _add_up(manifest: Manifest) -> bool:
@@ -167,13 +172,13 @@ def _cells(table: pa.Table, depth: int) -> tuple[Layer, int]:
     ), finest
 
 
-def _zones(table: pa.Table, levels: Sequence[Mapping[str, Any]], region: Region) -> list[Layer]:
+def _zones(table: pa.Table, levels: Sequence[Mapping[str, Any]], region: Region, unit: str) -> list[Layer]:
     """Returns a layer for each level, the coarsest first."""
     layers, found = [], _is_any(table)
     for level in reversed([one for one in levels if one["zones"] <= MAX_SHOWN]):
         rows = table.filter(pc.equal(table["level"], level["name"]))
         shapes = shapely.from_wkb(rows["geometry"].to_numpy(zero_copy_only=False))
-        measures = _measures(rows, np.zeros(len(rows), dtype=bool), found)
+        measures = _measures(rows, np.zeros(len(rows), dtype=bool), found, unit)
         named = level["name"] not in INDEXES
         title = level_title(level["name"], len(levels))
         layers.append(zone_layer(title, _NOTE, rows, shapes, np.asarray(rows["area"]), region, measures, named))
@@ -185,8 +190,8 @@ def _is_any(table: pa.Table) -> bool:
     return bool(pc.any(table["changed"]).as_py())
 
 
-def _measures(table: pa.Table, unknown: NDArray[np.bool_], found: bool) -> list[Measure]:
-    """Returns the differences of places in their standard deviations, and in users.
+def _measures(table: pa.Table, unknown: NDArray[np.bool_], found: bool, unit: str = "users") -> list[Measure]:
+    """Returns the differences of places in their standard deviations, and in users, or users a day.
 
     table: of the places. unknown: bool[n], places without a value. found: whether any place of the release changed
     significantly; otherwise the largest differences are listed.
@@ -195,11 +200,11 @@ def _measures(table: pa.Table, unknown: NDArray[np.bool_], found: bool) -> list[
     difference, changed = columns["difference"], columns["shown"]
     z = difference / columns["stddev"]
     rows = np.flatnonzero(changed if found else ~unknown & ~np.isnan(columns["p_value"].astype(float)))
-    note = "Users gained or lost, with 95% intervals adjusted for the selection. Most significant first."
+    note = f"{unit.capitalize()} gained or lost, with 95% intervals adjusted for the selection. Most significant first."
     if not found:
         note = (
-            "None is significant. Users gained or lost, the largest compared with their error first. The intervals "
-            "hold for all places at once (95%)."
+            f"None is significant. {unit.capitalize()} gained or lost, the largest compared with their error first. "
+            "The intervals hold for all places at once (95%)."
         )
     rows = rows[np.argsort(-np.abs(z[rows]), kind="stable")][: _LISTED if found else _UNSURE]
     significance = Measure(
@@ -221,12 +226,12 @@ def _measures(table: pa.Table, unknown: NDArray[np.bool_], found: bool) -> list[
     users = Measure(
         name="Difference",
         kind="change",
-        unit="users",
+        unit=unit,
         value=_rounded(difference, 1, unknown),
         low=_rounded(columns["low"], 1, unknown),
         high=_rounded(columns["high"], 1, unknown),
         uncertain=(~changed).tolist(),
-        scale=_scale(float(f"{most:.1g}"), "users", []),
+        scale=_scale(float(f"{most:.1g}"), unit, []),
         listed=significance.listed,
         listed_note=significance.listed_note,
     )
@@ -266,7 +271,7 @@ def _rounded(values: NDArray[np.float64], digits: int, unknown: NDArray[np.bool_
 
 
 def _reading(manifest: Manifest, table: pa.Table) -> Section:
-    rate, shares = float(get(manifest, "results.false_discovery_rate")), get(manifest, "results.compared") != "users"
+    rate, shares = float(get(manifest, "results.false_discovery_rate")), _compared(manifest).startswith("shares")
     total, (before, after) = _total(table), (about(*one) for one in _users(manifest, table))
     is_sum = _add_up(manifest)
     scaled = " The first map is scaled to the total of the second, so shares are compared." if shares else ""

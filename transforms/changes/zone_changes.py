@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import days_averaged
 from sfumato.schemas.release import ZONES_FILE, changed_zones_schema
 from sfumato.transforms.changes.differences import Changes, Side, differences, whole_of
 from sfumato.transforms.release.published_release import Release
@@ -28,6 +29,7 @@ class ZoneChanges(Changes):
     parents: NDArray[np.int64]  # int64[n], see `differences`
     region: dict[str, float]  # that holds the zones
     zones_per_user: int  # in which a user counts, at most, of one level
+    unit: str  # of the numbers that are compared
 
     @property
     def content(self) -> dict[str, Any]:
@@ -85,6 +87,7 @@ def compare_zones(before: Release, after: Release, rate: float, *, shares: bool)
         parents=parents,
         region=dict(after.manifest["region"]),
         zones_per_user=max(map(_zones_per_user, (before, after))),
+        unit="users" if max(days_averaged(one.manifest) for one in (before, after)) == 1 else "users a day",
     )
 
 
@@ -97,12 +100,8 @@ def _zones(release: Release) -> pa.Table:
     table, manifest = release.arrow_table(ZONES_FILE), release.manifest
     if manifest["job"] == "zones":
         return table
-    if get(manifest, "parameters.average_day", False):
-        raise RequestError(
-            f"{release.path}: contains means of several days, which cannot be compared; publish both of one day, "
-            "without --average_day"
-        )
-    if get(manifest, "results.hidden_count") != 0 or get(manifest, "parameters.bound.max_records") != 1:
+    records = get(manifest, "parameters.bound.max_records")  # of an average day: one a day
+    if get(manifest, "results.hidden_count") != 0 or records != days_averaged(manifest):
         raise RequestError(
             f"{release.path}: does not contain the users of all zones, so it cannot be compared; publish both with "
             "`sfumato zones`, or with `sfumato histogram --zones --trust central` (or split) without "

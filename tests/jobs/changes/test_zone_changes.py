@@ -62,6 +62,21 @@ def test_visits_to_several_places_of_equal_days_are_rarely_found() -> None:
 
 
 @pytest.mark.false_alarm(1e-9)
+def test_average_days_of_equal_weeks_are_rarely_found() -> None:
+    """Each of 2,000 people is active with a probability of 0.5, and then at the same place on all five days."""
+    rng, without = seeded_rng(5), np.full(BLOCKS, -1)
+    habits = rng.dirichlet(np.full(BLOCKS, 0.3))
+
+    def week() -> Side:
+        users = rng.multinomial(rng.binomial(2_000, 0.5), habits).astype(float)  # on each day, so their mean too
+        return Side(users + rng.laplace(0, 1 / np.sqrt(2), BLOCKS), np.full(BLOCKS, 1.0), (2_000.0, 25.0), 1)
+
+    pairs = [differences(week(), week(), without) for _ in range(200)]
+    # Each of 200 independent pairs is wrong with a probability of at most 5%: more than 32 have one of 4e-10.
+    assert sum(bool(one.changed.any()) for one in pairs) <= 32
+
+
+@pytest.mark.false_alarm(1e-9)
 def test_differences_show_the_block_or_the_ward_but_not_both() -> None:
     """A move of 200 users is 11 deviations of a block of 150 before and 150 after with noise of 5."""
     rng, blocks = seeded_rng(2), np.full(BLOCKS, 150.0)
@@ -163,6 +178,33 @@ def test_histograms_of_zones_are_compared_by_their_users(
     assert main([*job[:-2], "--delta", "1e-6", "--epsilon", "2", "--output", str(few)]) == 0
     assert main(["changes", str(before), str(few), "--output", str(tmp_path / "none")]) == 2
     assert not (tmp_path / "none").exists()
+
+
+def test_means_of_average_days_are_compared_a_day(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Three days with 60 people in each of four zones, then two days with 200 people in the first."""
+    square = ["--quadkey", "8", "--region", "0,50,2.8,50.8", "--day_column", "day", "--trust", "central"]
+    more = [*square, "--average_day", "--max_items_per_user", "1", "--epsilon", "4"]
+    for name, days, people in (("before", range(16, 19), (60,) * 4), ("after", range(23, 25), (200, 60, 60, 60))):
+        place = np.repeat(np.arange(4), people)
+        day = [np.full(len(place), np.datetime64(f"2026-11-{one}T12:00", "s")) for one in days]
+        rows = {"user_id": np.tile(np.arange(len(place)), len(days)), "day": np.concatenate(day)}
+        rows |= {"longitude": np.tile(place * 0.7 + 0.3, len(days)), "latitude": np.full(len(place) * len(days), 50.3)}
+        pq.write_table(pa.table(rows), logs := str(tmp_path / f"{name}.parquet"))
+        period = f"2026-11-{days[0]}:2026-11-{days[-1]}"
+        assert main(["histogram", "--input", logs, *more, "--period", period, "--output", str(tmp_path / name)]) == 0
+    capsys.readouterr()
+    pair = [str(tmp_path / "before"), str(tmp_path / "after")]
+    assert main(["changes", *pair, "--output", str(tmp_path / "changes")]) == 0
+    assert "users a day" in capsys.readouterr().out
+    table = pq.read_table(tmp_path / "changes" / "changes.parquet")
+    changed = table.filter(table["changed"]).to_pylist()
+    assert [round(one["difference"], -2) for one in changed] == [100]
+    manifest = json.loads((tmp_path / "changes" / "manifest.json").read_text())
+    assert (manifest["results"]["compared"], manifest["warnings"]) == ("users a day", [])
+    files = {one.name: one.read_bytes() for one in (tmp_path / "changes").iterdir()}
+    page = changes_view(files)
+    assert isinstance(page.body, MapBody)
+    assert [one.unit for one in page.body.layers[0].measures][1] == "users a day"
 
 
 @pytest.mark.parametrize("pair", [("zones, levels", "monday"), ("monday", "zones, levels"), ("zones", "zones, levels"),

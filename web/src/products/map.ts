@@ -16,9 +16,9 @@ const [LISTED, MOST_LISTED] = [6, 12]; // places at first, and in a large window
 const LARGE = "(min-width: 1200px) and (min-height: 1000px)"; // where the longer list fits next to the map
 
 /** A difference in users in words: about 100 more users. */
-function moreWords(value: number, low: number, high: number): string {
+function moreWords(value: number, low: number, high: number, unit: string): string {
   const users = within(Math.abs(value), low, high);
-  return Number(users) === 0 ? "about as many users" : `about ${users} ${value > 0 ? "more" : "fewer"} users`;
+  return Number(users) === 0 ? `about as many ${unit}` : `about ${users} ${value > 0 ? "more" : "fewer"} ${unit}`;
 }
 
 /** A cell's value with what is known of it, which the list of places repeats: [value, margin]. */
@@ -29,8 +29,8 @@ export function valueWords(measure: Measure, row: number): [string, string] {
   if (low === null || high === null) return [`about ${significant(value, 2)} ${measure.unit}`.trim(), "interval unknown"];
   const level = listed ? "95% interval, as in the list" : "95% interval for this place only (pointwise)";
   if (measure.kind === "rate") return [shareWords(value, low, high), level];
-  if (measure.kind === "change" && measure.unit !== "users") return [`${significant(value, 2)} ${measure.unit.replace("in ", "")}`, ""];
-  if (measure.kind === "change") return [moreWords(value, low, high), `${interval(low, high)}, ${level}`];
+  if (measure.kind === "change" && !measure.unit.startsWith("users")) return [`${significant(value, 2)} ${measure.unit.replace("in ", "")}`, ""];
+  if (measure.kind === "change") return [moreWords(value, low, high, measure.unit), `${interval(low, high)}, ${level}`];
   if (measure.kind === "count" && measure.uncertain[row]) return [`at most about ${atMost(value, high)} ${measure.unit}`, "may be empty: indistinguishable from zero"];
   const shown = measure.kind === "count" ? notNegative(value, low, high) : [value, low, high] as const;
   return [`about ${within(...shown)} ${measure.unit}`.trim(), `${interval(shown[1], shown[2])}, ${level}`];
@@ -58,7 +58,7 @@ export function cellWords(figure: MapFigure, body: MapBody, layer: Layer, measur
   const near = nearestTo(figure, layer, row, longitude, latitude);
   const where: [string, string][] = [...(near === null ? [] : [["Where", near] as [string, string]]), ["Place", place(longitude, latitude, finest)]];
   if (row < 0 || !figure.cells) return { value: "No value here", margin: body.missing ?? "", facts: where };
-  const lead = measure.kind === "change" ? layer.measures.find(({ unit }) => unit === "users") ?? measure : measure; // people ask how many, then how sure
+  const lead = measure.kind === "change" ? layer.measures.find(({ unit }) => unit.startsWith("users")) ?? measure : measure; // people ask how many, then how sure
   const [value, margin] = valueWords(lead, row);
   const name = layer.shapes ? layer.cell_id[row] : null;
   const share = !layer.shapes && layer.area[row] < 0.9995 ? `, ${percent(layer.area[row])} of it; finer cells cover the rest` : "";
