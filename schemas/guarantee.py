@@ -35,6 +35,7 @@ SEES = {
 }
 
 PRIVACY_UNIT = "user"
+USUAL_EPSILON = "; usual values are 0.1 to 10, for instance --epsilon 1"
 NORMAL_SUMS = 1_000_000  # represents Gaussian noise where code needs a number of Laplace variables
 NoiseKind = Literal["laplace", "gaussian"]
 # The number of Laplace variables whose sum bounds the tails of a sum of draws, by the kind of noise.

@@ -29,6 +29,10 @@ _PERSON = re.compile(
     r"usu[aá]rio|utilizador|cliente|tarjeta|dispositivo|pasajero|passageiro)s?"
     r"[ _.-]*(id|ids|no|nr|num|number|nummer|kennung|hash|key|token|uuid|guid)?$"
 )
+# A name with a whole word for what a person does many times: trip_id, rideId.
+_TRIP = re.compile(
+    r"(?:^|[ _.-])(trip|ride|journey|session|order|event|booking|check[_-]?in|row|record|transaction)s?(?=$|[ _.-])"
+)
 _DEGREES = re.compile(r"(\w+?)[ _.-](wgs_?84|gps|deg|degrees|dd|4326|epsg_?4326)")  # lat_wgs84
 _NUMBER = re.compile(r"(^|[ _.-])(id|no|nr|number|uuid|guid|key)$")
 
@@ -64,6 +68,20 @@ def ids_among(names: Iterable[str]) -> list[str]:
 def people_among(names: Iterable[str]) -> list[str]:
     """Returns the columns that are named like ids of people, devices or cards."""
     return [name for name in names if _PERSON.search(_words(name))]
+
+
+def trip_warning(name: str) -> str | None:
+    """Returns a warning if a column of user ids has a name for trips, orders or rows instead of people.
+
+    >>> [trip_warning(name) is not None for name in ("trip_id", "rideId", "rider_id")]
+    [True, True, False]
+    """
+    words = _words(name)
+    found = None if _PERSON.search(words) else _TRIP.search(words)
+    return found and (
+        f"user id: {name} seems to identify {found[1]}s; if another column identifies people, name that with "
+        f"--user_id_column: otherwise the release protects single {found[1]}s, not people"
+    )
 
 
 def _words(name: str) -> str:

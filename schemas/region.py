@@ -191,3 +191,14 @@ class Places:
     def dtype(self) -> np.dtype[Any]:
         """Returns the smaller of uint32 and uint64 that holds a place."""
         return np.dtype(np.uint32 if self.bits <= 32 else np.uint64)
+
+
+def inner_points(shapes: NDArray[np.object_]) -> NDArray[np.object_]:
+    """Returns a point inside each shape, in its middle if that is inside, as that of a circle is: object[n].
+
+    shapes: object[n], shapely Polygons and MultiPolygons.
+    """
+    import shapely  # slow to load, and the other functions of this module do without
+
+    middles = shapely.centroid(shapes)
+    return np.asarray(np.where(shapely.contains(shapes, middles), middles, shapely.point_on_surface(shapes)))

@@ -224,6 +224,10 @@ _AREA_AND_DENSITY = (
     pa.field("area", _NUMBER, False, {"unit": "square kilometres"}),
     pa.field("density", _NUMBER, False, {"unit": "users per square kilometre"}),
 )
+_ZONE_POINT = tuple(
+    pa.field(axis, _NUMBER, False, {"unit": "degrees", "description": "of the zone's point, or of one in its polygon"})
+    for axis in ("longitude", "latitude")
+)
 
 
 def _zone_schema(named: bool, *columns: pa.Field) -> pa.Schema:
@@ -259,6 +263,7 @@ def zones_schema(categories: Sequence[str] = (), rates: Sequence[str] = (), name
         described("high", "upper end of the interval"),
         *_AREA_AND_DENSITY,
         *_auxiliary_fields(categories, rates, "zone"),
+        *_ZONE_POINT,
     )
 
 
@@ -325,7 +330,7 @@ def counted_zones_schema(noisy: bool = False, named: bool = False) -> pa.Schema:
 
     See `hot_cells_schema`.
     """
-    return _zone_schema(named, *(_NOISY_COUNT if noisy else _SAMPLED_COUNT), *_AREA_AND_DENSITY)
+    return _zone_schema(named, *(_NOISY_COUNT if noisy else _SAMPLED_COUNT), *_AREA_AND_DENSITY, *_ZONE_POINT)
 
 
 QUANTILES_SCHEMA = pa.schema(
@@ -382,12 +387,7 @@ def items_schema(item: pa.DataType, noisy: bool = False) -> pa.Schema:
 
 def flow_zones_schema(named: bool = False) -> pa.Schema:
     """Returns the columns of `flow_zones.parquet`. named: whether zones have names for people."""
-    return _zone_schema(
-        named,
-        pa.field("longitude", pa.float64(), False, {"unit": "degrees", "description": "of a point in the zone"}),
-        pa.field("latitude", pa.float64(), False, {"unit": "degrees", "description": "of the point"}),
-        pa.field("area", pa.float64(), False, {"unit": "square kilometres"}),
-    )
+    return _zone_schema(named, *_ZONE_POINT, _AREA_AND_DENSITY[0])
 
 
 def flows_schema(zones: bool = False, named: bool = False) -> pa.Schema:

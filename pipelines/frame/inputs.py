@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from sfumato.schemas.errors import RequestError, did_you_mean, reason_of
+from sfumato.schemas.errors import RequestError, reason_of
 from sfumato.schemas.ledger import Reservation
 from sfumato.schemas.locations import Columns
 from sfumato.schemas.log_layout import E7, LogLayout, PartitionFilter
@@ -31,7 +31,7 @@ from sfumato.transforms.inputs.bigquery_table import BIGQUERY, table_digest, tab
 from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import LogMetadata, count_rows, format_by_name, inspect_log, kinds_of
 from sfumato.transforms.inputs.table_files import delta_files, iceberg_files
-from sfumato.transforms.io.files import content_digest, file_version, is_remote, join
+from sfumato.transforms.io.files import content_digest, file_version, is_remote, join, near_file
 from sfumato.transforms.io.storage import CONNECTIONS, StoredFile, listed, walk
 from sfumato.transforms.observability.logs import LATE_ROWS, log_event
 from sfumato.transforms.privacy.keys import Secret
@@ -212,10 +212,7 @@ def _files(pattern: str, form: str | None) -> list[StoredFile]:
     if not is_remote(pattern):
         _check_found([file.path for file in found], glob(pattern))
     if not found:
-        folder, name = os.path.split(pattern)
-        folder = folder or "."
-        near = os.listdir(folder) if not is_remote(pattern) and os.path.isdir(folder) else []
-        raise RequestError(f"no file matches {pattern!r}{did_you_mean(name, near)}")
+        raise RequestError(f"no file matches {pattern!r}{near_file(pattern)}")
     return found
 
 

@@ -38,12 +38,14 @@ from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, Re
 from sfumato.schemas.guarantee import ADD_OR_REMOVE, ADJACENCY_TEXTS, Trust
 from sfumato.schemas.ledger import Reservation, parse_amount
 from sfumato.schemas.locations import Columns
+from sfumato.schemas.log_roles import trip_warning
 from sfumato.schemas.region import ground_metres
 from sfumato.schemas.release import PAGE_FILE
-from sfumato.schemas.requests.log_columns import PlaceColumns
+from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
 from sfumato.schemas.requests.publish_request import MapGeography, ReleaseRequest
 from sfumato.schemas.views.map_views import Geography
 from sfumato.transforms.inputs.bigquery_table import BIGQUERY
+from sfumato.transforms.inputs.local_time import zone_warning
 from sfumato.transforms.inputs.log_reader import bundled
 from sfumato.transforms.io.files import is_remote
 from sfumato.transforms.observability.logs import log_event
@@ -88,7 +90,7 @@ def run_release(job: ReleaseJob, settings: RunnerSettings, audit: bool = False) 
     identify(job=request.JOB, release_id=request.release_id)
     # 1. Places.
     check_places(job, settings)
-    warn_of_region(job)
+    warn_of_options(job)
     resumed = resumed_charge(job)
     # 2. Files.
     files = match_files(request.input, layout_of(request, job.columns()), request.where)
@@ -285,12 +287,18 @@ def log_times(request: ReleaseRequest, files: Sequence[InputFile], columns: Colu
         log_event("local_times", "; ".join(notice), level)
 
 
-def warn_of_region(job: ReleaseJob) -> None:
-    """Logs a warning if the region's four numbers are probably in another order."""
-    region = job.request.region if isinstance(job.request, MapGeography) else None
-    warning = None if region is None else order_warning(region)
-    if warning is not None:
-        log_event("region", warning, logging.WARNING)
+def warn_of_options(job: ReleaseJob) -> None:
+    """Logs a warning if the region or the column of user ids is probably another one, by what the options say only."""
+    request = job.request
+    region = request.region if isinstance(request, MapGeography) else None
+    column = request.user_id_column if isinstance(request, UserColumn) else None
+    warnings = {
+        "region": region and (order_warning(region) or zone_warning(region, request.time_zone)),
+        "user_id": column and trip_warning(column),
+    }
+    for event, warning in warnings.items():
+        if warning:
+            log_event(event, warning, logging.WARNING)
 
 
 def warn_of_cells(job: ReleaseJob) -> None:

@@ -29,7 +29,7 @@ from sfumato.schemas.rectangle import Region
 from sfumato.schemas.requests.publish_request import MAX_BAD_FRACTION
 from sfumato.schemas.slots import UTC
 from sfumato.transforms.geo.zone_raster import OUTSIDE, ZoneLocator
-from sfumato.transforms.inputs.local_time import DAY_SECONDS, HOUR_SECONDS, local_seconds
+from sfumato.transforms.inputs.local_time import AT_SEA, DAY_SECONDS, HOUR_SECONDS, local_seconds
 from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import format_of, open_raw, slice_file
 from sfumato.transforms.inputs.text_lines import first_fields
@@ -69,7 +69,6 @@ _MOST_PLACES = 10  # of a user that are counted
 _LIKE_PEOPLE, _FEWER = 0.2, 0.9  # shares of the number of user ids: of values of a column that may identify people
 _PEOPLE = 50  # values of such a column, at least
 _ZONE_PLACES = 500  # places whose time zones are looked up, at least; all places of fewer
-_AT_SEA = "Etc/"  # what the names of time zones of the high seas begin with
 _NEARLY_ALL = 0.998  # of the visits: what is lost is then less than the noise of most counts
 
 
@@ -293,7 +292,7 @@ def _within(region: Region, longitude: Array, latitude: Array) -> NDArray[np.boo
 def _zone_of_most(places: Array) -> str | None:
     """Returns the time zone of most of the places, of those on land in a sample; None without such places."""
     sample = places[:, :: max(places.shape[1] // _ZONE_PLACES, 1)]
-    zones = Counter(name for name in map(get_tz, *sample.tolist()) if name and not name.startswith(_AT_SEA))
+    zones = Counter(name for name in map(get_tz, *sample.tolist()) if name and not name.startswith(AT_SEA))
     return max(zones, key=zones.__getitem__, default=None)
 
 

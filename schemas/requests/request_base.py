@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.fields import FieldInfo
 
 from sfumato.schemas.errors import RequestError, did_you_mean, shown
+from sfumato.schemas.guarantee import USUAL_EPSILON
 
 # The groups of options in a help text, in their order.
 INPUT, PRIVACY, MAP, METHOD, PROTOCOL, COLUMNS, GROUPS, OUTPUT, KEY, LEDGER, RUN = HELP_GROUPS = (
@@ -176,7 +177,8 @@ class Request(BaseModel):
         is_element = len(problem["loc"]) > 1  # of a list
         field, value = cls.model_fields[name], problem["input"]
         is_comma = option_type(field.annotation) is float and isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value)
-        remedy = f"; write {value.replace(',', '.')}" if is_comma else ""
+        remedy = USUAL_EPSILON if name == "epsilon" else ""
+        remedy = f"; write {value.replace(',', '.')}" if is_comma else remedy
         return f"{name}: must be {range_text(field, is_element)}, got {shown(value)}{remedy}"
 
     @classmethod

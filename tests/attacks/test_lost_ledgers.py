@@ -154,7 +154,7 @@ def test_a_damaged_or_added_file_is_not_read_or_committed(place: Path) -> None:
     with pytest.raises(RequestError, match=r"density\.npy is damaged"):
         _ = release.density
     assert release.read("cells.parquet")
-    with pytest.raises(RequestError, match=r"does not contain moments\.parquet"):
+    with pytest.raises(RequestError, match="has no table 'moments'"):
         _ = release.moments
     with pytest.raises(LedgerError, match=r"density\.npy is damaged"):
         commit_release(str(folder), f"taxis-{DAYS[0]}", None, str(place / "ledger.db"))

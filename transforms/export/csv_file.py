@@ -10,8 +10,8 @@ import math
 import numpy as np
 import pyarrow as pa
 import shapely
-from numpy.typing import NDArray
 
+from sfumato.schemas.region import inner_points
 from sfumato.transforms.export.export_source import TABLE, ExportFormat, ExportSource
 from sfumato.transforms.export.map_raster import GEOMETRY, column_text
 
@@ -61,12 +61,6 @@ def _with_shapes(source: ExportSource) -> pa.Table:
         if name not in table.column_names:
             table = table.append_column(pa.field(name, values.type, metadata={"description": text}), values)
     return table
-
-
-def inner_points(shapes: NDArray[np.object_]) -> NDArray[np.object_]:
-    """Returns a point inside each shape: the centroid where it is inside, which for a stop's circle is the stop."""
-    middles = shapely.centroid(shapes)
-    return np.asarray(np.where(shapely.contains(shapes, middles), middles, shapely.point_on_surface(shapes)))
 
 
 FORMAT = ExportFormat("csv", (".csv",), TABLE, write_csv)

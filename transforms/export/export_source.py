@@ -218,8 +218,7 @@ class ExportSource:
 
     def _table(self, name: str) -> pa.Table:
         if name not in self.release.tables:
-            has = f"it has {', '.join(self.release.tables)}" if self.release.tables else "it has no tables"
-            raise RequestError(f"table: {self.release.path} has no table {name!r}; {has}")
+            raise RequestError(f"table: {self.release.missing_table(name)}")
         return self.release.arrow_table(name + _PARQUET)
 
 

@@ -57,12 +57,11 @@ def flow_files(levels: Sequence[MeasuredLevel], metadata: FlowMetadata) -> dict[
     else:
         flows = estimate_zone_flows(levels)
         table = zone_flows_table(flows, zones)
-        points = zones_points(zones)
         columns = {
             "zone": pa.array(zones.ids, pa.string()),
             **({} if zones.labels is None else {"name": pa.array(zones.labels, pa.string())}),
-            "longitude": points[:, 0],
-            "latitude": points[:, 1],
+            "longitude": zones.points[:, 0],
+            "latitude": zones.points[:, 1],
             "area": zones.areas_km2,
             "geometry": shapely.to_wkb(zones.geometries),
         }
@@ -100,7 +99,7 @@ def zone_flows_table(flows: Flows, zones: Zones) -> pa.Table:
     # The rest of an origin has no destination: in the table null, for its geometry the origin itself.
     origins = np.where(is_rest, pair, pair // len(zones))
     destinations = np.where(is_rest, pair, pair % len(zones))
-    ids, points = pa.array(zones.ids, pa.string()), zones_points(zones)
+    ids, points = pa.array(zones.ids, pa.string()), zones.points
     names = {}
     if zones.labels is not None:
         labels = pa.array(zones.labels, pa.string())
@@ -115,11 +114,6 @@ def zone_flows_table(flows: Flows, zones: Zones) -> pa.Table:
     for name in ("destination_longitude", "destination_latitude"):
         table[name] = pa.array(table[name], mask=is_rest)
     return pa.table(table, schema=flows_schema(zones=True, named=bool(names)))
-
-
-def zones_points(zones: Zones) -> NDArray[np.float64]:
-    """Returns the longitude and latitude of a point in each zone: float64[n, 2]."""
-    return np.asarray(shapely.get_coordinates(shapely.point_on_surface(zones.geometries)))
 
 
 def _counts(

@@ -28,7 +28,7 @@ from sfumato.schemas.errors import RequestError, reason_of
 from sfumato.schemas.log_roles import AXES, NAMES, find_roles
 from sfumato.schemas.parquet_table import parquet_table
 from sfumato.transforms.geo.geoparquet import geo_metadata
-from sfumato.transforms.io.files import is_remote, open_file
+from sfumato.transforms.io.files import is_remote, near_file, open_file
 
 _PARQUET = b"PAR1"
 _GEOPACKAGE = b"SQLite format 3\0"
@@ -69,7 +69,8 @@ def feature_bytes(option: str, path: str, most: int) -> bytes:
             with open_file(part) as file:
                 read = file.read(most + 1)
         except OSError as error:
-            raise RequestError(f"{option}: {part} cannot be read ({reason_of(error)}){advice}") from None
+            near = near_file(part) if part == path else advice
+            raise RequestError(f"{option}: {part} cannot be read ({reason_of(error)}){near}") from None
         if len(read) > most:
             raise RequestError(
                 f"{option}: {part} has more than {most >> 20} MiB; cut out the region, or simplify the shapes, first"

@@ -17,7 +17,7 @@ from shapely.geometry.base import BaseGeometry
 
 from sfumato.schemas.charts import readable
 from sfumato.schemas.errors import RequestError
-from sfumato.schemas.region import EARTH_RADIUS_KM, Region
+from sfumato.schemas.region import EARTH_RADIUS_KM, Region, inner_points
 from sfumato.transforms.geo.cell_indexes import index_cells
 from sfumato.transforms.geo.feature_files import feature_bytes, read_features
 
@@ -54,6 +54,7 @@ class Zones:
         source: of the polygons, for pages.
         labels: names of the n zones for people, None for a zone without; they identify nothing, and no digest holds
             them. None for zones without names.
+        given: object[n], the shapely Points of the file around which the zones lie; None for polygons.
     """
 
     ids: tuple[str, ...]
@@ -62,6 +63,7 @@ class Zones:
     levels: tuple[ZoneLevel, ...] = ()
     source: str = ""
     labels: tuple[str | None, ...] | None = None
+    given: NDArray[np.object_] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -99,6 +101,12 @@ class Zones:
         """For each level, from the finest, the index of the zone that holds each finest zone: int64[n] each."""
         above = (level.parents for level in self.levels)
         return tuple(itertools.accumulate(above, lambda held, parents: parents[held], initial=np.arange(len(self.ids))))
+
+    @cached_property
+    def points(self) -> NDArray[np.float64]:
+        """Longitude and latitude of a point in each finest zone, the file's own if it has points: float64[n, 2]."""
+        given = inner_points(self.geometries) if self.given is None else self.given
+        return np.asarray(shapely.get_coordinates(given))
 
     @cached_property
     def areas_km2(self) -> NDArray[np.float64]:
@@ -168,11 +176,12 @@ def read_zones(
     if not ids:
         raise RequestError(f"zones: {path} has no zones")
     columns = list(zip(*ids, strict=True))
-    geometries = shapely.force_2d(np.array(shapes, dtype=object))
+    geometries, points = shapely.force_2d(np.array(shapes, dtype=object)), None
     if radius is not None:
-        geometries = areas_of_points(geometries, radius, columns[0])
+        points, geometries = geometries, areas_of_points(geometries, radius, columns[0])
     named = tuple(labels) if label_column is not None else None
-    zones = Zones(columns[0], geometries, names[0], _nested(path, names, columns), source or _file_name(path), named)
+    nested = _nested(path, names, columns)
+    zones = Zones(columns[0], geometries, names[0], nested, source or _file_name(path), named, points)
     check_zones(zones, path)
     return zones
 

@@ -87,6 +87,8 @@ def zones_table(histogram: Histogram | NoisyHistogram, zones: Zones) -> pa.Table
         **measured(histogram),
         "area": zones.areas_km2[codes],
         "density": histogram.counts / zones.areas_km2[codes],
+        "longitude": zones.points[codes, 0],
+        "latitude": zones.points[codes, 1],
         "geometry": shapely.to_wkb(zones.geometries[codes]),
     }
     schema = counted_zones_schema(isinstance(histogram, NoisyHistogram), zones.labels is not None)

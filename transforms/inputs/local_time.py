@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
+from tzfpy import get_tz
 
 from sfumato.schemas.log_layout import DayRows
+from sfumato.schemas.rectangle import Region
 from sfumato.schemas.slots import UTC
 from sfumato.transforms.inputs.text_values import decoded, nulls
 
 HOUR_SECONDS = 3600
 DAY_SECONDS = 24 * HOUR_SECONDS
+AT_SEA = "Etc/"  # the beginning of the names of zones at sea
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_WIDE, _SAMPLED = 15.0, 9  # degrees in which the sun's time differs by an hour; places along a side of a region
 _FIRST_SECOND, _END_SECOND = -62_135_510_400, 253_402_214_400  # of the years 1 to 9999, a day inside
 _MAX_SECONDS = 1e15
 
@@ -53,3 +61,30 @@ def of_days(column: pa.Array, days: DayRows) -> tuple[NDArray[np.bool_], int, in
         hour = local % DAY_SECONDS // HOUR_SECONDS
         kept &= (hour - begin) % 24 < ((end - begin) % 24 or 24)
     return kept, int(before.sum()), int(after.sum())
+
+
+def zone_warning(region: Region, time_zone: str | None) -> str | None:
+    """Returns a warning if clocks in a region never agree with those of the given time zone, as if a sign were lost.
+
+    It follows from the two options only. None without a zone, if its clocks show UTC, if the region is at sea, or if it
+    is so wide that it has several zones anyway.
+    """
+    clocks = time_zone and _offsets(time_zone)
+    if not time_zone or not clocks or not any(clocks) or region.east - region.west > _WIDE:
+        return None
+    longitudes = np.linspace(region.west, region.east, _SAMPLED).tolist()
+    latitudes = np.linspace(region.south, region.north, _SAMPLED).tolist()
+    found = (get_tz(*place) for place in itertools.product(longitudes, latitudes))
+    zones = list(dict.fromkeys(name for name in found if name and not name.startswith(AT_SEA)))
+    if not zones or any(one == other for zone in zones for one, other in zip(_offsets(zone), clocks, strict=True)):
+        return None
+    return (
+        f"the region {region} is in the time zone {zones[0]}, whose clocks differ from those of {time_zone} "
+        "(--time_zone): check the signs and the order of --region"
+    )
+
+
+def _offsets(time_zone: str) -> list[float]:
+    """Returns the zone's seconds ahead of UTC, in January and in July."""
+    moments = (datetime(2026, month, 1, tzinfo=ZoneInfo(time_zone)) for month in (1, 7))
+    return [offset.total_seconds() for moment in moments if (offset := moment.utcoffset()) is not None]

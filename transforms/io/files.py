@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from sfumato.schemas.errors import RequestError, reason_of
+from sfumato.schemas.errors import RequestError, did_you_mean, reason_of
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -99,6 +99,18 @@ def read_lines(option: str, path: str) -> tuple[str, ...]:
     except UnicodeDecodeError as error:
         raise RequestError(f"{option}: {path} cannot be read ({reason_of(error)})") from None
     return tuple(line.strip() for line in text.splitlines() if line.strip())
+
+
+def near_file(path: str) -> str:
+    """Returns `; did you mean NAME?` with the name in a missing local file's folder that is nearest to its name.
+
+    Empty if no name is near, the file exists, or it is in a bucket.
+    """
+    folder, name = os.path.split(path)
+    folder = folder or "."
+    if is_remote(path) or os.path.exists(path) or not os.path.isdir(folder):
+        return ""
+    return did_you_mean(name, os.listdir(folder))
 
 
 def check_creatable(output: str) -> None:

@@ -6,12 +6,13 @@ import math
 from dataclasses import dataclass
 
 from sfumato.schemas.errors import RequestError
+from sfumato.schemas.guarantee import USUAL_EPSILON
 
 
 def check_epsilon(value: float) -> float:
     """Returns the value. Raises RequestError unless it is a finite number above 0."""
     if not (math.isfinite(value) and value > 0):
-        raise RequestError(f"epsilon: must be a finite number > 0, got {value}")
+        raise RequestError(f"epsilon: must be a finite number > 0, got {value:g}{USUAL_EPSILON}")
     return value
 
 

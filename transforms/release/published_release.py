@@ -20,7 +20,7 @@ import shapely.geometry
 from numpy.typing import NDArray
 
 from sfumato.schemas import guarantee
-from sfumato.schemas.errors import MissingTableError, RequestError, check_format
+from sfumato.schemas.errors import MissingTableError, RequestError, check_format, did_you_mean
 from sfumato.schemas.parquet_table import parquet_table
 from sfumato.schemas.rectangle import region_from
 from sfumato.schemas.region import Grid
@@ -131,7 +131,15 @@ class Release:
         A table with geometries is a geopandas.GeoDataFrame where geopandas is installed; else its column `geometry`
         holds WKB. Raises RequestError if the release has no such table, or it is damaged.
         """
-        return data_frame(self.arrow_table(name.removesuffix(_PARQUET) + _PARQUET))
+        name = name.removesuffix(_PARQUET)
+        if self.listed is not None and name not in self.tables:
+            raise MissingTableError(self.missing_table(name))
+        return data_frame(self.arrow_table(name + _PARQUET))
+
+    def missing_table(self, name: str) -> str:
+        """Returns a message for a table that the release does not have, with the names of those that it has."""
+        has = f"it has {', '.join(self.tables)}" if self.tables else "it has no tables"
+        return f"{self.path} has no table {name!r}; {has}{did_you_mean(name, self.tables)}"
 
     @property
     def main_table(self) -> str:

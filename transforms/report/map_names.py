@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
+from sfumato.schemas.region import inner_points
 from sfumato.schemas.views.map_views import Basemap, Layer, Measure
 from sfumato.transforms.report.canvas import DPI, INK, VOID, label
 from sfumato.transforms.report.map_frame import Frame
@@ -174,7 +175,8 @@ def draw_zone_names(names: Names, measure: Measure) -> None:
 def _middle(frame: Frame, rings: list[list[tuple[float, float]]]) -> shapely.Point:
     """Returns a pixel within a polygon's largest part, in its middle if it is a circle or one that was cut."""
     part = max((shapely.Polygon(frame.pixels(ring)) for ring in rings), key=shapely.area)
-    return part.centroid if part.contains(part.centroid) else part.representative_point()
+    point: shapely.Point = inner_points(np.array([part], dtype=object))[0]
+    return point
 
 
 def draw_names(names: Names, basemap: Basemap) -> None:

@@ -13,6 +13,7 @@ import shapely
 from numpy.typing import NDArray
 
 from sfumato.schemas.known_digits import NORMAL_Z
+from sfumato.schemas.region import inner_points
 from sfumato.schemas.release import ZONES_FILE, zones_schema
 from sfumato.transforms.counting.manifest import auxiliary_content, category_names, counts_content, counts_warnings
 from sfumato.transforms.counting.parameters import CountParameters
@@ -115,7 +116,7 @@ def zones_files(
 def _table(found: ZoneCounts, zones: Zones, categories: Sequence[str]) -> pa.Table:
     """Returns the zones of all levels, by `zones_schema`."""
     tables = []
-    shapes, areas = zones.geometries, zones.areas_km2
+    shapes, points, areas = zones.geometries, zones.points, zones.areas_km2
     for place, (name, ids, estimate) in enumerate(
         zip(zones.level_names, zones.ids_of_levels, found.levels, strict=True)
     ):
@@ -124,6 +125,7 @@ def _table(found: ZoneCounts, zones: Zones, categories: Sequence[str]) -> pa.Tab
             areas = np.bincount(parents, areas, len(ids)).astype(np.float64)
             parts = np.split(shapes[np.argsort(parents, kind="stable")], np.cumsum(np.bincount(parents))[:-1])
             shapes = np.array([shapely.union_all(part) for part in parts], dtype=object)
+            points = shapely.get_coordinates(inner_points(shapes))
         above = zones.levels[place] if place < len(zones.levels) else None
         users, categories_of_users = estimate.counts.sum(axis=0), len(estimate.counts)
         columns: dict[str, Any] = {
@@ -137,6 +139,8 @@ def _table(found: ZoneCounts, zones: Zones, categories: Sequence[str]) -> pa.Tab
             "high": found.high[place],
             "area": areas,
             "density": users / areas,
+            "longitude": points[:, 0],
+            "latitude": points[:, 1],
         }
         rates = None
         if categories:

@@ -19,11 +19,10 @@ from pmtiles.reader import MemorySource, Reader, all_tiles
 from pmtiles.tile import Compression, TileType
 
 from sfumato.schemas.region import Grid, Region
-from sfumato.transforms.export.csv_file import inner_points, write_csv
+from sfumato.transforms.export.csv_file import write_csv
 from sfumato.transforms.export.export_source import ExportSource
 from sfumato.transforms.export.map_raster import MapLayer
 from sfumato.transforms.export.pmtiles_file import write_pmtiles
-from sfumato.transforms.geo.zone_file import areas_of_points
 from tests.jobs.export.conftest import MAPS
 
 # --- CSV by kepler.gl's own rules, and the statement that lies beside it ---
@@ -47,14 +46,6 @@ def test_values_are_read_back_to_the_last_digit(kind: str, sources: dict[str, Ex
     assert shapely.equals_exact(shapes, layer.shapes, 1e-12).all()
     points = shapely.points([[float(row["longitude"]), float(row["latitude"])] for row in rows])
     assert shapely.intersects(layer.shapes, points).all()
-
-
-def test_the_point_of_a_whole_circle_is_its_stop() -> None:
-    places = np.array([[-122.3374, 47.6113], [-122.30, 47.6], [-122.2999, 47.6]])
-    circles = areas_of_points(shapely.points(places), 300, ["1", "2", "3"])  # the last two are cut
-    points = inner_points(circles)
-    assert shapely.get_coordinates(points)[0] == pytest.approx(places[0], abs=1e-6)
-    assert shapely.contains(circles, points).all()
 
 
 def test_the_statement_describes_the_columns_of_the_file(sources: dict[str, ExportSource]) -> None:

@@ -186,6 +186,27 @@ def test_zones_count_each_user_in_every_zone_of_theirs(pattern: str, tmp_path: P
     assert "counted" in page
 
 
+def test_zones_around_stops_have_the_points_of_the_stops(pattern: str, tmp_path: Path) -> None:
+    """Also in CSV, and where circles are cut: the last two are."""
+    stops = pd.DataFrame({"stop": ["a", "b", "c"], "lat": [50.5, 50.7, 50.7001], "lon": [0.25, 0.5, 0.5]})
+    stops.to_csv(tmp_path / "stops.csv", index=False)
+    more = [
+        "--zones",
+        str(tmp_path / "stops.csv"),
+        "--id_column",
+        "stop",
+        "--radius",
+        "9000",
+        "--max_bad_fraction",
+        "1",
+    ]
+    assert run("histogram", pattern, tmp_path / "out", *more, *CENTRAL) == 0
+    release = open_release(tmp_path / "out")
+    assert cli.main(["export", release.path, "--output", str(tmp_path / "out.csv")]) == 0
+    for found in (release.table("zones"), pd.read_csv(tmp_path / "out.csv")):
+        assert found[["zone", "latitude", "longitude"]].to_numpy().tolist() == stops.to_numpy().tolist()
+
+
 def test_a_page_with_all_zones_states_users_as_they_are_known() -> None:
     """The counts of 3,600 zones add up to noise of some thousands; the run's own count of users is better."""
     zones = zones_of([box(i / 60, j / 60, (i + 1) / 60, (j + 1) / 60) for i in range(60) for j in range(60)])

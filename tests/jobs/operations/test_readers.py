@@ -40,6 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--output", "{out}/map", "--format", "geotif"], "did you mean geotiff?"),
         (["--output", "{out}", "--format", "csv"], "output: must name a file"),
         (["--output", "{out}/map.csv", "--table", "items"], "table: {folder} has no table 'items'; it has answers,"),
+        (["--output", "{out}/map.csv", "--table", "cell"], "; did you mean cells?"),
         (["--output", "{out}/map.tif", "--table", "cells"], "table: cannot be combined with --format geotiff"),
         (["--output", "{out}/map.tif", "--lisence", "x"], "unknown option --lisence; did you mean --licence?"),
         ([], "output: required"),
@@ -54,6 +55,11 @@ def test_a_wrong_option_is_named(
     assert main(["export", str(folder), *(one.format(**places) for one in arguments)]) == 2
     assert words.format(**places) in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_that_is_missing_has_a_near_name(folder: Path) -> None:
+    with pytest.raises(RequestError, match=r"has no table 'cellls'; it has answers, .*; did you mean cells\?$"):
+        open_release(folder).table("cellls")
 
 
 def test_export_refuses_what_is_no_release(tmp_path: Path) -> None:

@@ -259,6 +259,23 @@ def test_points_with_a_radius_are_zones_of_what_is_nearest(tmp_path: Path) -> No
     assert (found == np.where(distance < 400, nearest, -1))[is_clear].all()
     assert is_clear.mean() > 0.3
     assert {-1, 0, 1, 2, 3} == set(found.tolist())
+    np.testing.assert_allclose(zones.points, STOPS, atol=1e-9)  # also where a circle is cut
+
+
+def test_a_polygon_has_a_point_inside_it() -> None:
+    bow = Polygon([(0, 0), (4, 0), (4, 4), (3, 4), (3, 1), (1, 1), (1, 4), (0, 4)])  # its centroid is outside
+    zones = zones_of([bow, box(5, 0, 7, 2)])
+    assert shapely.contains(zones.geometries, shapely.points(zones.points)).all()
+    assert zones.points[1].tolist() == [6, 1]
+
+
+def test_a_missing_file_has_a_near_name(tmp_path: Path) -> None:
+    stops = write_stops(tmp_path / "stops.shp", list("abcd"))
+    with pytest.raises(RequestError, match=r"cannot be read .*; did you mean stops\.shp\?$"):
+        read_zones(stops.replace("stops", "stop"), "id", radius=400)
+    (tmp_path / "stops.dbf").unlink()
+    with pytest.raises(RequestError, match=r"copy it next to the \.shp$"):
+        read_zones(stops, "id", radius=400)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ import pytest
 from sfumato.schemas.errors import DataError, MissingColumnError
 from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.log_layout import DayRows, LogLayout, hours_of
-from sfumato.transforms.inputs.local_time import of_days
+from sfumato.schemas.rectangle import Region
+from sfumato.transforms.inputs.local_time import of_days, zone_warning
 from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import inspect_log, read_batches, slice_file
 from tests.rejections import rejects
@@ -138,3 +139,34 @@ def test_hours_are_those_of_the_clocks_of_a_zone(text: str, expected: set[int], 
 def test_hours_that_are_none_are_refused(text: str) -> None:
     with rejects("hours"):
         hours_of(text)
+
+
+PORTO = Region(-8.8, 41, -8.5, 41.3)
+OTHER_SIGN = Region(8.5, 41, 8.8, 41.3)  # between Corsica and Sardinia
+
+
+@pytest.mark.parametrize(
+    ("region", "time_zone", "is_warned"),
+    [
+        (OTHER_SIGN, "Europe/Lisbon", True),
+        (OTHER_SIGN, "UTC", False),
+        (OTHER_SIGN, None, False),
+        (PORTO, "Europe/Berlin", True),
+        (PORTO, "Europe/Lisbon", False),
+        (PORTO, "Europe/London", False),  # the same clocks
+        (PORTO, "Etc/UTC", False),
+        (Region(4.2, 50.7, 4.5, 51), "Europe/Paris", False),  # Brussels
+        (Region(-112.3, 33.2, -111.8, 33.7), "America/Los_Angeles", False),  # Phoenix, in summer
+        (Region(-10, 36, -5, 43), "Europe/Madrid", False),  # Portugal, too
+        (Region(-30, 40, -29, 41), "Europe/Paris", False),  # at sea
+        (Region(-180, -85, 180, 85), "Asia/Tokyo", False),
+    ],
+)
+def test_zone_warning_compares_clocks(region: Region, time_zone: str | None, is_warned: bool) -> None:
+    warning = zone_warning(region, time_zone)
+    assert (warning is not None) == is_warned
+    if warning is not None:
+        assert time_zone is not None
+        assert time_zone in warning
+        assert "--region" in warning
+        assert len(warning) < 400

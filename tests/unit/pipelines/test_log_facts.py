@@ -17,7 +17,7 @@ from sfumato.pipelines.operations.log_causes import causes, date_order, suggeste
 from sfumato.pipelines.operations.log_facts import Facts, inspect_logs, suggested_region
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.log_layout import LogLayout
-from sfumato.schemas.log_roles import find_roles, ids_among
+from sfumato.schemas.log_roles import find_roles, ids_among, trip_warning
 from sfumato.schemas.rectangle import Region
 from sfumato.transforms.inputs.log_file import LogFile
 from tests.rejections import rejects
@@ -254,6 +254,22 @@ def test_fields_of_json_records_are_columns(tmp_path: Path) -> None:
     path.write_bytes(text.encode("utf-16-le"))
     with pytest.raises(DataError, match="iconv -f UTF-16LE"):
         inspect_logs([LogFile(str(path))], {})
+
+
+@pytest.mark.parametrize("name", ["trip_id", "rideId", "session", "Order-No", "bookings", "check_in", "user_event_id"])
+def test_trip_warning_names_the_unit(name: str) -> None:
+    warning = trip_warning(name)
+    assert warning is not None
+    assert name in warning
+    assert "--user_id_column" in warning
+    assert len(warning) < 400
+
+
+@pytest.mark.parametrize(
+    "name", ["rider", "driver", "rider_id", "user_id", "id", "strip", "recorder", "event_user_id", "trip_card", "uid"]
+)
+def test_trip_warning_leaves_people_alone(name: str) -> None:
+    assert trip_warning(name) is None
 
 
 def test_find_roles_prefers_what_is_given_and_knows_usual_names() -> None:

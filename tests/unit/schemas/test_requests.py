@@ -18,6 +18,7 @@ from sfumato.schemas.refresh import RefreshConfig
 from sfumato.schemas.requests.publish_request import ReleaseRequest
 from sfumato.schemas.slots import Slots
 from sfumato.transforms.heatmap.request import HeatmapRequest
+from sfumato.transforms.privacy.budget import check_epsilon
 from tests import ROOT
 from tests.rejections import rejects
 from tests.unit.schemas.cases import each
@@ -165,6 +166,14 @@ def test_days_and_hours_may_be_python_values(period: Any, days: int) -> None:
     for name, value in (("hours", (8, 9, 10)), ("period", (NOON, NOON, NOON)), ("period", ())):
         with rejects(name):
             ReleaseRequest.of({**values, name: value})
+
+
+@pytest.mark.parametrize("epsilon", ["0", "-1"])
+def test_an_epsilon_of_0_has_usual_values(epsilon: str) -> None:
+    with pytest.raises(RequestError, match=r"^epsilon: must be .*; usual values are .*--epsilon 1$"):
+        HeatmapRequest.of({"input": "a", "output": "b", "region": "0,0,1,1", "epsilon": epsilon})
+    with pytest.raises(RequestError, match=r"^epsilon: must be .*; usual values are .*--epsilon 1$"):
+        check_epsilon(float(epsilon))
 
 
 def test_a_decimal_comma_is_rewritten() -> None:
