@@ -56,6 +56,7 @@ class Layer(ViewPart):
             polygon's level, x and y are 0, so that `area` is its share of the region.
         zones: each polygon's id and name in the release's table; None for cells of the quadtree.
         named: whether cell_id holds names for people, to be written on the map.
+        radius: how far polygons reach from the points that they were made around, in metres; None for others.
     """
 
     title: str
@@ -69,6 +70,7 @@ class Layer(ViewPart):
     shapes: list[list[Path]] | None = None
     zones: list[tuple[str, str | None]] | None = None
     named: bool = False
+    radius: float | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Layer:

@@ -167,6 +167,13 @@ def test_a_link_shows_the_same_again(opened: Open, page: Path, release: CityRele
     tab.until("document.querySelector('#tools button').innerText === 'Copied'")
 
 
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (1440, 900)])
+def test_the_map_and_its_legend_are_above_the_fold(opened: Open, page: Path, width: int, height: int) -> None:
+    tab = opened(page, width=width, height=height)
+    tab.rest()
+    assert tab.run("document.querySelector('.legend').getBoundingClientRect().bottom <= innerHeight")
+
+
 def test_downloads_hold_what_is_shown(opened: Open, page: Path, release: CityRelease, downloads: Path) -> None:
     tab = opened(page)
     buttons = tab.run("[...document.querySelectorAll('#tools button')].map(one => one.textContent.split('\u00a0')[0])")
@@ -227,8 +234,8 @@ def test_a_print_is_light_and_sharp_and_the_map_returns(opened: Open, page: Path
     tab.run("(() => { dispatchEvent(new Event('beforeprint')); return true; })()")
     width, height, wide, high = tab.run(state)  # a browser prints before the next frame
     assert (width, height) == pytest.approx((3 * wide, 3 * high), abs=1)
-    assert wide <= 700
-    assert high == pytest.approx(min(700 * before[3] / before[2], 320), abs=1)
+    assert wide == pytest.approx(686, abs=1)  # all of the text's width
+    assert high == pytest.approx(min(686 * before[3] / before[2], 470), abs=1)
     assert tab.run(ground) != dark
     tab.run("(() => { dispatchEvent(new Event('afterprint')); return true; })()")
     tab.settle()
@@ -376,6 +383,10 @@ def test_first_sheet_holds_map_and_twelve_places(opened: Open, page: Path, paper
     ends = tab.run("[...document.querySelectorAll('.places li')].map(one => one.getBoundingClientRect().bottom)")
     assert len(ends) == 12
     assert max(ends) < room
+    width = "document.querySelector('.map-frame').getBoundingClientRect().width"
+    assert tab.run(width) == pytest.approx(717 - 32, abs=2)  # of the text
+    controls = "document.querySelectorAll('.choice, .zoom, .find, .bar-of-tools, input')"
+    assert tab.run(f"[...{controls}].every(one => one.getClientRects().length === 0)")
 
 
 @pytest.mark.parametrize("browser", ["chromium"])
@@ -483,12 +494,14 @@ def test_a_tap_opens_a_sheet_that_leaves_the_cell_in_sight(opened: Open, page: P
     tab.until("document.querySelector('.tip').hidden")
 
 
-def zones_page(folder: Path, boxes: dict[str, Polygon], counts: list[float], basemap: Basemap) -> Path:
+def zones_page(
+    folder: Path, boxes: dict[str, Polygon], counts: list[float], basemap: Basemap, ids: list[str] | None = None
+) -> Path:
     """A page of zones of a region of one degree."""
     users = np.array(counts)
     ones = np.ones(len(users))
     measure = count_measure(users, ones, users - 2, users + 2, density_scale(users, users), 1, ones, place="zone")
-    rows = pa.table({"zone": [f"z{i}" for i in range(len(boxes))], "name": list(boxes)})
+    rows = pa.table({"zone": ids or [f"z{i}" for i in range(len(boxes))], "name": list(boxes)})
     layer = zone_layer("Zones", "", rows, np.array(list(boxes.values())), ones, Region(0, 0, 1, 1), [measure])
     body = MapBody(
         region=Bounds(west=0, south=0, east=1, north=1), depth=0, layers=[layer], finest_metres=(99, 99),
@@ -518,6 +531,28 @@ def test_names_of_zones_are_offered_and_listed_once(opened: Open, tmp_path: Path
         tab.until(f"{first} !== {json.dumps(colours[-1])}")
         colours.append(tab.run(first))
     assert colours[0] == colours[2]  # dark and light
+
+
+def test_a_link_keeps_the_zone_that_a_list_or_a_click_selects(opened: Open, tmp_path: Path) -> None:
+    """The page opens with its tip, with whatever characters an id has. A click elsewhere selects nothing."""
+    boxes = {"Mill": box(0.4, 0.4, 0.6, 0.6), "Port": box(0.1, 0.1, 0.12, 0.12)}
+    tip = "document.querySelector('.tip:not([hidden]) .value')?.textContent"
+    page = zones_page(tmp_path, boxes, [900, 400], Basemap(source=""), ids=["PT:1/á&b=#%", "2"])
+    tab = opened(page)
+    tab.run("(() => { document.querySelectorAll('.places button')[0].click(); return true; })()")
+    tab.until("new URLSearchParams(location.hash.slice(1)).get('at') === 'PT:1/á&b=#%'")
+    tab.until("location.hash.includes('map=')")
+    link = tab.run("location.hash")
+    again = opened(page, link)
+    again.until(f"{tip}?.startsWith('Mill: about 900')")
+    x, y, wide = again.run("(() => { const box = document.querySelector('.map-view').getBoundingClientRect();"
+                           "return [box.left, box.top + box.height / 2, box.width]; })()")  # fmt: skip
+    again.drag([(x + wide - 20, y)])
+    again.until("!location.hash.includes('at=')")
+    again.drag([(x + wide / 2, y)])
+    again.until("location.hash.includes('at=')")
+    again.move(x + wide + 100, y)
+    again.until(f"{tip}?.startsWith('Mill: about 900')")
 
 
 @pytest.mark.parametrize("browser", ["chromium"])  # Firefox's driver makes no clicks of taps

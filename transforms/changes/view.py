@@ -52,7 +52,7 @@ def changes_view(files: Files) -> PageView:
         layers = _zones(table, get(manifest, "zones.levels"), release.region, unit)
         metres = finest_metres(np.asarray(table["area"]), release.region)
         body = MapBody(
-            region=release.bounds, depth=0, layers=layers, finest_metres=metres, missing="No zone of both maps here."
+            region=release.bounds, depth=0, layers=layers, finest_metres=metres, missing="Nothing to compare here."
         )
     ground = f"{length(wide)} × {length(tall)}"
     rate, shown = float(get(manifest, "results.false_discovery_rate")), int(get(manifest, "results.shown"))
@@ -180,7 +180,7 @@ def _zones(table: pa.Table, levels: Sequence[Mapping[str, Any]], region: Region,
         shapes = shapely.from_wkb(rows["geometry"].to_numpy(zero_copy_only=False))
         measures = _measures(rows, np.zeros(len(rows), dtype=bool), found, unit)
         named = level["name"] not in INDEXES
-        title = level_title(level["name"], len(levels))
+        title = level_title(level["name"], len(levels), "place")
         layers.append(zone_layer(title, _NOTE, rows, shapes, np.asarray(rows["area"]), region, measures, named))
     return layers
 

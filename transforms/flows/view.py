@@ -23,7 +23,7 @@ from sfumato.transforms.report.layers import cell_layer, finest_metres, zone_lay
 from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import density_scale
-from sfumato.transforms.report.sections import facts, get, table_section
+from sfumato.transforms.report.sections import facts, get, no_zone_here, radius_of, table_section, zone_noun
 
 _FLOWS = 5_000  # the most that a page holds
 _LISTED = 20  # in a table of the report
@@ -230,17 +230,18 @@ class ZoneFlows(FlowPage):
 
     FROM = "From"
     FLOW = (
-        "zones: trips that begin in the first and end in the second. A flow is listed if the probability that it has a "
-        "trip is at least 50% (column `present`).",
-        "one row for each zone of origin.",
+        "places: trips that begin in the first and end in the second. A flow is listed if the probability that it has "
+        "a trip is at least 50% (column `present`).",
+        "one row for each place of origin.",
         "an origin, including its rest, add up to its unbiased noisy count.",
     )
 
     def __init__(self, release: Released):
         super().__init__(release)
+        self.noun = zone_noun(release.manifest)
         self.zones = release.table(FLOW_ZONES_FILE)
         self.names = [readable(one) for one in zone_names(self.zones)]
-        self.size = "Zones", f"{len(self.names):,}"
+        self.size = f"{self.noun.capitalize()}s", f"{len(self.names):,}"
         self.origin, self.destination = (
             np.asarray(
                 pc.fill_null(pc.index_in(self.rows[name], self.zones["zone"].combine_chunks()), -1), dtype=np.int64
@@ -252,15 +253,14 @@ class ZoneFlows(FlowPage):
         areas = np.asarray(self.zones["area"], dtype=np.float64)
         shapes = shapely.from_wkb(self.zones["geometry"].to_numpy(zero_copy_only=False))
         unit, sizes = "trips per km²", areas
-        if (
-            get(self.release.manifest, "parameters.radius") is not None
-        ):  # areas around points are cut where they overlap
+        radius = radius_of(self.release.manifest)
+        if radius is not None:  # areas around points are cut where they overlap
             unit, sizes = "trips", np.ones(len(areas))
         measures = [
             self._measure(title, self._sums(getattr(self, end), len(areas)), sizes, unit) for title, end in _ENDS
         ]
-        layer = zone_layer(*_LAYER, self.zones, shapes, areas, self.region, measures)
-        return self._map(layer, 0, "No zone here.", finest_metres(areas, self.region))
+        layer = zone_layer(*_LAYER, self.zones, shapes, areas, self.region, measures, radius=radius)
+        return self._map(layer, 0, f"{no_zone_here(self.release.manifest)}.", finest_metres(areas, self.region))
 
     def flows(self) -> FlowTable:
         at = self.listed[:_FLOWS]
@@ -283,10 +283,10 @@ class ZoneFlows(FlowPage):
         """Describes how the counts were made."""
         paragraphs = [
             _OPERATOR,
-            f"All {self.rounds[0]['pairs']:,} pairs of {plural(len(self.names), 'zone')} were counted with noise, even "
-            f"those without trips. The noise of a pair has a standard deviation of "
-            f"{self.rounds[0]['noise_stddev']:.3g} trips. The list of zones is public, so it reveals nothing about "
-            "anyone.",
+            f"All {self.rounds[0]['pairs']:,} pairs of {plural(len(self.names), self.noun)} were counted with noise, "
+            f"even those without trips. The noise of a pair has a standard deviation of "
+            f"{self.rounds[0]['noise_stddev']:.3g} trips. The list of {self.noun}s is public, so it reveals nothing "
+            "about anyone.",
         ]
         return [self._origins(), Section(title="How it was made", paragraphs=paragraphs)]
 
@@ -301,7 +301,7 @@ class ZoneFlows(FlowPage):
             all_trips = not_negative(trips[zone], trips[zone] - margins[zone], trips[zone] + margins[zone])
             value, low, high = with_interval(*all_trips)
             texts.append([self.names[zone], value, f"{low} to {high}"])
-        heads = ["From", "All trips", "95% interval, for all zones at once"]
+        heads = ["From", "All trips", f"95% interval, for all {self.noun}s at once"]
         table = Table(title="Where most trips begin", heads=heads, rows=texts, numeric=[False, True, False])
         return Section(title="Where most trips begin", table=table)
 

@@ -389,6 +389,6 @@ def _named(name: str, ids: Sequence[str]) -> str:
     return f"{name} {shown}" + (f" and {len(ids) - _SHOWN:,} more" if len(ids) > _SHOWN else "")
 
 
-def level_title(name: str, levels: int) -> str:
+def level_title(name: str, levels: int, noun: str = "zone") -> str:
     """Returns the name of a level's zones; that of the only level is a column's, which says nothing to a reader."""
-    return INDEXES.get(name, readable(name) if levels > 1 else "Zones")
+    return INDEXES.get(name, readable(name) if levels > 1 else f"{noun.capitalize()}s")

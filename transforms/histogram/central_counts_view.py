@@ -55,11 +55,11 @@ class CentralPage(SampledPage):
         bound = "records" if records == 1 else f"records, with at most {records} records each"
         if self.days > 1:
             bound = (
-                f"days there. In each zone the user counts once a day, and the number is the mean of {self.days} days"
+                f"days there. In each {noun} the user counts once a day, and the number is the mean of {self.days} days"
             )
         drawn = f"sampled at random in proportion to their {bound}"
         self.ONE_RECORD = f"Of each user {kept} count{'s'[: most == 1]}, {drawn}."
-        held = "have an item" if noun == "item" else f"have been in a {noun}"
+        held = "have an item" if noun == "item" else f"have been {'at' if noun == 'place' else 'in'} a {noun}"
         self.ONE_RECORD += f" A user's other {noun}s are not counted, so more users than the count may {held}."
         if release.manifest["privacy"].get("devices"):
             sent = "one cell" if records == 1 else f"weights of cells, {records} in all"
@@ -74,7 +74,7 @@ class CentralPage(SampledPage):
             "Records that lack an id, a place or a time are left out of the exact count, and no interval allows for "
             "them."
         )
-        if release.manifest["parameters"].get("radius") is not None:
+        if noun == "place":
             self.COUNTED += (
                 " Nor does one allow for errors of position, which move records between points that are close to each "
                 "other."
@@ -108,7 +108,7 @@ class CentralPage(SampledPage):
             is_better = float(np.linalg.norm(np.asarray(table["stddev"]))) > self.all_stddev > 0
             return f"about {self.all_users_text if is_better else self.total(table)} users"
         if self.UNIT != "users":
-            what = "" if self.days == 1 else ", added up over the zones,"
+            what = "" if self.days == 1 else f", added up over the {self.noun}s,"
             return f"about {self.total(table)} {self.UNIT}{what} of {self.all_users_text} users"
         if self.hidden:  # how many users the published ones hold is not known
             pairs = f"pairs of a user and {'an' if self.noun == 'item' else 'a'} {self.noun}"
@@ -122,7 +122,7 @@ class CentralPage(SampledPage):
             return super().zones_headline(table)
         most = self.parameters["bound"]["max_items"]
         counted = "one" if most == 1 else f"at most {most}"
-        return f"About {self.all_users_text} users, each in {counted} of {plural(table.num_rows, 'zone')}"
+        return f"About {self.all_users_text} users, each in {counted} of {plural(table.num_rows, self.noun)}"
 
     def own_chip(self) -> Fact:
         if self.hidden:

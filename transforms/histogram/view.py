@@ -35,11 +35,11 @@ from sfumato.transforms.geo.zone_file import INDEXES
 from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.privacy.admission import sampled_stddev
 from sfumato.transforms.report.count_measures import busiest_text, cell_boxes, distinct_places, listed_note
-from sfumato.transforms.report.layers import around_cells, around_points, cell_layer, finest_metres, zone_layer
+from sfumato.transforms.report.layers import around_cells, cell_layer, finest_metres, zone_layer
 from sfumato.transforms.report.numbers import length, percent, plural, shown_values
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import count_scale, published_scale
-from sfumato.transforms.report.sections import get
+from sfumato.transforms.report.sections import around_points, get, no_zone_here, radius_of, zone_noun
 from sfumato.transforms.statistics.shrinkage import simultaneous_z
 
 READING = "How to read it"  # the title of a section
@@ -76,7 +76,7 @@ def view_of(files: Files, sampled: type[SampledPage], central: type[SampledPage]
         page.FILES,
         [_PICTURES[job]],
         page.DRAWN,
-        title=f"{page.UNIT.capitalize()} by zone" if page.noun == "zone" else _TITLES[job],
+        title=f"{page.UNIT.capitalize()} by {page.noun}" if ZONES_FILE in release.files else _TITLES[job],
         headline=headline,
         description=f"{headline}. Every user is protected by differential privacy.",
     )
@@ -84,7 +84,9 @@ def view_of(files: Files, sampled: type[SampledPage], central: type[SampledPage]
 
 def noun_of(release: Released) -> str:
     """Returns what one row of a release of counted items is called."""
-    return "cell" if CELLS_FILE in release.files else "zone" if ZONES_FILE in release.files else "item"
+    if CELLS_FILE in release.files:
+        return "cell"
+    return zone_noun(release.manifest) if ZONES_FILE in release.files else "item"
 
 
 class SampledPage:
@@ -184,7 +186,7 @@ class SampledPage:
 
     def content(self) -> tuple[Body, str, list[Section]]:
         """Returns the page's body, its headline, and the sections before "How it was made"."""
-        return {"cell": self.cells, "zone": self.zones, "item": self.items}[self.noun]()
+        return {"cell": self.cells, "item": self.items}.get(self.noun, self.zones)()
 
     # ---------------------------------------------------------------- cells of a map
 
@@ -223,16 +225,12 @@ class SampledPage:
         title = f"Cells with the most {self.UNIT}"
         return body, headline, [self._map_reading(), self._item_table(title, ["Cell", "Centre"], rows)]
 
-    @property
-    def _is_around_points(self) -> bool:
-        return self.parameters.get("radius") is not None
-
     def _unpublished(self) -> str:
         """Describes a place on the map that has no row."""
         if self.hidden:
-            where = "In no zone, or not published" if self.noun == "zone" else "Not published"
+            where = "Not published" if self.noun == "cell" else f"{no_zone_here(self._manifest)}, or not published"
             return f"{where}: at most {self.hidden:,} {self.UNIT}, possibly none"
-        return "No zone here" if self.noun == "zone" else "All cells are published"
+        return "All cells are published" if self.noun == "cell" else no_zone_here(self._manifest)
 
     def _map_reading(self, *first: str) -> Section:
         one = f"A {self.noun}"
@@ -244,7 +242,7 @@ class SampledPage:
             *first,
             f"{self.ONE_RECORD} A {self.noun}'s number {self.COUNTED}",
             f"Relative errors are small in crowded {self.noun}s and large in quiet ones.",
-            *([around_points(self.UNIT)] if self._is_around_points else []),
+            *around_points(self._manifest, self.UNIT),
             *hidden,
         ]
         return Section(title=READING, paragraphs=paragraphs)
@@ -267,7 +265,7 @@ class SampledPage:
         count, density = (np.asarray(table[name]).astype(np.float64) for name in ("count", "density"))
         low, high = self.ends(table)
         least, most = self.ends(table, level)
-        if self._is_around_points:
+        if radius_of(self._manifest) is not None:
             scale = count_scale(np.maximum(count, 0), np.maximum(low, 0), least > 0, self.UNIT)
         else:
             scale = self.scale(level, density, low).model_copy(update={"unit": f"{self.UNIT} per km²"})
@@ -295,8 +293,8 @@ class SampledPage:
         level = self._manifest["zones"]["levels"][0]["name"]
         measures = [self._measure(table, 0)]
         region = self._release.region
-        title, note, named = INDEXES.get(level, "Published zones"), self._note(table, 0), level not in INDEXES
-        layer = zone_layer(title, note, table, shapes, areas, region, measures, named)
+        title, note, named = INDEXES.get(level, f"Published {self.noun}s"), self._note(table, 0), level not in INDEXES
+        layer = zone_layer(title, note, table, shapes, areas, region, measures, named, radius_of(self._manifest))
         body = MapBody(
             region=self._release.bounds,
             depth=0,
@@ -305,25 +303,26 @@ class SampledPage:
             finest_metres=finest_metres(areas, region),
         )
         order = np.argsort(-np.asarray(table["count"]), kind="stable")[:_TABLE_ROWS]
-        heads = {"Zone": "zone", **({"Name": "name"} if "name" in table.column_names else {})}
+        heads = {self.noun.capitalize(): "zone", **({"Name": "name"} if "name" in table.column_names else {})}
         named_rows = list(zip(*(table[column].to_pylist() for column in heads.values()), strict=True))
         estimates = self.estimates(table.take(pa.array(order)))
         rows = [
             [*(readable(one or "") for one in named_rows[i]), *texts]
             for i, texts in zip(order.tolist(), estimates, strict=True)
         ]
-        title = f"Zones with the most {self.UNIT}"
+        title = f"{self.noun.capitalize()}s with the most {self.UNIT}"
         all_users = self.zones_headline(table)
         count = np.asarray(table["count"]).astype(np.float64)
-        busiest = busiest_text(layer.cell_id, count, *self.ends(table, 0), self.UNIT, self.hidden) if named else None
+        ends = self.ends(table, 0)
+        busiest = busiest_text(layer.cell_id, count, *ends, self.UNIT, self.hidden, self.noun) if named else None
         reading = self._map_reading(*([] if busiest is None else [f"{all_users}."]))
         return body, busiest or all_users, [reading, self._item_table(title, [*heads], rows)]
 
     def zones_headline(self, table: pa.Table) -> str:
         """Returns the headline of a page of zones. table: of the published ones."""
         if not table.num_rows:
-            return f"{self.HEADLINE}: no zone has enough users to be published"
-        zones = plural(table.num_rows, "zone")
+            return f"{self.HEADLINE}: no {self.noun} has enough users to be published"
+        zones = plural(table.num_rows, self.noun)
         return f"{self.HEADLINE}: {zones} hold{'s'[: table.num_rows == 1]} {self.held(table)}"
 
     # ---------------------------------------------------------------- items and prefixes
@@ -385,7 +384,7 @@ class SampledPage:
         return [(figures(count, stddev), f"± {significant(Z * stddev, 2)}") for count, stddev in pairs]
 
     def _item_table(self, title: str, names: list[str], rows: list[list[str]], *more: str) -> Section:
-        values = [self.UNIT.capitalize(), "95%, pointwise", *more]
+        values = [self.UNIT.capitalize(), "95%, for each separately", *more]
         numeric = [False] * len(names) + [True] * len(values)
         table = Table(title=title, heads=[*names, *values], rows=rows, numeric=numeric)
         return Section(title=title, table=table, folded=True)

@@ -119,7 +119,10 @@ def listed_note(found: bool, place: str, where: str = "") -> str:
     place: what a row is, in one word. where: what its intervals hold for, in words after that one's plural.
     """
     if found:
-        return f"The intervals hold for all {place}s{where} at once (95%); their lower ends decide the order."
+        return (
+            f"The intervals hold for all {place}s{where} at once (95%), so they are wider than in tables; their lower "
+            "ends decide the order."
+        )
     return (
         f"No {place} has a lower bound above zero, by bounds that hold for all {place}s{where} at once (95%): noise "
         "could explain each count separately. Sums of several are known better."
@@ -185,19 +188,22 @@ def ends_at_once(low: Array, high: Array, tail_sums: int) -> tuple[Array, Array]
     return middle - margin, middle + margin
 
 
-def busiest_text(names: Sequence[str], count: Array, least: Array, most: Array, unit: str, hidden: float) -> str | None:
+def busiest_text(
+    names: Sequence[str], count: Array, least: Array, most: Array, unit: str, hidden: float, noun: str = "zone"
+) -> str | None:
     """Returns which zones have the highest counts, if up to three certainly have; None otherwise.
 
     names: of the zones. least, most: ends of intervals that hold for all counts at once. hidden: what a zone that is
-    not published may have.
+    not published may have. noun: what readers call a zone.
     """
     order = np.argsort(-least, kind="stable")
     for number in range(1, min(_NAMED, len(order) - 1) + 1):
         if least[order[number - 1]] > most[order[number:]].max(initial=hidden):
             foremost = [
-                names[row] if re.search(r"[^\W\d_]", names[row]) else f"Zone {names[row]}" for row in order[:number]
+                names[row] if re.search(r"[^\W\d_]", names[row]) else f"{noun.capitalize()} {names[row]}"
+                for row in order[:number]
             ]
-            zones = plural(len(order), "zone")
+            zones = plural(len(order), noun)
             if number > 1:
                 return f"{', '.join(foremost[:-1])} and {foremost[-1]} have the highest counts of {zones}"
             value, low, high = with_interval(*(float(one[order[0]]) for one in (count, least, most)))

@@ -21,11 +21,6 @@ _MOST_POINTS = 150_000  # of the borders of a level
 _RESOLUTION = 2048  # of the region's longer side: finer parts of a border are left out
 
 
-def around_points(unit: str = "users") -> str:
-    """Returns how to read the colours of zones around points. unit: of what is counted."""
-    return f"Colours show {unit}, not {unit} per km²: a zone is cut where a neighbouring point is nearer."
-
-
 def cell_layer(
     title: str, note: str, nodes: NDArray[np.uint64], measures: list[Measure], area: list[float] | None = None
 ) -> Layer:
@@ -84,11 +79,13 @@ def zone_layer(
     region: Region,
     measures: list[Measure],
     named: bool = True,
+    radius: float | None = None,
 ) -> Layer:
     """Returns a layer of the polygons of zones, object[n].
 
     rows: of the zones in the release's table, see `zone_names`.
     areas: square kilometres. region: that holds them. named: whether names are for people, not ids of an index.
+    radius: see `sections.radius_of`.
     """
     whole = float(area_km2(*(np.array([side]) for side in (region.west, region.south, region.east, region.north)))[0])
     names = zone_names(rows)
@@ -105,6 +102,7 @@ def zone_layer(
         shapes=simple_paths(shapes, region),
         zones=list(zip(rows["zone"].to_pylist(), labels, strict=True)),
         named=named,
+        radius=radius,
     )
 
 

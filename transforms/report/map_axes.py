@@ -14,7 +14,7 @@ from sfumato.schemas.views import PageView
 from sfumato.schemas.views.map_views import MapBody
 from sfumato.schemas.views.view_parts import Bounds
 from sfumato.transforms.report.canvas import DPI
-from sfumato.transforms.report.map_figure import draw_colours, draw_map, margin_of
+from sfumato.transforms.report.map_figure import draw_colours, draw_map, listed_zones, margin_of
 from sfumato.transforms.report.map_frame import DegreeFrame
 
 
@@ -44,7 +44,8 @@ def draw_map_on(axes: Axes, view: PageView, body: MapBody) -> None:
     # In pixels as the picture, and below all that a caller adds.
     sheet = axes.inset_axes((0, 0, 1, 1), zorder=0.5, xticks=[], yticks=[])
     sheet.set_in_layout(False)
-    draw_map(sheet, body, layer.measures[0], view.basemap, frame)
+    numbered = [row for row, *_ in listed_zones(layer, layer.measures[0])]
+    draw_map(sheet, body, layer.measures[0], view.basemap, frame, numbered=numbered)
     for text in sheet.texts:
         text.set_clip_on(True)  # where a caller narrows the limits
 

@@ -25,7 +25,7 @@ from sfumato.schemas.views.map_views import Basemap, Layer, MapBody, Measure
 from sfumato.schemas.views.view_parts import Bounds
 from sfumato.transforms.report.canvas import DPI, FAINT, INK, LEFT_EDGE, SOFT, VOID, Canvas, label, on_pixels, palette
 from sfumato.transforms.report.map_frame import Frame
-from sfumato.transforms.report.map_names import Names, draw_names, draw_zone_names
+from sfumato.transforms.report.map_names import Names, draw_names, draw_zone_names, is_sparse
 from sfumato.transforms.report.scales import FADE, nice, position
 
 UNKNOWN = "#e3dcd0"  # a cell without a value: none of any scale's colours
@@ -58,7 +58,7 @@ def map_canvas(view: PageView, body: MapBody, measure: int = 0, flows: FlowTable
     """
     layer, basemap = body.layers[-1], view.basemap
     values = layer.measures[measure]
-    listed = values.listed[:_MOST_LISTED] if layer.shapes and layer.named and values.kind == "count" else []
+    listed = listed_zones(layer, values)
     below = on_pixels(_LIST_LINE * (math.ceil(len(listed) / 2) + 2)) if listed else 0.0
     frame = Frame.around(body.start or body.region, round(_INCHES * DPI), margin_of(view, body))
     wide, tall = frame.width / DPI, frame.height / DPI
@@ -80,6 +80,11 @@ def map_canvas(view: PageView, body: MapBody, measure: int = 0, flows: FlowTable
     return canvas
 
 
+def listed_zones(layer: Layer, values: Measure) -> list[tuple[int, float, float, float]]:
+    """Returns the named zones of a measure's list that have numbers on the map, see `Measure.listed`."""
+    return values.listed[:_MOST_LISTED] if layer.shapes and layer.named and values.kind == "count" else []
+
+
 def margin_of(view: PageView, body: MapBody) -> float:
     """Returns how much wider than its region a map is on each side, as a share of the longer side."""
     if body.layers[-1].shapes:
@@ -99,11 +104,11 @@ def draw_map(
     """Draws all that is within a map's frame. numbered: zones that have numbers. Returns the cells' opacity."""
     layer, opacity = body.layers[-1], 1.0 if flows is None else _FAINT_CELLS
     axes.set(xlim=(0, frame.width), ylim=(frame.height, 0), facecolor=VOID if basemap is None else _AREAS["land"])
-    if basemap is not None:
-        _draw_areas(axes, basemap, frame)
     draw_cells(axes, body, values, frame, opacity)
     if basemap is not None:
-        _draw_lines(axes, basemap, frame, None if layer.shapes else body.region)
+        _draw_areas(axes, basemap, frame)
+        is_under = layer.shapes is not None and (layer.radius is not None or is_sparse(layer))
+        _draw_lines(axes, basemap, frame, None if layer.shapes else body.region, 1.5 if is_under else 3)
     names = Names(axes, frame, layer, _draw_scale_bar(axes, frame))
     names.number(list(numbered))
     if basemap is not None:
@@ -302,8 +307,11 @@ def _area(rings: list[NDArray[np.float64]]) -> Path:
     return Path.make_compound_path(*(Path(ring, closed=True) for ring in turned))
 
 
-def _draw_lines(axes: Axes, basemap: Basemap, frame: Frame, region: Bounds | None) -> None:
-    """Draws shores, lines and zones over the cells, and the border of a region, which would cut through zones at it."""
+def _draw_lines(axes: Axes, basemap: Basemap, frame: Frame, region: Bounds | None, zorder: float) -> None:
+    """Draws shores, lines and zones, and the border of a region, which would cut through zones at it.
+
+    zorder: over the cells, or under zones with ground between them, such as stops, which a line would cut.
+    """
     shores = [frame.pixels(ring) for area in (*basemap.land, *basemap.water) for ring in area]
     zones = [frame.pixels(ring) for zone in basemap.zones for ring in zone.rings]
     lines = [frame.pixels(line) for line in basemap.lines]
@@ -312,7 +320,7 @@ def _draw_lines(axes: Axes, basemap: Basemap, frame: Frame, region: Bounds | Non
         (lines, {"colors": "#2d2337", "alpha": 0.26, "linewidths": 0.5}),
         (zones, {"colors": "#2d2337", "alpha": 0.5, "linewidths": 0.6, "linestyles": (0, (4, 3))}),
     ):
-        axes.add_collection(LineCollection(paths, zorder=3, **style))
+        axes.add_collection(LineCollection(paths, zorder=zorder, **style))
     if region is None:
         return
     west, east = frame.columns(np.array([region.west, region.east])).tolist()

@@ -19,12 +19,17 @@ _MOST_NAMES, _MOST_ZONES = 24, 40  # of a basemap; of a layer
 _NAME_SIZE, _FOREMOST_SIZE = 8, 9.5  # points
 _NARROW = 0.5  # inches: a narrower zone may have its name beside it
 _SYMBOL = 1.2  # inches: a narrower zone of few has its name beside it, and no other name over it
-_CROWDED = 0.5  # of the region's area: zones that fill more leave no room for names between them
+_CROWDED = 0.5  # of the region's area: zones that fill more leave no ground between them
 _BADGE = 0.15  # inches across, of a number on a zone
 _NEAR = np.arange(0.0, 1.0, 0.06)  # inches from the foremost place to its name
 _WAYS = np.arange(0, 2 * math.pi, math.pi / 24)
 _ASIDE = 0.07  # inches, at least, from a name beside its zone to another zone
 _ZONE = 1000  # the rank of a zone's name, behind those of all places
+
+
+def is_sparse(layer: Layer) -> bool:
+    """Returns whether a layer's zones have names, and ground between them."""
+    return layer.named and sum(layer.area) < _CROWDED
 
 
 class Names:
@@ -36,8 +41,7 @@ class Names:
         pixels = [frame.pixels([point for ring in rings for point in ring]) for rings in layer.shapes or ()]
         # Left, top, right and bottom of each zone, and whether it is a symbol, such as a stop's circle.
         self.boxes = np.array([[*one.min(axis=0), *one.max(axis=0)] for one in pixels]).reshape(-1, 4)
-        is_sparse = layer.named and sum(layer.area) < _CROWDED
-        self.is_symbol = (self.boxes[:, 2] - self.boxes[:, 0] < _SYMBOL * DPI) & is_sparse
+        self.is_symbol = (self.boxes[:, 2] - self.boxes[:, 0] < _SYMBOL * DPI) & is_sparse(layer)
         self._taken = [(*corner, float(frame.width), float(frame.height))]
         self._written: set[str] = set()
 

@@ -166,10 +166,35 @@ def hours(manifest: Manifest) -> str:
     return text and f"{text} h"
 
 
+def radius_of(manifest: Manifest) -> float | None:
+    """Returns how far zones reach from the points that they were made around, in metres; None without points."""
+    return number(manifest, "parameters.radius") or number(manifest, "parameters.zones.radius")
+
+
+def zone_noun(manifest: Manifest) -> str:
+    """Returns what readers call a zone: a place if it was made around a point, such as a stop."""
+    return "zone" if radius_of(manifest) is None else "place"
+
+
 def radius(manifest: Manifest) -> str:
-    """Returns how far records are from points, as in `within 300 m`; empty without points."""
-    metres = get(manifest, "parameters.radius", get(manifest, "parameters.zones.radius", None))
-    return "" if metres is None else f"within {metres:g} m"
+    """Returns how far records are from points, as in `within 300 m of a point`; empty without points."""
+    metres = radius_of(manifest)
+    return "" if metres is None else f"within {metres:g} m of a point"
+
+
+def no_zone_here(manifest: Manifest) -> str:
+    """Returns what a spot on the map without a zone is, as a sentence without its full stop."""
+    reach = radius(manifest)
+    return f"Not {reach}" if reach else "No zone here"
+
+
+def around_points(manifest: Manifest, unit: str = "users") -> list[str]:
+    """Returns how to read zones around points; no paragraph without points. unit: of what is counted."""
+    if not (reach := radius(manifest)):
+        return []
+    return [
+        f"A place is all that is {reach}, up to where another point is nearer. Colours show {unit}, not {unit} per km²."
+    ]
 
 
 def days_of(manifest: Manifest) -> tuple[str, str]:

@@ -29,21 +29,28 @@ from sfumato.transforms.report.count_measures import (
     rate_names,
     simultaneous_deviations,
 )
-from sfumato.transforms.report.layers import around_points, finest_metres, zone_layer, zone_names
+from sfumato.transforms.report.layers import finest_metres, zone_layer, zone_names
 from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import colour_weight, count_scale, density_scale
-from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, number, tail_sums
+from sfumato.transforms.report.sections import (
+    Manifest,
+    around_points,
+    facts,
+    get,
+    is_safe,
+    no_zone_here,
+    number,
+    radius_of,
+    tail_sums,
+    zone_noun,
+)
 
 _NOISE = {  # by trust model
     Trust.CENTRAL: "A trusted curator saw the exact sums and added noise to each once.",
     Trust.SPLIT: "Two servers received shares of the reports, which disclose nothing. Each added its own noise to its "
     "share of each sum, and only the total of both was seen.",
 }
-_ONE_ZONE = (
-    "Each user counts in one of them, that of one record drawn at random. So a zone's count is not the number of its "
-    "visitors, who may have been in other zones too."
-)
 _FILES = {
     ZONES_FILE: "one row for each zone of each level: estimated users with their intervals, density, rates, polygon",
     ZONES_PICTURE: "the map of users as a picture",
@@ -57,6 +64,7 @@ def zones_view(files: Files) -> PageView:
     release = Released(files)
     manifest, table = release.manifest, release.table(ZONES_FILE)
     levels = get(manifest, "zones.levels", [])
+    noun = zone_noun(manifest)
     shown = [level for level in levels if level["zones"] <= MAX_SHOWN]
     rows = {level["name"]: table.filter(pc.equal(table["level"], level["name"])) for level in levels}
     errors = {name: _error(*(np.asarray(zones[end]) for end in ("low", "high"))) for name, zones in rows.items()}
@@ -64,22 +72,22 @@ def zones_view(files: Files) -> PageView:
         region=release.bounds,
         depth=0,
         layers=[_layer(rows[level["name"]], level, manifest, release.region) for level in reversed(shown)],
-        missing="No zone here.",
+        missing=f"{no_zone_here(manifest)}.",
         finest_metres=finest_metres(np.asarray(table["area"]), release.region),
     )
     users, deviation = (number(manifest, f"results.{name}") or 0.0 for name in ("users", "users_stddev"))
     some = about(users, max(deviation, users / 200))
-    zones = plural(levels[0]["zones"], "zone")
+    zones = plural(levels[0]["zones"], noun)
     headline = f"About {some} users in {zones}" + (", no one in particular" if is_safe(manifest) else "")
     if users < Z * deviation:
         most = about(max(users, 0) + Z * deviation, deviation)
         headline = f"Fewer than {most} users in {zones}: indistinguishable from none"
-    busiest = _busiest(rows[levels[0]["name"]], levels[0]["name"], tail_sums(manifest))
+    busiest = _busiest(rows[levels[0]["name"]], levels[0]["name"], manifest)
     queries, groups = get(manifest, "privacy.sub_queries", []), get(manifest, "privacy.cohort.shards") or 1
     made = [
-        "Every user reports one zone of each queried level, in "
-        f"{plural(len(queries), 'sub-query', 'sub-queries')}. The list of zones is public, so it reveals nothing about "
-        "anyone.",
+        f"Every user reports one {noun} of each queried level, in "
+        f"{plural(len(queries), 'sub-query', 'sub-queries')}. The list of {noun}s is public, so it reveals nothing "
+        "about anyone.",
         _NOISE.get(
             get(manifest, "privacy.trust"),
             f"Users reported in {plural(groups, 'group')}. A group's sum is noisy before anyone sees it.",
@@ -99,16 +107,16 @@ def zones_view(files: Files) -> PageView:
         ],
         facts(
             (
-                "Zones",
+                f"{noun.capitalize()}s",
                 ", ".join(
                     f"{level_title(level['name'], len(levels))}: {level['zones']:,}" for level in levels
                 ).removeprefix("Zones: "),
             ),
-            ("Error of a zone", f"{errors[levels[0]['name']]} users (95%)"),
+            (f"Error of a {noun}", f"{errors[levels[0]['name']]} users (95%)"),
         ),
         _FILES,
         [ZONES_PICTURE, *([RATES_PICTURE] if rate_names(manifest, one=True) else [])],
-        title="Users by zone",
+        title=f"Users by {noun}",
         headline=busiest or headline,
         description=f"How many users are in each of {zones}, without exposing anyone.",
     )
@@ -123,29 +131,34 @@ def _layer(rows: pa.Table, level: Mapping[str, Any], manifest: Manifest, region:
     weight = colour_weight(seen, stddev)
     listed = np.ones(len(users))  # by their users: a zone is a place of its own, whatever its area
     sums = tail_sums(manifest)
-    if _is_around_points(manifest):  # circles are cut where they overlap: less area, which says nothing about the point
+    radius, noun = radius_of(manifest), zone_noun(manifest)
+    if radius is not None:  # circles are cut where they overlap: less area, which says nothing about the point
         scale = count_scale(seen, weight, users > simultaneous_deviations(len(users), sums) * stddev, "users")
     else:
         scale = density_scale(seen / areas, weight)
     return zone_layer(
-        level_title(level["name"], len(get(manifest, "zones.levels", []))),
-        f"{plural(level['zones'], 'zone')}. {_ONE_ZONE} The error of each count is {_error(low, high)} users (95%, for "
-        "this zone only).",
+        level_title(level["name"], len(get(manifest, "zones.levels", [])), noun),
+        f"{plural(level['zones'], noun)}. {_one_zone(noun)} The error of each count is {_error(low, high)} users (95%, "
+        f"for this {noun} only).",
         rows,
         shapely.from_wkb(rows["geometry"].to_numpy(zero_copy_only=False)),
         areas,
         region,
         [
-            count_measure(users, stddev, low, high, scale, sums, listed, place="zone"),
-            *rate_measures(rows, manifest, "zone"),
+            count_measure(users, stddev, low, high, scale, sums, listed, place=noun),
+            *rate_measures(rows, manifest, noun),
         ],
         named=level["name"] not in INDEXES,
+        radius=radius,
     )
 
 
-def _is_around_points(manifest: Manifest) -> bool:
-    """Returns whether zones are what is near to each of some points, see `areas_of_points`."""
-    return get(manifest, "parameters.zones.radius") is not None
+def _one_zone(noun: str) -> str:
+    """Returns what the count of a zone, called `noun`, leaves out."""
+    return (
+        f"Each user counts in one of them, that of one record drawn at random. So a {noun}'s count is not the number "
+        f"of its visitors, who may have been in other {noun}s too."
+    )
 
 
 def _error(low: NDArray[np.float64], high: NDArray[np.float64]) -> str:
@@ -158,13 +171,14 @@ def _own_noise(stddev: float) -> str:
     return f"±\u00a0{significant(NOISE_Z * stddev, 2)}"
 
 
-def _busiest(rows: pa.Table, level: str, sums: int) -> str | None:
+def _busiest(rows: pa.Table, level: str, manifest: Manifest) -> str | None:
     """Returns which zones of a level are the busiest; None where this is not certain, or zones have no names."""
     users, low, high = (np.asarray(rows[name], dtype=np.float64) for name in ("users", "low", "high"))
     if level in INDEXES or not len(users):
         return None
     names = [readable(name) for name in zone_names(rows)]
-    return busiest_text(names, users, *ends_at_once(low, high, sums), "users", 0.0)
+    ends = ends_at_once(low, high, tail_sums(manifest))
+    return busiest_text(names, users, *ends, "users", 0.0, zone_noun(manifest))
 
 
 def _how_to_read_it(manifest: Manifest, error: str, is_cut: bool, first: list[str]) -> Section:
@@ -172,17 +186,16 @@ def _how_to_read_it(manifest: Manifest, error: str, is_cut: bool, first: list[st
 
     error: of a zone of the finest level. is_cut: whether levels are not shown. first: sentences before the others.
     """
-    levels = get(manifest, "zones.levels", [])
+    levels, noun = get(manifest, "zones.levels", []), zone_noun(manifest)
     texts = [
         *first,
-        _ONE_ZONE,
-        "Every count contains random noise, drawn once, including that of an empty zone. Negative counts are caused by "
-        "noise and are published unchanged, because raising them to zero would bias every total upward. The error of a "
-        f"zone{' of the finest level' if len(levels) > 1 else ''} is {error} users (95%).",
-        "A zone without a colour may be empty: noise could explain its count, with all zones considered.",
+        _one_zone(noun),
+        f"Every count contains random noise, drawn once, including that of an empty {noun}. Negative counts are caused "
+        "by noise and are published unchanged, because raising them to zero would bias every total upward. The error "
+        f"of a {noun}{' of the finest level' if len(levels) > 1 else ''} is {error} users (95%).",
+        f"A {noun} without a colour may be empty: noise could explain its count, with all {noun}s considered.",
+        *around_points(manifest),
     ]
-    if _is_around_points(manifest):
-        texts.append(around_points())
     if len(levels) > 1:
         texts.append(
             "Zones of a coarser level are exactly the sums of their parts. The counts of all levels were adjusted to "
@@ -191,7 +204,7 @@ def _how_to_read_it(manifest: Manifest, error: str, is_cut: bool, first: list[st
     if is_cut:
         texts.append(f"Levels of more than {MAX_SHOWN:,} zones are not on this page; {ZONES_FILE} contains all.")
     wide, tall = ground_metres(Region(**manifest["region"]))
-    texts.append(f"The zones lie within {length(wide)} × {length(tall)}. Borders are simplified on this page.")
+    texts.append(f"The {noun}s lie within {length(wide)} × {length(tall)}. Borders are simplified on this page.")
     return Section(title="How to read it", paragraphs=texts)
 
 

@@ -284,7 +284,7 @@ def test_a_page_of_hidden_zones_credits_no_users_to_the_others(published: int) -
     assert any("the threshold selected" in text for section in view.sections for text in section.paragraphs)
     assert "hold about 50,000" not in view.model_dump_json()
     assert isinstance(view.body, MapBody)
-    assert view.body.missing.startswith("In no zone, or not published")
+    assert view.body.missing.startswith("No zone here, or not published")
 
 
 # --- a public list of items: pure differential privacy, and every item is published, present or not ---

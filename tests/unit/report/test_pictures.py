@@ -193,6 +193,21 @@ def test_zones_have_names_outlines_and_days() -> None:
     assert line[4:9].min() < line[[0, 1, -2, -1]].min() - 0.2
 
 
+@pytest.mark.parametrize(("radius", "area", "is_cut"), [(300.0, 0.9, False), (None, 0.1, False), (None, 0.9, True)])
+def test_coast_is_under_stops_and_over_districts(radius: float | None, area: float, is_cut: bool) -> None:
+    """The shore at half of the region's width crosses the zone, whose name is elsewhere."""
+    shape = [[(0.3, 0.3), (0.7, 0.3), (0.7, 0.7), (0.3, 0.7), (0.3, 0.3)]]
+    layer = layer_of({(0, 0, 0): 9e3}, kind="count")
+    changed = {"shapes": [shape], "cell_id": ["Wide"], "named": True, "radius": radius, "area": [area]}
+    body = map_of(layer.model_copy(update=changed), missing="No zone here.")
+    canvas = map_canvas(view_of(body, basemap=COAST.model_copy(update={"places": [], "lines": []})), body)
+    image, axes = pixels(canvas.png()), canvas.figure.axes[0].get_window_extent()
+    at = Frame.around(REGION, 1280, 0.07).pixels([(0.5, 0.35)])[0]
+    x, y = round(axes.x0 + at[0]), round(image.shape[0] - axes.y1 + at[1])
+    row = image[y, x - 6 : x + 7]
+    assert (float(np.ptp(row, axis=0).max()) > 0.1) == is_cut
+
+
 def test_listed_zones_are_numbered_in_a_crowd() -> None:
     """The list under the map has the twelve highest, with the numbers on their zones. No name covers a number."""
     at = {f"Stop {x + 17 * y}": (0.02 + 0.06 * x, 0.02 + 0.06 * y) for y in range(17) for x in range(17)}

@@ -306,10 +306,15 @@ def test_every_level_is_a_layer_of_polygons_the_finest_last() -> None:
     assert EVIL not in render_page(view)
 
 
-def test_zones_around_points_are_coloured_by_users() -> None:
-    """Others are coloured by users per km²."""
-    for stated, unit in ({"radius": 300.0}, "users"), ({}, "users per km²"):
-        body = zones_view.zones_view(files_of(zones_of(voronoi(40, seed=1)), **stated)).body
+def test_zones_around_points_are_places_coloured_by_users() -> None:
+    """Others are zones, coloured by users per km²."""
+    for stated, unit, noun in ({"radius": 300.0}, "users", "place"), ({}, "users per km²", "zone"):
+        view = zones_view.zones_view(files_of(zones_of(voronoi(40, seed=1)), **stated))
+        body = view.body
+        assert view.title == f"Users by {noun}"
+        texts = "".join(text for section in view.sections for text in section.paragraphs)
+        assert ("within 300 m of a point" in texts) == bool(stated)
+        assert ("zone" in texts) != bool(stated)
         assert isinstance(body, MapBody)
         layer = body.layers[-1]
         users = layer.measures[0]

@@ -31,8 +31,16 @@ export interface Window {
   readonly height: number;
 }
 
+/** What a reader calls a cell of a layer. */
+export const nounOf = (layer: Layer): "cell" | "place" | "zone" => (!layer.shapes ? "cell" : layer.radius ? "place" : "zone");
+
+/** Whether polygons lie over the geography's lines: circles of stops, and others with ground between them, which a line would cut. */
+export const isOverLines = ({ shapes, named, radius, area }: Layer): boolean => shapes !== null && (Boolean(radius) || (named && area.reduce((sum, one) => sum + one, 0) < 0.5));
+
 export class Cells {
   readonly count: number;
+  /** Those of the release's table, by which a link names cells. */
+  readonly ids: readonly string[];
   private readonly rows = new Map<number, number>();
   private readonly edges: Float64Array; // west, north, east, south in the unit square
   private readonly deepest: number;
@@ -46,6 +54,7 @@ export class Cells {
 
   constructor(readonly layer: Layer, readonly region: Bounds) {
     const n = (this.count = layer.level.length);
+    this.ids = layer.zones?.map(([zone]) => zone) ?? layer.cell_id;
     this.deepest = n ? layer.level[n - 1] : 0;
     this.edges = new Float64Array(4 * n);
     this.sides = (layer.shapes ?? []).map((rings) => {

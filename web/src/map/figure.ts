@@ -4,7 +4,8 @@ import { button, h } from "../dom";
 import { clamp, metres, niceStep } from "../format";
 import type { Tools } from "../product";
 import type { Bounds, Layer, Measure } from "../views";
-import { Cells, inside, type Window } from "./cells";
+import { zoomButtons } from "./buttons";
+import { Cells, inside, isOverLines, type Window } from "./cells";
 import type { Box, Ground, Named, Overlay, Scene } from "./ground";
 import { Letters } from "./letters";
 import { Legend } from "./legend";
@@ -12,6 +13,7 @@ import { letterZones } from "./names";
 import { listenToPrinting } from "./paper";
 import { type Caption, pictureOf } from "./picture";
 import { Search } from "./search";
+import { Selection } from "./selection";
 import { unitX, unitY, worldMetres } from "./projection";
 
 export interface MapOptions {
@@ -23,6 +25,8 @@ export interface MapOptions {
   readonly missing?: string | null;
   /** Where place and zoom are kept in the link; null keeps them nowhere. */
   readonly linkKey?: string | null;
+  /** Where the link keeps the cell that a click, the search or a list selects; without it, nothing stays selected. */
+  readonly choiceKey?: string;
   /** Of the cells, where they are the ground of something else; 1 without it. */
   readonly opacity?: number;
   /** What is shown first; the whole region without it. */
@@ -72,6 +76,7 @@ export class MapFigure {
   private readonly clicks: ((hit: Hit) => void)[] = [];
   private readonly keysHelp = h("p", { class: "unseen", id: "map-keys" }, "Arrow keys move the map, plus and minus zoom, zero shows the whole map. The value at the centre is read out as the map moves.");
   private hover: Hit | null = null;
+  private readonly selection: Selection;
   private keyboard = false;
   private fitted = true;
   private frame = 0;
@@ -83,8 +88,9 @@ export class MapFigure {
   /** Appends the map, its buttons and its legend to `root`. */
   constructor(root: HTMLElement, readonly region: Bounds, private readonly options: MapOptions, private readonly tools: Tools) {
     const holder = h("div", { class: "map-view", tabindex: "0", role: "application", "aria-label": options.label, "aria-describedby": "map-keys" });
-    const frame = h("div", { class: "map-frame" }, holder, this.search.element, this.zoomButtons(), this.tip, this.hint);
+    const frame = h("div", { class: "map-frame" }, holder, this.search.element, zoomButtons((levels) => this.zoomBy(levels), () => this.fit()), this.tip, this.hint);
     this.legend = new Legend(tools.theme, options.opacity);
+    this.selection = new Selection(tools.link, options.choiceKey, () => this.redraw());
     this.element = h("div", { class: "map" }, frame, this.legend.element, this.keysHelp);
     root.append(this.element);
     this.shape();
@@ -115,6 +121,7 @@ export class MapFigure {
     if (this.cells?.layer !== layer) {
       this.cells = new Cells(layer, this.region);
       this.fitAndOffer();
+      this.selection.show(this.cells);
     }
     this.shown = { layer, measure };
     this.legend.show(measure, this.cells.withoutColour(measure), this.options.missing ?? null, note, Boolean(layer.shapes && layer.named));
@@ -130,7 +137,7 @@ export class MapFigure {
   private fitAndOffer(): void {
     this.shape();
     const { cells } = this;
-    const zones = cells?.layer.shapes ? cells.layer.cell_id.map((name, row) => ({ name, id: cells.layer.zones?.[row][0], box: cells.bounds(row), middle: cells.middle(row) })) : [];
+    const zones = cells?.layer.shapes ? cells.layer.cell_id.map((name, row) => ({ name, id: cells.ids[row], box: cells.bounds(row), middle: cells.middle(row) })) : [];
     const own = new Set(zones.map(({ name }) => name));
     this.search.offer([...(this.ground?.names ?? []).filter(({ name }) => !own.has(name)), ...zones]);
   }
@@ -186,16 +193,17 @@ export class MapFigure {
   /** Shows a cell, marks it and reads it out. */
   goTo(row: number): void {
     if (!this.cells) return;
-    this.visit({ name: "", box: this.cells.bounds(row), middle: this.cells.middle(row) });
+    this.visit({ name: "", id: this.cells.ids[row], box: this.cells.bounds(row), middle: this.cells.middle(row) });
   }
 
   /** Shows a place in the middle of the map, as large as it is or with its surroundings, and reads its value out. */
-  private visit({ name, box: { west, south, east, north }, middle = [(west + east) / 2, (south + north) / 2] }: Named): void {
+  private visit({ name, id, box: { west, south, east, north }, middle = [(west + east) / 2, (south + north) / 2] }: Named): void {
     const centre = L.latLng(middle[1], middle[0]);
     const nearer = this.fitZoom() + (east > west ? 0.5 : 2);
     const pixels = name && ((east - west) / 360) * WORLD * 2 ** this.fitZoom() >= SYMBOL ? this.map.getSize().x / 4 : 44; // of a named area, or of a cell or a symbol
     const zoom = Math.min(east > west ? Math.max(Math.log2((pixels / WORLD) * (360 / (east - west))), nearer) : nearer, this.map.getMaxZoom());
     this.hover = null;
+    this.selection.choose(id === undefined ? -1 : this.cells?.ids.indexOf(id) ?? -1);
     this.keyboard = true;
     this.fitted = false;
     if (still()) this.map.setView(centre, zoom, { animate: false });
@@ -330,18 +338,22 @@ export class MapFigure {
       draw();
       pen.restore();
     };
+    const isOver = this.cells !== null && isOverLines(this.cells.layer);
     pen.clearRect(0, 0, width, height);
     if (!this.tiles) {
       pen.fillStyle = this.tools.theme.colour("--void");
       pen.fillRect(0, 0, width, height);
-      scaled(() => this.ground?.under(pen, scene));
+      scaled(() => {
+        this.ground?.under(pen, scene);
+        if (isOver) this.ground?.over(pen, scene);
+      });
     }
     pen.globalAlpha = this.options.opacity ?? (this.tiles ? 0.7 : 1);
     pen.drawImage(this.painted(scene, ratio, width, height), 0, 0);
     pen.globalAlpha = 1;
     scaled(() => {
       if (!this.cells?.layer.shapes) this.outline(pen, scene, this.region, [[1, this.tools.theme.colour("--line")]]);
-      if (!this.tiles) this.ground?.over(pen, scene);
+      if (!this.tiles && !isOver) this.ground?.over(pen, scene);
       const letters = new Letters(pen, scene, this.covered());
       if (this.cells?.layer.named) letters.symbols = this.symbols(scene).filter(([x0, , x1]) => x1 - x0 < SYMBOL);
       this.overlay?.(pen, scene, letters);
@@ -429,7 +441,7 @@ export class MapFigure {
   private mark(pen: CanvasRenderingContext2D, scene: Scene): void {
     const hit = this.current();
     const lines: [number, string][] = [[3.5, scene.mode === "dark" ? "rgba(0,0,0,.65)" : "rgba(255,255,255,.8)"], [1.6, this.tools.theme.colour("--ink")]];
-    if (hit && hit.row >= 0) this.outlineRow(pen, scene, hit.row, lines);
+    for (const row of [this.selection.hit?.row ?? -1, hit?.row ?? -1]) if (row >= 0) this.outlineRow(pen, scene, row, lines);
     const cell = hit && hit.row >= 0 ? this.cells?.bounds(hit.row) : null;
     const isLarge = cell && scene.project(cell.east, 0)[0] - scene.project(cell.west, 0)[0] > 24; // its outline is enough
     if (!this.keyboard || this.hover || isLarge) return;
@@ -456,7 +468,7 @@ export class MapFigure {
   // ---------------------------------------------------------------- tip
 
   private current(): Hit | null {
-    return this.hover ?? (this.keyboard ? this.hitAt(this.map.getCenter()) : null);
+    return this.hover ?? (this.keyboard ? this.hitAt(this.map.getCenter()) : this.isTouched ? null : this.selection.hit); // a finger that scrolls takes the tip away
   }
 
   private hitAt({ lat, lng }: { lat: number; lng: number }): Hit {
@@ -497,6 +509,7 @@ export class MapFigure {
 
   private dismiss(): void {
     this.keyboard = false;
+    this.selection.choose(-1);
     this.setHover(null);
   }
 
@@ -508,22 +521,6 @@ export class MapFigure {
   }
 
   // ---------------------------------------------------------------- pointer and keys
-
-  private zoomButtons(): HTMLElement {
-    const icon = (label: string, path: string, act: () => void): HTMLButtonElement => {
-      const made = button("", act, { "aria-label": label, title: label });
-      const shape = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-      shape.setAttribute("viewBox", "0 0 16 16");
-      shape.setAttribute("aria-hidden", "true");
-      shape.append(Object.assign(document.createElementNS("http://www.w3.org/2000/svg", "path")));
-      shape.firstElementChild?.setAttribute("d", path);
-      made.append(shape);
-      return made;
-    };
-    return h("div", { class: "zoom", role: "group", "aria-label": "Zoom" },
-      icon("Zoom in", "M8 3v10M3 8h10", () => this.zoomBy(1)), icon("Zoom out", "M3 8h10", () => this.zoomBy(-1)),
-      icon("Show everything", "M3 6V3h3M10 3h3v3M13 10v3h-3M6 13H3v-3", () => this.fit()));
-  }
 
   private zoomBy(levels: number): void {
     const zoom = Math.min(Math.max(this.map.getZoom() + levels, this.map.getMinZoom()), this.map.getMaxZoom());
@@ -564,7 +561,11 @@ export class MapFigure {
     holder.addEventListener("pointerleave", (event) => {
       if (event.pointerType !== "touch") this.setHover(null);
     });
-    this.map.on("click", (event: L.LeafletMouseEvent) => this.setHover(this.clicked(event))); // a tap, on phones
+    this.map.on("click", (event: L.LeafletMouseEvent) => { // or a tap, on phones
+      const hit = this.clicked(event);
+      this.selection.choose(hit.row);
+      this.setHover(hit);
+    });
     holder.addEventListener("touchmove", () => this.setHover(null), { passive: true });
     holder.addEventListener("dblclick", (event) => {
       const zoom = this.map.getZoom() + (event.shiftKey ? -1 : 1);
@@ -573,8 +574,12 @@ export class MapFigure {
     holder.addEventListener("keydown", (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       if (event.key === "0" || event.key === "Home") this.fit();
-      else if (event.key === "Escape") this.setHover(null);
-      else if (event.key === "Enter") for (const listener of this.clicks) listener(this.hitAt(this.map.getCenter()));
+      else if (event.key === "Escape") this.dismiss();
+      else if (event.key === "Enter") {
+        const hit = this.hitAt(this.map.getCenter());
+        this.selection.choose(hit.row);
+        for (const listener of this.clicks) listener(hit);
+      }
       else if (!/^Arrow|^[-+=_]$/.test(event.key)) return;
       this.hover = null;
       this.keyboard = event.key !== "Escape";

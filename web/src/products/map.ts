@@ -56,7 +56,7 @@ export function nearestTo(figure: Pick<MapFigure, "nearest">, { zones, cell_id, 
 export function cellWords(figure: MapFigure, body: MapBody, layer: Layer, measure: Measure, { row, longitude, latitude }: Hit): TipWords {
   const finest = Math.min(...body.finest_metres);
   const near = nearestTo(figure, layer, row, longitude, latitude);
-  const where: [string, string][] = [...(near === null ? [] : [["Where", near] as [string, string]]), ["Place", place(longitude, latitude, finest)]];
+  const where: [string, string][] = [...(near === null ? [] : [["Where", near] as [string, string]]), ["Position", place(longitude, latitude, finest)]];
   if (row < 0 || !figure.cells) return { value: "No value here", margin: body.missing ?? "", facts: where };
   const lead = measure.kind === "change" ? layer.measures.find(({ unit }) => unit.startsWith("users")) ?? measure : measure; // people ask how many, then how sure
   const [value, margin] = valueWords(lead, row);
@@ -115,6 +115,7 @@ export function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTML
   const bound = ([row, value, low, high]: Measure["listed"][number]): number => (measure.kind === "count" ? (isOfZones ? value : value / (figure.cells?.area(row) ?? 1))
     : measure.kind === "change" ? Math.min(Math.abs(low), Math.abs(high)) : low);
   const { cells } = figure;
+  const radius = cells?.layer.radius;
   const { listed } = measure;
   const most = Math.max(...listed.map(bound), 1e-12);
   const sameSize = !figure.cells?.layer.shapes && new Set(listed.map(([row]) => figure.cells?.layer.level[row])).size === 1;
@@ -170,7 +171,7 @@ export function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTML
     fill();
   };
   const unit = measure.kind !== "count" || !listed.length ? "" // cells of several sizes are compared by their density
-    : `${capital(measure.unit)} ${isOfZones ? "in a zone" : sameSize ? `in a cell of ${sizeWords(figure, body, listed[0][0])}` : "per km²"}. `;
+    : `${capital(measure.unit)} ${radius ? `within ${metres(radius)} of each point` : isOfZones ? "in a zone" : sameSize ? `in a cell of ${sizeWords(figure, body, listed[0][0])}` : "per km²"}. `;
   return h("section", { class: "listed" }, h("h2", {}, title), h("p", { class: "quiet" }, unit + measure.listed_note), list, more);
 }
 
@@ -193,7 +194,7 @@ export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { pane
   const slider = h("input", { type: "range", min: 0, max: last, step: 1, "aria-label": "Layer" });
   let times: SlotPanel | null = null;
   const hasLevels = last > 0 && body.layers[last].shapes !== null; // levels of zones, none of them more final than another
-  const levels = h("div");
+  const levels = h("div", { class: "levels" });
   const steps = hasLevels ? h("section", {}, levels, note)
     : h("section", {}, title, note, last > 0 && h("div", { class: "slide" }, h("span", {}, "coarse"), slider, h("span", {}, "final")));
   const current = (): [Layer, Measure] => {
@@ -256,7 +257,7 @@ export function mapPanel(figure: MapFigure, body: MapBody, tools: Tools): { pane
 /** The first screen of a map. */
 export const showMap: Product = (view: PageView, root: HTMLElement, tools: Tools) => {
   const body = view.body as MapBody;
-  const figure = new MapFigure(root, body.region, { label: view.title, finestMetres: body.finest_metres, missing: body.missing, start: body.start }, tools);
+  const figure = new MapFigure(root, body.region, { label: view.title, finestMetres: body.finest_metres, missing: body.missing, start: body.start, choiceKey: body.slots ? undefined : "at" }, tools);
   geographyOf(view, tools)(figure);
   const { panel, current, caption } = mapPanel(figure, body, tools);
   root.append(panel);

@@ -147,7 +147,7 @@ class SquareTool {
     if (this.drawing || outside) return null;
     const [value, margin] = answerWords(this.model.answer({ x: longitude, y: latitude, size: this.square.size }), this.lower);
     const near = this.figure.nearest(longitude, latitude);
-    const facts: [string, string][] = [["Square", `${metres(this.square.size)} wide, centred here`], ["Place", place(longitude, latitude, 10)]];
+    const facts: [string, string][] = [["Square", `${metres(this.square.size)} wide, centred here`], ["Position", place(longitude, latitude, 10)]];
     return { value, margin, facts: near === null ? facts : [["Where", near], ...facts] };
   }
 

@@ -18,7 +18,7 @@ const LISTED = 6;
 const WIDE = 800; // pixels
 const RELATIVE = [["before", 1, "the day before"], ["week", 7, "a week before"]] as const;
 const FEW = 62; // days whose maps the page loads at once
-const ZONE_HINT = "Click or tap a zone to see its users by day.";
+const ZONE_HINT = "Click or tap a place on the map to see its users by day.";
 const [A, B, CHANGE] = [0, 1, 2]; // what the map shows
 
 const time = (date: string): number => Date.parse(`${date}T00:00:00Z`);
@@ -333,7 +333,7 @@ class Timeline {
     return {
       value: changed ? capital(points(difference, deviation)) : "Not significant: within noise and sampling error", margin: `${interval(100 * (difference - Z * deviation), 100 * (difference + Z * deviation))} percentage points, 95% interval (pointwise)`,
       facts: [[shortDate(this.other()?.date ?? this.night.date), at(before, this.other())], [shortDate(this.night.date), at(after, this.night)], ["q-value", q === null ? "not tested: too few users in both" : q < 0.001 ? "under 0.001" : significant(q, 2)], ["Cell", `${metres(map.finest_metres[0] * side)} × ${metres(map.finest_metres[1] * side)}`],
-        ...(near === null ? [] : [["Where", near] as [string, string]]), ["Place", place(hit.longitude, hit.latitude, Math.min(...map.finest_metres))]],
+        ...(near === null ? [] : [["Where", near] as [string, string]]), ["Position", place(hit.longitude, hit.latitude, Math.min(...map.finest_metres))]],
     };
   }
 
