@@ -24,7 +24,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 # A name that ends in a word for a person, a device or a card, and perhaps in one for its number: anonymous_rider_id.
 _PERSON = re.compile(
     r"(^|[ _.-])(user|rider|device|person|customer|client|passenger|member|subscriber|account|card|phone|visitor|"
-    r"participant|nutzer|kund(?:en?)?|fahrgast|kart(?:en?)?|kort|gerät|geraet|användare|resenär|bruger|gebruiker|"
+    r"participant|driver|patient|student|nutzer|kund(?:en?)?|fahrgast|kart(?:en?)?|kort|gerät|geraet|användare|resenär|bruger|gebruiker|"
     r"utilisateur|usager|carte|appareil|cartão|cartao|cartões|cartoes|"
     r"usu[aá]rio|utilizador|cliente|tarjeta|dispositivo|pasajero|passageiro)s?"
     r"[ _.-]*(id|ids|no|nr|num|number|nummer|kennung|hash|key|token|uuid|guid)?$"
@@ -32,6 +32,13 @@ _PERSON = re.compile(
 # A name with a whole word for what a person does many times: trip_id, rideId.
 _TRIP = re.compile(
     r"(?:^|[ _.-])(trip|ride|journey|session|order|event|booking|check[_-]?in|row|record|transaction)s?(?=$|[ _.-])"
+)
+# Words of both that pages take for users, and words of columns of ids that they take for zones.
+_USERS = ("rider", "device", "person", "customer", "client", "passenger", "driver", "patient", "student", "member",
+          "subscriber", "card", "phone", "visitor", "participant", "trip", "ride", "journey")  # fmt: skip
+_ZONES = re.compile(
+    r"(?:^|[ _.-])(stop|station|district|ward|tract|borough|quarter|parish|suburb|neighbou?rhood|block|school|store)s?"
+    r"(?=$|[ _.-])"
 )
 _DEGREES = re.compile(r"(\w+?)[ _.-](wgs_?84|gps|deg|degrees|dd|4326|epsg_?4326)")  # lat_wgs84
 _NUMBER = re.compile(r"(^|[ _.-])(id|no|nr|number|uuid|guid|key)$")
@@ -68,6 +75,24 @@ def ids_among(names: Iterable[str]) -> list[str]:
 def people_among(names: Iterable[str]) -> list[str]:
     """Returns the columns that are named like ids of people, devices or cards."""
     return [name for name in names if _PERSON.search(_words(name))]
+
+
+def users_word(column: str) -> str:
+    """Returns what pages call a user: what the name of the column of user ids says it is, or `user`.
+
+    >>> [users_word(name) for name in ("riderId", "trip_id", "trip_card", "device_user", "Nutzer")]
+    ['rider', 'trip', 'card', 'user', 'user']
+    """
+    words = _words(column)
+    person, trip = _PERSON.search(words), _TRIP.search(words)
+    word = person[2] if person else trip[1] if trip else ""
+    return word if word in _USERS else "user"
+
+
+def zones_word(column: str) -> str | None:
+    """Returns what pages call a zone, such as `stop`, by the name of the column of its id; None if it says nothing."""
+    found = _ZONES.search(_words(column))
+    return found[1] if found else None
 
 
 def trip_warning(name: str) -> str | None:

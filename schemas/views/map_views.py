@@ -56,6 +56,7 @@ class Layer(ViewPart):
             polygon's level, x and y are 0, so that `area` is its share of the region.
         zones: each polygon's id and name in the release's table; None for cells of the quadtree.
         named: whether cell_id holds names for people, to be written on the map.
+        noun: what readers call a cell or a polygon, such as zone or stop.
         radius: how far polygons reach from the points that they were made around, in metres; None for others.
     """
 
@@ -70,6 +71,7 @@ class Layer(ViewPart):
     shapes: list[list[Path]] | None = None
     zones: list[tuple[str, str | None]] | None = None
     named: bool = False
+    noun: str = "cell"
     radius: float | None = None
 
     @model_validator(mode="after")

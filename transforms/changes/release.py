@@ -21,7 +21,7 @@ from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import UNSAFE, package_versions
 from sfumato.transforms.release.published_release import Release
 from sfumato.transforms.report.numbers import plural
-from sfumato.transforms.report.sections import days_together, get, period
+from sfumato.transforms.report.sections import days_together, get, period, user_id_column
 
 _NOTE = (
     "Computed only from two published releases, so it costs no privacy budget beyond theirs. For a person in the data "
@@ -70,6 +70,7 @@ def changes_files(changes: Changes, before: Release, after: Release, rate: float
         "created": after.manifest.get("created"),
         **changes.content,
         **{name: _identity(one) for name, one in sides.items()},
+        "parameters": {"columns": {"user_id": user_id_column(after.manifest)}},
         "privacy": {"note": _NOTE, "randomness": _randomness(before.manifest if unsafe else after.manifest)},
         "results": {
             "false_discovery_rate": rate,

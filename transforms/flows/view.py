@@ -259,7 +259,7 @@ class ZoneFlows(FlowPage):
         measures = [
             self._measure(title, self._sums(getattr(self, end), len(areas)), sizes, unit) for title, end in _ENDS
         ]
-        layer = zone_layer(*_LAYER, self.zones, shapes, areas, self.region, measures, radius=radius)
+        layer = zone_layer(*_LAYER, self.zones, shapes, areas, self.region, measures, True, self.noun, radius)
         return self._map(layer, 0, f"{no_zone_here(self.release.manifest)}.", finest_metres(areas, self.region))
 
     def flows(self) -> FlowTable:

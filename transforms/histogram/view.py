@@ -294,7 +294,8 @@ class SampledPage:
         measures = [self._measure(table, 0)]
         region = self._release.region
         title, note, named = INDEXES.get(level, f"Published {self.noun}s"), self._note(table, 0), level not in INDEXES
-        layer = zone_layer(title, note, table, shapes, areas, region, measures, named, radius_of(self._manifest))
+        radius = radius_of(self._manifest)
+        layer = zone_layer(title, note, table, shapes, areas, region, measures, named, self.noun, radius)
         body = MapBody(
             region=self._release.bounds,
             depth=0,

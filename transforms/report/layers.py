@@ -79,13 +79,14 @@ def zone_layer(
     region: Region,
     measures: list[Measure],
     named: bool = True,
+    noun: str = "zone",
     radius: float | None = None,
 ) -> Layer:
     """Returns a layer of the polygons of zones, object[n].
 
     rows: of the zones in the release's table, see `zone_names`.
     areas: square kilometres. region: that holds them. named: whether names are for people, not ids of an index.
-    radius: see `sections.radius_of`.
+    noun, radius: see `sections.zone_noun` and `sections.radius_of`.
     """
     whole = float(area_km2(*(np.array([side]) for side in (region.west, region.south, region.east, region.north)))[0])
     names = zone_names(rows)
@@ -102,6 +103,7 @@ def zone_layer(
         shapes=simple_paths(shapes, region),
         zones=list(zip(rows["zone"].to_pylist(), labels, strict=True)),
         named=named,
+        noun=noun,
         radius=radius,
     )
 

@@ -4,23 +4,38 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sfumato.schemas.log_roles import users_word
 from sfumato.schemas.parquet_table import parquet_table
 from sfumato.schemas.region import Region
 from sfumato.schemas.release import MANIFEST_FILE
 from sfumato.schemas.views import Body, PageView
-from sfumato.schemas.views.map_views import Geography
-from sfumato.schemas.views.view_parts import Bounds, Fact, FileLink, Section
+from sfumato.schemas.views.chart_views import BarsBody
+from sfumato.schemas.views.map_views import Geography, MapBody
+from sfumato.schemas.views.view_parts import Bounds, Fact, FileLink, Section, ViewPart
 from sfumato.transforms.report.numbers import middle
 from sfumato.transforms.report.place_names import PlaceNames
-from sfumato.transforms.report.sections import alarm, chips, file_name, get, guarantee, period, problems, radius
+from sfumato.transforms.report.sections import (
+    alarm,
+    chips,
+    file_name,
+    get,
+    guarantee,
+    period,
+    problems,
+    radius,
+    user_id_column,
+)
 
 Files = Mapping[str, bytes]
+_USERS = re.compile(r"\b([Uu])ser(s?)\b(?![-_])")
+_GIVEN = frozenset(("manifest", "basemap", "tiles", "heading", "place", "cell_id", "zones", "bars", "rows", "files"))
 
 
 class Released:
@@ -96,4 +111,29 @@ class Released:
             "tiles": geography.tiles,
             "body": body,
         }
-        return PageView(**{**fields, **texts})
+        view = PageView(**{**fields, **texts})
+        word = users_word(user_id_column(manifest))
+        return view if word == "user" or any(map(_USERS.search, _names(view.body))) else _reworded(view, word)
+
+
+def _names(body: Body) -> list[str]:
+    """Returns the names that the data give to what a page shows, which its texts repeat; `users` if it has its own."""
+    if isinstance(body, MapBody):
+        return [name for layer in body.layers if layer.named for name in layer.cell_id]
+    return [bar.name for bar in body.bars] if isinstance(body, BarsBody) else ["users"]
+
+
+def _reworded(part: Any, word: str) -> Any:
+    """Returns a text or a part of a view that calls users by another word; names and numbers stay."""
+    if isinstance(part, str):
+        several = "people" if word == "person" else f"{word}s"
+        return _USERS.sub(lambda found: _like(found[0], several if found[2] else word), part)
+    if isinstance(part, list) and part and isinstance(part[0], str | ViewPart):
+        return [_reworded(one, word) for one in part]
+    if isinstance(part, ViewPart):
+        return part.model_copy(update={name: _reworded(one, word) for name, one in part if name not in _GIVEN})
+    return part
+
+
+def _like(text: str, word: str) -> str:
+    return word.capitalize() if text[0].isupper() else word

@@ -14,6 +14,7 @@ from typing import Any
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import SEES, TAIL_SUMS, days_averaged
+from sfumato.schemas.log_roles import zones_word
 from sfumato.schemas.slots import LOGS_OWN
 from sfumato.schemas.views.view_parts import Fact, Section, Table
 from sfumato.transforms.report.numbers import tiny
@@ -172,20 +173,28 @@ def radius_of(manifest: Manifest) -> float | None:
 
 
 def zone_noun(manifest: Manifest) -> str:
-    """Returns what readers call a zone: a place if it was made around a point, such as a stop."""
-    return "zone" if radius_of(manifest) is None else "place"
+    """Returns what readers call a zone: by the column of its ids, or a place if it was made around a point."""
+    levels = get(manifest, "zones.levels", [])
+    word = zones_word(levels[0]["name"]) if len(levels) == 1 else None
+    return word or ("zone" if radius_of(manifest) is None else "place")
+
+
+def user_id_column(manifest: Manifest) -> str:
+    """Returns the name of the column of user ids; empty if a manifest states none."""
+    columns = get(manifest, "parameters.columns", get(manifest, "parameters.counted.columns", {}))
+    return str(columns.get("user_id", ""))
 
 
 def radius(manifest: Manifest) -> str:
-    """Returns how far records are from points, as in `within 300 m of a point`; empty without points."""
-    metres = radius_of(manifest)
-    return "" if metres is None else f"within {metres:g} m of a point"
+    """Returns how far records are from points, as in `within 300 m of a stop`; empty without points."""
+    metres, noun = radius_of(manifest), zone_noun(manifest)
+    return "" if metres is None else f"within {metres:g} m of a {'point' if noun == 'place' else noun}"
 
 
 def no_zone_here(manifest: Manifest) -> str:
     """Returns what a spot on the map without a zone is, as a sentence without its full stop."""
     reach = radius(manifest)
-    return f"Not {reach}" if reach else "No zone here"
+    return f"Not {reach}" if reach else f"No {zone_noun(manifest)} here"
 
 
 def around_points(manifest: Manifest, unit: str = "users") -> list[str]:
@@ -193,7 +202,8 @@ def around_points(manifest: Manifest, unit: str = "users") -> list[str]:
     if not (reach := radius(manifest)):
         return []
     return [
-        f"A place is all that is {reach}, up to where another point is nearer. Colours show {unit}, not {unit} per km²."
+        f"A {zone_noun(manifest)}'s area is all that is {reach}, up to where another is nearer. Colours show {unit}, "
+        f"not {unit} per km²."
     ]
 
 
@@ -277,9 +287,10 @@ def _promise(manifest: Manifest) -> Section:
     failure = f"δ = {tiny(delta)}: the bound fails with at most this probability"
     if not delta:
         failure = "none: δ = 0" + ("" if is_protected else ", given who takes part, which is not protected")
+    column = (named := user_id_column(manifest)) and f", by the column {named}"
     sees = SEES.get(get(manifest, "privacy.trust"))
     rows = facts(
-        ("Who is protected", f"each {get(manifest, 'privacy.unit', 'user')} with all their records"),
+        ("Who is protected", f"each {get(manifest, 'privacy.unit', 'user')} with all their records{column}"),
         ("What is compared", get(manifest, "privacy.adjacency")),
         ("What each user adds", get(manifest, "privacy.contribution_bound")),
         ("Privacy budget", budget and f"{budget}. The factor above is e to the power ε."),

@@ -109,8 +109,8 @@ def zones_view(files: Files) -> PageView:
             (
                 f"{noun.capitalize()}s",
                 ", ".join(
-                    f"{level_title(level['name'], len(levels))}: {level['zones']:,}" for level in levels
-                ).removeprefix("Zones: "),
+                    f"{level_title(level['name'], len(levels), noun)}: {level['zones']:,}" for level in levels
+                ).removeprefix(f"{noun.capitalize()}s: "),
             ),
             (f"Error of a {noun}", f"{errors[levels[0]['name']]} users (95%)"),
         ),
@@ -149,6 +149,7 @@ def _layer(rows: pa.Table, level: Mapping[str, Any], manifest: Manifest, region:
             *rate_measures(rows, manifest, noun),
         ],
         named=level["name"] not in INDEXES,
+        noun=noun,
         radius=radius,
     )
 

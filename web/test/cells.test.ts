@@ -9,7 +9,7 @@ import type { Layer, MapBody, Measure, Scale } from "../src/views";
 
 const region = { west: 3, south: 1, east: 3.16, north: 1.16 };
 // The whole region, its south-eastern quarter, and that quarter's north-western cell.
-const layer: Layer = { title: "", note: "", level: [0, 1, 2], x: [0, 1, 2], y: [0, 1, 2], area: [0.75, 0.75, 1], cell_id: ["r", "r3", "r30"], measures: [], shapes: null, zones: null, named: false, radius: null };
+const layer: Layer = { title: "", note: "", level: [0, 1, 2], x: [0, 1, 2], y: [0, 1, 2], area: [0.75, 0.75, 1], cell_id: ["r", "r3", "r30"], measures: [], shapes: null, zones: null, named: false, noun: "cell", radius: null };
 
 test("the finest cell that covers a place is found, its border included", () => {
   const cells = new Cells(layer, region);

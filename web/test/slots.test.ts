@@ -5,7 +5,7 @@ import type { Layer, Measure, TimeSlots } from "../src/views";
 const scale = { kind: "log", low: 0, high: 10, knee: 1, unit: "users per km²", ticks: [] } as Measure["scale"];
 const measure = (name: string, value: number[], low: number[], high: number[]): Measure =>
   ({ name, kind: "count", unit: "users", value, low, high, uncertain: value.map(() => false), smooth: false, scale, listed: [], listed_note: "" });
-const layer: Layer = { title: "By hours", note: "", level: [1, 1], x: [0, 1], y: [0, 0], area: [1, 1], cell_id: ["r0", "r1"], shapes: null, zones: null, named: false, radius: null,
+const layer: Layer = { title: "By hours", note: "", level: [1, 1], x: [0, 1], y: [0, 0], area: [1, 1], cell_id: ["r0", "r1"], shapes: null, zones: null, named: false, noun: "cell", radius: null,
   measures: [measure("Users, 00-12 h", [3, 20], [0, 12], [9, 28]), measure("Users, 12-24 h", [7, 1], [2, 0], [14, 6])] };
 const slots: TimeSlots = { title: "By hours", note: "", names: ["00-12 h", "12-24 h"], ticks: [[0, "00"], [1, "12"], [2, "24"]], layer, region: [[23, 15, 31], [8, 3, 13]] };
 

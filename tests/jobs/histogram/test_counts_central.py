@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.report.report import view_in_page
 from tests.conftest import make_logs, write_files
 from tests.digests import page_text
 from tests.rejections import rejects
@@ -205,6 +207,29 @@ def test_zones_around_stops_have_the_points_of_the_stops(pattern: str, tmp_path:
     assert cli.main(["export", release.path, "--output", str(tmp_path / "out.csv")]) == 0
     for found in (release.table("zones"), pd.read_csv(tmp_path / "out.csv")):
         assert found[["zone", "latitude", "longitude"]].to_numpy().tolist() == stops.to_numpy().tolist()
+
+
+@pytest.mark.parametrize(("square", "unit"), [("Market Square", "riders"), ("Users Square", "users")])
+def test_a_page_calls_users_and_zones_as_their_columns_do(tmp_path: Path, square: str, unit: str) -> None:
+    """But a place keeps its name in every sentence, and tables their columns."""
+    rng = seeded_rng(3)
+    frame = {"rider_id": np.arange(999), "longitude": rng.choice([-0.75, 0.25], 999), "latitude": [50.5] * 999}
+    pq.write_table(pa.table(frame), tmp_path / "logs.parquet")
+    (tmp_path / "stops.csv").write_text(f"stop_id,name,lat,lon\na,{square},50.5,-0.75\nb,Industrial Zone,50.5,0.25\n")
+    stops = ["--zones", str(tmp_path / "stops.csv"), "--id_column", "stop_id", "--label_column", "name"]
+    more = [*stops, "--radius", "300", "--trust", "central", "--user_id_column", "rider_id"]
+    assert run("histogram", str(tmp_path / "logs.parquet"), tmp_path / "out", *more) == 0
+    view = view_in_page((tmp_path / "out" / "index.html").read_text())
+    assert isinstance(view.body, MapBody)
+    (layer,) = view.body.layers
+    assert (view.title, layer.noun, layer.measures[0].unit) == (f"{unit.capitalize()} by stop", "stop", unit)
+    assert sorted(layer.cell_id) == ["Industrial Zone", square]
+    texts = [view.headline, view.description, layer.note, layer.measures[0].name, *(chip.text for chip in view.chips)]
+    assert re.search(f"{square}|Industrial Zone", view.headline)
+    words = {one.lower() for one in re.findall(r"\w+", " ".join(texts).replace("Industrial Zone", ""))}
+    assert words.isdisjoint({"zone", "zones", *(("user", "users") if unit == "riders" else ("rider", "riders"))})
+    assert "by the column rider_id" in page_text((tmp_path / "out" / "index.html").read_text())
+    assert "count" in open_release(tmp_path / "out").table("zones")
 
 
 def test_a_page_with_all_zones_states_users_as_they_are_known() -> None:

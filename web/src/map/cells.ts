@@ -31,9 +31,6 @@ export interface Window {
   readonly height: number;
 }
 
-/** What a reader calls a cell of a layer. */
-export const nounOf = (layer: Layer): "cell" | "place" | "zone" => (!layer.shapes ? "cell" : layer.radius ? "place" : "zone");
-
 /** Whether polygons lie over the geography's lines: circles of stops, and others with ground between them, which a line would cut. */
 export const isOverLines = ({ shapes, named, radius, area }: Layer): boolean => shapes !== null && (Boolean(radius) || (named && area.reduce((sum, one) => sum + one, 0) < 0.5));
 

@@ -1,7 +1,7 @@
 // Maps of every slot of time: a slider over the slots, a button that plays them, and the curve of a place over the slots.
 import { ChartFigure, type Mark } from "../chart/figure";
 import { button, h } from "../dom";
-import { atMost, interval, within } from "../format";
+import { atMost, capital, interval, within } from "../format";
 import type { Tools } from "../product";
 import type { Bounds, TimeSlots } from "../views";
 import { Cells } from "./cells";
@@ -12,10 +12,10 @@ const DENSE = 48; // more slots have a band instead of lines
 type Estimate = [value: number, low: number, high: number];
 
 /** Users in a slot in words: [value, margin]. */
-export function slotWords([value, low, high]: Estimate): [string, string] {
+export function slotWords([value, low, high]: Estimate, unit = "users"): [string, string] {
   const margin = `${interval(low, high)}, 95% interval for this slot only (pointwise)`;
-  if (low <= 0) return [`at most about ${atMost(value, high)} users`, "may be empty: indistinguishable from zero"];
-  return [`about ${within(value, low, high)} users`, margin];
+  if (low <= 0) return [`at most about ${atMost(value, high)} ${unit}`, "may be empty: indistinguishable from zero"];
+  return [`about ${within(value, low, high)} ${unit}`, margin];
 }
 
 /** The users of a place in each slot, or of the whole region for row -1. */
@@ -36,6 +36,7 @@ export class SlotPanel {
   private readonly chart: ChartFigure;
   private readonly cells: Cells;
   private readonly peak: number;
+  private readonly unit: string;
   private timer = 0;
   private chosen = -1; // the row of the place that a click chose
   private row = -2; // of the place that the curve shows; -1 for the region
@@ -43,6 +44,7 @@ export class SlotPanel {
   /** `show` redraws the map of the slot. */
   constructor(private readonly slots: TimeSlots, region: Bounds, figure: MapFigure, private readonly tools: Tools, private readonly show: () => void) {
     const last = slots.names.length - 1;
+    [{ unit: this.unit }] = slots.layer.measures;
     const users = slots.region.map(([value]) => value);
     this.peak = users.indexOf(Math.max(...users));
     this.cells = new Cells(slots.layer, region);
@@ -53,10 +55,10 @@ export class SlotPanel {
       this.choose(-1);
     }, { "aria-label": "All slots together" });
     const board = h("div");
-    this.chart = new ChartFigure(board, { title: slots.title, description: "", x: this.axis(), y: { label: "Users", domain: [0, 1] }, marks: [], height: () => 190 }, tools);
+    this.chart = new ChartFigure(board, { title: slots.title, description: "", x: this.axis(), y: { label: capital(this.unit), domain: [0, 1] }, marks: [], height: () => 190 }, tools);
     this.chart.setTip(slots.names.map((_, i) => i + 0.5), (place) => {
       const [value, low, high] = profileOf(slots, this.row)[place];
-      const [words, margin] = slotWords([value, low, high]);
+      const [words, margin] = slotWords([value, low, high], this.unit);
       return { x: place + 0.5, y: value, value: `${slots.names[place]}: ${words}`, margin };
     });
     this.chart.onChoose((place) => this.choose(place));
@@ -140,7 +142,7 @@ export class SlotPanel {
     ];
     this.chart.draw({
       title: `${this.slots.title}: ${this.heading.textContent.toLowerCase()}`,
-      description: profile.map((one, i) => `${this.slots.names[i]}: ${slotWords(one)[0]}`).join(". "),
+      description: profile.map((one, i) => `${this.slots.names[i]}: ${slotWords(one, this.unit)[0]}`).join(". "),
       y: { label: "Users", domain: [0, Math.max(...profile.map(([, , high]) => high), 1)] },
       marks,
     });

@@ -3,7 +3,6 @@ import { button, choice, h } from "../dom";
 import { csv, offer } from "../download";
 import { atMost, capital, interval, notNegative, place, plural, significant, within } from "../format";
 import { geographyOf } from "../map/basemap";
-import { nounOf } from "../map/cells";
 import { MapFigure } from "../map/figure";
 import type { Scene } from "../map/ground";
 import { captionOf, type Product, type Tools } from "../product";
@@ -83,7 +82,7 @@ class FlowMap {
   constructor(private readonly figure: MapFigure, private readonly body: FlowsBody, private readonly tools: Tools, view: PageView) {
     const { link } = tools;
     const cells = body.map.layers[0].level.length;
-    this.noun = nounOf(body.map.layers[0]);
+    this.noun = body.map.layers[0].noun;
     this.way = link.index("way", 3, 0);
     this.row = link.index("cell", cells, -1);
     this.top = link.index("arcs", STEPS.length, STEPS.indexOf(ARCS));

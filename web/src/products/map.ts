@@ -29,7 +29,7 @@ export function valueWords(measure: Measure, row: number): [string, string] {
   if (low === null || high === null) return [`about ${significant(value, 2)} ${measure.unit}`.trim(), "interval unknown"];
   const level = listed ? "95% interval, as in the list" : "95% interval for this place only (pointwise)";
   if (measure.kind === "rate") return [shareWords(value, low, high), level];
-  if (measure.kind === "change" && !measure.unit.startsWith("users")) return [`${significant(value, 2)} ${measure.unit.replace("in ", "")}`, ""];
+  if (measure.kind === "change" && measure.unit.startsWith("in ")) return [`${significant(value, 2)} ${measure.unit.replace("in ", "")}`, ""];
   if (measure.kind === "change") return [moreWords(value, low, high, measure.unit), `${interval(low, high)}, ${level}`];
   if (measure.kind === "count" && measure.uncertain[row]) return [`at most about ${atMost(value, high)} ${measure.unit}`, "may be empty: indistinguishable from zero"];
   const shown = measure.kind === "count" ? notNegative(value, low, high) : [value, low, high] as const;
@@ -58,7 +58,7 @@ export function cellWords(figure: MapFigure, body: MapBody, layer: Layer, measur
   const near = nearestTo(figure, layer, row, longitude, latitude);
   const where: [string, string][] = [...(near === null ? [] : [["Where", near] as [string, string]]), ["Position", place(longitude, latitude, finest)]];
   if (row < 0 || !figure.cells) return { value: "No value here", margin: body.missing ?? "", facts: where };
-  const lead = measure.kind === "change" ? layer.measures.find(({ unit }) => unit.startsWith("users")) ?? measure : measure; // people ask how many, then how sure
+  const lead = measure.kind === "change" ? layer.measures.find(({ unit }) => !unit.startsWith("in ")) ?? measure : measure; // people ask how many, then how sure
   const [value, margin] = valueWords(lead, row);
   const name = layer.shapes ? layer.cell_id[row] : null;
   const share = !layer.shapes && layer.area[row] < 0.9995 ? `, ${percent(layer.area[row])} of it; finer cells cover the rest` : "";
@@ -77,7 +77,7 @@ export function cellWords(figure: MapFigure, body: MapBody, layer: Layer, measur
 /** The cells or zones of a layer as a table, with all its measures: of zones, the columns that the release has for them. */
 export function layerCsv(figure: Pick<MapFigure, "cells">, { zones, cell_id, measures }: Layer): string {
   const values = (i: number): (number | null)[] => measures.flatMap(({ value, low, high }) => [value[i], low[i], high[i]]);
-  const heads = measures.flatMap(({ name, kind, unit }) => (zones && kind === "count" ? [unit, "low", "high"] : [name, `${name} low`, `${name} high`]));
+  const heads = measures.flatMap(({ name, kind, unit }) => (zones && kind === "count" ? [unit === "records" ? unit : "users", "low", "high"] : [name, `${name} low`, `${name} high`]));
   if (zones) {
     const named = zones.some(([, name]) => name !== null);
     return csv(["zone", ...(named ? ["name"] : []), ...heads], zones.map(([zone, name], i) => [zone, ...(named ? [name] : []), ...values(i)]));
@@ -115,7 +115,7 @@ export function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTML
   const bound = ([row, value, low, high]: Measure["listed"][number]): number => (measure.kind === "count" ? (isOfZones ? value : value / (figure.cells?.area(row) ?? 1))
     : measure.kind === "change" ? Math.min(Math.abs(low), Math.abs(high)) : low);
   const { cells } = figure;
-  const radius = cells?.layer.radius;
+  const { radius, noun } = cells?.layer ?? {};
   const { listed } = measure;
   const most = Math.max(...listed.map(bound), 1e-12);
   const sameSize = !figure.cells?.layer.shapes && new Set(listed.map(([row]) => figure.cells?.layer.level[row])).size === 1;
@@ -171,7 +171,7 @@ export function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTML
     fill();
   };
   const unit = measure.kind !== "count" || !listed.length ? "" // cells of several sizes are compared by their density
-    : `${capital(measure.unit)} ${radius ? `within ${metres(radius)} of each point` : isOfZones ? "in a zone" : sameSize ? `in a cell of ${sizeWords(figure, body, listed[0][0])}` : "per km²"}. `;
+    : `${capital(measure.unit)} ${radius ? `within ${metres(radius)} of each ${noun === "place" ? "point" : noun}` : isOfZones ? "in a zone" : sameSize ? `in a cell of ${sizeWords(figure, body, listed[0][0])}` : "per km²"}. `;
   return h("section", { class: "listed" }, h("h2", {}, title), h("p", { class: "quiet" }, unit + measure.listed_note), list, more);
 }
 

@@ -54,15 +54,16 @@ type Known = Pick<ZoneCount, "users" | "low" | "high">;
 const knownOf = ({ users, users_stddev: stddev }: Night): Known | null => (users === null ? null : { users, low: Math.max(users - NOISE_Z * (stddev ?? 0), 0), high: users + NOISE_Z * (stddev ?? 0) });
 
 /** The bars of users by night, of all users or of those in a zone. A chart of few nights is narrow. */
-export function nightsChart(nights: Night[], chosen: (Night | null)[], zone: string | null = null, counts: (Known | null)[] = nights.map(knownOf)): ChartOptions {
+export function nightsChart(nights: Night[], chosen: (Night | null)[], zone: string | null = null, counts: (Known | null)[] = nights.map(knownOf), unit = "users"): ChartOptions {
+  const counted = zone === null ? "Users" : `${capital(unit)} in ${zone}`;
   const [first, last] = [time(nights[0].date), time(nights[nights.length - 1].date)];
   const style = (night: Night): string => (night === chosen[B] ? "s0" : night === chosen[A] ? "s1" : isUsedFor(chosen[B], night) ? "s2" : "s5");
   const bars = nights.map((night, i) => [time(night.date) - 0.4 * DAY, time(night.date) + 0.4 * DAY, Math.max(counts[i]?.users ?? 0, 0), style(night)] as const);
   const margins = nights.map(({ date }, i) => [time(date), counts[i]?.low ?? 0, counts[i]?.high ?? 0] as const);
   const has = (key: string): boolean => bars.some(([, , , one]) => one === key);
   return {
-    title: `${zone === null ? "Users" : `Users in ${zone}`} by day`, description: `${plural(nights.length, "day")}, ${shortDate(nights[0].date)} to ${shortDate(nights[nights.length - 1].date)}.`,
-    x: { label: "", domain: [first - 0.7 * DAY, last + 0.7 * DAY], kind: "time", format: dayOf, ticks: Array.from({ length: (last - first) / DAY + 1 }, (_, i) => first + i * DAY) }, y: { label: zone === null ? "Users" : `Users in ${zone}`, domain: [0, 1.06 * Math.max(...margins.map(([, , high]) => high), 1)], format: (users) => significant(users) },
+    title: `${counted} by day`, description: `${plural(nights.length, "day")}, ${shortDate(nights[0].date)} to ${shortDate(nights[nights.length - 1].date)}.`,
+    x: { label: "", domain: [first - 0.7 * DAY, last + 0.7 * DAY], kind: "time", format: dayOf, ticks: Array.from({ length: (last - first) / DAY + 1 }, (_, i) => first + i * DAY) }, y: { label: counted, domain: [0, 1.06 * Math.max(...margins.map(([, , high]) => high), 1)], format: (users) => significant(users) },
     marks: [{ kind: "bars", bars }, { kind: "upright", style: "mark", points: margins.filter(([, low, high]) => high > low) }], height: () => 130,
     keys: [...(chosen[B] ? [["s0", shortDate(chosen[B].date)] as const] : []), ...(chosen[A] ? [["s1", `${shortDate(chosen[A].date)}, compared`] as const] : []), ...(has("s2") ? [["s2", `other days that ${chosen[B] ? dayOf(time(chosen[B].date)) : "it"} is based on`] as const] : []), ...(has("s5") ? [["s5", "other days"] as const] : [])],
   };
@@ -76,7 +77,7 @@ function bodyOf(map: NightMap, layer: Layer): MapBody {
 }
 
 /** Whether a layer shows the users of zones, which the chart can follow. */
-const isOfZones = ({ zones, measures }: Layer): boolean => zones !== null && measures[0].unit === "users";
+const isOfZones = ({ zones, measures }: Layer): boolean => zones !== null && measures[0].kind === "count" && measures[0].unit !== "records";
 
 /** Why this page draws no map of a night, and where its release is shown. */
 function absent({ date, folder, job, pruned }: Night): (string | Node)[] {
@@ -211,17 +212,18 @@ class Timeline {
       this.zone = "";
       this.tools.link.set("zone", null);
     }
+    const unit = this.current?.layer.measures[0].unit; // riders, where the release says so
     const counts = name === null ? this.nights.map(knownOf) : ofZone;
-    this.chart.draw(nightsChart(this.nights, chosen, name, counts));
+    this.chart.draw(nightsChart(this.nights, chosen, name, counts, unit));
     this.chart.setTip(this.nights.map(({ date }) => time(date)), (at) => {
       const night = this.nights[at];
       const { date, epsilon, job, map, pruned, safe } = night;
       const count = ofZone[at];
-      const users = name === null ? usersOf(night) : count && `${within(count.users, count.low, count.high)} users (${interval(count.low, count.high)}, 95%)`;
+      const users = name === null ? usersOf(night) : count && `${within(count.users, count.low, count.high)} ${unit ?? "users"} (${interval(count.low, count.high)}, 95%)`;
       return { x: time(date), y: Math.max(counts[at]?.users ?? 0, 0), value: longDate(date), margin: users ?? "users unknown", facts: [...(name === null ? [] : [["Zone", name] as const]), ["Budget", `ε ${significant(epsilon)}`], ["Job", map ? job : pruned ? `${job}, removed` : `${job}, on its own page`], ...(safe ? [] : [["Noise", "known source: not private"] as const])] };
     });
     const all = button("Show all users", () => this.chooseZone(-1), { class: "link" });
-    if (name !== null) this.zoneWords.replaceChildren(`${name}: users by day, each with its own 95% interval. `, all);
+    if (name !== null) this.zoneWords.replaceChildren(`${name}: ${unit ?? "users"} by day, each with its own 95% interval. `, all);
     else this.zoneWords.textContent = this.current && isOfZones(this.current.layer) ? ZONE_HINT : "";
   }
 

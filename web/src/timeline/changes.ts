@@ -155,5 +155,5 @@ export function changeLayer(changes: Change[], title: string): Layer {
       .map((i) => [i, changes[i].difference, changes[i].difference - Z * changes[i].deviation, changes[i].difference + Z * changes[i].deviation]),
     listed_note: "",
   };
-  return { title, note: "", level: changes.map(({ id }) => id.length - 1), x: xs, y: ys, area: changes.map(({ area }) => area), cell_id: changes.map(({ id }) => id), measures: [measure], shapes: null, zones: null, named: false, radius: null };
+  return { title, note: "", level: changes.map(({ id }) => id.length - 1), x: xs, y: ys, area: changes.map(({ area }) => area), cell_id: changes.map(({ id }) => id), measures: [measure], shapes: null, zones: null, named: false, noun: "cell", radius: null };
 }

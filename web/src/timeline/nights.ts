@@ -80,7 +80,7 @@ function countsOf({ layer }: NightMap): Map<string, ZoneCount> {
   const [measure] = layer.measures;
   layer.zones?.forEach(([id], row) => {
     const [value, low, high] = [measure.value[row], measure.low[row], measure.high[row]];
-    if (measure.unit !== "users" || value === null || low === null || high === null) return;
+    if (measure.kind !== "count" || measure.unit === "records" || value === null || low === null || high === null) return;
     const [users, least, most] = notNegative(value, low, high);
     found.set(id, { name: layer.cell_id[row], users, low: least, high: most });
   });
