@@ -106,16 +106,16 @@ for (const name of ["beforeprint", "afterprint"]) addEventListener(name, () => f
 
 /** The list of the highest lower bounds. A click shows the cell on the map. */
 export function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTMLElement {
+  const { cells } = figure;
+  const { radius, noun } = cells?.layer ?? {};
+  const isOfZones = Boolean(cells?.layer.shapes); // which people compare by their users, whatever their areas
   const isFound = measure.listed.some(([row]) => !measure.uncertain[row]);
-  const title = measure.kind === "count" ? "Busiest places" : measure.kind === "change" ? (isFound ? "Most significant changes" : "Largest differences") : `Highest (95% sure): ${measure.name.replace(/^Rate: /, "").toLowerCase()}`;
+  const title = measure.kind === "count" ? `Busiest ${isOfZones && noun !== "zone" ? noun : "place"}s` : measure.kind === "change" ? (isFound ? "Most significant changes" : "Largest differences") : `Highest (95% sure): ${measure.name.replace(/^Rate: /, "").toLowerCase()}`;
   const finest = Math.min(...body.finest_metres);
   const isKnown = (row: number): boolean => measure.kind === "count" || !measure.uncertain[row]; // else a bar would say too much
-  const isOfZones = Boolean(figure.cells?.layer.shapes); // which people compare by their users, whatever their areas
   /** The length of the bars: of counts the estimate, otherwise the end of the interval nearer to zero. */
   const bound = ([row, value, low, high]: Measure["listed"][number]): number => (measure.kind === "count" ? (isOfZones ? value : value / (figure.cells?.area(row) ?? 1))
     : measure.kind === "change" ? Math.min(Math.abs(low), Math.abs(high)) : low);
-  const { cells } = figure;
-  const { radius, noun } = cells?.layer ?? {};
   const { listed } = measure;
   const most = Math.max(...listed.map(bound), 1e-12);
   const sameSize = !figure.cells?.layer.shapes && new Set(listed.map(([row]) => figure.cells?.layer.level[row])).size === 1;
