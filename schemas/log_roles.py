@@ -37,7 +37,7 @@ _TRIP = re.compile(
 _USERS = ("rider", "device", "person", "customer", "client", "passenger", "driver", "patient", "student", "member",
           "subscriber", "card", "phone", "visitor", "participant", "trip", "ride", "journey")  # fmt: skip
 _ZONES = re.compile(
-    r"(?:^|[ _.-])(stop|station|district|ward|tract|borough|quarter|parish|suburb|neighbou?rhood|block|school|store)s?"
+    r"(?:^|[ _.-])(stop|station|district|ward|tract|borough|quarter|suburb|neighbou?rhood|block|school|store)s?"
     r"(?=$|[ _.-])"
 )
 _DEGREES = re.compile(r"(\w+?)[ _.-](wgs_?84|gps|deg|degrees|dd|4326|epsg_?4326)")  # lat_wgs84

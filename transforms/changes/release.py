@@ -62,6 +62,7 @@ def changes_files(changes: Changes, before: Release, after: Release, rate: float
     sides = {"before": before, "after": after}
     unsafe = any(_randomness(one.manifest).get("safe") is not True for one in sides.values())
     warnings = [*([UNSAFE] if unsafe else []), *_unlike(before, after)]
+    columns = {user_id_column(one.manifest) for one in sides.values()}
     identity = "".join(one.digest for one in sides.values()) + repr((rate, shares))
     manifest = {
         "format": CHANGES_FORMAT,
@@ -70,7 +71,7 @@ def changes_files(changes: Changes, before: Release, after: Release, rate: float
         "created": after.manifest.get("created"),
         **changes.content,
         **{name: _identity(one) for name, one in sides.items()},
-        "parameters": {"columns": {"user_id": user_id_column(after.manifest)}},
+        **({"parameters": {"columns": {"user_id": columns.pop()}}} if len(columns) == 1 else {}),
         "privacy": {"note": _NOTE, "randomness": _randomness(before.manifest if unsafe else after.manifest)},
         "results": {
             "false_discovery_rate": rate,
@@ -118,6 +119,8 @@ def _unlike(before: Release, after: Release) -> list[str]:
     """Returns a warning for each way in which two releases count differently."""
     ways: dict[str, Callable[[Mapping[str, Any]], Any]] = {
         "days together": lambda one: days_together(one) if days_averaged(one) == 1 else 1,
+        "days averaged": days_averaged,
+        "column of user ids": user_id_column,
         "hours": lambda one: get(one, "parameters.hours", "all"),
         "zones per user": lambda one: get(one, "parameters.bound.max_items", 1),
         "radius of zones": lambda one: get(one, "parameters.radius", "none"),

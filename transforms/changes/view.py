@@ -25,6 +25,7 @@ from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.sections import Manifest, facts, get, is_safe
 
+_SIDES = ("before", "after")
 _MAX_CELLS = 1 << 16
 _LISTED = 48
 _UNSURE = 12  # places listed where no change is significant
@@ -48,8 +49,7 @@ def changes_view(files: Files) -> PageView:
         metres = (wide / 2**finest, tall / 2**finest)
         body = MapBody(region=release.bounds, depth=depth, layers=[layer], finest_metres=metres)
     else:
-        unit = "users a day" if _compared(manifest).endswith("a day") else "users"
-        layers = _zones(table, get(manifest, "zones.levels"), release.region, unit)
+        layers = _zones(table, get(manifest, "zones.levels"), release.region, _unit(manifest))
         metres = finest_metres(np.asarray(table["area"]), release.region)
         body = MapBody(
             region=release.bounds, depth=0, layers=layers, finest_metres=metres, missing="Nothing to compare here."
@@ -58,7 +58,7 @@ def changes_view(files: Files) -> PageView:
     rate, shown = float(get(manifest, "results.false_discovery_rate")), int(get(manifest, "results.shown"))
     found = f"At most {rate:.0%} of these changes are expected to be wrong. " if shown else ""
     promise = f"{found}This page uses only two published maps."
-    before, after = (_release_name(manifest, side) for side in ("before", "after"))
+    before, after = (_release_name(manifest, side) for side in _SIDES)
     chips = facts(
         ("Before", before),
         ("After", after),
@@ -66,7 +66,7 @@ def changes_view(files: Files) -> PageView:
         ("Places tested", f"{get(manifest, 'results.tested'):,}"),
     )
     rows = []
-    for side in ("before", "after"):
+    for side in _SIDES:
         epsilon, identity = get(manifest, f"{side}.epsilon"), get(manifest, f"{side}.release_id")
         rows.append((f"The map {side}", f"release {identity}, ε = {epsilon:g}" if epsilon else f"release {identity}"))
     costs = Section(title="What it costs", paragraphs=[str(get(manifest, "privacy.note"))], facts=facts(*rows))
@@ -100,14 +100,19 @@ def _headline(manifest: Manifest, table: pa.Table) -> str:
         found = f"{gain} in {where}, {loss} in {down:,}"
     else:
         found = f"{gain if up else loss.capitalize()} in {where}"
-    (before, error), (after, other) = _users(manifest, table)
-    if abs(after - before) <= Z * math.hypot(error, other):
+    totals = _users(manifest, table)
+    if not totals or abs(totals[1][0] - totals[0][0]) <= Z * math.hypot(totals[0][1], totals[1][1]):
         return found
-    return f"{found}; in all about {about(before, error)} users before, {about(after, other)} after"
+    before, after = (about(*one) for one in totals)
+    return f"{found}; in all about {before} {_unit(manifest)} before, {after} after"
 
 
 def _compared(manifest: Manifest) -> str:
     return str(get(manifest, "results.compared"))
+
+
+def _unit(manifest: Manifest) -> str:
+    return "users a day" if _compared(manifest).endswith("a day") else "users"
 
 
 def _add_up(manifest: Manifest) -> bool:
@@ -119,9 +124,12 @@ def _users(manifest: Manifest, table: pa.Table) -> list[tuple[float, float]]:
     """Returns all users before and after, each with a standard deviation.
 
     They are the sums of places, with that of their difference, or the runs' own counts where places do not add up.
+    Of means by day that do not add up there are none: the runs counted the users of all days.
     """
     total, found = _total(table), []
-    for side in ("before", "after"):
+    if not _add_up(manifest) and _unit(manifest) != "users":
+        return []
+    for side in _SIDES:
         users, stddev = total[side], total["stddev"]
         if not _add_up(manifest) or "cell_id" in table.column_names:
             users = float(get(manifest, f"{side}.users") or users)
@@ -272,7 +280,7 @@ def _rounded(values: NDArray[np.float64], digits: int, unknown: NDArray[np.bool_
 
 def _reading(manifest: Manifest, table: pa.Table) -> Section:
     rate, shares = float(get(manifest, "results.false_discovery_rate")), _compared(manifest).startswith("shares")
-    total, (before, after) = _total(table), (about(*one) for one in _users(manifest, table))
+    total, totals = _total(table), [about(*one) for one in _users(manifest, table)]
     is_sum = _add_up(manifest)
     scaled = " The first map is scaled to the total of the second, so shares are compared." if shares else ""
     return Section(
@@ -286,8 +294,7 @@ def _reading(manifest: Manifest, table: pa.Table) -> Section:
             "Unmarked places may have changed by less than these maps can show.",
         ],
         facts=facts(
-            ("All users before", f"about {before}"),
-            ("All users after", f"about {after}"),
+            *((f"All {_unit(manifest)} {when}", f"about {one}") for when, one in zip(_SIDES, totals, strict=False)),
             ("Their difference", f"{between(total['low'], total['high'])} at 95%" if is_sum and not shares else None),
             (
                 "Places tested",

@@ -81,6 +81,8 @@ def compare_zones(before: Release, after: Release, rate: float, *, shares: bool)
     for release, side in ((before, first), (after, second)):
         if shares and side.total[0] <= 0:
             raise RequestError(f"shares: {release.path} states no number of users above 0")
+    if shares and days_averaged(after.manifest) != days_averaged(before.manifest) and _zones_per_user(after) > 1:
+        raise RequestError("shares: the releases are means of different numbers of days; leave out --shares")
     return ZoneChanges(
         **vars(differences(first, second, parents, rate, shares=shares)),
         rows=shared[1],

@@ -35,7 +35,11 @@ from sfumato.transforms.report.sections import (
 
 Files = Mapping[str, bytes]
 _USERS = re.compile(r"\b([Uu])ser(s?)\b(?![-_])")
-_GIVEN = frozenset(("manifest", "basemap", "tiles", "heading", "place", "cell_id", "zones", "bars", "rows", "files"))
+# Fields of a view that hold what the data, the operator or the software names.
+_GIVEN = frozenset(
+    ("manifest", "basemap", "tiles", "heading", "place", "cell_id", "zones", "bars", "rows", "files", "file_name",
+     "job", "release_id", "created", "picture")
+)  # fmt: skip
 
 
 class Released:
@@ -113,14 +117,19 @@ class Released:
         }
         view = PageView(**{**fields, **texts})
         word = users_word(user_id_column(manifest))
-        return view if word == "user" or any(map(_USERS.search, _names(view.body))) else _reworded(view, word)
+        return view if word == "user" or any(map(_USERS.search, _names(view))) else _reworded(view, word)
 
 
-def _names(body: Body) -> list[str]:
-    """Returns the names that the data give to what a page shows, which its texts repeat; `users` if it has its own."""
-    if isinstance(body, MapBody):
-        return [name for layer in body.layers if layer.named for name in layer.cell_id]
-    return [bar.name for bar in body.bars] if isinstance(body, BarsBody) else ["users"]
+def _names(view: PageView) -> list[str]:
+    """Returns the names of what a page shows, which its sentences repeat; `users` if it has texts of its own."""
+    body, geography, sides = view.body, view.basemap, ("release_id", "before.release_id", "after.release_id")
+    if not isinstance(body, MapBody | BarsBody):
+        return ["users"]
+    names = [user_id_column(view.manifest), *(str(get(view.manifest, side, "")) for side in sides)]
+    names += [] if geography is None else [one.name for group in (geography.zones, geography.places) for one in group]
+    if isinstance(body, BarsBody):
+        return [*names, *(bar.name for bar in body.bars)]
+    return [*names, *(name for layer in body.layers if layer.named for name in layer.cell_id)]
 
 
 def _reworded(part: Any, word: str) -> Any:

@@ -143,7 +143,7 @@ export class SlotPanel {
     this.chart.draw({
       title: `${this.slots.title}: ${this.heading.textContent.toLowerCase()}`,
       description: profile.map((one, i) => `${this.slots.names[i]}: ${slotWords(one, this.unit)[0]}`).join(". "),
-      y: { label: "Users", domain: [0, Math.max(...profile.map(([, , high]) => high), 1)] },
+      y: { label: capital(this.unit), domain: [0, Math.max(...profile.map(([, , high]) => high), 1)] },
       marks,
     });
   }

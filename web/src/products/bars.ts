@@ -111,7 +111,7 @@ export function barTable(body: BarsBody, key: string, value: string, tools: Tool
     return h("th", { scope: "col", class: style, "data-by": by }, made);
   };
   const heads = h("tr", {}, h("th", { scope: "col", class: "rank" }, h("span", { class: "unseen" }, "Rank")), head("name", body.noun.charAt(0).toUpperCase() + body.noun.slice(1), "name"),
-    h("th", { scope: "col", class: "plot" }, h("span", { class: "unseen" }, "Bar"), axis), head("value", value, "number"), grouped ? head("users", "Users, about", "number") : h("th", { scope: "col", class: "number" }, "Share of all users"));
+    h("th", { scope: "col", class: "plot" }, h("span", { class: "unseen" }, "Bar"), axis), head("value", value, "number"), grouped ? head("users", "Users, about", "number") : h("th", { scope: "col", class: "number" }, `Share of all ${body.unit === "records" ? "users" : body.unit}`));
 
   function plot(bar: Bar, scale: BarScale): SVGSVGElement {
     const [low, middle, high] = [bar.low, bar.value, bar.high].map(scale.at);
