@@ -15,9 +15,10 @@ NAMES: Mapping[str, tuple[str, ...]] = {
                        "customer_id", "client_id", "passenger_id", "card_id", "card", "uid",
                        "nutzer_id", "nutzer", "kunde", "fahrgast", "cartão", "cartao", "usuário", "usuario",
                        "utilizador", "tarjeta", "id"),
-    "latitude_column": ("latitude", "lat", "breitengrad", "breite", "latitud", "stop_lat", "y"),
+    "latitude_column": ("latitude", "lat", "breitengrad", "breite", "latitud", "latitudine", "breedte", "bredd",
+                        "breddegrad", "stop_lat", "y"),
     "longitude_column": ("longitude", "lon", "lng", "long", "längengrad", "laengengrad", "länge", "laenge", "longitud",
-                         "stop_lon", "x"),
+                         "longitudine", "lengte", "längd", "længdegrad", "lengdegrad", "stop_lon", "x"),
     "time_column": ("timestamp", "time", "datetime", "date_time", "ts", "date", "when", "started", "started_at",
                     "start_time", "zeitstempel", "zeitpunkt", "zeit", "datum"),
 }  # fmt: skip
@@ -33,13 +34,19 @@ _PERSON = re.compile(
 _TRIP = re.compile(
     r"(?:^|[ _.-])(trip|ride|journey|session|order|event|booking|check[_-]?in|row|record|transaction)s?(?=$|[ _.-])"
 )
-# Words of both that pages take for users, and words of columns of ids that they take for zones.
+# Words of both that pages take for users, those of other languages by how they begin, and words for zones.
 _USERS = ("rider", "device", "person", "customer", "client", "passenger", "driver", "patient", "student", "member",
           "subscriber", "card", "phone", "visitor", "participant", "trip", "ride", "journey")  # fmt: skip
-_ZONES = re.compile(
-    r"(?:^|[ _.-])(stop|station|district|ward|tract|borough|quarter|suburb|neighbou?rhood|block|school|store)s?"
-    r"(?=$|[ _.-])"
-)
+_TRANSLATED = {"fahrg": "passenger", "resen": "passenger", "pasaj": "passenger", "passag": "passenger",
+               "kund": "customer", "cliente": "customer", "kart": "card", "kort": "card", "cart": "card",
+               "tarj": "card", "ger": "device", "appar": "device", "dispo": "device"}  # fmt: skip
+_ZONES = {
+    "stop": r"stops?|h[åa]llplats(er)?|haltestellen?|paradas?|parage(m|ns)|arr[êe]ts?|haltes?|fermat[ae]|przystan\w+",
+    "station": r"stations?|bahnh[oö]fe?|estaci[oó]n(es)?|esta[cç](ão|ões)|gares?|stazion[ei]",
+    "district": r"districts?|bezirke?|stadtteile?|stadsdel(ar)?|distritos?|barrios?|bairros?|quartiers?|freguesias?",
+    "neighbourhood": r"neighbou?rhoods?",
+    **{one: f"{one}s?" for one in ("ward", "tract", "borough", "quarter", "suburb", "block", "school")},
+}
 _DEGREES = re.compile(r"(\w+?)[ _.-](wgs_?84|gps|deg|degrees|dd|4326|epsg_?4326)")  # lat_wgs84
 _NUMBER = re.compile(r"(^|[ _.-])(id|no|nr|number|uuid|guid|key)$")
 
@@ -80,19 +87,27 @@ def people_among(names: Iterable[str]) -> list[str]:
 def users_word(column: str) -> str:
     """Returns what pages call a user: what the name of the column of user ids says it is, or `user`.
 
-    >>> [users_word(name) for name in ("riderId", "trip_id", "trip_card", "device_user", "Nutzer")]
-    ['rider', 'trip', 'card', 'user', 'user']
+    >>> [users_word(name) for name in ("riderId", "trip_id", "trip_card", "device_user", "Fahrgast")]
+    ['rider', 'trip', 'card', 'user', 'passenger']
     """
     words = _words(column)
     person, trip = _PERSON.search(words), _TRIP.search(words)
     word = person[2] if person else trip[1] if trip else ""
-    return word if word in _USERS else "user"
+    translated = (one for start, one in _TRANSLATED.items() if word.startswith(start))
+    return word if word in _USERS else next(translated, "user")
 
 
-def zones_word(column: str) -> str | None:
-    """Returns what pages call a zone, such as `stop`, by the name of the column of its id; None if it says nothing."""
-    found = _ZONES.search(_words(column))
-    return found[1] if found else None
+def zones_word(*names: str) -> str | None:
+    """Returns what pages call a zone, such as `stop`, by the first name of a column or a file that says it.
+
+    >>> zones_word("hpl_nr", "hallplatser.shp"), zones_word("tract"), zones_word("id")
+    ('stop', 'tract', None)
+    """
+    for name in names:
+        for word, pattern in _ZONES.items():
+            if re.search(rf"(?:^|[ _.-])({pattern})(?=$|[ _.-])", _words(name)):
+                return word
+    return None
 
 
 def trip_warning(name: str) -> str | None:

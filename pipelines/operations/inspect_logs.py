@@ -10,7 +10,7 @@ from dataclasses import astuple, replace
 
 from sfumato.pipelines.frame.inputs import layout_of, match_files
 from sfumato.pipelines.operations.log_causes import causes, date_order, suggested_form
-from sfumato.pipelines.operations.log_facts import HOUR, OTHER_ORDER, Facts, inspect_logs
+from sfumato.pipelines.operations.log_facts import HOUR, MOST, OTHER_ORDER, Facts, inspect_logs
 from sfumato.pipelines.operations.starting import CLOSE, ZonesFile, file_of_zones, min_users
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.log_roles import ROLES, ids_among, people_among
@@ -32,6 +32,7 @@ _MOST_IN_ZONES = 0.7  # a share of the users
 # Of the users, at most: many are never near a stop, but beyond this a column is probably wrong.
 _OUT_OF_ZONES = ("0.9", "0.5")
 _MUCH_LARGER = 3
+_WORTH_SAYING = 0.005  # of the rows, lost
 _ZONE_WORDS = ("--zones", "FILE", "--id_column", "NAME", "--label_column", "NAME")
 _ZONES_HINT = " (of points, such as stops, with --radius METRES; inspect --zones FILE finds these options)"
 _DEFAULTS = {"user_id_column": "user_id", "latitude_column": "latitude", "longitude_column": "longitude"}
@@ -106,10 +107,16 @@ def report_lines(facts: Facts, files: str, given: Mapping[str, str], time_zone: 
             )
     for reason, rows in facts.unusable.items():
         lines.append(f"unusable: {rows:,} rows ({rows / facts.rows:.1%}) {reason}")
-    if (lost := facts.signs.get("at 0, 0", 0)) > 0:
-        lines.append(f"places: {lost:,} rows are at 0, 0, where devices without a position report themselves")
+    if (at_zero := facts.signs.get("at 0, 0", 0)) > 0:
+        lines.append(f"places: {at_zero:,} rows are at 0, 0, where devices without a position report themselves")
     if facts.timeless is not None:
         lines.append(facts.timeless)
+    lost = facts.swapped + (sum(facts.unusable.values()) + facts.signs.get("no time", 0) + at_zero) / max(facts.rows, 1)
+    if _WORTH_SAYING < lost < MOST:
+        lines.append(
+            f"unusable: {lost:.1%} of the rows in all, with places at 0, 0 and swapped ones; numbers of users are too "
+            "low by about that share, which no interval includes"
+        )
     if "time_column" not in facts.roles:
         lines.append("times: no column was recognised; if there is one, name it with --time_column")
     if facts.states_zones:
@@ -225,7 +232,10 @@ def next_lines(
         zones += ["--max_items_per_user", str(max(facts.places_a_user, 1))]
         when = "from eight to nine"
         if facts.period is not None and facts.period.length > 1:
-            when = f"{when} on an average day (for one day, shorten --period and leave out --average_day)"
+            when += (
+                " on an average day (for one day, shorten --period, leave out --average_day, and perhaps lower "
+                "--max_items_per_user)"
+            )
             zones.append("--average_day")
         file = "" if request.zones else f" in a file{_ZONES_HINT}"
         counted = {f"the visitors of each zone{file}, {when}:": ["histogram", *zones, "--output", "at_eight"]}

@@ -11,6 +11,8 @@ from sfumato.transforms.inputs.text_lines import conversion
 from sfumato.transforms.release.basemap_file import distance_text
 
 _MONTHS = 12
+_CORRECT = 'correct these rows, as "Correct rows" of docs/how_to/your_logs.md shows'
+_FEW_IDS, _MANY_ROWS = 1000, 100  # ids that may be of lines or vehicles; rows that one of them then has
 
 
 def causes(facts: Facts) -> list[str]:
@@ -38,7 +40,7 @@ def causes(facts: Facts) -> list[str]:
     elif signs.get("swapped", 0) > SOME:
         found.append(
             f"{latitude} holds values beyond 90 degrees in {signs['swapped']:.1%} of the rows, where {longitude} does "
-            "not: the two are probably swapped there; correct these rows"
+            f"not: the two are probably swapped there; {_CORRECT}"
         )
     elif facts.given is not None and facts.swapped > MOST:
         turned = facts.given.with_axes_swapped()
@@ -50,7 +52,7 @@ def causes(facts: Facts) -> list[str]:
     elif facts.swapped > 0:
         found.append(
             f"{facts.swapped:.1%} of the places are in the region only with {latitude} and {longitude} swapped: "
-            "correct these rows"
+            f"{_CORRECT}"
         )
     elif facts.near and facts.near_swapped and facts.may_be_swapped:
         found.append(
@@ -83,6 +85,11 @@ def causes(facts: Facts) -> list[str]:
         found.append(
             f"each value of {facts.roles['user_id_column']} occurs once, so a release would protect rows, not people: "
             f"name {person}"
+        )
+    if named and facts.users < _FEW_IDS and facts.rows_a_user[0] > _MANY_ROWS:
+        found.append(
+            f"{facts.roles['user_id_column']} holds {facts.users:,} values, each in {facts.rows_a_user[0]:,} rows "
+            f"(median), so they are perhaps no people: name {person}"
         )
     if facts.users == 1 and facts.rows > 1:
         found.append(

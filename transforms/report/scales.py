@@ -74,11 +74,10 @@ def _from_zero(top: float, knee: float, clipped: bool, unit: str, least: float =
     for power in range(math.floor(math.log10(top * KNEE)), math.floor(math.log10(top)) + 1):
         for value in (float(f"1e{power}"), float(f"3e{power}")):
             place = math.log1p(value / knee) / math.log1p(top / knee)
-            if least <= value < top and place - last > _ROOM and place < (1 - 1.5 * _ROOM if clipped else 0.97):
+            if least <= value < top and place - last > _ROOM and place < 1 - 1.5 * _ROOM:
                 ticks.append((value, number(value)))
                 last = place
-    if clipped:
-        ticks.append((top, f"≥ {number(top)}"))
+    ticks.append((top, f"≥ {number(top)}" if clipped else number(float(f"{top:.2g}"))))
     return Scale(kind="log", low=0.0, high=top, knee=knee, unit=unit, ticks=ticks)
 
 

@@ -173,9 +173,9 @@ def radius_of(manifest: Manifest) -> float | None:
 
 
 def zone_noun(manifest: Manifest) -> str:
-    """Returns what readers call a zone: by the column of its ids, or a place if it was made around a point."""
+    """Returns what readers call a zone: by its ids' column or its file, or a place if it was made around a point."""
     levels = get(manifest, "zones.levels", [])
-    word = zones_word(levels[0]["name"]) if len(levels) == 1 else None
+    word = zones_word(str(levels[0]["name"]), str(get(manifest, "zones.source", ""))) if len(levels) == 1 else None
     return word or ("zone" if radius_of(manifest) is None else "place")
 
 

@@ -78,6 +78,7 @@ def test_inspect_logs_counts_rows_users_and_unusable(tmp_path: Path, suffix: str
         ({"time": "yesterday"}, "no time"),
         ({"rider": lambda log: log.ride}, "occurs once"),
         ({"rider": "app"}, "one value"),
+        ({"person_id": lambda log: log.rider, "rider": lambda log: log.ride % 3}, "perhaps person_id"),
     ],
 )
 def test_causes_names_the_one_that_applies(tmp_path: Path, changes: dict[str, Any], word: str) -> None:

@@ -55,14 +55,14 @@ def test_few_colours_are_below_the_lowest_certain_count() -> None:
     lowest, middle, highest = position(scale, np.array([38.0, 240.0, 540.0]))
     assert FADE < lowest <= 0.2  # opaque
     assert (middle < 0.7, highest) == (True, 1)
-    assert [text for _, text in scale.ticks] == ["0", "30", "100", "300"]
+    assert [text for _, text in scale.ticks] == ["0", "30", "100", "300", "540"]
     wide = count_scale(np.array([1.0, 5000.0]), np.array([1.0, 5000.0]), np.ones(2, bool), "users")
     assert wide.knee == pytest.approx(5000 * KNEE)  # where the lowest count is far below: the scale of densities
     crowded = count_scale(np.append(np.full(999, 10.0), 1e4), np.ones(1000), np.ones(1000, bool), "users")
     assert crowded.ticks[-1] == (10.0, "≥ 10")
 
 
-@pytest.mark.parametrize(("counts", "high", "ticks"), [([], 10, ["0", "1", "3"]), ([14.0, 0.0], 20, ["0", "3", "10"])])
+@pytest.mark.parametrize(("counts", "high", "ticks"), [([], 10, ["0", "1", "3", "10"]), ([14.0, 0.0], 20, ["0", "3", "10", "20"])])
 def test_counts_that_noise_explains_have_a_scale_of_whole_users(
     counts: list[float], high: float, ticks: list[str]
 ) -> None:
