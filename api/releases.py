@@ -43,7 +43,8 @@ class Release(published_release.Release):
     """A published release.
 
     `print(release)` lists its tables. `table(name)` and the properties with the names of tables (`cells`, `items`,
-    `quantiles`, `moments`, ...) read them as data frames.
+    `quantiles`, `moments`, ...) read them as data frames; `table()` reads the main one. The table of zones is
+    `zones_table`, because `zones(polygons)` estimates zones from a heatmap.
 
     Attributes:
         path: its folder.
@@ -76,7 +77,10 @@ class Release(published_release.Release):
 
         table, weights = self.arrow_table(ZONES_FILE), np.asarray(rows, dtype=np.float64)
         if "users" not in table.column_names:
-            raise RequestError(f"{self.path}: the rows of this release do not add up, as those of `sfumato zones` do")
+            raise RequestError(
+                f"{self.path}: the rows of this release do not add up, as those of `sfumato zones` do: a user may "
+                "count in several"
+            )
         if weights.shape != (table.num_rows,):
             raise RequestError(f"rows: must hold one value for each of {table.num_rows} zones, got {weights.shape}")
         levels = self.manifest["zones"]["levels"]
@@ -177,6 +181,8 @@ class Release(published_release.Release):
 
     def zones(self, polygons: Any, id_column: str | None = None) -> pd.DataFrame:
         """Returns users of zones, such as tracts, from a heatmap. It costs no privacy budget.
+
+        A release that counted zones, of `sfumato.zones` or `sfumato.histogram`, has them in `zones_table`.
 
         The errors include the noise, with the correlation between cells, and the places of users inside cells that a
         border cuts. What is estimated is the number of users whose counted location is in a zone.

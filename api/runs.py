@@ -139,9 +139,14 @@ def _files_of(job: str, input: Logs, values: Mapping[str, Any]) -> Iterator[Any]
 def _zones_file(values: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     """The option `zones` as a file, if it is a GeoDataFrame; no option otherwise. Raises RequestError."""
     frame: Any = values.get("zones")
-    if not (hasattr(frame, "geometry") and hasattr(frame, "to_parquet")):
+    if frame is None or isinstance(frame, str | os.PathLike):
         yield {}
         return
+    if not (hasattr(frame, "crs") and hasattr(frame, "to_parquet")):
+        raise RequestError(
+            f"zones: must be a path or a GeoDataFrame with a geometry, got {type(frame).__name__}; make one with "
+            "geopandas.GeoDataFrame(frame, geometry=..., crs=4326)"
+        )
     from sfumato.pipelines.runners.folders import private_folder
     from sfumato.transforms.geo.feature_files import in_degrees
 

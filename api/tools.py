@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _COMMAND = "    sfumato "
+_CELL = re.compile(r"--([a-z_]+)(?= *\|$)")  # an option in the last column of a table, which keeps its width
+_FORM = re.compile(r"--(decimal|dates|zones) (,|dmy|mdy|FILE)")
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
@@ -50,8 +52,8 @@ def inspect(input: Logs, *, zones: Folder | geopandas.GeoDataFrame | None = None
     for line in printed.splitlines():
         if line.startswith(_COMMAND):
             line = f"    sfumato.{_as_call(line.removeprefix(_COMMAND), names)}"
-        line = line if line.startswith("|") else without_dashes(line)  # a table keeps its widths
-        sys.stdout.write(f"{line}\n")
+        line = _FORM.sub(r"\1='\2'", _CELL.sub(r"\1  ", line))
+        sys.stdout.write(f"{without_dashes(line)}\n")
 
 
 def _literal(option: str, value: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Self
 
 _OPTIONS = re.compile(r"([a-z][a-z0-9_]*(?:(?:, | and | or )[a-z][a-z0-9_]*)*): ")
+_MOST_SHOWN = 20  # values of a list; a longer one is data
 _FORMAT = re.compile(r"(?P<name>[a-z-]+)/(?P<version>[0-9]{1,6})")
 
 
@@ -138,7 +139,9 @@ class TooFewUsersError(NotAdmittedError):
 
 
 def shown(value: object) -> str:
-    """Returns a value for a message: numbers unchanged, text in quotes, and long values shortened."""
+    """Returns a value for a message: numbers unchanged, text in quotes, long values shortened, of data their type."""
+    if hasattr(value, "columns") or (isinstance(value, list) and len(value) > _MOST_SHOWN):
+        return type(value).__name__
     try:
         if isinstance(value, tuple):
             value = ",".join(map(str, value))

@@ -30,8 +30,7 @@ from sfumato.transforms.privacy.admission import ADMISSION_SHARE
 from sfumato.transforms.privacy.secrets import SECRET_BYTES, create_key_file
 
 _DAYS = 30  # of the budget
-_MIN_SHARE = 10  # a night with fewer than a tenth of the usual users is refused,
-_SURE = 10  # where these are so many standard deviations of the noisy count of users
+_FEWEST = 4  # a night with fewer than a quarter of the users is refused
 _CONFIGURATION = """\
 # Configuration of `sfumato refresh` for about {users} users a night.
 # All paths, in options too, are relative to this file.
@@ -44,7 +43,8 @@ budget:                       # the largest epsilon for the data of any DAYS con
   - {{epsilon: {epsilon}, days: {days}}}
 {rotation}\
 # rows_of_day: {{time_column: time}}  # days by the rows' times; `hours: 8-9` requires it; if in UTC, add time_zone
-min_users: {least:<18} # with fewer, by a noisy count, the day is refused; 0 for any
+min_users: {least:<18} # a quarter of these users, 0 where noise is larger; with fewer, by a noisy count,
+                              # as when dates are misread, the day is refused; lower it if you set `hours`
 {job}  epsilon: {night}
   trust: central              # you hold the logs; noise is added once
   # decimal: ","              # of CSV files with 52,52
@@ -126,7 +126,7 @@ def starting_configuration(request: RefreshInitRequest) -> tuple[str, str]:
     rotation = ""  # of heatmaps only
     if request.zones is not None:
         night = request.epsilon / _DAYS
-        least = min_users(request.users, night)
+        least = min_users(request.users, night, parts=_FEWEST)
         found = {**file_of_zones(request.zones).options}
         if "://" not in request.zones:
             found["zones"] = os.path.relpath(request.zones, request.folder)
@@ -136,12 +136,12 @@ def starting_configuration(request: RefreshInitRequest) -> tuple[str, str]:
         job = _ZONES.format(zones="\n".join(lines), items=_ITEMS)
         error = significant(NOISE_Z * LAPLACE.stddev((1 - ADMISSION_SHARE) * night, _ITEMS), 2)
         noise = f"The number of each zone has noise of about ± {error} users (95%) on one night"
-        shown = f"{noise}; a larger --epsilon lowers it."
+        shown = f"{noise}; --epsilon {2 * request.epsilon:g} halves it."
     else:
         planned = PlanRequest.of({"users": request.users, "epsilon": request.epsilon, "trust": "central"})
         choice = make_rotation_plan(planned.settings()[0], _DAYS).best
         night = choice.epsilon
-        least = min_users(request.users, night, choice.cohorts)
+        least = min_users(request.users, night, choice.cohorts, _FEWEST)
         rotation = _ROTATION.format(cohorts=choice.cohorts)
         job = _HEATMAP.format(region=request.region)
         one, month = (significant(choice.min_visible_users(nights)) for nights in (1, _DAYS))
@@ -210,7 +210,7 @@ def _close(points: Sequence[tuple[Mapping[str, Any], Any]], names: Sequence[Any]
     return len(np.unique(pairs[0])), ", ".join(texts)
 
 
-def min_users(users: int, epsilon: float, cohorts: int = 1) -> int:
-    """Returns a tenth of the usual users, below which a run is refused; 0 where noise would refuse runs."""
-    stddev = cohorts * LAPLACE.stddev(ADMISSION_SHARE * epsilon)
-    return users // _MIN_SHARE if users > _SURE * stddev else 0
+def min_users(users: int, epsilon: float, cohorts: int = 1, parts: int = 10) -> int:
+    """Returns a part of the usual users, below which a run is refused; 0 where noise would refuse runs."""
+    least = users // parts
+    return least if least > cohorts * LAPLACE.stddev(ADMISSION_SHARE * epsilon) else 0

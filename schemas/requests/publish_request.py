@@ -36,7 +36,7 @@ def region_of(value: Any) -> Region:
         return value
     if isinstance(value, Sequence) and not isinstance(value, str):
         value = ",".join(map(str, value))
-    return Region.parse(str(value))
+    return Region.parse(value if isinstance(value, str) else shown(value))
 
 
 def _period(value: Any) -> Period:

@@ -38,6 +38,7 @@ PAGES = sorted(
 OURS = [page for page in PAGES if not page.startswith("runner_configs/")]  # the others have tests of their own
 TUTORIALS = [page for page in PAGES if page.startswith("docs/tutorials/")]
 RUN = [f"docs/how_to/add_a_{what}.md" for what in ("method", "statistic", "job")]  # by tests of their own
+TAPS = "rider;lat;lon\n007;52,5;13,4\n8;13,4;52,51\n9;0;0\n10;0,0;0,0\n"
 REGION = "3.00,1.00,3.13,1.13"
 FOREIGN = {  # options of other programs, of Beam, and of the benchmarks
     *("--batch", "--cell", "--epochs", "--lengths", "--map", "--weights", "--moments"),
@@ -130,6 +131,7 @@ def demo(demo_logs: Path, demo_releases: Path, tmp_path: Path, monkeypatch: pyte
     """A working folder with all of it in `demo/`, which a test may change."""
     for made in (demo_logs, demo_releases):
         shutil.copytree(made, tmp_path / "demo", dirs_exist_ok=True)
+    (tmp_path / "demo" / "taps.csv").write_text(TAPS)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -155,6 +157,8 @@ def test_the_code_on_a_page_runs(page: str, number: int, demo: Path, capfd: pyte
     with mpl.rc_context({"backend": "agg"}):
         exec(code, {})
     assert "print(" not in code or capfd.readouterr().out.strip()
+    if "corrected.csv" in code:
+        assert Path("demo/corrected.csv").read_text() == "rider;lat;lon\n007;52,5;13,4\n8;52,51;13,4\n"
 
 
 @pytest.mark.slow

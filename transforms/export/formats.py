@@ -18,6 +18,11 @@ _FORMATS = (
     vectors.GEOPACKAGE,
     pmtiles_file.FORMAT,
 )
+_OTHERS = {
+    **dict.fromkeys((".xls", ".xlsx"), "; Excel opens .csv"),
+    ".shp": "; use .gpkg",
+    ".kml": "; use .geojson, which ogr2ogr converts to KML",
+}
 FORMATS: dict[str, ExportFormat] = {one.name: one for one in _FORMATS}
 
 
@@ -29,7 +34,7 @@ def find_format(name: str | None, output: str) -> ExportFormat:
     """
     if name is not None:
         if name not in FORMATS:
-            hint = did_you_mean(name, FORMATS) or f"; use one of {', '.join(FORMATS)}"
+            hint = _OTHERS.get(f".{name}") or did_you_mean(name, FORMATS) or f"; use one of {', '.join(FORMATS)}"
             raise RequestError(f"format: unknown format {name!r}{hint}")
         return FORMATS[name]
     for one in FORMATS.values():
@@ -38,7 +43,9 @@ def find_format(name: str | None, output: str) -> ExportFormat:
     suffixes = [suffix for one in FORMATS.values() for suffix in one.suffixes]
     given = os.path.splitext(output)[1].lower()
     named = FORMATS.get(given.removeprefix("."))
-    hint = did_you_mean(given, suffixes) if named is None else f"; did you mean {named.suffixes[0]}?"
+    hint = (
+        _OTHERS.get(given) or did_you_mean(given, suffixes) if named is None else f"; did you mean {named.suffixes[0]}?"
+    )
     raise RequestError(f"format: the suffix of {output} is unknown{hint or '; use one of ' + ', '.join(suffixes)}")
 
 

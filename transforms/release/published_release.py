@@ -125,13 +125,13 @@ class Release:
         except (KeyError, TypeError, ValueError):  # ValueError: or they are none
             return None
 
-    def table(self, name: str) -> pd.DataFrame:
-        """Returns a table of the release, one of `tables`, such as `cells` or `moments`.
+    def table(self, name: str | None = None) -> pd.DataFrame:
+        """Returns a table of the release, one of `tables`, such as `cells` or `moments`; without a name the main one.
 
         A table with geometries is a geopandas.GeoDataFrame where geopandas is installed; else its column `geometry`
         holds WKB. Raises RequestError if the release has no such table, or it is damaged.
         """
-        name = name.removesuffix(_PARQUET)
+        name = self.main_table if name is None else name.removesuffix(_PARQUET)
         if self.listed is not None and name not in self.tables:
             raise MissingTableError(self.missing_table(name))
         return data_frame(self.arrow_table(name + _PARQUET))
@@ -143,11 +143,16 @@ class Release:
 
     @property
     def main_table(self) -> str:
-        """Returns the name of the table that the job is about, such as `cells`. Raises RequestError without one."""
+        """Returns the name of the table that the job is about, such as `cells`, or of the only one.
+
+        Raises RequestError if there is neither.
+        """
+        if len(self.tables) == 1:
+            return self.tables[0]
         for name in _MAIN_TABLES:
             if name in self.tables:
                 return name
-        raise RequestError(f"{self.path}: this release has no table")
+        raise RequestError(f"{self.path}: name a table; it has {', '.join(self.tables) or 'no tables'}")
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Returns the main table for DuckDB, Polars, GeoPandas or Lonboard, which read it without a copy.
@@ -192,6 +197,11 @@ class Release:
         Raises:
             RequestError: cells has another length, or the release has no cells.
         """
+        if "zones" in self.tables and "cells" not in self.tables:
+            raise MissingTableError(
+                f"{self.path}: total is for cells; call zones_total for a release of `sfumato zones`; the counts of "
+                "other jobs do not add up, because a user may count in several zones"
+            )
         table, weights = self.arrow_table(CELLS_FILE), np.asarray(cells, dtype=np.float64)
         if weights.shape != (table.num_rows,):
             raise RequestError(f"cells: must have one value for each of {table.num_rows} cells, got {weights.shape}")
@@ -352,7 +362,10 @@ def open_release(path: str | os.PathLike[str], *, changes: bool = False) -> Rele
     known = [one for one in _FORMATS if str(stated).startswith(one.rpartition("/")[0] + "/")]
     check_format(f"{text}: {MANIFEST_FILE}", stated, known[0] if known else MANIFEST_FORMAT)
     if stated == CHANGES_FORMAT and not changes:
-        raise RequestError(f"{text}: not a release but changes between two; read {CHANGES_FILE}")
+        raise RequestError(
+            f"{text}: not a release but changes between two; call sfumato.changes(before, after), or read them with "
+            f"pandas.read_parquet({join(text, CHANGES_FILE)!r})"
+        )
     if stated == REFUSAL_FORMAT:
         raise RequestError(f"{text}: this release was refused and contains no result: {manifest.get('reason')}")
     if stated == REMOVAL_FORMAT:

@@ -105,7 +105,7 @@ def zones_from(polygons: Any, id_column: str | None = None) -> Zones:
     bad = [i for i, one in enumerate(shapes) if getattr(one, "geom_type", None) not in kinds or one.is_empty]
     if bad or not shapes:
         what = f"number {bad[0]} is {type(shapes[bad[0]]).__name__}" if bad else "there are none"
-        raise RequestError(f"zones: give polygons; {what}")
+        raise RequestError(f"zones: must be a file, a GeoDataFrame or polygons; {what}")
     geometries = shapely.force_2d(np.array(shapes, dtype=object))
     zones = Zones(tuple(map(str, ids)), geometries, id_column or "zone")
     check_zones(zones, "the polygons")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import json
+import re
 import traceback
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -56,6 +57,8 @@ def test_gives_what_the_command_line_gives_under_the_same_seed(city: Path, tmp_p
         ({"region": (1, 2, 3)}, "region"),
         ({"input": "nowhere/*.parquet"}, "nowhere"),
         ({"dry_run": True}, "dry_run"),
+        ({"region": pd.DataFrame({"a": [1]})}, "^region: .*DataFrame'$"),
+        ({"basemap": pd.DataFrame({"a": [1]})}, "^basemap: .*DataFrame$"),
         ({"ledger": "ledger.db", "dataset": "city"}, "output"),
     ],
 )
@@ -263,6 +266,13 @@ def test_zones_of_a_frame_are_those_of_its_file(city: Path, tmp_path: Path, is_t
     assert by_frame["users"].to_list() == pytest.approx(by_file["users"].to_list(), abs=60 if is_table else 0)
     with rejects("zones"):
         sfumato.zones(table, zones=frame.set_crs(None, allow_override=True), id_column="half")
+    for other in (pd.DataFrame({"half": ["west"], "geometry": ["secret"]}), geopandas.GeoDataFrame({"half": ["west"]})):
+        with pytest.raises(sfumato.RequestError, match=r"^zones: .*geopandas.GeoDataFrame\(") as refused:
+            sfumato.zones(table, zones=other, id_column="half")
+        assert "west" not in str(refused.value)
+    pd.testing.assert_frame_equal(release.table(), by_file)
+    with pytest.raises(sfumato.RequestError, match="zones_total"):
+        release.total([1, 0])
 
 
 @pytest.mark.drawn
@@ -326,6 +336,9 @@ def test_inspect_prints_a_call_that_runs(kind: str, city: Path, tmp_path: Path, 
     assert "average_day=True" in call
     assert ("input" in call) == (kind != "files")
     assert "zones=zones" in call
+    assert "--" not in re.sub("-{3,}", "", printed)  # lines of the table
+    assert "| user_id_column " in printed
+    assert "dates='dmy'" in printed.split("\n\nNext", 1)[0]
     assert eval(call.replace("'at_eight'", "None"), {"sfumato": sfumato, "input": input, "zones": zones})
     logged = capsys.readouterr().err
     assert "give time_zone" in logged

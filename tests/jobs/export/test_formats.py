@@ -167,7 +167,9 @@ def test_a_format_is_found_by_its_name_or_the_suffix() -> None:
     assert find_format("csv", "map.tif").name == "csv"
     with rejects("format"):
         find_format("geotif", "map")
-    for output, suffix in {"map": ".tif, .tiff, .geojson", "map.GeoTIFF": ".tif?", "map.gpk": ".gpkg?"}.items():
+    advice = {"map": ".tif, .tiff, .geojson", "map.GeoTIFF": ".tif?", "map.gpk": ".gpkg?"}
+    advice |= {"map.xlsx": "Excel opens .csv", "map.shp": ".gpkg", "map.KML": ".geojson"}
+    for output, suffix in advice.items():
         with pytest.raises(RequestError, match=f"^format: .*{re.escape(suffix)}"):
             find_format(None, output)
 

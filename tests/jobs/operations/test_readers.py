@@ -17,7 +17,7 @@ from sfumato.pipelines.command_line.run import request_class, request_of
 from sfumato.pipelines.operations.inspect_logs import around_zones, inspect_command
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.rectangle import Region
-from sfumato.transforms.release.published_release import open_release
+from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.release.release_folder import publish
 from tests.refreshes import DAYS, Place
 from tests.releases import COMMANDS, Releases, assert_page_follows
@@ -60,6 +60,18 @@ def test_a_wrong_option_is_named(
 def test_a_table_that_is_missing_has_a_near_name(folder: Path) -> None:
     with pytest.raises(RequestError, match=r"has no table 'cellls'; it has answers, .*; did you mean cells\?$"):
         open_release(folder).table("cellls")
+
+
+def test_a_table_without_a_name_is_the_main_or_only_one(folder: Path) -> None:
+    release = open_release(folder)
+    assert release.table()["cell_id"].tolist() == release.cells["cell_id"].tolist()
+
+    def main_of(*names: str) -> str:
+        return Release("folder", {"files": {f"{name}.parquet": {"sha256": ""} for name in names}}, "").main_table
+
+    assert (main_of("words"), main_of("answers", "zones")) == ("words", "zones")
+    with pytest.raises(RequestError, match="name a table; it has answers, totals"):
+        main_of("answers", "totals")
 
 
 def test_export_refuses_what_is_no_release(tmp_path: Path) -> None:

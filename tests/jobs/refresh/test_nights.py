@@ -317,7 +317,7 @@ def test_newest_day_is_over_in_its_zone(
     assert ZoneInfo(config.time_zone)
 
 
-@pytest.mark.parametrize(("users", "least"), [(300, 0), (3_000, 0), (300_000, 30_000)])
+@pytest.mark.parametrize(("users", "least"), [(300, 0), (3_000, 0), (20_000, 5_000), (300_000, 75_000)])
 def test_a_starting_configuration_fits_its_users(users: int, least: int, tmp_path: Path) -> None:
     words = ["refresh", "--init", str(tmp_path / "new"), "--users", str(users), "--region", "13,52,14,53"]
     assert cli.main(words) == 0
@@ -337,7 +337,9 @@ def test_a_starting_configuration_fits_its_users(users: int, least: int, tmp_pat
     assert example_request(read_config(str(file))).user_id_column == "rider"
 
 
-def test_a_starting_configuration_for_zones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_starting_configuration_for_zones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     words = ["refresh", "--init", "new", "--users", "300000", "--zones", "my stops.geojson"]
     with rejects("zones"):
@@ -349,8 +351,9 @@ def test_a_starting_configuration_for_zones(tmp_path: Path, monkeypatch: pytest.
     ]  # fmt: skip
     (tmp_path / "my stops.geojson").write_text(json.dumps({"type": "FeatureCollection", "features": stops}))
     assert cli.main(words) == 0
+    assert "--epsilon 2 halves" in capsys.readouterr().out
     config = read_config("new/refresh.yaml")
-    assert (config.job, config.min_users, config.rotation) == ("histogram", 30_000, 1)
+    assert (config.job, config.min_users, config.rotation) == ("histogram", 75_000, 1)
     request = example_request(config)
     assert (Path(request.zones).resolve(), request.trust) == (tmp_path / "my stops.geojson", "central")
     assert (request.id_column, request.label_column, request.radius) == ("stop", "called", 300)

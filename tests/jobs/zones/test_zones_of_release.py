@@ -122,7 +122,7 @@ def test_zones_may_lie_outside_have_holes_and_cross_180_degrees(releases: dict[s
     [
         ([BOX, BOX.buffer(-0.01)], None, "overlap"),
         ([shapely.Polygon([(0, 0), (1, 1), (1, 0), (0, 1)])], None, "not a valid polygon"),
-        ([shapely.Point(0, 0)], None, "give polygons; number 0 is Point"),
+        ([shapely.Point(0, 0)], None, "GeoDataFrame or polygons; number 0 is Point"),
         ([], None, "there are none"),
         ([BOX], "tract", "shapely polygons have no columns"),
         ("tracts.geojson", None, "id_column: name the property"),
