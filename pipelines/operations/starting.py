@@ -211,6 +211,9 @@ def _close(points: Sequence[tuple[Mapping[str, Any], Any]], names: Sequence[Any]
 
 
 def min_users(users: int, epsilon: float, cohorts: int = 1, parts: int = 10) -> int:
-    """Returns a part of the usual users, below which a run is refused; 0 where noise would refuse runs."""
-    least = users // parts
-    return least if least > cohorts * LAPLACE.stddev(ADMISSION_SHARE * epsilon) else 0
+    """Returns a part of the usual users, below which a run is refused; 0 where noise would refuse runs.
+
+    Of usual runs noise refuses fewer than 1 in 9,000, if they are 6 standard deviations above it.
+    """
+    least, stddev = users // parts, cohorts * LAPLACE.stddev(ADMISSION_SHARE * epsilon)
+    return least if least > stddev and users - least > 6 * stddev else 0
