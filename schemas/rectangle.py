@@ -63,7 +63,11 @@ class Region:
         try:
             west, south, east, north = (float(part) for part in text.split(","))
         except ValueError:
-            raise RequestError(f"region: must be four numbers WEST,SOUTH,EAST,NORTH in degrees, got {text!r}") from None
+            is_split = "," not in text or ";" in text or len(text.replace(", ", ",").split()) > 1
+            raise RequestError(
+                "region: must be four numbers WEST,SOUTH,EAST,NORTH in degrees, such as 11.8,57.6,12.1,57.8, got "
+                f"{text!r}{'; write commas, not spaces or semicolons' if is_split else ''}"
+            ) from None
         meant = _other_order(west, south, east, north)
         if meant is None:
             return cls(west, south, east, north)

@@ -8,8 +8,11 @@ the south-east. x counts from the west, y from the north.
 
 from __future__ import annotations
 
+import gzip
+import json
 import math
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any, Protocol
 
 import numpy as np
@@ -108,6 +111,12 @@ def great_circle_km(
     east, north = math.radians(longitude), math.radians(latitude)
     cosine = np.sin(y) * math.sin(north) + np.cos(y) * math.cos(north) * np.cos(x - east)
     return np.asarray(EARTH_RADIUS_KM * np.arccos(np.minimum(cosine, 1.0)), dtype=np.float64)
+
+
+def world_map() -> dict[str, Any]:
+    """Returns the map that ships here: source, land, borders, and places (name, x, y, rank), the largest first."""
+    content = resources.files(__package__).joinpath("world_map.json.gz").read_bytes()
+    return dict(json.loads(gzip.decompress(content)))
 
 
 def area_km2(

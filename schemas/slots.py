@@ -8,7 +8,10 @@ import zoneinfo
 from dataclasses import dataclass
 from typing import Any
 
+from tzfpy import get_tz
+
 from sfumato.schemas.errors import RequestError, did_you_mean
+from sfumato.schemas.region import world_map
 
 UTC = "UTC"
 LOGS_OWN = "as in the logs"
@@ -161,12 +164,19 @@ def _zones_of(name: str) -> list[str]:
     return [zone for zone in zones if city[zone] in near]
 
 
+def _zone_of_city(name: str) -> list[str]:
+    """Returns the zone of the largest city that has the last part of a name; none if there is no such city."""
+    city = name.rpartition("/")[2].replace("_", " ").casefold()
+    return [get_tz(x, y) for place, x, y, _ in world_map()["places"] if place.casefold() == city][:1]
+
+
 def check_time_zone(option: str, name: str) -> str:
     """Returns the name of a zone. Raises RequestError, with the option's name, if there is no such zone."""
     try:
         zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        known = [_ABBREVIATIONS[name.upper()]] if name.upper() in _ABBREVIATIONS else _zones_of(name)
+        usual = _ABBREVIATIONS.get(name.upper())
+        known = [usual] if usual else _zone_of_city(name) or _zones_of(name)
         hint = did_you_mean(name, known, cutoff=0)
         raise RequestError(f"{option}: must be a time zone such as Asia/Tokyo, got {name!r}{hint}") from None
     return name

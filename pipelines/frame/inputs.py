@@ -46,6 +46,7 @@ TABLES: Mapping[str, Callable[[str], list[LogFile]]] = MappingProxyType({
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _PACKED = re.compile(r"\.(parquet|geoparquet|pq|csv|tsv|ndjson|jsonl|json)\.(gz|bz2|xz|zst|lz4|zip)$")
 _SHOWN = 3  # files that a message names
+_OF_ZONES = (".shp", ".gpkg", ".geojson", ".dbf")
 _LOCAL_THREADS = 8  # a disk's files keep the processor busy
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -209,6 +210,8 @@ def _files(pattern: str, form: str | None) -> list[StoredFile]:
     for match in found:
         if os.path.isdir(match.path):
             raise RequestError(f"{match.path} is a folder; give '{match.path}/*.parquet', or only the folder")
+    if form is None and (zones := [file.path for file in found if file.path.lower().endswith(_OF_ZONES)]):
+        raise RequestError(f"{zones[0]} holds zones or stops: give it to --zones; logs are CSV, Parquet or NDJSON")
     if not is_remote(pattern):
         _check_found([file.path for file in found], glob(pattern))
     if not found:

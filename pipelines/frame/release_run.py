@@ -288,12 +288,15 @@ def log_times(request: ReleaseRequest, files: Sequence[InputFile], columns: Colu
 
 
 def warn_of_options(job: ReleaseJob) -> None:
-    """Logs a warning if the region or the column of user ids is probably another one, by what the options say only."""
+    """Logs a warning of a region, days or a column of user ids that are probably others, by what the options say."""
     request = job.request
     region = request.region if isinstance(request, MapGeography) else None
     column = request.user_id_column if isinstance(request, UserColumn) else None
+    mean = "; --average_day publishes the mean of its days" if "average_day" in type(request).model_fields else ""
+    all_days = f"--hours without --period counts all days of the logs together: give --period FIRST:LAST{mean}"
     warnings = {
         "region": region and (order_warning(region) or zone_warning(region, request.time_zone)),
+        "hours": all_days if request.hours and request.period is None else None,
         "user_id": column and trip_warning(column),
     }
     for event, warning in warnings.items():

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic.fields import FieldInfo
 
-from sfumato.schemas.errors import RequestError, shown
+from sfumato.schemas.errors import RequestError, did_you_mean, shown
 from sfumato.schemas.requests.request_base import field_bounds, number_text, option_type, range_text
 
 
@@ -61,7 +61,8 @@ def owners_of(classes: Mapping[str, type]) -> dict[str, tuple[str, ...]]:
 def check_choice(name: str, value: object, known: Collection[str]) -> None:
     """Raises RequestError unless the value is one of the known names."""
     if not isinstance(value, str) or value not in known:
-        raise RequestError(f"{name}: must be one of {', '.join(map(repr, known))}, got {value!r}")
+        near = did_you_mean(str(value), map(str, known))
+        raise RequestError(f"{name}: must be one of {', '.join(map(str, known))}, got {value!r}{near}")
 
 
 def check_number(

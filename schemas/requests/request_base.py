@@ -179,6 +179,8 @@ class Request(BaseModel):
         is_comma = option_type(field.annotation) is float and isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value)
         remedy = USUAL_EPSILON if name == "epsilon" else ""
         remedy = f"; write {value.replace(',', '.')}" if is_comma else remedy
+        if get_origin(kind := option_type(field.annotation)) is Literal and isinstance(value, str):
+            remedy = did_you_mean(value, map(str, get_args(kind)))
         return f"{name}: must be {range_text(field, is_element)}, got {shown(value)}{remedy}"
 
     @classmethod
@@ -220,7 +222,7 @@ def range_text(field: FieldInfo, one: bool = False) -> str:
     kind = option_type(field.annotation)
     bounds = field_bounds(field)
     if get_origin(kind) is Literal:
-        return f"one of {', '.join(map(repr, get_args(kind)))}"
+        return f"one of {', '.join(map(str, get_args(kind)))}"
     if has_several(field.annotation) and not (one and bounds):
         return f"{ {int: 'whole numbers', float: 'numbers'}.get(kind, 'values') } {extra_of(field)['metavar']}"
     if kind is bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import days_averaged
+from sfumato.schemas.known_digits import between
 from sfumato.schemas.release import BASEMAP_FILE, CHANGES_FILE, CHANGES_FORMAT
 from sfumato.transforms.changes.differences import Changes
 from sfumato.transforms.changes.map_changes import compare_maps
@@ -96,15 +98,14 @@ def report(changes: Changes, rate: float, top: int = 10) -> str:
     tested = plural(int(changes.tested.sum()), "tested place")
     total, whole = "", changes.whole
     if whole is not None and changes.changed[whole]:
-        total = f"All users: {round(changes.low[whole]):+,} to {round(changes.high[whole]):+,} (95%)."
+        total = f"All users: {_signed(changes.low[whole], changes.high[whole])} (95%)."
         total += " Use --shares to compare shares of all users.\n" if changes.scale == 1.0 else "\n"
     if not len(order):
         return f"No significant change in {tested} (false discovery rate {rate:.0%}).\n{total}"
     texts = changes.texts(order[:top])
     wide = max(map(len, texts))
     lines = [
-        f"  {text:<{wide}} {round(changes.changed_low[row]):+,} to {round(changes.changed_high[row]):+,} "
-        f"{changes.unit}\n"
+        f"  {text:<{wide}} {_signed(changes.changed_low[row], changes.changed_high[row])} {changes.unit}\n"
         for text, row in zip(texts, order.tolist(), strict=False)
     ]
     more = [f"  and {len(order) - top:,} more\n"] if len(order) > top else []
@@ -113,6 +114,11 @@ def report(changes: Changes, rate: float, top: int = 10) -> str:
         "are expected to be wrong.\n"
         "95% intervals, adjusted for the selection:\n" + "".join(lines + more) + total
     )
+
+
+def _signed(low: float, high: float) -> str:
+    """Returns the ends of an interval with the page's digits, and a sign for a terminal."""
+    return re.sub(r"(?<![\d.,-])(?=\d)", "+", between(low, high).replace("−", "-"))
 
 
 def _unlike(before: Release, after: Release) -> list[str]:

@@ -108,8 +108,10 @@ class CentralPage(SampledPage):
             is_better = float(np.linalg.norm(np.asarray(table["stddev"]))) > self.all_stddev > 0
             return f"about {self.all_users_text if is_better else self.total(table)} users"
         if self.UNIT != "users":
-            what = "" if self.days == 1 else f", added up over the {self.noun}s,"
-            return f"about {self.total(table)} {self.UNIT}{what} of {self.all_users_text} users"
+            text, everyone = f"about {self.total(table)} {self.UNIT}", f"{self.all_users_text} users"
+            if self.days == 1:
+                return f"{text} of {everyone}"
+            return f"{text}, added up over the {self.noun}s (all days together: {everyone})"
         if self.hidden:  # how many users the published ones hold is not known
             pairs = f"pairs of a user and {'an' if self.noun == 'item' else 'a'} {self.noun}"
             return f"about {self.total(table)} {pairs}, of {self.all_users_text} users"

@@ -64,23 +64,28 @@ def of_days(column: pa.Array, days: DayRows) -> tuple[NDArray[np.bool_], int, in
 
 
 def zone_warning(region: Region, time_zone: str | None) -> str | None:
-    """Returns a warning if clocks in a region never agree with those of the given time zone, as if a sign were lost.
+    """Returns a warning if a region is wholly at sea, or if its clocks never agree with those of the given time zone.
 
-    It follows from the two options only. None without a zone, if its clocks show UTC, if the region is at sea, or if it
-    is so wide that it has several zones anyway.
+    As if a sign were lost: it follows from the two options only. None if the region is so wide that it has several
+    zones anyway; clocks are compared unless they show UTC.
     """
-    clocks = time_zone and _offsets(time_zone)
-    if not time_zone or not clocks or not any(clocks) or region.east - region.west > _WIDE:
+    if region.east - region.west > _WIDE:
         return None
     longitudes = np.linspace(region.west, region.east, _SAMPLED).tolist()
     latitudes = np.linspace(region.south, region.north, _SAMPLED).tolist()
     found = (get_tz(*place) for place in itertools.product(longitudes, latitudes))
     zones = list(dict.fromkeys(name for name in found if name and not name.startswith(AT_SEA)))
-    if not zones or any(one == other for zone in zones for one, other in zip(_offsets(zone), clocks, strict=True)):
+    check = "check the signs and the order of --region"
+    if not zones:
+        return f"the whole region {region} (WEST,SOUTH,EAST,NORTH) lies at sea: {check}"
+    clocks = _offsets(time_zone or UTC)
+    if not any(clocks) or any(
+        one == other for zone in zones for one, other in zip(_offsets(zone), clocks, strict=True)
+    ):
         return None
     return (
         f"the region {region} is in the time zone {zones[0]}, whose clocks differ from those of {time_zone} "
-        "(--time_zone): check the signs and the order of --region"
+        f"(--time_zone): {check}"
     )
 
 

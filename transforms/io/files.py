@@ -110,7 +110,8 @@ def near_file(path: str) -> str:
     folder = folder or "."
     if is_remote(path) or os.path.exists(path) or not os.path.isdir(folder):
         return ""
-    return did_you_mean(name, os.listdir(folder))
+    parts = (".shx", ".dbf", ".prj", ".cpg")  # of a shapefile, whose .shp is named
+    return did_you_mean(name, [other for other in os.listdir(folder) if not other.lower().endswith(parts)])
 
 
 def check_creatable(output: str) -> None:

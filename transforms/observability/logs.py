@@ -62,7 +62,7 @@ COUNTED_USERS = Event("read_logs", "read and grouped the logs: {counted}, by a n
 COUNTED_COHORT = Event("read_logs", f"{COUNTED_USERS.text}, in the active cohort, one of {{cohorts}}")
 FEW_USERS = Event(
     "few_users",
-    "{counted} in the {rows}: perhaps none; if you expect more, {check} (sfumato inspect); the run continues and "
+    "{counted} in the {rows}, perhaps none; {check} (sfumato inspect); the run continues and "
     "spends its epsilon{advice}",
     logging.WARNING,
 )

@@ -257,12 +257,12 @@ class ChargeAndAdmit:
     @property
     def _remedies(self) -> str:
         """Returns the options that could have left all users out, for messages."""
-        check = "check --decimal and the names of columns"
+        check = "--user_id_column, other columns, --decimal"
         if self.day_rows is not None:
-            check = "check --time_zone, --decimal and the names of columns"
+            check = f"--time_zone, {check}"
             if self.dates is None:  # a time that cannot be read leaves its row out, and no count shows it
-                check = f"give --dates if times look like 27.11.2026 or 11/27/2026, or {check}"
-        return check if self.rule.span is None else f"{check}; or the zones lie elsewhere: they span {self.rule.span}"
+                check = f"--dates (for 27.11.2026 or 11/27/2026), {check}"
+        return f"check {check}" if self.rule.span is None else f"check {check} and {_zones_text(self.rule.span)}"
 
     def _warn(self, counted: NoisyUserCounts) -> None:
         """Logs that there may be no users, with the options that could have left them out.
@@ -323,8 +323,8 @@ def check_admission(counted: NoisyUserCounts, rule: AdmissionRule, remedies: str
         some_bad = f"about {shown(unusable, counted.noise_stddev)} of {about(users + unusable, counted.noise_stddev)}"
         raise NotAdmittedError(
             f"{'nearly all users' if users <= margin else some_bad} have no usable record, more than "
-            f"--max_bad_fraction {limit:g} allows; check the columns and "
-            f"{'the region' if rule.span is None else _zones_text(rule.span)}, fix the files, or raise "
+            f"--max_bad_fraction {limit:g} allows; check the columns (--user_id_column; are latitude and longitude "
+            f"swapped?) and {'the region' if rule.span is None else _zones_text(rule.span)}, fix the files, or raise "
             "--max_bad_fraction (`sfumato inspect` shows the operator the reasons)"
         )
     if rule.population is not None:

@@ -5,8 +5,6 @@ What is read is clipped to the region and simplified to the resolution of pages 
 
 from __future__ import annotations
 
-import gzip
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +20,7 @@ from shapely.geometry.base import BaseGeometry
 from sfumato.schemas.charts import readable
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.rectangle import Region
-from sfumato.schemas.region import great_circle_km
+from sfumato.schemas.region import great_circle_km, world_map
 from sfumato.schemas.views.map_views import Basemap, Geography, Place, Zone
 from sfumato.schemas.views.view_parts import Bounds, Path
 from sfumato.transforms.geo.feature_files import read_features
@@ -38,7 +36,6 @@ _RESOLUTION = 2048  # of the region's longer side: what is finer is left out
 # Of the region's longer side: a page shows as much around a narrow region. The small one is for much detail.
 _MARGIN, _SMALL_MARGIN = 0.5, 0.1
 CITIES_SOURCE = "GeoNames, CC BY 4.0"
-_WORLD = "world_map.json.gz"
 _LITTLE_FARTHER = 15  # kilometres
 _SHOWN = 10  # columns that a message names
 _MAX_CITIES = 120  # on a map, of those that ship here
@@ -437,7 +434,7 @@ class _World(NamedTuple):
 @cache
 def _world() -> _World:
     """Returns the map of the world that ships here."""
-    data = json.loads(gzip.decompress(resources.files(__package__).joinpath(_WORLD).read_bytes()))
+    data = world_map()
 
     def points(steps: list[int]) -> NDArray[np.float64]:
         return np.cumsum(np.reshape(steps, (-1, 2)), axis=0) * float(data["step"])

@@ -32,7 +32,6 @@ from sfumato.transforms.release.published_release import read_part
 
 _NOUNS = {MANIFEST_FORMAT: "release", CHANGES_FORMAT: "folder of changes"}
 _KNOWN_FILES = RELEASE_FILES | CHANGES_FILES
-_TAKEN = "output: {} already exists; name another, or add --overwrite"
 
 
 def check_output(output: str, overwrite: bool, kind: str = MANIFEST_FORMAT) -> None:
@@ -54,13 +53,17 @@ def check_output(output: str, overwrite: bool, kind: str = MANIFEST_FORMAT) -> N
 
 def _check_kind(output: str, overwrite: bool, replaceable: bool, kind: str) -> None:
     """Raises RequestError if the content of `output` must not be overwritten."""
-    if not overwrite and not is_refusal(manifest_at(output)):
-        raise RequestError(_TAKEN.format(output))
     if not replaceable:
         raise RequestError(
-            f"output: {output} exists and is not a {_NOUNS[kind]}, so --overwrite does not replace it; name another "
-            "folder"
+            f"output: {output} already exists: it contains other files or is not a {_NOUNS[kind]}, so --overwrite does "
+            "not replace it; name another folder"
         )
+    manifest = manifest_at(output)
+    if not overwrite and not is_refusal(manifest):
+        holds = "is empty"
+        if manifest is not None:
+            holds = f"contains a {_NOUNS[kind]} of sfumato {json.loads(manifest).get('job')}"
+        raise RequestError(f"output: {output} already exists and {holds}; name another, or add --overwrite")
 
 
 def publish(output: str, files: Mapping[str, bytes], release_id: str, overwrite: bool, restores: bool = False) -> None:

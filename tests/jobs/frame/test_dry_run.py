@@ -14,7 +14,7 @@ from tests.keys import SECRET
 def command(place: Path, *options: str) -> list[str]:
     (place / "log.csv").write_text("user_id,latitude,longitude\n")
     places = "--input", str(place / "log.csv"), "--output", str(place / "out")
-    return ["heatmap", *places, "--region", "0,0,1,1", "--depth", "6", *options]
+    return ["heatmap", *places, "--region", "0,50,1,51", "--depth", "6", *options]
 
 
 @pytest.mark.parametrize("dry", [["--dry_run"], []])
@@ -72,6 +72,16 @@ def test_other_zones_and_trips_have_a_warning(tmp_path: Path, capsys: pytest.Cap
     assert len(shown) == 2
     assert "the time zone Europe/Rome" in shown[0]
     assert "single trips" in shown[1]
+
+
+@pytest.mark.parametrize(("period", "is_warned"), [((), True), (("--period", "2026-11-20"), False)])
+def test_hours_of_all_days_have_a_warning(
+    period: tuple[str, ...], is_warned: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = command(tmp_path, "--region=8.5,44,8.8,44.3", "--day_column", "time", "--hours", "8-9", *period)
+    (tmp_path / "log.csv").write_text("user_id,latitude,longitude,time\n7,44.1,8.6,2026-11-20 09:00:00\n")
+    assert cli.main([*given, "--dry_run"]) == 0
+    assert ("give --period" in capsys.readouterr().err) == is_warned
 
 
 def _java(place: Path) -> str:

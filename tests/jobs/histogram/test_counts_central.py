@@ -156,7 +156,9 @@ def test_average_day_is_the_mean_of_users_by_day(tmp_path: Path, trust: str) -> 
     np.testing.assert_allclose((3 * errors).round(6) % 1, 0)  # noise was added before the division
     assert (published["low"] <= published["count"]).all()
     assert (published["count"] <= published["high"]).all()
-    assert "mean of 3 days" in page_text((tmp_path / "out" / "index.html").read_text())
+    page = page_text((tmp_path / "out" / "index.html").read_text())
+    assert "mean of 3 days" in page
+    assert "(all days together: " in page
     assert list(contradictions(release)) == []
     assert_page_follows(tmp_path / "out")
 

@@ -18,6 +18,7 @@ import sfumato
 from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.command_line.run import request_of
 from sfumato.pipelines.frame.inputs import has_logs, match_files
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.log_layout import PartitionFilter
 from tests.log_forms import hive, records, write_csv
 from tests.rejections import rejects
@@ -72,6 +73,9 @@ def test_inputs_that_name_no_log(tmp_path: Path) -> None:
     for given in (["empty"], ["*.csv"], ["*.parquet", "*.csv"]):
         with rejects("input"):
             match_files([str(tmp_path / one) for one in given])
+    (tmp_path / "stops.shp").touch()
+    with pytest.raises(RequestError, match="--zones"):
+        match_files([str(tmp_path / "stops.shp")])
     folder = hive(records(30), tmp_path / "logs")
     for where in ("day=2027-01-01", "date=2026-11-20"):  # nothing is left, or no folder is named so
         with rejects("where"):

@@ -52,8 +52,9 @@ def test_a_release_is_there_whole(tmp_path: Path) -> None:
 def test_an_existing_output_is_refused_or_replaced_whole(tmp_path: Path) -> None:
     out = tmp_path / "out"
     publish(str(out), FILES, "one", overwrite=False)
-    with rejects("output"):
+    with rejects("output") as caught:
         publish(str(out), OTHER, "two", overwrite=False)
+    assert "contains a release of sfumato" in str(caught.value)
     assert names(out) == set(FILES)
     publish(str(out), OTHER, "two", overwrite=True)
     assert names(out) == set(OTHER)
@@ -63,8 +64,9 @@ def test_an_existing_output_is_refused_or_replaced_whole(tmp_path: Path) -> None
 def test_overwrite_spares_what_is_no_release(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("years of work")
-    with pytest.raises(RequestError, match="is not a release"):
-        check_output(str(tmp_path / "out"), overwrite=True)
+    for overwrite in (True, False):  # a refusal never offers --overwrite where it would be refused
+        with pytest.raises(RequestError, match=r"other files .* name another folder"):
+            check_output(str(tmp_path / "out"), overwrite=overwrite)
 
 
 def test_a_release_and_changes_do_not_replace_each_other(tmp_path: Path) -> None:

@@ -138,8 +138,12 @@ def test_every_example_is_a_request(job: str) -> None:
         (["changes", "--before", "a", "--after", "b"], "unknown option --before; see sfumato changes --help"),
         (["heatmap", *HEATMAP, "--user", "rider"], "did you mean --user_id_column?"),
         (["heatmap", *HEATMAP, "--depth", "x"], "--depth: must be a whole number between 1 and 20, got 'x'"),
+        (
+            ["heatmap", *HEATMAP, "--trust", "zentral"],
+            "one of central, split, secagg, got 'zentral'; did you mean central?",
+        ),
         (["heatmap", *HEATMAP, "--region", "0,0,1"], "--region: must be four numbers WEST,SOUTH,EAST,NORTH"),
-        (["key", "make", "x"], "key: action: must be one of 'new', got 'make'"),
+        (["key", "make", "x"], "key: action: must be one of new, got 'make'"),
         (["ledger", "show"], "--ledger: required"),
         (
             ["histogram", "--input", "x", "--output", "y"],

@@ -178,7 +178,7 @@ def test_an_existing_output_is_refused_and_overwrite_replaces_it(logs: str, caps
     publish(output, _files("old"), "old", overwrite=False)
     keyed = command(logs, output, "--key_file", f"{BUCKET}/key", "--release_id", "new")
     assert cli.main(keyed) == 2
-    assert f"output: {output} already exists; name another, or add --overwrite" in capsys.readouterr().err
+    assert f"output: {output} already exists and contains a release of sfumato" in capsys.readouterr().err
     assert open_release(output).manifest["release_id"] == "old"
     assert cli.main([*keyed, "--overwrite"]) == 0
     assert names(output) == RELEASE

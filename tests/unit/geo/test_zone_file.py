@@ -273,6 +273,8 @@ def test_a_missing_file_has_a_near_name(tmp_path: Path) -> None:
     stops = write_stops(tmp_path / "stops.shp", list("abcd"))
     with pytest.raises(RequestError, match=r"cannot be read .*; did you mean stops\.shp\?$"):
         read_zones(stops.replace("stops", "stop"), "id", radius=400)
+    with pytest.raises(RequestError, match=r"did you mean stops\.shp\?$"):  # no part of a shapefile is nearer
+        read_zones(stops.replace(".shp", ".csv"), "id", radius=400)
     (tmp_path / "stops.dbf").unlink()
     with pytest.raises(RequestError, match=r"copy it next to the \.shp$"):
         read_zones(stops, "id", radius=400)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
 
 import numpy as np
 import pyarrow as pa
@@ -189,7 +190,8 @@ def test_the_warning_names_dates_first_and_the_zones(
     dates: str | None, is_named: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """See test_the_warning_names_hours_and_min_users."""
-    rows, rule = DayRows("time", None, None, None, (3, 4)), AdmissionRule(0.01, span="14,57,15,58")
+    rows = DayRows("time", None, date(2026, 11, 16), date(2026, 11, 20), (3, 4))
+    rule = AdmissionRule(0.01, span="14.127,57.592,15.113,58.108")
     with caplog.at_level("WARNING", "sfumato.progress"):
         for number in range(6):
             key = RunKey.derive(SECRET, {"number": number})
@@ -197,7 +199,9 @@ def test_the_warning_names_dates_first_and_the_zones(
     assert caplog.messages
     for text in caplog.messages:
         assert ("--dates" in text.partition("columns")[0]) == is_named
-        assert "they span 14,57,15,58" in text
+        assert "--period 2026-11-16:2026-11-20" in text
+        assert "--user_id_column" in text
+        assert "they span 14.127,57.592,15.113,58.108" in text
         assert len(text) < 400
     admit = ChargeAndAdmit(replace(rule, min_users=10_000), day_rows=rows, dates=dates)
     with pytest.raises(TooFewUsersError) as refused:  # by a count far below two deviations of its noise
@@ -206,11 +210,11 @@ def test_the_warning_names_dates_first_and_the_zones(
     assert "--hours 3-4" in str(refused.value)
     with pytest.raises(TooFewUsersError) as refused:
         admit(UserCounts(usable=9_000), RunKey.derive(SECRET, {}))
-    assert "columns" not in str(refused.value)
+    assert "--user_id_column" not in str(refused.value)
 
 
-def test_a_refusal_names_the_zones() -> None:
-    with pytest.raises(NotAdmittedError, match="they span 14,57,15,58"):
+def test_a_refusal_names_the_zones_and_the_columns() -> None:
+    with pytest.raises(NotAdmittedError, match=r"--user_id_column; .*swapped.*they span 14,57,15,58"):
         check_admission(counted(900.0, 200.0), AdmissionRule(1.0, max_bad_fraction=0.1, span="14,57,15,58"))
 
 

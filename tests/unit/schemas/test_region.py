@@ -67,8 +67,16 @@ def test_borders_belong_to_the_region() -> None:
     ],
 )
 def test_bad_regions_are_refused(text: str) -> None:
-    with rejects("region"):
+    with rejects("region") as caught:
         Region.parse(text)
+    assert "semicolons" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["11.89", "1 2 3 4", "1; 2; 3; 4", "1, 2 3, 4", "11,8 57,6 12,1 57,8"])
+def test_numbers_without_commas_are_told_to_have_some(text: str) -> None:
+    with rejects("region") as caught:
+        Region.parse(text)
+    assert "commas, not spaces or semicolons" in str(caught.value)
 
 
 @pytest.mark.parametrize("borders", [(0, 80, 1, 91), (0, -91, 1, -80), (-181, 0, 1, 1), (0, 0, 181, 1)])

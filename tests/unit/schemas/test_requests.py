@@ -16,7 +16,7 @@ from sfumato.schemas.ledger import Limit, Period, format_amount, parse_amount, p
 from sfumato.schemas.locations import LocationColumns
 from sfumato.schemas.refresh import RefreshConfig
 from sfumato.schemas.requests.publish_request import ReleaseRequest
-from sfumato.schemas.slots import Slots
+from sfumato.schemas.slots import Slots, check_time_zone
 from sfumato.transforms.heatmap.request import HeatmapRequest
 from sfumato.transforms.privacy.budget import check_epsilon
 from tests import ROOT
@@ -144,6 +144,13 @@ def test_a_date_of_another_order_is_rewritten(text: str, written: str) -> None:
     with rejects("period") as caught:
         Period.parse(text)
     assert str(caught.value).endswith(written)
+
+
+@pytest.mark.parametrize("separator", ["-", "..", "/", " to ", ",", " : "])
+def test_two_dates_of_another_form_are_rewritten(separator: str) -> None:
+    with rejects("period") as caught:
+        Period.parse(f"2026-11-09{separator}2026-11-13")
+    assert str(caught.value).endswith("write 2026-11-09:2026-11-13")
 
 
 NOON = datetime(2026, 11, 16, 12)
@@ -297,6 +304,16 @@ def test_bad_slots_are_refused(text: str) -> None:
 def test_bad_time_zones_are_refused(zone: str) -> None:
     with rejects("time_zone"):
         Slots.parse("t", "hour", zone)
+
+
+@pytest.mark.parametrize(
+    ("name", "zone"),
+    [("Europe/Gothenburg", "Europe/Stockholm"), ("munich", "Europe/Berlin"), ("Granada", "Europe/Madrid")],
+)
+def test_a_city_without_a_zone_of_its_name_has_one(name: str, zone: str) -> None:
+    with rejects("time_zone") as caught:
+        check_time_zone("time_zone", name)
+    assert zone in str(caught.value)
 
 
 def test_days_are_local_unless_a_zone_is_given() -> None:
