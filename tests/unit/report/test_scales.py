@@ -62,7 +62,9 @@ def test_few_colours_are_below_the_lowest_certain_count() -> None:
     assert crowded.ticks[-1] == (10.0, "≥ 10")
 
 
-@pytest.mark.parametrize(("counts", "high", "ticks"), [([], 10, ["0", "1", "3", "10"]), ([14.0, 0.0], 20, ["0", "3", "10", "20"])])
+@pytest.mark.parametrize(
+    ("counts", "high", "ticks"), [([], 10, ["0", "1", "3", "10"]), ([14.0, 0.0], 20, ["0", "3", "10", "20"])]
+)
 def test_counts_that_noise_explains_have_a_scale_of_whole_users(
     counts: list[float], high: float, ticks: list[str]
 ) -> None:
