@@ -120,3 +120,7 @@ def _has_area(west: float, south: float, east: float, north: float) -> bool:
 def region_from(stated: Mapping[str, Any]) -> Region:
     """Returns the region that a manifest states. Raises KeyError, TypeError or ValueError, such as RequestError."""
     return Region(*(float(stated[side]) for side in ("west", "south", "east", "north")))
+
+
+PENUMBRA = Region(3.00, 1.00, 3.13, 1.13)
+"""Where the invented city is: a square of 14.5 km in the Gulf of Guinea. It has no land."""

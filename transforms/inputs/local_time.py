@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tzfpy import get_tz
 
 from sfumato.schemas.log_layout import DayRows
-from sfumato.schemas.rectangle import Region
+from sfumato.schemas.rectangle import PENUMBRA, Region
 from sfumato.schemas.slots import UTC
 from sfumato.transforms.inputs.text_values import decoded, nulls
 
@@ -67,9 +67,9 @@ def zone_warning(region: Region, time_zone: str | None) -> str | None:
     """Returns a warning if a region is wholly at sea, or if its clocks never agree with those of the given time zone.
 
     As if a sign were lost: it follows from the two options only. None if the region is so wide that it has several
-    zones anyway; clocks are compared unless they show UTC.
+    zones anyway, and for the invented city; clocks are compared unless they show UTC.
     """
-    if region.east - region.west > _WIDE:
+    if region.east - region.west > _WIDE or region == PENUMBRA:
         return None
     longitudes = np.linspace(region.west, region.east, _SAMPLED).tolist()
     latitudes = np.linspace(region.south, region.north, _SAMPLED).tolist()

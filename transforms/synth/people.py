@@ -20,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sfumato.schemas.region import EARTH_RADIUS_KM, Region
+from sfumato.schemas.rectangle import PENUMBRA, Region
+from sfumato.schemas.region import EARTH_RADIUS_KM
 from sfumato.transforms.synth.city import (
     CROWD,
     ELSEWHERE,
@@ -37,9 +38,6 @@ from sfumato.transforms.synth.city import (
 )
 from sfumato.transforms.synth.landscape import RISK_SIDE
 from sfumato.transforms.synth.random_streams import draw, random_bits, scramble_63, stream_key
-
-DEFAULT_REGION = Region(3.00, 1.00, 3.13, 1.13)
-"""Where Penumbra is: a square of 14.5 km in the Gulf of Guinea. It has no land, so no map takes it for a real city."""
 
 # First elements of the names of random streams.
 _ID, _HOME, _WORK, _INFECTED, _STATE, _ELSEWHERE, _JITTER, _ACTIVE, _AWAY, _SEASON, _CROWD = range(11)
@@ -83,7 +81,7 @@ def make_records(
     *,
     city: City,
     seed: int = 0,
-    region: Region = DEFAULT_REGION,
+    region: Region = PENUMBRA,
     day: date | None = None,
 ) -> pa.Table:
     """Returns record number `record` of each of the users first .. last - 1, in the order of the users' numbers.
@@ -170,7 +168,7 @@ def make_trips(
     *,
     city: City,
     seed: int = 0,
-    region: Region = DEFAULT_REGION,
+    region: Region = PENUMBRA,
 ) -> pa.Table:
     """Returns trip number `trip` of each of the users first .. last - 1, in the order of the users' numbers.
 

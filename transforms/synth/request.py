@@ -11,9 +11,9 @@ from pydantic import PlainValidator, model_validator
 
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.ledger import Period
+from sfumato.schemas.rectangle import PENUMBRA
 from sfumato.schemas.requests.publish_request import REGION_HELP, REGION_METAVAR, RegionOption, RunnerOptions
 from sfumato.schemas.requests.request_base import INPUT, MAP, OUTPUT, option
-from sfumato.transforms.synth.people import DEFAULT_REGION
 
 ROW_GROUP_ROWS = 500_000
 MAX_DAYS = 3_660
@@ -56,7 +56,7 @@ class SynthRequest(RunnerOptions):
         metavar="FROM[:TO]",
     )
     region: RegionOption = option(
-        DEFAULT_REGION, f"{REGION_HELP}; the city is stretched over it", MAP, common=True, metavar=REGION_METAVAR
+        PENUMBRA, f"{REGION_HELP}; the city is stretched over it", MAP, common=True, metavar=REGION_METAVAR
     )
     trips: bool = option(
         False, "write K trips of each user between two places, instead of records, for `sfumato flows`", MAP

@@ -16,7 +16,7 @@ import pytest
 from sfumato.schemas.errors import DataError, MissingColumnError
 from sfumato.schemas.locations import Auxiliary, LocationColumns
 from sfumato.schemas.log_layout import DayRows, LogLayout, hours_of
-from sfumato.schemas.rectangle import Region
+from sfumato.schemas.rectangle import PENUMBRA, Region
 from sfumato.transforms.inputs.local_time import of_days, zone_warning
 from sfumato.transforms.inputs.log_file import LogFile
 from sfumato.transforms.inputs.log_reader import inspect_log, read_batches, slice_file
@@ -177,3 +177,4 @@ def test_zone_warning_knows_a_region_at_sea(time_zone: str | None) -> None:
     assert warning is not None
     assert "at sea" in warning
     assert zone_warning(Region(11.6, 57.6, 11.8, 57.8), time_zone) is None  # with islands and a coast
+    assert zone_warning(PENUMBRA, time_zone) is None

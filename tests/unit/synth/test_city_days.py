@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from benchmarks.city_people import density_on, make_people
+from sfumato.schemas.rectangle import PENUMBRA
 from sfumato.schemas.region import Grid, Region, deinterleave
 from sfumato.transforms.synth.city import (
     CROWD,
@@ -21,7 +22,7 @@ from sfumato.transforms.synth.city import (
     weather_of,
 )
 from sfumato.transforms.synth.landscape import SIZE_KM
-from sfumato.transforms.synth.people import DEFAULT_REGION, make_records
+from sfumato.transforms.synth.people import make_records
 from sfumato.transforms.synth.random_streams import alias_probabilities
 from tests.statistics import FLAKE_RATE
 
@@ -58,7 +59,7 @@ def test_without_a_day_the_records_are_what_they_always_were() -> None:
     assert digest.hexdigest() == "fc984cd341b22ce035c9666468119daefe56bd78c69e82cc54cd097daef66034"
 
 
-@pytest.mark.parametrize("region", [DEFAULT_REGION, Region(139.5, 35.5, 139.9, 35.9), Region(-1.0, 51.0, 1.0, 52.0)])
+@pytest.mark.parametrize("region", [PENUMBRA, Region(139.5, 35.5, 139.9, 35.9), Region(-1.0, 51.0, 1.0, 52.0)])
 def test_all_of_a_days_times_are_on_that_day_by_utc(region: Region) -> None:
     times = logs(SUNDAY, region=region)["timestamp"].cast(pa.int64()).to_numpy()
     midnight = (SUNDAY - date(1970, 1, 1)).days * DAY_US

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from benchmarks.city_people import make_people
+from sfumato.schemas.rectangle import PENUMBRA
 from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, Region, deinterleave
 from sfumato.transforms.synth.city import ELSEWHERE, HOME, WORK, City, build_city, rhythm_table
 from sfumato.transforms.synth.people import (
     CANDIDATES,
-    DEFAULT_REGION,
-    DISTRICTS,
+        DISTRICTS,
     SHARES,
     TRIP_SCHEMA,
     make_trips,
@@ -87,7 +87,7 @@ def test_the_distance_from_home_fits_all_records_of_a_user(city: City) -> None:
 TRIPS = 60_000
 
 
-def matrix(table: pa.Table, level: int, region: Region = DEFAULT_REGION) -> np.ndarray:
+def matrix(table: pa.Table, level: int, region: Region = PENUMBRA) -> np.ndarray:
     """Trips by origin and destination: int64[4^level, 4^level]."""
     grid = Grid(region, level)
     begin, end = (
@@ -165,14 +165,14 @@ def test_a_user_has_the_same_places_in_every_trip_and_block(city: City) -> None:
     assert whole.equals(parts)
     assert whole.schema.equals(TRIP_SCHEMA)
     assert len(np.unique(whole["user_id"].to_numpy())) == 2_000
-    width = (DEFAULT_REGION.east - DEFAULT_REGION.west) / 256
+    width = (PENUMBRA.east - PENUMBRA.west) / 256
     squares = []
     for trip in range(6):
         table = make_trips(0, 2_000, trip, city=city)
         for name in ("origin", "destination"):
             x, y = (table[f"{name}_{axis}"].to_numpy() for axis in ("longitude", "latitude"))
             squares.append(
-                np.floor((x - DEFAULT_REGION.west) / width) + 1000 * np.floor((DEFAULT_REGION.north - y) / width)
+                np.floor((x - PENUMBRA.west) / width) + 1000 * np.floor((PENUMBRA.north - y) / width)
             )
     assert max(len(set(places)) for places in zip(*squares, strict=True)) <= 3  # home, work, elsewhere
 
