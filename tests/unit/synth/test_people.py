@@ -16,7 +16,7 @@ from sfumato.schemas.region import EARTH_RADIUS_KM, Grid, Region, deinterleave
 from sfumato.transforms.synth.city import ELSEWHERE, HOME, WORK, City, build_city, rhythm_table
 from sfumato.transforms.synth.people import (
     CANDIDATES,
-        DISTRICTS,
+    DISTRICTS,
     SHARES,
     TRIP_SCHEMA,
     make_trips,
@@ -171,9 +171,7 @@ def test_a_user_has_the_same_places_in_every_trip_and_block(city: City) -> None:
         table = make_trips(0, 2_000, trip, city=city)
         for name in ("origin", "destination"):
             x, y = (table[f"{name}_{axis}"].to_numpy() for axis in ("longitude", "latitude"))
-            squares.append(
-                np.floor((x - PENUMBRA.west) / width) + 1000 * np.floor((PENUMBRA.north - y) / width)
-            )
+            squares.append(np.floor((x - PENUMBRA.west) / width) + 1000 * np.floor((PENUMBRA.north - y) / width))
     assert max(len(set(places)) for places in zip(*squares, strict=True)) <= 3  # home, work, elsewhere
 
 
