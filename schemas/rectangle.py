@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -63,7 +64,7 @@ class Region:
         try:
             west, south, east, north = (float(part) for part in text.split(","))
         except ValueError:
-            is_split = "," not in text or ";" in text or len(text.replace(", ", ",").split()) > 1
+            is_split = re.search(r"\d[;\s]+-?\d", text)
             raise RequestError(
                 "region: must be four numbers WEST,SOUTH,EAST,NORTH in degrees, such as 11.8,57.6,12.1,57.8, got "
                 f"{text!r}{'; write commas, not spaces or semicolons' if is_split else ''}"
