@@ -178,7 +178,9 @@ class Period:
         if type(self.first) is not date or type(self.last) is not date:
             raise RequestError(f"period: must be dates, got {self.first!r} to {self.last!r}")
         if self.last < self.first:
-            raise RequestError(f"period: must not end before it begins, got {self.first}:{self.last}")
+            raise RequestError(
+                f"period: must not end before it begins, got {self.first}:{self.last}; write {self.last}:{self.first}"
+            )
         if self.length > _MAX_DAYS:
             raise RequestError(f"period: must have at most {_MAX_DAYS} days, got {self.length}")
 

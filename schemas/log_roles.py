@@ -32,7 +32,8 @@ _PERSON = re.compile(
 )
 # A name with a whole word for what a person does many times: trip_id, rideId.
 _TRIP = re.compile(
-    r"(?:^|[ _.-])(trip|ride|journey|session|order|event|booking|check[_-]?in|row|record|transaction)s?(?=$|[ _.-])"
+    r"(?:^|[ _.-])(trip|ride|journey|session|order|event|booking|check[_-]?in|row|record|transaction|"
+    r"validation|visit|tap|scan|trajet|fahrt|viaje|viagem|resa)s?(?=$|[ _.-])"
 )
 # Words of both that pages take for users, those of other languages by how they begin, and words for zones.
 _USERS = ("rider", "device", "person", "customer", "client", "passenger", "driver", "patient", "student", "member",
@@ -43,7 +44,8 @@ _TRANSLATED = {"fahrg": "passenger", "resen": "passenger", "pasaj": "passenger",
 _ZONES = {
     "stop": r"stops?|h[åa]llplats(er)?|haltestellen?|paradas?|parage(m|ns)|arr[êe]ts?|haltes?|fermat[ae]|przystan\w+",
     "station": r"stations?|bahnh[oö]fe?|estaci[oó]n(es)?|esta[cç](ão|ões)|gares?|stazion[ei]",
-    "district": r"districts?|bezirke?|stadtteile?|stadsdel(ar)?|distritos?|barrios?|bairros?|quartiers?|freguesias?",
+    "district": r"districts?|bezirke?|stadtteile?|stadsdel(ar)?|distritos?|barrios?|bairros?|quartiers?|freguesias?|"
+    r"arrondissements?|communes?|gemeinden?|municipios?|concelhos?",
     "neighbourhood": r"neighbou?rhoods?",
     **{one: f"{one}s?" for one in ("ward", "tract", "borough", "quarter", "suburb", "block", "school")},
 }

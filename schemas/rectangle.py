@@ -18,6 +18,7 @@ MAX_DEPTH = 20
 _LEAST_DEGREES = 1e-9  # a tenth of a millimetre
 # Other orders in which borders are written, and where in each are west, south, east and north.
 _ORDERS = {
+    "EAST,SOUTH,WEST,NORTH": (2, 1, 0, 3),
     "SOUTH,WEST,NORTH,EAST": (1, 0, 3, 2),
     "WEST,EAST,SOUTH,NORTH": (0, 2, 1, 3),
     "SOUTH,NORTH,WEST,EAST": (2, 0, 3, 1),
@@ -64,7 +65,7 @@ class Region:
         try:
             west, south, east, north = (float(part) for part in text.split(","))
         except ValueError:
-            is_split = re.search(r"\d[;\s]+-?\d", text)
+            is_split = re.search(r"\d[;\s]+-?\d|^[^,]*\d[^,]*$", text)
             raise RequestError(
                 "region: must be four numbers WEST,SOUTH,EAST,NORTH in degrees, such as 11.8,57.6,12.1,57.8, got "
                 f"{text!r}{'; write commas, not spaces or semicolons' if is_split else ''}"

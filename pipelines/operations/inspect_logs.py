@@ -114,8 +114,8 @@ def report_lines(facts: Facts, files: str, given: Mapping[str, str], time_zone: 
     lost = facts.swapped + (sum(facts.unusable.values()) + facts.signs.get("no time", 0) + at_zero) / max(facts.rows, 1)
     if _WORTH_SAYING < lost < MOST:
         lines.append(
-            f"unusable: {lost:.1%} of the rows in all, with places at 0, 0 and swapped ones; numbers of users are too "
-            "low by about that share, which no interval includes"
+            f"unusable: {lost:.1%} of the rows, for all reasons; numbers of users are too low by about that share, "
+            "which no interval includes"
         )
     if "time_column" not in facts.roles:
         lines.append("times: no column was recognised; if there is one, name it with --time_column")

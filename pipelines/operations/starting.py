@@ -136,7 +136,8 @@ def starting_configuration(request: RefreshInitRequest) -> tuple[str, str]:
         job = _ZONES.format(zones="\n".join(lines), items=_ITEMS)
         error = significant(NOISE_Z * LAPLACE.stddev((1 - ADMISSION_SHARE) * night, _ITEMS), 2)
         noise = f"The number of each zone has noise of about ± {error} users (95%) on one night"
-        shown = f"{noise}; --epsilon {2 * request.epsilon:g} halves it."
+        fewer = f"max_items_per_user: 1 in the file divides it by {_ITEMS}"
+        shown = f"{noise}; {fewer}, and --epsilon {2 * request.epsilon:g} halves it."
     else:
         planned = PlanRequest.of({"users": request.users, "epsilon": request.epsilon, "trust": "central"})
         choice = make_rotation_plan(planned.settings()[0], _DAYS).best

@@ -166,7 +166,7 @@ def read_zones(
             kind = "no geometry" if shape is None or shape.is_empty else f"a {shape.geom_type}"
             advice = "zones are polygons"
             if radius is not None:
-                advice = "--radius applies only to points"
+                advice = "--radius applies only to points: leave it out"
             elif kind == "a Point":
                 advice += "; give --radius METRES to count at each point what is nearer to it than to any other"
             raise RequestError(f"zones: {path}: {names[0]} {readable(ids[-1][0])} has {kind}, and {advice}")

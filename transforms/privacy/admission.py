@@ -257,11 +257,11 @@ class ChargeAndAdmit:
     @property
     def _remedies(self) -> str:
         """Returns the options that could have left all users out, for messages."""
-        check = "--user_id_column, other columns, --decimal"
+        check = "--user_id_column and other columns, --decimal"
         if self.day_rows is not None:
-            check = f"--time_zone, {check}"
-            if self.dates is None:  # a time that cannot be read leaves its row out, and no count shows it
-                check = f"--dates (for 27.11.2026 or 11/27/2026), {check}"
+            form = "such as 27.11.2026" if self.dates is None else f"now {self.dates}"
+            # A time that cannot be read leaves its row out, and no count shows it.
+            check = f"--period, --dates ({form}), --time_zone, {check}"
         return f"check {check}" if self.rule.span is None else f"check {check} and {_zones_text(self.rule.span)}"
 
     def _warn(self, counted: NoisyUserCounts) -> None:
@@ -324,8 +324,8 @@ def check_admission(counted: NoisyUserCounts, rule: AdmissionRule, remedies: str
         raise NotAdmittedError(
             f"{'nearly all users' if users <= margin else some_bad} have no usable record, more than "
             f"--max_bad_fraction {limit:g} allows; check the columns (--user_id_column; are latitude and longitude "
-            f"swapped?) and {'the region' if rule.span is None else _zones_text(rule.span)}, fix the files, or raise "
-            "--max_bad_fraction (`sfumato inspect` shows the operator the reasons)"
+            f"swapped?), --decimal and {'the region' if rule.span is None else _zones_text(rule.span)}, fix the files, "
+            "or raise --max_bad_fraction (`sfumato inspect` shows the operator the reasons)"
         )
     if rule.population is not None:
         allowed = POPULATION_TOLERANCE * rule.population + margin + _sampling_slack(max_total, rule.sampling_rate)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from sfumato.schemas.views import PageView
 from sfumato.schemas.views.map_views import MapBody
 from sfumato.schemas.views.view_parts import Bounds
-from sfumato.transforms.report.canvas import DPI
+from sfumato.transforms.report.canvas import DPI, label
 from sfumato.transforms.report.map_figure import draw_colours, draw_map, listed_zones, margin_of
 from sfumato.transforms.report.map_frame import DegreeFrame
 
@@ -30,7 +31,10 @@ def draw_map_on(axes: Axes, view: PageView, body: MapBody) -> None:
         north=min(region.north + spare, 90),
     )
     axes.set(xlim=(bounds.west, bounds.east), ylim=(bounds.south, bounds.north), aspect=stretch)
-    axes.set(xlabel="longitude, degrees", ylabel="latitude, degrees")
+    listed = listed_zones(layer, layer.measures[0])
+    names = "   ".join(f"{place} {label(layer.cell_id[row])}" for place, (row, *_) in enumerate(listed, 1))
+    lines = textwrap.wrap(names, max(int(axes.get_position().width * axes.figure.get_figwidth() * 12), 20))
+    axes.set(xlabel="\n".join(["longitude, degrees", *lines]), ylabel="latitude, degrees")
     axes.ticklabel_format(useOffset=False)
     draw_colours(make_axes(axes)[0], layer.measures[0], body, 1.0)
     figure: Any = axes.figure
@@ -44,8 +48,7 @@ def draw_map_on(axes: Axes, view: PageView, body: MapBody) -> None:
     # In pixels as the picture, and below all that a caller adds.
     sheet = axes.inset_axes((0, 0, 1, 1), zorder=0.5, xticks=[], yticks=[])
     sheet.set_in_layout(False)
-    numbered = [row for row, *_ in listed_zones(layer, layer.measures[0])]
-    draw_map(sheet, body, layer.measures[0], view.basemap, frame, numbered=numbered)
+    draw_map(sheet, body, layer.measures[0], view.basemap, frame, numbered=[row for row, *_ in listed])
     for text in sheet.texts:
         text.set_clip_on(True)  # where a caller narrows the limits
 

@@ -50,9 +50,9 @@ export function shareWords(share: number, low: number, high: number): string {
 /** A number of users and its 95% interval as a reader is shown them, 0 or more: a negative one is noise on few or none. */
 export const notNegative = (value: number, low: number, high: number): [number, number, number] => [Math.max(value, 0), Math.max(low, 0), high - Math.min(value, 0)];
 /** A noisy number of users with its margin: 74,000 users (± 4,100, 95%), or 0 users (at most 390, 95%). */
-export function counted(users: number, stddev: number): string {
+export function counted(users: number, stddev: number, unit = "users"): string {
   const margin = significant(NOISE_Z * stddev, 2);
-  return `${known(Math.max(users, 0), Math.max(stddev, 1))} users${stddev > 0 ? ` (${users < 0 ? "at most" : "\u00b1"} ${margin}, 95%)` : ""}`;
+  return `${known(Math.max(users, 0), Math.max(stddev, 1))} ${unit}${stddev > 0 ? ` (${users < 0 ? "at most" : "\u00b1"} ${margin}, 95%)` : ""}`;
 }
 /** An upper bound of a count that noise may explain, of two digits, rounded up. A negative estimate counts as 0. */
 export function atMost(value: number, high: number): string {

@@ -72,6 +72,12 @@ def test_bad_regions_are_refused(text: str) -> None:
     assert "semicolons" not in str(caught.value)
 
 
+def test_exchanged_east_and_west_are_told_the_right_order() -> None:
+    with rejects("region") as caught:
+        Region.parse("5.46,43.26,5.36,43.34")
+    assert "--region=5.36,43.26,5.46,43.34" in str(caught.value)
+
+
 @pytest.mark.parametrize("text", ["11.89", "1 2 3 4", "1; 2; 3; 4", "1, 2 3, 4", "11,8 57,6 12,1 57,8"])
 def test_numbers_without_commas_are_told_to_have_some(text: str) -> None:
     with rejects("region") as caught:

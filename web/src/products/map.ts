@@ -75,9 +75,9 @@ export function cellWords(figure: MapFigure, body: MapBody, layer: Layer, measur
 }
 
 /** The cells or zones of a layer as a table, with all its measures: of zones, the columns that the release has for them. */
-export function layerCsv(figure: Pick<MapFigure, "cells">, { zones, cell_id, measures }: Layer): string {
+export function layerCsv(figure: Pick<MapFigure, "cells">, { zones, cell_id, measures }: Layer, count = "users"): string {
   const values = (i: number): (number | null)[] => measures.flatMap(({ value, low, high }) => [value[i], low[i], high[i]]);
-  const heads = measures.flatMap(({ name, kind, unit }) => (zones && kind === "count" ? [unit === "records" ? unit : "users", "low", "high"] : [name, `${name} low`, `${name} high`]));
+  const heads = measures.flatMap(({ name, kind, unit }) => (zones && kind === "count" ? [unit === "records" ? unit : count, "low", "high"] : [name, `${name} low`, `${name} high`]));
   if (zones) {
     const named = zones.some(([, name]) => name !== null);
     return csv(["zone", ...(named ? ["name"] : []), ...heads], zones.map(([zone, name], i) => [zone, ...(named ? [name] : []), ...values(i)]));
@@ -263,5 +263,5 @@ export const showMap: Product = (view: PageView, root: HTMLElement, tools: Tools
   root.append(panel);
   panel.append(h("section", { class: "pledge" }, h("p", {}, view.guarantee), h("p", {}, h("a", { href: "#report" }, "Read the full report"))));
   tools.addButton("Picture", async () => offer(`${view.file_name}.png`, await figure.toPNG(caption(view))));
-  tools.addButton("Table", () => offer(`${view.file_name}.csv`, layerCsv(figure, current()[0]))).title += "; low and high are 95% intervals, each for one place only (pointwise)";
+  tools.addButton("Table", () => offer(`${view.file_name}.csv`, layerCsv(figure, current()[0], view.job === "histogram" ? "count" : "users"))).title += "; low and high are 95% intervals, each for one place only (pointwise)";
 };

@@ -18,7 +18,7 @@ const LISTED = 6;
 const WIDE = 800; // pixels
 const RELATIVE = [["before", 1, "the day before"], ["week", 7, "a week before"]] as const;
 const FEW = 62; // days whose maps the page loads at once
-const ZONE_HINT = "Click or tap a place on the map to see its users by day.";
+const ZONE_HINT = "Click or tap a place on the map to see its numbers by day.";
 const [A, B, CHANGE] = [0, 1, 2]; // what the map shows
 
 const time = (date: string): number => Date.parse(`${date}T00:00:00Z`);
@@ -33,7 +33,7 @@ export function earlier(nights: Night[], night: Night, days: number): Night | nu
 }
 
 /** A night's number of users with the digits that are known, and its 95% margin; null without a number. */
-export const usersOf = ({ users, users_stddev: stddev }: Pick<Night, "users" | "users_stddev">): string | null => (users === null ? null : counted(users, stddev ?? 0));
+export const usersOf = ({ users, users_stddev: stddev }: Pick<Night, "users" | "users_stddev">, unit?: string): string | null => (users === null ? null : counted(users, stddev ?? 0, unit));
 
 /** Whether the estimate of `shown` is based on a night's answers, among others. */
 const isUsedFor = (shown: Night | null, { date }: Night): boolean => (shown?.rests_on ?? []).some(([first, last]) => first <= date && date <= last);
@@ -55,7 +55,7 @@ const knownOf = ({ users, users_stddev: stddev }: Night): Known | null => (users
 
 /** The bars of users by night, of all users or of those in a zone. A chart of few nights is narrow. */
 export function nightsChart(nights: Night[], chosen: (Night | null)[], zone: string | null = null, counts: (Known | null)[] = nights.map(knownOf), unit = "users"): ChartOptions {
-  const counted = zone === null ? "Users" : `${capital(unit)} in ${zone}`;
+  const counted = zone === null ? capital(unit) : `${capital(unit)} in ${zone}`;
   const [first, last] = [time(nights[0].date), time(nights[nights.length - 1].date)];
   const style = (night: Night): string => (night === chosen[B] ? "s0" : night === chosen[A] ? "s1" : isUsedFor(chosen[B], night) ? "s2" : "s5");
   const bars = nights.map((night, i) => [time(night.date) - 0.4 * DAY, time(night.date) + 0.4 * DAY, Math.max(counts[i]?.users ?? 0, 0), style(night)] as const);
@@ -188,7 +188,7 @@ class Timeline {
     const { link } = this.tools;
     link.set("night", night === this.nights[this.nights.length - 1] ? null : night.date);
     link.set("against", against === "before" ? null : against);
-    const users = usersOf(night);
+    const users = usersOf(night, this.unit);
     this.tools.say(`${longDate(night.date)}${users === null ? "" : `, ${users}`}`);
     void this.show();
   }
@@ -199,6 +199,12 @@ class Timeline {
     this.zone = (layer && isOfZones(layer) && layer.zones?.[row]?.[0]) || "";
     this.tools.link.set("zone", this.zone);
     void this.drawChart();
+  }
+
+  /** What a release calls its users, such as riders. */
+  private get unit(): string {
+    const measure = this.current?.layer.measures[0];
+    return measure?.kind === "count" && measure.unit !== "records" ? measure.unit : "users";
   }
 
   private async drawChart(): Promise<void> {
@@ -212,18 +218,17 @@ class Timeline {
       this.zone = "";
       this.tools.link.set("zone", null);
     }
-    const unit = this.current?.layer.measures[0].unit; // riders, where the release says so
     const counts = name === null ? this.nights.map(knownOf) : ofZone;
-    this.chart.draw(nightsChart(this.nights, chosen, name, counts, unit));
+    this.chart.draw(nightsChart(this.nights, chosen, name, counts, this.unit));
     this.chart.setTip(this.nights.map(({ date }) => time(date)), (at) => {
       const night = this.nights[at];
       const { date, epsilon, job, map, pruned, safe } = night;
       const count = ofZone[at];
-      const users = name === null ? usersOf(night) : count && `${within(count.users, count.low, count.high)} ${unit ?? "users"} (${interval(count.low, count.high)}, 95%)`;
-      return { x: time(date), y: Math.max(counts[at]?.users ?? 0, 0), value: longDate(date), margin: users ?? "users unknown", facts: [...(name === null ? [] : [["Zone", name] as const]), ["Budget", `ε ${significant(epsilon)}`], ["Job", map ? job : pruned ? `${job}, removed` : `${job}, on its own page`], ...(safe ? [] : [["Noise", "known source: not private"] as const])] };
+      const users = name === null ? usersOf(night, this.unit) : count && `${within(count.users, count.low, count.high)} ${this.unit} (${interval(count.low, count.high)}, 95%)`;
+      return { x: time(date), y: Math.max(counts[at]?.users ?? 0, 0), value: longDate(date), margin: users ?? `${this.unit} unknown`, facts: [...(name === null ? [] : [["Zone", name] as const]), ["Budget", `ε ${significant(epsilon)}`], ["Job", map ? job : pruned ? `${job}, removed` : `${job}, on its own page`], ...(safe ? [] : [["Noise", "known source: not private"] as const])] };
     });
-    const all = button("Show all users", () => this.chooseZone(-1), { class: "link" });
-    if (name !== null) this.zoneWords.replaceChildren(`${name}: ${unit ?? "users"} by day, each with its own 95% interval. `, all);
+    const all = button(`Show all ${this.unit}`, () => this.chooseZone(-1), { class: "link" });
+    if (name !== null) this.zoneWords.replaceChildren(`${name}: ${this.unit} by day, each with its own 95% interval. `, all);
     else this.zoneWords.textContent = this.current && isOfZones(this.current.layer) ? ZONE_HINT : "";
   }
 
@@ -281,7 +286,7 @@ class Timeline {
     const found = changes.filter(({ changed }) => changed).length;
     const night = this.shown === A ? this.other() : this.night;
     this.words.replaceChildren(h("h2", {}, this.title()), ...(a && b
-      ? [h("p", {}, found ? `Significant change in the share of all users: ${whole(found)} of ${plural(changes.length, "cell")}.` : `No significant change in the share of all users in any of ${plural(changes.length, "cell")}.`),
+      ? [h("p", {}, found ? `Significant change in the share of all ${this.unit}: ${whole(found)} of ${plural(changes.length, "cell")}.` : `No significant change in the share of all ${this.unit} in any of ${plural(changes.length, "cell")}.`),
         h("p", { class: "quiet" }, `At most ${percent(RATE)} of ${found ? "these" : "the cells that this page lists"} are expected to be false positives, caused only by noise and sampling error (Benjamini-Hochberg; cells tested individually).${loose ? " The method states only lower bounds of its errors, so there may be more false positives." : ""}`)]
       : night ? this.nightWords(night) : []));
     this.list(one, layer, figure);
@@ -292,7 +297,7 @@ class Timeline {
   }
 
   private nightWords(night: Night): HTMLElement[] {
-    const users = usersOf(night);
+    const users = usersOf(night, this.unit);
     const start = night.warm_start && !night.rests_on.length ? `, started from ${night.warm_start}` : "";
     return [h("p", {}, `${users === null ? "" : `About ${users}. `}ε ${significant(night.epsilon)}${night.delta ? `, δ ${night.delta.toExponential(0)}` : ""}.`),
       ...night.notes.map((note) => h("p", { class: "quiet" }, note)),
@@ -329,7 +334,7 @@ class Timeline {
     const change = changes[hit.row];
     if (!change) return null;
     const { before, after, difference, deviation, changed, q } = change;
-    const at = (share: number, night: Night | null): string => `${percent(share, 2)} of all users${night === null || night.users === null ? "" : `, about ${significant(Math.max(share * night.users, 0), 2)}`}`;
+    const at = (share: number, night: Night | null): string => `${percent(share, 2)} of all ${this.unit}${night === null || night.users === null ? "" : `, about ${significant(Math.max(share * night.users, 0), 2)}`}`;
     const side = 2 ** (map.depth - layer.level[hit.row]);
     const near = this.figure.nearest(hit.longitude, hit.latitude);
     return {
@@ -367,7 +372,7 @@ class Timeline {
       item.append(h("span", {}, this.placeOf(figure, longitude, latitude)), h("b", {}, `${points(difference, (high - low) / (2 * Z))}`), h("span", { class: "bar", "aria-hidden": "true" }, mark));
       return h("li", {}, item);
     });
-    this.listed.replaceChildren(h("h2", {}, "Largest changes (95% sure)"), h("p", { class: "quiet" }, "Percentage points of all users, ordered by the end of the pointwise 95% interval that is nearer to zero."), h("ol", { class: "places" }, items));
+    this.listed.replaceChildren(h("h2", {}, "Largest changes (95% sure)"), h("p", { class: "quiet" }, `Percentage points of all ${this.unit}, ordered by the end of the pointwise 95% interval that is nearer to zero.`), h("ol", { class: "places" }, items));
   }
 
   /** Where a place of a list is, in words: its coordinates distinguish the finest cells. */
@@ -392,8 +397,8 @@ class Timeline {
       mark.style.background = "var(--hot)";
       const item = button("", () => row !== null && figure.goTo(row), { title: "Show on the map" });
       item.append(h("span", {}, cell ? this.placeOf(figure, longitude, latitude) : change.cell_ids.join(" ")),
-        h("b", {}, `${gain(change) > 0 ? "+" : ""}${Number(known(gain(change), stddev)) === 0 ? significant(gain(change), 1) : known(gain(change), stddev)} users`),
-        h("span", { class: "wide-line" }, `${interval(Math.max(change.low, 0), change.high)} users; ${known(Math.max(change.expected, 0), stddev / 10)} expected`),
+        h("b", {}, `${gain(change) > 0 ? "+" : ""}${Number(known(gain(change), stddev)) === 0 ? significant(gain(change), 1) : known(gain(change), stddev)} ${this.unit}`),
+        h("span", { class: "wide-line" }, `${interval(Math.max(change.low, 0), change.high)} ${this.unit}; ${known(Math.max(change.expected, 0), stddev / 10)} expected`),
         h("span", { class: "bar", "aria-hidden": "true" }, mark));
       return h("li", {}, item);
     });
