@@ -152,7 +152,8 @@ def parse_day(name: str, text: str, more: str = "") -> date:
             raise ValueError
         found = date.fromisoformat(text)
     except ValueError:
-        raise RequestError(f"{name}: must be a date YYYY-MM-DD{more}, got {shown(text)}{_iso_dates(text)}") from None
+        why = "; there is no such day" if _DAY.fullmatch(text) else _iso_dates(text)
+        raise RequestError(f"{name}: must be a date YYYY-MM-DD{more}, got {shown(text)}{why}") from None
     if not _YEARS[0] <= found.year <= _YEARS[1]:
         raise RequestError(f"{name}: must be in a year between {_YEARS[0]} and {_YEARS[1]}, got {text}")
     return found

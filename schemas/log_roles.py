@@ -37,7 +37,8 @@ _TRIP = re.compile(
 )
 # Words of both that pages take for users, those of other languages by how they begin, and words for zones.
 _USERS = ("rider", "device", "person", "customer", "client", "passenger", "driver", "patient", "student", "member",
-          "subscriber", "card", "phone", "visitor", "participant", "trip", "ride", "journey")  # fmt: skip
+          "subscriber", "card", "phone", "visitor", "participant", "trip", "ride", "journey", "tap", "validation",
+          "visit", "booking")  # fmt: skip
 _TRANSLATED = {"fahrg": "passenger", "resen": "passenger", "pasaj": "passenger", "passag": "passenger",
                "kund": "customer", "cliente": "customer", "kart": "card", "kort": "card", "cart": "card",
                "tarj": "card", "ger": "device", "appar": "device", "dispo": "device"}  # fmt: skip

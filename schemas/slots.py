@@ -132,6 +132,7 @@ _ABBREVIATIONS = {
     "PST": "America/Los_Angeles", "PDT": "America/Los_Angeles", "MDT": "America/Denver", "CST": "America/Chicago",
     "CDT": "America/Chicago", "EDT": "America/New_York", "BST": "Europe/London", "CEST": "Europe/Berlin",
     "UTC": "UTC", "GMT": "UTC", "IST": "Asia/Kolkata", "JST": "Asia/Tokyo", "AEST": "Australia/Sydney",
+    "AST": "America/Halifax", "ADT": "America/Halifax", "AKST": "America/Anchorage",
 }  # fmt: skip
 
 

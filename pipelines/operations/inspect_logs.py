@@ -233,8 +233,8 @@ def next_lines(
         when = "from eight to nine"
         if facts.period is not None and facts.period.length > 1:
             when += (
-                " on an average day (for one day, shorten --period, leave out --average_day, and perhaps lower "
-                "--max_items_per_user)"
+                f" on an average day (for one day, such as --period {facts.period.last}, without --average_day, and "
+                "perhaps with --max_items_per_user 1)"
             )
             zones.append("--average_day")
         file = "" if request.zones else f" in a file{_ZONES_HINT}"

@@ -83,8 +83,8 @@ def causes(facts: Facts) -> list[str]:
     person = f"the column that identifies a person{named} with --user_id_column"
     if facts.is_of_rows:
         found.append(
-            f"each value of {facts.roles['user_id_column']} occurs once, so a release would protect rows, not people: "
-            f"name {person}"
+            f"nearly each value of {facts.roles['user_id_column']} occurs once, so a release would protect rows, not "
+            f"people: name {person}"
         )
     if named and facts.users < _FEW_IDS and facts.rows_a_user[0] > _MANY_ROWS:
         found.append(

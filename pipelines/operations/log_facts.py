@@ -166,8 +166,8 @@ class Facts:
 
     @property
     def is_of_rows(self) -> bool:
-        """Returns whether each value of the column of user ids occurs once."""
-        return self.users > 1 and self.users == self.rows - self.unusable.get("have no user id", 0)
+        """Returns whether nearly each value of the column of user ids occurs once."""
+        return self.users > 1 and self.rows_a_user[1] == 1
 
     @property
     def timeless(self) -> str | None:

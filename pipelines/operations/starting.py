@@ -127,15 +127,18 @@ def starting_configuration(request: RefreshInitRequest) -> tuple[str, str]:
     if request.zones is not None:
         night = request.epsilon / _DAYS
         least = min_users(request.users, night, parts=_FEWEST)
-        found = {**file_of_zones(request.zones).options}
+        file = file_of_zones(request.zones)
+        found = {**file.options}
         if "://" not in request.zones:
             found["zones"] = os.path.relpath(request.zones, request.folder)
         lines = [f"  {name}: {json.dumps(value, ensure_ascii=False)}" for name, value in found.items()]
         if "radius" in found:
             lines[-1] += "               # metres around each point"
         job = _ZONES.format(zones="\n".join(lines), items=_ITEMS)
-        error = significant(NOISE_Z * LAPLACE.stddev((1 - ADMISSION_SHARE) * night, _ITEMS), 2)
-        noise = f"The number of each zone has noise of about ± {error} users (95%) on one night"
+        error = NOISE_Z * LAPLACE.stddev((1 - ADMISSION_SHARE) * night, _ITEMS)
+        noise = f"The number of each zone has noise of about ± {significant(error, 2)} users (95%) on one night"
+        if error > request.users * _ITEMS / len(file.zones):  # the mean number of a zone's users is less
+            noise += ", more than most zones have"
         fewer = f"max_items_per_user: 1 in the file divides it by {_ITEMS}"
         shown = f"{noise}; {fewer}, and --epsilon {2 * request.epsilon:g} halves it."
     else:

@@ -215,7 +215,7 @@ class ChargeAndAdmit:
     >>> charge_and_admit(UserCounts(usable=20), key)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    sfumato.schemas.errors.TooFewUsersError: about ... users (± 5.9, 95%), fewer than --min_users 100
+    sfumato.schemas.errors.TooFewUsersError: about ... users (± 5.9, 95%), fewer than --min_users 100 (lower it if that is right)
     """
 
     rule: AdmissionRule
@@ -337,7 +337,7 @@ def check_admission(counted: NoisyUserCounts, rule: AdmissionRule, remedies: str
         if rule.cohorts > 1:
             some += f" in one of {rule.cohorts} cohorts, so about {max(users, 0) * rule.cohorts:,.0f} in all"
         advice = f"; {remedies}" if remedies and counted.may_be_none else ""
-        raise TooFewUsersError(f"{some}, fewer than --min_users {rule.min_users:,}{advice}")
+        raise TooFewUsersError(f"{some}, fewer than --min_users {rule.min_users:,} (lower it if that is right){advice}")
 
 
 def _zones_text(span: str) -> str:

@@ -120,8 +120,8 @@ def listed_note(found: bool, place: str, where: str = "") -> str:
     """
     if found:
         return (
-            f"The intervals hold for all {place}s{where} at once (95%), so they are wider than in tables; their lower "
-            "ends decide the order."
+            f"The intervals hold for all {place}s{where} at once (95%), so they are wider than in tables, and contain "
+            "the noise, not records that the data lack. Their lower ends decide the order."
         )
     return (
         f"No {place} has a lower bound above zero, by bounds that hold for all {place}s{where} at once (95%): noise "

@@ -77,6 +77,7 @@ def test_inspect_logs_counts_rows_users_and_unusable(tmp_path: Path, suffix: str
         ({"time": lambda log: log.time.dt.strftime("%d.%m.%Y %H:%M")}, "27.11.2026"),
         ({"time": "yesterday"}, "no time"),
         ({"rider": lambda log: log.ride}, "occurs once"),
+        ({"rider": lambda log: log.ride.clip(lower=20)}, "occurs once"),  # but for some rows
         ({"rider": "app"}, "one value"),
         ({"person_id": lambda log: log.rider, "rider": lambda log: log.ride % 3}, "perhaps person_id"),
     ],
