@@ -215,7 +215,7 @@ class ChargeAndAdmit:
     >>> charge_and_admit(UserCounts(usable=20), key)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    sfumato.schemas.errors.TooFewUsersError: about ... users (± 5.9, 95%), fewer than --min_users 100 (lower it if that is right)
+    sfumato.schemas.errors.TooFewUsersError: about ... users (± 5.9, 95%), fewer than --min_users 100 ...
     """
 
     rule: AdmissionRule
