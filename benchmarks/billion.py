@@ -33,6 +33,7 @@ from benchmarks.city_people import density_raster
 from benchmarks.evaluation.density_metrics import coarsen
 from benchmarks.evaluation.in_memory import planned_state
 from sfumato.pipelines.runners.runner_settings import processors
+from sfumato.schemas.rectangle import PENUMBRA
 from sfumato.schemas.region import Grid, Places, deinterleave
 from sfumato.transforms.counting.estimator import estimate_density
 from sfumato.transforms.counting.parameters import CountParameters
@@ -45,7 +46,6 @@ from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.secagg.shard_sums import NOTHING, ShardTotals, sum_shards
 from sfumato.transforms.synth.landscape import city_rasters
-from sfumato.transforms.synth.people import DEFAULT_REGION
 
 SIDE = 128  # of the grid on which errors are measured
 _QUANTILES = 1 << 22  # of the density: a user's cell is a uniform choice among so many
@@ -174,7 +174,7 @@ def simulate(users: int, depth: int = 10, epsilon: float = 1.0, seed: int = 0) -
     estimate = parameters.method.decode(state, depth)
     start = times.add("estimator", start)
     metadata = ReleaseMetadata("heatmap", "simulation", "", "seed", False, {})
-    files = release_files(state, parameters, metadata, Grid(DEFAULT_REGION, depth))
+    files = release_files(state, parameters, metadata, Grid(PENUMBRA, depth))
     times.add("release", start)
     wall = time.perf_counter() - began
     side = min(SIDE, 1 << depth)

@@ -26,6 +26,7 @@ import numpy as np
 from benchmarks.city_people import make_people
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from benchmarks.few_users import markdown
+from sfumato.schemas.rectangle import PENUMBRA
 from sfumato.schemas.region import Grid, Places
 from sfumato.schemas.tree import node_levels
 from sfumato.transforms.changes.map_changes import MapChanges, MapCounts, find_changes
@@ -35,7 +36,6 @@ from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.synth.city import build_city
-from sfumato.transforms.synth.people import DEFAULT_REGION
 
 DEPTH, POOL, RATE = 10, 3_000_000, 0.05
 KEY = RunKey.derive(FixedSecret(b"changes of maps"), {"benchmark": "changes"})
@@ -61,7 +61,7 @@ def night(codes: np.ndarray, name: str, trial: int, options: dict[str, object], 
     counts = unbiased_counts(estimate, state)
     encoding = state.results[-1].encoding
     assert isinstance(encoding, TreeEncoding)
-    return Night(MapCounts(DEFAULT_REGION, counts, encoding.tree, state.answered_tail_sums), estimate)
+    return Night(MapCounts(PENUMBRA, counts, encoding.tree, state.answered_tail_sums), estimate)
 
 
 def nodes_of(codes: np.ndarray, level: int) -> np.ndarray:
@@ -220,7 +220,7 @@ def main() -> None:
     options = parser.parse_args()
     pairs = 20 if options.quick else options.pairs
     people = make_people(0, POOL, city=build_city())
-    pool = Grid(DEFAULT_REGION, DEPTH).codes(people["longitude"].to_numpy(), people["latitude"].to_numpy())
+    pool = Grid(PENUMBRA, DEPTH).codes(people["longitude"].to_numpy(), people["latitude"].to_numpy())
     settings = [
         (users, {"trust": trust}, warm, planted, 4 if users == 20_000 else 5, 4.0)
         for users, trust, warm, planted in (

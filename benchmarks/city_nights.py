@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from benchmarks.city_people import density_on, density_raster
 from benchmarks.evaluation.density_metrics import coarsen
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
+from sfumato.schemas.rectangle import PENUMBRA
 from sfumato.schemas.region import Grid, Places, interleave
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.tree import Tree
@@ -26,14 +27,14 @@ from sfumato.transforms.counting.state import CountState, Estimate
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.synth.city import build_city_on
 from sfumato.transforms.synth.landscape import SIZE_KM, Point
-from sfumato.transforms.synth.people import DEFAULT_REGION, make_records
+from sfumato.transforms.synth.people import make_records
 from sfumato.transforms.synth.random_streams import random_bits, stream_key
 
 DEPTH = 10
 SIDE = 128  # of the grid on which maps are compared
 CROWD_RADIUS_KM = 0.3
 _COHORTS = 1 << 17  # name of a random stream; the streams of people have small numbers
-_GRID = Grid(DEFAULT_REGION, DEPTH)
+_GRID = Grid(PENUMBRA, DEPTH)
 Array = NDArray[np.float64]
 
 
@@ -159,7 +160,7 @@ def make_nights(
         seed: picks the people.
         crowds: by date, added to the city's own.
     """
-    nights, longitude = [], (DEFAULT_REGION.west + DEFAULT_REGION.east) / 2
+    nights, longitude = [], (PENUMBRA.west + PENUMBRA.east) / 2
     for day in days:
         # Day by day: cities with and without an event take turns in a small cache.
         records = make_records(0, people, 0, city=build_city_on(day), seed=seed, day=day)

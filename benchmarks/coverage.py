@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from benchmarks.city_people import make_people
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.known_digits import Z_95
+from sfumato.schemas.rectangle import PENUMBRA
 from sfumato.schemas.region import Grid, Places, Region, deinterleave, interleave
 from sfumato.schemas.tree import node_positions
 from sfumato.transforms.counting.estimator import unbiased_counts
@@ -44,7 +45,6 @@ from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.privacy.secrets import seed_secret
 from sfumato.transforms.statistics.posterior.unbiased import user_intervals
 from sfumato.transforms.synth.city import build_city
-from sfumato.transforms.synth.people import DEFAULT_REGION
 
 GRIDS = {
     "gowalla": "gowalla_world_256x256.npy",
@@ -86,7 +86,7 @@ def load(name: str) -> tuple[int, NDArray[np.float64]]:
         counts[interleave(column.astype(np.uint32), row.astype(np.uint32)).astype(np.int64)] = image.ravel()
         return len(image).bit_length() - 1, counts / counts.sum()
     if name == "city":
-        people, region = make_people(0, 400_000, city=build_city()), DEFAULT_REGION
+        people, region = make_people(0, 400_000, city=build_city()), PENUMBRA
     else:
         people, region = pq.read_table(Path(os.environ["SFUMATO_DATA"]) / "sf_cabs_starts.parquet"), _CABS
     longitude, latitude = people["longitude"].to_numpy(), people["latitude"].to_numpy()

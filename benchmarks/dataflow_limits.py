@@ -33,6 +33,7 @@ from benchmarks.billion import Simulation, Times, run
 from benchmarks.evaluation.in_memory import planned_state
 from sfumato.pipelines.command_line import cli
 from sfumato.schemas.locations import LocationColumns
+from sfumato.schemas.rectangle import PENUMBRA
 from sfumato.schemas.region import Grid, Places
 from sfumato.transforms.counting.parameters import CountParameters
 from sfumato.transforms.counting.state import CountState
@@ -46,7 +47,7 @@ from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.secagg.shard_sums import ShardTotals
 from sfumato.transforms.synth.city import build_city
-from sfumato.transforms.synth.people import DEFAULT_REGION, make_records
+from sfumato.transforms.synth.people import make_records
 
 USERS = (54_600_000, 1_000_000_000, 5_000_000_000)
 GOAL_ELEMENT, GOAL_GROUP = 32e6, 2e9  # bytes: of an element, and of a group of users in memory
@@ -126,7 +127,7 @@ def _graph(depth: int, files: int) -> Graph:
         DataflowRunner.run_pipeline = watch
         try:
             job = ["heatmap", "--input", f"{BUCKET}/logs", "--output", f"{BUCKET}/out", "--depth", str(depth)]
-            job += ["--region", str(DEFAULT_REGION), "--runner_config", str(config), "--project", "a-project"]
+            job += ["--region", str(PENUMBRA), "--runner_config", str(config), "--project", "a-project"]
             job += ["--temp_location", f"{BUCKET}/temp", "--key_file", f"{BUCKET}/key"]
             if cli.main(job):
                 raise SystemExit("the job was refused")
@@ -149,7 +150,7 @@ def measure(depth: int) -> Measured:
     records = make_records(0, _SAMPLE, 0, city=build_city())
     batch = records.select(LocationColumns().names()).combine_chunks().to_batches()[0]
     began = time.process_time()
-    encoded = encode_locations(batch, LocationColumns(), Grid(DEFAULT_REGION, depth), _KEY.subkey("users"))
+    encoded = encode_locations(batch, LocationColumns(), Grid(PENUMBRA, depth), _KEY.subkey("users"))
     groups = users.UserGroups(Spill())
     groups.add(encoded)
     chunks = list(groups.chunks())
@@ -172,7 +173,7 @@ def measure(depth: int) -> Measured:
         ended.state,
         parameters,
         ReleaseMetadata("heatmap", "measured", "", "seed", False, {}),
-        Grid(DEFAULT_REGION, depth),
+        Grid(PENUMBRA, depth),
     )
     totals = ShardTotals(ended.state.results[-1].counts.astype("int64"), 64)
     graph, file = measure_graphs(depth)

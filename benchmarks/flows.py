@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from benchmarks.baselines.flow_mechanisms import density_grid, private_od, thresholded, uniform_grid
 from sfumato.schemas.locations import LocationColumns, TripColumns
+from sfumato.schemas.rectangle import PENUMBRA
 from sfumato.schemas.region import Grid, Region
 from sfumato.transforms.flows.flow_estimate import Flows, estimate_flows
 from sfumato.transforms.flows.flow_tree import measure_flows
@@ -38,7 +39,7 @@ from sfumato.transforms.flows.user_trips import (
 )
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.synth.city import build_city
-from sfumato.transforms.synth.people import DEFAULT_REGION, make_trips
+from sfumato.transforms.synth.people import make_trips
 
 EPSILONS = (0.1, 0.5, 1.0, 2.0)
 TOP = 1000
@@ -73,7 +74,7 @@ def key_of(run: int) -> RunKey:
 def synthetic(users: int, level: int, seed: int) -> Trips:
     """One trip of each of the synthetic city's users. Every seed has the same city with other people."""
     table = make_trips(0, users, 0, city=build_city(), seed=seed)
-    items = TripItems(TripColumns(*ENDS), Grid(DEFAULT_REGION, MAX_PAIR_DEPTH))
+    items = TripItems(TripColumns(*ENDS), Grid(PENUMBRA, MAX_PAIR_DEPTH))
     return _bounded(
         f"synthetic city, seed {seed}", [items.encode(one, key_of(0), _all) for one in table.to_batches()], None, level
     )

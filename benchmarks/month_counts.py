@@ -16,6 +16,7 @@ from benchmarks.evaluation.density_metrics import coarsen
 from benchmarks.evaluation.in_memory import planned_state
 from benchmarks.month_ways import WINDOW, Array, Way
 from sfumato.schemas.guarantee import CentralOrSecagg
+from sfumato.schemas.rectangle import PENUMBRA
 from sfumato.schemas.region import deinterleave
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.parameters import CountParameters
@@ -25,7 +26,6 @@ from sfumato.transforms.privacy.additive_noise import LAPLACE
 from sfumato.transforms.privacy.keys import RunKey
 from sfumato.transforms.secagg.encodings import TreeEncoding
 from sfumato.transforms.secagg.shard_sums import ShardQuery, ShardTotals
-from sfumato.transforms.synth.people import DEFAULT_REGION
 
 _X, _Y = (one.astype(np.int64) for one in deinterleave(np.arange(4**DEPTH, dtype=np.uint64)))
 
@@ -113,7 +113,7 @@ def draw_nights(
 
     crowds: by date, added to the city's own events.
     """
-    longitude = (DEFAULT_REGION.west + DEFAULT_REGION.east) / 2
+    longitude = (PENUMBRA.west + PENUMBRA.east) / 2
     for day in days:
         fine = coarsen(density_on(day, seed, longitude), 1 << DEPTH)
         counts = np.random.default_rng([seed, day.toordinal(), 2]).poisson(users * fine[_Y, _X])

@@ -25,9 +25,9 @@ from benchmarks.month_counts import draw_nights
 from benchmarks.month_ways import WAYS, WINDOW, Publisher, run_key, scaled_measurements
 from benchmarks.speed import command
 from sfumato.schemas.guarantee import Trust
+from sfumato.schemas.rectangle import PENUMBRA
 from sfumato.transforms.nights.nights_update import update
 from sfumato.transforms.observability.text_tables import markdown_table
-from sfumato.transforms.synth.people import DEFAULT_REGION
 
 FIRST = date(2026, 1, 5)
 WAY = next(way for way in WAYS if way.cohorts == WINDOW and way.memory == "posterior")
@@ -76,7 +76,7 @@ def refresh_table(users: int, nights: int, cohorts: int | None, place: Path) -> 
     days = [FIRST + timedelta(days=number) for number in range(nights + 1)]
     logs = command("synth", "--users", str(users), "--days", f"{days[0]}:{days[-1]}", "--output", str(place / "logs"))
     subprocess.run(logs, check=True, stdout=subprocess.DEVNULL)
-    region = [DEFAULT_REGION.west, DEFAULT_REGION.south, DEFAULT_REGION.east, DEFAULT_REGION.north]
+    region = [PENUMBRA.west, PENUMBRA.south, PENUMBRA.east, PENUMBRA.north]
     config = {
         "dataset": "city",
         "input": str((place / "logs").absolute()),

@@ -36,6 +36,7 @@ from benchmarks.city_people import make_people
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from benchmarks.few_users import markdown
 from benchmarks.speed import command
+from sfumato.schemas.rectangle import PENUMBRA
 from sfumato.schemas.region import Grid, Places, by_row, deinterleave, interleave
 from sfumato.schemas.tree import Tree, node_positions
 from sfumato.transforms.counting.rates import Rates, estimate_rates
@@ -44,7 +45,6 @@ from sfumato.transforms.heatmap.request import heatmap_parameters
 from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.synth.city import build_city
 from sfumato.transforms.synth.landscape import risk_raster
-from sfumato.transforms.synth.people import DEFAULT_REGION
 
 DEPTH = 10
 SIDE = 1 << DEPTH
@@ -107,7 +107,7 @@ def kernel(row: np.ndarray, column: np.ndarray) -> np.ndarray:
 def city_codes(users: int) -> np.ndarray:
     """The finest cell of each user of the synthetic city."""
     people = make_people(0, users, city=build_city())
-    codes = Grid(DEFAULT_REGION, DEPTH).codes(people["longitude"].to_numpy(), people["latitude"].to_numpy())
+    codes = Grid(PENUMBRA, DEPTH).codes(people["longitude"].to_numpy(), people["latitude"].to_numpy())
     return codes.astype(np.uint64)
 
 
@@ -258,7 +258,7 @@ def refine_row(name: str, setting: str, found: list[Found]) -> list[str]:
 def write_logs(town: Town, folder: Path) -> None:
     """A log of one record a user, in the middle of her cell."""
     x, y = deinterleave(town.codes)
-    region, rng = DEFAULT_REGION, np.random.default_rng(1)
+    region, rng = PENUMBRA, np.random.default_rng(1)
     table = {
         "user_id": np.arange(len(x)),
         "longitude": region.west + (x + 0.5) / SIDE * (region.east - region.west),
@@ -273,7 +273,7 @@ def real_release(town: Town, data: Path, *options: str) -> pa.Table:
     """The table of cells that the real job publishes."""
     logs, out = data / f"rates_{len(town.codes)}", data / "rates_out"
     write_logs(town, logs)
-    region = ",".join(map(str, (DEFAULT_REGION.west, DEFAULT_REGION.south, DEFAULT_REGION.east, DEFAULT_REGION.north)))
+    region = ",".join(map(str, (PENUMBRA.west, PENUMBRA.south, PENUMBRA.east, PENUMBRA.north)))
     wanted = ["--input", f"{logs}/*.parquet", "--output", str(out), "--region", region, "--auxiliary", "infected"]
     wanted += ["--population", str(len(town.codes)), "--overwrite", *options]
     subprocess.run(command("heatmap", *wanted), check=True, stdout=sys.stderr)
@@ -282,7 +282,7 @@ def real_release(town: Town, data: Path, *options: str) -> pa.Table:
 
 def paint(cells: pa.Table, column: str) -> np.ndarray:
     """A column of a table of cells as a picture, float64[SIDE, SIDE]: coarse cells first, finer ones over them."""
-    image, region = np.full((SIDE, SIDE), np.nan), DEFAULT_REGION
+    image, region = np.full((SIDE, SIDE), np.nan), PENUMBRA
     names = ("depth", "west", "north", column)
     for depth, west, north, value in zip(*(cells[name].to_pylist() for name in names), strict=True):
         size = SIDE >> depth

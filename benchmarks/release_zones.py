@@ -41,6 +41,7 @@ from scipy.ndimage import gaussian_filter
 
 from benchmarks.city_people import make_people
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
+from sfumato.schemas.rectangle import PENUMBRA
 from sfumato.schemas.region import Grid, Places, Region, area_km2
 from sfumato.schemas.tree import node_positions
 from sfumato.transforms.counting.estimator import unbiased_counts
@@ -53,7 +54,6 @@ from sfumato.transforms.privacy.secrets import seed_secret
 from sfumato.transforms.statistics.posterior.unbiased import learn_within_cells, user_intervals
 from sfumato.transforms.synth.city import build_city
 from sfumato.transforms.synth.city_map import city_geojson
-from sfumato.transforms.synth.people import DEFAULT_REGION
 from sfumato.transforms.zones.area_estimates import estimate_areas
 
 MAPS = ("cabs", "manhattan", "city", "tokyo")
@@ -116,7 +116,7 @@ def load(name: str, key: int) -> tuple[Region, Points]:
         longitude = region.west + x * (region.east - region.west)
         return region, (longitude, region.north - y * (region.north - region.south))
     if name == "city":
-        people, region = make_people(0, 1_200_000, city=build_city()), DEFAULT_REGION
+        people, region = make_people(0, 1_200_000, city=build_city()), PENUMBRA
     elif name == "cabs":
         people, region = pq.read_table(Path(os.environ["SFUMATO_DATA"]) / "sf_cabs_starts.parquet"), _CABS
     else:

@@ -36,16 +36,18 @@ type none struct{}
 
 // zone is a row of the table of zones. It has no name of its own: Beam decodes another language's rows to such a type.
 type zone = struct {
-	Zone     string  `beam:"zone"`
-	Level    string  `beam:"level"`
-	Parent   *string `beam:"parent"`
-	Users    float64 `beam:"users"`
-	Stddev   float64 `beam:"stddev"`
-	Low      float64 `beam:"low"`
-	High     float64 `beam:"high"`
-	Area     float64 `beam:"area"`
-	Density  float64 `beam:"density"`
-	Geometry []byte  `beam:"geometry"`
+	Zone      string  `beam:"zone"`
+	Level     string  `beam:"level"`
+	Parent    *string `beam:"parent"`
+	Users     float64 `beam:"users"`
+	Stddev    float64 `beam:"stddev"`
+	Low       float64 `beam:"low"`
+	High      float64 `beam:"high"`
+	Area      float64 `beam:"area"`
+	Density   float64 `beam:"density"`
+	Longitude float64 `beam:"longitude"`
+	Latitude  float64 `beam:"latitude"`
+	Geometry  []byte  `beam:"geometry"`
 }
 
 func lineOf(row zone) string { return fmt.Sprintf("%s,%g", row.Zone, row.Users) }

@@ -16,6 +16,7 @@ from benchmarks.coverage_moments import listed
 from benchmarks.evaluation.in_memory import Rows, run_in_memory
 from sfumato.schemas.known_digits import Z_95
 from sfumato.schemas.moments import Statistic, ValueRange
+from sfumato.schemas.rectangle import PENUMBRA
 from sfumato.schemas.region import Grid, Places
 from sfumato.schemas.tree import Tree
 from sfumato.transforms.counting.estimator import unbiased_counts
@@ -33,7 +34,6 @@ from sfumato.transforms.privacy.keys import FixedSecret, RunKey
 from sfumato.transforms.statistics.posterior.unbiased import user_intervals
 from sfumato.transforms.synth.city import build_city
 from sfumato.transforms.synth.landscape import risk_raster
-from sfumato.transforms.synth.people import DEFAULT_REGION
 from tests.seeds import seeded_rng
 from tests.statistics import FLAKE_RATE
 from tests.unit.release.city import city_density
@@ -196,7 +196,7 @@ MOST_WRONG = int(binom.isf(FLAKE_RATE, RUNS, 0.05))
 @pytest.fixture(scope="module")
 def codes() -> np.ndarray:
     people = make_people(0, RATES_USERS, city=build_city())
-    found = Grid(DEFAULT_REGION, RATES_DEPTH).codes(people["longitude"].to_numpy(), people["latitude"].to_numpy())
+    found = Grid(PENUMBRA, RATES_DEPTH).codes(people["longitude"].to_numpy(), people["latitude"].to_numpy())
     return found.astype(np.uint64)
 
 
@@ -224,8 +224,8 @@ def released_rates(codes: np.ndarray, probability: np.ndarray, run: int) -> tupl
 @pytest.mark.parametrize("risk", ["city", "even"])
 def test_a_list_holds_only_places_above_the_average(codes: np.ndarray, risk: str) -> None:
     row, column = np.divmod(np.arange(4**RATES_DEPTH), 1 << RATES_DEPTH)
-    places = Grid(DEFAULT_REGION, RATES_DEPTH)
-    west, south, east, north = (DEFAULT_REGION.west, DEFAULT_REGION.south, DEFAULT_REGION.east, DEFAULT_REGION.north)
+    places = Grid(PENUMBRA, RATES_DEPTH)
+    west, south, east, north = (PENUMBRA.west, PENUMBRA.south, PENUMBRA.east, PENUMBRA.north)
     middle = places.codes(
         west + (column + 0.5) / (1 << RATES_DEPTH) * (east - west),
         north - (row + 0.5) / (1 << RATES_DEPTH) * (north - south),
