@@ -16,6 +16,7 @@ from sfumato.transforms.observability.text_tables import significant
 from sfumato.transforms.report.numbers import plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import density_scale
+from sfumato.transforms.report.sections import radius_of
 
 _WHO = {
     Trust.CENTRAL: "A trusted curator, the operator of this job, saw the logs and the exact counts and added noise to "
@@ -59,7 +60,8 @@ class CentralPage(SampledPage):
             )
         drawn = f"sampled at random in proportion to their {bound}"
         self.ONE_RECORD = f"Of each user {kept} count{'s'[: most == 1]}, {drawn}."
-        held = "have an item" if noun == "item" else f"have been {'at' if noun == 'place' else 'in'} a {noun}"
+        at = "in" if radius_of(release.manifest) is None else "at"
+        held = "have an item" if noun == "item" else f"have been {at} a {noun}"
         self.ONE_RECORD += f" A user's other {noun}s are not counted, so more users than the count may {held}."
         if release.manifest["privacy"].get("devices"):
             sent = "one cell" if records == 1 else f"weights of cells, {records} in all"
@@ -74,7 +76,7 @@ class CentralPage(SampledPage):
             "Records that lack an id, a place or a time are left out of the exact count, and no interval allows for "
             "them."
         )
-        if noun == "place":
+        if radius_of(release.manifest) is not None:
             self.COUNTED += (
                 " Nor does one allow for errors of position, which move records between points that are close to each "
                 "other."

@@ -230,7 +230,9 @@ def test_a_page_calls_users_and_zones_as_their_columns_do(tmp_path: Path, square
     assert re.search(f"{square}|Industrial Zone", view.headline)
     words = {one.lower() for one in re.findall(r"\w+", " ".join(texts).replace("Industrial Zone", ""))}
     assert words.isdisjoint({"zone", "zones", *(("user", "users") if unit == "riders" else ("rider", "riders"))})
-    assert "by the column rider_id" in page_text((tmp_path / "out" / "index.html").read_text())
+    page = page_text((tmp_path / "out" / "index.html").read_text())
+    assert "by the column rider_id" in page
+    assert "errors of position" in page  # whatever the points are called
     assert "count" in open_release(tmp_path / "out").table("zones")
 
 
