@@ -25,7 +25,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 # A name that ends in a word for a person, a device or a card, and perhaps in one for its number: anonymous_rider_id.
 _PERSON = re.compile(
     r"(^|[ _.-])(user|rider|device|person|customer|client|passenger|member|subscriber|account|card|phone|visitor|"
-    r"participant|driver|patient|student|nutzer|kund(?:en?)?|fahrgast|kart(?:en?)?|kort|gerät|geraet|användare|resenär|bruger|gebruiker|"
+    r"participant|driver|patient|student|"
+    r"nutzer|kund(?:en?)?|fahrgast|kart(?:en?)?|kort|gerät|geraet|användare|resenär|bruger|gebruiker|"
     r"utilisateur|usager|carte|appareil|cartão|cartao|cartões|cartoes|"
     r"usu[aá]rio|utilizador|cliente|tarjeta|dispositivo|pasajero|passageiro)s?"
     r"[ _.-]*(id|ids|no|nr|num|number|nummer|kennung|hash|key|token|uuid|guid)?$"
@@ -93,9 +94,8 @@ def users_word(column: str) -> str:
     >>> [users_word(name) for name in ("riderId", "trip_id", "trip_card", "device_user", "Fahrgast")]
     ['rider', 'trip', 'card', 'user', 'passenger']
     """
-    words = _words(column)
-    person, trip = _PERSON.search(words), _TRIP.search(words)
-    word = person[2] if person else trip[1] if trip else ""
+    person, trip = _PERSON.search(_words(column)), _trip(column)
+    word = person[2] if person else trip or ""
     translated = (one for start, one in _TRANSLATED.items() if word.startswith(start))
     return word if word in _USERS else next(translated, "user")
 
@@ -119,12 +119,17 @@ def trip_warning(name: str) -> str | None:
     >>> [trip_warning(name) is not None for name in ("trip_id", "rideId", "rider_id")]
     [True, True, False]
     """
-    words = _words(name)
-    found = None if _PERSON.search(words) else _TRIP.search(words)
-    return found and (
-        f"user id: {name} seems to identify {found[1]}s; if another column identifies people, name that with "
-        f"--user_id_column: otherwise the release protects single {found[1]}s, not people"
+    trip = _trip(name)
+    return trip and (
+        f"user id: {name} seems to identify {trip}s; if another column identifies people, name that with "
+        f"--user_id_column: otherwise the release protects single {trip}s, not people"
     )
+
+
+def _trip(column: str) -> str | None:
+    """Returns the word for what a person does many times in a column's name; None if it is a person's column."""
+    found = None if _PERSON.search(_words(column)) else _TRIP.search(_words(column))
+    return found and found[1]
 
 
 def _words(name: str) -> str:

@@ -117,19 +117,19 @@ class Released:
         }
         view = PageView(**{**fields, **texts})
         word = users_word(user_id_column(manifest))
-        return view if word == "user" or any(map(_USERS.search, _names(view))) else _reworded(view, word)
+        is_plain = word == "user" or not isinstance(view.body, MapBody | BarsBody)  # others have texts of their own
+        return view if is_plain or any(map(_USERS.search, _names(view))) else _reworded(view, word)
 
 
 def _names(view: PageView) -> list[str]:
-    """Returns the names of what a page shows, which its sentences repeat; `users` if it has texts of its own."""
+    """Returns the names that the sentences of a map or of bars repeat."""
     body, geography, sides = view.body, view.basemap, ("release_id", "before.release_id", "after.release_id")
-    if not isinstance(body, MapBody | BarsBody):
-        return ["users"]
     names = [user_id_column(view.manifest), *(str(get(view.manifest, side, "")) for side in sides)]
     names += [] if geography is None else [one.name for group in (geography.zones, geography.places) for one in group]
     if isinstance(body, BarsBody):
         return [*names, *(bar.name for bar in body.bars)]
-    return [*names, *(name for layer in body.layers if layer.named for name in layer.cell_id)]
+    layers = body.layers if isinstance(body, MapBody) else []
+    return [*names, *(name for layer in layers if layer.named for name in layer.cell_id)]
 
 
 def _reworded(part: Any, word: str) -> Any:

@@ -8,7 +8,7 @@ import { MapFigure, type Hit, type TipWords } from "../map/figure";
 import type { Caption } from "../map/picture";
 import { captionOf, type Product, type Tools } from "../product";
 import { changeLayer, compare, RATE, type Change } from "../timeline/changes";
-import { NightMaps, type ZoneCount } from "../timeline/nights";
+import { countsUsers, NightMaps, type ZoneCount } from "../timeline/nights";
 import type { Layer, MapBody, Night, NightMap, PageView, PlaceChange, Scale, TimelineBody } from "../views";
 import { cellWords, layerCsv, listedIn, listOf, tint } from "./map";
 
@@ -77,7 +77,7 @@ function bodyOf(map: NightMap, layer: Layer): MapBody {
 }
 
 /** Whether a layer shows the users of zones, which the chart can follow. */
-const isOfZones = ({ zones, measures }: Layer): boolean => zones !== null && measures[0].kind === "count" && measures[0].unit !== "records";
+const isOfZones = ({ zones, measures }: Layer): boolean => zones !== null && countsUsers(measures[0]);
 
 /** Why this page draws no map of a night, and where its release is shown. */
 function absent({ date, folder, job, pruned }: Night): (string | Node)[] {
@@ -204,7 +204,7 @@ class Timeline {
   /** What a release calls its users, such as riders. */
   private get unit(): string {
     const measure = this.current?.layer.measures[0];
-    return measure?.kind === "count" && measure.unit !== "records" ? measure.unit : "users";
+    return measure && countsUsers(measure) ? measure.unit : "users";
   }
 
   private async drawChart(): Promise<void> {

@@ -2,7 +2,7 @@
 import { h } from "../dom";
 import { notNegative } from "../format";
 import { unpack } from "../packed";
-import type { Night, NightMap } from "../views";
+import type { Measure, Night, NightMap } from "../views";
 
 const MOST_KEPT = 12; // maps in memory
 
@@ -75,12 +75,15 @@ export class NightMaps {
   }
 }
 
+/** Whether a measure counts users, whatever the release calls them. */
+export const countsUsers = ({ kind, unit }: Measure): boolean => kind === "count" && unit !== "records";
+
 function countsOf({ layer }: NightMap): Map<string, ZoneCount> {
   const found = new Map<string, ZoneCount>();
   const [measure] = layer.measures;
   layer.zones?.forEach(([id], row) => {
     const [value, low, high] = [measure.value[row], measure.low[row], measure.high[row]];
-    if (measure.kind !== "count" || measure.unit === "records" || value === null || low === null || high === null) return;
+    if (!countsUsers(measure) || value === null || low === null || high === null) return;
     const [users, least, most] = notNegative(value, low, high);
     found.set(id, { name: layer.cell_id[row], users, low: least, high: most });
   });
