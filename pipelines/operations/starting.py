@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ import shapely
 from sfumato.schemas.errors import RequestError, reason_of
 from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.ledger import rounded_down
+from sfumato.schemas.log_roles import AXES
 from sfumato.schemas.region import EARTH_RADIUS_KM
 from sfumato.schemas.requests.commands import KeyRequest, RefreshInitRequest
 from sfumato.transforms.counting.plan import make_plan, plan_details
@@ -42,16 +44,16 @@ key_file: key                 # made by sfumato key new
 budget:                       # the largest epsilon for the data of any DAYS consecutive days
   - {{epsilon: {epsilon}, days: {days}}}
 {rotation}\
-# rows_of_day: {{time_column: time}}  # days by the rows' times; `hours: 8-9` requires it; if in UTC, add time_zone
+{rows:<29} # days by the rows' times; `hours: 8-9` requires it
 min_users: {least:<18} # a quarter of these users, 0 where noise is larger; with fewer, by a noisy count,
                               # as when dates are misread, the day is refused; lower it if you set `hours`
 {job}  epsilon: {night}
   trust: central              # you hold the logs; noise is added once
-  # decimal: ","              # of CSV files with 52,52
-  # dates: dmy                # of CSV files with 06.10.2026; mdy for 10/06/2026
-  user_id_column: user_id     # the names of your columns
-  latitude_column: latitude
-  longitude_column: longitude
+{decimal:<29} # of CSV files with 52,52
+{dates:<29} # of CSV files with 06.10.2026; mdy for 10/06/2026
+  user_id_column: {user_id_column:<11} # the names of your columns
+  latitude_column: {latitude_column}
+  longitude_column: {longitude_column}
 """
 _ROTATION = """\
 rotation: {cohorts:<19} # each night queries one of N cohorts of users; the best number for these users
@@ -70,6 +72,7 @@ options:
   max_items_per_user: {items:<7} # the largest number of zones in which a user counts
   max_bad_fraction: 0.9       # admits users who are in no zone
 """
+_EXAMPLES = {"decimal": ",", "dates": "dmy"}
 _ITEMS = 3  # zones of a user
 _RADIUS = 300.0  # metres, around points
 CLOSE = 100.0  # metres between points: errors of position are as large
@@ -115,7 +118,7 @@ def run_refresh_init(request: RefreshInitRequest) -> None:
     sys.stdout.write(
         f"{file}: for about {request.users:,} users a night, epsilon {request.epsilon:g} in {_DAYS} days\n"
         f"{shown}\n"
-        f"Next: put each day's logs into {request.folder}/logs/dt=YYYY-MM-DD, and name your columns in the file; then\n"
+        f"Next: put each day's logs into {request.folder}/logs/dt=YYYY-MM-DD, and check the columns in the file; then\n"
         f"    sfumato key new {request.folder}/key\n"
         f"    sfumato refresh --config {file} --dry_run\n"
     )
@@ -150,6 +153,8 @@ def starting_configuration(request: RefreshInitRequest) -> tuple[str, str]:
         job = _HEATMAP.format(region=request.region)
         one, month = (significant(choice.min_visible_users(nights)) for nights in (1, _DAYS))
         shown = f"Cells with at least {one} users are visible on one night, and with {month} after {_DAYS} nights."
+    days = {"time_column": request.day_column, "time_zone": request.time_zone}
+    rows = ", ".join(f"{name}: {_quoted(value)}" for name, value in days.items() if value is not None)
     content = _CONFIGURATION.format(
         users=f"{request.users:,}",
         epsilon=f"{request.epsilon:g}",
@@ -158,8 +163,22 @@ def starting_configuration(request: RefreshInitRequest) -> tuple[str, str]:
         least=least,
         job=job,
         night=rounded_down(night),
+        rows=f"rows_of_day: {{{rows}}}" if rows else "# rows_of_day: {time_column: time}",
+        **{name: _line(name, getattr(request, name), example) for name, example in _EXAMPLES.items()},
+        **{name: _quoted(getattr(request, name)) for name in ("user_id_column", *AXES)},
     )
     return content, shown
+
+
+def _line(name: str, value: str | None, example: str) -> str:
+    """Returns an option's line of the file; without a value, a comment with an example."""
+    return f"  # {name}: {_quoted(example)}" if value is None else f"  {name}: {_quoted(value)}"
+
+
+def _quoted(text: str) -> str:
+    """Returns a text as YAML reads it back: in quotes, unless it is a plain word."""
+    is_word = re.fullmatch(r"(?!(?:yes|no|on|off|true|false|null)$)[a-z_]+", text)
+    return text if is_word else json.dumps(text, ensure_ascii=False)
 
 
 @dataclass(frozen=True)

@@ -188,6 +188,17 @@ class RefreshInitRequest(LogOptions):
     region: RegionOption | None = option(None, f"{REGION_HELP}, of a heatmap", MAP, common=True, metavar=REGION_METAVAR)
     zones: str | None = option(None, "count users by the zones of this file instead", MAP, common=True, metavar="FILE")
     epsilon: float = option(1.0, "privacy budget for the data of any 30 consecutive days", PRIVACY, common=True, gt=0)
+    decimal: DecimalOption | None = decimal_option()
+    dates: DatesOption | None = dates_option()
+    day_column: str | None = option(
+        None, "column of times, which assign rows to days (default: the day of a row's folder)", INPUT, metavar="NAME"
+    )
+    time_zone: Annotated[str, AfterValidator(lambda name: check_time_zone("time_zone", name))] | None = option(
+        None, "time zone of the days, with --day_column (default: local times, as in the logs)", INPUT
+    )
+    user_id_column: str = option("user_id", "column of the user ids", COLUMNS, common=True)
+    latitude_column: str = option("latitude", "column of the latitude", COLUMNS, common=True)
+    longitude_column: str = option("longitude", "column of the longitude", COLUMNS, common=True)
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
@@ -195,6 +206,8 @@ class RefreshInitRequest(LogOptions):
             self.refuse(("region",), "cannot be combined with --zones")
         elif self.region is None:
             raise RequestError(f"region: required, as {REGION_METAVAR}, or --zones FILE to count users by zone")
+        if self.day_column is None:
+            self.refuse(("time_zone",), "requires --day_column NAME")
         return self
 
 

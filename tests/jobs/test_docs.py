@@ -38,7 +38,13 @@ PAGES = sorted(
 OURS = [page for page in PAGES if not page.startswith("runner_configs/")]  # the others have tests of their own
 TUTORIALS = [page for page in PAGES if page.startswith("docs/tutorials/")]
 RUN = [f"docs/how_to/add_a_{what}.md" for what in ("method", "statistic", "job")]  # by tests of their own
-TAPS = "rider;lat;lon\n007;52,5;13,4\n8;13,4;52,51\n9;0;0\n10;0,0;0,0\n"
+TAPS = [
+    "rider;time;lat;lon",
+    "007;06.10.2026 08:30;52,5;13,4",
+    "8;06.10.2026 23:59;13,4;52,51",
+    "9;07.10.2026 00:00;0;0",
+    "10;never;0,0;0,0",
+]
 REGION = "3.00,1.00,3.13,1.13"
 FOREIGN = {  # options of other programs, of Beam, and of the benchmarks
     *("--batch", "--cell", "--epochs", "--lengths", "--map", "--weights", "--moments"),
@@ -131,7 +137,7 @@ def demo(demo_logs: Path, demo_releases: Path, tmp_path: Path, monkeypatch: pyte
     """A working folder with all of it in `demo/`, which a test may change."""
     for made in (demo_logs, demo_releases):
         shutil.copytree(made, tmp_path / "demo", dirs_exist_ok=True)
-    (tmp_path / "demo" / "taps.csv").write_text(TAPS)
+    (tmp_path / "demo" / "taps.csv").write_text("\n".join(TAPS))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -158,7 +164,10 @@ def test_the_code_on_a_page_runs(page: str, number: int, demo: Path, capfd: pyte
         exec(code, {})
     assert "print(" not in code or capfd.readouterr().out.strip()
     if "corrected.csv" in code:
-        assert Path("demo/corrected.csv").read_text() == "rider;lat;lon\n007;52,5;13,4\n8;52,51;13,4\n"
+        assert Path("demo/corrected.csv").read_text().splitlines() == [*TAPS[:2], "8;06.10.2026 23:59;52,51;13,4"]
+    if "dt={day}" in code:
+        days = {path.parent.name: path.read_text().splitlines() for path in Path("demo/nightly/logs").glob("*/*.csv")}
+        assert days == {"dt=2026-10-06": TAPS[:3], "dt=2026-10-07": [TAPS[0], TAPS[3]]}
 
 
 @pytest.mark.slow

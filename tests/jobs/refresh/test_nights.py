@@ -21,6 +21,7 @@ from sfumato.pipelines.operations import refresh_config
 from sfumato.pipelines.operations.refresh_config import example_request, newest_day, read_config
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.rectangle import Region
+from sfumato.schemas.refresh import RowsOfDay
 from sfumato.schemas.rotation import Rotation
 from sfumato.schemas.timeline import DatedRelease
 from sfumato.transforms.nights.night import nights_before
@@ -333,8 +334,15 @@ def test_a_starting_configuration_fits_its_users(users: int, least: int, tmp_pat
         cli.run_command("refresh --init", [str(tmp_path / "another"), "--users", "300"])
     with rejects("region"):
         cli.run_command("refresh --init", [*words[2:], "--zones", "stops.geojson"])
-    file.write_text(file.read_text().replace("user_id_column: user_id ", "user_id_column: rider "))
-    assert example_request(read_config(str(file))).user_id_column == "rider"
+    columns = {"user_id_column": "no", "latitude_column": "y", "longitude_column": "Länge: WGS", "decimal": ","}
+    with rejects("time_zone"):
+        cli.run_command("refresh --init", [str(tmp_path / "another"), *words[3:], "--time_zone", "Asia/Tokyo"])
+    named = [word for name, value in columns.items() for word in (f"--{name}", value)]
+    own = [*named, "--dates", "mdy", "--day_column", "at", "--time_zone", "Asia/Tokyo"]
+    assert cli.main(["refresh", "--init", str(tmp_path / "own"), *words[3:], *own]) == 0
+    config = read_config(str(tmp_path / "own" / "refresh.yaml"))
+    assert example_request(config).given((*columns, "dates")) == {**columns, "dates": "mdy"}
+    assert config.rows_of_day == RowsOfDay("at", "Asia/Tokyo", (0,))
 
 
 def test_a_starting_configuration_for_zones(
