@@ -28,8 +28,9 @@ _PERSON = re.compile(
     r"participant|driver|patient|student|"
     r"nutzer|kund(?:en?)?|fahrgast|kart(?:en?)?|kort|gerät|geraet|användare|resenär|bruger|gebruiker|"
     r"utilisateur|usager|carte|appareil|cartão|cartao|cartões|cartoes|"
-    r"usu[aá]rio|utilizador|cliente|tarjeta|dispositivo|pasajero|passageiro)s?"
-    r"[ _.-]*(id|ids|no|nr|num|number|nummer|kennung|hash|key|token|uuid|guid)?$"
+    r"usu[aá]rio|utilizador|cliente|tarjeta|dispositivo|pasajero|passageiro|"
+    r"utent[ei]|passegger[oi]|tesser[ae]|abbonat[oi]|dispositiv[oi]|karta|pasa[zż]er)s?"
+    r"[ _.-]*(id|ids|no|nr|num|number|nummer|kennung|hash|key|token|uuid|guid|ref|codice)?$"
 )
 # A name with a whole word for what a person does many times: trip_id, rideId.
 _TRIP = re.compile(
@@ -42,7 +43,7 @@ _USERS = ("rider", "device", "person", "customer", "client", "passenger", "drive
           "visit", "booking")  # fmt: skip
 _TRANSLATED = {"fahrg": "passenger", "resen": "passenger", "pasaj": "passenger", "passag": "passenger",
                "kund": "customer", "cliente": "customer", "kart": "card", "kort": "card", "cart": "card",
-               "tarj": "card", "ger": "device", "appar": "device", "dispo": "device"}  # fmt: skip
+               "tarj": "card", "tess": "card", "pasa": "passenger", "ger": "device", "appar": "device", "dispo": "device"}  # fmt: skip
 _ZONES = {
     "stop": r"stops?|h[åa]llplats(er)?|haltestellen?|paradas?|parage(m|ns)|arr[êe]ts?|haltes?|fermat[ae]|przystan\w+",
     "station": r"stations?|bahnh[oö]fe?|estaci[oó]n(es)?|esta[cç](ão|ões)|gares?|stazion[ei]",

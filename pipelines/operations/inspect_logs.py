@@ -11,6 +11,7 @@ from dataclasses import astuple, replace
 from sfumato.pipelines.frame.inputs import layout_of, match_files
 from sfumato.pipelines.operations.log_causes import causes, date_order, suggested_form
 from sfumato.pipelines.operations.log_facts import HOUR, MOST, OTHER_ORDER, Facts, inspect_logs
+from sfumato.pipelines.operations.log_visits import bound_of, shares_text
 from sfumato.pipelines.operations.starting import CLOSE, ZonesFile, file_of_zones, min_users
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.log_roles import ROLES, ids_among, people_among
@@ -111,12 +112,18 @@ def report_lines(facts: Facts, files: str, given: Mapping[str, str], time_zone: 
         lines.append(f"places: {at_zero:,} rows are at 0, 0, where devices without a position report themselves")
     if facts.timeless is not None:
         lines.append(facts.timeless)
-    lost = facts.swapped + (sum(facts.unusable.values()) + facts.signs.get("no time", 0) + at_zero) / max(facts.rows, 1)
+    lost = facts.swapped + facts.signless + (sum(facts.unusable.values()) + facts.signs.get("no time", 0) + at_zero) / max(facts.rows, 1)
     if _WORTH_SAYING < lost < MOST:
         lines.append(
             f"unusable: {lost:.1%} of the rows, for all reasons; numbers of users are too low by about that share, "
             "which no interval includes"
         )
+    for shares, visits in (
+        (facts.shares_then, f"visits from {HOUR}:00 to {HOUR + 1}:00"),
+        (facts.shares_all_day, "visits of whole days, without --hours"),
+    ):
+        if facts.in_zones and facts.users and shares:
+            lines.append(f"{visits}: counted are {shares_text(shares)}; noise is proportional to the number")
     if "time_column" not in facts.roles:
         lines.append("times: no column was recognised; if there is one, name it with --time_column")
     if facts.states_zones:
@@ -234,7 +241,8 @@ def next_lines(
         if facts.period is not None and facts.period.length > 1:
             when += (
                 f" on an average day (for one day, such as --period {facts.period.last}, without --average_day, and "
-                "perhaps with --max_items_per_user 1)"
+                "perhaps with --max_items_per_user 1; for whole days without --hours, with --max_items_per_user "
+                f"{bound_of(facts.shares_all_day)})"
             )
             zones.append("--average_day")
         file = "" if request.zones else f" in a file{_ZONES_HINT}"

@@ -12,6 +12,7 @@ from sfumato.transforms.release.basemap_file import distance_text
 
 _MONTHS = 12
 _CORRECT = 'correct these rows, as "Correct rows" of docs/how_to/your_logs.md shows'
+_STRAY = 0.001  # share of the places that may have another sign by chance
 _FEW_IDS, _MANY_ROWS = 1000, 100  # ids that may be of lines or vehicles; rows that one of them then has
 
 
@@ -58,6 +59,11 @@ def causes(facts: Facts) -> list[str]:
         found.append(
             f"{latitude} and {longitude} may be swapped: the places are {distance_text(facts.near)}, and with both "
             f"swapped {distance_text(facts.near_swapped)}; if that is right, {exchange}"
+        )
+    if facts.signless > _STRAY:
+        found.append(
+            f"{facts.signless:.1%} of the places are in the region only with another sign of {latitude} or "
+            f"{longitude}: {_CORRECT}"
         )
     if facts.is_outside and facts.swapped <= MOST and facts.region is not None:
         found.append(

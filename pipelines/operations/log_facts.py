@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 from tzfpy import get_tz
 
+from sfumato.pipelines.operations.log_visits import Visits, bound_of
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.locations import is_text
 from sfumato.schemas.log_layout import LogLayout
@@ -63,13 +63,12 @@ _CENTURY = 36_525  # days
 _E7 = 1e7
 _TURN = 360.0  # degrees: no longitude of any convention is beyond
 _POLE = 90.0
+_OF_ROWS = 0.95  # users a row, beyond which ids are those of rows; a few rows may be there twice
 HOUR = 8  # of the day whose visits are counted, from 08:00 to before 09:00
 _NEARBY = 0.003  # degrees, about 300 m: records in one square of this size are at one place
-_MOST_PLACES = 10  # of a user that are counted
 _LIKE_PEOPLE, _FEWER = 0.2, 0.9  # shares of the number of user ids: of values of a column that may identify people
 _PEOPLE = 50  # values of such a column, at least
 _ZONE_PLACES = 500  # places whose time zones are looked up, at least; all places of fewer
-_NEARLY_ALL = 0.998  # of the visits: what is lost is then less than the noise of most counts
 
 
 @dataclass
@@ -99,10 +98,11 @@ class Facts:
         rows_outside: the share of the rows with a place that are outside of the same region.
         swapped: the share that are outside, and within with swapped coordinates.
         in_zones: the share of the rows with a place that are in a zone; None without zones or places.
-        users_then: number of users at HOUR; with zones, of those in one.
+        signless: the share of the rows with a place that are outside, and within with another sign of a coordinate.
+        users_then: number of users at HOUR; with zones, of those in one. Of many rows, by a sample.
         in_zones_then: their share of the users with a place at HOUR, if there are zones.
-        places_a_user: the bound on places of a user, zones or squares of some 300 m, that keeps nearly all visits at
-            HOUR.
+        shares_then, shares_all_day: the share of the visits at HOUR, and of all, that remain if a user counts at one
+            place, at two, and so on. Places are zones, or squares of some 300 m.
     """
 
     columns: dict[str, str]
@@ -127,8 +127,15 @@ class Facts:
     swapped: float = 0.0
     in_zones: float | None = None
     users_then: int = 0
+    signless: float = 0.0
     in_zones_then: float = 0.0
-    places_a_user: int = 0
+    shares_then: list[float] = field(default_factory=list)
+    shares_all_day: list[float] = field(default_factory=list)
+
+    @property
+    def places_a_user(self) -> int:
+        """Returns the bound on places of a user that keeps nearly all visits at HOUR."""
+        return bound_of(self.shares_then)
 
     @property
     def states_zones(self) -> bool:
@@ -167,7 +174,7 @@ class Facts:
     @property
     def is_of_rows(self) -> bool:
         """Returns whether nearly each value of the column of user ids occurs once."""
-        return self.users > 1 and self.rows_a_user[1] == 1
+        return self.users > 1 and self.users > _OF_ROWS * self.rows
 
     @property
     def timeless(self) -> str | None:
@@ -222,8 +229,7 @@ def inspect_logs(
         _note_ids(facts, logs[0])
     hashes, places, visitors = [np.empty(0, np.uint64)], [np.empty((2, 0))], [np.empty(0, np.uint64)]
     step = max(rows // _PLACES, 1)
-    visits, in_zones = [np.empty((2, 0), np.uint64)], list[NDArray[np.bool_]]()
-    then = [np.empty(0, np.uint64)]
+    visits, in_zones = Visits(HOUR, step), list[NDArray[np.bool_]]()
     key = os.urandom(32)  # hashes are compared within this process only
     for batch in _batches(logs, list(roles.values()) or list(columns)[:1]):
         facts.rows += batch.num_rows
@@ -236,35 +242,32 @@ def inspect_logs(
                 _count(facts.signs, "not UTF-8", ~readable)
             user[known] = hash_users(ids.filter(pa.array(known)), key)
             hashes.append(user[known])
-        is_then = np.zeros(batch.num_rows, bool)
+        hour = np.zeros(batch.num_rows, np.int64)
         if (name := roles.get("time_column")) is not None:
-            is_then = _note_times(facts, _plain(batch, name), logs[0].layout, time_zone or UTC)
+            hour = _note_times(facts, _plain(batch, name), logs[0].layout, time_zone or UTC)
         if len(axes) == 2:
             kept, found = _note_places(facts, batch, logs[0].layout)
             places.append(found[:, ::step])
             visitors.append(user[kept][::step])
-            is_counted = is_then[kept]
-            then.append(np.unique(user[kept][is_counted]))
+            is_placed = np.ones(found.shape[1], bool)
             if locator is None:
                 row, column = np.floor(found / _NEARBY).astype(np.int64)
                 place = row << 32 ^ column
             else:
                 place = locator.zone_of(*found)
-                in_zones.append(place != OUTSIDE)
-                is_counted &= place != OUTSIDE
-            visits.append(np.unique(np.stack([user[kept], place.view(np.uint64)])[:, is_counted], axis=1))
+                is_placed = place != OUTSIDE
+                in_zones.append(is_placed)
+            of_somebody = user[kept] != 0
+            visits.add(
+                user[kept], place.view(np.uint64), hour[kept].view(np.uint64), is_placed & of_somebody, of_somebody
+            )
     _, each = np.unique(np.concatenate(hashes), return_counts=True)
     if len(each):
         facts.users = len(each)
         middle, high = np.quantile(each, (0.5, 0.99), method="higher").tolist()
         facts.rows_a_user = int(middle), int(high), int(each.max())
-    _, each = np.unique(np.unique(np.concatenate(visits, axis=1), axis=1)[0], return_counts=True)
-    if len(each):
-        facts.users_then = len(each)
-        counted = [int(np.minimum(each, bound).sum()) for bound in range(1, _MOST_PLACES + 1)]
-        facts.places_a_user = min(bisect_left(counted, _NEARLY_ALL * each.sum()) + 1, _MOST_PLACES)
-    if in_zones:
-        facts.in_zones_then = facts.users_then / max(len(np.unique(np.concatenate(then))), 1)
+    facts.shares_then, facts.shares_all_day = visits.shares(at_the_hour=True), visits.shares(at_the_hour=False)
+    facts.users_then, facts.in_zones_then = visits.counts_then()
     if sum(map(len, in_zones)):
         facts.in_zones = float(np.mean(np.concatenate(in_zones)))
     all_places = of_rows = np.concatenate(places, axis=1)
@@ -278,6 +281,9 @@ def inspect_logs(
         facts.rows_outside = float(np.mean(~_within(within, *of_rows)))
         facts.outside = float(np.mean(outside))
         facts.swapped = float(np.mean(outside & _within(within, *all_places[::-1])))
+        longitude, latitude = of_rows[:, ~_within(within, *of_rows)]
+        turned = _within(within, -longitude, latitude) | _within(within, longitude, -latitude)
+        facts.signless = int(turned.sum()) / of_rows.shape[1]
         x, y = (facts.region.west + facts.region.east) / 2, (facts.region.south + facts.region.north) / 2
         facts.near = nearest_city(x, y)
         facts.near_swapped = nearest_city(y, x) if abs(x) <= _POLE else None
@@ -370,10 +376,10 @@ def _count(counts: dict[str, int], name: str, where: pa.BooleanArray | NDArray[n
         counts[name] = counts.get(name, 0) + number
 
 
-def _note_times(facts: Facts, column: pa.Array, layout: LogLayout, time_zone: str) -> NDArray[np.bool_]:
+def _note_times(facts: Facts, column: pa.Array, layout: LogLayout, time_zone: str) -> NDArray[np.int64]:
     """Counts times that are missing, that have no zone, and that are written as 27.11.2026 or 11/27/2026.
 
-    Returns whether each time is in HOUR of a day: bool[n].
+    Returns the hours since 1970 of each time, int64[n]; 0 without a time.
     """
     if is_text(column.type):
         written, order = column, layout.dates
@@ -397,8 +403,7 @@ def _note_times(facts: Facts, column: pa.Array, layout: LogLayout, time_zone: st
     _count(facts.signs, "no time", ~known)
     days, rows = np.unique(seconds[known] // DAY_SECONDS, return_counts=True)
     facts.days.update(dict(zip(days.tolist(), rows.tolist(), strict=True)))
-    is_then: NDArray[np.bool_] = known & (seconds % DAY_SECONDS // HOUR_SECONDS == HOUR)
-    return is_then
+    return np.where(known, seconds // HOUR_SECONDS, 0)
 
 
 def _note_places(facts: Facts, batch: pa.RecordBatch, layout: LogLayout) -> tuple[NDArray[np.bool_], Array]:

@@ -75,7 +75,7 @@ options:
 _EXAMPLES = {"decimal": ",", "dates": "dmy"}
 _ITEMS = 3  # zones of a user
 _RADIUS = 300.0  # metres, around points
-CLOSE = 100.0  # metres between points: errors of position are as large
+CLOSE = 200.0  # metres between points: errors of position move many users from one to the other
 _PAIRS = 4  # of close points that are named
 
 
@@ -233,9 +233,10 @@ def _close(points: Sequence[tuple[Mapping[str, Any], Any]], names: Sequence[Any]
     return len(np.unique(pairs[0])), ", ".join(texts)
 
 
-def min_users(users: int, epsilon: float, cohorts: int = 1, parts: int = 10) -> int:
+def min_users(users: int, epsilon: float, cohorts: int = 1, parts: int = 2) -> int:
     """Returns a part of the usual users, below which a run is refused; 0 where noise would refuse runs.
 
+    By default a half, because a week whose dates are misread may still keep one of its days.
     Of usual runs noise refuses fewer than 1 in 9,000, if they are 6 standard deviations above it.
     """
     least, stddev = users // parts, cohorts * LAPLACE.stddev(ADMISSION_SHARE * epsilon)

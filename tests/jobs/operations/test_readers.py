@@ -212,10 +212,10 @@ def test_inspect_with_ids_of_rows_names_people(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_inspect_ends_runs_with_few_of_many_users(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A mistake then costs a hundredth of the epsilon. The number is one digit of a tenth of the users."""
+    """A mistake then costs a hundredth of the epsilon. The number is one digit of half the users."""
     (tmp_path / "log.csv").write_text("user,lat,lon\n" + "".join(f"{user},57.7,11.9\n" for user in range(25_999)))
     command = inspected(capsys, "--input", str(tmp_path / "log.csv"))[0]
-    assert command[command.index("--min_users") + 1] == "2000"
+    assert command[command.index("--min_users") + 1] == "10000"
     assert "--min_users" not in inspected(capsys, "--input", write_visits(tmp_path / "few.csv", 0))[0]
 
 
@@ -264,7 +264,7 @@ def test_inspect_suggests_an_average_day_and_names_close_stops(
     """The command of two days runs. Of four stops, two are 67 m apart; wrong dates are corrected."""
     for day in (15, 16):
         write_visits(tmp_path / f"{day}.csv", 0, day=f"{day}.10.2026")
-    at = {"a": [11.9, 57.7], "b": [11.9, 57.7006], "c": [11.92, 57.7], "d": [11.902, 57.7]}
+    at = {"a": [11.9, 57.7], "b": [11.9, 57.7006], "c": [11.92, 57.7], "d": [11.904, 57.7]}
     stops = [
         {"type": "Feature", "properties": {"stop": name}, "geometry": {"type": "Point", "coordinates": place}}
         for name, place in at.items()

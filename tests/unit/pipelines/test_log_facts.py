@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from sfumato.pipelines.operations.log_causes import causes, date_order, suggested_form
 from sfumato.pipelines.operations.log_facts import Facts, inspect_logs, suggested_region
+from sfumato.pipelines.operations.log_visits import bound_of, shares_text
 from sfumato.schemas.errors import DataError
 from sfumato.schemas.log_layout import LogLayout
 from sfumato.schemas.log_roles import find_roles, ids_among, trip_warning
@@ -78,6 +80,7 @@ def test_inspect_logs_counts_rows_users_and_unusable(tmp_path: Path, suffix: str
         ({"time": "yesterday"}, "no time"),
         ({"rider": lambda log: log.ride}, "occurs once"),
         ({"rider": lambda log: log.ride.clip(lower=20)}, "occurs once"),  # but for some rows
+        ({"rider": lambda log: log.ride % 4900}, "occurs once"),  # but for rows that are there twice
         ({"rider": "app"}, "one value"),
         ({"person_id": lambda log: log.rider, "rider": lambda log: log.ride % 3}, "perhaps person_id"),
     ],
@@ -99,6 +102,36 @@ def test_some_swapped_rows_are_named_and_move_no_border(tmp_path: Path) -> None:
     assert facts.region is not None
     assert plain.region is not None
     assert np.abs(np.subtract(astuple(facts.region), astuple(plain.region))).max() < 0.5
+
+
+def test_rows_without_their_sign_are_counted_and_named(tmp_path: Path) -> None:
+    log = rides(lon=lambda one: -one.lon)
+    log.loc[log.index[::250], "lon"] *= -1
+    log.loc[log.index[1::500], "lat"] *= -1
+    facts = facts_of(log, tmp_path)
+    assert facts.signless == pytest.approx(0.006, abs=0.001)  # but for the few at the region's edges
+    (cause,) = causes(facts)
+    assert "another sign" in cause
+    assert facts_of(rides(), tmp_path).signless == 0
+
+
+def test_bounds_of_places_keep_the_counted_visits(tmp_path: Path) -> None:
+    """Against a count by hand: 300 users at up to five places, 0.1 degrees apart, on up to three days."""
+    rng = seeded_rng(11)
+    user, place, day = rng.integers(0, 300, ROWS), rng.integers(0, 5, ROWS), rng.integers(0, 3, ROWS)
+    hour = rng.integers(7, 10, ROWS)
+    time = pd.Timestamp("2026-11-20") + pd.to_timedelta(24 * day + hour, unit="h")
+    facts = facts_of(rides(rider=user, lat=50.0005 + 0.1 * place, lon=9.0005, time=time), tmp_path)
+    for shares, kept in ((facts.shares_then, hour == 8), (facts.shares_all_day, hour > 0)):
+        visits = {(u, p, d) for u, p, d in zip(user[kept], place[kept], day[kept], strict=True)}
+        days = Counter((u, p) for u, p, _ in visits)
+        best = {u: sorted((days[u, p] for p in range(5)), reverse=True) for u in range(300)}
+        expected = [sum(sum(one[:bound]) for one in best.values()) / len(visits) for bound in range(1, 11)]
+        assert shares == pytest.approx(expected)
+    assert facts.places_a_user == bound_of(facts.shares_then) == 5
+    assert facts.users_then == len(set(user[hour == 8]))
+    assert bound_of([]) == 1
+    assert shares_text([0.8, 0.95, 0.9985, 1]) == "95.0% with --max_items_per_user 2, 99.9% with 3"
 
 
 def test_completely_swapped_places_are_named(tmp_path: Path) -> None:
