@@ -1,0 +1,76 @@
+"""How many places users visit, for the bound on the places in which a user counts. Nothing here is noisy."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_PLACES = 10  # of a user that are counted
+_NEARLY_ALL = 0.998  # of the visits: what is lost is then less than the noise of most counts
+_SOME = 0.9  # of the visits: bounds that keep fewer are not worth showing
+
+Codes = NDArray[np.uint64]
+Mask = NDArray[np.bool_]
+
+
+class Visits:
+    """The visits of logs: a user at a place on a day.
+
+    Args:
+        hour: of the day whose visits are also counted by themselves.
+        step: of the users, one in about `step` is kept.
+    """
+
+    def __init__(self, hour: int, step: int) -> None:
+        self._hour, self._step = hour, step
+        self._visits = [np.empty((3, 0), np.uint64)]
+        self._then = [np.empty(0, bool)]
+        self._users_then = [np.empty(0, np.uint64)]
+
+    def add(self, user: Codes, place: Codes, hour: Codes, is_visit: Mask, has_user: Mask) -> None:
+        """Adds records: hashes of users, places, hours since 1970, whether in a place, and whether there is a user."""
+        day, own = np.divmod(hour, np.uint64(24))
+        kept, is_then = has_user & (user % np.uint64(self._step) == 0), own == self._hour
+        self._users_then.append(np.unique(user[kept & is_then]))
+        kept &= is_visit
+        self._visits.append(np.stack([user[kept], place[kept], day[kept]]))
+        self._then.append(is_then[kept])
+
+    def counts_then(self) -> tuple[int, float]:
+        """Returns how many users are in a place at the hour, about, and their share of all users at the hour."""
+        users = len(np.unique(np.concatenate(self._visits, axis=1)[0][np.concatenate(self._then)]))
+        return users * self._step, users / max(len(np.unique(np.concatenate(self._users_then))), 1)
+
+    def shares(self, at_the_hour: bool) -> list[float]:
+        """Returns the share of the visits that remain if users count at one place, at two, and so on to MOST_PLACES.
+
+        The places are those of a user with the most days. A sample of them in proportion to records keeps a little less.
+
+        at_the_hour: leave out visits at other hours.
+        """
+        found = np.concatenate(self._visits, axis=1)
+        if at_the_hour:
+            found = found[:, np.concatenate(self._then)]
+        if not found.shape[1]:
+            return []
+        pairs, days = np.unique(np.unique(found, axis=1)[:2], axis=1, return_counts=True)
+        order = np.lexsort((-days, pairs[0]))
+        _, first, each = np.unique(pairs[0], return_index=True, return_counts=True)
+        rank = np.arange(len(order)) - np.repeat(first, each)
+        kept = np.bincount(np.minimum(rank, MOST_PLACES), weights=days[order], minlength=MOST_PLACES + 1)
+        return [float(share) for share in np.cumsum(kept[:-1]) / kept.sum()]
+
+
+def bound_of(shares: list[float]) -> int:
+    """Returns the number of places of a user that keeps nearly all visits, at most MOST_PLACES; 1 without visits."""
+    return min(bisect_left(shares, _NEARLY_ALL) + 1, MOST_PLACES) if shares else 1
+
+
+def shares_text(shares: list[float]) -> str:
+    """Returns which bounds keep which share of the visits, up to the one that keeps nearly all."""
+    bound = bound_of(shares)
+    shown = [number for number in range(1, bound + 1) if shares[number - 1] >= _SOME or number == bound]
+    texts = [f"{min(shares[number - 1], 0.999):.1%} with {number}" for number in shown]
+    return ", ".join([texts[0].replace("with", "with --max_items_per_user"), *texts[1:]])
