@@ -179,7 +179,7 @@ class Release(published_release.Release):
         """
         return map_frame(ExportSource(self, table_name=table))
 
-    def zones(self, polygons: Any, id_column: str | None = None) -> pd.DataFrame:
+    def zones(self, polygons: Any, id_column: str | None = None, radius: float | None = None) -> pd.DataFrame:
         """Returns users of zones, such as tracts, from a heatmap. It costs no privacy budget.
 
         A release that counted zones, of `sfumato.zones` or `sfumato.histogram`, has them in `zones_table`.
@@ -188,9 +188,10 @@ class Release(published_release.Release):
         border cuts. What is estimated is the number of users whose counted location is in a zone.
 
         Args:
-            polygons: a GeoDataFrame or GeoSeries, shapely polygons, or the path of a GeoJSON or GeoParquet file.
+            polygons: a GeoDataFrame or GeoSeries, shapely polygons, or the path of a file; points with `radius`.
             id_column: the column or property of the zones' ids; a file needs it. Without it a frame's index or a
                 polygon's number is its id.
+            radius: in metres, of the zones around points: the places that are nearer to it than to any other.
 
         Returns:
             One row a zone, by release_zones_schema: zone, users, stddev, the 95% interval low to high, and more.
@@ -204,7 +205,7 @@ class Release(published_release.Release):
             >>> list(release.zones([shapely.box(3.02, 1.02, 3.05, 1.05)])["zone"])
             ['0']
         """
-        return published_release.data_frame(zones_of_release(self, zones_from(polygons, id_column)))
+        return published_release.data_frame(zones_of_release(self, zones_from(polygons, id_column, radius)))
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draws the release's main result with matplotlib.

@@ -13,6 +13,7 @@ import numpy as np
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.guarantee import days_averaged
 from sfumato.schemas.known_digits import between
+from sfumato.schemas.log_layout import hours_of
 from sfumato.schemas.release import BASEMAP_FILE, CHANGES_FILE, CHANGES_FORMAT
 from sfumato.transforms.changes.differences import Changes
 from sfumato.transforms.changes.map_changes import compare_maps
@@ -50,6 +51,13 @@ def compare_releases(before: Release, after: Release, rate: float, *, shares: bo
         raise RequestError(
             f"{after.path}: releases of `sfumato {jobs[0]}` and `sfumato {jobs[1]}` cannot be compared; name two of "
             "`sfumato heatmap`, two of `sfumato zones`, or two of `sfumato histogram --zones`"
+        )
+    hours = [get(one.manifest, "parameters.hours") for one in (before, after)]
+    if len({_hours_a_day(one) for one in hours}) > 1:
+        counted = [f"the hours {one}" if one else "whole days" for one in hours]
+        raise RequestError(
+            f"{after.path}: counts {counted[1]}, and {before.path} {counted[0]}; name two releases with equally many "
+            "hours a day"
         )
     for warning in _unlike(before, after):
         log_event("warning", warning, logging.WARNING)
@@ -119,6 +127,12 @@ def report(changes: Changes, rate: float, top: int = 10) -> str:
 def _signed(low: float, high: float) -> str:
     """Returns the ends of an interval with the page's digits, and a sign for a terminal."""
     return re.sub(r"(?<![\d.,-])(?=\d)", "+", between(low, high).replace("−", "-"))
+
+
+def _hours_a_day(hours: Any) -> int:
+    """Returns how many hours of a day count, by a manifest's text; None is the whole day."""
+    begin, end = (0, 24) if hours is None else hours_of(str(hours))
+    return (end - begin) % 24 or 24
 
 
 def _unlike(before: Release, after: Release) -> list[str]:

@@ -18,6 +18,7 @@ from sfumato.schemas.errors import FormatError, LedgerError, RequestError
 from sfumato.schemas.ledger import Reservation
 from sfumato.schemas.release import (
     BASEMAP_FILE,
+    CHANGES_FILES,
     CHANGES_FORMAT,
     MANIFEST_FILE,
     PAGE_FILE,
@@ -39,6 +40,7 @@ _MARKERS = RELEASE_FILES - {PAGE_FILE, BASEMAP_FILE}  # the page of all releases
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _NIGHTLY = re.compile(rf"(?P<dataset>.+)-(?P<date>{_DATE.pattern})(-\d+|-late|-\d+-late)?")  # a refresh's release id
 _NO_RELEASES = (*_NOTICES, CHANGES_FORMAT)
+_OTHER_FILES = {**dict.fromkeys(_NOTICES, _NOTICE), CHANGES_FORMAT: CHANGES_FILES}
 
 
 def dated_folder(root: str, day: date | str) -> str:
@@ -180,7 +182,7 @@ def find_releases(folder: str) -> tuple[list[Release], list[str]]:
 
     Returns:
         The releases, sorted by path, and a message for each folder that holds a release's file but no readable
-        manifest. Evaluations, refusals and notices of removals are in neither list.
+        manifest. Changes, refusals and notices of removals are in neither list.
 
     Raises as `matching`, and RequestError if the folder has no release.
     """
@@ -191,10 +193,10 @@ def find_releases(folder: str) -> tuple[list[Release], list[str]]:
         try:
             releases.append(open_release(path))
         except RequestError as error:
-            # A refusal or the notice of a removal is no release and no problem.
+            # Changes, a refusal or the notice of a removal are no release and no problem.
             found = format_at(path) or ""
             notices += found == REMOVAL_FORMAT
-            if found not in _NOTICES or not names <= _NOTICE:
+            if not names <= _OTHER_FILES.get(found, frozenset()):
                 problems.append(str(error))
     if not releases and not problems and not notices:
         raise RequestError(f"{folder}: no release found (no readable {MANIFEST_FILE})")

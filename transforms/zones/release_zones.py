@@ -18,7 +18,7 @@ from sfumato.schemas.region import Grid
 from sfumato.schemas.release import CELLS_FILE, TOTALS_FILE, release_zones_schema
 from sfumato.schemas.tree import Tree, nodes_from_names
 from sfumato.transforms.geo.feature_files import in_degrees
-from sfumato.transforms.geo.zone_file import Zones, check_zones, read_zones
+from sfumato.transforms.geo.zone_file import Zones, areas_of_points, check_zones, read_zones
 from sfumato.transforms.statistics.posterior.full_tree import FullTree
 from sfumato.transforms.statistics.posterior.unbiased import UnbiasedCounts, WithinCells, learn_within_cells
 from sfumato.transforms.zones.area_estimates import estimate_areas
@@ -72,43 +72,48 @@ def zones_of_release(release: Release, zones: Zones) -> pa.Table:
     return pa.table(columns, schema=schema).replace_schema_metadata(metadata)
 
 
-def zones_from(polygons: Any, id_column: str | None = None) -> Zones:
+def zones_from(shapes: Any, id_column: str | None = None, radius: float | None = None) -> Zones:
     """Zones from what Python programs have.
 
     Args:
-        polygons: a path of a GeoJSON or GeoParquet file, a geopandas GeoDataFrame or GeoSeries, or shapely polygons.
-        id_column: the property or column of ids. Without it a frame's index or a polygon's number is its id.
+        shapes: a path of a file, a geopandas GeoDataFrame or GeoSeries, or shapely polygons or points.
+        id_column: the property or column of ids. Without it a frame's index or a shape's number is its id.
+        radius: in metres, of the zones around points, see `areas_of_points`; None for polygons.
 
     Raises:
         RequestError: as `read_zones`, or a file has no id_column.
     """
-    if isinstance(polygons, str | os.PathLike):
+    if radius is not None and not 0 < radius < np.inf:
+        raise RequestError(f"radius: must be a number of metres > 0, got {radius}")
+    if isinstance(shapes, str | os.PathLike):
         if id_column is None:
             raise RequestError("id_column: name the property or column of the zones' ids, such as id_column='tract'")
-        return read_zones(os.fspath(polygons), id_column)
+        return read_zones(os.fspath(shapes), id_column, radius=radius)
     ids: Sequence[Any]
-    if hasattr(polygons, "geometry") and hasattr(polygons, "crs"):  # of geopandas
-        located = in_degrees("zones", polygons)
-        if id_column is not None and id_column not in getattr(polygons, "columns", ()):
+    if hasattr(shapes, "geometry") and hasattr(shapes, "crs"):  # of geopandas
+        if id_column is not None and id_column not in getattr(shapes, "columns", ()):
             raise RequestError(f"id_column: the frame has no column {id_column!r}")
-        ids = list(polygons.index if id_column is None else polygons[id_column])
-        shapes = list(located.geometry)
+        ids = list(shapes.index if id_column is None else shapes[id_column])
+        found = list(in_degrees("zones", shapes).geometry)
     else:
         if id_column is not None:
             raise RequestError("id_column: shapely polygons have no columns; leave it out, or give a GeoDataFrame")
         try:
-            shapes = list(polygons)
+            found = list(shapes)
         except TypeError:
-            shapes = [polygons]
-        ids = range(len(shapes))
-    kinds = ("Polygon", "MultiPolygon")
-    bad = [i for i, one in enumerate(shapes) if getattr(one, "geom_type", None) not in kinds or one.is_empty]
-    if bad or not shapes:
-        what = f"number {bad[0]} is {type(shapes[bad[0]]).__name__}" if bad else "there are none"
-        raise RequestError(f"zones: must be a file, a GeoDataFrame or polygons; {what}")
-    geometries = shapely.force_2d(np.array(shapes, dtype=object))
-    zones = Zones(tuple(map(str, ids)), geometries, id_column or "zone")
-    check_zones(zones, "the polygons")
+            found = [shapes]
+        ids = range(len(found))
+    kinds = ("Polygon", "MultiPolygon") if radius is None else ("Point",)
+    bad = [i for i, one in enumerate(found) if getattr(one, "geom_type", None) not in kinds or one.is_empty]
+    if bad or not found:
+        what = f"number {bad[0]} is {type(found[bad[0]]).__name__}" if bad else "there are none"
+        advice = "points with radius" if radius is not None else "polygons; for points give radius=METRES"
+        raise RequestError(f"zones: must be a file, a GeoDataFrame or {advice}; {what}")
+    texts, geometries, points = tuple(map(str, ids)), shapely.force_2d(np.array(found, dtype=object)), None
+    if radius is not None:
+        points, geometries = geometries, areas_of_points(geometries, radius, texts)
+    zones = Zones(texts, geometries, id_column or "zone", given=points)
+    check_zones(zones, "the zones")
     return zones
 
 

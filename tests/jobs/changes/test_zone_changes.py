@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +15,11 @@ import pytest
 
 import sfumato
 from sfumato.pipelines.command_line.cli import main
+from sfumato.schemas.errors import RequestError
 from sfumato.schemas.release import zones_schema
 from sfumato.schemas.views.map_views import MapBody
 from sfumato.transforms.changes.differences import Side, differences
+from sfumato.transforms.changes.release import compare_releases
 from sfumato.transforms.changes.view import changes_view
 from sfumato.transforms.changes.zone_changes import compare_zones
 from sfumato.transforms.release.metadata import parquet_bytes
@@ -179,6 +183,24 @@ def test_histograms_of_zones_are_compared_by_their_users(
     assert main([*job[:-2], "--delta", "1e-6", "--epsilon", "2", "--output", str(few)]) == 0
     assert main(["changes", str(before), str(few), "--output", str(tmp_path / "none")]) == 2
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_compared"), [("8-9", "17-18", True), ("22-2", "1-5", True), ("8-9", None, False)]
+)
+def test_hours_are_compared_with_equally_many(
+    first: str | None, second: str | None, is_compared: bool, published: Releases, tmp_path: Path
+) -> None:
+    sides = []
+    for number, hours in enumerate((first, second)):
+        one = open_release(published["visits"])
+        given = {} if hours is None else {"hours": hours}
+        parameters = {**one.manifest["parameters"], **given}
+        manifest = {**one.manifest, "release_id": f"{number}", "parameters": parameters}
+        sides.append(dataclasses.replace(one, manifest=manifest))
+    for before, after in (sides, sides[::-1]):
+        with nullcontext() if is_compared else pytest.raises(RequestError, match="hours a day"):
+            compare_releases(before, after, 0.05, shares=False)
 
 
 def test_means_of_average_days_are_compared_a_day(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sfumato.pipelines.command_line import cli
 from sfumato.pipelines.operations import releases
 from sfumato.schemas.ledger import Limit
 from sfumato.transforms.privacy.ledger.ledger import open_ledger
@@ -186,6 +187,17 @@ def test_verify_finds_files_without_an_entry_gone(place: Place, capsys: pytest.C
     said = capsys.readouterr().err
     assert "2026-11-20: cells.parquet is missing" in said
     assert "2026-11-19" not in said
+
+
+def test_verify_passes_over_changes_but_not_over_a_release(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    changed = place.published / "changes"
+    nights = [str(place.night(day)) for day in DAYS[1:3]]
+    assert cli.main(["changes", *nights, "--output", str(changed)]) == 0
+    assert place.verify() == 0
+    (changed / "cells.parquet").write_bytes(b"")  # as if a release had been hidden by the manifest of changes
+    capsys.readouterr()
+    assert place.verify() == 4
+    assert str(changed) in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("keep", ["90", "0d", "-1d", "d", "1.5d", "999999d", ""])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ import sfumato
 from sfumato.pipelines.command_line.cli import main
 from sfumato.schemas.errors import RequestError
 from sfumato.schemas.region import interleave
+from sfumato.transforms.geo.zone_file import read_zones
 from sfumato.transforms.release.published_release import Release, open_release
 from sfumato.transforms.release.release_folder import publish
 from sfumato.transforms.zones.release_zones import zones_from, zones_of_release
+from tests.rejections import rejects
 from tests.seeds import seeded_rng
 from tests.unit.release.city import REGION, city_density, city_release
 
@@ -122,7 +125,7 @@ def test_zones_may_lie_outside_have_holes_and_cross_180_degrees(releases: dict[s
     [
         ([BOX, BOX.buffer(-0.01)], None, "overlap"),
         ([shapely.Polygon([(0, 0), (1, 1), (1, 0), (0, 1)])], None, "not a valid polygon"),
-        ([shapely.Point(0, 0)], None, "GeoDataFrame or polygons; number 0 is Point"),
+        ([shapely.Point(0, 0)], None, "radius=METRES; number 0 is Point"),
         ([], None, "there are none"),
         ([BOX], "tract", "shapely polygons have no columns"),
         ("tracts.geojson", None, "id_column: name the property"),
@@ -135,6 +138,22 @@ def test_zones_may_lie_outside_have_holes_and_cross_180_degrees(releases: dict[s
 def test_polygons_that_cannot_be_used(polygons: Any, id_column: str | None, text: str) -> None:
     with pytest.raises(RequestError, match=text):
         zones_from(polygons, id_column)
+
+
+def test_circles_around_points_are_zones_too(tmp_path: Path, releases: dict[str, Release]) -> None:
+    """A frame, a list and a file of stops give the zones that a job counts around them."""
+    middles = [one.centroid for one in aligned(1)]
+    frame = geopandas.GeoDataFrame({"stop": list("abcd")}, geometry=middles, crs="OGC:CRS84")
+    frame.to_file(tmp_path / "stops.geojson", driver="GeoJSON")
+    of_a_job = zones_of_release(releases["central"], read_zones(str(tmp_path / "stops.geojson"), "stop", radius=900.0))
+    for given, id_column in ((frame.to_crs(3857), "stop"), (middles, None), (tmp_path / "stops.geojson", "stop")):
+        found = zones_of_release(releases["central"], zones_from(given, id_column, 900.0)).to_pandas()
+        np.testing.assert_allclose(found["users"], of_a_job["users"].to_numpy(), rtol=1e-5, atol=1e-3)
+    for radius in (0, -1, math.nan):
+        with rejects("radius"):
+            zones_from(middles, radius=radius)
+    with rejects("zones"):
+        zones_from(aligned(1), radius=900)
 
 
 def test_frames_series_lists_and_files_are_the_same_zones(tmp_path: Path, releases: dict[str, Release]) -> None:

@@ -10,9 +10,11 @@ import hmac
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 
 from sfumato.schemas.errors import BudgetError, RequestError
 from sfumato.schemas.ledger import Charge, Disclosure, Limit, Reservation, dataset_name, format_amount
+from sfumato.schemas.slots import UTC
 from sfumato.transforms.privacy.ledger.history import History
 from sfumato.transforms.privacy.ledger.windows import check_rho, find_overrun, first_fit, is_bounded, same_cohorts
 
@@ -93,8 +95,8 @@ def with_earlier_uses(history: History, charge: Charge, *, allow_reuse: bool) ->
         earlier = elsewhere[0]
         raise ReusedFileError(
             f"input: release {earlier.release_id} of dataset {earlier.dataset}, data of {earlier.period}, was charged "
-            f"for a file of this input, now charged to dataset {charge.dataset}, data of {charge.period}; remove the "
-            "file, or add --allow_reuse to charge both"
+            f"for a file of this input, now charged to dataset {charge.dataset}, data of {charge.period}; "
+            f"{_other_rows(earlier, charge)}, or add --allow_reuse to charge both"
         )
     files = set(charge.files)
     plain = [one.release_id for one in history.disclosures.values() if not files.isdisjoint(one.files)]
@@ -104,6 +106,15 @@ def with_earlier_uses(history: History, charge: Charge, *, allow_reuse: bool) ->
             "remove the file, or add --allow_reuse"
         )
     return replace(charge, also_charged=tuple(sorted({(one.dataset, one.period) for one in elsewhere}, key=str)))
+
+
+def _other_rows(earlier: Charge, charge: Charge) -> str:
+    """Returns what to do about a file that an earlier charge holds: read other rows of it, or leave it out."""
+    if earlier.dataset != charge.dataset or earlier.rows_by is None or charge.rows_by is None:
+        return "remove the file"
+    column, zone = earlier.rows_by.rsplit(" ", 1)
+    by = f"--day_column {column} {'without --time_zone' if zone == UTC else f'and --time_zone {zone}'}"
+    return f"that release selected its rows by {by}: do the same, remove the file"
 
 
 def check_budget(history: History, charge: Charge, limits: Sequence[Limit] | None = None) -> None:
@@ -140,6 +151,13 @@ def _check_budget(charges: Sequence[Charge], charge: Charge, in_force: Sequence[
         return
     later = first_fit(charges, charge, in_force)
     when = "a single release of this epsilon never fits" if later is None else f"data of {later} or later would fit"
+    if charge.delta > over.limit.delta:
+        limit = replace(over.limit, delta=max(Decimal("1e-6"), 2 * charge.delta))
+        raise BudgetError(
+            f"ledger: {charge.dataset} may spend {over.limit.describe()}, and this release has delta "
+            f"{format_amount(charge.delta)}; give it none (--trust central without --delta), or set a limit with a "
+            f"delta, such as {limit}, with --budget or `sfumato ledger limit`"
+        )
     left = over.limit.epsilon - over.spent
     fits = f"; epsilon {format_amount(left)} is left" if 0 < left < charge.epsilon else ""
     users = "" if charge.rotation is None else f" for users of cohort {charge.rotation}"
