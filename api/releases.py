@@ -136,7 +136,7 @@ class Release(published_release.Release):
 
         Args:
             path: the file, local or gs://.
-            format: geotiff, geojson, csv, geoparquet, gpkg or pmtiles; None for that of the file's suffix.
+            format: geotiff, geojson, csv, xlsx, geoparquet, gpkg or pmtiles; None for that of the file's suffix.
             licence: that the file states, as an SPDX identifier such as CC-BY-4.0; None states none.
             table: of the release; None for the one with the map.
             overwrite: whether to replace an existing file.

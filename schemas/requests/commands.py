@@ -292,7 +292,7 @@ class ExportRequest(LogOptions):
     output: str = option(..., "the file, local or gs://", OUTPUT, metavar="FILE")
     format: str | None = option(
         None,
-        "geotiff, geojson, csv, geoparquet, gpkg or pmtiles; default: by the suffix of --output",
+        "geotiff, geojson, csv, xlsx, geoparquet, gpkg or pmtiles; default: by the suffix of --output",
         OUTPUT,
         common=True,
     )

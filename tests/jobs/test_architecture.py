@@ -201,7 +201,7 @@ DEFERRED = {
 }
 OPTIONAL = ("google", "apache_beam.io.gcp", "apache_beam.internal.gcp", "geopandas", "shapely", "ortools", "pydp")
 OPTIONAL += ("jax", "optax", "tqdm", "sklearn", "matplotlib", "pandas", "IPython", "deltalake", "pyiceberg", "h3")
-OPTIONAL += ("rasterio", "pyogrio", "xarray", "requests", "tenacity", "Cryptodome", "pyhpke")
+OPTIONAL += ("rasterio", "pyogrio", "xarray", "xlsxwriter", "requests", "tenacity", "Cryptodome", "pyhpke")
 # File names in several folders, of one idea: what is recorded, the mechanism, and the command of that name; a release's
 # files.
 ONE_IDEA = {"ledger.py", "rotation.py", "moments.py", "refresh.py", "plan.py", "release_files.py"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from sfumato.schemas.errors import RequestError, did_you_mean
-from sfumato.transforms.export import csv_file, geotiff, pmtiles_file, vectors
+from sfumato.transforms.export import csv_file, excel_file, geotiff, pmtiles_file, vectors
 from sfumato.transforms.export.export_source import MAP, PARTS, TABLE, ExportFormat, ExportSource
 from sfumato.transforms.io.files import check_new_file, write_output
 from sfumato.transforms.release.published_release import Release
@@ -14,12 +14,13 @@ _FORMATS = (
     geotiff.FORMAT,
     vectors.GEOJSON,
     csv_file.FORMAT,
+    excel_file.FORMAT,
     vectors.GEOPARQUET,
     vectors.GEOPACKAGE,
     pmtiles_file.FORMAT,
 )
 _OTHERS = {
-    **dict.fromkeys((".xls", ".xlsx"), "; Excel opens .csv"),
+    ".xls": "; use .xlsx",
     ".shp": "; use .gpkg",
     ".kml": "; use .geojson, which ogr2ogr converts to KML",
 }

@@ -14,6 +14,7 @@ from typing import Any
 
 import geopandas
 import numpy as np
+import openpyxl
 import pyarrow.parquet as pq
 import pyogrio
 import pytest
@@ -44,10 +45,15 @@ def geopackage_metadata(path: Path) -> dict[str, Any]:
     return pyogrio.read_info(path)["dataset_metadata"]
 
 
+def guarantee_sheet(path: Path) -> dict[str, Any]:
+    return dict(openpyxl.load_workbook(path)["Guarantee"].iter_rows(min_row=2, values_only=True))
+
+
 STATEMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "geotiff": tags_of,
     "geojson": lambda path: json.loads(path.read_text())["sfumato"],
     "csv": lambda path: json.loads(Path(f"{path}.statement.json").read_text()),
+    "xlsx": guarantee_sheet,
     "geoparquet": lambda path: json.loads(pq.read_schema(path).metadata[b"sfumato"]),
     "gpkg": geopackage_metadata,
     "pmtiles": pmtiles_metadata,
@@ -61,7 +67,7 @@ VECTORS = set(STATEMENTS) - {"geotiff"}
 HAS = {
     "zones": VECTORS,
     "trips": VECTORS,
-    "words": {"csv"},
+    "words": {"csv", "xlsx"},
     "empty": set(STATEMENTS) - {"pmtiles"},
 }
 
@@ -163,12 +169,13 @@ def test_a_map_without_rows_has_files_without_rows_and_no_tiles(
 def test_a_format_is_found_by_its_name_or_the_suffix() -> None:
     assert find_format(None, "Map.TIF").name == "geotiff"
     assert find_format(None, "night.json").name == "geojson"
+    assert find_format(None, "at_eight.xlsx").name == "xlsx"
     assert find_format(None, "map.parquet").name == "geoparquet"
     assert find_format("csv", "map.tif").name == "csv"
     with rejects("format"):
         find_format("geotif", "map")
     advice = {"map": ".tif, .tiff, .geojson", "map.GeoTIFF": ".tif?", "map.gpk": ".gpkg?"}
-    advice |= {"map.xlsx": "Excel opens .csv", "map.shp": ".gpkg", "map.KML": ".geojson"}
+    advice |= {"map.xls": "use .xlsx", "map.shp": ".gpkg", "map.KML": ".geojson"}
     for output, suffix in advice.items():
         with pytest.raises(RequestError, match=f"^format: .*{re.escape(suffix)}"):
             find_format(None, output)
