@@ -141,8 +141,11 @@ class ReleaseJob(ABC):
     def charge_and_admit(self, gate: Any, row_counts: Callable[[Any], None] | None = None) -> ChargeAndAdmit:
         """Returns the charge and the decision that follows it; see ChargeAndAdmit."""
         zones, rule, request = self.zones_counted, self.admission(), self.request
+        region = request.region if isinstance(request, MapGeography) else None
         if zones is not None:
-            rule = replace(rule, span=zones.span)
+            rule = replace(rule, area=f"the zones (they span {zones.span})")
+        elif region is not None:
+            rule = replace(rule, area=f"the region ({region})")
         return ChargeAndAdmit(rule, gate, request.day_rows, request.dates, row_counts)
 
     @property

@@ -294,7 +294,10 @@ def warn_of_options(job: ReleaseJob) -> None:
     column = request.user_id_column if isinstance(request, UserColumn) else None
     mean = "; --average_day publishes the mean of its days" if "average_day" in type(request).model_fields else ""
     all_days = f"--hours without --period counts all days of the logs together: give --period FIRST:LAST{mean}"
+    is_of_folders = request.where or any("=" in pattern for pattern in request.input)  # dt=2026-11-20
+    all_rows = "--period without --day_column counts all rows of the files, whatever their days: give --day_column NAME"
     warnings = {
+        "period": all_rows if request.period and not (request.day_column or is_of_folders) else None,
         "region": region and (order_warning(region) or zone_warning(region, request.time_zone)),
         "hours": all_days if request.hours and request.period is None else None,
         "user_id": column and trip_warning(column),

@@ -156,10 +156,11 @@ def _advance(totals: ShardTotals, state: CountState, parameters: CountParameters
     with _request_errors_as_refusals():
         state = advance_run(state, totals, parameters, key)
     answer = state.results[-1]
+    own = " of users who answer no other" if state.has_disjoint_shards else ""
     (SUB_QUERY_WITH_LOSS if answer.shards_lost else SUB_QUERY).emit(
         sub_query=answer.query.index,
         entries=answer.vector_length,
-        cost=f"{state.noise.kind.UNIT} {answer.cost:.4g}",
+        cost=f"{state.noise.kind.UNIT} {answer.cost:.4g}{own}",
         **{state.noise.kind.UNIT: answer.cost},
         remaining=state.next_query_budget.remaining,
         noise_stddev=answer.noise_stddev,

@@ -69,7 +69,7 @@ class AdmissionRule:
             run's key. Below 1 the noise must be Laplace noise.
         noise_kind: distribution of the noise of both counts.
         cohorts: number of rotating cohorts, one of which is counted; `min_users` applies to the users of all cohorts.
-        span: public borders of the zones that are counted, W,S,E,N, for messages; None without zones.
+        area: where users count, with its public borders, for messages; None where records have no place.
 
     Raises:
         RequestError: max_bad_fraction is out of range.
@@ -82,7 +82,7 @@ class AdmissionRule:
     sampling_rate: float = 1.0
     noise_kind: AdditiveNoise = LAPLACE
     cohorts: int = 1
-    span: str | None = None
+    area: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.max_bad_fraction <= 1:
@@ -259,10 +259,10 @@ class ChargeAndAdmit:
         """Returns the options that could have left all users out, for messages."""
         check = "--user_id_column and other columns, --decimal"
         if self.day_rows is not None:
-            form = "such as 27.11.2026" if self.dates is None else f"now {self.dates}"
+            form = "dmy or mdy" if self.dates is None else f"now {self.dates}"
             # A time that cannot be read leaves its row out, and no count shows it.
             check = f"--period, --dates ({form}), --time_zone, {check}"
-        return f"check {check}" if self.rule.span is None else f"check {check} and {_zones_text(self.rule.span)}"
+        return f"check {check}" if self.rule.area is None else f"check {check} and {self.rule.area}"
 
     def _warn(self, counted: NoisyUserCounts) -> None:
         """Logs that there may be no users, with the options that could have left them out.
@@ -324,8 +324,8 @@ def check_admission(counted: NoisyUserCounts, rule: AdmissionRule, remedies: str
         raise NotAdmittedError(
             f"{'nearly all users' if users <= margin else some_bad} have no usable record, more than "
             f"--max_bad_fraction {limit:g} allows; check the columns (--user_id_column; are latitude and longitude "
-            f"swapped?), --decimal and {'the region' if rule.span is None else _zones_text(rule.span)}, fix the files, "
-            "or raise --max_bad_fraction (`sfumato inspect` shows the operator the reasons)"
+            f"swapped?), --decimal{'' if rule.area is None else f' and {rule.area}'}, fix the files, or raise "
+            "--max_bad_fraction (`sfumato inspect` shows the operator the reasons)"
         )
     if rule.population is not None:
         allowed = POPULATION_TOLERANCE * rule.population + margin + _sampling_slack(max_total, rule.sampling_rate)
@@ -338,10 +338,6 @@ def check_admission(counted: NoisyUserCounts, rule: AdmissionRule, remedies: str
             some += f" in one of {rule.cohorts} cohorts, so about {max(users, 0) * rule.cohorts:,.0f} in all"
         advice = f"; {remedies}" if remedies and counted.may_be_none else ""
         raise TooFewUsersError(f"{some}, fewer than --min_users {rule.min_users:,} (lower it if that is right){advice}")
-
-
-def _zones_text(span: str) -> str:
-    return f"the zones (they span {span})"
 
 
 def _sampling_slack(squares: float, rate: float) -> float:

@@ -84,6 +84,24 @@ def test_hours_of_all_days_have_a_warning(
     assert ("give --period" in capsys.readouterr().err) == is_warned
 
 
+@pytest.mark.parametrize(
+    ("options", "is_warned"),
+    [((), True), (("--day_column", "time"), False), (("--input", "{folder}/dt=2026-11-20/log.csv"), False)],
+)
+def test_a_period_that_selects_no_rows_has_a_warning(
+    options: tuple[str, ...], is_warned: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file in (tmp_path / "log.csv", tmp_path / "dt=2026-11-20" / "log.csv"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("user_id,latitude,longitude,time\n7,44.1,8.6,2026-11-20 09:00:00\n")
+    assert cli.main(["key", "new", f"{tmp_path}/key"]) == 0
+    book = ["--ledger", f"{tmp_path}/l.db", "--dataset", "city", "--budget", "9/9d", "--key_file", f"{tmp_path}/key"]
+    given = [*command(tmp_path, "--region=8.5,44,8.8,44.3", *book, "--period", "2026-11-20", "--trust", "central")]
+    (tmp_path / "log.csv").write_text("user_id,latitude,longitude,time\n")
+    assert cli.main([*given, *(one.format(folder=tmp_path) for one in options), "--dry_run"]) == 0
+    assert ("whatever their days" in capsys.readouterr().err) == is_warned
+
+
 def _java(place: Path) -> str:
     java = place / "java"
     java.write_text("#!/bin/sh\n")

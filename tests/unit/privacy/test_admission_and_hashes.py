@@ -185,20 +185,20 @@ def test_the_warning_names_hours_and_min_users(caplog: pytest.LogCaptureFixture)
 
 
 @pytest.mark.false_alarm(1e-9)
-@pytest.mark.parametrize(("dates", "named"), [(None, "27.11.2026"), ("dmy", "now dmy")])
+@pytest.mark.parametrize(("dates", "named"), [(None, "dmy or mdy"), ("dmy", "now dmy")])
 def test_the_warning_names_dates_first_and_the_zones(
     dates: str | None, named: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """See test_the_warning_names_hours_and_min_users."""
     rows = DayRows("time", None, date(2026, 11, 16), date(2026, 11, 20), (3, 4))
-    rule = AdmissionRule(0.01, span="14.127,57.592,15.113,58.108")
+    rule = AdmissionRule(0.01, area="the zones (they span 14.127,57.592,15.113,58.108)")
     with caplog.at_level("WARNING", "sfumato.progress"):
         for number in range(6):
             key = RunKey.derive(SECRET, {"number": number})
             ChargeAndAdmit(rule, day_rows=rows, dates=dates)(UserCounts(), key)
     assert caplog.messages
     for text in caplog.messages:
-        assert f"--dates ({named}" in text.replace("such as ", "").partition("columns")[0]
+        assert f"--dates ({named}" in text.partition("columns")[0]
         assert "--period 2026-11-16:2026-11-20" in text
         assert "--user_id_column" in text
         assert "they span 14.127,57.592,15.113,58.108" in text
@@ -215,7 +215,7 @@ def test_the_warning_names_dates_first_and_the_zones(
 
 def test_a_refusal_names_the_zones_and_the_columns() -> None:
     with pytest.raises(NotAdmittedError, match=r"--user_id_column; .*swapped.*they span 14,57,15,58"):
-        check_admission(counted(900.0, 200.0), AdmissionRule(1.0, max_bad_fraction=0.1, span="14,57,15,58"))
+        check_admission(counted(900.0, 200.0), AdmissionRule(1.0, max_bad_fraction=0.1, area="the zones (they span 14,57,15,58)"))
 
 
 def test_check_admission_refuses_a_share_of_bad_users() -> None:
