@@ -43,7 +43,8 @@ _USERS = ("rider", "device", "person", "customer", "client", "passenger", "drive
           "visit", "booking")  # fmt: skip
 _TRANSLATED = {"fahrg": "passenger", "resen": "passenger", "pasaj": "passenger", "passag": "passenger",
                "kund": "customer", "cliente": "customer", "kart": "card", "kort": "card", "cart": "card",
-               "tarj": "card", "tess": "card", "pasa": "passenger", "ger": "device", "appar": "device", "dispo": "device"}  # fmt: skip
+               "tarj": "card", "tess": "card", "pasa": "passenger",
+               "ger": "device", "appar": "device", "dispo": "device"}  # fmt: skip
 _ZONES = {
     "stop": r"stops?|h[åa]llplats(er)?|haltestellen?|paradas?|parage(m|ns)|arr[êe]ts?|haltes?|fermat[ae]|przystan\w+",
     "station": r"stations?|bahnh[oö]fe?|estaci[oó]n(es)?|esta[cç](ão|ões)|gares?|stazion[ei]",

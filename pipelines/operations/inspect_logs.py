@@ -112,7 +112,11 @@ def report_lines(facts: Facts, files: str, given: Mapping[str, str], time_zone: 
         lines.append(f"places: {at_zero:,} rows are at 0, 0, where devices without a position report themselves")
     if facts.timeless is not None:
         lines.append(facts.timeless)
-    lost = facts.swapped + facts.signless + (sum(facts.unusable.values()) + facts.signs.get("no time", 0) + at_zero) / max(facts.rows, 1)
+    lost = (
+        facts.swapped
+        + facts.signless
+        + (sum(facts.unusable.values()) + facts.signs.get("no time", 0) + at_zero) / max(facts.rows, 1)
+    )
     if _WORTH_SAYING < lost < MOST:
         lines.append(
             f"unusable: {lost:.1%} of the rows, for all reasons; numbers of users are too low by about that share, "

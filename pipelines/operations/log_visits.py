@@ -46,7 +46,7 @@ class Visits:
     def shares(self, at_the_hour: bool) -> list[float]:
         """Returns the share of the visits that remain if users count at one place, at two, and so on to MOST_PLACES.
 
-        The places are those of a user with the most days. A sample of them in proportion to records keeps a little less.
+        The places are those of a user with the most days. A sample in proportion to records keeps a little less.
 
         at_the_hour: leave out visits at other hours.
         """

@@ -83,7 +83,9 @@ def unreadable(tmp_path: Path) -> str:
     """A file without rows, and two that are no Parquet: whatever opens those fails."""
     (tmp_path / "dt=2026-11-20").mkdir()
     columns = {"user_id": pa.int64(), "latitude": pa.float64(), "longitude": pa.float64(), "word": pa.string()}
-    pq.write_table(pa.schema({**columns, "length": pa.float64()}).empty_table(), tmp_path / "dt=2026-11-20" / "0.parquet")
+    pq.write_table(
+        pa.schema({**columns, "length": pa.float64()}).empty_table(), tmp_path / "dt=2026-11-20" / "0.parquet"
+    )
     for number in (1, 2):
         (tmp_path / "dt=2026-11-20" / f"{number}.parquet").write_bytes(b"x" * 1_500_000)
     return str(tmp_path / "dt=2026-11-20" / "*.parquet")

@@ -215,7 +215,9 @@ def test_the_warning_names_dates_first_and_the_zones(
 
 def test_a_refusal_names_the_zones_and_the_columns() -> None:
     with pytest.raises(NotAdmittedError, match=r"--user_id_column; .*swapped.*they span 14,57,15,58"):
-        check_admission(counted(900.0, 200.0), AdmissionRule(1.0, max_bad_fraction=0.1, area="the zones (they span 14,57,15,58)"))
+        check_admission(
+            counted(900.0, 200.0), AdmissionRule(1.0, max_bad_fraction=0.1, area="the zones (they span 14,57,15,58)")
+        )
 
 
 def test_check_admission_refuses_a_share_of_bad_users() -> None:
