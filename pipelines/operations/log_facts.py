@@ -101,8 +101,8 @@ class Facts:
         signless: the share of the rows with a place that are outside, and within with another sign of a coordinate.
         users_then: number of users at HOUR; with zones, of those in one. Of many rows, by a sample.
         in_zones_then: their share of the users with a place at HOUR, if there are zones.
-        shares_then, shares_all_day: the share of the visits at HOUR, and of all, that remain if a user counts at one
-            place, at two, and so on. Places are zones, or squares of some 300 m.
+        shares_then, shares_all_day: the shares of the visits at HOUR, and of all, that remain if a user counts at 1 to
+            MOST_PLACES places: zones, or squares of some 300 m.
     """
 
     columns: dict[str, str]

@@ -19,7 +19,7 @@ class Visits:
     """The visits of logs: a user at a place on a day.
 
     Args:
-        hour: of the day whose visits are also counted by themselves.
+        hour: of the day whose visits are also counted separately.
         step: of the users, one in about `step` is kept.
     """
 
@@ -44,7 +44,7 @@ class Visits:
         return users * self._step, users / max(len(np.unique(np.concatenate(self._users_then))), 1)
 
     def shares(self, at_the_hour: bool) -> list[float]:
-        """Returns the share of the visits that remain if users count at one place, at two, and so on to MOST_PLACES.
+        """Returns the share of the visits that remain if users count at one place, at two, up to MOST_PLACES.
 
         The places are those of a user with the most days. A sample in proportion to records keeps a little less.
 
