@@ -137,11 +137,13 @@ ROWS_ARE_USERS = (
 )
 ROWS_SPEND_APART = "Every row counts as a separate user. A person with k rows spends k times epsilon."
 VALUE_BOUND = {
-    True: "one record a user, chosen uniformly among their records by the key",
+    True: "one record a user, chosen uniformly at random among their records",
     False: "every row counts as another user",
 }
 """What a user adds to sums of a number, by whether user ids are read."""
-EXACT_NOISE = "The noise of the guarantee is drawn with integers against thresholds of 64 bits."
+EXACT_NOISE = (
+    "The noise of the guarantee is drawn with integers, because rounding of floating-point numbers could reveal data."
+)
 FLOATING_NOISE = "Clients' shares of the noise were drawn in floating point: a demonstration of the protocol."
 
 COMPOSITIONS = {

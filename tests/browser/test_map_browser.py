@@ -24,7 +24,7 @@ from sfumato.schemas.views.map_views import Basemap, MapBody, Place, TimeSlots, 
 from sfumato.schemas.views.view_parts import Bounds, Section, Table
 from sfumato.transforms.heatmap.view import heatmap_view
 from sfumato.transforms.report.count_measures import count_measure
-from sfumato.transforms.report.layers import zone_layer
+from sfumato.transforms.report.layers import cell_layer, zone_layer
 from sfumato.transforms.report.report import render_page
 from sfumato.transforms.report.scales import density_scale
 from tests.browser.browsers import ChromiumTab, Tab
@@ -513,6 +513,24 @@ def zones_page(
     view = view_of(body, basemap=basemap, sections=[Section(title="Level by level", table=table)])
     (folder / "index.html").write_text(render_page(view))
     return folder / "index.html"
+
+
+def test_cells_of_several_sizes_are_listed_with_their_users(opened: Open, tmp_path: Path) -> None:
+    """Their density decides the order: of 400 users in a cell, and of 900 in the rest of the cell around it."""
+    users, ones, areas = np.array([900.0, 400.0]), np.ones(2), np.array([0.03, 0.01])
+    scale = density_scale(users / areas, ones, "users per km²")
+    measure = count_measure(users, ones, users - 2, users + 2, scale, 1, areas)
+    layer = cell_layer("Cells", "", np.array([4, 16], np.uint64), [measure], [0.75, 1.0])
+    bounds = Bounds(west=0, south=0, east=0.004, north=0.004)
+    view = view_of(MapBody(region=bounds, depth=2, layers=[layer], finest_metres=(111, 111)))
+    (tmp_path / "index.html").write_text(render_page(view))
+    tab = opened(tmp_path / "index.html")
+    assert tab.text(".listed h2") == "Busiest places, by users per km²"
+    lines = tab.run("[...document.querySelectorAll('.places .wide-line')].map(one => one.textContent)")
+    assert lines == [
+        "about 400 (395 to 405) users in 111 m × 111 m",
+        "about 900 (895 to 905) users in part of 222 m × 222 m",
+    ]
 
 
 def test_names_of_zones_are_offered_and_listed_once(opened: Open, tmp_path: Path) -> None:

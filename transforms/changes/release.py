@@ -118,8 +118,8 @@ def report(changes: Changes, rate: float, top: int = 10) -> str:
     ]
     more = [f"  and {len(order) - top:,} more\n"] if len(order) > top else []
     return (
-        f"{plural(len(order), 'place')} changed, of {changes.tested.sum():,} tested; at most {rate:.0%} of the changes "
-        "are expected to be wrong.\n"
+        f"{plural(len(order), 'place')} changed, of {changes.tested.sum():,} tested (false discovery rate "
+        f"{rate:.0%}).\n"
         "95% intervals, adjusted for the selection:\n" + "".join(lines + more) + total
     )
 

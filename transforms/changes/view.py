@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import shapely
 from numpy.typing import NDArray
 
+from sfumato.schemas.charts import readable
 from sfumato.schemas.known_digits import Z, about, between
 from sfumato.schemas.region import Region, ground_metres
 from sfumato.schemas.release import CHANGES_FILE, CHANGES_PICTURE, MANIFEST_FILE
@@ -20,7 +21,8 @@ from sfumato.schemas.views import PageView
 from sfumato.schemas.views.map_views import Layer, MapBody, Measure
 from sfumato.schemas.views.view_parts import Scale, Section
 from sfumato.transforms.geo.zone_file import INDEXES, MAX_SHOWN, level_title
-from sfumato.transforms.report.layers import cell_layer, finest_metres, zone_layer
+from sfumato.transforms.report.count_measures import called
+from sfumato.transforms.report.layers import cell_layer, finest_metres, zone_layer, zone_names
 from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.sections import Manifest, facts, get, is_safe
@@ -29,6 +31,7 @@ _SIDES = ("before", "after")
 _MAX_CELLS = 1 << 16
 _LISTED = 48
 _UNSURE = 12  # places listed where no change is significant
+_FEW = 3  # significant changes that a headline names
 _END = 8.0  # standard deviations at the ends of the colours
 _COLUMNS = ("difference", "stddev", "low", "high", "p_value", "shown", "changed_low", "changed_high")
 _NOTE = "Hatched: the difference is within noise and sampling error."
@@ -56,7 +59,7 @@ def changes_view(files: Files) -> PageView:
         )
     ground = f"{length(wide)} × {length(tall)}"
     rate, shown = float(get(manifest, "results.false_discovery_rate")), int(get(manifest, "results.shown"))
-    found = f"At most {rate:.0%} of these changes are expected to be wrong. " if shown else ""
+    found = f"On average over such comparisons, at most {rate:.0%} of the changes found are wrong. " if shown else ""
     promise = f"{found}This page uses only two published maps."
     before, after = (_release_name(manifest, side) for side in _SIDES)
     chips = facts(
@@ -77,7 +80,7 @@ def changes_view(files: Files) -> PageView:
         _FILES,
         [CHANGES_PICTURE],
         title="Changes between two maps",
-        headline=_headline(manifest, table),
+        headline=_headline(release, table),
         period=f"{before}, then {after}",
         description=f"Where the number of users changed on {ground}, without exposing anyone.",
         chips=chips,
@@ -85,17 +88,20 @@ def changes_view(files: Files) -> PageView:
     )
 
 
-def _headline(manifest: Manifest, table: pa.Table) -> str:
+def _headline(release: Released, table: pa.Table) -> str:
     """Returns what was found, with the totals before and after if they differ by more than their errors."""
-    shown = table["shown"].to_numpy()
+    manifest, shown = release.manifest, table["shown"].to_numpy()
     more = table["difference"].to_numpy()[shown] > 0
     up, down = int(more.sum()), int((~more).sum())
     shares = _compared(manifest).startswith("shares")
     gain, loss = ("A larger share of users", "a smaller share") if shares else ("More users", "fewer users")
     whole = len(shown) > 0 and "cell_id" in table.column_names and shown[0]
     where = "the whole region" if whole else plural(up or down, "place")
+    few = [] if whole or len(more) > _FEW else _named(release, table.filter(table["shown"]), shares)
     if not len(more):
         found = "No significant change in any place"
+    elif few:
+        found = "; ".join(few)
     elif up and down:
         found = f"{gain} in {where}, {loss} in {down:,}"
     else:
@@ -105,6 +111,30 @@ def _headline(manifest: Manifest, table: pa.Table) -> str:
         return found
     before, after = (about(*one) for one in totals)
     return f"{found}; in all about {before} {_unit(manifest)} before, {after} after"
+
+
+def _named(release: Released, rows: pa.Table, shares: bool) -> list[str]:
+    """Returns the name of each changed place with its change, the most significant first; none without names."""
+    if "cell_id" in rows.column_names:
+        ends = zip(*(np.asarray(rows[end]) for end in ("south", "north", "west", "east")), strict=True)
+        near = [release.place_names.near((south + north) / 2, (west + east) / 2) for south, north, west, east in ends]
+        names = [name[:1].upper() + name[1:] for name in near]
+    else:
+        indexed = set(rows["level"].to_pylist()) & INDEXES.keys()
+        names = [] if indexed else [called(readable(name), "place") for name in zone_names(rows)]
+    if not names or not all(names):
+        names = ["One place"] if len(rows) == 1 else []
+    difference, low, high = (np.asarray(rows[name]) for name in ("difference", "changed_low", "changed_high"))
+    texts = list[str]()
+    for row in np.argsort(-np.abs(difference / np.asarray(rows["stddev"])), kind="stable")[: len(names)].tolist():
+        is_more = difference[row] > 0
+        size = between(low[row], high[row]) if is_more else between(-high[row], -low[row])
+        unit = "" if texts else f" {_unit(release.manifest)}"
+        change = f"{size} {'more' if is_more else 'fewer'}{unit}"
+        if shares:
+            change = f"a {'larger' if is_more else 'smaller'} share{unit and ' of'}{unit}"
+        texts.append(f"{names[row]}: {change}")
+    return texts
 
 
 def _compared(manifest: Manifest) -> str:
@@ -281,14 +311,16 @@ def _rounded(values: NDArray[np.float64], digits: int, unknown: NDArray[np.bool_
 def _reading(manifest: Manifest, table: pa.Table) -> Section:
     rate, shares = float(get(manifest, "results.false_discovery_rate")), _compared(manifest).startswith("shares")
     total, totals = _total(table), [about(*one) for one in _users(manifest, table)]
-    is_sum = _add_up(manifest)
+    tested, is_sum = int(get(manifest, "results.tested")), _add_up(manifest)
+    untested = table.num_rows - tested
+    empty = f"; {untested:,} {'is' if untested == 1 else 'are'} almost empty" if untested else ""
     scaled = " The first map is scaled to the total of the second, so shares are compared." if shares else ""
     return Section(
         title="How to read it",
         paragraphs=[
             f"A place is marked if its number of users differs by more than noise and sampling error explain.{scaled} "
-            f"At most {rate:.0%} of the marked places are expected to be wrong: the expected number of users there is "
-            "the same in both maps.",
+            f"On average over such comparisons, at most {rate:.0%} of the marked places are wrong: the expected number "
+            "of users there is the same in both maps.",
             "The intervals in the list are adjusted for the selection. The interval of any other place is "
             "pointwise: it holds for a place chosen before looking at the numbers.",
             "Unmarked places may have changed by less than these maps can show.",
@@ -296,9 +328,6 @@ def _reading(manifest: Manifest, table: pa.Table) -> Section:
         facts=facts(
             *((f"All {_unit(manifest)} {when}", f"about {one}") for when, one in zip(_SIDES, totals, strict=False)),
             ("Their difference", f"{between(total['low'], total['high'])} at 95%" if is_sum and not shares else None),
-            (
-                "Places tested",
-                f"{get(manifest, 'results.tested'):,} of {table.num_rows:,}; the others are almost empty",
-            ),
+            ("Places tested", f"{tested:,} of {table.num_rows:,}{empty}"),
         ),
     )

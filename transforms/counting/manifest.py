@@ -35,8 +35,8 @@ from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifes
 
 # Fields that are null without shards.
 _SHARD_FIELDS = ("shards", "shards_lost", "required_survivors", "modulus")
-_ONE = "one location a user, chosen {} by the key"
-_UNIFORMLY, _WEIGHTED = "uniformly", "in proportion to the weights of the user's records"
+_ONE = "one location a user, chosen {}"
+_UNIFORMLY, _WEIGHTED = "uniformly at random", "at random in proportion to the weights of the user's records"
 _TOP = "one location a user, the {} with most of their records or weight"
 _TOP_SLOT = "one location a user, the cell and slot with most of their records or weight"
 _ALL = "one distribution a user over the {}s of all their locations, in integers with sum {}"

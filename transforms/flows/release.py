@@ -180,7 +180,7 @@ def _manifest(flows: Flows, levels: Sequence[MeasuredLevel], metadata: FlowMetad
         **places,
         "privacy": {
             "unit": PRIVACY_UNIT,
-            "contribution_bound": f"{many} of each user, drawn by the key from all of the user's trips; {made}",
+            "contribution_bound": f"{many} of each user, chosen at random from all of the user's trips; {made}",
             "adjacency": ADJACENCY_TEXTS[ADD_OR_REMOVE],
             "trust": Trust.CENTRAL,
             "epsilon": plan.epsilon,

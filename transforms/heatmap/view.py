@@ -46,7 +46,7 @@ from sfumato.transforms.report.layers import cell_layer
 from sfumato.transforms.report.numbers import length, plural
 from sfumato.transforms.report.released import Files, Released
 from sfumato.transforms.report.scales import colour_weight, density_scale
-from sfumato.transforms.report.sections import Manifest, facts, get, is_safe, number, tail_sums
+from sfumato.transforms.report.sections import Manifest, facts, get, number, tail_sums
 
 # The most cells on a page, in the map and in all its layers. A browser cannot show more, so finer cells are added up.
 _MAX_MAP_CELLS, _MAX_PAGE_CELLS = 1 << 16, 100_000
@@ -76,10 +76,10 @@ def heatmap_view(files: Files) -> PageView:
     wide, tall = ground_metres(region)
     margin = Z * deviation
     some = about(users, max(deviation, users / 200))
-    headline = f"About {some} users" + (", no one in particular" if is_safe(manifest) else "")
+    ground = f"{length(wide)} × {length(tall)}"
+    headline = f"About {some} users {f'in and around {release.place}' if release.place else f'on {ground}'}"
     if users < margin:
         headline = f"Fewer than {about(max(users, 0) + margin, deviation)} users: indistinguishable from none"
-    ground = f"{length(wide)} × {length(tall)}"
     cells = 2 ** max(body.layers[-1].level, default=0)  # along a side
     finest = length(wide / cells)
     rotation = stated_rotation(manifest)

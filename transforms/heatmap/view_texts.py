@@ -90,7 +90,7 @@ def how_to_read_it(manifest: Manifest, body: MapBody, cells: int) -> Section:
             f"The map has {cells:,} cells, added up to {len(users.value):,} on this page. {CELLS_FILE} contains all."
         )
     if users.scale.ticks and users.scale.ticks[-1][1].startswith("≥"):
-        texts.append("The colour scale ends where few users live, so crowded cells do not darken all others.")
+        texts.append("The colour scale ends where few users are, so crowded cells do not darken all others.")
     if len(layer.measures) > 1:
         texts.append(_RATES)
     if body.slots is not None:

@@ -175,7 +175,7 @@ class CentralCountPlan(CountedBudget):
         lines = [
             f"{self.WHO}: epsilon {self.rounds_epsilon:g}, delta {self.delta_spent:.3g} of {self.delta:g}",
             f"admission: epsilon {self.admission_rule.cost:g}, for two noisy counts of users",
-            self.bound.text(counted.record),
+            self.bound.text(counted.record, counted.NOUN),
         ]
         for number, noise in enumerate(self.noises):
             level = f"level {number + 1} of {self.rounds} (epsilon {noise.epsilon:.3g}): " if self.rounds > 1 else ""

@@ -52,15 +52,16 @@ class CentralPage(SampledPage):
         self.days = days_averaged(release.manifest)
         self.UNIT = "users a day" if self.days > 1 else "users" if records == 1 else "records"
         noun = noun_of(release)
+        at = "in" if radius_of(release.manifest) is None else "at"
         kept = f"one {noun}" if most == 1 else f"at most {most} different {noun}s"
         bound = "records" if records == 1 else f"records, with at most {records} records each"
         if self.days > 1:
             bound = (
-                f"days there. In each {noun} the user counts once a day, and the number is the mean of {self.days} days"
+                f"days there. {at.capitalize()} each {noun} the user counts once a day, and the number is the mean of "
+                f"{self.days} days"
             )
         drawn = f"sampled at random in proportion to their {bound}"
         self.ONE_RECORD = f"Of each user {kept} count{'s'[: most == 1]}, {drawn}."
-        at = "in" if radius_of(release.manifest) is None else "at"
         held = "have an item" if noun == "item" else f"have been {at} a {noun}"
         self.ONE_RECORD += f" A user's other {noun}s are not counted, so more users than the count may {held}."
         if release.manifest["privacy"].get("devices"):
@@ -166,6 +167,8 @@ class CentralPage(SampledPage):
         return f"{_LEFT_OUT} The noise ({noise}) was added to {shown}"
 
     def rounds_table(self) -> Table | None:
+        if len(self.rounds) == 1:
+            return None  # the text states all of it
         heads = ["Level", "Published", "Standard deviation", "Threshold", "May be hidden"]
         rows = [
             [
@@ -177,4 +180,6 @@ class CentralPage(SampledPage):
             ]
             for one in self.rounds
         ]
+        if all(one["threshold"] is None for one in self.rounds):
+            heads, rows = heads[:3], [row[:3] for row in rows]
         return Table(title="Level by level", heads=heads, rows=rows, numeric=[True] * len(heads))

@@ -101,12 +101,15 @@ class ItemBound:
         check_count("max_items_per_user", self.max_items)
         check_count("max_records_per_item", self.max_records)
 
-    def text(self, record: str = "record") -> str:
-        """Returns what a user adds to the counts of a round at most. record: see `Items.record`."""
-        items = "one item" if self.max_items == 1 else f"at most {self.max_items} different items"
+    def text(self, record: str = "record", item: str = "item") -> str:
+        """Returns what a user adds to the counts of a round at most.
+
+        record: see `Items.record`. item: what readers call an item.
+        """
+        items = f"one {item}" if self.max_items == 1 else f"at most {self.max_items} different {item}s"
         once = "the user counts once"
         records = once if self.max_records == 1 else f"at most {self.max_records} of their {record}s count"
-        return f"{items} a user, drawn by the key in proportion to the user's {record}s; in each, {records}"
+        return f"{items} a user, chosen at random in proportion to the user's {record}s; in each, {records}"
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,7 @@ class CountNoise:
         """Returns the noise, and which counts it is on."""
         drawn = f"{_NOISE[self.kind]} (standard deviation {self.stddev:.3g})"
         if self.threshold is None:
-            return f"{drawn} on every item, present or not; all are published"
+            return f"{drawn} on every count, also on those of 0; all are published"
         return f"{drawn} on every count above 0; noisy counts from {self.threshold:,} on are published"
 
     def survival(self, k: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -251,7 +254,7 @@ class TwoServerNoise(CountNoise):
 
     @property
     def text(self) -> str:
-        return f"{_NOISE[self.kind]} of each of two servers (standard deviation {self.stddev:.3g}) on every item"
+        return f"{_NOISE[self.kind]} of each of two servers (standard deviation {self.stddev:.3g}) on every count"
 
     def survival(self, k: NDArray[np.int64]) -> NDArray[np.float64]:
         beta, rest = math.exp(-self.decay), -math.expm1(-self.decay)

@@ -40,8 +40,9 @@ from sfumato.transforms.histogram.sampling_round import WHOLE, Histogram, Trie
 from sfumato.transforms.privacy.admission import NoisyUserCounts
 from sfumato.transforms.release.builder import build_release
 from sfumato.transforms.release.metadata import ReleaseMetadata, release_manifest
+from sfumato.transforms.report.sections import zone_noun
 
-BOUND = "one record a user, chosen uniformly among their records by the key"
+BOUND = "one record a user, chosen uniformly at random among their records"
 _MECHANISM = "sample and threshold: no noise is added to the counts of items"
 ADMISSION = "discrete Laplace noise on two counts of users, which admit the run"
 EMPTY = "Nothing has enough sampled users to be published: this release is empty."
@@ -271,18 +272,21 @@ def central_files(counts: NoisyLevels, metadata: CountMetadata[CentralCountPlan]
     mechanism = "; ".join(dict.fromkeys(one.noise.text for one in levels))
     if (days := metadata.counted.days) > 1:
         mechanism += f"; each count is then divided by the {days} days"
+    item, place = metadata.counted.NOUN, metadata.counted.place()
+    if isinstance(metadata.counted, ZoneItems):
+        item = zone_noun({**place, "parameters": metadata.release.parameters})
     composition = "epsilons and deltas of the rounds and of the admission are added up"
     privacy = privacy_entries(
         metadata,
         plan.TRUST,
-        plan.bound.text(metadata.counted.record),
+        plan.bound.text(metadata.counted.record, item),
         mechanism,
         [asdict(one) for one in rounds],
         counts.admission,
         composition,
         plan.ASSUMPTIONS,
     )
-    content = {**metadata.counted.place(), "privacy": {**privacy, **plan.STATED}}
+    content = {**place, "privacy": {**privacy, **plan.STATED}}
     hidden = rounds[-1].hidden_count
     content["results"] = {"published": len(last), "estimated_users": users, "hidden_count": hidden}
     warnings = _delta_warnings(plan.delta, plan.population or users)

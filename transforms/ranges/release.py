@@ -36,7 +36,7 @@ from sfumato.transforms.release.metadata import UNSAFE, ReleaseMetadata, release
 from sfumato.transforms.release.published_release import open_release
 
 _MECHANISM = "discrete {} noise on counts of disjoint parts of the region, added once by a trusted curator"
-_BOUND = "one location a user, chosen {} by the key"
+_BOUND = "one location a user, chosen {}"
 _FROM_RELEASE = (
     "This model is computed only from a published heatmap (post-processing). It costs nothing beyond that release, "
     "and the guarantee stated here is that of the release."
@@ -125,7 +125,7 @@ def _central_privacy(plan: RangesPlan, metadata: ReleaseMetadata) -> dict[str, A
     weighted = columns["weight"] is not None or columns["time"] is not None
     parameters = plan.count_parameters
     kind = parameters.noise_kind
-    chosen = "in proportion to their records' weights" if weighted else "uniformly"
+    chosen = "at random in proportion to their records' weights" if weighted else "uniformly at random"
     return {
         "unit": PRIVACY_UNIT,
         "contribution_bound": _BOUND.format(chosen),

@@ -47,18 +47,8 @@ Rings = list[Path]  # of an area: its border and its holes
 
 _NAMES = ("name", "label", "title", "name_en", "nom", "nombre", "nome", "naam", "namn", "navn", "nazwa")
 _CLASSES = (
-    "natural",
-    "water",
-    "waterway",
-    "landuse",
-    "place",
-    "kind",
-    "class",
-    "type",
-    "fclass",
-    "featurecla",
-    "layer",
-)
+    "natural", "water", "waterway", "landuse", "place", "kind", "class", "type", "fclass", "featurecla", "layer",
+)  # fmt: skip
 _READ = {*_NAMES, *_CLASSES, "rank", "scalerank"}
 _WATER = {
     "water", "lake", "river", "riverbank", "sea", "ocean", "bay", "strait", "reservoir", "basin", "canal", "dock",
@@ -90,9 +80,14 @@ def geography_bytes(region: Region, basemap: Basemap | None, tiles: str | None) 
 
 
 def _over(ground: Basemap | None, basemap: Basemap | None) -> Basemap | None:
-    """Returns a file's lines, zones and places over the land and water of a ground; either of them if only one is."""
-    if ground is None or basemap is None:
-        return ground or basemap
+    """Returns a file's lines, zones and places over the land and water of a ground; either of them if only one is.
+
+    A ground that is all land or all sea shows nothing, so it is left out, and its source is not credited.
+    """
+    if ground is None or not _has_shore(ground):
+        return basemap
+    if basemap is None:
+        return ground
     changed = {
         "source": _sources(basemap.source, ground.source),
         "lines": [*ground.lines, *basemap.lines],
@@ -100,6 +95,15 @@ def _over(ground: Basemap | None, basemap: Basemap | None) -> Basemap | None:
         "places": basemap.places or ground.places,
     }
     return ground.model_copy(update=changed)
+
+
+def _has_shore(ground: Basemap) -> bool:
+    """Returns whether a cut ground has a border, or a shore: a point that is no corner of the cut."""
+    ends = ground.bounds
+    if ground.lines or ends is None:
+        return True
+    corners = {(x, y) for x in (ends.west, ends.east) for y in (ends.south, ends.north)}
+    return any(point not in corners for area in (*ground.land, *ground.water) for ring in area for point in ring)
 
 
 def _sources(*named: str) -> str:

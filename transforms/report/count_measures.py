@@ -199,16 +199,18 @@ def busiest_text(
     order = np.argsort(-least, kind="stable")
     for number in range(1, min(_NAMED, len(order) - 1) + 1):
         if least[order[number - 1]] > most[order[number:]].max(initial=hidden):
-            foremost = [
-                names[row] if re.search(r"[^\W\d_]", names[row]) else f"{noun.capitalize()} {names[row]}"
-                for row in order[:number]
-            ]
+            foremost = [called(names[row], noun) for row in order[:number]]
             zones = plural(len(order), noun)
             if number > 1:
                 return f"{', '.join(foremost[:-1])} and {foremost[-1]} have the highest counts of {zones}"
             value, low, high = with_interval(*(float(one[order[0]]) for one in (count, least, most)))
             return f"{foremost[0]} has the highest count of {zones}: about {value} {unit} ({low} to {high}, 95%)"
     return None
+
+
+def called(name: str, noun: str) -> str:
+    """Returns a zone's name for a sentence: a name without letters follows what readers call a zone."""
+    return name if re.search(r"[^\W\d_]", name) else f"{noun.capitalize()} {name}"
 
 
 def _listed(rows: NDArray[np.int64], *values: Array) -> list[tuple[int, float, float, float]]:

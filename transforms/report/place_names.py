@@ -31,6 +31,11 @@ class PlaceNames:
 
     def of(self, latitude: float, longitude: float, size: float) -> str:
         """Returns the name of a place, with its coordinates. size: of its cell's shorter side, in degrees."""
+        near, where = self.near(latitude, longitude), coordinates(latitude, longitude, size)
+        return f"{near} ({where})" if near else where
+
+    def near(self, latitude: float, longitude: float) -> str:
+        """Returns the name of a place; empty where the basemap has none."""
         point = shapely.Point(longitude, latitude)
         parts = [name for name, rings in self._zones if sum(ring.contains(point) for ring in rings) % 2][:1]
         ways = [_way(place, (longitude, latitude)) for place in self._places.tolist()]
@@ -39,8 +44,7 @@ class PlaceNames:
             metres, direction = ways[nearest]
             far = f"{length(float(f'{metres:.2g}'))} {direction} of"
             parts.append(f"{'near' if metres <= self._near else far} {self._names[nearest]}")
-        where = coordinates(latitude, longitude, size)
-        return f"{', '.join(parts)} ({where})" if parts else where
+        return ", ".join(parts)
 
 
 def _way(start: Sequence[float], end: Sequence[float]) -> tuple[float, str]:

@@ -6,7 +6,7 @@ import io
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,10 +34,11 @@ from sfumato.transforms.report.sections import (
 )
 
 Files = Mapping[str, bytes]
+_Part = TypeVar("_Part", bound=ViewPart)
 _USERS = re.compile(r"\b([Uu])ser(s?)\b(?![-_])")
 # Fields of a view that hold what the data, the operator or the software names.
 _GIVEN = frozenset(
-    ("manifest", "basemap", "tiles", "heading", "place", "cell_id", "zones", "bars", "rows", "files", "file_name",
+    ("manifest", "basemap", "tiles", "heading", "place", "cell_id", "zones", "bars", "rows", "file_name",
      "job", "release_id", "created", "picture")
 )  # fmt: skip
 
@@ -57,6 +58,11 @@ class Released:
         content = self.files[name]
         names = pq.read_schema(io.BytesIO(content)).names
         return parquet_table(content, [column for column in names if column not in without])
+
+    @property
+    def place(self) -> str | None:
+        """Returns the name of the place that the map shows; None if it has none."""
+        return Geography.of(self.files).place
 
     @property
     def place_names(self) -> PlaceNames:
@@ -116,9 +122,14 @@ class Released:
             "body": body,
         }
         view = PageView(**{**fields, **texts})
-        word = users_word(user_id_column(manifest))
-        is_plain = word == "user" or not isinstance(view.body, MapBody | BarsBody)  # others have texts of their own
-        return view if is_plain or any(map(_USERS.search, _names(view))) else _reworded(view, word)
+        return worded(view, view)
+
+
+def worded(part: _Part, view: PageView) -> _Part:
+    """Returns a view, or a part of its page, that calls users what the column of their ids says that they are."""
+    word = users_word(user_id_column(view.manifest))
+    is_plain = word == "user" or not isinstance(view.body, MapBody | BarsBody)  # others have texts of their own
+    return part if is_plain or any(map(_USERS.search, _names(view))) else _reworded(part, word)
 
 
 def _names(view: PageView) -> list[str]:

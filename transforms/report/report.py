@@ -21,6 +21,7 @@ from markupsafe import Markup
 from sfumato.schemas.views import PageView
 from sfumato.schemas.views.flow_views import TimelineBody
 from sfumato.schemas.views.view_parts import tile_host as host_of
+from sfumato.transforms.report.released import worded
 from sfumato.transforms.report.sections import common_sections
 
 _PACKAGE = "sfumato.transforms.report"
@@ -45,10 +46,12 @@ def render_page(view: PageView) -> str:
         f"img-src data: blob:{_FETCHED}{f' {tile_host}' if tile_host else ''}; base-uri 'none'; form-action 'none'"
     )
     data = view.model_copy(update={"sections": [], "files": []}).model_dump_json()  # the report is in the page already
+    # Parameters and versions, which are folded, are quoted.
+    common = [one if one.folded else worded(one, view) for one in common_sections(view.manifest)]
     template = _environment().get_template("page.html.j2")
     return template.render(
         view=view,
-        sections=[*view.sections, *common_sections(view.manifest)],
+        sections=[*view.sections, *common],
         policy=policy,
         tile_host=tile_host,
         style=Markup(style),

@@ -49,7 +49,7 @@ class Collected:
 class DeviceBound(ItemBound):
     """What a report adds to the counts."""
 
-    def text(self, record: str = "record") -> str:
+    def text(self, record: str = "record", item: str = "item") -> str:
         if self.max_records == 1:
             return "one report a user, of one cell"
         return f"one report a user, of whole weights of cells with a sum of at most {self.max_records}"

@@ -38,7 +38,6 @@ from sfumato.transforms.report.sections import (
     around_points,
     facts,
     get,
-    is_safe,
     no_zone_here,
     number,
     radius_of,
@@ -78,7 +77,7 @@ def zones_view(files: Files) -> PageView:
     users, deviation = (number(manifest, f"results.{name}") or 0.0 for name in ("users", "users_stddev"))
     some = about(users, max(deviation, users / 200))
     zones = plural(levels[0]["zones"], noun)
-    headline = f"About {some} users in {zones}" + (", no one in particular" if is_safe(manifest) else "")
+    headline = f"About {some} users in {zones}"
     if users < Z * deviation:
         most = about(max(users, 0) + Z * deviation, deviation)
         headline = f"Fewer than {most} users in {zones}: indistinguishable from none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from sfumato.pipelines.command_line.cli import main
 from sfumato.schemas.region import Region
 from sfumato.schemas.tree import Tree, node_levels
 from sfumato.schemas.views import PageView
-from sfumato.schemas.views.map_views import MapBody
+from sfumato.schemas.views.map_views import Basemap, Geography, MapBody, Place
 from sfumato.transforms.changes.differences import _Tails
 from sfumato.transforms.changes.map_changes import MapChanges, MapCounts, find_changes
 from sfumato.transforms.changes.view import changes_view
@@ -226,7 +227,7 @@ def test_changes_command_rejects_bad_arguments(published: Releases, tmp_path: Pa
     assert main(["changes", *(one.format(**names) for one in arguments)]) == 2
 
 
-def page_of(changes: MapChanges, **more: Any) -> PageView:
+def page_of(changes: MapChanges, geography: Geography | None = None, **more: Any) -> PageView:
     manifest = {
         "release_id": "test", "region": asdict(REGION), "grid": {"depth": DEPTH}, "created": "2026-11-22T00:00:00",
         "privacy": {"randomness": {"safe": True}, "note": ""},
@@ -234,7 +235,26 @@ def page_of(changes: MapChanges, **more: Any) -> PageView:
         **more,
     }  # fmt: skip
     table = parquet_bytes(changes.table())
-    return changes_view({"changes.parquet": table, "manifest.json": json.dumps(manifest).encode()})
+    files = {"changes.parquet": table, "manifest.json": json.dumps(manifest).encode()}
+    return changes_view(files | ({} if geography is None else {"basemap.json": geography.model_dump_json().encode()}))
+
+
+def test_headline_names_few_cells_by_the_nearest_place() -> None:
+    """As many as it names: with one more it counts them."""
+    changes = find_changes(*(noisy_map(np.full(4**LEVEL, 20.0), seeded_rng(seed)) for seed in (1, 2)))
+    basemap = Basemap(source="", places=[Place(name="Harbour", longitude=REGION.west, latitude=REGION.south, rank=0)])
+    for number in (3, 4):
+        rows = 1 + np.arange(number)
+        changes.shown[:] = np.isin(np.arange(len(changes.shown)), rows)
+        changes.difference[rows], changes.stddev[rows] = -50.0 * rows, 10.0
+        changes.changed_low[rows], changes.changed_high[rows] = -50.0 * rows - 20, -50.0 * rows + 20
+        headline = page_of(changes, geography=Geography(basemap=basemap)).headline
+        if number == 3:
+            first, *others = headline.split("; ")[:3]
+            assert re.fullmatch(r"\d+ km [a-z-]+ of Harbour: 130 to 170 fewer users", first)
+            assert [one.split(": ")[1] for one in others] == ["80 to 120 fewer", "30 to 70 fewer"]
+        else:
+            assert headline.startswith("Fewer users in 4 places")
 
 
 def test_page_names_maps_by_days_or_release() -> None:
@@ -300,7 +320,7 @@ def test_page_lists_a_planted_crowd() -> None:
             [4],
             [9.0],
             "shares",
-            "A larger share of users in 1 place; in all about 1,000 users before, 1,600 after",
+            "One place: a larger share of users; in all about 1,000 users before, 1,600 after",
         ),
     ],
 )

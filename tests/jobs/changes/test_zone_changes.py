@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import shapely
 
 import sfumato
 from sfumato.pipelines.command_line.cli import main
@@ -203,17 +204,31 @@ def test_hours_are_compared_with_equally_many(
             compare_releases(before, after, 0.05, shares=False)
 
 
-def test_means_of_average_days_are_compared_a_day(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("named", [True, False])
+def test_means_of_average_days_are_compared_a_day(
+    named: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Three days with 60 people in each of four zones, then two days with 200 people in the first."""
-    square = ["--quadkey", "8", "--region", "0,50,2.8,50.8", "--day_column", "day", "--trust", "central"]
-    more = [*square, "--average_day", "--max_items_per_user", "2", "--epsilon", "8"]
-    for name, days, people in (("before", range(16, 19), (60,) * 4), ("after", range(23, 25), (200, 60, 60, 60))):
+    square, days = ["--quadkey", "8", "--region", "0,50,2.8,50.8"], ["--day_column", "day", "--trust", "central"]
+    if named:
+        shapes = [shapely.box(0.7 * i, 50, 0.7 * (i + 1), 50.8) for i in range(4)]
+        zones = [
+            {"type": "Feature", "properties": {"name": name}, "geometry": shapely.geometry.mapping(shape)}
+            for name, shape in zip(("West", "Centre", "East", "End"), shapes, strict=True)
+        ]
+        (tmp_path / "zones.geojson").write_text(json.dumps({"type": "FeatureCollection", "features": zones}))
+        square = ["--zones", str(tmp_path / "zones.geojson"), "--id_column", "name"]
+    more = [*square, *days, "--average_day", "--max_items_per_user", "2", "--epsilon", "8"]
+    for name, dates, people in (("before", range(16, 19), (60,) * 4), ("after", range(23, 25), (200, 60, 60, 60))):
         place = np.repeat(np.arange(4), people)
-        day = [np.full(len(place), np.datetime64(f"2026-11-{one}T12:00", "s")) for one in days]
-        rows = {"user_id": np.tile(np.arange(len(place)), len(days)), "day": np.concatenate(day)}
-        rows |= {"longitude": np.tile(place * 0.7 + 0.3, len(days)), "latitude": np.full(len(place) * len(days), 50.3)}
+        day = [np.full(len(place), np.datetime64(f"2026-11-{one}T12:00", "s")) for one in dates]
+        rows = {"user_id": np.tile(np.arange(len(place)), len(dates)), "day": np.concatenate(day)}
+        rows |= {
+            "longitude": np.tile(place * 0.7 + 0.3, len(dates)),
+            "latitude": np.full(len(place) * len(dates), 50.3),
+        }
         pq.write_table(pa.table(rows), logs := str(tmp_path / f"{name}.parquet"))
-        period = f"2026-11-{days[0]}:2026-11-{days[-1]}"
+        period = f"2026-11-{dates[0]}:2026-11-{dates[-1]}"
         assert main(["histogram", "--input", logs, *more, "--period", period, "--output", str(tmp_path / name)]) == 0
     capsys.readouterr()
     pair = [str(tmp_path / "before"), str(tmp_path / "after")]
@@ -233,7 +248,10 @@ def test_means_of_average_days_are_compared_a_day(tmp_path: Path, capsys: pytest
     page = changes_view(files)
     assert isinstance(page.body, MapBody)
     assert [one.unit for one in page.body.layers[0].measures][1] == "users a day"
-    assert "in all" not in page.headline  # the runs count the users of all days
+    assert re.fullmatch(r"(One place|West): [1-9]\d*0 to [1-9]\d*0 more users a day", page.headline)  # the only change
+    assert page.headline.startswith("West") == named
+    tested = {fact.term: fact.text for fact in page.sections[0].facts}["Places tested"]
+    assert re.fullmatch(r"(\d) of \1|\d of \d; (1 is|\d are) almost empty", tested)
 
 
 @pytest.mark.parametrize("pair", [("zones, levels", "monday"), ("monday", "zones, levels"), ("zones", "zones, levels"),

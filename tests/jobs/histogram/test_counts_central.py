@@ -232,6 +232,8 @@ def test_a_page_calls_users_and_zones_as_their_columns_do(tmp_path: Path, square
     assert words.isdisjoint({"zone", "zones", *(("user", "users") if unit == "riders" else ("rider", "riders"))})
     page = page_text((tmp_path / "out" / "index.html").read_text())
     assert "by the column rider_id" in page
+    assert ("one stop a rider, chosen at random" in page) == (unit == "riders")
+    assert "Threshold" not in page  # there is none, and one level
     assert "errors of position" in page  # whatever the points are called
     assert "count" in open_release(tmp_path / "out").table("zones")
 

@@ -161,14 +161,14 @@ def test_manifest_states_parallel_composition_of_shards() -> None:
 
 
 ONE = "one location a user, "
-BY_WEIGHT = f"{ONE}chosen in proportion to the weights of the user's records by the key"
+BY_WEIGHT = f"{ONE}chosen at random in proportion to the weights of the user's records"
 ALL = {"contribution": "all", "gamma": 50}
 
 
 @pytest.mark.parametrize(
     ("options", "columns", "words"),
     [
-        ({}, {}, f"{ONE}chosen uniformly by the key"),
+        ({}, {}, f"{ONE}chosen uniformly at random"),
         ({}, {"weight": "minutes"}, BY_WEIGHT),
         ({}, {"time": "at"}, BY_WEIGHT),
         ({"contribution": "top"}, {}, f"{ONE}the cell with most of their records or weight"),

@@ -93,7 +93,7 @@ def test_the_manifest_is_the_contract() -> None:
     truth = np.exp(2.0) / (1 + np.exp(2.0))  # half of epsilon a bit
     assert {**privacy, "mechanism": "", "assumptions": [], "meter": {}} == {
         "unit": "user",
-        "contribution_bound": "one record a user, chosen uniformly among their records by the key",
+        "contribution_bound": "one record a user, chosen uniformly at random among their records",
         "adjacency": privacy["adjacency"],
         "trust": "local",
         "epsilon": 4.0,

@@ -73,7 +73,7 @@ def ranges_manifest(model: RangeModel, *, safe: bool = True, **others: Any) -> d
             "adjacency": "two datasets are neighbours when one holds all the records of one more user",
             "epsilon": model.epsilon,
             "delta": 0.0,
-            "contribution_bound": "one location a user, chosen uniformly by the key",
+            "contribution_bound": "one location a user, chosen uniformly at random",
             "mechanism": "discrete Laplace noise on counts of disjoint parts of the region",
             "trust": "central",
             "noise_stddev": 2.8 if cells else None,

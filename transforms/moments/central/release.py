@@ -43,8 +43,7 @@ def central_files(state: CentralSums, metadata: MomentsMetadata) -> dict[str, by
         "noise_stddev": plan.count_stddev,
         "sums": plan.slots,
         "mechanism": f"discrete Laplace noise on {plan.slots} sum{'s'[: plan.degree]} of Bernstein polynomials "
-        f"over the range{'s' * plan.has_second}, in every group, which one user changes by 1 in all (integers "
-        "against thresholds of 64 bits)",
+        f"over the range{'s' * plan.has_second}, in every group, which one user changes by 1 in all",
         "randomness": metadata.release.source,
         "groups": None if grouping is None else {"min_group": grouping.min_group},
         "assumptions": assumptions,

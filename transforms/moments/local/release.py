@@ -30,8 +30,8 @@ from sfumato.transforms.moments.local.tally import meter_entry
 from sfumato.transforms.moments.release import MomentsMetadata, moment_tables, release_of, vague_warnings
 from sfumato.transforms.statistics.shrinkage import simultaneous_z
 
-_RANDOMISED_RESPONSE = "randomised response on single bits (integers against thresholds of 64 bits)"
-_NOISE = "discrete Laplace noise on every count of reports (integers against thresholds of 64 bits)"
+_RANDOMISED_RESPONSE = "randomised response on single bits, drawn with integers"
+_NOISE = "discrete Laplace noise on every count of reports, drawn with integers"
 
 
 def moments_files(state: MomentsState, metadata: MomentsMetadata) -> dict[str, bytes]:

@@ -93,7 +93,8 @@ function listWords(figure: MapFigure, body: MapBody, measure: Measure, [row, val
   if (measure.kind === "rate") return [shareWords(value, low, high), shareWords(value, low, high)];
   const words = (area: number): string => `${within(value / area, low / area, high / area)} (${interval(low / area, high / area)})`;
   if (measure.kind !== "count") return [words(1), interval(low, high)];
-  return [words(byUsers ? 1 : (figure.cells?.area(row) ?? 1)), `${words(1)} ${measure.unit} in ${sizeWords(figure, body, row)}`];
+  const part = figure.cells && !figure.cells.layer.shapes && figure.cells.layer.area[row] < 0.9995 ? "part of " : ""; // finer cells cover the rest
+  return [words(byUsers ? 1 : (figure.cells?.area(row) ?? 1)), `${words(1)} ${measure.unit} in ${part}${sizeWords(figure, body, row)}`];
 }
 
 /** Gives the bars of a list of places the colours that their cells have now. */
@@ -109,8 +110,10 @@ export function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTML
   const { cells } = figure;
   const { radius, noun } = cells?.layer ?? {};
   const isOfZones = Boolean(cells?.layer.shapes); // which people compare by their users, whatever their areas
+  const sameSize = !isOfZones && new Set(measure.listed.map(([row]) => figure.cells?.layer.level[row])).size === 1;
+  const isByArea = measure.kind === "count" && measure.listed.length > 0 && !sameSize && !isOfZones; // cells of several sizes are compared by their density
   const isFound = measure.listed.some(([row]) => !measure.uncertain[row]);
-  const title = measure.kind === "count" ? `Busiest ${isOfZones && noun !== "zone" ? noun : "place"}s` : measure.kind === "change" ? (isFound ? "Most significant changes" : "Largest differences") : `Highest (95% sure): ${measure.name.replace(/^Rate: /, "").toLowerCase()}`;
+  const title = measure.kind === "count" ? `Busiest ${isOfZones && noun !== "zone" ? noun : "place"}s${isByArea ? `, by ${measure.unit} per km²` : ""}` : measure.kind === "change" ? (isFound ? "Most significant changes" : "Largest differences") : `Highest (95% sure): ${measure.name.replace(/^Rate: /, "").toLowerCase()}`;
   const finest = Math.min(...body.finest_metres);
   const isKnown = (row: number): boolean => measure.kind === "count" || !measure.uncertain[row]; // else a bar would say too much
   /** The length of the bars: of counts the estimate, otherwise the end of the interval nearer to zero. */
@@ -118,7 +121,6 @@ export function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTML
     : measure.kind === "change" ? Math.min(Math.abs(low), Math.abs(high)) : low);
   const { listed } = measure;
   const most = Math.max(...listed.map(bound), 1e-12);
-  const sameSize = !figure.cells?.layer.shapes && new Set(listed.map(([row]) => figure.cells?.layer.level[row])).size === 1;
   let shown = Math.min(matchMedia(LARGE).matches ? MOST_LISTED : LISTED, listed.length);
   const list = h("ol", { class: "places" });
   figure.setOverlay((pen, { project, width, height, mode }, letters) => {
@@ -149,7 +151,7 @@ export function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTML
       const [row] = one;
       const cell = figure.cells?.bounds(row);
       const [longitude, latitude] = cell ? [(cell.west + cell.east) / 2, (cell.south + cell.north) / 2] : [0, 0];
-      const [words, detail] = listWords(figure, body, measure, one, sameSize || isOfZones);
+      const [words, detail] = listWords(figure, body, measure, one, !isByArea);
       const bar = h("i", { "data-row": row });
       bar.style.width = `${clamp((100 * bound(one)) / most, 1, 100)}%`;
       tint([bar], figure.cells);
@@ -157,7 +159,7 @@ export function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTML
       const near = cells && nearestTo(figure, cells.layer, row, longitude, latitude);
       const name = zone ?? near ?? place(longitude, latitude, finest);
       const item = button("", () => figure.goTo(row), { title: `Show on the map: ${detail}` });
-      item.append(h("span", {}, h("i", { class: "key-number" }, String(i + 1)), name), h("b", {}, words), zone !== null && near !== null ? h("span", { class: "wide-line" }, near) : "", isKnown(row) && h("span", { class: "bar", "aria-hidden": "true" }, bar) || "");
+      item.append(h("span", {}, h("i", { class: "key-number" }, String(i + 1)), name), h("b", {}, words), isByArea ? h("span", { class: "wide-line" }, `about ${detail}`) : zone !== null && near !== null ? h("span", { class: "wide-line" }, near) : "", isKnown(row) && h("span", { class: "bar", "aria-hidden": "true" }, bar) || "");
       return h("li", {}, item);
     }));
     more.hidden = shown >= listed.length;
@@ -170,8 +172,8 @@ export function listOf(figure: MapFigure, body: MapBody, measure: Measure): HTML
     shown = isPaper ? Math.max(shown, Math.min(MOST_LISTED, listed.length)) : usual;
     fill();
   };
-  const unit = measure.kind !== "count" || !listed.length ? "" // cells of several sizes are compared by their density
-    : `${capital(measure.unit)} ${radius ? `within ${metres(radius)} of each ${noun === "place" ? "point" : noun}` : isOfZones ? "in a zone" : sameSize ? `in a cell of ${sizeWords(figure, body, listed[0][0])}` : "per km²"}. `;
+  const unit = measure.kind !== "count" || !listed.length ? "" : isByArea ? `Below: the number of ${measure.unit} in the cell. `
+    : `${capital(measure.unit)} ${radius ? `within ${metres(radius)} of each ${noun === "place" ? "point" : noun}` : isOfZones ? "in a zone" : `in a cell of ${sizeWords(figure, body, listed[0][0])}`}. `;
   return h("section", { class: "listed" }, h("h2", {}, title), h("p", { class: "quiet" }, unit + measure.listed_note), list, more);
 }
 
