@@ -74,7 +74,7 @@ def map_canvas(view: PageView, body: MapBody, measure: int = 0, flows: FlowTable
     opacity = draw_map(axes, body, values, basemap, frame, flows, [row for row, *_ in listed])
     _draw_degrees(axes, frame, wide, tall)
     if listed:
-        _draw_list(canvas.axes(LEFT_EDGE, 0.1, canvas.width - 2 * LEFT_EDGE, below - 0.1), listed, layer, values.unit)
+        _draw_list(canvas.axes(LEFT_EDGE, 0.1, canvas.width - 2 * LEFT_EDGE, below - 0.1), listed, layer, values)
     bar = canvas.axes(left + wide + 0.22, _BELOW + below, 0.16, max(tall, 1.8))
     draw_colours(bar, values, body, opacity)
     return canvas
@@ -82,7 +82,9 @@ def map_canvas(view: PageView, body: MapBody, measure: int = 0, flows: FlowTable
 
 def listed_zones(layer: Layer, values: Measure) -> list[tuple[int, float, float, float]]:
     """Returns the named zones of a measure's list that have numbers on the map, see `Measure.listed`."""
-    return values.listed[:_MOST_LISTED] if layer.shapes and layer.named and values.kind == "count" else []
+    if not (layer.shapes and layer.named and values.kind in ("count", "change")):
+        return []
+    return [one for one in values.listed if values.kind == "count" or not values.uncertain[one[0]]][:_MOST_LISTED]
 
 
 def margin_of(view: PageView, body: MapBody) -> float:
@@ -121,13 +123,16 @@ def draw_map(
     return opacity
 
 
-def _draw_list(axes: Axes, listed: list[tuple[int, float, float, float]], layer: Layer, unit: str) -> None:
-    """Writes the numbered zones with the highest counts, in two columns. unit: of the counts."""
+def _draw_list(axes: Axes, listed: list[tuple[int, float, float, float]], layer: Layer, measure: Measure) -> None:
+    """Writes the numbered zones, those with the highest counts or the changes, in two columns."""
+    note = f"Highest counts: {measure.unit} (95% intervals for all at once)"
+    if measure.kind == "change":
+        note = measure.listed_note
     lines = math.ceil(len(listed) / 2)
     axes.set(xlim=(0, 2), ylim=(lines + 1, -0.6))
     axes.axis("off")
     texts: dict[str, Any] = {"fontsize": 9, "va": "center", "parse_math": False}
-    axes.text(0, 0, f"Highest counts: {unit} (95% intervals for all at once)", color=SOFT, **texts)
+    axes.text(0, 0, note, color=SOFT, **texts)
     for place, (row, value, low, high) in enumerate(listed):
         column, line = divmod(place, lines)
         estimate, least, most = with_interval(value, low, high)
@@ -414,7 +419,7 @@ def _draw_scale_bar(axes: Axes, frame: Frame) -> tuple[float, float]:
 def draw_colours(axes: Axes, measure: Measure, body: MapBody, opacity: float) -> None:
     """Draws the legend: the colours of a measure's scale with its ticks and unit."""
     scale, colours = measure.scale, _ramp(measure, body)
-    unit = measure.name if measure.kind == "rate" else scale.unit
+    unit = {"rate": measure.name, "change": f"{measure.name}, {measure.unit}"}.get(measure.kind, scale.unit)
     axes.set_facecolor(VOID)
     axes.imshow(
         colours[:, None], alpha=opacity, extent=(0, 1, 0, 1), aspect="auto", origin="lower", interpolation="nearest"
