@@ -65,6 +65,8 @@ _FILES = {
 }
 Array = NDArray[np.float64]
 
+_AT_ONE_PLACE = "Each user counts at one place only, so more users may have been in a cell."
+
 
 def heatmap_view(files: Files) -> PageView:
     """Returns the page of a release of `sfumato heatmap`. files: by name."""
@@ -154,6 +156,8 @@ def _map(release: Released, grid: Grid) -> tuple[MapBody, int]:
         rates = rate_measures(table, manifest)
     tails = tail_sums(manifest)
     counted = _users(shown, grid, scale, tails, listed=True, noun=noun, smooth=is_posterior(manifest))
+    if counted.listed and noun == USERS and get(manifest, "parameters.contribution") != "all":
+        counted = counted.model_copy(update={"listed_note": f"{counted.listed_note} {_AT_ONE_PLACE}"})
     layers.append(_layer("The published map", note, shown, grid, [counted, *rates]))
     wide, tall = ground_metres(grid.region)
     finest, slots = (wide / grid.side, tall / grid.side), _slots(release, grid)
