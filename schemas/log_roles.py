@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from sfumato.schemas.errors import MissingColumnError
+from sfumato.schemas.errors import MissingColumnError, RequestError
 
 AXES = ("latitude_column", "longitude_column")
 ROLES = ("user_id_column", *AXES, "time_column")
@@ -90,14 +90,17 @@ def people_among(names: Iterable[str]) -> list[str]:
     return [name for name in names if _PERSON.search(_words(name))]
 
 
-def users_word(column: str) -> str:
-    """Returns what pages call a user: what the name of the column of user ids says it is, or `user`.
+def users_word(column: str, title: str = "") -> str:
+    """Returns what pages call a user: a word of the title for people, or what the column of user ids says, or `user`.
 
     >>> [users_word(name) for name in ("riderId", "trip_id", "trip_card", "device_user", "Fahrgast")]
     ['rider', 'trip', 'card', 'user', 'passenger']
+    >>> users_word("card_no", "Riders at eight"), users_word("trip_id", "Riders at eight"), users_word("id", "Stops")
+    ('rider', 'trip', 'user')
     """
     person, trip = _PERSON.search(_words(column)), _trip(column)
-    word = person[2] if person else trip or ""
+    titled = () if trip else (word[:-1] for word in re.findall(r"\w+s\b", title.lower()))
+    word = next((one for one in titled if one in _USERS and not _TRIP.search(one)), person[2] if person else trip or "")
     translated = (one for start, one in _TRANSLATED.items() if word.startswith(start))
     return word if word in _USERS else next(translated, "user")
 
@@ -115,17 +118,21 @@ def zones_word(*names: str) -> str | None:
     return None
 
 
-def trip_warning(name: str) -> str | None:
-    """Returns a warning if a column of user ids has a name for trips, orders or rows instead of people.
+def check_unit(column: str, title: str | None) -> None:
+    """Refuses a column of user ids that is named for trips, orders or rows, unless the page's title names them too.
 
-    >>> [trip_warning(name) is not None for name in ("trip_id", "rideId", "rider_id")]
-    [True, True, False]
+    >>> check_unit("rider_id", None), check_unit("tripId", "Trips by stop")
+    (None, None)
+
+    Raises RequestError.
     """
-    trip = _trip(name)
-    return trip and (
-        f"user id: {name} seems to identify {trip}s; if another column identifies people, name that with "
-        f"--user_id_column: otherwise the release protects single {trip}s, not people"
-    )
+    trip = _trip(column)
+    if trip and trip not in (title or "").lower():
+        raise RequestError(
+            f"user_id_column: {column} seems to identify {trip}s, so the release would protect single {trip}s, not "
+            f"people; name the column that identifies people, or, if {trip}s are right, say so to readers, such as "
+            f"--title '{trip.capitalize()}s by place'"
+        )
 
 
 def _trip(column: str) -> str | None:

@@ -136,7 +136,7 @@ class Accounting:
             check_budget(history, charge, limits)
         except (BudgetError, RequestError) as error:
             return [*lines, f"it would be refused: {str(error).removeprefix('ledger: ')}"]
-        return [*lines, "it fits"]
+        return [*lines, "it fits; a run also checks that no file of it was charged to other days"]
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from sfumato.schemas.errors import DataError, NotAdmittedError, RefusedError, Re
 from sfumato.schemas.guarantee import ADD_OR_REMOVE, ADJACENCY_TEXTS, Trust
 from sfumato.schemas.ledger import Reservation, parse_amount
 from sfumato.schemas.locations import Columns
-from sfumato.schemas.log_roles import trip_warning
+from sfumato.schemas.log_roles import check_unit
 from sfumato.schemas.region import ground_metres
 from sfumato.schemas.release import PAGE_FILE
 from sfumato.schemas.requests.log_columns import PlaceColumns, UserColumn
@@ -51,7 +51,7 @@ from sfumato.transforms.io.files import is_remote
 from sfumato.transforms.observability.logs import log_event
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.release.basemap_file import CITIES_SOURCE, order_warning
+from sfumato.transforms.release.basemap_file import CITIES_SOURCE, has_coast, order_warning
 from sfumato.transforms.release.catalog import check_not_lost
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.notices import refusal_files
@@ -277,7 +277,8 @@ def log_assumptions(job: ReleaseJob) -> None:
     basemap = Geography.of(files).basemap
     is_bare = basemap is None or basemap.source == CITIES_SOURCE
     if isinstance(request, MapGeography) and request.has_map and is_bare:
-        log_event("no_coast", "the map will show no coast: give --basemap FILE, or pip install '.[coast]'")
+        install = "" if has_coast() else ", or pip install '.[coast]'"
+        log_event("no_coast", f"the map will show no coast or streets: give --basemap FILE{install}")
 
 
 def log_times(request: ReleaseRequest, files: Sequence[InputFile], columns: Columns) -> None:
@@ -288,10 +289,14 @@ def log_times(request: ReleaseRequest, files: Sequence[InputFile], columns: Colu
 
 
 def warn_of_options(job: ReleaseJob) -> None:
-    """Logs a warning of a region, days or a column of user ids that are probably others, by what the options say."""
+    """Logs a warning of a region or days that are probably others, by what the options say.
+
+    Raises RequestError: the ids are probably those of trips, not of people.
+    """
     request = job.request
     region = request.region if isinstance(request, MapGeography) else None
-    column = request.user_id_column if isinstance(request, UserColumn) else None
+    if isinstance(request, UserColumn):
+        check_unit(request.user_id_column, request.title)
     mean = "; --average_day publishes the mean of its days" if "average_day" in type(request).model_fields else ""
     all_days = f"--hours without --period counts all days of the logs together: give --period FIRST:LAST{mean}"
     is_of_folders = request.where or any("=" in pattern for pattern in request.input)  # dt=2026-11-20
@@ -300,7 +305,6 @@ def warn_of_options(job: ReleaseJob) -> None:
         "period": all_rows if request.period and not (request.day_column or is_of_folders) else None,
         "region": region and (order_warning(region) or zone_warning(region, request.time_zone)),
         "hours": all_days if request.hours and request.period is None else None,
-        "user_id": column and trip_warning(column),
     }
     for event, warning in warnings.items():
         if warning:

@@ -11,7 +11,7 @@ from dataclasses import astuple, replace
 from sfumato.pipelines.frame.inputs import layout_of, match_files
 from sfumato.pipelines.operations.log_causes import causes, date_order, suggested_form
 from sfumato.pipelines.operations.log_facts import HOUR, MOST, OTHER_ORDER, Facts, inspect_logs
-from sfumato.pipelines.operations.log_visits import bound_of, shares_text
+from sfumato.pipelines.operations.log_places import bound_of, shares_text
 from sfumato.pipelines.operations.starting import CLOSE, ZonesFile, file_of_zones, min_users
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.log_roles import ROLES, ids_among, people_among

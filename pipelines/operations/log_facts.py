@@ -5,7 +5,6 @@ The figures are exact, so they are for the person who holds the logs only: no jo
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 from tzfpy import get_tz
 
-from sfumato.pipelines.operations.log_visits import Visits, bound_of
+from sfumato.pipelines.operations.log_places import NEARBY, Array, Visits, bound_of, suggested_region
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.locations import is_text
 from sfumato.schemas.log_layout import LogLayout
@@ -45,9 +44,7 @@ from sfumato.transforms.inputs.text_values import (
 from sfumato.transforms.privacy.user_hashes import hash_users
 from sfumato.transforms.release.basemap_file import MUCH_NEARER, nearest_city
 
-Array = NDArray[np.float64]
 _PLACES = 1_000_000  # the number of places, at most about, that are kept for the suggested region
-_MIDDLE = (0.02, 0.98)  # quantiles of the users' coordinates; the region may leave out what is beyond them
 _COMMA = r"^\s*[+-]?[0-9]{1,3},[0-9]+\s*$"
 _NUMERIC_DATE = r"^\s*(?P<date>[0-9]{1,2}[./-][0-9]{1,2}[./-][0-9]{4})\b"
 _HALF_DAY = r"[0-9]\s*[AaPp]\.?[Mm]\.?\s*$"
@@ -65,7 +62,6 @@ _TURN = 360.0  # degrees: no longitude of any convention is beyond
 _POLE = 90.0
 _OF_ROWS = 0.95  # users a row, beyond which ids are those of rows; a few rows may be there twice
 HOUR = 8  # of the day whose visits are counted, from 08:00 to before 09:00
-_NEARBY = 0.003  # degrees, about 300 m: records in one square of this size are at one place
 _LIKE_PEOPLE, _FEWER = 0.2, 0.9  # shares of the number of user ids: of values of a column that may identify people
 _PEOPLE = 50  # values of such a column, at least
 _ZONE_PLACES = 500  # places whose time zones are looked up, at least; all places of fewer
@@ -251,7 +247,7 @@ def inspect_logs(
             visitors.append(user[kept][::step])
             is_placed = np.ones(found.shape[1], bool)
             if locator is None:
-                row, column = np.floor(found / _NEARBY).astype(np.int64)
+                row, column = np.floor(found / NEARBY).astype(np.int64)
                 place = row << 32 ^ column
             else:
                 place = locator.zone_of(*found)
@@ -334,28 +330,6 @@ def _note_ids(facts: Facts, log: LogFile) -> None:
         number = pc.count_distinct(column).as_py() if is_id else 0
         if max(_LIKE_PEOPLE * facts.first_users, _PEOPLE) <= number < _FEWER * facts.first_users:
             facts.fewer[name] = number
-
-
-def suggested_region(places: Array) -> Region | None:
-    """Returns round borders around the middle of places: multiples of about a fifth of its width; None without places.
-
-    Round, because a map's borders are published: borders that follow the data closely would reveal where people are.
-
-    places: float64[2, n], longitudes and latitudes in degrees.
-    """
-    if not places.shape[1]:
-        return None
-    low, high = np.quantile(places, _MIDDLE, axis=1)
-    unit = _round_up(max(float((high - low).max()) / 5, 1e-3))
-    west, south = (np.floor(low / unit) * unit).tolist()
-    east, north = ((np.floor(high / unit) + 1) * unit).tolist()
-    return Region(max(west, -180.0), max(south, -90.0), min(east, 180.0), min(north, 90.0))
-
-
-def _round_up(value: float) -> float:
-    """Returns the next of 1, 2 and 5 times a power of ten."""
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in (1, 2, 5, 10) if step * power >= value * (1 - 1e-9))
 
 
 def _batches(logs: Sequence[LogFile], names: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -314,6 +314,8 @@ def _reading(manifest: Manifest, table: pa.Table) -> Section:
     tested, is_sum = int(get(manifest, "results.tested")), _add_up(manifest)
     untested = table.num_rows - tested
     empty = f"; {untested:,} {'is' if untested == 1 else 'are'} almost empty" if untested else ""
+    is_found = get(manifest, "results.shown")
+    chosen = "are adjusted for the selection" if is_found else "hold for all places at once"
     scaled = " The first map is scaled to the total of the second, so shares are compared." if shares else ""
     return Section(
         title="How to read it",
@@ -321,7 +323,7 @@ def _reading(manifest: Manifest, table: pa.Table) -> Section:
             f"A place is marked if its number of users differs by more than noise and sampling error explain.{scaled} "
             f"On average over such comparisons, at most {rate:.0%} of the marked places are wrong: the expected number "
             "of users there is the same in both maps.",
-            "The intervals in the list are adjusted for the selection. The interval of any other place is "
+            f"The intervals in the list {chosen}. The interval of any other place is "
             "pointwise: it holds for a place chosen before looking at the numbers.",
             "Unmarked places may have changed by less than these maps can show.",
         ],

@@ -250,6 +250,14 @@ def world_basemap(region: Region) -> Basemap | None:
     return cut.basemap(_world().source, cut.bounds)
 
 
+def has_coast() -> bool:
+    """Returns whether the extra `coast` is installed."""
+    try:
+        return resources.files(_COAST).joinpath(_COAST_POINTS).is_file()
+    except ImportError:
+        return False
+
+
 def coast_basemap(region: Region) -> Basemap | None:
     """Returns the coast, lakes and their islands, to some 100 m; None without the extra `coast`."""
     try:

@@ -126,8 +126,8 @@ class Released:
 
 
 def worded(part: _Part, view: PageView) -> _Part:
-    """Returns a view, or a part of its page, that calls users what the column of their ids says that they are."""
-    word = users_word(user_id_column(view.manifest))
+    """Returns a view, or a part of its page, that calls users what the title or the column of their ids says."""
+    word = users_word(user_id_column(view.manifest), view.heading or "")
     is_plain = word == "user" or not isinstance(view.body, MapBody | BarsBody)  # others have texts of their own
     return part if is_plain or any(map(_USERS.search, _names(view))) else _reworded(part, word)
 

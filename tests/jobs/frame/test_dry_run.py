@@ -63,15 +63,15 @@ def test_a_region_in_another_order_has_a_warning(tmp_path: Path, capsys: pytest.
     assert "--region=13,52.3,13.8,52.7" in capsys.readouterr().err
 
 
-def test_other_zones_and_trips_have_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_zones_are_warned_of_and_trips_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = "--region=8.5,41,8.8,41.3", "--day_column", "time", "--time_zone", "Europe/Lisbon"
     given = command(tmp_path, *options, "--user_id_column", "trip_id", "--period", "2026-11-20")
     (tmp_path / "log.csv").write_text("trip_id,latitude,longitude,time\n7,41.1,8.6,2026-11-20 09:00:00\n")
-    assert cli.main([*given, "--dry_run"]) == 0
-    shown = [line for line in capsys.readouterr().err.splitlines() if "warning: " in line]
-    assert len(shown) == 2
-    assert "the time zone Europe/Rome" in shown[0]
-    assert "single trips" in shown[1]
+    assert cli.main([*given, "--dry_run"]) == 2
+    assert "--user_id_column: trip_id" in capsys.readouterr().err
+    assert cli.main([*given, "--title", "Trips", "--dry_run"]) == 0
+    (shown,) = (line for line in capsys.readouterr().err.splitlines() if "warning: " in line)
+    assert "the time zone Europe/Rome" in shown
 
 
 @pytest.mark.parametrize(("period", "is_warned"), [((), True), (("--period", "2026-11-20"), False)])

@@ -114,7 +114,7 @@ def _other_rows(earlier: Charge, charge: Charge) -> str:
         return "remove the file"
     column, zone = earlier.rows_by.rsplit(" ", 1)
     by = f"--day_column {column} {'without --time_zone' if zone == UTC else f'and --time_zone {zone}'}"
-    return f"that release selected its rows by {by}: do the same, remove the file"
+    return f"that release selected its rows by {by}: unless it was wrong, do the same, or remove the file"
 
 
 def check_budget(history: History, charge: Charge, limits: Sequence[Limit] | None = None) -> None:

@@ -1,16 +1,23 @@
-"""How many places users visit, for the bound on the places in which a user counts. Nothing here is noisy."""
+"""Where most users of logs are, and how many places each visits, for options of jobs. Nothing here is noisy."""
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.schemas.rectangle import Region
+
+NEARBY = 0.003  # degrees, about 300 m: records in one square of this size are at one place
+_MIDDLE = (0.02, 0.98)  # quantiles of the users' coordinates; the region may leave out what is beyond them
+_REACH = 3  # widths of the middle half of the places, beyond which a place is far from most
 MOST_PLACES = 10  # of a user that are counted
 _NEARLY_ALL = 0.998  # of the visits: what is lost is then less than the noise of most counts
 _SOME = 0.9  # of the visits: bounds that keep fewer are not worth showing
 
+Array = NDArray[np.float64]
 Codes = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
 
@@ -74,3 +81,41 @@ def shares_text(shares: list[float]) -> str:
     shown = [number for number in range(1, bound + 1) if shares[number - 1] >= _SOME or number == bound]
     texts = [f"{min(shares[number - 1], 0.999):.1%} with {number}" for number in shown]
     return ", ".join([texts[0].replace("with", "with --max_items_per_user"), *texts[1:]])
+
+
+def suggested_region(places: Array) -> Region | None:
+    """Returns round borders around the middle of places: multiples of about a fifth of its width; None without places.
+
+    Round, because a map's borders are published: borders that follow the data closely would reveal where people are.
+
+    places: float64[2, n], longitudes and latitudes in degrees.
+    """
+    places = places[:, ~_misplaced(places)]
+    if not places.shape[1]:
+        return None
+    low, high = np.quantile(places, _MIDDLE, axis=1)
+    unit = _round_up(max(float((high - low).max()) / 5, 1e-3))
+    west, south = (np.floor(low / unit) * unit).tolist()
+    east, north = ((np.floor(high / unit) + 1) * unit).tolist()
+    return Region(max(west, -180.0), max(south, -90.0), min(east, 180.0), min(north, 90.0))
+
+
+def _misplaced(places: Array) -> NDArray[np.bool_]:
+    """Returns which places are near most others only with swapped coordinates or another sign: bool[n]."""
+    if not places.shape[1]:
+        return np.zeros(0, dtype=bool)
+    low, high = np.quantile(places, (0.25, 0.75), axis=1)
+    reach = _REACH * (high - low) + NEARBY
+
+    def is_near(x: Array, y: Array) -> NDArray[np.bool_]:
+        found = np.stack([x, y], axis=1)
+        return np.asarray(((found >= low - reach) & (found <= high + reach)).all(axis=1))
+
+    x, y = places
+    return ~is_near(x, y) & (is_near(y, x) | is_near(-x, y) | is_near(x, -y))
+
+
+def _round_up(value: float) -> float:
+    """Returns the next of 1, 2 and 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= value * (1 - 1e-9))
