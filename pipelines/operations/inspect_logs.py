@@ -34,6 +34,7 @@ _MOST_IN_ZONES = 0.7  # a share of the users
 _OUT_OF_ZONES = ("0.9", "0.5")
 _MUCH_LARGER = 3
 _WORTH_SAYING = 0.005  # of the rows, lost
+_MAPPED = (".geojson", ".parquet", ".gpkg", ".shp")  # files of zones that a map can draw, with their names
 _ZONE_WORDS = ("--zones", "FILE", "--id_column", "NAME", "--label_column", "NAME")
 _ZONES_HINT = " (of points, such as stops, with --radius METRES; inspect --zones FILE finds these options)"
 _DEFAULTS = {"user_id_column": "user_id", "latitude_column": "latitude", "longitude_column": "longitude"}
@@ -235,7 +236,8 @@ def next_lines(
     depth = (_plan(facts).visible_level or 0) + 1  # places with more users than others fill finer cells
     private = ["--trust", "central", "--epsilon", "1"]
     heatmap = ["heatmap", *job, f"--region={region}", *private, *_least(facts.users), "--depth"]
-    commands = {"a map:": [*heatmap, str(depth), "--output", "map"]}
+    named = ["--basemap", request.zones] if request.zones and request.zones.endswith(_MAPPED) else []
+    commands = {"a map:": [*heatmap, str(depth), *named, "--output", "map"]}
     if time and not facts.are_zones_elsewhere:
         most_out = _OUT_OF_ZONES[facts.in_zones_then > _MOST_IN_ZONES]
         zones = [*job, *zone_words, "--hours", f"{HOUR}-{HOUR + 1}", "--max_bad_fraction", most_out, *private]

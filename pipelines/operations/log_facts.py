@@ -49,7 +49,7 @@ _COMMA = r"^\s*[+-]?[0-9]{1,3},[0-9]+\s*$"
 _NUMERIC_DATE = r"^\s*(?P<date>[0-9]{1,2}[./-][0-9]{1,2}[./-][0-9]{4})\b"
 _HALF_DAY = r"[0-9]\s*[AaPp]\.?[Mm]\.?\s*$"
 _LOCAL_DATE = rf"{_NUMERIC_DATE}|{_HALF_DAY}"
-_TIME = rf"^\s*[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[T ][0-9]|{_LOCAL_DATE}"
+_ISO_TIME = r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]"
 OTHER_ORDER: Mapping[str, Literal["dmy", "mdy"]] = {"dmy": "mdy", "mdy": "dmy"}
 _NO_NAME = r"^\s*[+-]?[0-9]*[.,:/-]?[0-9][0-9.,:/ T-]*$"  # numbers, dates and times, which identify nobody
 _ZONED = r"([zZ]|[+-][0-9]{2}:?[0-9]{2})\s*$"
@@ -299,15 +299,18 @@ def _zone_of_most(places: Array) -> str | None:
 
 
 def _column_of_times(log: LogFile, names: Collection[str]) -> str | None:
-    """Returns the first column whose values are times, in most of a file's first rows; None without one."""
+    """Returns the first column whose values are times in most of a file's first rows, best ISO 8601; None without."""
     batch = next(_batches([log], sorted(names)), None)
-    for name in sorted(names) if batch is not None else []:
-        column = _plain(batch, name)
-        if pt.is_timestamp(column.type) or (
-            is_text(column.type) and 2 * (pc.sum(pc.match_substring_regex(column, _TIME)).as_py() or 0) > len(column)
-        ):
-            return name
-    return None
+    columns = {} if batch is None else {name: _plain(batch, name) for name in sorted(names)}
+    typed = [name for name, column in columns.items() if pt.is_timestamp(column.type)]
+    texts = {name: column for name, column in columns.items() if is_text(column.type)}
+    for form in (_ISO_TIME, _LOCAL_DATE):
+        typed += [
+            name
+            for name, column in texts.items()
+            if 2 * (pc.sum(pc.match_substring_regex(column, form)).as_py() or 0) > len(column)
+        ]
+    return next(iter(typed), None)
 
 
 def _note_ids(facts: Facts, log: LogFile) -> None:
