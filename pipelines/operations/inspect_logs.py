@@ -236,8 +236,8 @@ def next_lines(
     depth = (_plan(facts).visible_level or 0) + 1  # places with more users than others fill finer cells
     private = ["--trust", "central", "--epsilon", "1"]
     heatmap = ["heatmap", *job, f"--region={region}", *private, *_least(facts.users), "--depth"]
-    named = ["--basemap", request.zones] if request.zones and request.zones.endswith(_MAPPED) else []
-    commands = {"a map:": [*heatmap, str(depth), *named, "--output", "map"]}
+    drawn = ["--basemap", request.zones] if request.zones and request.zones.endswith(_MAPPED) else []
+    commands = {"a map:": [*heatmap, str(depth), *drawn, "--output", "map"]}
     if time and not facts.are_zones_elsewhere:
         most_out = _OUT_OF_ZONES[facts.in_zones_then > _MOST_IN_ZONES]
         zones = [*job, *zone_words, "--hours", f"{HOUR}-{HOUR + 1}", "--max_bad_fraction", most_out, *private]
