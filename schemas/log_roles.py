@@ -25,17 +25,18 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 # A name that ends in a word for a person, a device or a card, and perhaps in one for its number: anonymous_rider_id.
 _PERSON = re.compile(
     r"(^|[ _.-])(user|rider|device|person|customer|client|passenger|member|subscriber|account|card|phone|visitor|"
-    r"participant|driver|patient|student|"
+    r"participant|driver|patient|student|subject|pseudonym|buyer|guest|citizen|resident|employee|cyclist|commuter|"
+    r"courier|e?mail|imei|imsi|msisdn|pan|"
     r"nutzer|kund(?:en?)?|fahrgast|kart(?:en?)?|kort|gerät|geraet|användare|resenär|bruger|gebruiker|"
     r"utilisateur|usager|carte|appareil|cartão|cartao|cartões|cartoes|"
     r"usu[aá]rio|utilizador|cliente|tarjeta|dispositivo|pasajero|passageiro|"
     r"utent[ei]|passegger[oi]|tesser[ae]|abbonat[oi]|dispositiv[oi]|karta|pasa[zż]er)s?"
     r"[ _.-]*(id|ids|no|nr|num|number|nummer|kennung|hash|key|token|uuid|guid|ref|codice)?$"
 )
-# A name with a whole word for what a person does many times: trip_id, rideId.
+# A name with a whole word for what a person does many times: trip_id, rideId, or in a title: Trips by stop.
 _TRIP = re.compile(
-    r"(?:^|[ _.-])(trip|ride|journey|session|order|event|booking|check[_-]?in|row|record|transaction|"
-    r"validation|visit|tap|scan|trajet|fahrt|viaje|viagem|resa)s?(?=$|[ _.-])"
+    r"(?:^|[ _.-])(trip|ride|journey|session|order|event|booking|check[ _-]?in|row|record|transaction|"
+    r"validation|visit|tap|scan|trajet|fahrt|viaje|viagem|resa|corsa)(?:s|id|_?ids)?(?=$|[ _.,:-])"
 )
 # Words of both that pages take for users, those of other languages by how they begin, and words for zones.
 _USERS = ("rider", "device", "person", "customer", "client", "passenger", "driver", "patient", "student", "member",
@@ -45,6 +46,7 @@ _TRANSLATED = {"fahrg": "passenger", "resen": "passenger", "pasaj": "passenger",
                "kund": "customer", "cliente": "customer", "kart": "card", "kort": "card", "cart": "card",
                "tarj": "card", "tess": "card", "pasa": "passenger",
                "ger": "device", "appar": "device", "dispo": "device"}  # fmt: skip
+_PLAIN = ("user", "nutzer", "usu", "utent", "utilis", "utiliz", "använd", "bruger", "gebruiker")  # words for users
 _ZONES = {
     "stop": r"stops?|h[åa]llplats(er)?|haltestellen?|paradas?|parage(m|ns)|arr[êe]ts?|haltes?|fermat[ae]|przystan\w+",
     "station": r"stations?|bahnh[oö]fe?|estaci[oó]n(es)?|esta[cç](ão|ões)|gares?|stazion[ei]",
@@ -91,18 +93,23 @@ def people_among(names: Iterable[str]) -> list[str]:
 
 
 def users_word(column: str, title: str = "") -> str:
-    """Returns what pages call a user: a word of the title for people, or what the column of user ids says, or `user`.
+    """Returns what pages call a user: what the name of the column of user ids says it is, or `user`.
+
+    Of a column that says `user`, it is the title's word for people. Other columns may hold ids of something else.
 
     >>> [users_word(name) for name in ("riderId", "trip_id", "trip_card", "device_user", "Fahrgast")]
     ['rider', 'trip', 'card', 'user', 'passenger']
-    >>> users_word("card_no", "Riders at eight"), users_word("trip_id", "Riders at eight"), users_word("id", "Stops")
-    ('rider', 'trip', 'user')
+    >>> [users_word(name, "Riders at eight") for name in ("user_id", "card_no", "vehicle_id")]
+    ['rider', 'card', 'user']
     """
     person, trip = _PERSON.search(_words(column)), _trip(column)
-    titled = () if trip else (word[:-1] for word in re.findall(r"\w+s\b", title.lower()))
-    word = next((one for one in titled if one in _USERS and not _TRIP.search(one)), person[2] if person else trip or "")
+    word = person[2] if person else trip or ""
     translated = (one for start, one in _TRANSLATED.items() if word.startswith(start))
-    return word if word in _USERS else next(translated, "user")
+    found = word if word in _USERS else next(translated, "user")
+    if found != "user" or not (person and person[2].startswith(_PLAIN)):
+        return found
+    titled = (one[:-1] for one in re.findall(r"\w+s\b", title.lower()))
+    return next((one for one in titled if one in _USERS and not _TRIP.search(one)), found)
 
 
 def zones_word(*names: str) -> str | None:
@@ -118,20 +125,25 @@ def zones_word(*names: str) -> str | None:
     return None
 
 
-def check_unit(column: str, title: str | None) -> None:
-    """Refuses a column of user ids that is named for trips, orders or rows, unless the page's title names them too.
+def trips_title(column: str) -> str | None:
+    """Returns a title that says what a column of ids of trips, orders or rows identifies; None for one of people."""
+    return "Trips by place" if _trip(column) else None
 
-    >>> check_unit("rider_id", None), check_unit("tripId", "Trips by stop")
+
+def check_unit(column: str, title: str | None) -> None:
+    """Refuses a column of user ids that is named for trips, orders or rows, unless the page's title names these.
+
+    >>> check_unit("rider_id", None), check_unit("tripId", "Rides by stop")
     (None, None)
 
     Raises RequestError.
     """
     trip = _trip(column)
-    if trip and trip not in (title or "").lower():
+    if trip and not _TRIP.search((title or "").lower()):
         raise RequestError(
             f"user_id_column: {column} seems to identify {trip}s, so the release would protect single {trip}s, not "
-            f"people; name the column that identifies people, or, if {trip}s are right, say so to readers, such as "
-            f"--title '{trip.capitalize()}s by place'"
+            "people; name the column that identifies people, or, if that is right, say so to readers, such as "
+            f"--title '{trips_title(column)}'"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import math
@@ -51,7 +52,7 @@ from sfumato.transforms.io.files import is_remote
 from sfumato.transforms.observability.logs import log_event
 from sfumato.transforms.privacy.admission import AdmissionRule
 from sfumato.transforms.privacy.keys import RunKey
-from sfumato.transforms.release.basemap_file import CITIES_SOURCE, has_coast, order_warning
+from sfumato.transforms.release.basemap_file import CITIES_SOURCE, COAST, order_warning
 from sfumato.transforms.release.catalog import check_not_lost
 from sfumato.transforms.release.metadata import ReleaseMetadata
 from sfumato.transforms.release.notices import refusal_files
@@ -277,7 +278,7 @@ def log_assumptions(job: ReleaseJob) -> None:
     basemap = Geography.of(files).basemap
     is_bare = basemap is None or basemap.source == CITIES_SOURCE
     if isinstance(request, MapGeography) and request.has_map and is_bare:
-        install = "" if has_coast() else ", or pip install '.[coast]'"
+        install = "" if importlib.util.find_spec(COAST) else ", or pip install '.[coast]'"
         log_event("no_coast", f"the map will show no coast or streets: give --basemap FILE{install}")
 
 

@@ -14,7 +14,7 @@ from sfumato.pipelines.operations.log_facts import HOUR, MOST, OTHER_ORDER, Fact
 from sfumato.pipelines.operations.log_places import bound_of, shares_text
 from sfumato.pipelines.operations.starting import CLOSE, ZonesFile, file_of_zones, min_users
 from sfumato.schemas.guarantee import Trust
-from sfumato.schemas.log_roles import ROLES, ids_among, people_among
+from sfumato.schemas.log_roles import ROLES, ids_among, people_among, trips_title
 from sfumato.schemas.rectangle import Region
 from sfumato.schemas.requests.commands import InspectRequest
 from sfumato.schemas.requests.publish_request import LogOptions, ReleaseRequest
@@ -128,7 +128,7 @@ def report_lines(facts: Facts, files: str, given: Mapping[str, str], time_zone: 
         (facts.shares_all_day, "visits of whole days, without --hours"),
     ):
         if facts.in_zones and facts.users and shares:
-            lines.append(f"{visits}: counted are {shares_text(shares)}; noise is proportional to the number")
+            lines.append(f"{visits}: counted are at most {shares_text(shares)}; noise is proportional to the number")
     if "time_column" not in facts.roles:
         lines.append("times: no column was recognised; if there is one, name it with --time_column")
     if facts.states_zones:
@@ -226,7 +226,13 @@ def next_lines(
             *again("Or, if they are right as they are, with the borders of your place:", facts.roles, facts.region),
         ]
     renamed = {option: facts.roles[option] for option, name in _DEFAULTS.items() if facts.roles[option] != name}
-    job = [*logs, *_options(renamed), *(["--coordinates", "e7"] if facts.is_e7 else [])]
+    title = trips_title(facts.roles["user_id_column"])
+    job = [
+        *logs,
+        *_options(renamed),
+        *(["--title", title] if title else []),
+        *(["--coordinates", "e7"] if facts.is_e7 else []),
+    ]
     own = facts.region if zone_region is None else around_zones(facts.region, zone_region)
     region = request.region if request.region and not facts.is_outside else own
     time = facts.roles.get("time_column", "") if facts.period is not None else ""
@@ -246,9 +252,9 @@ def next_lines(
         when = "from eight to nine"
         if facts.period is not None and facts.period.length > 1:
             when += (
-                f" on an average day (for one day, such as --period {facts.period.last}, without --average_day, and "
-                "perhaps with --max_items_per_user 1; for whole days without --hours, with --max_items_per_user "
-                f"{bound_of(facts.shares_all_day)})"
+                f" on an average day (for one day, such as --period {facts.period.last}, without --average_day, with "
+                "a smaller --min_users, and perhaps with --max_items_per_user 1; for whole days without --hours, with "
+                f"--max_items_per_user {bound_of(facts.shares_all_day)})"
             )
             zones.append("--average_day")
         file = "" if request.zones else f" in a file{_ZONES_HINT}"

@@ -19,7 +19,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 from tzfpy import get_tz
 
-from sfumato.pipelines.operations.log_places import NEARBY, Array, Visits, bound_of, suggested_region
+from sfumato.pipelines.operations.log_places import NEARBY, Array, Visits, bound_of, has_sign, suggested_region
 from sfumato.schemas.ledger import Period
 from sfumato.schemas.locations import is_text
 from sfumato.schemas.log_layout import LogLayout
@@ -255,7 +255,11 @@ def inspect_logs(
                 in_zones.append(is_placed)
             of_somebody = user[kept] != 0
             visits.add(
-                user[kept], place.view(np.uint64), hour[kept].view(np.uint64), is_placed & of_somebody, of_somebody
+                user[kept],
+                place.view(np.uint64),
+                hour[kept].view(np.uint64),
+                is_placed & of_somebody & (hour[kept] > 0),
+                of_somebody,
             )
     _, each = np.unique(np.concatenate(hashes), return_counts=True)
     if len(each):
@@ -278,7 +282,11 @@ def inspect_logs(
         facts.outside = float(np.mean(outside))
         facts.swapped = float(np.mean(outside & _within(within, *all_places[::-1])))
         longitude, latitude = of_rows[:, ~_within(within, *of_rows)]
-        turned = _within(within, -longitude, latitude) | _within(within, longitude, -latitude)
+        turned = np.zeros(len(longitude), dtype=bool)
+        if has_sign(within.west, within.east):
+            turned |= _within(within, -longitude, latitude)
+        if has_sign(within.south, within.north):
+            turned |= _within(within, longitude, -latitude)
         facts.signless = int(turned.sum()) / of_rows.shape[1]
         x, y = (facts.region.west + facts.region.east) / 2, (facts.region.south + facts.region.north) / 2
         facts.near = nearest_city(x, y)

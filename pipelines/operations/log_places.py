@@ -51,9 +51,9 @@ class Visits:
         return users * self._step, users / max(len(np.unique(np.concatenate(self._users_then))), 1)
 
     def shares(self, at_the_hour: bool) -> list[float]:
-        """Returns the share of the visits that remain if users count at one place, at two, up to MOST_PLACES.
+        """Returns which share of the visits remains, at most, if users count at 1 to MOST_PLACES places.
 
-        The places are those of a user with the most days. A sample in proportion to records keeps a little less.
+        The places are those of a user with the most days. A sample in proportion to records keeps fewer visits.
 
         at_the_hour: leave out visits at other hours.
         """
@@ -79,7 +79,7 @@ def shares_text(shares: list[float]) -> str:
     """Returns which bounds keep which share of the visits, up to the one that keeps nearly all."""
     bound = bound_of(shares)
     shown = [number for number in range(1, bound + 1) if shares[number - 1] >= _SOME or number == bound]
-    texts = [f"{min(shares[number - 1], 0.999):.1%} with {number}" for number in shown]
+    texts = [f"{shares[number - 1]:.1%} with {number}" for number in shown]
     return ", ".join([texts[0].replace("with", "with --max_items_per_user"), *texts[1:]])
 
 
@@ -112,7 +112,16 @@ def _misplaced(places: Array) -> NDArray[np.bool_]:
         return np.asarray(((found >= low - reach) & (found <= high + reach)).all(axis=1))
 
     x, y = places
-    return ~is_near(x, y) & (is_near(y, x) | is_near(-x, y) | is_near(x, -y))
+    found = is_near(y, x)
+    for axis, turned in enumerate(((-x, y), (x, -y))):
+        if has_sign(low[axis] - reach[axis], high[axis] + reach[axis]):
+            found |= is_near(*turned)
+    return ~is_near(x, y) & found
+
+
+def has_sign(low: float, high: float) -> bool:
+    """Returns whether an interval of degrees is so far from 0 that no place near it is one with the sign lost."""
+    return min(abs(low), abs(high)) > high - low and low * high > 0
 
 
 def _round_up(value: float) -> float:

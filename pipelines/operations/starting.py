@@ -17,7 +17,7 @@ import shapely
 from sfumato.schemas.errors import RequestError, reason_of
 from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.ledger import rounded_down
-from sfumato.schemas.log_roles import AXES
+from sfumato.schemas.log_roles import AXES, trips_title
 from sfumato.schemas.region import EARTH_RADIUS_KM
 from sfumato.schemas.requests.commands import KeyRequest, RefreshInitRequest
 from sfumato.transforms.counting.plan import make_plan, plan_details
@@ -51,7 +51,7 @@ min_users: {least:<18} # a quarter of these users, 0 where noise is larger; with
   trust: central              # you hold the logs; noise is added once
 {decimal:<29} # of CSV files with 52,52
 {dates:<29} # of CSV files with 06.10.2026; mdy for 10/06/2026
-  user_id_column: {user_id_column:<11} # the names of your columns
+{title}  user_id_column: {user_id_column:<11} # the names of your columns
   latitude_column: {latitude_column}
   longitude_column: {longitude_column}
 """
@@ -119,8 +119,8 @@ def run_refresh_init(request: RefreshInitRequest) -> None:
         f"{file}: for about {request.users:,} users a night, epsilon {request.epsilon:g} in {_DAYS} days\n"
         f"{shown}\n"
         f"Next: put each day's logs into {request.folder}/logs/dt=YYYY-MM-DD, and check the columns in the file; then\n"
-        f"    sfumato key new {request.folder}/key\n"
-        f"    sfumato refresh --config {file} --dry_run\n"
+        f"    sfumato key new {shlex.quote(os.path.join(request.folder, 'key'))}\n"
+        f"    sfumato refresh --config {shlex.quote(file)} --dry_run\n"
     )
 
 
@@ -166,6 +166,7 @@ def starting_configuration(request: RefreshInitRequest) -> tuple[str, str]:
         rows=f"rows_of_day: {{{rows}}}" if rows else "# rows_of_day: {time_column: time}",
         **{name: _line(name, getattr(request, name), example) for name, example in _EXAMPLES.items()},
         **{name: _quoted(getattr(request, name)) for name in ("user_id_column", *AXES)},
+        title=f"  title: {title}\n" if (title := trips_title(request.user_id_column)) else "",
     )
     return content, shown
 
@@ -178,7 +179,7 @@ def _line(name: str, value: str | None, example: str) -> str:
 def _quoted(text: str) -> str:
     """Returns a text as YAML reads it back: in quotes, unless it is a plain word."""
     is_word = re.fullmatch(r"(?!(?:yes|no|on|off|true|false|null)$)[a-z_]+", text)
-    return text if is_word else json.dumps(text, ensure_ascii=False)
+    return text if is_word else json.dumps(text, ensure_ascii=not text.isprintable()).replace("\x7f", r"\x7f")
 
 
 @dataclass(frozen=True)

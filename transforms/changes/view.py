@@ -122,7 +122,7 @@ def _named(release: Released, rows: pa.Table, shares: bool) -> list[str]:
     else:
         indexed = set(rows["level"].to_pylist()) & INDEXES.keys()
         names = [] if indexed else [called(readable(name), "place") for name in zone_names(rows)]
-    if not names or not all(names):
+    if not all(names) or len(set(names)) < len(rows):
         names = ["One place"] if len(rows) == 1 else []
     difference, low, high = (np.asarray(rows[name]) for name in ("difference", "changed_low", "changed_high"))
     texts = list[str]()

