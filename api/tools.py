@@ -48,9 +48,11 @@ def inspect(input: Logs, *, zones: Folder | geopandas.GeoDataFrame | None = None
     """
     with as_files("inspect", input, {"zones": zones, **options}) as (given, tables):
         printed = run("inspect", given)
-    names = {file: name for name, file in tables.items()}
+    names = {file: {"input": "logs"}.get(name, name) for name, file in tables.items()}
+    drawn = f" --basemap {tables.get('zones', '')} "  # only a file can be drawn, not a table
     for line in printed.splitlines():
         if line.startswith(_COMMAND):
+            line = line.replace(drawn, " ")
             line = f"    sfumato.{_as_call(line.removeprefix(_COMMAND), names)}"
         line = _FORM.sub(r"\1='\2'", _CELL.sub(r"\1  ", line))
         sys.stdout.write(f"{without_dashes(line)}\n")

@@ -256,7 +256,7 @@ def _publish_refusal(job: ReleaseJob, metadata: ReleaseMetadata, rule: Admission
         adjacency, bits = ADD_OR_REMOVE, None
     else:
         spent, delta, adjacency, bits = epsilon, parse_amount("delta", cost.delta), cost.adjacency, cost.bits
-    log_event("refused", f"refused: this costs epsilon {spent:f} of {epsilon:f}", epsilon=float(spent))
+    log_event("refused", f"refused: this costs epsilon {spent:.3g} of {epsilon:.3g}", epsilon=float(spent))
     existing = manifest_at(job.request.output)
     if existing is not None and not is_refusal(existing):
         return

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
+from itertools import pairwise
 
 from sfumato.pipelines.frame.inputs import layout_of, match_files
 from sfumato.pipelines.operations.log_causes import causes, date_order, suggested_form
@@ -25,7 +26,7 @@ from sfumato.transforms.geo.zone_raster import ZoneLocator
 from sfumato.transforms.heatmap.request import PlanRequest
 from sfumato.transforms.inputs.log_reader import format_of
 from sfumato.transforms.observability.text_tables import markdown_table
-from sfumato.transforms.release.basemap_file import distance_text
+from sfumato.transforms.release.basemap_file import NAMED, distance_text
 
 _SECRET = "For your eyes only: these figures are exact and not private. Nothing was published or charged."
 _FEW_USERS = 1000
@@ -63,11 +64,14 @@ def run(request: InspectRequest) -> None:
     lines = report_lines(facts, number, given, time_zone)
     if fitting:
         lines.append(f"options: a job leaves rows out without {shlex.join(_options(fitting))}")
-    if "dates" in fitting and (order := date_order(facts))[1]:
+    order, open_dates = date_order(facts)
+    if open_dates and "dates" in fitting:
         lines.append(
-            f"CHECK the period: either number of {order[1][0]} may be the month; it was read with --dates "
-            f"{order[0]}; if that is wrong, give --dates {OTHER_ORDER[order[0]]}"
+            f"CHECK the period: either number of {open_dates[0]} may be the month; it was read with --dates {order}; "
+            f"if that is wrong, give --dates {OTHER_ORDER[order]}"
         )
+    elif open_dates and form.get("dates", order) != order:
+        lines.append(f"CHECK --dates {form['dates']}: by --dates {order} the days are nearer to each other")
     if zones is not None:
         lines += zone_lines(facts, zones)
     words = _ZONE_WORDS if zones is None else _options(zones.options)
@@ -242,7 +246,9 @@ def next_lines(
     depth = (_plan(facts).visible_level or 0) + 1  # places with more users than others fill finer cells
     private = ["--trust", "central", "--epsilon", "1"]
     heatmap = ["heatmap", *job, f"--region={region}", *private, *_least(facts.users), "--depth"]
-    drawn = ["--basemap", request.zones] if request.zones and request.zones.endswith(_MAPPED) else []
+    label = next((name for option, name in pairwise(zone_words) if option == "--label_column"), "")
+    is_drawn = request.zones and request.zones.endswith(_MAPPED) and NAMED.search(label.lower())
+    drawn = ["--basemap", str(request.zones)] if is_drawn else []
     commands = {"a map:": [*heatmap, str(depth), *drawn, "--output", "map"]}
     if time and not facts.are_zones_elsewhere:
         most_out = _OUT_OF_ZONES[facts.in_zones_then > _MOST_IN_ZONES]

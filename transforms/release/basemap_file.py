@@ -6,6 +6,7 @@ What is read is clipped to the region and simplified to the resolution of pages 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -50,6 +51,7 @@ _CLASSES = (
     "natural", "water", "waterway", "landuse", "place", "kind", "class", "type", "fclass", "featurecla", "layer",
 )  # fmt: skip
 _READ = {*_NAMES, *_CLASSES, "rank", "scalerank"}
+NAMED = re.compile(rf"(^|[ _.-])({'|'.join(_NAMES)})($|[ _.-])")  # stop_name, nome_fermata
 _WATER = {
     "water", "lake", "river", "riverbank", "sea", "ocean", "bay", "strait", "reservoir", "basin", "canal", "dock",
     "harbour", "lagoon", "wetland", "playa",
@@ -211,10 +213,14 @@ def _fitting(cut: Callable[[float], Basemap]) -> Basemap:
     return made if len(made.model_dump_json()) <= MAX_BYTES else cut(_SMALL_MARGIN)
 
 
+def _is_read(column: str) -> bool:
+    return column in _READ or NAMED.search(column) is not None
+
+
 def _of_features(name: str, content: bytes, cut: _Cut) -> Basemap:
     """Returns the geography of a file in a cut. Raises RequestError; see `file_basemap`."""
     region = cut.region
-    source, features = read_features("basemap", name, content, lambda column: column.lower() in _READ)
+    source, features = read_features("basemap", name, content, lambda column: _is_read(column.lower()))
     extents, columns = list[tuple[float, float, float, float]](), dict[str, None]()
     for properties, geometry in features:
         if geometry is not None and not geometry.is_empty:
@@ -336,18 +342,14 @@ class _Cut:
         """Returns the whole geography; of many places only the most important, those in the region first."""
         places = _foremost(sorted(self.places, key=lambda place: place.rank), self.region, MAX_PLACES)
         return Basemap(
-            source=source,
-            water=self.water,
-            land=self.land,
-            lines=self.lines,
-            zones=self.zones,
-            places=places,
+            source=source, water=self.water, land=self.land, lines=self.lines, zones=self.zones, places=places,
             bounds=bounds,
-        )
+        )  # fmt: skip
 
     def add(self, properties: Mapping[str, Any], geometry: BaseGeometry) -> tuple[float, float, float, float]:
         """Takes what a feature is by its shape and properties. Returns its extent: west, south, east, north."""
-        found = (value for key in _NAMES if isinstance(value := properties.get(key), str) and value.strip())
+        keys = *_NAMES, *filter(NAMED.search, properties)
+        found = (value for key in keys if isinstance(value := properties.get(key), str) and value.strip())
         name, classes = readable(next(found, "").strip()), _classes(properties)
         zone: Rings = []
         for part in _parts(geometry):
@@ -370,8 +372,7 @@ class _Cut:
                 self.lines.extend(self.paths([part]))
         if zone:
             self.zones.append(Zone(name=name, rings=zone))
-        west, south, east, north = geometry.bounds
-        return west, south, east, north
+        return geometry.bounds  # type: ignore[no-any-return]
 
     def holds(self, longitude: float, latitude: float) -> bool:
         west, south, east, north = self.box

@@ -334,12 +334,12 @@ def test_inspect_prints_a_call_that_runs(kind: str, city: Path, tmp_path: Path, 
     call = next(line.strip() for line in printed.splitlines() if line.startswith("    sfumato."))
     assert "dates='dmy'" in call
     assert "average_day=True" in call
-    assert ("input" in call) == (kind != "files")
+    assert ("(logs," in call) == (kind != "files")
     assert "zones=zones" in call
     assert "--" not in re.sub("-{3,}", "", printed)  # lines of the table
     assert "| user_id_column " in printed
     assert "dates='dmy'" in printed.split("\n\nNext", 1)[0]
-    assert eval(call.replace("'at_eight'", "None"), {"sfumato": sfumato, "input": input, "zones": zones})
+    assert eval(call.replace("'at_eight'", "None"), {"sfumato": sfumato, "logs": input, "zones": zones})
     logged = capsys.readouterr().err
     assert "give time_zone" in logged
     assert " --" not in logged

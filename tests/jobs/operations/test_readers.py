@@ -258,25 +258,29 @@ def test_inspect_counts_the_visitors_of_zones(
     assert "sfumato histogram" not in text
 
 
+@pytest.mark.parametrize("label", ["stop_name", "wording"])
 def test_inspect_suggests_an_average_day_and_names_close_stops(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    label: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command of two days runs. Of four stops, two are 67 m apart; wrong dates are corrected."""
+    """The commands of two days run. Of four stops, two are 67 m apart; wrong dates are corrected."""
     for day in (15, 16):
         write_visits(tmp_path / f"{day}.csv", 0, day=f"{day}.10.2026")
     at = {"a": [11.9, 57.7], "b": [11.9, 57.7006], "c": [11.92, 57.7], "d": [11.904, 57.7]}
     stops = [
-        {"type": "Feature", "properties": {"stop": name}, "geometry": {"type": "Point", "coordinates": place}}
+        {"type": "Feature", "properties": {"stop": name, label: f"{name} Street"},
+         "geometry": {"type": "Point", "coordinates": place}}
         for name, place in at.items()
-    ]
+    ]  # fmt: skip
     file = tmp_path / "stops.geojson"
     file.write_text(json.dumps({"type": "FeatureCollection", "features": stops}))
     words = ["--input", str(tmp_path / "*.csv"), "--zones", str(file), "--dates", "mdy"]
     assert main(["inspect", *words]) == 0
     text = capsys.readouterr().out
     assert "2 points" in text
-    assert re.search(r"(a and b|b and a) are 67 m", text)
-    command = inspected(capsys, *words)[0]
+    assert re.search(r"(a Street and b|b Street and a) Street are 67 m", text)
+    command, of_map = inspected(capsys, *words)
+    assert ("--basemap" in of_map) == (label == "stop_name")
+    assert main([*of_map[1:-1], str(tmp_path / "map"), "--seed=3"]) == 0
     stated = dict(itertools.pairwise(command))
     assert (stated["--dates"], stated["--decimal"], stated["--period"]) == ("dmy", ",", "2026-10-15:2026-10-16")
     assert "--average_day" in command
