@@ -292,7 +292,8 @@ def log_times(request: ReleaseRequest, files: Sequence[InputFile], columns: Colu
 def warn_of_options(job: ReleaseJob) -> None:
     """Logs a warning of a region or days that are probably others, by what the options say.
 
-    Raises RequestError: the ids are probably those of trips, not of people.
+    Raises RequestError: the ids are probably those of trips, not of people, or the region is at sea and probably in the
+        order SOUTH,WEST,NORTH,EAST.
     """
     request = job.request
     region = request.region if isinstance(request, MapGeography) else None
@@ -302,9 +303,12 @@ def warn_of_options(job: ReleaseJob) -> None:
     all_days = f"--hours without --period counts all days of the logs together: give --period FIRST:LAST{mean}"
     is_of_folders = request.where or any("=" in pattern for pattern in request.input)  # dt=2026-11-20
     all_rows = "--period without --day_column counts all rows of the files, whatever their days: give --day_column NAME"
+    exchanged = region and order_warning(region)
+    if region and exchanged and zone_warning(region, None):
+        raise RequestError(f"region: {exchanged}; as it is, it has no land: if you mean the sea, add some land to it")
     warnings = {
         "period": all_rows if request.period and not (request.day_column or is_of_folders) else None,
-        "region": region and (order_warning(region) or zone_warning(region, request.time_zone)),
+        "region": exchanged or (region and zone_warning(region, request.time_zone)),
         "hours": all_days if request.hours and request.period is None else None,
     }
     for event, warning in warnings.items():

@@ -83,7 +83,7 @@ def heatmap_view(files: Files) -> PageView:
     if users < margin:
         headline = f"Fewer than {about(max(users, 0) + margin, deviation)} users: indistinguishable from none"
     cells = 2 ** max(body.layers[-1].level, default=0)  # along a side
-    finest = length(wide / cells)
+    finest = " × ".join(dict.fromkeys((length(wide / cells), length(tall / cells))))
     rotation = stated_rotation(manifest)
     cohort = None if rotation is None else f"cohort {rotation.cohort} of {rotation.cohorts}"
     made = [how_it_was_made(manifest), round_table(manifest)]

@@ -58,9 +58,23 @@ def test_a_missing_field_of_json_has_a_warning(tmp_path: Path, capsys: pytest.Ca
     ]
 
 
-def test_a_region_in_another_order_has_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*command(tmp_path, "--region", "52.3,13.0,52.7,13.8"), "--dry_run"]) == 0
-    assert "--region=13,52.3,13.8,52.7" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("region", "suggested", "status"),
+    [
+        ((52.3, 13.0, 52.7, 13.8), "--region=13,52.3,13.8,52.7", 2),  # in the Gulf of Aden, for Berlin
+        ((51.1, 24.9, 51.7, 25.5), "", 0),  # Doha
+        ((45.4, 9.1, 45.5, 9.3), "--region=9.1,45.4,9.3,45.5", 0),  # in the desert of Somalia, for Milan
+        ((-40.5, 30.0, -40.0, 30.5), "", 0),  # at sea in either order
+    ],
+)
+def test_a_region_in_another_order_is_named(
+    region: tuple[float, ...], suggested: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is refused if it has no land, and else warned of: it may be right."""
+    assert cli.main([*command(tmp_path, f"--region={','.join(map(str, region))}"), "--dry_run"]) == status
+    shown = capsys.readouterr().err
+    assert suggested in shown
+    assert ("--region=" in shown) == bool(suggested)
 
 
 def test_other_zones_are_warned_of_and_trips_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
