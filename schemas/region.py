@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from sfumato.schemas.errors import RequestError
 from sfumato.schemas.rectangle import MAX_DEPTH as MAX_DEPTH
 from sfumato.schemas.rectangle import Region as Region
 
+CLOSE = 200.0  # metres between points: errors of position move many users from one to the other
 EARTH_RADIUS_KM = 6371.0088
 
 
@@ -211,3 +213,23 @@ def inner_points(shapes: NDArray[np.object_]) -> NDArray[np.object_]:
 
     middles = shapely.centroid(shapes)
     return np.asarray(np.where(shapely.contains(shapes, middles), middles, shapely.point_on_surface(shapes)))
+
+
+def close_points(
+    longitude: NDArray[np.float64], latitude: NDArray[np.float64], names: Sequence[str], most: int
+) -> tuple[int, str] | None:
+    """Returns how many points in degrees have another within CLOSE metres, and the closest pairs; None if none have.
+
+    names: of the points. most: pairs, as in `North Square and Station (87 m apart)`.
+    """
+    import shapely  # slow to load, and the other functions of this module do without
+
+    x, y = np.radians(longitude), np.radians(latitude)
+    places = shapely.points(1000 * EARTH_RADIUS_KM * np.stack([x * np.cos(y.mean()), y], axis=1))
+    pairs, metres = shapely.STRtree(places).query_nearest(places, CLOSE, return_distance=True, exclusive=True)
+    if not len(metres):
+        return None
+    apart = {tuple(sorted(pair)): one for pair, one in zip(pairs.T.tolist(), metres.tolist(), strict=True)}
+    closest = sorted(apart.items(), key=lambda one: one[1])[:most]
+    texts = [f"{names[first]} and {names[second]} ({one:.0f} m apart)" for (first, second), one in closest]
+    return len(np.unique(pairs[0])), ", ".join(texts)

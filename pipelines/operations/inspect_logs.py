@@ -13,10 +13,11 @@ from sfumato.pipelines.frame.inputs import layout_of, match_files
 from sfumato.pipelines.operations.log_causes import causes, date_order, suggested_form
 from sfumato.pipelines.operations.log_facts import HOUR, MOST, OTHER_ORDER, Facts, inspect_logs
 from sfumato.pipelines.operations.log_places import bound_of, shares_text
-from sfumato.pipelines.operations.starting import CLOSE, ZonesFile, file_of_zones, min_users
+from sfumato.pipelines.operations.starting import ZonesFile, file_of_zones, min_users
 from sfumato.schemas.guarantee import Trust
 from sfumato.schemas.log_roles import ROLES, ids_among, people_among, trips_title
 from sfumato.schemas.rectangle import Region
+from sfumato.schemas.region import CLOSE
 from sfumato.schemas.requests.commands import InspectRequest
 from sfumato.schemas.requests.publish_request import LogOptions, ReleaseRequest
 from sfumato.schemas.requests.request_base import Request
@@ -164,7 +165,7 @@ def zone_lines(facts: Facts, file: ZonesFile) -> list[str]:
     if file.close is not None:
         number, two = file.close
         lines.append(
-            f"zones: {number:,} points are within {CLOSE:g} m of another ({two}). Errors of position move users "
+            f"zones: {number:,} points are within {CLOSE:g} m of another: {two}. Errors of position move users "
             "between such zones, and no interval includes them; if a column names a record's point, count its values "
             "(--column)"
         )

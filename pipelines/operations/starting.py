@@ -7,18 +7,16 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import shapely
 
 from sfumato.schemas.errors import RequestError, reason_of
 from sfumato.schemas.known_digits import NOISE_Z
 from sfumato.schemas.ledger import rounded_down
 from sfumato.schemas.log_roles import AXES, trips_title
-from sfumato.schemas.region import EARTH_RADIUS_KM
+from sfumato.schemas.region import close_points
 from sfumato.schemas.requests.commands import KeyRequest, RefreshInitRequest
 from sfumato.transforms.counting.plan import make_plan, plan_details
 from sfumato.transforms.geo.feature_files import feature_bytes, read_features
@@ -75,7 +73,6 @@ options:
 _EXAMPLES = {"decimal": ",", "dates": "dmy"}
 _ITEMS = 3  # zones of a user
 _RADIUS = 300.0  # metres, around points
-CLOSE = 200.0  # metres between points: errors of position move many users from one to the other
 _PAIRS = 4  # of close points that are named
 
 
@@ -216,22 +213,11 @@ def file_of_zones(path: str) -> ZonesFile:
     options: dict[str, str | float] = {"zones": path, "id_column": id_column}
     options |= {} if label is None else {"label_column": label}
     options |= {} if radius is None else {"radius": radius}
-    close = None if radius is None else _close(found, columns[label or id_column])
-    return ZonesFile(options, read_zones(path, id_column, (), label, radius), close)
-
-
-def _close(points: Sequence[tuple[Mapping[str, Any], Any]], names: Sequence[Any]) -> tuple[int, str] | None:
-    """Returns how many points have another within CLOSE metres, and the closest pairs; None if none have."""
-    longitude, latitude = np.radians(shapely.get_coordinates([shape for _, shape in points])).T
-    flat = 1000 * EARTH_RADIUS_KM * np.stack([longitude * np.cos(latitude.mean()), latitude], axis=1)
-    places = shapely.points(flat)
-    pairs, metres = shapely.STRtree(places).query_nearest(places, CLOSE, return_distance=True, exclusive=True)
-    if not len(metres):
-        return None
-    apart = {tuple(sorted(pair)): one for pair, one in zip(pairs.T.tolist(), metres.tolist(), strict=True)}
-    closest = sorted(apart.items(), key=lambda one: one[1])[:_PAIRS]
-    texts = [f"{names[first]} and {names[second]} are {one:.0f} m apart" for (first, second), one in closest]
-    return len(np.unique(pairs[0])), ", ".join(texts)
+    zones, close = read_zones(path, id_column, (), label, radius), None
+    if zones.given is not None:
+        called = [str(one) for one in columns[label or id_column]]
+        close = close_points(shapely.get_x(zones.given), shapely.get_y(zones.given), called, _PAIRS)
+    return ZonesFile(options, zones, close)
 
 
 def min_users(users: int, epsilon: float, cohorts: int = 1, parts: int = 2) -> int:

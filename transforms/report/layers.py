@@ -11,7 +11,7 @@ import shapely
 from numpy.typing import NDArray
 
 from sfumato.schemas.charts import readable
-from sfumato.schemas.region import Region, area_km2, ground_metres
+from sfumato.schemas.region import CLOSE, Region, area_km2, close_points, ground_metres
 from sfumato.schemas.tree import node_names, node_positions
 from sfumato.schemas.views.map_views import Layer, Measure
 from sfumato.schemas.views.view_parts import Bounds, Path
@@ -91,6 +91,8 @@ def zone_layer(
     whole = float(area_km2(*(np.array([side]) for side in (region.west, region.south, region.east, region.north)))[0])
     names = zone_names(rows)
     labels = rows["name"].to_pylist() if "name" in rows.column_names else [None] * len(rows)
+    if radius is not None and (close := _close(rows, names, noun)):
+        measures = [measures[0].model_copy(update={"listed_note": measures[0].listed_note + close}), *measures[1:]]
     return Layer(
         title=title,
         note=note,
@@ -105,6 +107,19 @@ def zone_layer(
         named=named,
         noun=noun,
         radius=radius,
+    )
+
+
+def _close(rows: pa.Table, names: list[str], noun: str) -> str:
+    """Returns a sentence on points whose numbers mix, with a space before it; empty if all are far from each other."""
+    if not {"longitude", "latitude"} <= set(rows.column_names):  # of an earlier version
+        return ""
+    found = close_points(np.asarray(rows["longitude"]), np.asarray(rows["latitude"]), list(map(readable, names)), 1)
+    if found is None:
+        return ""
+    return (
+        f" {found[0]:,} {noun}s are within {CLOSE:g} m of another, such as {found[1]}: errors of position move users "
+        "between them, which no interval includes."
     )
 
 

@@ -217,7 +217,9 @@ def test_a_page_calls_users_and_zones_as_their_columns_do(tmp_path: Path, square
     rng = seeded_rng(3)
     frame = {"rider_id": np.arange(999), "longitude": rng.choice([-0.75, 0.25], 999), "latitude": [50.5] * 999}
     pq.write_table(pa.table(frame), tmp_path / "logs.parquet")
-    (tmp_path / "stops.csv").write_text(f"stop_id,name,lat,lon\na,{square},50.5,-0.75\nb,Industrial Zone,50.5,0.25\n")
+    (tmp_path / "stops.csv").write_text(
+        f"stop_id,name,lat,lon\na,{square},50.5,-0.75\nb,Industrial Zone,50.5,0.25\nc,Gate,50.5005,0.25\n"
+    )
     stops = ["--zones", str(tmp_path / "stops.csv"), "--id_column", "stop_id", "--label_column", "name"]
     more = [*stops, "--radius", "300", "--trust", "central", "--user_id_column", "rider_id"]
     assert run("histogram", str(tmp_path / "logs.parquet"), tmp_path / "out", *more) == 0
@@ -225,7 +227,9 @@ def test_a_page_calls_users_and_zones_as_their_columns_do(tmp_path: Path, square
     assert isinstance(view.body, MapBody)
     (layer,) = view.body.layers
     assert (view.title, layer.noun, layer.measures[0].unit) == (f"{unit.capitalize()} by stop", "stop", unit)
-    assert sorted(layer.cell_id) == ["Industrial Zone", square]
+    assert sorted(layer.cell_id) == ["Gate", "Industrial Zone", square]
+    note = layer.measures[0].listed_note
+    assert re.search(rf"2 stops are within 200 m of another.*Gate.*\(56 m apart\).*move {unit} between", note)
     texts = [view.headline, view.description, layer.note, layer.measures[0].name, *(chip.text for chip in view.chips)]
     assert re.search(f"{square}|Industrial Zone", view.headline)
     words = {one.lower() for one in re.findall(r"\w+", " ".join(texts).replace("Industrial Zone", ""))}

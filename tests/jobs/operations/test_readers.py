@@ -262,7 +262,7 @@ def test_inspect_counts_the_visitors_of_zones(
 def test_inspect_suggests_an_average_day_and_names_close_stops(
     label: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The commands of two days run. Of four stops, two are 67 m apart; wrong dates are corrected."""
+    """The commands of two days run. Of four stops, two (67 m apart) apart; wrong dates are corrected."""
     for day in (15, 16):
         write_visits(tmp_path / f"{day}.csv", 0, day=f"{day}.10.2026")
     at = {"a": [11.9, 57.7], "b": [11.9, 57.7006], "c": [11.92, 57.7], "d": [11.904, 57.7]}
@@ -277,7 +277,7 @@ def test_inspect_suggests_an_average_day_and_names_close_stops(
     assert main(["inspect", *words]) == 0
     text = capsys.readouterr().out
     assert "2 points" in text
-    assert re.search(r"(a Street and b|b Street and a) Street are 67 m", text)
+    assert re.search(r"(a Street and b|b Street and a) Street \(67 m apart\)", text)
     command, of_map = inspected(capsys, *words)
     assert ("--basemap" in of_map) == (label == "stop_name")
     assert main([*of_map[1:-1], str(tmp_path / "map"), "--seed=3"]) == 0

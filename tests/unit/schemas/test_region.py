@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfumato.schemas.rectangle import region_from
-from sfumato.schemas.region import Grid, Region, deinterleave, interleave
+from sfumato.schemas.region import CLOSE, Grid, Region, close_points, deinterleave, great_circle_km, interleave
 from tests.rejections import rejects
 from tests.seeds import seeded_rng
 
@@ -125,3 +125,19 @@ def test_bad_depths_are_refused(depth: float) -> None:
 
 def test_a_region_is_read_as_its_manifest_states_it() -> None:
     assert region_from(json.loads(json.dumps(asdict(CITY)))) == CITY
+
+
+def test_close_points_are_within_their_distance() -> None:
+    rng = seeded_rng(5)
+    x, y = 13.0 + 0.05 * rng.random(120), 52.0 + 0.03 * rng.random(120)
+    names = [f"p{number}" for number in range(120)]
+    apart = np.stack([1000 * great_circle_km(np.radians(x), np.radians(y), *one) for one in zip(x, y, strict=True)])
+    np.fill_diagonal(apart, np.inf)
+    found = close_points(x, y, names, 1)
+    assert found is not None
+    assert found[0] == (apart.min(axis=1) <= CLOSE).sum()
+    first, second = np.unravel_index(np.argmin(apart), apart.shape)
+    assert {f"p{first}", f"p{second}"} <= set(found[1].split())
+    assert f"({apart.min():.0f} m apart)" in found[1]
+    assert close_points(np.array([13.0, 13.1]), np.array([52.0, 52.0]), names, 1) is None
+    assert close_points(np.array([13.0]), np.array([52.0]), names, 1) is None
