@@ -96,7 +96,7 @@ def test_second_run_completes_after_flinks_job_manager_ends(
 def assert_one_line(err: str, message: str) -> None:
     """Beside progress, which is indented, and hints, a run shows its number of files and its failure."""
     lines = [line for line in err.splitlines() if line.startswith("sfumato")]
-    hints = "no coast", "no ledger", "--trust central"
+    hints = "no coast", "no ledger", "--trust central", "--period without"
     shown = [line for line in lines if not any(hint in line for hint in hints)]
     assert len(shown) == 2, err
     assert message in shown[1]
