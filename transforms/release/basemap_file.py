@@ -84,7 +84,7 @@ def geography_bytes(region: Region, basemap: Basemap | None, tiles: str | None) 
 def _over(ground: Basemap | None, basemap: Basemap | None) -> Basemap | None:
     """Returns a file's lines, zones and places over the land and water of a ground; either of them if only one is.
 
-    A ground that is all land or all sea shows nothing, so it is left out, and its source is not credited.
+    A ground that is all land shows nothing, so it is left out, and its source is not credited.
     """
     if ground is None or not _has_shore(ground):
         return basemap
@@ -100,9 +100,9 @@ def _over(ground: Basemap | None, basemap: Basemap | None) -> Basemap | None:
 
 
 def _has_shore(ground: Basemap) -> bool:
-    """Returns whether a cut ground has a border, or a shore: a point that is no corner of the cut."""
+    """Returns whether a cut ground has a border, sea, or a shore: a point that is no corner of the cut."""
     ends = ground.bounds
-    if ground.lines or ends is None:
+    if ground.lines or ends is None or not ground.land:
         return True
     corners = {(x, y) for x in (ends.west, ends.east) for y in (ends.south, ends.north)}
     return any(point not in corners for area in (*ground.land, *ground.water) for ring in area for point in ring)

@@ -303,9 +303,10 @@ def test_the_coast_of_the_extra_is_drawn_without_a_file(tmp_path: Path, monkeypa
     assert (both.land, both.water, both.places) == (basemap.land, basemap.water, stops.places)
     assert basemap.source == "GSHHG (Wessel and Smith); GeoNames, CC BY 4.0"
     assert both.source == "GSHHG (Wessel and Smith)"  # no city of GeoNames is shown
-    assert (
-        geography_bytes(Region(-9.6, 34.0, -9.5, 34.1), None, None) is None
-    )  # all land: no coast is drawn or credited
+    assert geography_bytes(Region(-9.6, 34.0, -9.5, 34.1), None, None) is None  # all land: no coast to credit
+    sea = Geography.of({"basemap.json": geography_bytes(Region(-40.1, 34.0, -40, 34.1), None, None) or b""}).basemap
+    assert sea is not None  # which is drawn as sea
+    assert (sea.source, sea.land) == ("GSHHG (Wessel and Smith)", [])
     lake = read(feature("Polygon", [SQUARE], natural="water"))
     assert Geography.of({"basemap.json": geography_bytes(REGION, lake, None) or b""}).basemap == lake
     monkeypatch.setitem(sys.modules, COAST, None)
