@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import astuple, replace
-from itertools import pairwise
 
 from sfumato.pipelines.frame.inputs import layout_of, match_files
 from sfumato.pipelines.operations.log_causes import causes, date_order, suggested_form
@@ -75,9 +74,7 @@ def run(request: InspectRequest) -> None:
         lines.append(f"CHECK --dates {form['dates']}: by --dates {order} the days are nearer to each other")
     if zones is not None:
         lines += zone_lines(facts, zones)
-    words = _ZONE_WORDS if zones is None else _options(zones.options)
-    region = None if zones is None or facts.are_zones_elsewhere else zones.zones.region
-    commands = next_lines(request, facts, form, time_zone, words, region)
+    commands = next_lines(request, facts, form, time_zone, zones)
     sys.stdout.write("\n".join([_SECRET, "", *lines, "", *commands]) + "\n")
 
 
@@ -118,21 +115,16 @@ def report_lines(facts: Facts, files: str, given: Mapping[str, str], time_zone: 
         lines.append(f"places: {at_zero:,} rows are at 0, 0, where devices without a position report themselves")
     if facts.timeless is not None:
         lines.append(facts.timeless)
-    lost = (
-        facts.swapped
-        + facts.signless
-        + (sum(facts.unusable.values()) + facts.signs.get("no time", 0) + at_zero) / max(facts.rows, 1)
-    )
-    if _WORTH_SAYING < lost < MOST:
+    if _WORTH_SAYING < facts.lost < MOST:
         lines.append(
-            f"unusable: {lost:.1%} of the rows, for all reasons; numbers of users are too low by about that share, "
-            "which no interval includes"
+            f"unusable: {facts.lost:.1%} of the rows, for all reasons; numbers of users are too low by about that "
+            "share, which no interval includes"
         )
     for shares, visits in (
         (facts.shares_then, f"visits from {HOUR}:00 to {HOUR + 1}:00"),
         (facts.shares_all_day, "visits of whole days, without --hours"),
     ):
-        if facts.in_zones and facts.users and shares:
+        if facts.in_zones and shares:
             lines.append(f"{visits}: counted are at most {shares_text(shares)}; noise is proportional to the number")
     if "time_column" not in facts.roles:
         lines.append("times: no column was recognised; if there is one, name it with --time_column")
@@ -188,14 +180,12 @@ def next_lines(
     facts: Facts,
     form: Mapping[str, str],
     time_zone: str | None = None,
-    zone_words: Sequence[str] = _ZONE_WORDS,
-    zone_region: Region | None = None,
+    zones: ZonesFile | None = None,
 ) -> list[str]:
     """Returns the commands that fit logs, or what they lack.
 
     form: options of CSV that the logs were read with. time_zone: the one given, or found.
-    zone_words: options that name a file of zones and its columns.
-    zone_region: that holds the zones, of which a map then shows all; None without zones.
+    zones: whose visitors are counted, and all of which a map then shows; None without zones.
     """
     logs = ["--input", *request.input, *_options(request.given(("input_format",))), *_options(form)]
 
@@ -238,7 +228,9 @@ def next_lines(
         *(["--title", title] if title else []),
         *(["--coordinates", "e7"] if facts.is_e7 else []),
     ]
-    own = facts.region if zone_region is None else around_zones(facts.region, zone_region)
+    own = facts.region
+    if zones is not None and not facts.are_zones_elsewhere:
+        own = around_zones(facts.region, zones.zones.region)
     region = request.region if request.region and not facts.is_outside else own
     time = facts.roles.get("time_column", "") if facts.period is not None else ""
     if time:
@@ -247,15 +239,25 @@ def next_lines(
     depth = (_plan(facts).visible_level or 0) + 1  # places with more users than others fill finer cells
     private = ["--trust", "central", "--epsilon", "1"]
     heatmap = ["heatmap", *job, f"--region={region}", *private, *_least(facts.users), "--depth"]
-    label = next((name for option, name in pairwise(zone_words) if option == "--label_column"), "")
+    label = "" if zones is None else str(zones.options.get("label_column", ""))
     is_drawn = request.zones and request.zones.endswith(_MAPPED) and NAMED.search(label.lower())
     drawn = ["--basemap", str(request.zones)] if is_drawn else []
     commands = {"a map:": [*heatmap, str(depth), *drawn, "--output", "map"]}
     if time and not facts.are_zones_elsewhere:
         most_out = _OUT_OF_ZONES[facts.in_zones_then > _MOST_IN_ZONES]
-        zones = [*job, *zone_words, "--hours", f"{HOUR}-{HOUR + 1}", "--max_bad_fraction", most_out, *private]
-        zones += _least(facts.users_then if request.zones else 0)
-        zones += ["--max_items_per_user", str(max(facts.places_a_user, 1))]
+        words = _ZONE_WORDS if zones is None else _options(zones.options)
+        counting = [
+            "histogram",
+            *job,
+            *words,
+            "--hours",
+            f"{HOUR}-{HOUR + 1}",
+            "--max_bad_fraction",
+            most_out,
+            *private,
+        ]
+        counting += _least(facts.users_then if request.zones else 0)
+        counting += ["--max_items_per_user", str(max(facts.places_a_user, 1))]
         when = "from eight to nine"
         if facts.period is not None and facts.period.length > 1:
             when += (
@@ -263,9 +265,9 @@ def next_lines(
                 "a smaller --min_users, and perhaps with --max_items_per_user 1; for whole days without --hours, with "
                 f"--max_items_per_user {bound_of(facts.shares_all_day)})"
             )
-            zones.append("--average_day")
+            counting.append("--average_day")
         file = "" if request.zones else f" in a file{_ZONES_HINT}"
-        counted = {f"the visitors of each zone{file}, {when}:": ["histogram", *zones, "--output", "at_eight"]}
+        counted = {f"the visitors of each zone{file}, {when}:": [*counting, "--output", "at_eight"]}
         commands = counted | commands if request.zones else commands | counted  # what was asked for comes first
     titles = (f"{'Or' if number else 'Next,'} {title}" for number, title in enumerate(commands))
     shown = (f"    sfumato {shlex.join(words)}" for words in commands.values())

@@ -12,7 +12,7 @@ from sfumato.transforms.release.basemap_file import distance_text
 
 _MONTHS = 12
 _CORRECT = 'correct these rows, as "Correct rows" of docs/how_to/your_logs.md shows'
-_STRAY = 0.001  # share of the places that may have another sign by chance
+_STRAY = 0.001  # share of the places that may be right with their own sign
 _FEW_IDS, _MANY_ROWS = 1000, 100  # ids that may be of lines or vehicles; rows that one of them then has
 
 

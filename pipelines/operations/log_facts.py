@@ -173,6 +173,12 @@ class Facts:
         return self.users > 1 and self.users > _OF_ROWS * self.rows
 
     @property
+    def lost(self) -> float:
+        """Returns the share of the rows that no job counts, for all reasons."""
+        rows = sum(self.unusable.values()) + self.signs.get("no time", 0) + self.signs.get("at 0, 0", 0)
+        return self.swapped + self.signless + rows / max(self.rows, 1)
+
+    @property
     def timeless(self) -> str | None:
         """Returns the number of rows without a time in words, if these are too few to be a cause of trouble."""
         number = self.signs.get("no time", 0)
@@ -253,14 +259,7 @@ def inspect_logs(
                 place = locator.zone_of(*found)
                 is_placed = place != OUTSIDE
                 in_zones.append(is_placed)
-            of_somebody = user[kept] != 0
-            visits.add(
-                user[kept],
-                place.view(np.uint64),
-                hour[kept].view(np.uint64),
-                is_placed & of_somebody & (hour[kept] > 0),
-                of_somebody,
-            )
+            visits.add(user[kept], place.view(np.uint64), hour[kept].view(np.uint64), is_placed)
     _, each = np.unique(np.concatenate(hashes), return_counts=True)
     if len(each):
         facts.users = len(each)

@@ -36,12 +36,12 @@ class Visits:
         self._then = [np.empty(0, bool)]
         self._users_then = [np.empty(0, np.uint64)]
 
-    def add(self, user: Codes, place: Codes, hour: Codes, is_visit: Mask, has_user: Mask) -> None:
-        """Adds records: hashes of users, places, hours since 1970, whether in a place, and whether there is a user."""
+    def add(self, user: Codes, place: Codes, hour: Codes, is_placed: Mask) -> None:
+        """Adds records: hashes of users, 0 without one, places, hours since 1970, 0 without, and whether in a place."""
         day, own = np.divmod(hour, np.uint64(24))
-        kept, is_then = has_user & (user % np.uint64(self._step) == 0), own == self._hour
+        kept, is_then = (user != 0) & (user % np.uint64(self._step) == 0), own == self._hour
         self._users_then.append(np.unique(user[kept & is_then]))
-        kept &= is_visit
+        kept &= is_placed & (hour > 0)
         self._visits.append(np.stack([user[kept], place[kept], day[kept]]))
         self._then.append(is_then[kept])
 

@@ -30,6 +30,7 @@ from sfumato.schemas.requests.request_base import COLUMNS, INPUT, KEY, MAP, METH
 from sfumato.schemas.slots import check_time_zone
 
 MAX_REASON = 300
+TimeZoneOption = Annotated[str, AfterValidator(lambda name: check_time_zone("time_zone", name))]
 
 
 class KeyRequest(LogOptions):
@@ -193,7 +194,7 @@ class RefreshInitRequest(LogOptions):
     day_column: str | None = option(
         None, "column of times, which assign rows to days (default: the day of a row's folder)", INPUT, metavar="NAME"
     )
-    time_zone: Annotated[str, AfterValidator(lambda name: check_time_zone("time_zone", name))] | None = option(
+    time_zone: TimeZoneOption | None = option(
         None, "time zone of the days, with --day_column (default: local times, as in the logs)", INPUT
     )
     user_id_column: str = option("user_id", "column of the user ids", COLUMNS, common=True)
@@ -369,7 +370,7 @@ class InspectRequest(LogOptions):
         None, "column of the longitude (default: found by name)", COLUMNS, common=True
     )
     time_column: str | None = option(None, "column of times (default: by its name)", COLUMNS)
-    time_zone: Annotated[str, AfterValidator(lambda name: check_time_zone("time_zone", name))] | None = option(
+    time_zone: TimeZoneOption | None = option(
         None, "time zone of the jobs, such as Europe/Berlin (default: local times, as in the logs)", INPUT
     )
     zones: str | None = option(

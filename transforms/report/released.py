@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -59,15 +60,19 @@ class Released:
         names = pq.read_schema(io.BytesIO(content)).names
         return parquet_table(content, [column for column in names if column not in without])
 
+    @cached_property
+    def _geography(self) -> Geography:
+        return Geography.of(self.files)
+
     @property
     def place(self) -> str | None:
         """Returns the name of the place that the map shows; None if it has none."""
-        return Geography.of(self.files).place
+        return self._geography.place
 
     @property
     def place_names(self) -> PlaceNames:
         """Returns the names of places by the map's geography."""
-        return PlaceNames(Geography.of(self.files).basemap)
+        return PlaceNames(self._geography.basemap)
 
     @property
     def region(self) -> Region:
@@ -100,7 +105,7 @@ class Released:
             noise: what a known seed can undo.
             texts: title, headline and description; other fields of PageView replace those of the manifest.
         """
-        manifest, geography = self.manifest, Geography.of(self.files)
+        manifest, geography = self.manifest, self._geography
         present = {*self.files, *pictures}
         fields = {
             **{name: str(manifest.get(name, "")) for name in ("job", "release_id", "created")},
